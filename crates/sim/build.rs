@@ -1,5 +1,5 @@
-//! Hashes the source of the controllers, so that no constant changes without a new set of drawn cases
-//! (`src/experiment/harm/constants.rs`).
+//! Hashes the source of `evenkeel-control`. The seed of the set of drawn cases follows from the hash, so a controller
+//! with changed constants is judged on a new set (`src/experiment/harm/constants.rs`).
 
 #[path = "src/experiment/harm/fnv.rs"]
 mod fnv;
@@ -9,7 +9,7 @@ mod source;
 use std::io;
 use std::path::Path;
 
-/// Reads all files of a folder and of its subfolders.
+/// Adds the relative path and the text of every `.rs` file in a folder and its subfolders; `name` is the folder's relative path.
 #[expect(clippy::disallowed_methods, reason = "a build script has files to read")]
 fn read(folder: &Path, name: &str, files: &mut Vec<(String, String)>) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {

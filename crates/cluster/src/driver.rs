@@ -1,4 +1,5 @@
-//! The schedule: a report at the end of each period, and a decision when all hosts have reported or it is too late.
+//! The driver, which keeps the schedule: a report at the end of each period, and a decision as soon as all hosts have
+//! reported or the deadline has passed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,12 +24,12 @@ use crate::publish;
 use crate::settings::Settings;
 use crate::watcher::{self, Wanted};
 
-/// Changes that are queued for the driver; the sender of a further one waits.
+/// Capacity of the queue of events for the driver; with a full queue, senders wait.
 const EVENTS: usize = 1_024;
-/// How long leaving may take.
+/// Longest time that leaving the cluster may take.
 const LEAVE_TIMEOUT: StdDuration = StdDuration::from_secs(2);
 
-/// Locks the state, also after a panic elsewhere.
+/// Locks a mutex, also after a panic of another thread that held it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -39,22 +40,22 @@ pub(crate) struct Driver<M> {
     cluster: Cluster<Pools>,
     state: Arc<Mutex<ClusterState>>,
     traffic: Arc<Traffic>,
-    /// Counts of the values of other hosts that were ignored.
+    /// Counts the values of other hosts and shards that were ignored.
     pub(crate) faults: Faults,
-    /// The last period that this host has reported.
+    /// The newest period that this host has reported on.
     reported: u64,
-    /// The period in which this host joined, or came back after it had lost the cluster.
+    /// The period in which this host joined, or in which it came back after the cluster had been lost.
     joined: u64,
     status: Status,
-    /// The present faults of the watch and of the writes.
+    /// The present fault of the watch (first) and of the writes (second); `None` without one.
     troubles: [Option<String>; 2],
 }
 
 impl<M: Participant> Driver<M> {
-    /// A driver that knows of no other host yet.
+    /// A driver that knows of no other host. The first period that it reports on is the present one.
     ///
     /// # Errors
-    /// When a setting is out of range.
+    /// If a setting is out of range.
     pub(crate) fn new(settings: Settings, participant: M, state: Arc<Mutex<ClusterState>>) -> Result<Self, Error> {
         let (config, sizes) = (settings.cluster.control(), settings.cluster.sizes());
         let cluster = Cluster::new(config, sizes, participant::together, &settings.host, settings.incarnation)
@@ -75,7 +76,7 @@ impl<M: Participant> Driver<M> {
         })
     }
 
-    /// Reports and decides until stopped.
+    /// Reports and decides until `stopped` fires, and then leaves the cluster. `resized`: new sizes of shards.
     pub(crate) async fn run(mut self, mut stopped: oneshot::Receiver<()>, mut resized: watch::Receiver<Sizes>) {
         let (events, mut happened) = mpsc::channel(EVENTS);
         let (outgoing, own) = watch::channel(None);
@@ -129,7 +130,7 @@ impl<M: Participant> Driver<M> {
         let _ = timeout(LEAVE_TIMEOUT, publisher).await;
     }
 
-    /// This host's report of the period that has just ended, once for each period.
+    /// This host's report on the newest period that has ended; `None` if that was reported already.
     fn report(&mut self, now: Instant) -> Option<publish::Outgoing> {
         let present = self.cluster.config().period_at(now);
         let ended = present.checked_sub(1)?;
@@ -164,7 +165,7 @@ impl<M: Participant> Driver<M> {
         record.text().map_err(|error| tracing::error!("cluster: {error}")).ok()
     }
 
-    /// Handles an event of the tasks beside the driver.
+    /// Handles an event from the watcher or the publisher.
     pub(crate) fn take_in(&mut self, event: Event) {
         match event {
             Event::Watching { endpoint, shard, all, sums } => {
@@ -197,7 +198,7 @@ impl<M: Participant> Driver<M> {
         }
     }
 
-    /// Notes a fault of the watch (0) or of the writes (1); logs it when it begins.
+    /// Notes a fault of the watch (`which` = 0) or of the writes (1); logs it unless there was a fault before.
     fn trouble(&mut self, which: usize, why: String) {
         if self.troubles[which].is_none() {
             tracing::warn!("cluster: {why}");
@@ -208,7 +209,7 @@ impl<M: Participant> Driver<M> {
     fn heard(&mut self, host: &str, value: &[u8]) {
         let now = (self.settings.clock)();
         if !evenkeel_policy::is_name(host) {
-            return self.faults.note(now, host, "corrupt", "is no host name: remove its key");
+            return self.faults.note(now, host, "corrupt", "is no host name: remove its key from etcd");
         }
         let Some(record) = self.read(now, host, value) else { return };
         let Record { incarnation, period, joined, leaving, bits, pools, .. } = record;
@@ -220,16 +221,16 @@ impl<M: Participant> Driver<M> {
         }
     }
 
-    /// Takes the published sum of a shard. `kept`: the value may have been there for long.
+    /// Handles the published sum of a shard. `kept`: the value was found when the watch began, so that it may be old.
     fn summed(&mut self, name: &str, value: &[u8], kept: bool) {
         let now = (self.settings.clock)();
         let Ok(shard) = name.parse::<Shard>() else {
-            return self.faults.note(now, name, "corrupt", "is no shard: remove its key");
+            return self.faults.note(now, name, "corrupt", "is no shard: remove its key from etcd");
         };
         let Some(record) = self.read(now, name, value) else { return };
         let Record { period, leaving, bits, members, pools, .. } = record;
         if bits != shard.bits() {
-            return self.faults.note(now, name, "corrupt", "has the sum of another shard: remove its key");
+            return self.faults.note(now, name, "corrupt", "has the sum of another shard: remove its key from etcd");
         }
         let sum = Sum { shard, period, leaving, contribution: Contribution { bits, members, content: pools } };
         match self.cluster.observe_sum(now, sum) {
@@ -255,14 +256,14 @@ impl<M: Participant> Driver<M> {
         let ours = self.cluster.config().period;
         let theirs = Duration::from_micros(record.period_us);
         if theirs != ours {
-            let what = format!("has periods of {theirs:?}, ours are {ours:?}; set cluster.period alike on all hosts");
+            let what = format!("has periods of {theirs:?}, this host {ours:?}; set cluster.period alike on all hosts");
             self.faults.note(now, who, "period", &what);
             return None;
         }
         Some(record)
     }
 
-    /// Decides all periods that are due, and notes if the cluster was lost or is back.
+    /// Decides all periods that are due, and notes if the cluster was lost or restored.
     pub(crate) fn decide(&mut self, now: Instant) {
         loop {
             let status = self.cluster.status(now);
@@ -301,9 +302,9 @@ impl<M: Participant> Driver<M> {
         let mut state = lock(&self.state);
         let (status, because, ramp) = match self.status {
             Status::Shared { ramp } if ramp < 1.0 => {
-                ("shared", format!("this host has joined and takes {:.0} % of its share", 100.0 * ramp), ramp)
+                ("shared", format!("this host has joined and takes {:.0} % of its share of slots", 100.0 * ramp), ramp)
             }
-            Status::Shared { ramp } => ("shared", "slots are decided from what all hosts report".into(), ramp),
+            Status::Shared { ramp } => ("shared", "this host decides slots from the reports of all hosts".into(), ramp),
             Status::Holding { missed } => (
                 "holding",
                 format!(

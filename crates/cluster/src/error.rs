@@ -1,23 +1,23 @@
-//! Reasons why a host cannot take part.
+//! Reasons why this host cannot take part in a cluster.
 
 use std::io;
 
 use evenkeel_control::InvalidConfig;
 
-/// Reason why a host cannot take part. Faults that come later are logged, and shown in the state.
+/// Reason why this host cannot begin to take part in a cluster. Later faults are logged, and shown in the cluster's state.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system's host name is no name, and the configuration has no other.
+    /// The system's host name (given here) cannot be a name in the cluster, and the configuration has no other name.
     #[error("the system's host name {0:?} cannot be used in the cluster; set cluster.host in the configuration")]
     Host(String),
-    /// A setting is out of range.
+    /// A setting of the cluster is out of range.
     #[error("cluster: {0}")]
     Setting(InvalidConfig),
-    /// The system refuses what the thread needs.
+    /// The system has not started the cluster's thread or its runtime.
     #[error("cannot start the thread of the cluster")]
     Start(#[source] io::Error),
-    /// The system refuses what a request to etcd needs.
+    /// The system has not started the runtime that a request to etcd needs.
     #[error("cannot ask etcd")]
     Ask(#[source] io::Error),
 }

@@ -1,21 +1,22 @@
-//! Events that other tasks send to the driver.
+//! The events that the watcher and the publisher send to the driver.
 
 use evenkeel_control::cluster::shard::Shard;
 
-/// Events from the watcher and the publisher to the driver.
+/// An event for the driver, from the watcher or the publisher.
 pub(crate) enum Event {
-    /// This server is watched from now on; `all` are the values of the hosts of `shard`, and `sums` those of shards, at present.
+    /// The watcher watches the etcd server `endpoint` from now on. `all`: present values of the hosts in `shard`, by host;
+    /// `sums`: present values of the shards' keys, by shard.
     Watching { endpoint: String, shard: Shard, all: Vec<(String, Vec<u8>)>, sums: Vec<(String, Vec<u8>)> },
-    /// A host reported.
+    /// The host's key has a new value, its report.
     Reported { host: String, value: Vec<u8> },
-    /// The sum of a shard was published.
+    /// The shard's key has a new value, the sum of its hosts' reports.
     Summed { shard: String, value: Vec<u8> },
-    /// The key of a host is gone: its lease has ended.
+    /// The host's key is gone, because its lease has ended.
     Ended { host: String },
-    /// The watch has ended: no changes come any more.
+    /// The watch has ended, for the reason `why`: no changes are reported until the next [`Event::Watching`].
     Unwatched { why: String },
-    /// This host's value was written.
+    /// This host's report or sum was written to etcd.
     Written,
-    /// This host's value was not written.
+    /// This host's report or sum could not be written to etcd.
     Unwritten { why: String },
 }

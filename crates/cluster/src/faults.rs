@@ -1,4 +1,4 @@
-//! Values of other hosts that are ignored: counted each time, logged less often.
+//! Values of other hosts and shards that are ignored: each is counted, and some are logged.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use evenkeel_control::cluster::Fault;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::figures::counted;
 
-/// How long a kind of fault of one host is not logged again.
+/// Shortest time between two log lines on the same kind of fault of the same host.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Pairs of host and kind that are remembered for this; beyond them all are forgotten.
+/// Largest number of pairs of host and kind whose newest log line is remembered; all are forgotten when there are more.
 const REMEMBERED: usize = 256;
 
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// The number of ignored values by kind.
+    /// Number of ignored values since the start, by kind of fault.
     pub(crate) fn counts(&self) -> &BTreeMap<String, u64> {
         &self.counts
     }
@@ -37,7 +37,7 @@ impl Faults {
     }
 }
 
-/// Kind of a fault, and a clause about the host.
+/// Name of a fault's kind, and a clause about the fault with the host as its subject.
 pub(crate) fn described(fault: &Fault) -> (&'static str, String) {
     match fault {
         Fault::Future { ahead } => {
@@ -54,6 +54,9 @@ pub(crate) fn described(fault: &Fault) -> (&'static str, String) {
                 .into(),
         ),
         Fault::Conflict => ("conflict", "sent two different reports on one period".into()),
-        Fault::TooMany { max } => ("too_many", format!("is beyond the {max} that this host tracks")),
+        Fault::TooMany { max } => (
+            "too_many",
+            format!("is beyond the {max} hosts that are tracked; give hosts that share no array another cluster.name"),
+        ),
     }
 }

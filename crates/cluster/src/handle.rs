@@ -1,4 +1,4 @@
-//! The membership of this host while it runs: started, watched, resized and ended.
+//! Starts, observes, resizes and ends the membership of this host in a cluster.
 
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::participant::Participant;
 use crate::settings::Settings;
 
-/// The membership of this host in the cluster while it runs.
+/// The running membership of this host in a cluster.
 pub struct Handle {
     state: Arc<Mutex<ClusterState>>,
     sizes: watch::Sender<Sizes>,
@@ -20,17 +20,18 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The state of the cluster.
+    /// The present state of the cluster as this host sees it.
     pub fn state(&self) -> ClusterState {
         lock(&self.state).clone()
     }
 
-    /// Sets new sizes of shards, by which the cluster is divided.
+    /// Sets other sizes of shards, according to which the cluster is divided into shards.
     pub fn resize(&self, sizes: Sizes) {
         self.sizes.send_replace(sizes);
     }
 
-    /// Leaves the cluster, so that the other hosts take over this host's share at once.
+    /// Leaves the cluster and ends its thread. The other hosts take over this host's share without waiting for its lease to
+    /// end.
     pub fn stop(&self) {
         if let Some((stop, thread)) = lock(&self.stop).take() {
             let _ = stop.send(());
@@ -39,10 +40,10 @@ impl Handle {
     }
 }
 
-/// Joins the cluster.
+/// Joins the cluster: starts a thread that reports and decides through `participant`.
 ///
 /// # Errors
-/// When a setting is out of range or no thread can be started.
+/// If a setting is out of range or no thread can be started.
 pub fn start(settings: Settings, participant: impl Participant) -> Result<Handle, Error> {
     let state = Arc::new(Mutex::new(ClusterState {
         name: settings.cluster.name.clone(),

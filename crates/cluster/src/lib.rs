@@ -1,17 +1,19 @@
-//! Coordination of hosts through etcd, on a thread of its own: reports out, reports of all in, decisions.
+//! Coordinates hosts through etcd, on a thread of its own: publishes this host's reports, reads those of all hosts, and
+//! decides by them.
 //!
-//! The meaning of reports and decisions is in [`evenkeel_control::cluster`]; here are the clock, etcd, and the log.
+//! [`evenkeel_control::cluster`] has the meaning of reports and decisions; this crate has the clock, the access to etcd, and
+//! the log.
 //!
-//! | module | question |
+//! | module | content |
 //! |---|---|
-//! | `settings` | how does this host take part? |
-//! | `participant` | what is reported and decided, and of what? |
-//! | `handle` | how is it started, watched and stopped? |
-//! | `driver` | what is done when? |
-//! | `watcher`, `publish` | what do the others say, and what does this host? |
-//! | `faults` | which values are ignored? |
-//! | `reach` | does etcd answer at all? |
-//! | `etcd` | how is etcd asked? |
+//! | `settings` | the settings with which this host takes part |
+//! | `participant` | the interface to the pools, which report and decide |
+//! | `handle` | start, observation and stop of the membership |
+//! | `driver` | the schedule of reports and decisions |
+//! | `watcher`, `publish` | reading other hosts' values, writing this host's |
+//! | `faults` | values of other hosts that are ignored |
+//! | `reach` | a check if etcd answers |
+//! | `etcd` | the client of etcd |
 
 mod driver;
 mod error;

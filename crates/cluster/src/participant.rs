@@ -1,4 +1,4 @@
-//! The interface to a participant, which reports statistics of its tenants and gets the view of all hosts to decide by.
+//! The interface to a participant: it reports statistics of its tenants, and decides by the reports of all hosts.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,24 @@ use evenkeel_control::cluster::sharding::Contribution;
 use evenkeel_control::slots::Summary;
 use evenkeel_policy::cluster::{self, Pools};
 
-/// The pools of this host: they report and decide.
+/// The pools of this host, which report and decide.
 pub trait Participant: Send + 'static {
-    /// The tenants' summaries since the last call, by pool.
+    /// Summaries of the tenants' load since the previous call, by pool.
     fn report(&mut self) -> Pools;
-    /// Decides by all members' reports of one period, or all shards' sums. `ramp`: fraction of its share that this host
-    /// takes, 0 to 1.
+    /// Decides by all members' reports of one period, or in a divided cluster by the sums of all shards. `ramp`: fraction of
+    /// its share that this host takes, 0 to 1.
     fn decide(&mut self, view: &View<'_, Contribution<Pools>>, ramp: f64);
-    /// The cluster is lost: this host decides on its own until the next call of [`Participant::decide`].
+    /// Called when the cluster is lost, at the start and at the end: this host decides on its own until the next call of
+    /// [`Participant::decide`].
     fn alone(&mut self);
 }
 
-/// The sums of all members' reports by pool, added up in the order of the members' names, so that all hosts get the same.
+/// Sums of all members' reports, by pool; added up in the order of the members' names, so that all hosts get the same sums.
 pub fn sums<'a>(view: &View<'a, Contribution<Pools>>) -> BTreeMap<&'a str, Summary> {
     cluster::together(view.members.iter().map(|member| &member.report.content.content))
 }
 
-/// The sum of reports of hosts or shards, as it is published.
+/// The sum, by pool, of reports of hosts or shards, which a shard publishes.
 pub(crate) fn together(parts: &mut dyn Iterator<Item = &Pools>) -> Pools {
     cluster::together(parts).into_iter().map(|(name, sum)| (name.to_owned(), sum)).collect()
 }

@@ -1,5 +1,5 @@
-//! Publishes this host's key, which lives as long as its lease, and which no second process of the same name can write; and,
-//! for its shard, the sum of a period that no host has published yet.
+//! Publishes this host's reports under its key, which lives as long as the host's lease, and which no second process with the
+//! same name can write. Also publishes the sum of the host's shard for a period, unless another host has published it.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use crate::etcd::{Claim, Client, Error, Traffic};
 use crate::event::Event;
 use crate::settings::Settings;
 
-/// A value of this host that is to be written.
+/// A report of this host that is to be written under its key.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) text: String,
-    /// True for the last value, when this host leaves.
+    /// True for the last report, with which this host leaves the cluster.
     pub(crate) leaving: bool,
 }
 
-/// The sum of a shard that is to be written.
+/// The sum of a shard's reports that is to be written under the shard's key.
 #[derive(Clone, Debug)]
 pub(crate) struct OutgoingSum {
     pub(crate) shard: Shard,
@@ -28,18 +28,19 @@ pub(crate) struct OutgoingSum {
     pub(crate) text: String,
 }
 
-/// The newest values to publish.
+/// The newest report and sum that are to be published; older ones are skipped.
 pub(crate) struct ToPublish {
     pub(crate) own: Receiver<Option<Outgoing>>,
     pub(crate) sum: Receiver<Option<OutgoingSum>>,
 }
 
-/// Attempts to write a sum that another host may have written first.
+/// Largest number of attempts to write a sum, which another host may write at the same time.
 const ATTEMPTS: usize = 3;
-/// Periods by which a published sum may be ahead of this host's: clocks may differ, and this host may be late.
+/// Largest number of periods by which a published sum may be ahead of this host's sum, because clocks differ or this host is
+/// late.
 const AHEAD: u64 = 8;
 
-/// Publishes the newest values until the last one, with which this host leaves.
+/// Publishes the newest reports and sums until the last report, with which this host leaves.
 pub(crate) async fn run(settings: Settings, traffic: Arc<Traffic>, events: Sender<Event>, to_publish: ToPublish) {
     let key = settings.member_key();
     let ToPublish { mut own, mut sum } = to_publish;
@@ -80,7 +81,7 @@ pub(crate) async fn run(settings: Settings, traffic: Arc<Traffic>, events: Sende
 
 enum Unwritten {
     Error(Error),
-    /// Another process has this host's key.
+    /// Another process owns this host's key; with a message about that.
     Taken(String),
 }
 
@@ -94,28 +95,28 @@ struct Publisher {
     settings: Settings,
     key: String,
     traffic: Arc<Traffic>,
-    /// Index of the server to ask next.
+    /// Index, in the configuration, of the etcd server to ask next.
     endpoint: usize,
     client: Option<Client>,
     lease: Option<i64>,
-    /// The revision at which this process made its key; `None`: the key is not this process's.
+    /// etcd revision at which this process created its key; `None`: this process does not own the key.
     made_at: Option<i64>,
-    /// The sum that this process wrote or read last.
+    /// The newest sum that this process has written or read.
     summed: Option<Summed>,
 }
 
-/// The state of a shard's key when it was last written or read.
+/// The state of a shard's key when this process wrote or read it most recently.
 #[derive(Clone, Copy, Debug)]
 struct Summed {
     shard: Shard,
-    /// The revision at which it was last written; 0: it does not exist.
+    /// etcd revision of the key's newest write; 0: the key does not exist.
     revision: i64,
-    /// The period of its sum; `None` if its value is no sum.
+    /// The period of the sum in the key; `None` if the key's value is no sum.
     period: Option<u64>,
 }
 
 impl Publisher {
-    /// Writes this host's value; tries each server once.
+    /// Writes a report of this host; tries each etcd server once.
     async fn publish(&mut self, text: &str) -> Result<(), Unwritten> {
         let servers = self.settings.cluster.etcd.len();
         let mut last = None;
@@ -133,7 +134,7 @@ impl Publisher {
         last.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Writes this host's value with one server, and makes its key or lease anew if they have ended.
+    /// Writes a report with the present etcd server; creates the host's key or lease anew if they have ended.
     async fn write(&mut self, text: &str) -> Result<(), Unwritten> {
         match self.try_to_write(text).await {
             // The lease has ended since we last looked, and the key with it: both anew.
@@ -177,7 +178,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Handles a key that exists although this process has not made it: its own if only the answer was lost, else another's.
+    /// Handles a key that exists although this process did not see that it created it. With this process's incarnation, only
+    /// etcd's answer was lost, and the process owns the key; otherwise another process does.
     async fn take_over(
         &mut self,
         client: &mut Client,
@@ -203,8 +205,8 @@ impl Publisher {
         )))
     }
 
-    /// Writes a sum, unless one of the same period or a later one is published. Only a host that has its own key writes for
-    /// its shard; the sum lives as long as that host's lease.
+    /// Writes the sum of a shard, unless a sum of the same or a later period is published. Only a host that owns its key
+    /// writes its shard's sum, which lives as long as the lease of the host that wrote it.
     async fn publish_sum(&mut self, sum: &OutgoingSum) -> Result<(), Unwritten> {
         let (Some(lease), Some(_), Some(mut client)) = (self.lease, self.made_at, self.client.take()) else {
             return Ok(());
@@ -230,7 +232,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Ends the lease, and this host's key with it.
+    /// Ends this host's lease, so that etcd deletes its key.
     async fn leave(&mut self) {
         if let (Some(mut client), Some(lease)) = (self.client.take(), self.lease.take()) {
             // If it fails, the lease ends by itself.

@@ -1,4 +1,4 @@
-//! Does etcd answer? Asked once, before anything depends on it.
+//! A check if etcd answers, to be made before anything depends on etcd.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,14 @@ use crate::etcd::{Client, Keys, Traffic};
 use crate::settings::Settings;
 use crate::watcher::MEMBERS;
 
-/// The answer of an address: the number of members of the cluster, or why it did not answer.
+/// The result of asking an etcd server: the number of the cluster's members, or the reason why the server did not answer.
 pub type Answer = Result<u64, String>;
 
-/// Asks each address for the number of members of the cluster; returns each address with its answer.
+/// Asks each etcd server of the configuration for the number of the cluster's members; returns each server's address with its
+/// answer.
 ///
 /// # Errors
-/// When this host has no name for the cluster, or no address can be asked at all.
+/// If this host has no name for the cluster, or if the system cannot start what a request needs.
 pub fn reach(cluster: &config::Cluster) -> Result<Vec<(String, Answer)>, Error> {
     let settings = Settings::of_this_host(cluster)?;
     let (keys, patience) = (Keys::with(&format!("{}{MEMBERS}", settings.prefix())), settings.patience());

@@ -1,4 +1,4 @@
-//! The settings by which this host takes part.
+//! The settings with which this host takes part in a cluster.
 
 use std::time::{Duration as StdDuration, SystemTime, UNIX_EPOCH};
 
@@ -7,23 +7,23 @@ use evenkeel_policy::config;
 
 use crate::error::Error;
 
-/// The settings by which this host takes part.
+/// The settings with which this host takes part in a cluster.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub(crate) cluster: config::Cluster,
-    /// Name of this host.
+    /// Name of this host in the cluster.
     pub(crate) host: String,
-    /// Number of this start of the host's process; later starts have larger numbers.
+    /// Number of this start of the host's process (wall-clock nanoseconds since 1970); later starts have larger numbers.
     pub(crate) incarnation: u64,
-    /// Returns the wall-clock time since 1970.
+    /// Function that returns the wall-clock time since 1970; tests replace it.
     pub(crate) clock: fn() -> Instant,
 }
 
 impl Settings {
-    /// The settings on this system.
+    /// The settings of this host: those of the configuration, and the system's host name if the configuration has none.
     ///
     /// # Errors
-    /// When the system's host name cannot be used and the configuration has no other.
+    /// If the system's host name cannot be used and the configuration has no other.
     pub fn of_this_host(cluster: &config::Cluster) -> Result<Self, Error> {
         let host = match &cluster.host {
             Some(host) => host.clone(),
@@ -38,7 +38,7 @@ impl Settings {
         Ok(Self { cluster: cluster.clone(), host, incarnation: wall_clock().as_nanos(), clock: wall_clock })
     }
 
-    /// Prefix of all keys of the cluster.
+    /// Prefix of all etcd keys of the cluster.
     pub(crate) fn prefix(&self) -> String {
         format!("evenkeel/{}/", self.cluster.name)
     }
@@ -47,13 +47,14 @@ impl Settings {
         self.cluster.period.into()
     }
 
-    /// How long etcd may take for one request: about a period (0.5 to 2 s), as a value is useless once the next is due.
+    /// Longest time that etcd may take for one request: a period, but at least 0.5 s and at most 2 s. After a period, the
+    /// next value is due.
     pub(crate) fn patience(&self) -> StdDuration {
         self.period().clamp(StdDuration::from_millis(500), StdDuration::from_secs(2))
     }
 }
 
-/// Wall-clock time since 1970.
+/// The wall-clock time since 1970.
 pub(crate) fn wall_clock() -> Instant {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Instant::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))

@@ -1,4 +1,4 @@
-//! A watch through a server of which one stream falls silent while the other goes on.
+//! A test of a watch through an etcd server that stops sending changes on one stream and goes on sending on the other.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::watcher::Wanted;
 
-/// The path and body of a request; `None` when the client has hung up.
+/// Reads an HTTP request; returns its path and body, or `None` if the client has closed the connection.
 fn question(stream: &mut TcpStream) -> Option<(String, Value)> {
     let (mut text, mut part) = (Vec::new(), [0; 4096]);
     loop {
@@ -25,8 +25,8 @@ fn question(stream: &mut TcpStream) -> Option<(String, Value)> {
     }
 }
 
-/// Answers as etcd's gateway does. A watch of keys below `silent` reports one change and then nothing; any other watch reports
-/// a change every 20 ms.
+/// Answers requests as etcd's gateway does. A watch of keys that begin with `silent` reports one change and then nothing
+/// more; any other watch reports a change every 20 ms.
 fn serve(mut stream: TcpStream, silent: &str) -> Option<()> {
     loop {
         let (path, asked) = question(&mut stream)?;
@@ -51,7 +51,8 @@ fn serve(mut stream: TcpStream, silent: &str) -> Option<()> {
     }
 }
 
-/// Why a watch ends if keys below `silent` do not change; the cluster is halved `bits` times.
+/// The reason with which a watch ends if keys that begin with `silent` do not change, in a cluster that is halved `bits`
+/// times.
 fn ends(bits: u8, silent: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));

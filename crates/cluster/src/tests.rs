@@ -1,4 +1,4 @@
-//! Hosts of a cluster through a real etcd, which is stopped, killed, restarted and compacted under them.
+//! Tests of hosts in a cluster with a real etcd, which the tests stop, kill, restart and compact.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,21 +36,23 @@ use port::Port;
 
 /// Period of the cluster, short to keep the tests short.
 const PERIOD: Time = Time::from_millis(400);
-/// Lease of the cluster, shorter than etcd's own shortest lease of two seconds.
+/// Lease of the cluster: shorter than two seconds, etcd's shortest lease.
 const LEASE: Time = Time::from_millis(1_600);
-/// How long anything may take; a bound for broken runs.
+/// Longest wait for anything in a test; reaching it is a failure.
 const PATIENCE: StdDuration = StdDuration::from_secs(30);
 
-/// A separate etcd, in a folder that disappears with it. Its ports stay its own while it is started again.
+/// A separate etcd process with its own folder, which is deleted when the value is dropped. Its two ports stay reserved while
+/// the process is restarted.
 struct Etcd {
     folder: PathBuf,
-    /// Ports for hosts, and for other etcd servers.
+    /// The port for clients, which hosts use, and the port for other etcd servers.
     ports: [Port; 2],
     child: Child,
 }
 
 impl Etcd {
-    /// `None` when etcd is not installed; the test is reported as skipped then.
+    /// Starts an etcd and waits until it is healthy; `None` if etcd is not installed, and then the test is reported as
+    /// skipped.
     fn start() -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
             skip::skip("etcd is not installed");
@@ -103,13 +105,13 @@ impl Etcd {
         command
     }
 
-    /// The output of `etcdctl`, if it succeeds.
+    /// Runs `etcdctl` with these arguments; returns its output, or `None` if it fails.
     fn ctl(&self, arguments: &[&str]) -> Option<String> {
         let output = self.etcdctl(arguments).output().expect("etcdctl runs");
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Writes all values in one transaction: a reader finds all of them or none.
+    /// Writes all values (key, value) in one transaction, so that a reader finds all of them or none.
     fn put_together(&self, values: &[(String, &str)]) {
         let puts: String = values.iter().map(|(key, value)| format!("put {key:?} {value:?}\n")).collect();
         let file = self.folder.join("transaction");
@@ -146,7 +148,8 @@ impl Etcd {
         Self::host_with(self.settings(name, clock))
     }
 
-    /// A host of a cluster that is divided above `above` hosts, into shards of at most `most` hosts in the mean.
+    /// Starts a host of a cluster that is divided if it has more than `above` hosts, into shards that have at most `most`
+    /// hosts on average.
     fn host_in_shard(&self, name: &str, above: u64, most: u64) -> Host {
         let mut settings = self.settings(name, wall_clock);
         (settings.cluster.shards_above, settings.cluster.shard_size) = (above, Some(most));
@@ -179,18 +182,18 @@ impl Drop for Etcd {
     }
 }
 
-/// The members of a period: their names, the age of their reports in periods, and a figure out of each report.
+/// The members that one decision saw: name, age of the report in periods, and a figure from the report.
 type Members = Vec<(String, u64, f64)>;
 
-/// Record of a host's decisions.
+/// The record of a host's decisions.
 #[derive(Debug, Default)]
 struct Seen {
     periods: BTreeMap<u64, Members>,
-    /// Number of members in each period, counted one by one or in sums of shards.
+    /// By period: number of the cluster's hosts in the decision, counted one by one or in sums of shards.
     hosts: BTreeMap<u64, u64>,
-    /// True while the host is on its own.
+    /// True while the host decides on its own.
     alone: bool,
-    /// The ramp of each decision: how much of its share the host was to take, 0 to 1.
+    /// The ramp of each decision: the fraction of its share that the host was to take, 0 to 1.
     ramps: Vec<f64>,
 }
 
@@ -237,7 +240,7 @@ impl Host {
         lock(&self.seen).alone
     }
 
-    /// Names of the members in the newest period.
+    /// Names of the members in the host's newest decision.
     fn sees(&self) -> Vec<String> {
         let periods = self.periods();
         let newest = periods.last_key_value().map(|(_, members)| members.as_slice()).unwrap_or_default();
@@ -269,7 +272,7 @@ fn key_of(host: &str) -> String {
     format!("{MEMBERS}{:04x}/{host}", hash(host))
 }
 
-/// Waits until something holds; returns how long that took.
+/// Waits until `holds` returns true; returns how long that took. `what` names it in a failure.
 fn wait(what: &str, mut holds: impl FnMut() -> bool) -> StdDuration {
     let begun = StdInstant::now();
     while !holds() {
@@ -283,8 +286,8 @@ fn all_see(hosts: &[&Host], names: &[&str]) -> StdDuration {
     wait(&format!("all see {names:?}"), || hosts.iter().all(|host| !host.is_alone() && host.sees() == names))
 }
 
-/// Waits for periods in which all of `hosts` reported and which all of them saw alike. On a machine that is busy with other
-/// tests, a report may come late to one of them.
+/// Waits for eight periods after `since` in which all of `hosts` saw a timely report of each of them, and checks that all saw
+/// the same. A busy machine may delay reports, so that some periods do not count.
 fn wait_for_same_periods(hosts: &[&Host], since: u64) {
     let complete = |members: &Members| members.len() == hosts.len() && members.iter().all(|(_, age, _)| *age == 0);
     wait("they decide together", || {
@@ -395,7 +398,7 @@ fn keys_leases_and_history_may_go_while_hosts_use_them() {
     all_see(&[a, b], &["a", "b"]);
 }
 
-/// Keys with values that no host can use: three that are corrupt, one of an older version, one with another period.
+/// Keys and values that no host can use: three are corrupt, one has an older version, and one has another period.
 fn useless() -> Vec<(String, &'static str)> {
     let newer = "{\"v\":99}";
     let older = "{\"v\":2}";
@@ -409,7 +412,7 @@ fn useless() -> Vec<(String, &'static str)> {
     ]
 }
 
-/// The counts of ignored values after the [`useless`] ones were read `times` times.
+/// The counts of ignored values, by kind, after the [`useless`] values were read `times` times.
 fn counts(times: u64) -> BTreeMap<String, u64> {
     [("corrupt", 3), ("version", 1), ("period", 1)].map(|(kind, keys)| (kind.to_owned(), keys * times)).into()
 }
@@ -490,7 +493,7 @@ fn a_host_that_dies_expires_after_its_lease_and_a_later_life_takes_its_place() {
 }
 
 #[test]
-fn a_clock_that_is_a_period_behind_changes_nothing_and_one_far_off_is_told() {
+fn a_clock_that_is_a_period_behind_changes_nothing_and_one_far_off_is_reported() {
     fn behind() -> Instant {
         Instant::from_nanos(wall_clock().as_nanos() - 400_000_000)
     }
@@ -508,7 +511,7 @@ fn a_clock_that_is_a_period_behind_changes_nothing_and_one_far_off_is_told() {
     wait("the others go on", || a.sees() == ["a", "b"]);
 }
 
-/// Waits for a period in which all hosts were counted, and which all of them saw alike.
+/// Waits for three periods in which all hosts were counted, and in which all of them saw the same members and reports.
 fn wait_for_all_in_shards(hosts: &[Host]) {
     let since = hosts.iter().map(Host::last_period).max().unwrap_or(0);
     wait("all decide from the same sums of all", || {

@@ -1,5 +1,5 @@
-//! The values of other hosts: first all of them, then every change. All are read anew whenever the stream breaks or the
-//! values of other hosts are wanted.
+//! Watches the values of the hosts in this host's shard, and the sums of shards: sends the driver first all values, then
+//! every change. All values are read anew whenever the watch breaks or the shard changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use crate::etcd::{Change, Client, Error, Keys, Traffic};
 use crate::event::Event;
 use crate::settings::Settings;
 
-/// Pause before the next server is tried.
+/// Pause before the next etcd server is tried.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The part of the cluster whose values are wanted.
+/// The part of the cluster, this host's shard, whose values are to be watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// How often the cluster is halved to get this host's shard; `None`: as the number of members asks for.
+    /// Number of times that the cluster is halved to get this host's shard; `None`: according to the number of members.
     pub(crate) bits: Option<u8>,
     pub(crate) sizes: Sizes,
 }
 
-/// Watches for as long as the driver listens.
+/// Watches, with one etcd server after the other, until the driver has closed `events`.
 pub(crate) async fn run(
     settings: Settings,
     traffic: Arc<Traffic>,
@@ -57,9 +57,9 @@ pub(crate) async fn run(
 
 enum Stop {
     Error(Error),
-    /// No changes came for this time, in which at least the named ones would have come.
+    /// No changes came for this time, though at least the changes named here were due.
     Silent(Duration, &'static str),
-    /// The values of other hosts are wanted, as the division of the cluster has changed.
+    /// This host's shard has changed, so that the values of other hosts must be watched.
     Others,
 }
 
@@ -69,7 +69,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// Follows one server; returns `Ok` only when the driver no longer listens.
+/// Watches with one etcd server until that fails or the shard changes; returns `Ok` only if the driver has closed `events`.
 async fn follow(
     settings: &Settings,
     endpoint: &Endpoint,
@@ -143,24 +143,25 @@ async fn follow(
     }
 }
 
-/// Part of the keys of members, which goes on with the hash of the host's name.
+/// Part of the members' keys between the cluster's prefix and the hash of the host's name.
 pub(crate) const MEMBERS: &str = "members/";
-/// Part of the keys of shards.
+/// Part of the shards' keys between the cluster's prefix and the shard's name.
 const SHARDS: &str = "shards/";
 
 impl Settings {
-    /// The key of this host.
+    /// The etcd key of this host.
     pub(crate) fn member_key(&self) -> String {
         format!("{}{MEMBERS}{:04x}/{}", self.prefix(), hash(&self.host), self.host)
     }
 
-    /// The key of a shard.
+    /// The etcd key of a shard's sum.
     pub(crate) fn shard_key(&self, shard: Shard) -> String {
         format!("{}{SHARDS}{shard}", self.prefix())
     }
 }
 
-/// Keys of the members of a shard, whose hashes are adjacent. For the whole cluster also keys that belong to no host.
+/// Range of the keys of a shard's members, whose hashes are adjacent. For the whole cluster, the range includes misplaced
+/// keys. `members`: the common prefix of the keys.
 fn keys_of(members: &str, shard: Shard) -> Keys {
     if shard == Shard::WHOLE {
         return Keys::with(members);
@@ -173,7 +174,8 @@ fn name(key: &str, prefix: &str) -> String {
     key.strip_prefix(prefix).unwrap_or(key).to_owned()
 }
 
-/// The host that a key belongs to; for a misplaced key the key itself, which is no name of a host.
+/// Name of the host that a key belongs to; for a misplaced key, the key itself, which is no valid host name. `prefix`: the
+/// common prefix of the members' keys.
 pub(crate) fn host(key: &str, prefix: &str) -> String {
     let parts = key.strip_prefix(prefix).and_then(|rest| rest.split_once('/'));
     let host = parts.filter(|(at, host)| *at == format!("{:04x}", hash(host))).map(|(_, host)| host);

@@ -1,13 +1,13 @@
-//! How long admission control takes for a request: ask, admit, complete.
+//! The time that admission control takes for a request: ask, admit, complete.
 //!
 //! ```text
 //! cargo bench -p evenkeel-control --bench admission             a table
 //! cargo bench -p evenkeel-control --bench admission -- --smoke  quick, with a loose bound, for CI
 //! ```
 //!
-//! A device of one server with a budget that is always full, so that every answer is at work: intervals close and
-//! decisions fall as in a server. The figure is the median of rounds. Under `cargo test`, which passes no `--bench`, it
-//! runs as `--smoke` does.
+//! The device serves one request at a time and the budget is always full, so that every method is at work: intervals end
+//! and decisions are made as in a server. The figure is the median of rounds. Under `cargo test`, which passes no
+//! `--bench`, the program runs as with `--smoke`.
 
 use std::hint::black_box;
 use std::time::Instant as WallClock;
@@ -19,7 +19,7 @@ use evenkeel_control::{Duration, Instant};
 const COST: u64 = 8_096;
 /// Time between completions: a device of 500,000 requests a second.
 const STEP: Duration = Duration::from_nanos(2_000);
-/// In the smoke test a longer time for the slowest fails: far beyond noise and a debug build.
+/// Longest time for a request in the smoke test, in ns: far beyond noise and a debug build.
 const SMOKE_NS: f64 = 2_000.0;
 
 fn main() {
@@ -46,7 +46,7 @@ fn main() {
     }
 }
 
-/// Nanoseconds for an operation.
+/// Mean time of an operation (ask, admit, complete) in ns, over `operations` operations.
 fn round(config: Config, operations: usize) -> f64 {
     let mut admission = Admission::new(config, Instant::ZERO, 1);
     let mut since = vec![Instant::ZERO; 256];

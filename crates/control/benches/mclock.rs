@@ -1,4 +1,4 @@
-//! How long the mClock scheduler takes, beside a plain binary heap of the same size.
+//! The time of an operation of the mClock scheduler, compared with that of a plain binary heap of the same size.
 //!
 //! ```text
 //! cargo bench -p evenkeel-control --bench mclock             a table
@@ -6,12 +6,12 @@
 //! cargo bench -p evenkeel-control --bench mclock -- --smoke  quick, with loose bounds, for CI
 //! ```
 //!
-//! One operation is one pull and one push by the client that was served, so that the backlog stays
-//! as it was. The yardstick is `std::collections::BinaryHeap`: one push and one pop of a
+//! One operation is one pull, and one push for the client that was served, so that the number of queued
+//! requests stays. The yardstick is `std::collections::BinaryHeap`: one push and one pop of a
 //! (key, client, payload) of the same size with as many entries as there are clients. Rounds
 //! of the two alternate, so that both meet the same machine; the ratio is taken round by round.
 //!
-//! Under `cargo test`, which passes no `--bench`, it runs as `--smoke` does.
+//! Under `cargo test`, which passes no `--bench`, the program runs as with `--smoke`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,11 +30,11 @@ const BACKLOG: usize = 4;
 /// Time between two pulls in virtual time: a device of 500,000 requests per second.
 const STEP_NS: u64 = 2_000;
 
-/// In the smoke test a ratio above this fails: far beyond noise, so only a lost O(log n) or an allocation
-/// per request gets there.
+/// Largest ratio of the scheduler's time to the heap's in the smoke test: far beyond noise, so only a lost O(log n) or an
+/// allocation per request gets there.
 const SMOKE_RATIO: f64 = 12.0;
 
-/// What a server queues for a request: 80 bytes, stored inline.
+/// A payload of the size that a server queues for a request: 80 bytes, stored inline.
 #[derive(Clone, Copy)]
 struct Payload([u64; 10]);
 
@@ -75,7 +75,8 @@ fn main() {
     }
 }
 
-/// Half of the clients have a reservation, a quarter a limit; together the reservations are half of the device.
+/// The QoS policy of client `i` of `clients`. Half of the clients have a reservation, a quarter a limit; together the
+/// reservations are half of the device's rate.
 fn qos(i: usize, clients: usize) -> Qos {
     let share = (1_000_000_000 / STEP_NS / clients as u64).max(1);
     let mut qos = Qos { weight: 1 + (i % 7) as u32, burst: Duration::from_millis(10), ..Qos::default() };
@@ -119,7 +120,7 @@ impl Loaded {
         assert!(pushed.is_ok(), "the client is live");
     }
 
-    /// One pull and one push.
+    /// One operation of the scheduler: one pull, and one push for the client that was served.
     fn step(&mut self) {
         self.now_ns += STEP_NS;
         match self.queue.pull(Instant::from_nanos(self.now_ns), |_, _| true) {
@@ -170,7 +171,7 @@ impl Yardstick {
         yardstick
     }
 
-    /// Pushes with a key somewhat later than `from`, as a served client's next tag is.
+    /// Pushes an entry of `client` with a key somewhat larger than `from`, like the next tag of a client that was served.
     fn push(&mut self, from: u64, client: u32) {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -179,7 +180,7 @@ impl Yardstick {
         self.heap.push(Reverse(Timed { key, client, payload: Payload([key; 10]) }));
     }
 
-    /// One pop and one push.
+    /// One operation of the heap: one pop and one push.
     fn step(&mut self) {
         let Some(Reverse(Timed { key, client, payload })) = self.heap.pop() else { return };
         black_box(payload.0);
@@ -205,7 +206,7 @@ fn measure(clients: usize, plan: &Plan) -> Row {
     Row { clients, mclock_ns: spread(mclock), heap_ns: spread(heap), ratio: spread(ratio) }
 }
 
-/// Nanoseconds for one client to join a queue of `clients` with a backlog, first request included.
+/// Time in ns for a client to join a queue of `clients` clients with queued requests, and to push its first request.
 fn measure_join(clients: usize, rounds: usize) -> Spread {
     const JOINS: usize = 256;
     let mut loaded = Loaded::new(clients);
@@ -225,7 +226,7 @@ fn measure_join(clients: usize, rounds: usize) -> Spread {
     spread(times.collect())
 }
 
-/// Nanoseconds per call.
+/// Mean time of a call of `body` in ns, over `calls` calls.
 fn time(calls: usize, mut body: impl FnMut()) -> f64 {
     let start = WallClock::now();
     for _ in 0..calls {

@@ -1,4 +1,4 @@
-//! How even placement gets, for how many moves and in what time, beside one sort of the loads.
+//! How evenly placement divides load, with how many moves and in what time, compared with the time of one sort of the loads.
 //!
 //! ```text
 //! cargo bench -p evenkeel-control --bench placement             a table
@@ -7,12 +7,12 @@
 //! ```
 //!
 //! Loads are lognormal (σ 1.2), connections placed one after the other as they are accepted, and workers busy for half of the
-//! time. `max` is the heaviest worker's load over the lower bound: the mean, or the heaviest connection where that is more.
-//! No search of any length gets below it. `waits`, which does not even out loads but shortens waits, has decided 50 times; its
-//! time is that of one decision with all that it has seen, and of each report. Methods and the sort take turns on the
-//! same loads.
+//! time. `max` is the heaviest worker's load divided by a lower bound, which is the mean load of a worker or the heaviest
+//! connection's load, whichever is larger. No search gets below it. `waits`, which does not even out loads but shortens
+//! waits, has decided 50 times; its time is that of one decision with a full past and all reports for it. Methods and the sort
+//! take turns on the same loads.
 //!
-//! Under `cargo test`, which passes no `--bench`, it runs as `--smoke` does.
+//! Under `cargo test`, which passes no `--bench`, the program runs as with `--smoke`.
 
 use std::hint::black_box;
 use std::time::Instant as WallClock;
@@ -21,16 +21,16 @@ use evenkeel_control::placement::{Config, Placement, Sample, genetic, lpt};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::{Duration, Instant};
 
-/// Connections and workers.
+/// Numbers of connections and of workers in each case.
 const CASES: [(usize, usize); 4] = [(52, 8), (200, 8), (1_000, 16), (10_000, 128)];
 const METHODS: [&str; 3] = ["genetic", "lpt", "waits"];
-/// The published method takes seconds on the largest case.
+/// Largest number of connections for `genetic`, which takes seconds in the largest case.
 const GENETIC_MOST: usize = 1_000;
-/// Decisions of `waits` before and while it is timed.
+/// Number of decisions of `waits` before it is timed.
 const DECISIONS: usize = 40;
 const TIMED: usize = 10;
 const SLOT: Duration = Duration::from_millis(100);
-/// In the smoke test a longer decision of `waits` fails: far beyond noise and an unoptimised build.
+/// Longest decision of `waits` in the smoke test, in µs: far beyond noise and an unoptimised build.
 const SMOKE_US: f64 = 100_000.0;
 
 #[derive(Default)]
@@ -101,7 +101,7 @@ fn measure(method: &str, connections: usize, workers: usize, trials: u64) -> Fig
     figures
 }
 
-/// Lets `waits` decide; the time of a decision, in us.
+/// Lets `waits` move connections of these loads, from its own placement; returns the time of a decision, in µs.
 fn decide(workers: usize, loads: &[u64], assignment: &mut [u32]) -> f64 {
     let mut placement = Placement::new(Config::default(), workers, 1, Instant::ZERO);
     (0..loads.len() as u32).for_each(|slot| _ = placement.join(slot));

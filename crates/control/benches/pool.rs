@@ -1,14 +1,14 @@
-//! What a pool costs for a request: submit, dispatch and complete, with and without guaranteed throughputs.
+//! The time that a pool takes for a request: submit, dispatch and complete, with and without guaranteed throughputs.
 //!
 //! ```text
 //! cargo bench -p evenkeel-control --bench pool             a table
 //! cargo bench -p evenkeel-control --bench pool -- --smoke  quick, with a loose bound, for CI
 //! ```
 //!
-//! Each tenant keeps four requests queued, a third of them writes; one of its requests completes, and the next is
-//! dispatched and submitted. Guarantees are above what there is, so that nobody waits for them. Median of rounds; those of
-//! the rows alternate, so that all meet the same machine. Under `cargo test`, which passes no `--bench`, it runs as
-//! `--smoke` does.
+//! Each tenant keeps four requests queued, a third of them writes; in a step one request completes, and the next one is
+//! dispatched and replaced. Guarantees are above the device's throughput, so that no request waits for them. A figure is the
+//! median of rounds; rounds of the rows alternate, so that all rows meet the same machine. Under `cargo test`, which passes
+//! no `--bench`, the program runs as with `--smoke`.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -23,11 +23,11 @@ use evenkeel_control::units::{Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 
 const BACKLOG: usize = 4;
-/// Requests inside: the device's queue.
+/// Number of requests in flight: the device's queue depth.
 const INSIDE: usize = 64;
-/// 500,000 requests per second.
+/// Time between two completions: a device of 500,000 requests per second.
 const STEP: Duration = Duration::from_micros(2);
-/// In the smoke test more fails: far beyond noise and a debug build.
+/// Largest time for a request in the smoke test, in ns: far beyond noise and a debug build.
 const SMOKE_NS: f64 = 20_000.0;
 
 const CONFIG: Config = Config {
@@ -41,7 +41,7 @@ const CONFIG: Config = Config {
     slots: None,
 };
 
-/// What a server queues for a request: 80 bytes, stored inline.
+/// A payload of the size that a server queues for a request: 80 bytes, stored inline.
 type Payload = [u64; 10];
 
 struct Loaded {
@@ -90,7 +90,7 @@ impl Loaded {
         }
     }
 
-    /// A request leaves, the next goes in, and its tenant sends another.
+    /// One step of the benchmark: a request completes, the next is dispatched, and the tenant of the latter submits another.
     fn step(&mut self) {
         self.now += STEP;
         if let Some(ticket) = self.inside.pop_front() {

@@ -1,12 +1,12 @@
-//! How long response-time control takes for an interval of one pool: observe and tick.
+//! The time that the controller of latency targets takes for an interval of one pool: observe and tick.
 //!
 //! ```text
 //! cargo bench -p evenkeel-control --bench response             a table
 //! cargo bench -p evenkeel-control --bench response -- --smoke  quick, with a loose bound, for CI
 //! ```
 //!
-//! Every client is noisy, and the response time swings around the target, so that delays change all the time. The figure is
-//! the median of rounds. Under `cargo test`, which passes no `--bench`, it runs as `--smoke` does.
+//! Every client is noisy, and the latency swings around the target, so that delays change all the time. The figure is the
+//! median of rounds. Under `cargo test`, which passes no `--bench`, the program runs as with `--smoke`.
 
 use std::hint::black_box;
 use std::time::Instant as WallClock;
@@ -15,7 +15,7 @@ use evenkeel_control::response::{ClientId, ClientSample, Config, Controller, Sam
 use evenkeel_control::{Duration, Instant};
 
 const TARGET: Duration = Duration::from_millis(15);
-/// In the smoke test more time for a client fails: far beyond noise and a debug build.
+/// Longest time for an interval in the smoke test, for each client, in ns: far beyond noise and a debug build.
 const SMOKE_NS_PER_CLIENT: f64 = 20_000.0;
 
 fn main() {
@@ -34,7 +34,7 @@ fn main() {
     }
 }
 
-/// Nanoseconds for an interval.
+/// Mean time of an interval of a pool with this many clients, in ns, over `ticks` intervals.
 fn round(config: &Config, clients: u64, ticks: u64) -> f64 {
     let Ok(mut controller) = Controller::new(config) else { return f64::INFINITY };
     let mut samples: Vec<ClientSample> = (0..clients)

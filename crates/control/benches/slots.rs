@@ -1,14 +1,15 @@
-//! What deciding about slots costs a host, beside how many hosts share the device.
+//! The time that a host takes to decide about slots, by the number of hosts that share the device.
 //!
 //! ```text
 //! cargo bench -p evenkeel-control --bench slots             a table
 //! cargo bench -p evenkeel-control --bench slots -- --smoke  quick, with a bound, for CI
 //! ```
 //!
-//! Each host has four workloads. Above a hundred hosts a host adds up the hosts of its own rack of a hundred, and the sums of
-//! the racks. `settles` is after how many periods the same load gives the same total, within 1 %, from the start.
+//! Each host has four workloads. With more than a hundred hosts, a host adds up the summaries of the hosts of its own rack of
+//! a hundred, and one sum for each rack. `settles` is the number of periods, from the start, after which the total of slots
+//! under a constant load stays within 1 %.
 //!
-//! Under `cargo test`, which passes no `--bench`, it runs as `--smoke` does.
+//! Under `cargo test`, which passes no `--bench`, the program runs as with `--smoke`.
 
 use std::hint::black_box;
 use std::time::Instant as WallClock;
@@ -20,7 +21,7 @@ use evenkeel_control::slots::{Config, Controller, Report, Summary, Workload, Wor
 const HOSTS: [usize; 4] = [10, 100, 1_000, 10_000];
 const RACK: usize = 100;
 const WORKLOADS: u64 = 4;
-/// Adding up a hundred times the hosts in racks may cost so many times as much as ten hosts; far beyond noise.
+/// Bound of the smoke test: time for a hundred times as many hosts, in racks, divided by that for ten; far beyond noise.
 const SMOKE_RATIO: f64 = 200.0;
 
 fn workloads(rng: &mut SplitMix64) -> Vec<Workload> {
@@ -46,7 +47,7 @@ fn workloads(rng: &mut SplitMix64) -> Vec<Workload> {
         .collect()
 }
 
-/// Microseconds of one host and period, and after how many periods the total stays.
+/// Time of one host for one period, in µs, and the number of periods after which the total of slots stays.
 fn measure(hosts: usize, rounds: usize) -> (f64, usize) {
     let mut rng = SplitMix64::new(hosts as u64);
     let config = Config { most: 1e6, ..Config::NEEDS };

@@ -7,12 +7,12 @@
 //! of reports alone, not of their order or number, nor of any clock. The clock only
 //! says when there is no use in waiting longer.
 //!
-//! | a member that | is | its share |
+//! | a member that | is called | its share of the device |
 //! |---|---|---|
 //! | reported the period | present | by its report |
-//! | did not, for less than the lease | suspect | by its last report, so that what it still uses is not given away twice |
-//! | did not, for longer than lease and safe time | expired | given to the others |
-//! | said that it leaves | gone | given to the others at once |
+//! | has not reported for less than the lease | suspect | by its last report, so that a share in use is not given away |
+//! | has not reported for longer than lease and safe time | expired | given to the others |
+//! | reported that it leaves | gone | given to the others at once |
 //!
 //! Conversely, a host that does not see its own reports come back for as long as the lease has lost the cluster
 //! ([`Status::Lost`]) and must fall back to a safe minimum *before* the others give its share away; the safe time lies
@@ -20,7 +20,7 @@
 //! share by the end of the first step.
 //!
 //! The DRG paper (see [`crate::slots`]) leaves the protocol open ("statistics collected by distributed hosts", section 6);
-//! this is ours.
+//! this protocol is Evenkeel's own.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -34,35 +34,36 @@ pub mod sharding;
 
 /// Periods by which the clocks of two hosts may differ.
 pub const SKEW_PERIODS: u64 = 1;
-/// Reports kept of one host, one for each period: those that are decided late, one that is due, and skew on both sides.
+/// Number of a host's newest reports that are kept, one for each period: enough for periods that are decided late, the period
+/// whose report is due, and clock skew in both directions.
 const KEPT: usize = 8;
-/// A period this many periods old is not decided any more.
+/// A period that began more than this many periods before the present one is not decided any more.
 const STALE: u64 = 4;
-/// Largest [`Config::late`], in half periods: a later report finds its period stale.
+/// Largest [`Config::late`], in half periods: a report that comes later is about a period that is not decided any more.
 const MAX_LATE: u64 = 2 * (STALE - 1);
-/// Leases for which an expired member is remembered, because it may still use its safe minimum.
+/// An expired member is remembered for this many lengths of the lease, because it may still use its safe minimum.
 const REMEMBERED_LEASES: u64 = 20;
 
-/// Settings of the cluster. All members need the same.
+/// Settings of the cluster, which must be the same on all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Length of a period; at least 1 ms.
     pub period: Duration,
-    /// Periods for which the last report of a suspect member counts; at least 2.
+    /// Number of periods for which the last report of a member that stops reporting counts; at least 2.
     pub lease: u64,
-    /// Periods from the end of the lease until the member's share is given away; at least 1, for clocks that differ.
+    /// Number of periods from the end of a member's lease until its share is given away; at least 1, as clocks differ.
     pub safe: u64,
-    /// Periods in which a host that joins goes from its safe minimum to its share; at least 1.
+    /// Number of periods in which a host that joins goes from its safe minimum to its full share; at least 1.
     pub ramp: u64,
-    /// Half periods for which a report is waited for after it was due; 2 to 6.
+    /// Half periods after the end of a period for which its missing reports are waited for; 2 to 6.
     pub late: u64,
-    /// Most hosts that are kept track of; reports of more hosts are ignored as [`Fault::TooMany`]. At least 1.
+    /// Largest number of hosts that are tracked; reports of further hosts are ignored as [`Fault::TooMany`]. At least 1.
     pub max_members: usize,
 }
 
 impl Config {
-    /// Settings for periods of this length: lease of three periods, safe time of one, three steps on joining; reports may be
-    /// late by as much as clocks may differ, and half a period on the way; 256 hosts.
+    /// Settings for periods of this length: a lease of three periods, a safe time of one, three periods until a host that
+    /// joins has its share, 256 hosts. A report may come 1.5 periods late: one for clock skew, and half a one on the way.
     pub const fn new(period: Duration) -> Self {
         Self { period, lease: 3, safe: 1, ramp: 3, late: 2 * SKEW_PERIODS + 1, max_members: 256 }
     }
@@ -87,7 +88,7 @@ impl Config {
         now.as_nanos() / self.period.as_nanos().max(1)
     }
 
-    /// When a period is over and its report due.
+    /// The end of `period`, when the reports about it are due.
     pub fn due(&self, period: u64) -> Instant {
         Instant::from_nanos(period.saturating_add(1).saturating_mul(self.period.as_nanos()))
     }
@@ -100,7 +101,7 @@ pub struct Report<C> {
     pub incarnation: u64,
     /// The period that the report is about.
     pub period: u64,
-    /// The period in which the host joined or came back.
+    /// The period in which the host joined the cluster, or came back to it.
     pub joined: u64,
     /// True if the host leaves the cluster: its share is free at once.
     pub leaving: bool,
@@ -111,14 +112,16 @@ pub struct Report<C> {
 /// Why a report was ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// The report is about a period that is not over by far: the host's clock is ahead, or ours is behind.
+    /// The report is about a period more than [`SKEW_PERIODS`] ahead: the clock of the host that reports is ahead, or the clock
+    /// of this host is behind.
     Future {
-        /// Periods by which the report is ahead of our clock.
+        /// Periods by which the report's period is after the present one on this host's clock.
         ahead: u64,
     },
-    /// The report is about a period long over: it was delayed, or the host's clock is behind.
+    /// The report is about a period for which its lease and safe time are over: it was delayed, or the clock of the host that
+    /// reports is behind.
     Late {
-        /// Periods by which the report is behind our clock.
+        /// Periods by which the report's period is before the present one on this host's clock.
         behind: u64,
     },
     /// A process that started later reports under the same name: one of the two needs another name.
@@ -126,11 +129,11 @@ pub enum Fault {
         /// The incarnation whose reports count.
         counts: u64,
     },
-    /// The host has reported something else about the same period before.
+    /// The host sent another report, with other content, about the same period before.
     Conflict,
-    /// The cluster has more hosts than are kept track of.
+    /// The cluster has more hosts than are tracked.
     TooMany {
-        /// Number of hosts that are kept track of ([`Config::max_members`]).
+        /// Largest number of hosts that are tracked ([`Config::max_members`]).
         max: usize,
     },
 }
@@ -138,17 +141,19 @@ pub enum Fault {
 /// Status of this host in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Status {
-    /// The newest view decides this host's share; it takes all of it, or a part for some periods after joining.
+    /// The newest view decides this host's share of the device. The host takes its full share, except for some periods after
+    /// joining.
     Shared {
-        /// Part of the way from the safe minimum to the share, 0 to 1; below 1 only after joining.
+        /// How far the host has gone from its safe minimum (0) to its full share (1); below 1 only after joining.
         ramp: f64,
     },
-    /// Our reports have not come back for a while; the last decision stays in force until the lease ends.
+    /// This host's own reports have not come back from the cluster for more than [`SKEW_PERIODS`]; the last decision stays in
+    /// force until the lease ends.
     Holding {
-        /// Periods for which no own report has come back.
+        /// Number of periods for which no report of this host has come back.
         missed: u64,
     },
-    /// The cluster is lost, or was never reached: the host takes its safe minimum and goes by its own measurements.
+    /// The cluster is lost, or was never reached: the host takes its safe minimum and uses its own measurements only.
     Lost,
 }
 
@@ -163,23 +168,23 @@ pub struct Member<'a, C> {
     pub report: &'a Report<C>,
 }
 
-/// The state of one period: the same on every host that knows the same reports.
+/// The members of a cluster in one period: equal on all hosts that know the same reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct View<'a, C> {
     /// The period that the view is about.
     pub period: u64,
-    /// Hosts whose reports count, by name.
+    /// Hosts whose reports count, in order of their names.
     pub members: Vec<Member<'a, C>>,
-    /// Members that have expired but may still use their safe minimum, by name.
+    /// Names of members that have expired but may still use their safe minimum, in order.
     pub expired: Vec<&'a str>,
 }
 
-/// How a host is seen at the moment.
+/// A host's state by the age of its newest report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// The host reports.
+    /// The host has reported one of the two periods that ended last.
     Present,
-    /// The host has not reported for this many periods.
+    /// The host has not reported for this many periods; its last report still counts.
     Suspect(u64),
     /// The host has not reported for this many periods: its share has been given away, or will be at the next period.
     Expired(u64),
@@ -191,10 +196,11 @@ struct Host<C> {
     incarnation: u64,
     /// Reports by period; never empty.
     reports: BTreeMap<u64, Report<C>>,
-    /// Period of the newest report when the host's lease ended; only later reports are covered by a new lease.
+    /// Period of the host's newest report at the moment when the host's lease ended; `None` if it has not ended. Reports about
+    /// later periods belong to a new lease.
     ended_at: Option<u64>,
-    /// Period of the host's newest report when a period was decided without waiting longer: the host is not waited for until
-    /// a newer report comes.
+    /// Period of the host's newest report at the moment when a later period was decided without the host's report. The host is
+    /// not waited for until a newer report comes.
     given_up_at: Option<u64>,
 }
 
@@ -203,7 +209,7 @@ impl<C> Host<C> {
         self.reports.last_key_value().map_or(0, |(period, _)| *period)
     }
 
-    /// The newest report about `period` or before.
+    /// The host's newest report about `period` or an earlier one.
     fn known_at(&self, period: u64) -> Option<&Report<C>> {
         self.reports.range(..=period).next_back().map(|(_, report)| report)
     }
@@ -213,11 +219,11 @@ impl<C> Host<C> {
     }
 }
 
-/// The members of a cluster by their reports, bounded in members and periods.
+/// The members of a cluster, known by their reports. The number of members and the number of reports kept are bounded.
 #[derive(Clone, Debug)]
 pub struct Membership<C> {
     config: Config,
-    /// Our name and incarnation.
+    /// Name and incarnation of this host.
     own: (String, u64),
     hosts: BTreeMap<String, Host<C>>,
     decided: Option<u64>,
@@ -239,8 +245,8 @@ impl<C: PartialEq> Membership<C> {
         &self.config
     }
 
-    /// Takes a report in. A host takes its own reports in too, but only when they have come back: that shows that the other
-    /// hosts can know them. Order and repetition do not matter.
+    /// Takes in a report of `host`. A host takes in its own reports too, but only when they have come back from the cluster,
+    /// which shows that the other hosts can know them. Order and repetition of reports do not matter.
     ///
     /// # Errors
     /// Why the report was ignored; a repeated one is no error.
@@ -280,15 +286,15 @@ impl<C: PartialEq> Membership<C> {
         Ok(())
     }
 
-    /// Notes that the lease of a host has ended: no more is to come from this host unless it comes back.
+    /// Notes that the lease of a host has ended: no more reports are expected from it unless it comes back.
     pub fn lease_ended(&mut self, host: &str) {
         if let Some(host) = self.hosts.get_mut(host) {
             host.ended_at = Some(host.newest());
         }
     }
 
-    /// The next period that can be decided; each period is returned once. All hosts that are waited for have reported it, or
-    /// waiting longer is of no use. Ask after each report, and at [`Membership::deadline`].
+    /// The next period that can be decided; each period is returned once. All hosts that are waited for have reported this
+    /// period, or the time for waiting is over. Ask after each report, and at [`Membership::deadline`].
     pub fn poll(&mut self, now: Instant) -> Option<u64> {
         let current = self.config.period_at(now);
         self.forget(current);
@@ -310,13 +316,13 @@ impl<C: PartialEq> Membership<C> {
         Some(next)
     }
 
-    /// When to ask [`Membership::poll`] again even if no report comes: until then it waits for a report that is due. Far in
-    /// the future if no period is to be decided.
+    /// When to ask [`Membership::poll`] again even if no report comes: the end of waiting for the reports of the next period
+    /// to decide. Far in the future if no period is to be decided.
     pub fn deadline(&self, now: Instant) -> Instant {
         self.pending(self.config.period_at(now)).map_or(Instant::FAR_FUTURE, |next| self.patience(next))
     }
 
-    /// The view of a period by the reports that are known now.
+    /// The members in `period`, by the reports that have been taken in so far.
     pub fn view(&self, period: u64) -> View<'_, C> {
         let mut view = View { period, members: Vec::new(), expired: Vec::new() };
         for (host, known) in &self.hosts {
@@ -331,7 +337,7 @@ impl<C: PartialEq> Membership<C> {
         view
     }
 
-    /// Status of this host.
+    /// Status of this host in the cluster at `now`.
     pub fn status(&self, now: Instant) -> Status {
         let Some(own) = self.own().and_then(|own| own.reports.last_key_value()) else {
             return Status::Lost;
@@ -349,17 +355,17 @@ impl<C: PartialEq> Membership<C> {
         }
     }
 
-    /// Period of the last own report that came back.
+    /// Period of this host's newest report that came back from the cluster; `None` if none has.
     pub fn last_own(&self) -> Option<u64> {
         self.own().map(Host::newest)
     }
 
-    /// The last report of a host.
+    /// The report of `host` about the newest period.
     fn last(&self, host: &str) -> Option<&Report<C>> {
         self.hosts.get(host)?.reports.last_key_value().map(|(_, report)| report)
     }
 
-    /// The last period that a host reported.
+    /// The newest period about which `host` has reported.
     fn newest(&self, host: &str) -> Option<u64> {
         self.last(host).map(|report| report.period)
     }
@@ -369,12 +375,12 @@ impl<C: PartialEq> Membership<C> {
         self.hosts.retain(|host, _| keep(host));
     }
 
-    /// Changes our own name.
+    /// Changes the name under which this host's own reports come back.
     fn rename(&mut self, own: &str) {
         self.own.0 = own.to_owned();
     }
 
-    /// All hosts that are known and have not left, by name, with incarnation and presence.
+    /// All hosts that are known and have not left: name, incarnation and presence at `now`, in order of names.
     pub fn known(&self, now: Instant) -> impl Iterator<Item = (&str, u64, Presence)> {
         let due = self.config.period_at(now).saturating_sub(1);
         self.hosts.iter().filter_map(move |(name, host)| {
@@ -390,13 +396,13 @@ impl<C: PartialEq> Membership<C> {
         })
     }
 
-    /// Our own reports that came back; those of another process with our name do not count.
+    /// This host's own reports that came back; reports of another process with the same name do not count.
     fn own(&self) -> Option<&Host<C>> {
         let (name, incarnation) = &self.own;
         self.hosts.get(name).filter(|host| host.incarnation == *incarnation)
     }
 
-    /// Periods after its last report until a member has expired.
+    /// A member has expired when its last report is more than this many periods old.
     fn expires_after(&self) -> u64 {
         self.config.lease.saturating_add(self.config.safe)
     }
@@ -405,7 +411,7 @@ impl<C: PartialEq> Membership<C> {
         age > self.expires_after() || (age > self.config.safe && host.lease_ended(report))
     }
 
-    /// The next period to decide: the earliest that a host has reported and that is neither decided nor stale.
+    /// The next period to decide: the earliest that a host has reported and that is neither decided nor older than [`STALE`].
     fn pending(&self, current: u64) -> Option<u64> {
         let oldest = current.saturating_sub(STALE);
         let first = self.decided.map_or(oldest, |decided| oldest.max(decided.saturating_add(1)));
@@ -413,15 +419,15 @@ impl<C: PartialEq> Membership<C> {
         self.hosts.values().filter_map(reported).min()
     }
 
-    /// True if all hosts that are waited for, we ourselves always among them, have reported this period or a later one: no
-    /// host reports an earlier period after a later one.
+    /// True if this host and all other hosts that are waited for have reported `period` or a later one: no host reports an
+    /// earlier period after a later one.
     fn complete(&self, period: u64) -> bool {
         let own = self.own().is_some_and(|own| own.newest() >= period);
         own && self.hosts.values().all(|host| host.newest() >= period || !self.expected(host, period))
     }
 
-    /// True if a host is waited for: it reported one of the two periods before. One would not be enough: our own report may
-    /// be back before the last report of a host whose clock is behind has come.
+    /// True if the report of `host` about `period` is waited for: the host reported one of the two periods before. To look at
+    /// one period is not enough: this host's own report may be back before the previous one of a host whose clock is behind.
     fn expected(&self, host: &Host<C>, period: u64) -> bool {
         let before = period.saturating_sub(1 + SKEW_PERIODS)..period;
         let last = host.reports.range(before).next_back().map(|(_, report)| report);
@@ -430,7 +436,7 @@ impl<C: PartialEq> Membership<C> {
         })
     }
 
-    /// When waiting for reports of a period ends. By then the report of a host whose clock is a period behind has come.
+    /// When waiting for reports about `period` ends: late enough for the report of a host whose clock is a period behind.
     fn patience(&self, period: u64) -> Instant {
         let late = Duration::from_nanos((self.config.period.as_nanos() / 2).saturating_mul(self.config.late));
         self.config.due(period) + late
@@ -450,7 +456,7 @@ impl<C: PartialEq> Membership<C> {
         Ok(())
     }
 
-    /// Forgets the member that expired first; returns false if none has.
+    /// Forgets the member that has been expired for longest; returns false if none has expired.
     fn forget_expired(&mut self, current: u64) -> bool {
         let over = self.expires_after();
         let oldest = self.hosts.iter().min_by_key(|(_, host)| host.newest());
@@ -461,7 +467,7 @@ impl<C: PartialEq> Membership<C> {
         self.hosts.remove(&name).is_some()
     }
 
-    /// Forgets hosts that cannot matter any more, and reports that lie ahead because the clock was set back.
+    /// Forgets hosts that left or expired long ago, and reports about future periods, which a clock that was set back causes.
     fn forget(&mut self, current: u64) {
         let remembered = self.config.lease.saturating_mul(REMEMBERED_LEASES);
         let over = self.expires_after();

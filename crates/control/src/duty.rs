@@ -6,13 +6,13 @@
 //!
 //! The unused processor time is kept in one common account, which fills at the share and holds at most [`Config::burst`].
 //! Each client has an account of its own, which holds a small part of the burst and fills at an equal part of half the share.
-//! While the common account is at this level, these clients get a turn:
+//! The level of the common account decides which clients get a turn (may have work done now):
 //!
 //! | level | get a turn |
 //! |---|---|
 //! | above a half | every client |
-//! | above a quarter | newcomers of whom nothing is known ([`Duty::newcomer`]), and clients within their own account |
-//! | above zero | clients within their own account |
+//! | above a quarter | newcomers of whom nothing is known ([`Duty::newcomer`]), and clients whose own account is above zero |
+//! | above zero | clients whose own account is above zero |
 //!
 //! A storming client has overdrawn its own account, so the lower half of the common account is left to the other clients. The
 //! cost of a piece of work is known only afterwards, so accounts may go below zero; the debt is paid off before the next
@@ -26,13 +26,14 @@ use alloc::collections::BTreeMap;
 
 use crate::time::{Duration, Instant};
 
-/// A client's own account holds the burst divided by this; a client that takes more counts as storming. The lower quarter of
-/// the common account holds as much as 16 such accounts.
+/// A client's own account holds at most [`Config::burst`] divided by this number; a client that overdraws it counts as storming.
+/// The lower quarter of the common account holds as much as 16 clients' accounts.
 const OWN_PART: u64 = 64;
-/// Waiting clients are called again only when the burst divided by this has come in beyond their threshold: a wake-up for
-/// each request would cost more than the request.
+/// A client waits until the account that it needs is [`Config::burst`] divided by this number above the level that it needs:
+/// a wake-up for each request would cost more than the request.
 const QUANTUM_PART: u64 = 128;
-/// Most clients with an account. Full accounts are dropped; further clients have none and count as within theirs.
+/// Largest number of clients that have an account of their own. Full accounts are dropped. A client without an account counts
+/// as one that has not overdrawn it.
 const MAX_CLIENTS: usize = 4_096;
 /// Interval at which full accounts are looked for and dropped.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -42,7 +43,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 pub struct Config {
     /// The share of one processor, as its inverse: 10 for a tenth. At least 1.
     pub one_in: u32,
-    /// Processor time that may be used at once. At least 1 us.
+    /// Largest saved-up processor time, which clients may use at once. At least 1 us.
     pub burst: Duration,
 }
 
@@ -51,24 +52,26 @@ const SHORTEST_BURST: Duration = Duration::from_micros(1);
 
 impl Config {
     /// The bound on a storm at a storage server: a tenth of one processor. A 15th of a processor is accounted as thread time;
-    /// the rest allows for work that no thread's clock shows (wake-ups, interrupts, cold caches), which was a third to a half
-    /// of the accounted time with NBD options one by one. The burst covers a host that starts a hundred machines.
+    /// the rest allows for work that no thread's clock shows (wake-ups, interrupts, cold caches). With clients that sent NBD
+    /// options one by one, this work was a third to a half of the accounted time. The burst, 1 s of processor time, covers a
+    /// host that starts a hundred virtual machines.
     pub const STORM: Self = Self { one_in: 15, burst: Duration::from_secs(1) };
 }
 
 /// A client's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// The client goes now: it is within its own account.
+    /// The client's work may begin now: the client's own account is above zero.
     Own,
-    /// The client goes now with its own account used up: the common one is above a half. Clients that wait go first.
+    /// The client's work may begin now, after that of clients that wait already: the client's own account is used up, but the
+    /// common account is more than half full.
     Spare,
     /// The client has to wait.
     Wait {
         /// When to ask again.
         until: Instant,
-        /// True if the client is within its own account, and only the common account is empty. Such clients go before those
-        /// whose own account is used up.
+        /// True if the client's own account is above zero, and only the common account is empty. These clients go before
+        /// clients whose own account is used up.
         own: bool,
     },
 }
@@ -81,7 +84,8 @@ struct Account {
 }
 
 impl Account {
-    /// Adds what has come in since the last call: a nanosecond for each `one_in` that passed, up to a balance of `most` ns.
+    /// Adds the processor time that came in since the last call, 1 ns for each `one_in` ns that passed, up to a balance of
+    /// `most` ns.
     fn fill(&mut self, now: Instant, one_in: u64, most: i64) {
         let came = now.since(self.at).as_nanos() / one_in;
         // What the division leaves over counts the next time.
@@ -95,7 +99,7 @@ impl Account {
         self.at + Duration::from_nanos(missing.saturating_mul(one_in))
     }
 
-    /// Scales a positive balance by `burst / before`; a debt stays.
+    /// Scales a positive balance from the burst `before` to the new `burst`; a debt stays.
     fn scale(&mut self, burst: Duration, before: Duration) {
         if self.left_ns > 0 {
             let left = i128::from(self.left_ns) * i128::from(burst.as_nanos()) / i128::from(before.as_nanos());
@@ -118,14 +122,14 @@ pub struct Duty<C> {
 }
 
 impl<C: Ord + Copy> Duty<C> {
-    /// Starts with full accounts.
+    /// Starts with a full common account, and no client accounts.
     pub fn new(config: Config) -> Self {
         let config = Config { one_in: config.one_in.max(1), burst: config.burst.max(SHORTEST_BURST) };
         let all = Account { left_ns: part(config, 1), at: Instant::ZERO };
         Self { config, all, clients: BTreeMap::new(), sweep_at: Instant::ZERO }
     }
 
-    /// Changes the burst from now on. Positive balances stay as full as they are in proportion, so that changing the burst to
+    /// Changes [`Config::burst`] from `now` on. A positive balance keeps its ratio to the burst, so that changing the burst to
     /// and fro gains nothing; debts stay. O(clients) when the burst changes.
     pub fn set_burst(&mut self, now: Instant, burst: Duration) {
         let burst = burst.max(SHORTEST_BURST);
@@ -167,7 +171,8 @@ impl<C: Ord + Copy> Duty<C> {
         }
     }
 
-    /// When a client of which nothing is known yet may come; `None`: now (the common account is above a quarter).
+    /// When a client of which nothing is known yet should ask again; `None`: it gets a turn now, as the common account is more
+    /// than a quarter full.
     pub fn newcomer(&mut self, now: Instant) -> Option<Instant> {
         self.fill(now);
         let least = part(self.config, 4);
@@ -186,8 +191,8 @@ impl<C: Ord + Copy> Duty<C> {
         }
     }
 
-    /// [`Self::spent`] for work that could not wait for a turn, such as accepting a connection. It does not take the common
-    /// account below a quarter: a storm of such work would otherwise starve all work that can wait.
+    /// [`Self::spent`] for work that could not wait for a turn, such as accepting a connection. The charge does not take the
+    /// common account below a quarter of the burst: otherwise a storm of this work would starve all work that can wait.
     pub fn spent_anyway(&mut self, now: Instant, client: C, time: Duration) {
         self.fill(now);
         let before = self.all.left_ns;
@@ -195,7 +200,7 @@ impl<C: Ord + Copy> Duty<C> {
         self.all.left_ns = self.all.left_ns.max(before.min(part(self.config, 4)));
     }
 
-    /// Number of clients that have an account: those that took processor time lately.
+    /// Number of clients that have an account, because they took processor time that is not made up for yet.
     pub fn clients(&self) -> usize {
         self.clients.len()
     }
@@ -217,14 +222,14 @@ impl<C: Ord + Copy> Duty<C> {
         self.all.reaches(level, self.config.one_in.into())
     }
 
-    /// Rate at which a client's account fills, as an inverse share. Half of the share is divided among the clients that have
-    /// an account; the other half serves storming clients or fills the common account.
+    /// Nanoseconds that pass until a client's account gains 1 ns of processor time. Half of the activity's share is divided
+    /// among the clients that have an account; the other half serves storming clients or fills the common account.
     fn one_in_of_client(&self) -> u64 {
         u64::from(self.config.one_in) * 2 * (self.clients.len() as u64).max(1)
     }
 }
 
-/// The burst divided by `of`, in nanoseconds.
+/// [`Config::burst`] divided by `of`, in nanoseconds.
 fn part(config: Config, of: u64) -> i64 {
     i64::try_from(config.burst.as_nanos() / of).unwrap_or(i64::MAX)
 }

@@ -6,17 +6,17 @@
 
 use crate::time::Duration;
 
-/// Sub-buckets per power of two, as a power of two.
+/// Binary logarithm of the number of buckets (2^3 = 8) into which each power of two of durations is divided.
 const SUB_BITS: u32 = 3;
 const SUB: usize = 1 << SUB_BITS;
-/// Values below 2^9 ns (512 ns) share the first bucket: nothing we time is finer.
+/// Durations below 2^9 ns (512 ns) share the first bucket: no use of this crate needs finer ones.
 const FLOOR_BITS: u32 = 9;
-/// Values of 2^37 ns (137 s) and more share the last bucket.
+/// Durations of 2^37 ns (137 s) and more share the last bucket.
 const CEIL_BITS: u32 = 37;
 /// Number of buckets.
 pub const BUCKETS: usize = (CEIL_BITS - FLOOR_BITS) as usize * SUB + 2;
 
-/// Counts of durations, 512 ns to 137 s in buckets 12.5 % wide.
+/// Counts of durations in buckets at most 12.5 % wide, from 512 ns to 137 s; shorter and longer ones have a bucket each.
 #[derive(Clone)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -50,7 +50,7 @@ impl Histogram {
         1 + (exponent - FLOOR_BITS) as usize * SUB + sub
     }
 
-    /// The smallest duration beyond bucket `index`; `Duration::MAX` for the last.
+    /// The smallest duration that is too long for bucket `index`; `Duration::MAX` for the last bucket.
     pub fn upper_bound(index: usize) -> Duration {
         if index == 0 {
             return Duration::from_nanos(1 << FLOOR_BITS);
@@ -85,12 +85,12 @@ impl Histogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Durations counted.
+    /// Number of durations counted.
     pub fn count(&self) -> u64 {
         self.total
     }
 
-    /// Sum of all durations counted. Wraps around at 2^64 ns; differences of two readings do not mind.
+    /// Sum of all durations counted. Wraps around at 2^64 ns; the wrapping difference of two readings stays exact.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_ns)
     }
@@ -131,7 +131,7 @@ impl Histogram {
             .map(|(index, &count)| (Self::upper_bound(index), count))
     }
 
-    /// Adds everything `other` counted.
+    /// Adds all durations that `other` counted.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
@@ -173,7 +173,7 @@ mod tests {
             prop_assert_eq!(at_once.max(), one_by_one.max());
         }
 
-        /// A thousand requests outstanding add a thousand seconds a second: 2^64 ns in 213 days.
+        /// With 1000 requests in flight a histogram's sum grows by 1000 s each second, and passes 2^64 ns after 213 days.
         #[test]
         fn sums_of_what_is_counted_meanwhile_are_exact_beyond_the_largest_sum(times in 1u64..100, ns in 1u64..1 << 40) {
             let mut h = Histogram::new();

@@ -5,20 +5,20 @@ use core::fmt;
 /// A setting that makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidConfig {
-    /// Its name.
+    /// Name of the setting that is at fault.
     pub setting: &'static str,
-    /// The rule that it breaks.
+    /// The rule that the setting's value breaks, in words that complete "the setting must be …".
     pub must_be: &'static str,
 }
 
-/// True if a rule holds; the setting that it is about; its required value.
+/// A rule for a setting: true if the rule holds, the setting's name, and the required value in words.
 pub(crate) type Rule = (bool, &'static str, &'static str);
 
 impl InvalidConfig {
-    /// Checks rules in turn.
+    /// Checks `rules` in their order.
     ///
     /// # Errors
-    /// The first one that does not hold.
+    /// The first rule that does not hold.
     pub(crate) fn check(rules: &[Rule]) -> Result<(), Self> {
         match rules.iter().find(|(holds, ..)| !holds) {
             None => Ok(()),

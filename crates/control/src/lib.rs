@@ -50,3 +50,21 @@ pub mod units;
 
 pub use invalid::InvalidConfig;
 pub use time::{Duration, Instant};
+
+/// Defines, for an enumeration without fields, `ALL` with its values in this order, and `name` with the name of each.
+#[macro_export]
+macro_rules! named {
+    ($type:ident: $($value:ident $name:literal),+) => {
+        impl $type {
+            /// All values, in order.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
+
+            /// Name of the value in configuration, records and messages.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $name),+
+                }
+            }
+        }
+    };
+}

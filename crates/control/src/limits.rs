@@ -1,4 +1,4 @@
-//! Several owners may each limit the same thing; the smallest limit binds.
+//! Several owners may each limit the same rate or queue depth of a tenant; the smallest limit binds.
 //!
 //! An operator, a PID, a throughput controller and a slot controller can all throttle a tenant at the same time. Each owns
 //! one entry, so that none overwrites another's, and the owner of the smallest entry says why the tenant is throttled.
@@ -9,30 +9,18 @@
 pub enum Owner {
     /// A person, by configuration or API.
     Operator,
-    /// The latency-target controller (iSCSI PID paper).
+    /// The controller of latency targets ([`crate::response`]).
     Response,
-    /// The throughput controller (SAAT).
+    /// The controller of throughput guarantees ([`crate::throughput`]).
     Throughput,
-    /// The slot controller (DRG).
+    /// The controller of slots, which are requests in flight ([`crate::slots`]).
     Slots,
 }
 
-impl Owner {
-    /// Every owner, in the order that breaks ties.
-    pub const ALL: [Self; 4] = [Self::Operator, Self::Response, Self::Throughput, Self::Slots];
+crate::named!(Owner: Operator "operator", Response "response", Throughput "throughput", Slots "slots");
 
-    /// Name as shown to people and programs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Operator => "operator",
-            Self::Response => "response",
-            Self::Throughput => "throughput",
-            Self::Slots => "slots",
-        }
-    }
-}
-
-/// At most one limit from each [`Owner`]; the effective one is the smallest.
+/// Limits on one quantity (requests per second, bytes per second or requests in flight), at most one from each [`Owner`]. The
+/// smallest is in effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitSet {
     entries: [Option<u64>; Owner::ALL.len()],
@@ -49,12 +37,12 @@ impl LimitSet {
         before != self.effective()
     }
 
-    /// The smallest limit.
+    /// The smallest limit; `None` if no owner has set one.
     pub fn effective(&self) -> Option<u64> {
         self.entries.iter().flatten().min().copied()
     }
 
-    /// The smallest limit with its owner; the first in [`Owner::ALL`] among equals.
+    /// The smallest limit with its owner; of equal limits, the one whose owner is first in [`Owner::ALL`].
     pub fn binding(&self) -> Option<(Owner, u64)> {
         Owner::ALL
             .iter()

@@ -1,7 +1,7 @@
-//! Decisions on record. A decision that stays the same in kind is one entry, however often it is taken.
+//! A log of controllers' decisions. A decision that is taken again and again without a change in kind is one entry.
 //!
-//! One log may serve several subjects (the tenants of a pool): each subject remembers its [`Newest`] entry, and the capacity
-//! is for all of them together.
+//! One log may serve several subjects (the tenants of a pool): each subject remembers its [`Newest`] entry, and the log's
+//! capacity is for the entries of all subjects together.
 
 use alloc::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::time::Instant;
 /// A decision that a [`Log`] can keep. Its text is made only when the log is read, because that is rare and decisions are
 /// frequent.
 pub trait Decided {
-    /// True if `newer` only renews this decision.
+    /// True if `newer` is the same decision in kind, so that it only renews this one and makes no entry of its own.
     fn is_renewed_by(&self, newer: &Self) -> bool;
 
     /// The number that the decision set, if any; an [`Entry`] keeps its least and largest value.
@@ -19,7 +19,7 @@ pub trait Decided {
     }
 }
 
-/// A decision, and for how long it was only renewed.
+/// A decision, with the span of time in which it was only renewed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry<D> {
     /// When the decision was taken first.
@@ -28,15 +28,15 @@ pub struct Entry<D> {
     pub until: Instant,
     /// How often the decision was taken.
     pub times: u64,
-    /// The decision as of the last time.
+    /// The decision as it was taken last, at `until`.
     pub decision: D,
-    /// The least [`Decided::figure`] since the first time.
+    /// The least [`Decided::figure`] between `from` and `until`.
     pub least: Option<f64>,
-    /// The largest [`Decided::figure`] since the first time.
+    /// The largest [`Decided::figure`] between `from` and `until`.
     pub most: Option<f64>,
 }
 
-/// A subject's place in a log: the entry of its newest decision, if it has one.
+/// A reference to the log entry of a subject's newest decision; empty before the subject's first decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Newest(Option<u64>);
 
@@ -45,24 +45,24 @@ pub struct Newest(Option<u64>);
 pub struct Log<D> {
     entries: VecDeque<Entry<D>>,
     capacity: usize,
-    /// Number of entries that were dropped.
+    /// Number of entries that were dropped so far because the log was full.
     dropped: u64,
     last: Newest,
 }
 
 impl<D> Log<D> {
-    /// An empty log of at most `capacity` entries, at least one. It allocates with its first entry.
+    /// An empty log for `capacity` entries; a capacity of 0 counts as 1. Memory is allocated with the first entry.
     pub const fn new(capacity: usize) -> Self {
         let capacity = if capacity == 0 { 1 } else { capacity };
         Self { entries: VecDeque::new(), capacity, dropped: 0, last: Newest(None) }
     }
 
-    /// Raises the capacity to at least this many entries.
+    /// Raises the log's capacity to at least `capacity` entries.
     pub fn reserve(&mut self, capacity: usize) {
         self.capacity = self.capacity.max(capacity);
     }
 
-    /// The entry of a subject's newest decision, if it is still kept. O(1).
+    /// The entry of a subject's newest decision, if the log still has it. O(1).
     pub fn newest_mut(&mut self, newest: Newest) -> Option<&mut Entry<D>> {
         let place = newest.0?.checked_sub(self.dropped)?;
         self.entries.get_mut(usize::try_from(place).ok()?)
@@ -78,14 +78,15 @@ impl<D> Log<D> {
         self.entries.back_mut()
     }
 
-    /// All entries, oldest first by when they began.
+    /// All entries in ascending order of [`Entry::from`].
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Entry<D>> + ExactSizeIterator {
         self.entries.iter()
     }
 }
 
 impl<D: Decided> Log<D> {
-    /// Records a subject's decision. True unless it renews the subject's last one. O(1).
+    /// Records a decision of the subject to which `newest` belongs. True if it makes a new entry, false if it renews the
+    /// subject's newest one. O(1).
     pub fn record_of(&mut self, newest: &mut Newest, now: Instant, decision: D) -> bool {
         if let Some(entry) = self.newest_mut(*newest).filter(|entry| entry.decision.is_renewed_by(&decision)) {
             entry.renew(now, decision);
@@ -101,7 +102,7 @@ impl<D: Decided> Log<D> {
         true
     }
 
-    /// Adds a decision to a log of one subject, like [`Log::record_of`]; true if it is a new entry.
+    /// Records a decision like [`Log::record_of`] in a log of only one subject; true if the decision makes a new entry.
     pub fn record(&mut self, now: Instant, decision: D) -> bool {
         let mut newest = self.last;
         let new = self.record_of(&mut newest, now, decision);
@@ -111,7 +112,7 @@ impl<D: Decided> Log<D> {
 }
 
 impl<D: Decided> Entry<D> {
-    /// Counts the same decision once more, with its newer figure.
+    /// Counts the entry's decision once more, taken at `now` as `decision`, and its figure in the least and largest.
     pub fn renew(&mut self, now: Instant, decision: D) {
         if let Some(figure) = decision.figure() {
             self.least = Some(self.least.map_or(figure, |least| least.min(figure)));

@@ -1,4 +1,4 @@
-//! Partial tables: keys that are not written come from a base, such as a preset.
+//! Partial TOML tables: a key that is not written takes its value from a base table, such as a preset.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 use toml::Table;
 use toml::de::Error;
 
-/// Reads the table `base` with the keys of `written` in place of its own; `base` holds every known key.
+/// Applies `read` to the table `base` in which the keys of `written` replace those of `base`, which holds every known key.
 ///
 /// # Errors
-/// The message of the fault, with the key at fault in front.
+/// A message that names the key of `written` at fault: an unknown key, or one whose value `read` rejects.
 pub fn read<T>(base: &Table, written: Table, read: impl Fn(Table) -> Result<T, Error>) -> Result<T, String> {
     if let Some(key) = written.keys().find(|&key| !base.contains_key(key)) {
         let known: Vec<&str> = base.keys().map(String::as_str).collect();

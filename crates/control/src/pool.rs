@@ -2,17 +2,18 @@
 //!
 //! ```text
 //!  submit ──▶ mClock (tenants) ──▶ pool limit ──▶ admission ──▶ dispatch ──▶ back end ──▶ complete
-//!             reservation, weight,  IOPS and       bytes inside              (not ours)
-//!             limit, slots          bytes/s        the back end
+//!             reservation, weight,  IOPS and       bytes in flight           (not ours)
+//!             limit, slots          bytes/s
 //! ```
 //!
 //! Some requests pass although the budget is used up: see `shares.rs`.
 //!
-//! Requests are throttled only here, before dispatch, where they can still be reordered. The type is generic over the request
-//! `R`, which it carries and never looks into. The server wraps a pool in a lock and batches; the simulator calls it directly.
+//! Requests are throttled only before dispatch, where they can still be reordered. A pool is generic over the request type
+//! `R`, which it carries but does not read. The server wraps a pool in a lock and batches; the simulator calls it directly.
 //!
 //! Order of calls: any number of [`Pool::submit`] and [`Pool::complete`], then [`Pool::dispatch`] until it no longer answers
-//! [`Next::Run`]. An answer [`Next::Wait`] names the instant at which to call `dispatch` again if nothing else happens before.
+//! [`Next::Run`]. The answer [`Next::Wait`] names the instant at which to call `dispatch` again, unless a request is submitted
+//! or completes before.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -46,16 +47,16 @@ pub use throttles::Throttled;
 use throttles::{Delays, Seen};
 pub use view::{TenantStats, TenantView};
 
-/// How the next request is chosen.
+/// The rule by which the next request is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduler {
-    /// Reservation, weight and limit for each tenant.
+    /// By reservation, weight and limit of each tenant.
     Mclock,
     /// First come, first served; guarantees to tenants have no effect.
     None,
 }
 
-/// Settings of a pool; all of them can change while it runs.
+/// Settings of a pool; all of them can change while the pool runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// How the next request is chosen.
@@ -64,29 +65,29 @@ pub struct Config {
     pub admission: admission::Config,
     /// Base cost of a request for the admission budget, on top of its payload, in bytes.
     pub base_cost_bytes: u32,
-    /// How the weights count the cost of a request.
+    /// The cost of a request when tenants share the device by weight.
     pub cost: CostModel,
     /// The limit on all of the pool's requests together.
     pub limit: Rates,
-    /// How much unused pool limit may be saved up, as time at the limit rate.
-    /// It also makes up for late wake-ups, so zero costs throughput.
+    /// Unused pool limit that may be saved up, as time at the limit rate.
+    /// Saved-up limit also makes up for late wake-ups, so zero costs throughput.
     pub limit_burst: Duration,
     /// The latency target for reads, and which tenants may be throttled for it. Only with [`Scheduler::Mclock`]; settings
     /// that [`target::Config::validate`] refuses count as no target.
     pub target: Option<target::Config>,
-    /// How many requests each tenant may have in flight, for latency targets of tenants. Only with [`Scheduler::Mclock`];
-    /// settings that [`slots::Config::validate`] refuses set no bounds.
+    /// The controller that bounds each tenant's requests in flight, for latency targets of tenants. Only with
+    /// [`Scheduler::Mclock`]; settings that [`slots::Config::validate`] refuses set no bounds.
     pub slots: Option<slots::Config>,
 }
 
-/// Names a tenant of one [`Pool`]; never reused for another tenant of that pool.
+/// Identifies a tenant of one [`Pool`]; never reused for another tenant of that pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TenantId {
     index: u32,
     generation: u32,
 }
 
-/// Proof of admission: comes out of [`Pool::dispatch`] and goes back into [`Pool::complete`].
+/// Stands for one dispatched request: [`Pool::dispatch`] returns it, and [`Pool::complete`] takes it back.
 #[derive(Debug)]
 #[must_use = "a ticket that is not completed occupies the admission budget for ever"]
 pub struct Ticket {
@@ -94,7 +95,7 @@ pub struct Ticket {
     work: Work,
     cost: u64,
     queued_at: Instant,
-    /// Since when no limit of the tenant itself has throttled the request.
+    /// When the tenant's own limits ceased to throttle the request; when it was queued if they did not throttle it.
     free_at: Instant,
     admitted_at: Instant,
     reserved: bool,
@@ -115,18 +116,18 @@ impl Ticket {
         self.tenant
     }
 
-    /// When the request entered the back end.
+    /// When the request was dispatched to the back end.
     pub fn admitted_at(&self) -> Instant {
         self.admitted_at
     }
 
-    /// The request's work.
+    /// Kind, size and part of the request.
     pub fn work(&self) -> Work {
         self.work
     }
 
-    /// Makes the latency of a divided request count from `began`, when its first slice was queued. For the ticket of a slice
-    /// with which a request [ends](crate::units::Part::ends).
+    /// Makes the latency of a request that is divided into slices count from `began`, when its first slice was queued. For the
+    /// ticket of the slice with which the request [ends](crate::units::Part::ends).
     pub fn began_at(&mut self, began: Instant) {
         self.queued_at = self.queued_at.min(began);
     }
@@ -140,11 +141,11 @@ impl Ticket {
 /// How a request left the back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Served.
+    /// The back end served the request.
     Done,
     /// The back end reported an error.
     Failed,
-    /// Never handed to the back end (its connection is gone); says nothing about the back end.
+    /// The request was never handed to the back end, because its connection is gone; its latency is not the back end's.
     Cancelled,
 }
 
@@ -153,7 +154,7 @@ pub enum Outcome {
 pub enum Next<R> {
     /// Hand this request to the back end now.
     Run(R, Ticket),
-    /// Requests are throttled; call again at this instant, or after the next completion.
+    /// Requests are queued but may not be dispatched yet; call again at this instant, or after the next completion.
     Wait(Instant),
     /// Nothing is queued.
     Idle,
@@ -170,26 +171,26 @@ struct Tenant {
     blocked: bool,
     queued_fifo: usize,
     in_flight: u64,
-    /// Requests in flight that seem to be lost.
+    /// Number of requests in flight that were given up ([`Pool::give_up`]).
     lost: u64,
-    /// Requests in flight by [`Direction`](crate::units::Direction).
+    /// Number of requests in flight by [`Direction`](crate::units::Direction).
     inside_of: [u32; 2],
     /// Cost of the requests in flight for the admission budget, in bytes.
     in_flight_cost: u64,
     /// True if the tenant has a share of the admission budget.
     sharing: bool,
-    /// True if the tenant waits for the check whether its share has room for a request.
+    /// True if the tenant waits for the check whether its share of the budget has room for a request.
     asking: bool,
-    /// When the tenant is looked at again, as its limits throttle it until then; far in the future if it is not waited for.
+    /// Until when the tenant's limits throttle it; its share is checked again then. Far in the future: no check is scheduled.
     parked: Instant,
     stats: TenantStats,
     throttle: Throttle,
-    /// True if the tenant's reads count for the pool's target.
+    /// True if the tenant's reads count in the latency that the pool's target bounds.
     counts: bool,
     throttled: Option<Throttled>,
-    /// Slots that are delayed; see [`Delays`].
+    /// Number of the tenant's slots that stay empty for a delay; see [`Delays`].
     delayed: u64,
-    /// [`Throttled::usual`] of the last time that the tenant was throttled, for a burst that is known.
+    /// [`Throttled::usual`] of the last time that the tenant was throttled, to begin with if its load returns.
     usual_before: u64,
     seen: Seen,
     guaranteed: Vec<Guaranteed>,
@@ -214,7 +215,7 @@ impl Tenant {
         self.slots.effective().is_some_and(|slots| self.in_flight - self.lost + self.delayed >= slots)
     }
 
-    /// Payload bytes that count as load, since the pool began.
+    /// The tenant's completed payload bytes that count as `load`, since it joined.
     fn moved(&self, load: target::Load) -> u64 {
         match load {
             target::Load::Writes => self.stats.write_bytes,
@@ -224,13 +225,13 @@ impl Tenant {
     }
 }
 
-/// A request with the tenant it belongs to, as the queues carry it.
+/// A queued request with the tenant it belongs to.
 struct Entry<R> {
     tenant: TenantId,
     request: R,
 }
 
-/// One shared device. See the module's documentation.
+/// One shared device with its tenants and queued requests. See the module's documentation.
 pub struct Pool<R> {
     config: Config,
     queue: Queue<Entry<R>>,
@@ -238,21 +239,23 @@ pub struct Pool<R> {
     bucket: TokenBucket,
     admission: Admission,
     shares: Shares,
-    /// Admission's newest decision, until [`Pool::take_decision`] takes it.
+    /// The newest decision of admission control, until [`Pool::take_decision`] takes it.
     decided: Option<Decision>,
     tenants: Vec<Tenant>,
     free: Vec<u32>,
     in_flight: u64,
+    /// Number of requests in flight that take no admission budget ([`Pool::exempt`]).
+    exempt: u64,
     /// Number of tenants with a reservation.
     reserved: u32,
-    /// True if admission has not heard of the last change of a reservation.
+    /// True if a reservation has changed and admission control does not know it yet ([`Pool::apply_care`]).
     care_is_due: bool,
     target: Option<Box<Target>>,
-    /// Reason of the target's newest decision of another kind, until [`Pool::take_target_decision`] takes it.
+    /// Reason of the last decision for the latency target that changed in kind, until [`Pool::take_target_decision`].
     target_decided: Option<response::Reason>,
     delays: Delays,
     guarantees: Option<Box<Guarantees>>,
-    /// A guarantee that cannot be kept, or can again, until [`Pool::take_guarantee_decision`] takes it.
+    /// The newest change of a guarantee to missed or to kept, until [`Pool::take_guarantee_decision`] takes it.
     guarantee_decided: Option<(TenantId, Scope, throughput::Reason)>,
     slots: Option<Box<Slots>>,
     slices: Slices,
@@ -260,7 +263,7 @@ pub struct Pool<R> {
 }
 
 impl<R> Pool<R> {
-    /// An idle pool without tenants. `seed` feeds the exploration of adaptive admission control.
+    /// An idle pool without tenants. `seed` is for the random trials of adaptive admission control.
     pub fn new(config: Config, now: Instant, seed: u64) -> Self {
         let mut pool = Self {
             queue: Queue::new(config.cost),
@@ -272,6 +275,7 @@ impl<R> Pool<R> {
             tenants: Vec::new(),
             free: Vec::new(),
             in_flight: 0,
+            exempt: 0,
             reserved: 0,
             care_is_due: false,
             target: None,
@@ -334,7 +338,7 @@ impl<R> Pool<R> {
         TenantId { index: self.tenants.len() as u32 - 1, generation: 0 }
     }
 
-    /// Removes a tenant and returns its queued requests, oldest first. Its requests in flight complete normally.
+    /// Removes a tenant and returns its queued requests, oldest first. Its requests in flight still complete as usual.
     pub fn leave(&mut self, id: TenantId) -> Vec<R> {
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
         let guaranteed = core::mem::take(&mut tenant.guaranteed);
@@ -374,7 +378,7 @@ impl<R> Pool<R> {
         self.renew_guarantees(now, id);
     }
 
-    /// Changes whether a tenant may be throttled for the pool's target, from the next decision on.
+    /// Changes if and in which order a tenant is throttled for the pool's latency target, from the next decision on.
     pub fn set_throttle(&mut self, id: TenantId, throttle: Throttle) {
         if let Some(tenant) = self.live_mut(id) {
             tenant.throttle = throttle;
@@ -391,7 +395,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Sets or withdraws `owner`'s bound on the requests a tenant may have in flight.
+    /// Sets or (with `None`) withdraws `owner`'s bound on a tenant's requests in flight; the smallest of all owners' binds.
     pub fn set_slots(&mut self, now: Instant, id: TenantId, owner: Owner, slots: Option<u64>) {
         let Some(tenant) = self.live_mut(id) else { return };
         tenant.slots.set(owner, slots);
@@ -440,7 +444,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// The next request for the back end, if one may go now.
+    /// The next request for the back end, if one may be dispatched at `now`.
     #[inline]
     pub fn dispatch(&mut self, now: Instant) -> Next<R> {
         loop {
@@ -450,11 +454,11 @@ impl<R> Pool<R> {
         }
     }
 
-    /// [`Pool::dispatch`] that asks `wish` if the request in turn is to run, is put off, or is given back.
+    /// Like [`Pool::dispatch`], but asks `wish` if the request in turn runs, is put off, or is given back.
     ///
     /// # Errors
-    /// A request with the answer [`Wish::Never`] is given back; `None`: a request was put off. No limit, share or budget is
-    /// charged for either; call again for the next request. With [`Scheduler::None`] nothing is put off.
+    /// `Some`: the request in turn, for which `wish` answered [`Wish::Never`], is given back. `None`: the request was put off.
+    /// Neither is charged to a limit, share or budget; call again for the next request. [`Scheduler::None`] puts none off.
     #[inline]
     pub fn dispatch_wanted<W: Into<Wish>>(
         &mut self,
@@ -540,7 +544,7 @@ impl<R> Pool<R> {
         Ok(Next::Run(entry.request, ticket))
     }
 
-    /// The answer if nothing is queued, or all waits for the pool's limit or slots; `None`: the budget decides.
+    /// The answer if no request is queued, or all wait for the pool's limit or slots; `None`: the budget decides.
     #[inline]
     fn before_the_budget(&self, now: Instant) -> Option<Next<R>> {
         if self.queued() == 0 {
@@ -560,10 +564,11 @@ impl<R> Pool<R> {
         Next::Wait(until.min(self.controllers_due()))
     }
 
-    /// Takes back the ticket of a request that has left the back end.
+    /// Takes back the ticket of a request that left the back end at `now`, with `outcome`.
     #[inline]
     pub fn complete(&mut self, now: Instant, ticket: Ticket, outcome: Outcome) {
         self.in_flight -= 1;
+        self.exempt -= u64::from(ticket.is_exempt());
         self.shares.room.moves(now);
         let latency = now.since(ticket.admitted_at);
         match (outcome, ticket.is_exempt()) {
@@ -573,7 +578,10 @@ impl<R> Pool<R> {
                 self.admission.observe(now, ticket.cost, kind, u64::from(bytes), latency);
                 let busy = self.admission.is_holding_back();
                 self.slices.observe(now, kind, bytes, latency);
-                let change = self.price.observe(now, busy, kind.direction(), bytes, latency);
+                let mut change = self.price.observe(now, busy, kind.direction(), bytes, latency);
+                if self.admission.settled_bytes() == u64::MAX {
+                    change = change.or_else(|| self.price.unbounded(now));
+                }
                 if change.is_some() {
                     self.apply_price(now, self.config.cost, change);
                 }
@@ -650,13 +658,13 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Requests queued in the pool.
+    /// Number of requests queued in the pool.
     #[inline]
     pub fn queued(&self) -> usize {
         self.queue.len() + self.fifo.len()
     }
 
-    /// Requests in flight.
+    /// Number of the pool's requests in flight.
     pub fn in_flight(&self) -> u64 {
         self.in_flight
     }
@@ -666,24 +674,24 @@ impl<R> Pool<R> {
         &self.config
     }
 
-    /// The newest decision of admission since the last call, for a record.
+    /// The newest decision of admission control since the last call of this function, for a record.
     #[inline]
     pub fn take_decision(&mut self) -> Option<Decision> {
         self.decided.take()
     }
 
-    /// State of the pool's latency target.
+    /// State of the pool's latency target; `None` if the pool has none.
     pub fn target(&self) -> Option<target::View<'_>> {
         self.target.as_deref().map(Target::view)
     }
 
-    /// Reason of the newest decision for the pool's latency target, if it is of another kind than at the last call.
+    /// Reason of the newest change in the kind of decision for the pool's latency target since the last call, if any.
     #[inline]
     pub fn take_target_decision(&mut self) -> Option<response::Reason> {
         self.target_decided.take()
     }
 
-    /// The slices into which requests are to be divided before [`Pool::submit`].
+    /// The sizes of the slices into which the caller divides large requests before [`Pool::submit`].
     #[inline]
     pub fn slices(&self) -> &Slices {
         &self.slices
@@ -694,8 +702,8 @@ impl<R> Pool<R> {
         &self.admission
     }
 
-    /// Ends delays that are over, and decides anew about target, guarantees and slots where that is due. Call it before a
-    /// look at a pool that may be idle; [`Pool::dispatch`] does it by itself.
+    /// Ends delays that are over, and decides anew about latency target, guarantees and slots where a decision is due. Call it
+    /// before reading the state of a pool that may be idle; [`Pool::dispatch`] calls it itself.
     #[inline]
     pub fn tick_controllers(&mut self, now: Instant) {
         if self.care_is_due {
@@ -738,7 +746,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Moves what is queued to the other queue, each tenant's requests in order.
+    /// Moves all queued requests to the queue of the scheduler `to`, each tenant's requests in order.
     fn switch_scheduler(&mut self, now: Instant, to: Scheduler) {
         match to {
             Scheduler::Mclock => {

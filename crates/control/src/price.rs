@@ -8,31 +8,39 @@
 //! time = a × requests + b × bytes        base cost = a / b bytes
 //! ```
 //!
-//! `a` and `b` are found by least squares over intervals, each with its own mixture of sizes. An interval lasts until the
-//! requests in flight at its beginning have left. The base cost is the smallest one, not below the configured one, that the
-//! measurements do not refute: the lower limit of Fieller's interval for the ratio of two estimates. Where sizes hardly
-//! differ, or the device's time scatters by more than they do, that is the configured base cost.
+//! `a` and `b` are found by least squares over intervals, each with its own mixture of request sizes. An interval lasts until
+//! the requests in flight at its beginning have completed. A request without payload (a flush, a trim) takes a time that
+//! depends on other things, so the time from the completion before its own to its own is left out; an interval of which this
+//! leaves out much is discarded. The base cost in force is the smallest one that is not below the
+//! configured one and that the measurements do not refute: the lower limit of Fieller's interval for the ratio of two
+//! estimates. Where sizes hardly differ, or the device's time scatters by more than the sizes do, the configured one stays.
 
 use crate::time::{Duration, Instant};
 use crate::units::Direction;
 
-/// Fewest completions of an interval: few enough that the mean size differs from interval to interval, enough that requests
-/// half done at its ends matter little.
+/// Smallest number of completions in a measurement interval: few enough that the mean request size differs between intervals,
+/// enough that requests half done at an interval's ends matter little.
 const SAMPLE: u32 = 16;
-/// Number of intervals at which all sums are halved: so many tell the base cost to a few per cent where sizes differ.
+/// All sums are halved when they cover this number of intervals, which tell the base cost to a few per cent where request
+/// sizes differ.
 const MEMORY: f64 = 1024.0;
-/// Intervals between two computations of the base cost; fewer would say nothing of their own scatter.
+/// Intervals between two computations of the base cost; the scatter of fewer intervals could not be estimated.
 const EVERY: u32 = 8;
-/// A new base cost takes effect only if it differs by more than this factor from the one in force.
+/// A new base cost takes effect only if it differs by more than this factor from the one in force. Therefore an interval may be
+/// this many times as long as without the time that is left out for requests without payload.
 const STEP: f64 = 1.25;
-/// Base costs below a sector, in bytes, count as a sector where two are compared.
+/// When two base costs are compared, one below this number of bytes (a sector) counts as this number.
 const LEAST_BYTES: f64 = 512.0;
-/// Standard errors within which a difference may be chance.
+/// A difference of up to this number of standard errors may be chance.
 const SURE: f64 = 2.0;
-/// The largest base cost, in bytes: more than a disk moves while it seeks.
+/// The largest base cost, in bytes: more than a disk transfers in the time of a seek.
 const MOST: f64 = 16_777_216.0;
+/// A base cost that was not measured for this long, while there was no budget, is forgotten: the device may be another one.
+/// `elastic` tries a budget more often on a device that is busy enough for one.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
 
-/// Sums over intervals for the least squares. Each interval weighs 1/time, as its error grows with its length.
+/// Sums over intervals for the least-squares fit of `time = a × requests + b × bytes` (times in ns). An interval's weight is
+/// 1/time, as its error grows with its length.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     count: f64,
@@ -69,7 +77,7 @@ impl Sums {
         }
     }
 
-    /// The smallest base cost `a / b`, in bytes, that the measurements do not refute; 0 if they say nothing.
+    /// The smallest base cost `a / b`, in bytes, that the measurements do not refute; 0 if they refute none.
     fn least_ratio(&self) -> f64 {
         let Self { count, time, requests, bytes, requests_requests: nn, requests_bytes: nb, bytes_bytes: bb } = *self;
         let determinant = nn * bb - nb * nb;
@@ -94,16 +102,23 @@ impl Sums {
     }
 }
 
-/// The base cost of requests on one device. See the module's documentation.
+/// Measures the base cost of requests on one device: the number of bytes whose transfer takes as long as a request takes beside
+/// its bytes. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct Price {
     sums: Sums,
     began: Option<Instant>,
+    /// When a request last completed.
+    last: Instant,
+    /// Time that is left out of the present interval for requests without payload.
+    left_out: Duration,
+    /// When an interval last ended.
+    measured_at: Instant,
     latency: Duration,
     completions: u32,
     bytes: u64,
     until: u32,
-    /// The largest request lately, in bytes; halved when the base cost is computed.
+    /// Size of the largest recent request, in bytes; halved after each computation of the base cost, so that it fades.
     largest: u32,
     /// The configured base cost, in bytes: `base` is never below it.
     least: f64,
@@ -116,20 +131,23 @@ pub(crate) struct Price {
 pub(crate) struct Change {
     /// The new base cost, in bytes.
     pub(crate) base: u32,
-    /// The base cost until now, in bytes.
+    /// The base cost in force until this change, in bytes.
     pub(crate) before: u32,
-    /// Mean cost of a request with the new base cost, divided by that with the old one.
+    /// Mean cost (base cost + bytes) of a request with the new base cost, divided by the mean cost with the old one.
     pub(crate) factor: f64,
-    /// Cost of the largest recent request with the new base cost, divided by that with the old one.
+    /// Cost of the largest recent request with the new base cost, divided by its cost with the old one.
     pub(crate) factor_of_largest: f64,
 }
 
 impl Price {
-    /// `configured`: the base cost, in bytes, until a larger one is certain.
+    /// Starts with the base cost `configured`, in bytes, which stays in force until the measurements exclude it as too small.
     pub(crate) fn new(configured: u32) -> Self {
         Self {
             sums: Sums::default(),
             began: None,
+            last: Instant::ZERO,
+            left_out: Duration::ZERO,
+            measured_at: Instant::ZERO,
             latency: Duration::ZERO,
             completions: 0,
             bytes: 0,
@@ -145,21 +163,21 @@ impl Price {
         self.base as u32
     }
 
-    /// The base cost in force, if it is a measured one; 0 otherwise.
+    /// The base cost in force, in bytes, if it was measured; 0 if it is the configured one.
     pub(crate) fn measured(&self) -> u32 {
         if self.base > self.least { self.base() } else { 0 }
     }
 
-    /// Changes the configured base cost; a measured one stays if it is larger.
+    /// Changes the configured base cost, in bytes; a larger measured base cost stays in force. Returns the change, if any.
     pub(crate) fn configure(&mut self, configured: u32) -> Option<Change> {
         let measured = f64::from(self.measured());
         self.least = f64::from(configured);
         self.change_to(measured.max(self.least))
     }
 
-    /// Takes a completed request. `busy`: the budget has kept requests waiting, so that the device had work all the time. A
-    /// completion while not busy, or of a request without payload (`direction` is `None`), whose time depends on other
-    /// things, discards the interval. Returns the change if another base cost is in force from now on. O(1).
+    /// Counts a request that completes at `now`; `direction` is `None` if it has no payload. `busy` is true if the budget keeps
+    /// requests waiting, so that the device has work all the time; when it is false, the present interval is discarded. Returns
+    /// the change if another base cost takes effect. O(1).
     #[inline]
     pub(crate) fn observe(
         &mut self,
@@ -169,23 +187,46 @@ impl Price {
         bytes: u32,
         latency: Duration,
     ) -> Option<Change> {
-        let Some(began) = self.began.filter(|_| busy && direction.is_some()) else {
+        let gap = now.since(core::mem::replace(&mut self.last, now));
+        let Some(began) = self.began.filter(|_| busy) else {
             self.begin(busy.then_some(now));
             return None;
         };
+        if direction.is_none() {
+            self.left_out = self.left_out + gap;
+            return None;
+        }
         self.completions += 1;
         self.bytes += u64::from(bytes);
         self.largest = self.largest.max(bytes);
         self.latency = self.latency.max(latency);
-        let time = now.since(began);
+        let time = now.since(began) - self.left_out;
         // Requests that were in flight at the beginning have left when one that came later has.
         if self.completions < SAMPLE || time < self.latency + self.latency || time.is_zero() {
             return None;
         }
-        self.sums.add(time.as_nanos() as f64, f64::from(self.completions), self.bytes as f64);
+        let (length, time) = (now.since(began).as_nanos() as f64, time.as_nanos() as f64);
+        let (requests, bytes) = (f64::from(self.completions), self.bytes as f64);
         self.begin(Some(now));
+        if length > STEP * time {
+            return None;
+        }
+        self.sums.add(time, requests, bytes);
+        self.measured_at = now;
         self.until -= 1;
         if self.until == 0 { self.decide() } else { None }
+    }
+
+    /// Notes that no budget bounds what is in flight at `now`, so that nothing is measured. A base cost that was measured long
+    /// ago is forgotten: returns the change to the configured one. O(1).
+    #[inline]
+    pub(crate) fn unbounded(&mut self, now: Instant) -> Option<Change> {
+        if self.measured() == 0 || now.since(self.measured_at) < FORGOTTEN_AFTER {
+            return None;
+        }
+        let change = self.change_to(self.least);
+        (self.sums, self.until) = (Sums::default(), EVERY);
+        change
     }
 
     #[cold]
@@ -200,7 +241,7 @@ impl Price {
         change
     }
 
-    /// Puts `base` in force if it differs by more than the factor [`STEP`] from the base cost before.
+    /// Puts `base`, in bytes, in force if it differs by more than the factor [`STEP`] from the base cost in force.
     fn change_to(&mut self, base: f64) -> Option<Change> {
         let before = self.base;
         let ratio = base.max(LEAST_BYTES) / before.max(LEAST_BYTES);
@@ -219,7 +260,8 @@ impl Price {
     }
 
     fn begin(&mut self, at: Option<Instant>) {
-        (self.began, self.completions, self.bytes, self.latency) = (at, 0, 0, Duration::ZERO);
+        (self.began, self.completions, self.bytes) = (at, 0, 0);
+        (self.latency, self.left_out) = (Duration::ZERO, Duration::ZERO);
     }
 }
 
@@ -230,8 +272,9 @@ mod tests {
 
     const CONFIGURED: u32 = 4_000;
 
-    /// The base cost after requests of drawn sizes on a device with `servers` parallel servers. Each takes `base_us` for a
-    /// request and moves `mb_per_s`; times vary at random by up to the fraction `jitter`.
+    /// The base cost, in bytes, measured over 40,000 requests of sizes drawn from `sizes`, on a device with `servers` parallel
+    /// servers. A server takes `base_us` µs for a request beside its transfer at `mb_per_s` MB/s; the time varies at random by
+    /// up to the fraction `jitter`. A size of 0 stands for a flush, which takes a server as long as two operations.
     fn measured(servers: usize, base_us: f64, mb_per_s: f64, sizes: &[u32], jitter: f64, seed: u64) -> f64 {
         let mut random = SplitMix64::new(seed);
         let mut price = Price::new(CONFIGURED);
@@ -243,7 +286,8 @@ mod tests {
             let server = (0..servers).min_by(|&one, &other| free_at[one].total_cmp(&free_at[other])).expect("servers");
             let scale = 1.0 + jitter * (2.0 * random.next_f64() - 1.0);
             let begins = free_at[server];
-            free_at[server] += (base_us + f64::from(size) / mb_per_s) * scale;
+            let operations = if size == 0 { 2.0 } else { 1.0 };
+            free_at[server] += (operations * base_us + f64::from(size) / mb_per_s) * scale;
             queue.push_back(begins);
             // It was handed over when the one that is twice as many places ahead began.
             let entered = if queue.len() > 2 * servers { queue.pop_front().unwrap_or(0.0) } else { 0.0 };
@@ -252,7 +296,8 @@ mod tests {
         done.sort_by(|one, other| one.0.total_cmp(&other.0));
         for (us, entered, size) in done {
             let [now, entered] = [us, entered].map(|us| Instant::from_nanos((us * 1e3) as u64));
-            let _ = price.observe(now, true, Some(Direction::Read), size, now.since(entered));
+            let direction = (size > 0).then_some(Direction::Read);
+            let _ = price.observe(now, true, direction, size, now.since(entered));
         }
         f64::from(price.base())
     }
@@ -267,13 +312,18 @@ mod tests {
             // What many servers are busy with at the ends of an interval hides part of what bytes take.
             (32, 90.0, 100.0, &[4_096, 1_048_576][..], 3.0),
         ] {
-            for seed in 0..5 {
-                let found = measured(servers, base_us, mb_per_s, sizes, 0.3, seed);
-                let ratio = found / (base_us * mb_per_s).min(MOST);
-                assert!(
-                    (0.3..=most).contains(&ratio),
-                    "{servers} × {base_us} us, {mb_per_s} MB/s, seed {seed}: {ratio:.2}"
-                );
+            // The time of flushes is left out to a factor of a step.
+            let with_flushes = [&sizes.repeat(10)[..], &[0]].concat();
+            for (sizes, times) in [(sizes, 1.0), (&with_flushes[..], STEP)] {
+                for seed in 0..5 {
+                    let found = measured(servers, base_us, mb_per_s, sizes, 0.3, seed);
+                    let ratio = found / (base_us * mb_per_s).min(MOST);
+                    assert!(
+                        (0.3 / times..=most * times).contains(&ratio),
+                        "{servers} × {base_us} us, {mb_per_s} MB/s, {} sizes, seed {seed}: {ratio:.2}",
+                        sizes.len()
+                    );
+                }
             }
         }
     }
@@ -301,22 +351,35 @@ mod tests {
         }
     }
 
-    /// Lets `price` observe requests with and without payload in turn, each of which takes a millisecond and 10 us for 4 KiB.
-    fn beside_flushes(price: &mut Price, steps: u64) {
-        let mut now = Instant::ZERO;
-        for step in 0..steps {
+    /// A price that has observed 20,000 requests on a busy disk, 64 in its queue, one of `one_in` without payload. Each takes
+    /// 1 ms, and 10 us for each 4 KiB of payload.
+    fn beside_flushes(one_in: u64) -> Price {
+        let (mut price, mut now) = (Price::new(CONFIGURED), Instant::ZERO);
+        for step in 0..20_000 {
             let (direction, bytes) =
-                if step % 4 == 0 { (None, 0) } else { (Some(Direction::Read), 4_096 << (step % 7)) };
+                if step % one_in == 0 { (None, 0) } else { (Some(Direction::Read), 4_096 << (step % 7)) };
             now += Duration::from_nanos(1_000_000 + u64::from(bytes) * 10_000 / 4_096);
-            let _ = price.observe(now, true, direction, bytes, Duration::from_millis(1));
+            let _ = price.observe(now, true, direction, bytes, Duration::from_millis(64));
+        }
+        price
+    }
+
+    #[test]
+    fn some_requests_without_payload_hide_no_base_cost_and_many_set_none() {
+        for (one_in, bytes) in [(u64::MAX, 409_600.0), (16, 409_600.0), (2, f64::from(CONFIGURED))] {
+            let found = f64::from(beside_flushes(one_in).base());
+            assert!((0.9..1.1).contains(&(found / bytes)), "one of {one_in}: {found} bytes");
         }
     }
 
     #[test]
-    fn requests_without_payload_set_no_base_cost() {
-        let mut price = Price::new(CONFIGURED);
-        beside_flushes(&mut price, 20_000);
-        assert_eq!(price.base(), CONFIGURED);
+    fn without_a_budget_a_measured_base_cost_is_forgotten_after_an_hour() {
+        let mut price = beside_flushes(u64::MAX);
+        let (measured, at) = (price.base(), |minutes: u64| Instant::ZERO + Duration::from_secs(60 * minutes));
+        assert_eq!(price.unbounded(at(59)), None);
+        let change = price.unbounded(at(61)).expect("it was measured in the first minute");
+        assert_eq!((change.base, change.before, price.measured()), (CONFIGURED, measured, 0));
+        assert_eq!(price.unbounded(at(200)), None);
     }
 
     #[test]

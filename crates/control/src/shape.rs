@@ -1,30 +1,31 @@
-//! The shape of a distribution of latencies: from the mean of an interval to a percentile.
+//! Estimates a percentile of latencies from the mean of one control interval and the learned shape of their distribution.
 
 use core::mem;
 
 use crate::histogram::Histogram;
 use crate::time::{Duration, Instant};
 
-/// Length of one half of the window over which the shape is formed. A half is dropped as a whole when the next one is full,
-/// so that a percentile is over the last 5 to 10 s.
+/// Length of one half of the window of time over which the shape is learned. The older half is dropped as a whole when the
+/// newer one is complete, so that the shape covers the latest 5 to 10 s.
 const HALF_WINDOW: Duration = Duration::from_secs(5);
 
 /// The ratio of a percentile of latencies to their mean, learned over several seconds.
 ///
-/// One interval has too few reads for a percentile, and a percentile over many intervals shows the effect of a decision late,
-/// because it counts earlier reads. So a percentile is estimated as the mean of the present interval times a ratio from the
-/// distribution's shape, which changes slowly. The shape is that of latencies divided by the mean of their own interval, so
-/// that a change from one interval to the next is no part of it.
+/// One control interval has too few reads for a percentile, and a percentile over many intervals shows the effect of a
+/// decision late, because it counts earlier reads. So a percentile is estimated as the mean of the present interval times a
+/// ratio from the distribution's shape, which changes slowly. The shape is that of latencies divided by the mean of their own
+/// interval, so that a change of the mean between intervals does not alter the shape.
 pub struct Shape {
-    /// Latencies of the present interval.
+    /// Latencies of reads in the present control interval.
     interval: Histogram,
-    /// Latencies divided by the mean of their interval: the window's full half; `filling`: its latest half.
+    /// Latencies divided by the mean of their interval ([`UNIT`] = 1), in the older half of the window, which is complete.
     full: Histogram,
+    /// Latencies divided by the mean of their interval ([`UNIT`] = 1), in the newer half of the window, which began at `since`.
     filling: Histogram,
     since: Instant,
 }
 
-/// The duration that stands for a ratio of 1 in the histograms of ratios.
+/// The duration that stands for a latency equal to its interval's mean, in histograms of latencies divided by means.
 const UNIT: Duration = Duration::from_millis(1);
 
 impl Shape {
@@ -62,7 +63,7 @@ impl Shape {
         }
     }
 
-    /// Estimates the `quantile` (0 to 1) of latencies with this mean; `None` before an interval with reads was closed.
+    /// Estimates the `quantile` (0 to 1) of latencies whose mean is `mean`; `None` before an interval with reads was closed.
     pub fn percentile(&self, mean: Duration, quantile: f64) -> Option<Duration> {
         let mut window = self.full.clone();
         window.merge(&self.filling);

@@ -1,7 +1,7 @@
 //! Quantities as people write them: `"64KiB"`, `"50ms"`.
 //!
-//! Each parses from text, prints as text that parses back to the same value, and says in its error what would have been
-//! right.
+//! Each type of quantity parses from text, prints as text that parses back to the same value, and says in its error which
+//! form is expected.
 
 #[doc(hidden)]
 pub use alloc::borrow::Cow;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::time::Duration;
 
-/// A text that is not the quantity it should be; the message says what would be right.
+/// The error for a text that is not a quantity of the expected type; the message says which form is expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitError(String);
 
@@ -72,13 +72,13 @@ const TIME_UNITS: [(&str, u64); 7] = [
 
 /// Why a text is no quantity.
 enum Misfit {
-    /// The text is no number with a known unit, or gives no whole number.
+    /// The text is no number with a known unit, or no whole number of the smallest unit.
     Form,
-    /// The number does not fit 64 bits.
+    /// The quantity, in the smallest unit (bytes or ns), does not fit 64 bits.
     Large,
 }
 
-/// Splits `text` into a decimal number and a unit and multiplies them exactly.
+/// Splits `text` into a decimal number and a unit, and multiplies the number exactly by the factor that `unit` gives.
 fn scaled(text: &str, unit: impl FnOnce(&str) -> Option<u64>) -> Result<u64, Misfit> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());
@@ -238,8 +238,8 @@ crate::as_text!(Duration, "a length of time such as \"50ms\" or \"2s\"", None, {
     "pattern": r"^(0|[0-9][0-9_]*(\.[0-9]+)? ?(ns|us|ms|s|m|h|d))$"
 });
 
-/// The form of an integer field in bytes, or bytes per second: written and read like [`Bytes`]. For `#[serde(with =
-/// "AsBytes")]`.
+/// Text form of an integer field that holds bytes or bytes per second: written and read like [`Bytes`]. For
+/// `#[serde(with = "AsBytes")]`.
 pub struct AsBytes;
 
 impl AsBytes {

@@ -19,7 +19,7 @@ pub struct Duration(u64);
 impl Instant {
     /// The zero of the time scale.
     pub const ZERO: Self = Self(0);
-    /// Later than anything that happens.
+    /// The largest instant, which stands for "never".
     pub const FAR_FUTURE: Self = Self(u64::MAX);
 
     /// The instant `nanos` nanoseconds after the zero of the time scale.
@@ -77,7 +77,7 @@ impl Duration {
         self.0
     }
 
-    /// True if it is no time at all.
+    /// True if the duration is 0 ns.
     #[inline]
     pub const fn is_zero(self) -> bool {
         self.0 == 0

@@ -3,8 +3,8 @@
 //! The generic cell rate algorithm (ITU-T I.371, "virtual scheduling"): instead of
 //! tokens that a timer refills, each rate keeps one tag, the instant at which
 //! everything that has passed would be paid for at the rate. A request may pass
-//! once the tag is at most `burst` ahead of the clock, and moves it on by
-//! `amount / rate` from the later of tag and clock. There is no refill interval,
+//! once the tag is at most `burst` ahead of the clock. It sets the tag to
+//! `amount / rate` after the later of tag and clock. There is no refill interval,
 //! so a limit is as exact at 3 requests as at 3 million.
 //!
 //! Tags are integers in units of 2⁻³² ns and a request's price rounds up, so rounding
@@ -22,18 +22,19 @@ use crate::units::{Rates, Work};
 
 const FRACTION_BITS: u32 = 32;
 
-/// Nanoseconds in a second, in tag units.
+/// One second in units of tags, 2⁻³² ns.
 const SECOND: u128 = 1_000_000_000 << FRACTION_BITS;
 
-/// Array positions of the two rates: requests per second, and bytes per second.
+/// Array index of the rate in requests per second.
 pub(crate) const IOPS: usize = 0;
+/// Array index of the rate in payload bytes per second.
 pub(crate) const BYTES: usize = 1;
 
 /// Paces requests to [`Rates`]: both rates hold, each with a tag of its own.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub struct TokenBucket {
-    /// For each rate, when all that passed is paid for, in units of 2⁻³² ns.
+    /// For each rate, the instant at which all requests that passed are paid for at the rate, in units of 2⁻³² ns.
     tags: [u128; 2],
     /// Price of one request and of one byte, in units of 2⁻³² ns; 0 = rate not set.
     prices: [u64; 2],
@@ -55,9 +56,9 @@ impl TokenBucket {
 
     /// Charges a request that passes at `now`. O(1).
     ///
-    /// A request may be charged before [`TokenBucket::ready_at`] (a reservation took it through): later ones then wait as if
-    /// it had passed when it was ready, and that were now. Otherwise a reservation above the limit would run up a debt, which
-    /// it would have to pay off once the limit is raised.
+    /// A request may be charged before [`TokenBucket::ready_at`], because a reservation let it pass. The bucket then counts as
+    /// having become ready just at `now`, and later requests wait accordingly. Otherwise a reservation above the limit would
+    /// run up a debt, to be paid off once the limit is raised.
     #[inline]
     pub fn take(&mut self, now: Instant, work: &Work) {
         self.charge(now, work.part.begins().into(), work.payload());
@@ -76,10 +77,10 @@ impl TokenBucket {
         }
     }
 
-    /// Changes rates and burst at `now`; does nothing if they are what they were.
+    /// Changes rates and burst at `now`; does nothing if neither differs from the present one.
     ///
-    /// Effective at once: what is still owed is converted to the new rate, and saved-up
-    /// credit is dropped (it builds up again as time passes). O(1).
+    /// Effective at once: a debt (requests that passed and are not paid for) is converted to the
+    /// new rate, and saved-up credit is dropped (it builds up again as time passes). O(1).
     pub fn set_rates(&mut self, now: Instant, rates: Rates, burst: Duration) {
         self.change(now, prices(rates), burst);
     }
@@ -103,7 +104,7 @@ impl TokenBucket {
         self.change(now, self.prices, burst);
     }
 
-    /// Drops saved-up credit: from `now` on only time that passes counts.
+    /// Drops saved-up credit: only time that passes after `now` gives new credit. A debt stays.
     #[inline]
     pub(crate) fn drop_credit(&mut self, now: Instant) {
         let empty = tag(now.as_nanos()) + tag(self.burst_ns);
@@ -112,13 +113,13 @@ impl TokenBucket {
         }
     }
 
-    /// How much unused limit can be saved up.
+    /// The unused limit that can be saved up, as time at the limit rate.
     #[inline]
     pub(crate) fn burst(&self) -> Duration {
         Duration::from_nanos(self.burst_ns)
     }
 
-    /// When one of the two rates ([`IOPS`], [`BYTES`]) lets the next request pass, in ns; 0 if it is not set.
+    /// The instant, in ns, at which `rate` ([`IOPS`] or [`BYTES`]) lets the next request pass; 0 if the rate is not set.
     #[inline]
     pub(crate) fn deadline(&self, rate: usize) -> u64 {
         if self.prices[rate] == 0 {
@@ -128,7 +129,15 @@ impl TokenBucket {
         u64::try_from(ceil.saturating_sub(u128::from(self.burst_ns))).unwrap_or(u64::MAX)
     }
 
-    /// The price of one unit of a rate; 0 if it is not set. The higher the price, the lower the rate.
+    /// Number of requests like `work` that the rates let pass in this time, without saved-up limit.
+    pub(crate) fn number_in(&self, time: Duration, work: &Work) -> u64 {
+        let price = u128::from(self.prices[IOPS]).max(u128::from(self.prices[BYTES]) * u128::from(work.payload()));
+        let number = tag(time.as_nanos()).checked_div(price).unwrap_or(u128::MAX);
+        u64::try_from(number).unwrap_or(u64::MAX)
+    }
+
+    /// Price of a request ([`IOPS`]) or byte ([`BYTES`]) in units of 2⁻³² ns; 0 if the rate is not set. The higher the price,
+    /// the lower the rate.
     #[inline]
     pub(crate) fn price(&self, rate: usize) -> u64 {
         self.prices[rate]
@@ -140,7 +149,8 @@ const fn tag(nanos: u64) -> u128 {
     (nanos as u128) << FRACTION_BITS
 }
 
-/// Prices per unit, rounded up so that rounding never exceeds a limit. A rate of 1/s costs 2⁶² at most.
+/// Prices of a request and of a byte in units of 2⁻³² ns, rounded up so that rounding never exceeds a limit; 0 = rate not set.
+/// The largest price, at a rate of 1/s, is below 2⁶².
 fn prices(rates: Rates) -> [u64; 2] {
     [rates.iops, rates.bytes_per_s].map(|rate| match rate {
         0 => 0,

@@ -3,11 +3,11 @@
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Data from the device.
+    /// A request that moves data from the device.
     Read,
-    /// Data to the device.
+    /// A request that moves data to the device.
     Write,
-    /// Make completed writes durable.
+    /// A request to make completed writes durable.
     Flush,
     /// Metadata work without data: trim, write zeroes, cache hints, block status.
     Meta,
@@ -25,7 +25,7 @@ impl Kind {
     }
 }
 
-/// Which way data goes.
+/// The direction in which a request moves data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Direction {
@@ -41,17 +41,17 @@ impl Direction {
 }
 
 /// The position of a piece of work in a client's request. Large requests are divided into slices in front of the scheduler,
-/// so that other requests go in between.
+/// so that other requests are served between the slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Part {
     /// The whole request, undivided.
     #[default]
     Whole,
-    /// The first slice: it counts as the request in limits on requests.
+    /// The first slice of a request: limits in requests per second count the request when this slice passes.
     First,
-    /// A slice between the first and the last.
+    /// A slice of a request between its first and its last slice.
     Middle,
-    /// The last slice: it counts as the request in what was served.
+    /// The last slice of a request: counts of served requests count the request with this slice.
     Last,
 }
 
@@ -74,8 +74,8 @@ impl Part {
 pub struct Work {
     /// The kind of the request.
     pub kind: Kind,
-    /// Payload bytes that cross the device interface; 0 for [`Kind::Flush`]. For [`Kind::Meta`], the bytes whose transfer
-    /// would take the device as long: they count for weights and budget, not for limits.
+    /// Payload bytes that cross the device interface; 0 for [`Kind::Flush`]. For [`Kind::Meta`], the size of a transfer that
+    /// would take the device as long as the request: it counts for weights and budget, not for limits.
     pub bytes: u32,
     /// The position of this work in its request.
     pub part: Part,
@@ -95,7 +95,7 @@ impl Work {
     }
 }
 
-/// A pair of rates that hold together; 0 stands for "not set" in either place.
+/// A rate in requests and a rate in bytes, which apply at the same time; 0 stands for "not set" in each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// Requests per second; 0 = not set.

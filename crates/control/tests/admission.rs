@@ -1,4 +1,4 @@
-//! Admission control as specified: the throttle's rule, and SlowFast CoDel as published.
+//! Admission control as specified: the rule by which a request is admitted, and SlowFast CoDel as published.
 
 use evenkeel_control::admission::{Admission, Config, InvalidConfig, Reason, Repairs, SlowFastConfig};
 use evenkeel_control::units::Kind;
@@ -108,7 +108,7 @@ fn invalid_settings_are_named() {
     }
 }
 
-/// One completion just before the end of a fast interval, with the back end as full as the budget allows.
+/// Admits one read that fills the budget, and completes it at `now` with this latency.
 fn complete(admission: &mut Admission, now: Instant, latency: Duration) {
     let cost = admission.decision().budget_bytes;
     admission.admit(cost);
@@ -225,8 +225,8 @@ fn an_end_of_interval_at_the_far_end_of_time_does_not_loop_or_overflow() {
     admission.tick(Instant::FAR_FUTURE);
 }
 
-/// A fast interval that overlaps the end of a slow one, then silence: its verdict is history when the load returns,
-/// whether somebody ticked during the silence or not.
+/// A fast interval extends past the end of a slow one, then no requests come. The fast interval's verdict counts in the slow
+/// interval in which it was passed, no matter if the caller ticks before requests come again.
 #[test]
 fn a_verdict_counts_in_the_slow_interval_it_was_passed_in() {
     let repairs = Repairs { feasible_target: true, ..Repairs::NONE };

@@ -1,4 +1,4 @@
-//! What runs for each request must not allocate.
+//! The functions of admission control that run for each request must not allocate memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use evenkeel_control::{Duration, Instant};
 struct Counting;
 
 thread_local! {
-    /// Of this thread: the one that runs the tests allocates when it likes.
+    /// Allocations by this thread so far; counted per thread because the test harness allocates on its own.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 

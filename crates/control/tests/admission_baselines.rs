@@ -1,4 +1,4 @@
-//! The answers to compare with: their rules, and what holds for each whatever happens.
+//! Admission methods that serve as baselines: each follows its published rule, and properties of each hold under any events.
 
 use evenkeel_control::admission::{Admission, Config, Reason};
 use evenkeel_control::units::Kind;
@@ -21,14 +21,15 @@ fn start(config: Config) -> Admission {
     Admission::new(config, Instant::ZERO, 0)
 }
 
-/// One request that fills the budget comes and goes.
+/// Admits one read that fills the budget, and completes it at `now` with this latency.
 fn complete(admission: &mut Admission, now: Instant, latency: Duration) {
     let cost = admission.decision().budget_bytes;
     admission.admit(cost);
     admission.observe(now, cost, Kind::Read, cost, latency);
 }
 
-/// A device of one server: everything inside is served in order, `service` each; the budget is always full.
+/// Runs `requests` requests on a device that serves one at a time in order, each in `service`, with the budget always full;
+/// returns when the last one has completed.
 fn saturate(admission: &mut Admission, from: Instant, service: Duration, cost: u64, requests: usize) -> Instant {
     let mut now = from;
     let mut inside = std::collections::VecDeque::new();

@@ -1,5 +1,5 @@
-//! The known defects of SlowFast CoDel as published: each test shows one in the published form, and that its repair
-//! (one switch of `Repairs`, unless said otherwise) does away with it.
+//! The known defects of SlowFast CoDel as published: each test shows one defect in the published form, and that its repair
+//! (one switch of `Repairs`, unless stated otherwise) removes it.
 
 use evenkeel_control::admission::{Admission, Config, Reason, Repairs, SlowFastConfig};
 use evenkeel_control::units::Kind;
@@ -8,10 +8,10 @@ use evenkeel_control::{Duration, Instant};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const FAST: Duration = Duration::from_millis(50);
-/// Fast intervals in a slow one.
+/// Number of fast intervals in a slow interval.
 const FAST_PER_SLOW: u64 = 10;
 
-/// A controller on an imagined device: the caller says what throughput the device gives at the target in force.
+/// Admission control on an imagined device, whose throughput and latency the caller gives for each interval.
 struct Replay {
     admission: Admission,
     now: Instant,
@@ -38,7 +38,7 @@ impl Replay {
         }
     }
 
-    /// One fast interval in which the budget is in use and another request waits for it.
+    /// One fast interval with this throughput and latency, in which the budget is used up and another request waits for it.
     fn saturated(&mut self, mib_per_s: f64, latency: Duration) {
         let cost = self.admission.decision().budget_bytes;
         self.admission.admit(cost);
@@ -46,7 +46,7 @@ impl Replay {
         self.complete(cost, mib_per_s, latency);
     }
 
-    /// One fast interval with a single request that nobody waits behind.
+    /// One fast interval with this throughput and latency, in which no request waits for the budget.
     fn light(&mut self, mib_per_s: f64, latency: Duration) {
         let cost = 8_096;
         assert!(self.admission.fits(cost));
@@ -61,7 +61,8 @@ impl Replay {
         self.admission.tick(self.now);
     }
 
-    /// One slow interval at saturation, on a device that just meets the target.
+    /// One slow interval at saturation, on a device that just meets the target in force. `throughput_at` gives the throughput
+    /// in MiB/s for a target in ms.
     fn slow_interval(&mut self, throughput_at: impl Fn(f64) -> f64) {
         let target = self.admission.decision().target.expect("SlowFast CoDel has a target");
         for _ in 0..FAST_PER_SLOW {
@@ -74,13 +75,14 @@ fn with(repairs: Repairs) -> SlowFastConfig {
     SlowFastConfig { repairs, ..SlowFastConfig::PUBLISHED }
 }
 
-/// A device whose throughput is logarithmic in latency, as the paper assumes: at 5 MiB/s per ms, 9.2 ms is the optimum.
+/// Throughput, in MiB/s, of a device for which it is logarithmic in latency, as the paper assumes. With a trade-off of 5 MiB/s
+/// per ms the optimum is 9.2 ms.
 fn logarithmic(latency_ms: f64) -> f64 {
     400.0 + 46.0 * latency_ms.ln()
 }
 
 const IDEAL_MS: f64 = 9.2;
-/// Default of the public implementation.
+/// Default trade-off of the authors' public implementation, in MiB/s per ms.
 const SOURCE_TRADEOFF: f64 = 5.0;
 
 #[test]
@@ -211,7 +213,8 @@ fn light_load_pins_the_target_at_its_minimum_where_it_stays() {
     assert!((back_ms - IDEAL_MS).abs() < 0.1, "{back_ms} ms");
 }
 
-/// Throughput that saturates: half of it at `half_ms`. Its elasticity is 0.1 at 9 · `half_ms`.
+/// Throughput in MiB/s as a function of latency in ms, which saturates at `max_mib_per_s` and is half of that at `half_ms`. Its
+/// elasticity is 0.1 at 9 · `half_ms`.
 fn saturating(max_mib_per_s: f64, half_ms: f64) -> impl Fn(f64) -> f64 {
     move |latency_ms| max_mib_per_s * latency_ms / (latency_ms + half_ms)
 }

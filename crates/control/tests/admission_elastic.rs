@@ -1,4 +1,4 @@
-//! Elastic admission control on imagined devices, and what holds for it whatever happens.
+//! Elastic admission control on imagined devices, and properties that hold for any sequence of events.
 
 use std::collections::VecDeque;
 
@@ -21,22 +21,22 @@ fn elastic() -> Config {
     Config::Elastic(ElasticConfig::default())
 }
 
-/// A device of `servers` servers behind one queue, or each behind one of its own, with a client that always wants more, up to
-/// `depth` requests.
+/// A device of `servers` parallel servers with one queue for all or one for each, and a client that keeps `depth` requests
+/// outstanding.
 struct Plant {
     admission: Admission,
     now: Instant,
     rng: SplitMix64,
     servers: usize,
     service: Duration,
-    /// Half width of the uniform service time, as a fraction.
+    /// Half width of the uniform distribution of service times, as a part of their mean.
     spread: f64,
     depth: usize,
-    /// Each request is for one server, drawn at random: the throughput approaches its limit slowly.
+    /// True if each request is for one server, drawn at random, so that throughput approaches its limit slowly.
     own_queues: bool,
-    /// (Since when inside, for which server), in order of admission.
+    /// Admitted requests that wait for a server: when admitted and for which server, in order of admission.
     waiting: VecDeque<(Instant, usize)>,
-    /// (End, since when inside, for which server).
+    /// Requests being served: when the service ends, when the request was admitted, and the server.
     served: Vec<(Instant, Instant, usize)>,
     completed: u64,
 }
@@ -76,7 +76,7 @@ impl Plant {
         }
     }
 
-    /// The oldest request that waits for a server which is free.
+    /// Index in `waiting` of the oldest request for which a server is free.
     fn next_to_start(&self) -> Option<usize> {
         let is_free = |wanted: usize| self.served.iter().all(|&(_, _, server)| server != wanted);
         match self.own_queues {
@@ -85,8 +85,8 @@ impl Plant {
         }
     }
 
-    /// Lives for `length`; the budget in requests that is in force at least half of the time and not more than half
-    /// exceeded, and the throughput in requests per second. Questions put others in force, for a while.
+    /// Runs for `length`; returns the median of the budget in force over time, in requests, and the throughput in requests per
+    /// second. The median, because questions put other budgets in force for short times.
     fn run(&mut self, length: Duration) -> (f64, f64) {
         let (begin, end) = (self.now, self.now + length);
         let before = self.completed;
@@ -122,7 +122,7 @@ fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// As many requests as servers keep all of them busy: the knee is known exactly. It is found to a factor of two.
+/// As many requests as servers keep all servers busy: the knee is known exactly. The budget finds it to a factor of two.
 #[test]
 fn finds_the_knee_of_a_device_with_parallel_servers() {
     for (servers, service_us) in [(8, 1_000), (16, 200), (64, 2_000), (128, 100)] {
@@ -158,7 +158,7 @@ fn follows_a_device_that_changes() {
     }
 }
 
-/// The defect that pins SlowFast CoDel: light load, or none, says nothing about the device.
+/// Light load, or none, shows nothing of the device and must not change the budget (a defect of SlowFast CoDel).
 #[test]
 fn light_load_and_idleness_leave_no_trace() {
     let mut plant = Plant::new(32, 500);
@@ -201,8 +201,8 @@ fn a_larger_tolerance_gives_a_smaller_budget_where_the_curve_bends_slowly() {
     assert!(small < large * 0.95, "{small:.1} and {large:.1} requests");
 }
 
-/// A device that serves one request at a time, for a time by size, and a client with 64 requests of sizes a thousandfold
-/// apart: a few large ones are enough inside, and one, which takes as long as two thousand small ones, is no stall.
+/// A device that serves one request at a time, for a time that depends on size, and a client with 64 requests of 4 KiB and
+/// 4 MiB. A few large requests in flight are enough, and one that takes as long as two thousand small ones is no stall.
 #[test]
 fn sizes_that_differ_widely_are_no_stalls_and_hide_nothing() {
     let (mut admission, mut rng) = (Admission::new(elastic(), Instant::ZERO, 0), SplitMix64::new(3));
@@ -223,8 +223,8 @@ fn sizes_that_differ_widely_are_no_stalls_and_hide_nothing() {
     assert!(decision.budget_bytes <= 4 * 4096 * KIB, "{} after {now:?}: {:?}", decision.budget_bytes, decision.reason);
 }
 
-/// A bulk client whose requests grow eightfold, beside bursts of small ones, on a link with a latency. Where twice the
-/// budget brought nothing it now brings much, which must not be held against what was known about the small requests.
+/// A bulk client whose requests grow eightfold, beside bursts of small ones, on a link with a latency. With the larger
+/// requests a budget twice as large gains much, which it did not before: answers from before the change must not count.
 #[test]
 fn requests_of_another_size_get_a_budget_for_them() {
     const SMALL: u64 = 4 * KIB;
@@ -294,7 +294,8 @@ fn settings_out_of_range_are_named_and_moved_into_range() {
     assert_eq!(ElasticConfig::default().validate(), Ok(()));
 }
 
-/// A burst of regular work between the strange events, so that blocks close and decisions fall.
+/// A burst of regular requests, up to 64 at a time and one completion each `step_ns` ns, so that intervals end and decisions
+/// are made between the random events.
 fn steady(admission: &mut Admission, now: &mut Instant, requests: u64, step_ns: u64) {
     let mut inside = VecDeque::new();
     for _ in 0..requests {
@@ -343,8 +344,8 @@ proptest! {
     }
 }
 
-/// MB/s in the last of 30 s of a client that submits 64 reads of 64 KiB, waits for all of them and begins anew, on a device that
-/// takes 1 ms and moves 2 GB/s.
+/// Throughput, in MB/s in the last of 30 s, of a client that submits 64 reads of 64 KiB, waits for all of them and begins anew,
+/// on a device with a latency of 1 ms and a bandwidth of 2 GB/s.
 fn batches(admission: Config, reservation: Rates) -> f64 {
     const BYTES: u32 = 64 << 10;
     let config = pool::Config {

@@ -1,4 +1,4 @@
-//! What holds for admission control whatever happens.
+//! Properties that admission control keeps under any settings and events.
 
 use evenkeel_control::admission::{Config, Decision, Reason, Repairs, SlowFastConfig};
 use evenkeel_control::{Duration, Instant};
@@ -24,7 +24,7 @@ fn repairs() -> impl Strategy<Value = Repairs> {
     })
 }
 
-/// Any settings, sensible or not: the controller moves them into range.
+/// Random settings, also ones out of range, which the controller moves into range.
 fn settings() -> impl Strategy<Value = SlowFastConfig> {
     let duration = || prop_oneof![Just(0), 1u64..1_000_000_000, Just(u64::MAX)].prop_map(Duration::from_nanos);
     let number = || prop_oneof![Just(0.1), Just(0.5), Just(5.0), any::<f64>()];
@@ -60,7 +60,7 @@ fn settings() -> impl Strategy<Value = SlowFastConfig> {
         .prop_map(|(settings, repairs)| SlowFastConfig { repairs, ..settings })
 }
 
-/// All but the reason, which tells of silence only to those who ask.
+/// Budget in bytes and latency target of a decision, without its reasons: these name an idle interval only if a tick ends it.
 fn in_force(decision: &Decision) -> (u64, Option<Duration>) {
     (decision.budget_bytes, decision.target)
 }
@@ -140,7 +140,7 @@ proptest! {
         }
     }
 
-    /// The caller may tick at the end of every interval or only when a request arrives: what was observed decides.
+    /// A caller that ticks at the end of every interval gets the same decisions as one that ticks only when a request arrives.
     #[test]
     fn decisions_do_not_depend_on_punctuality(config in settings(), events in prop::collection::vec(event(), 0..200)) {
         let (mut lazy, mut eager) = (Run::new(Config::SlowFast(config), 3), Run::new(Config::SlowFast(config), 3));

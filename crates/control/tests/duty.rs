@@ -1,4 +1,4 @@
-//! The share of processor time that a storm may take, whoever makes it, and those whom it must not touch.
+//! The share of processor time that storming clients may take, and the clients that a storm must not delay.
 
 use evenkeel_control::duty::{Config, Duty, Turn};
 use evenkeel_control::{Duration, Instant};
@@ -6,23 +6,24 @@ use proptest::prelude::*;
 
 const CONFIG: Config = Config { one_in: 10, burst: Duration::from_millis(400) };
 
-/// The least that the tests let time pass between two looks.
+/// Time of a step, after which each client may ask again.
 const STEP: Duration = Duration::from_micros(100);
 
 fn at(nanos: u64) -> Instant {
     Instant::from_nanos(nanos)
 }
 
-/// A client that asks for as much as it can get, in pieces of a length of its own.
+/// A client that takes as much processor time as it can get, in pieces of the length `piece`.
 #[derive(Clone, Copy, Debug)]
 struct Storm {
     client: u32,
     piece: Duration,
-    /// When it asks next.
+    /// When the client asks next.
     again: Instant,
 }
 
-/// Lets storms go on for a while; what each of them has taken. `look` is called at every step.
+/// Lets storming clients ask for `time` from `from` on; returns the processor time that each has taken, in ns. `look` is called
+/// at every step.
 fn storm(
     duty: &mut Duty<u32>,
     storms: &mut [Storm],
@@ -185,7 +186,7 @@ fn time_that_does_not_pass_brings_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// In no window is more taken than the bound says, whoever asks, whenever, for however much.
+    /// In each window of time the processor time taken is within the bound, whichever clients ask, when and for how much.
     #[test]
     fn no_window_exceeds_the_bound(
         asks in prop::collection::vec((0u64..20_000_000, 0u32..6, 1u64..3_000_000), 1..600),
@@ -212,7 +213,7 @@ proptest! {
         }
     }
 
-    /// Who takes little is never made to wait by up to ten others that take all they get, and neither are newcomers.
+    /// A client that takes little never waits while up to ten others take all that they get, and neither do newcomers.
     #[test]
     fn who_takes_little_does_not_wait_for_those_who_storm(
         pieces in prop::collection::vec(10u64..2_000, 1..=10),

@@ -1,4 +1,4 @@
-//! The algorithms, by what they guarantee: one program, because each costs a link.
+//! Tests of the control algorithms' guarantees, in one program: every test program has to be linked.
 
 mod admission;
 mod admission_baselines;

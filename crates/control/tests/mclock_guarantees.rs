@@ -1,4 +1,4 @@
-//! What mClock guarantees its clients, tested on a simulated device without knowledge of the tags.
+//! mClock's guarantees to its clients, tested on a simulated device without looking at the queue's tags.
 //!
 //! The device serves one request at a time, each in the same time. Time is virtual.
 
@@ -30,7 +30,7 @@ fn limited(rate: u64) -> Qos {
     Qos { limit: iops(rate), ..Qos::default() }
 }
 
-/// One request served.
+/// A served request; `at` is when its service began, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Served {
     at: u64,
@@ -39,11 +39,11 @@ struct Served {
     phase: Phase,
 }
 
-/// A device and clients that always have a few requests queued, unless told otherwise.
+/// A device, its queue, and clients that each keep three requests queued unless they are silent.
 struct Device {
     queue: Queue<usize>,
     ids: Vec<ClientId>,
-    /// Sizes that each client's requests have, in turn; none = the client is silent.
+    /// Sizes of each client's requests in bytes, used in turn; empty = the client is silent.
     sizes: Vec<Vec<u32>>,
     pushed: Vec<usize>,
     now: u64,
@@ -81,7 +81,7 @@ impl Device {
         self.queue.set_qos(self.now(), self.ids[client], qos);
     }
 
-    /// The client stops asking; what it has queued stays.
+    /// Lets the client send no more requests; its queued requests stay.
     fn silence(&mut self, client: usize) {
         self.sizes[client] = vec![];
     }
@@ -101,7 +101,7 @@ impl Device {
         }
     }
 
-    /// Serves for `ns` nanoseconds and returns what was served.
+    /// Serves for `ns` nanoseconds and returns the requests served, in order.
     fn run(&mut self, ns: u64) -> Vec<Served> {
         let first = self.log.len();
         let end = self.now + ns;
@@ -120,7 +120,7 @@ impl Device {
         self.log[first..].to_vec()
     }
 
-    /// Requests of each client served in `ns` nanoseconds.
+    /// Serves for `ns` nanoseconds and returns the number of requests served for each client.
     fn counts(&mut self, ns: u64) -> Vec<u64> {
         let mut counts = vec![0; self.ids.len()];
         for served in self.run(ns) {
@@ -353,7 +353,8 @@ fn a_returning_client_neither_collects_nor_pays_for_the_past() {
     }
 }
 
-/// On a device that sells requests a small one costs nearly as much as a large one; a burst of them still comes before a backlog.
+/// The fixed cost of a request is 1 MiB, so a small request costs nearly as much as a large one. A returning client's burst of
+/// small requests still goes before another client's backlog.
 #[test]
 fn sixteen_small_requests_of_a_returning_client_go_first_however_dear_requests_are() {
     let mut queue = Queue::new(CostModel { base_bytes: 1 << 20, write_percent: 100 });
@@ -560,7 +561,7 @@ fn background_yields_to_normal_clients_but_for_its_64th() {
 }
 
 #[test]
-fn background_takes_what_nobody_else_wants() {
+fn background_takes_what_no_other_tenant_wants() {
     let background = Qos { background: true, ..Qos::default() };
     let counts = Device::with(1_000, &[limited(200), background, background]).counts(10 * SECOND);
     assert_near(counts[0], 2_000, 15);
@@ -591,7 +592,7 @@ fn a_large_background_request_is_counted_by_its_size() {
 }
 
 #[test]
-fn nobody_starves_under_reservations_that_cannot_be_met() {
+fn no_client_starves_under_reservations_that_cannot_be_met() {
     let background = Qos { background: true, ..Qos::default() };
     let mut device = Device::with(1_000, &[reserved(5_000), reserved(700), weight(1), weight(1), background]);
     device.run(10 * SECOND);
@@ -713,7 +714,7 @@ fn a_blocked_client_has_its_reservation_and_no_more() {
 }
 
 #[test]
-fn blocking_after_every_request_costs_nobody_their_share() {
+fn blocking_after_every_request_costs_no_client_its_share() {
     // As a bound of one slot does: blocked from dispatch to completion.
     let mut device = Device::with(1_000, &[weight(1), weight(1)]);
     let mut counts = [0_u64; 2];

@@ -1,8 +1,8 @@
-//! mClock against a slow and obvious model of itself: no heaps, every rule a scan over all clients.
+//! Compares mClock with a slow and obvious model of itself, without heaps: every rule is a scan over all clients.
 //!
 //! Rates divide 10⁹ × 2³² and weights are powers of two, so that both sides are exact
-//! and every answer can be compared without a tolerance. Where several clients tie, the model
-//! accepts any of them and follows.
+//! and every answer can be compared without a tolerance. Where the tags of several clients tie,
+//! the model accepts any of these clients and continues with the one that was chosen.
 
 use std::collections::VecDeque;
 
@@ -11,27 +11,28 @@ use evenkeel_control::units::{Direction, Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
-/// 2⁻³² ns.
+/// A time in units of 2⁻³² ns.
 type Fine = i128;
 const NS: Fine = 1 << 32;
 const SECOND: Fine = 1_000_000_000 * NS;
 
-/// Virtual time per cost unit at weight 1.
+/// Virtual time that a client of weight 1 moves on by for each cost unit.
 const VIRTUAL: u128 = 1 << 28;
 
 #[derive(Clone, Debug)]
 struct ModelClient {
     id: ClientId,
     qos: Qos,
-    /// When the next request is due, for requests/s and bytes/s.
+    /// When the next request is due by reservation, for the rate in requests/s and the one in bytes/s.
     reservation: [Fine; 2],
-    /// When the next request may pass, for requests/s and bytes/s.
+    /// When the limit lets the next request pass, for the rate in requests/s and the one in bytes/s.
     limit: [Fine; 2],
     start_tag: u128,
-    /// Waits for its turn by weight and has a reservation: its tag is lifted when it is charged or waits no longer.
+    /// True if the client has a reservation and waits for its turn by weight: its tag is raised only when it is charged or
+    /// ceases to wait.
     waits: bool,
     blocked: bool,
-    /// Limits on reads and on writes, and when the next of each may pass.
+    /// The limit on reads and the one on writes, each with the instants at which its two rates let the next request pass.
     limits_of: [(Rates, [Fine; 2]); 2],
     queue: VecDeque<Waiting>,
 }
@@ -44,14 +45,14 @@ struct Waiting {
     at: u64,
 }
 
-/// What moves no data, reads, writes: each in its order, and the limits are about the last two.
+/// The lists of a client with a limit on a direction: requests without data, reads, writes. Each keeps its order.
 const LISTS: [Option<Direction>; 3] = [None, Some(Direction::Read), Some(Direction::Write)];
 
 fn rates(of: Rates) -> [u64; 2] {
     [of.iops, of.bytes_per_s]
 }
 
-/// Rounds up to whole nanoseconds: nothing happens between two of them.
+/// Rounds up to whole nanoseconds, the resolution of the scheduler's instants.
 fn ceil(at: Fine) -> Fine {
     at.div_euclid(NS) + Fine::from(at.rem_euclid(NS) > 0)
 }
@@ -64,7 +65,7 @@ fn charge(tags: &mut [Fine; 2], of: Rates, now: Fine, slack: Fine, bytes: u32) {
     }
 }
 
-/// Debt keeps standing for the same work; credit goes.
+/// Converts tags to new rates: a debt stays the same in requests or bytes, credit is dropped.
 fn convert(tags: &mut [Fine; 2], from: Rates, to: Rates, now: Fine) {
     for (tag, (from, to)) in tags.iter_mut().zip(rates(from).into_iter().zip(rates(to))) {
         let debt = (*tag - now).max(0);
@@ -75,12 +76,13 @@ fn convert(tags: &mut [Fine; 2], from: Rates, to: Rates, now: Fine) {
 }
 
 impl ModelClient {
-    /// Whether it has something to do.
+    /// True if the client has requests queued.
     fn active(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Whether it may be served by weight, as far as others are concerned: blocking leaves the reservation alone.
+    /// True if the client takes part in sharing by weight: it has requests and is not blocked. Blocking does not affect service
+    /// by reservation.
     fn shares(&self) -> bool {
         self.active() && !self.blocked
     }
@@ -89,12 +91,12 @@ impl ModelClient {
         list.map_or((Rates::UNSET, [0; 2]), |direction| self.limits_of[direction as usize])
     }
 
-    /// Whether a direction has a limit: only then do requests change order.
+    /// True if a direction has a limit of its own: only then may requests of the client change order.
     fn has_lists(&self) -> bool {
         self.limits_of.iter().any(|(limit, _)| !limit.is_unset())
     }
 
-    /// The oldest request of each list that has one, by place.
+    /// The oldest request of each list that is not empty: its index in the queue, and the list.
     fn firsts(&self) -> Vec<(usize, Option<Direction>)> {
         if !self.has_lists() {
             return self.queue.front().map(|_| (0, None)).into_iter().collect();
@@ -133,7 +135,7 @@ impl ModelClient {
         due(self.qos.limit, &self.limit).max(self.firsts().into_iter().map(of_list).min().unwrap_or(0))
     }
 
-    /// Which of its requests is next.
+    /// Index in the queue of the client's next request in this phase.
     fn next(&self, phase: Phase, now: Fine) -> usize {
         let passes = |list: Option<Direction>| {
             let (limit, due) = self.limit_of(list);
@@ -164,7 +166,7 @@ impl ModelClient {
 struct Model {
     clients: Vec<ModelClient>,
     virtual_time: [u128; 2],
-    /// Virtual time of normal clients when one was last served by weight although a reservation was due.
+    /// Virtual time of normal clients when one of them was last served by weight although a reservation was due.
     passed: u128,
     weight_claim: i128,
     background_claim: i128,
@@ -187,7 +189,7 @@ impl Model {
         active.flat_map(|c| c.reservation_due().into_iter().chain(c.shares().then(|| c.limit_due()))).min()
     }
 
-    /// Clients that come to share by weight leave behind what lies further back than the credit.
+    /// Raises the start tags of clients that begin to take part in sharing by weight, to at most the credit behind virtual time.
     fn catch_up(&mut self, now: Fine) {
         let most = self.credit();
         for client in &mut self.clients {
@@ -202,7 +204,7 @@ impl Model {
         }
     }
 
-    /// Another base cost, and so another credit.
+    /// Changes the base cost of requests, and the credit, which depends on it.
     fn set_base_bytes(&mut self, base_bytes: u128, now: Fine) {
         let before = self.credit();
         self.base_bytes = base_bytes;
@@ -216,17 +218,18 @@ impl Model {
         self.catch_up(now);
     }
 
-    /// The credit, as cost.
+    /// The credit in cost units: how far behind virtual time a client may be when it begins to share by weight.
     fn credit(&self) -> u128 {
         (16 * self.base_bytes).clamp(64 << 10, 256 << 20)
     }
 
-    /// Where a client with a reservation lies by weight after others were served ahead of reservations.
+    /// The tag by which a client with a reservation takes its turn by weight, after other clients were served ahead of due
+    /// reservations.
     fn tag_after_passing(&self, client: &ModelClient) -> u128 {
         if client.waits { client.caught_up(self.passed, self.credit()) } else { client.start_tag }
     }
 
-    /// The clients of a heap that may be at its head, because tags tie; `[None]` if it is empty.
+    /// The clients that may be at the head of one of the scheduler's heaps, several if tags tie; `[None]` if the heap is empty.
     fn heads(&self, class: usize, reserved: bool, now: Fine) -> Vec<Option<&ModelClient>> {
         let in_heap = |c: &&ModelClient| class == 1 || reserved != c.qos.reservation.is_unset();
         let least = self.ready(class, now).filter(in_heap).map(|c| c.start_tag).min();
@@ -235,7 +238,8 @@ impl Model {
         if heads.is_empty() { vec![None] } else { heads }
     }
 
-    /// The normal clients that may be in turn, as far as reserved ones are `wanted`.
+    /// The normal clients that may be in turn by weight, several if tags tie. Of the clients with a reservation, those for
+    /// which `wanted` is false do not count.
     fn in_turn(&self, now: Fine, wanted: impl Fn(&ModelClient) -> bool) -> Vec<Option<&ModelClient>> {
         let mut all = Vec::new();
         for plain in self.heads(0, false, now) {
@@ -252,7 +256,7 @@ impl Model {
         all
     }
 
-    /// Who may be chosen at `now` (several where tags tie), and why.
+    /// The clients that may be chosen at `now`, several if tags tie, each with the phase in which it is served.
     fn candidates(&mut self, now: Fine) -> Vec<(ClientId, Phase)> {
         self.catch_up(now);
         let (normal, background) = (self.ready(0, now).count(), self.ready(1, now).count());
@@ -387,7 +391,7 @@ enum Step {
         later_ns: u64,
         admit: bool,
     },
-    /// Pull, and if the answer is an instant, just before it and at it.
+    /// Pull; if the answer is an instant to wait for, pull again just before this instant and at it.
     PullExactly,
 }
 
@@ -602,7 +606,8 @@ impl Pair {
         }
     }
 
-    /// What holds after every step.
+    /// Asserts what must hold after every step: numbers of queued requests equal those of the model, and calls for a client that
+    /// has left do nothing.
     fn check(&mut self) {
         self.model.catch_up(Fine::from(self.now));
         let lengths: usize = self.model.clients.iter().map(|c| c.queue.len()).sum();

@@ -1,4 +1,4 @@
-//! The pacer's guarantees: never more than the rate over any window, and never noticeably less.
+//! The token bucket's guarantees: over any window it lets pass at most the rate (and the burst), and not noticeably less.
 
 use evenkeel_control::token_bucket::TokenBucket;
 use evenkeel_control::units::{Kind, Rates, Work};
@@ -19,7 +19,7 @@ fn bytes_per_s(bytes_per_s: u64) -> Rates {
     Rates { iops: 0, bytes_per_s }
 }
 
-/// Passes requests of `bytes` as early as allowed until `end_ns`; returns how many passed.
+/// Lets requests of `bytes` bytes pass as early as the bucket allows, until `end_ns` ns; returns how many passed.
 fn passed(mut bucket: TokenBucket, bytes: u32, end_ns: u64) -> u64 {
     let mut count = 0;
     let mut now = Instant::ZERO;
@@ -33,7 +33,8 @@ fn passed(mut bucket: TokenBucket, bytes: u32, end_ns: u64) -> u64 {
     }
 }
 
-/// Over every window from one request to another: all but the last fit into rate × (window + burst).
+/// Asserts for every window from one request to another that all requests but the last fit into rate × (window + burst).
+/// `passes`: when each request passed, in ns, and its amount.
 fn assert_bounded(passes: &[(u64, u64)], rate: u64, burst_ns: u64) {
     for (i, &(start, _)) in passes.iter().enumerate() {
         let mut sum = 0_u128;

@@ -1,4 +1,5 @@
-//! The members of a cluster: one answer for one set of reports, silence, loss, joining, clocks that are apart.
+//! Membership of a cluster: the same reports give the same view on every host; hosts that fall silent, get lost or join; hosts
+//! whose clocks differ.
 
 use evenkeel_control::cluster::{Config, Fault, Member, Membership, Presence, Report, Status};
 use evenkeel_control::rng::SplitMix64;
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 
 const SECOND: u64 = 1_000_000_000;
 const CONFIG: Config = Config::new(Duration::from_secs(1));
-/// The start of most tests, in periods.
+/// Number of the period in which most tests begin; a period is one second.
 const START: u64 = 1_000;
 
 fn at(period: u64, millis: u64) -> Instant {
@@ -22,14 +23,14 @@ fn membership(own: &str) -> Membership<u64> {
     Membership::new(CONFIG, own, 1).expect("valid")
 }
 
-/// The hosts of a view, without borrows.
+/// The view of `period`: each member's host name, age of its report in periods and content; then the names of expired hosts.
 fn seen(members: &Membership<u64>, period: u64) -> (Vec<(String, u64, u64)>, Vec<String>) {
     let view = members.view(period);
     let member = |member: &Member<'_, u64>| (member.host.to_owned(), member.age, member.report.content);
     (view.members.iter().map(member).collect(), view.expired.iter().map(|&host| host.to_owned()).collect())
 }
 
-/// Hosts that report in every period from `from` to `to`.
+/// Lets all `hosts` report each of `periods` just after its end, and asserts that the period is then decided.
 fn all_report(members: &mut Membership<u64>, hosts: &[&str], periods: std::ops::RangeInclusive<u64>) {
     for period in periods {
         for host in hosts {
@@ -206,9 +207,10 @@ fn settings_out_of_range_are_named() {
     }
 }
 
-/// A report on its way.
+/// A report on its way to another host.
 #[derive(Clone, Debug)]
 struct Message {
+    /// Index in [`NAMES`] of the host that sent the report.
     host: usize,
     report: Report<u64>,
 }
@@ -226,7 +228,7 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 proptest! {
-    /// The same set of reports gives the same views, in whatever order and how often they come.
+    /// The same set of reports gives the same views, in any order and with any number of copies.
     #[test]
     fn order_and_repetition_do_not_matter(
         messages in proptest::collection::vec(message(), 1..60),
@@ -257,8 +259,8 @@ proptest! {
         }
     }
 
-    /// Hosts whose clocks are up to a period apart, and whose reports take up to a third of one on the way, decide every
-    /// period from the same reports, and none of them counts as suspect.
+    /// Hosts whose clocks differ by up to a period, and whose reports take up to a third of a period to arrive, decide every
+    /// period from the same reports; no host counts as suspect.
     #[test]
     fn clocks_that_are_a_period_apart_do_not_matter(
         skews in proptest::collection::vec(0u64..=1_000, 2..=5),
@@ -308,7 +310,8 @@ proptest! {
         }
     }
 
-    /// Whatever comes in, memory stays bounded, nothing is decided twice, and no clock makes it stop.
+    /// Under any reports and clocks at most `max_members` hosts are known, one moment decides no period twice, and the next
+    /// deadline lies in the future.
     #[test]
     fn anything_may_come_in(events in proptest::collection::vec((0u64..40, 0usize..5, 0u64..4, 0u64..50, 0u8..20), 0..300)) {
         let mut ours = Membership::new(Config { max_members: 3, ..CONFIG }, "a", 1).expect("valid");

@@ -1,4 +1,4 @@
-//! Placement of connections: what always holds, and what each method does with loads like those it will meet.
+//! Placement of connections: properties that always hold, and the moves of each method for typical loads.
 
 use evenkeel_control::placement::{Config, Move, Moving, Placement, Reason, Sample, Usage, exact, genetic, lpt};
 use evenkeel_control::rng::SplitMix64;
@@ -15,7 +15,7 @@ fn moved(before: &[u32], after: &[u32]) -> usize {
     before.iter().zip(after).filter(|(before, after)| before != after).count()
 }
 
-/// The least `measure` of any assignment within the budget, by trying all.
+/// The least `measure` of all assignments that move at most `budget` connections from `home`, found by trying all.
 fn all_tried(workers: u32, home: &[u32], budget: usize, measure: &impl Fn(&[u32]) -> u64) -> u64 {
     fn rest(workers: u32, left: usize, trial: &mut [u32], next: usize, measure: &impl Fn(&[u32]) -> u64) -> u64 {
         let Some(&home) = trial.get(next) else { return measure(trial) };
@@ -110,7 +110,7 @@ proptest! {
     }
 }
 
-/// Moves name where each connection was.
+/// Carries out moves in `live` (worker by connection), and asserts that each names the connection's present worker.
 fn follow(live: &mut std::collections::BTreeMap<u32, u32>, moves: &[Move]) {
     for one in moves {
         assert_eq!(live.insert(one.slot, one.to), Some(one.from), "{one:?}");
@@ -129,14 +129,14 @@ fn methods() -> [Config; 5] {
     ]
 }
 
-/// How often workers tell.
+/// Time between two reports of a worker.
 const LOOK: Duration = Duration::from_millis(100);
 
 fn sample(ms: u64) -> Sample {
     Sample { cpu: Duration::from_millis(ms), received_bytes: ms * 1_000 }
 }
 
-/// A placement with a connection for each of `loads`, which are busy for so many milliseconds of every second.
+/// A placement with connections whose load is given in milliseconds of CPU time per second.
 struct Bench {
     placement: Placement,
     now: Instant,
@@ -150,7 +150,7 @@ impl Bench {
         Self { placement, now: Instant::ZERO, moves: 0 }
     }
 
-    /// A second, of which workers tell ten times; the last reason of it.
+    /// Runs for a second, in which workers report ten times; returns the reason of the last decision in it, if any.
     fn second(&mut self, loads: &[u64]) -> Option<Reason> {
         (0..10).filter_map(|_| self.tenth(loads)).last()
     }
@@ -339,18 +339,18 @@ fn what_could_not_move_is_known_to_be_where_it_was() {
     assert!(bench.heaviest(&loads) <= 420, "tried again");
 }
 
-/// Workers that get a fifth of a core, and connections with so many requests of 1 us outstanding at all times: what is
-/// told of a tenth of a second in which each full worker goes through all that lies before it, round after round.
+/// A placement on workers that get a fifth of a core each. Connections have a given number of requests of 1 us outstanding at
+/// all times, and each worker serves all its requests in rounds.
 struct Quota {
     placement: Placement,
-    /// So many requests fill a worker.
+    /// Number of outstanding requests from which on a worker is busy all the time.
     full: u64,
     now: Instant,
     moves: usize,
 }
 
 impl Quota {
-    /// Of the CPU time of a worker in a tenth of a second.
+    /// CPU time that a worker gets in each tenth of a second.
     const GETS: Duration = Duration::from_millis(20);
 
     fn new(config: Config, connections: u32) -> Self {
@@ -359,7 +359,7 @@ impl Quota {
         Self { placement, full: 1, now: Instant::ZERO, moves: 0 }
     }
 
-    /// Requests that lie before each worker.
+    /// Number of outstanding requests of each worker, for these numbers of the connections.
     fn depths(&self, depths: &[u64]) -> [u64; 4] {
         let mut sums = [0; 4];
         depths.iter().zip(0..).for_each(|(depth, slot)| sums[self.placement.worker(slot).unwrap() as usize] += depth);
@@ -422,7 +422,8 @@ fn full_workers_are_told_apart_by_what_waits_for_them() {
 }
 
 proptest! {
-    /// Whatever workers report, what moves is bounded, goes to a worker that exists, and is the same again.
+    /// Under any reports of workers the number of moves is bounded, each goes to a worker that exists, and a second run with the
+    /// same input makes the same moves.
     #[test]
     fn waits_are_the_same_for_the_same_input_and_bounded(
         workers in 1..6_usize,
@@ -457,12 +458,13 @@ proptest! {
     }
 }
 
-/// Nothing, little, and more than there is.
+/// Times in ns: none, up to twice the time that passes, and impossibly long ones.
 fn amounts() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), 1..200_000_000_u64, any::<u64>(), Just(u64::MAX)]
 }
 
-/// From the first moment of a collision to the move, for all places in a slot where it may begin.
+/// The longest time, in ms, from the first moment at which two connections collide on a worker until one is moved, over all
+/// positions in an interval at which the collision may begin.
 fn slowest_ms(interval: Duration) -> u64 {
     let step = Duration::from_millis(1);
     let slowest = (0..interval.as_nanos() / step.as_nanos()).map(|place| {

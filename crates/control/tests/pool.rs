@@ -1,4 +1,4 @@
-//! The pool as a whole: nothing is lost or served twice, every bound holds, everything changes live.
+//! The pool as a whole: no request is lost or served twice, every bound holds, and all settings change while it runs.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -82,7 +82,7 @@ fn a_wait_for_the_pools_limit_ends_later_whatever_a_guarantee_without_a_schedule
 }
 
 #[test]
-fn who_is_let_in_by_a_limit_does_not_wait_for_a_request_that_does_not_fit() {
+fn a_request_that_its_limit_admits_does_not_wait_for_one_that_does_not_fit() {
     const LARGE: Work = Work::new(Kind::Read, 65536);
     let mut pool = pool(Config { admission: Admission::Fixed { budget_bytes: 100_000 }, ..config() });
     let bulk = pool.join(at(0), Qos::default());
@@ -101,7 +101,7 @@ fn who_is_let_in_by_a_limit_does_not_wait_for_a_request_that_does_not_fit() {
 }
 
 #[test]
-fn the_smallest_of_all_owners_limits_binds_and_its_owner_is_told() {
+fn the_smallest_of_all_owners_limits_binds_and_its_owner_is_named() {
     let mut pool = pool(config());
     let tenant = pool.join(at(0), Qos { limit: Rates { iops: 1000, bytes_per_s: 0 }, ..Qos::default() });
     pool.set_limit(at(0), tenant, Owner::Response, Rates { iops: 100, bytes_per_s: 0 });
@@ -126,7 +126,7 @@ fn the_smallest_of_all_owners_limits_binds_and_its_owner_is_told() {
 }
 
 #[test]
-fn slots_bound_what_a_tenant_has_inside_and_hold_up_nobody_else() {
+fn slots_bound_what_a_tenant_has_in_flight_and_delay_no_other() {
     let mut pool = pool(config());
     let [few, many] = [(); 2].map(|()| pool.join(at(0), Qos::default()));
     pool.set_slots(at(0), few, Owner::Slots, Some(2));
@@ -146,7 +146,7 @@ fn slots_bound_what_a_tenant_has_inside_and_hold_up_nobody_else() {
 }
 
 #[test]
-fn the_pool_limit_counts_everybody_and_makes_up_for_late_calls() {
+fn the_pool_limit_counts_every_tenant_and_makes_up_for_late_calls() {
     let limit = Rates { iops: 1000, bytes_per_s: 0 };
     let mut pool = pool(Config { limit, limit_burst: Duration::from_millis(10), ..config() });
     let tenants = [(); 2].map(|()| pool.join(at(0), Qos::default()));
@@ -168,7 +168,7 @@ fn the_pool_limit_counts_everybody_and_makes_up_for_late_calls() {
     assert!(i32::abs(served[0] - served[1]) <= 2, "{served:?}");
 }
 
-/// The settings of `crates/server/tests/neighbour.rs`, which asserts that they are wired, at four times the rate.
+/// The settings of `crates/server/tests/neighbour.rs`, at four times the rate. That test asserts that the server applies them.
 #[test]
 fn a_light_tenant_gets_its_half_of_a_slow_pool() {
     const PERIOD_US: u64 = 5_000;
@@ -201,7 +201,7 @@ fn a_light_tenant_gets_its_half_of_a_slow_pool() {
 }
 
 #[test]
-fn an_abandoned_request_holds_up_nobody_and_may_still_return() {
+fn an_abandoned_request_delays_no_other_and_may_still_return() {
     let mut pool = pool(Config { admission: Admission::Fixed { budget_bytes: 8096 }, ..config() });
     let tenant = pool.join(at(0), Qos::default());
     pool.set_slots(at(0), tenant, Owner::Slots, Some(1));
@@ -222,7 +222,7 @@ fn an_abandoned_request_holds_up_nobody_and_may_still_return() {
 }
 
 #[test]
-fn decisions_of_admission_are_told_once() {
+fn decisions_of_admission_are_reported_once() {
     let slowfast = Admission::SlowFast(evenkeel_control::admission::SlowFastConfig::default());
     let mut pool = pool(Config { admission: slowfast, ..config() });
     let tenant = pool.join(at(0), Qos::default());
@@ -256,7 +256,8 @@ fn a_tenant_that_left_cannot_be_taken_for_its_successor() {
     assert_eq!(pool.in_flight(), 0);
 }
 
-/// Dispatches at `now` what is even; what is odd comes back unwanted.
+/// Dispatches all requests that may go at `now`, of which odd numbers are unwanted. Returns the even numbers, which are served,
+/// and the odd ones, which are given back.
 fn drain_even(pool: &mut Pool<u64>, now: Instant) -> (Vec<u64>, Vec<u64>) {
     let (mut served, mut unwanted) = (Vec::new(), Vec::new());
     loop {
@@ -272,7 +273,7 @@ fn drain_even(pool: &mut Pool<u64>, now: Instant) -> (Vec<u64>, Vec<u64>) {
 }
 
 #[test]
-fn what_nobody_wants_uses_up_no_guarantee() {
+fn unwanted_requests_use_up_no_guarantee() {
     for scheduler in [Scheduler::Mclock, Scheduler::None] {
         // One request a second by the tenant's limit and by the pool's, and room for one inside.
         let limit = Rates { iops: 1, bytes_per_s: 0 };
@@ -472,8 +473,8 @@ proptest! {
     }
 }
 
-/// A request in three slices counts as one where requests are limited and where they are counted; its latency counts from its
-/// first slice to its last.
+/// A request in three slices counts as one request in limits and in statistics; its latency is from the submission of its first
+/// slice to the completion of its last.
 #[test]
 fn a_divided_request_counts_once() {
     let mut pool = pool(config());

@@ -1,5 +1,5 @@
-//! Precedence in the queue, for any policy: pool limit, reservation, tenant limit, throughput guarantee, latency target, weight.
-//! A lower row never breaks a higher one.
+//! Precedence in the queue, for any policies, from high to low: pool limit, reservation, tenant limit, throughput guarantee,
+//! latency target, weight. A setting lower in this list never breaks a higher one.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,25 +14,27 @@ use evenkeel_control::units::{Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant, response, slots};
 use proptest::prelude::*;
 
-/// What is judged begins here: the longest period of a controller, several times.
+/// First second of a run that the test judges; before it, every controller has decided several times.
 const WARMUP_S: usize = 4;
+/// Length of a run in seconds, warm-up included.
 const SECONDS: usize = 8;
 
-/// A tenant: its policy, and what it asks for.
+/// A tenant's policy and load.
 #[derive(Clone, Debug)]
 struct Asked {
     qos: Qos,
     guarantee_iops: u64,
     target_ms: Option<u64>,
     writes: bool,
-    /// Requests that it keeps outstanding, if nothing is reserved for it; else it sends a fifth more than is reserved.
+    /// Requests that a tenant without a reservation keeps outstanding. A tenant with one sends 1.2 times its reserved rate.
     depth: u64,
 }
 
-/// A device that serves requests one after the other in each of its lanes, each in half to one and a half of the mean time.
+/// A device with parallel lanes; each lane serves one request at a time, in 0.5 to 1.5 times the mean service time.
 #[derive(Clone, Copy, Debug)]
 struct Device {
     lanes: usize,
+    /// Mean service time of a request in a lane, in µs.
     each_us: u64,
 }
 
@@ -48,7 +50,7 @@ enum Event {
     Wakes,
 }
 
-/// Requests of each tenant that are handed to the device in each second.
+/// Runs for [`SECONDS`]; returns for each tenant the requests that the pool passes to the device in each second.
 fn run(config: Config, tenants: &[Asked], device: Device) -> Vec<Vec<u64>> {
     let mut pool: Pool<usize> = Pool::new(config, Instant::ZERO, 1);
     let join = |asked: &Asked| {

@@ -1,4 +1,5 @@
-//! A reservation is served inside the device, too: what others have in flight there, all at once, it cannot pass.
+//! A reserved request cannot overtake requests that are already in flight on the device: a pool with a reservation in force
+//! must keep few of them there, even when other tenants send many at once.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,7 @@ use evenkeel_control::{Duration, Instant};
 
 const SMALL: Work = Work::new(Kind::Read, 4 << 10);
 const LARGE: Work = Work::new(Kind::Read, 64 << 10);
-/// Requests a second of the reservation, and that its tenant asks for.
+/// Requests per second that are reserved for the light tenant, and that it sends.
 const IOPS: u64 = 1_000;
 
 fn config(scheduler: Scheduler) -> Config {
@@ -34,16 +35,20 @@ fn at(us: u64) -> Instant {
     Instant::ZERO + Duration::from_micros(us)
 }
 
-/// A device that serves first come, first served, in 40 µs and 10 ns a byte: 1,440 large requests a second.
+/// A pool with a light and a bulk tenant, in front of a device that serves requests one after the other, each in 40 µs and
+/// 10 ns per byte: 1,440 requests of 64 KiB per second.
 struct Bench {
     pool: Pool<(TenantId, u64)>,
     now_us: u64,
     light: TenantId,
     bulk: TenantId,
-    /// Requests of the bulk tenant, which comes back with each at once.
+    /// Requests that the bulk tenant keeps outstanding: it sends the next one when one completes.
     depth: u64,
+    /// Requests of the bulk tenant that are outstanding now.
     there: u64,
+    /// When the device has served all requests that it has, in µs.
     free_at_us: u64,
+    /// Requests on the device: end of service in µs, tenant, submission in µs, ticket.
     inside: VecDeque<(u64, TenantId, u64, Ticket)>,
 }
 
@@ -54,7 +59,7 @@ impl Bench {
         Self { pool, now_us: 0, light, bulk, depth: 0, there: 0, free_at_us: 0, inside: VecDeque::new() }
     }
 
-    /// For so many milliseconds; how many requests of the light tenant were answered, and the longest time until an answer, in µs.
+    /// Runs for `ms` milliseconds; returns how many requests of the light tenant completed, and their longest latency in µs.
     fn run(&mut self, ms: u64) -> (u64, u64) {
         let (mut answers, mut longest) = (0, 0);
         for _ in 0..ms * 10 {
@@ -100,7 +105,7 @@ fn requests_that_come_at_once_do_not_keep_a_reservation_waiting_inside_the_devic
     }
 }
 
-/// Requests in flight at the beginning of a search without care: 8 MiB, or a little more.
+/// Requests of 64 KiB in flight when the search for a budget begins and no reservation is in force: about 8 MiB.
 const CARELESS: core::ops::RangeInclusive<u64> = 120..=121;
 
 #[test]

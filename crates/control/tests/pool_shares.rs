@@ -1,4 +1,4 @@
-//! Shares of the admission budget: who passes beside a budget that is used up, and who does not.
+//! Shares of the admission budget: which requests pass although the budget is used up, and which do not.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ fn cost(work: &Work) -> u64 {
     BASE + u64::from(work.bytes)
 }
 
-/// What a dispatch gives, by tenant.
+/// Dispatches all requests that may go at `now`; returns the tenant's number and the ticket of each.
 fn drain(pool: &mut Pool<usize>, now: Instant) -> Vec<(usize, Ticket)> {
     let mut out = Vec::new();
     while let Next::Run(tenant, ticket) = pool.dispatch(now) {
@@ -50,7 +50,7 @@ fn count(run: &[(usize, Ticket)], tenant: usize) -> usize {
     run.iter().filter(|(of, _)| *of == tenant).count()
 }
 
-/// A light tenant that is far ahead of a slow one by bytes still has its part of what is in flight, and no more.
+/// A light tenant that is far ahead of a slow one by served bytes still gets its share of the budget in flight, and no more.
 #[test]
 fn a_tenant_passes_beside_a_full_budget_up_to_its_share() {
     let mut pool = Pool::new(config(64_000), Instant::ZERO, 1);
@@ -69,7 +69,7 @@ fn a_tenant_passes_beside_a_full_budget_up_to_its_share() {
     assert_eq!((count(&run, 0), count(&run, 1)), (0, 3), "3 x 8,096 of half of it");
 }
 
-/// A tenant that its limit throttles is looked at again when the limit lets it, and when the limit goes.
+/// The share of a tenant that its limit throttles is checked again when the limit lets a request pass, and when it is removed.
 #[test]
 fn a_tenant_passes_beside_the_budget_as_soon_as_its_limit_lets_it() {
     for lifted in [false, true] {
@@ -96,14 +96,23 @@ fn a_tenant_passes_beside_the_budget_as_soon_as_its_limit_lets_it() {
     }
 }
 
-/// In a crowd no share holds a request. A small one passes all the same, unless it is the turn of a tenant with a greater
-/// weight; one that is no smaller than the others waits for its turn.
+/// With many tenants each share is smaller than a request. A small request passes beside the budget nevertheless, unless it is
+/// the turn of a tenant with a greater weight; a request that is no smaller than the others waits for its turn.
 #[test]
 fn a_tenant_in_a_crowd_has_a_small_request_in_flight() {
-    for (weight_of_crowd, bytes, passes) in [(1, 16_384, 1), (2, 16_384, 0), (1, 65_536, 0)] {
+    for (weight_of_crowd, bytes, hung, passes) in
+        [(1, 16_384, 0, 1), (1, 16_384, 100, 1), (2, 16_384, 0, 0), (1, 65_536, 0, 0), (1, 65_536, 100, 0)]
+    {
         let work = Work::new(Kind::Read, bytes);
         let mut pool = Pool::new(config(200_000), Instant::ZERO, 1);
-        let light = pool.join(at(0), weight(1));
+        let (light, lost) = (pool.join(at(0), weight(1)), pool.join(at(0), weight(1)));
+        // Requests that were given up take nothing of the budget, and do not count in the mean size.
+        let mut given_up: Vec<(usize, Ticket)> = Vec::new();
+        for _ in 0..hung {
+            pool.submit(at(0), lost, SMALL, 2).expect("live");
+            given_up.extend(drain(&mut pool, at(0)));
+            given_up.iter_mut().for_each(|(_, ticket)| pool.give_up(at(0), ticket));
+        }
         // It is ahead of everybody by bytes.
         for _ in 0..100 {
             pool.submit(at(0), light, work, 1).expect("live");
@@ -117,11 +126,49 @@ fn a_tenant_in_a_crowd_has_a_small_request_in_flight() {
         assert_eq!(count(&drain(&mut pool, at(0)), 0), 2, "as many as the budget holds");
         (0..2).for_each(|_| pool.submit(at(0), light, work, 1).expect("live"));
         let run = drain(&mut pool, at(0));
-        assert_eq!((count(&run, 0), count(&run, 1)), (0, passes), "{bytes} beside weight {weight_of_crowd}");
+        assert_eq!((count(&run, 0), count(&run, 1)), (0, passes), "{bytes} beside weight {weight_of_crowd}, {hung}");
     }
 }
 
-/// Closed loops of `depth` on a device with a queue for each kind, whose requests take so long each; served in `seconds`.
+/// The pool is called only at the instants that it names. A reservation falls due while the room for a large request is awaited,
+/// and goes before that request no later than a moment (4 ms) afterwards.
+#[test]
+fn a_reservation_that_falls_due_is_woken_for_while_a_large_request_waits_for_room() {
+    let mut pool = Pool::new(config(64_000), at(0), 1);
+    let reservation = Rates { iops: 100, bytes_per_s: 0 };
+    let (bulk, large) = (pool.join(at(0), weight(1)), pool.join(at(0), weight(1)));
+    let reserved = pool.join(at(0), Qos { reservation, ..weight(1) });
+    (0..50).for_each(|_| pool.submit(at(0), bulk, SMALL, 0).expect("live"));
+    let mut of_bulk = VecDeque::from(drain(&mut pool, at(0)));
+    pool.submit(at(0), large, Work::new(Kind::Read, 56_000), 1).expect("live");
+    (0..4).for_each(|_| pool.submit(at(0), reserved, SMALL, 2).expect("live"));
+    // The first one is due, the second has room in its tenant's share; the third falls due after 10 ms.
+    let of_reserved = drain(&mut pool, at(0));
+    assert_eq!((of_bulk.len(), count(&of_reserved, 2), of_reserved.len()), (7, 2, 2));
+    // Until others have overtaken the large request for long enough.
+    loop {
+        let (_, ticket) = of_bulk.pop_front().expect("two of them have room");
+        pool.complete(at(0), ticket, Outcome::Done);
+        let run = drain(&mut pool, at(0));
+        assert_eq!(run.len(), count(&run, 0));
+        if run.is_empty() && of_bulk.len() == 1 {
+            break;
+        }
+        of_bulk.extend(run);
+    }
+    let mut now = at(0);
+    let ticket = loop {
+        match pool.dispatch(now) {
+            Next::Run(2, ticket) => break ticket,
+            Next::Wait(until) if until > now && until < at(1_000_000) => now = until,
+            next => panic!("{next:?} at {now:?}"),
+        }
+    };
+    assert!(ticket.is_reserved() && (at(10_000)..=at(14_000)).contains(&now), "{now:?}");
+}
+
+/// Requests of each tenant (weight, kind, number kept outstanding) served in `seconds`, on a device that serves reads in one
+/// queue and writes in another, one at a time in each, in `read_us` and `write_us` µs.
 fn closed(budget: u64, tenants: &[(u32, Kind, usize)], read_us: u64, write_us: u64, seconds: u64) -> Vec<u64> {
     let qos = [0, 1].map(|tenant| weight(tenants.get(tenant).map_or(1, |&(weight, ..)| weight)));
     closed_with(budget, tenants, qos, read_us, write_us, seconds)
@@ -174,7 +221,7 @@ fn weights_divide_a_device_whatever_its_budget() {
     }
 }
 
-/// Reads and writes do not wait for each other in this device. The slow writer does not slow down the reader.
+/// In a device in which reads and writes do not wait for each other, a slow writer takes the reader no throughput.
 #[test]
 fn a_slow_writer_does_not_slow_down_a_fast_reader() {
     let both = [(1, Kind::Read, 64), (1, Kind::Write, 64)];
@@ -183,7 +230,7 @@ fn a_slow_writer_does_not_slow_down_a_fast_reader() {
     assert!(done[0] * 20 > alone[0] * 19, "{done:?} beside {alone:?} alone");
 }
 
-/// The device does 10,000 of these a second; half of it would be less than what is reserved.
+/// The device serves 10,000 requests per second. Half of that, the tenant's share, is less than its reservation of 7,000.
 #[test]
 fn shares_take_nothing_from_a_reservation() {
     let reservation = Rates { iops: 7_000, bytes_per_s: 0 };
@@ -198,7 +245,7 @@ fn queue(qos: [Qos; 2]) -> (Queue<usize>, [evenkeel_control::mclock::ClientId; 2
     (queue, ids)
 }
 
-/// However much a client was served beside the shares by weight, it is not kept waiting for it.
+/// However much a client was served ahead of its turn, it does not wait long for its next turn by weight.
 #[test]
 fn what_passes_beside_is_no_lasting_debt() {
     let (mut queue, [bulk, light]) = queue([Qos::default(), Qos::default()]);
@@ -220,7 +267,7 @@ fn what_passes_beside_is_no_lasting_debt() {
 }
 
 #[test]
-fn nobody_passes_a_limit_a_block_or_a_normal_client() {
+fn no_client_passes_a_limit_a_block_or_a_normal_client() {
     let limit = Rates { iops: 1, bytes_per_s: 0 };
     let (mut queue, [limited, background]) =
         queue([Qos { limit, ..Qos::default() }, Qos { background: true, ..Qos::default() }]);
@@ -269,7 +316,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A tenant as the rule sees it.
+/// A tenant's figures in the test's own account, to which the rule of shares is applied.
 struct Seen {
     id: TenantId,
     weight: u64,
@@ -293,8 +340,8 @@ fn share(seen: &[Seen], budget: u64, of: usize) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Every request passes by the rule, and after a submission or a completion of its own no tenant is left waiting that has
-    /// room in its share.
+    /// Every dispatched request passes by the rule of shares, and no tenant whose share has room waits after it has submitted a
+    /// request or one of its requests has completed.
     #[test]
     fn the_rule_holds_whatever_happens(steps in proptest::collection::vec(step(), 1..400)) {
         let (mut budget, mut inside) = (100_000, 0);
@@ -356,9 +403,9 @@ proptest! {
             while let Next::Run(t, ticket) = pool.dispatch(at(0)) {
                 let cost = seen[t].queued.front().copied().expect("it was queued");
                 let fits = inside + cost <= budget || cost > budget && inside <= budget;
+                let counted = running.iter().filter(|(.., cost, _)| *cost > 0).count() as u64;
                 let shares = settings.scheduler == Scheduler::Mclock
-                    && (seen[t].cost + cost <= share(&seen, budget, t)
-                        || seen[t].in_flight == 0 && cost * (running.len() as u64) < inside);
+                    && (seen[t].cost + cost <= share(&seen, budget, t) || seen[t].cost == 0 && cost * counted < inside);
                 prop_assert!(fits || shares, "{cost} beside {inside} of {budget}");
                 seen[t].queued.pop_front();
                 inside += cost;
@@ -379,8 +426,8 @@ proptest! {
     }
 }
 
-/// Costs that tenants were served, by request size, depth and QoS policy: a device that serves one after the other, 100 bytes of
-/// cost a us, for so many requests.
+/// Cost in bytes served of each tenant (request size in bytes, number of requests kept outstanding, QoS policy), after
+/// `requests` completions, on a device that serves one request after the other at 100 bytes of cost per µs.
 fn served(budget_bytes: u64, tenants: &[(u32, usize, Qos)], requests: usize) -> Vec<u64> {
     let mut pool = Pool::new(config(budget_bytes), Instant::ZERO, 1);
     let ids: Vec<_> = tenants.iter().map(|(.., qos)| pool.join(Instant::ZERO, *qos)).collect();
@@ -450,8 +497,8 @@ fn a_reservation_passes_a_used_up_budget_however_much_it_has_had_alone() {
     assert_eq!(count(&drain(&mut pool, at(0)), 0), 1, "nothing else waits");
 }
 
-/// Twenty seconds beside a device that keeps some requests for ever: what `tenants` (their terms, the sizes of their requests, and
-/// how many wait) complete in each second, when each of their requests takes 1 ms but those of the first, which hang.
+/// Requests of each tenant (QoS policy, request size in bytes, number kept queued) completed in each of twenty seconds. The
+/// device takes 1 ms for each of any number of requests; requests of the first tenant hang in it for ever.
 fn beside_a_hang(budget_bytes: u64, tenants: &[(Qos, u32, usize)]) -> Vec<Vec<u64>> {
     let mut pool = Pool::new(config(budget_bytes), at(0), 1);
     let ids: Vec<TenantId> = tenants.iter().map(|(qos, ..)| pool.join(at(0), *qos)).collect();
@@ -504,8 +551,8 @@ fn a_tenant_with_a_reservation_that_is_kept_starves_no_large_request() {
     }
 }
 
-/// Beside a reservation of 1,000 a second that is always asked for: the longest time without an answer to it, where flushes fill
-/// the budget, take `sync_ms` and end together, and one other request of this size waits.
+/// The longest time, in ms, without a completion of a tenant with a reservation of 1,000 requests per second, which it always
+/// asks for. Flushes fill the budget, take `sync_ms` ms and end together; another tenant's request of `bytes` bytes waits.
 fn longest_silence_beside_syncs(sync_ms: u64, bytes: u32) -> u64 {
     const FLUSH: Work = Work::new(Kind::Flush, 0);
     let mut pool = Pool::new(config(128 << 10), at(0), 1);
@@ -554,8 +601,8 @@ fn what_goes_before_reservations_stops_them_for_little_of_the_time() {
     }
 }
 
-/// A device that stands still for 300 ms every 5 s: a large request that waits for room meets this now and then, and is not left
-/// alone for long afterwards.
+/// The device stands still for 300 ms every 5 s. A large request that waits for room meets this now and then; the pool must soon
+/// make room for large requests again.
 #[test]
 fn a_large_request_gets_on_after_a_device_has_stood_still() {
     let mut pool = Pool::new(config(128 << 10), at(0), 1);
@@ -587,4 +634,31 @@ fn a_large_request_gets_on_after_a_device_has_stood_still() {
         }
     }
     assert!(longest <= 2_300, "{longest} ms without a large request");
+}
+
+/// A device takes 1 ms for a request and 10 us for each 1,000 bytes.
+#[test]
+fn a_base_cost_that_was_measured_is_forgotten_where_there_is_no_budget_any_more() {
+    let mut pool = Pool::new(config(1 << 20), at(0), 1);
+    let tenant = pool.join(at(0), weight(1));
+    let (mut now, mut inside, mut sent) = (at(0), VecDeque::<(usize, Ticket)>::new(), 0);
+    let mut step = |pool: &mut Pool<usize>, pause: Duration| {
+        while pool.tenant(tenant).unwrap().queued < 8 {
+            pool.submit(now, tenant, Work::new(Kind::Read, 4_096 << (sent % 7)), 0).unwrap();
+            sent += 1;
+        }
+        inside.extend(drain(pool, now));
+        let (_, ticket) = inside.pop_front().expect("the budget has room");
+        now += pause + Duration::from_micros(1_000 + u64::from(ticket.work().bytes) / 100);
+        pool.complete(now, ticket, Outcome::Done);
+        (now, pool.base_cost())
+    };
+    for _ in 0..5_000 {
+        step(&mut pool, Duration::ZERO);
+    }
+    let (now, found) = step(&mut pool, Duration::ZERO);
+    assert!((80_000..120_000).contains(&found), "{found} of 100,000 bytes");
+    pool.reconfigure(now, Config { admission: Admission::None, ..config(1 << 20) });
+    assert_eq!(step(&mut pool, Duration::from_secs(59 * 60)).1, found, "before an hour is over");
+    assert_eq!(step(&mut pool, Duration::from_secs(2 * 60)).1, BASE);
 }

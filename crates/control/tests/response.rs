@@ -1,4 +1,5 @@
-//! Delays against a target, on storage that is a formula: what must hold whatever happens, and how well it is held.
+//! The controller that delays noisy clients so that reads meet a latency target, on storage that is a formula: properties
+//! under any events, and how closely the target is met.
 
 use evenkeel_control::response::{
     ClientId, ClientSample, Config, Controller, Decision, Method, Reason, Sample, Throttle,
@@ -13,14 +14,15 @@ fn ms(n: f64) -> Duration {
     Duration::from_nanos((n * 1e6) as u64)
 }
 
-/// Clients that keep `bytes` each in circulation, on storage of a given throughput: the response time is what Little's
-/// law leaves, at least `least_ms`.
+/// Storage of a given throughput for clients that each keep `Client::bytes` outstanding: its latency follows from Little's
+/// law, and is at least `least_ms`.
 #[derive(Clone, Debug)]
 struct Storage {
     bytes_per_s: f64,
     least_ms: f64,
-    /// How often a request meets the delay.
+    /// Times that a client's delay is applied while the client moves its `bytes` once; 0 makes the throttle ineffective.
     k: f64,
+    /// Standard deviation of the logarithm of a measured latency.
     noise: f64,
     rng: SplitMix64,
 }
@@ -48,7 +50,7 @@ struct Client {
     bytes: f64,
     delay_ms: f64,
     load: f64,
-    /// What its reservation is, in bytes per second; 0 for none.
+    /// The client's reservation in bytes per second; 0 = none.
     owed: f64,
 }
 
@@ -56,15 +58,17 @@ fn client(id: u64, bytes: f64) -> Client {
     Client { id, throttle: Throttle::Normal, bytes, delay_ms: 0.0, load: 0.0, owed: 0.0 }
 }
 
-/// Three hosts with four writers of 64 KiB each.
+/// Three hosts, each with four writers that keep one write of 64 KiB outstanding.
 fn hosts() -> Vec<Client> {
     (2..5).map(|id| client(id, 4.0 * 65536.0)).collect()
 }
 
-/// What came of an interval.
+/// The storage and the decision after one control interval.
 #[derive(Clone, Debug)]
 struct Seen {
+    /// Latency of reads without noise, in milliseconds.
     response_ms: f64,
+    /// Load of all clients, in bytes per second.
     load: f64,
     mean_delay_ms: f64,
     reason: Reason,
@@ -85,7 +89,7 @@ impl Loop {
         Self { controller, target: config.target, storage, now: Instant::ZERO, response_ms }
     }
 
-    /// An interval: the storage follows the delays with a lag, then the controller decides.
+    /// Runs one interval of 100 ms: the storage's latency follows the delays with a lag, then the controller decides.
     fn step(&mut self, clients: &mut [Client]) -> Seen {
         let settled = self.storage.response_ms(clients);
         self.response_ms += 0.8 * (settled - self.response_ms);
@@ -114,7 +118,7 @@ impl Loop {
     }
 }
 
-/// A reason names the configured target, and calls it met or missed as the figure beside it says.
+/// Asserts that a reason names the configured target, and says that it is met only if the reason's measured latency meets it.
 fn is_true(reason: &Reason, configured: Duration) {
     let (measured, target) = reason.figures();
     assert!(target.is_none_or(|target| target == configured), "{reason:?}");
@@ -228,7 +232,8 @@ fn a_burst_that_returns_is_met_with_the_delay_that_held() {
     assert!(again[2..].iter().all(|s| s.response_ms < 15.0), "{again:?}");
 }
 
-/// Hosts log in one after the other: the first of a known set is met with the delay that held all of them.
+/// Hosts of a known set come back one after the other: the first one gets at once the delay with which all of them together
+/// met the target before.
 #[test]
 fn the_first_of_a_known_burst_is_met_with_its_delay() {
     for target in [20.0, 15.0, 10.0] {
@@ -271,7 +276,7 @@ fn an_hour_of_an_unachievable_target_winds_nothing_up() {
     }
 }
 
-/// The longest delay takes reads to just below the target: out of its reach is the set point alone.
+/// With the longest allowed delay reads just meet the target, but not the set point, which lies a margin below the target.
 #[test]
 fn a_target_that_is_met_without_its_margin_is_not_called_unachievable() {
     let longest = 5.0;
@@ -311,8 +316,8 @@ fn an_ineffective_throttle_is_noticed() {
     );
 }
 
-/// Noisy clients that come one by one, reads that scatter by 30 % in each interval, and the longest delay too short for the
-/// target. Tells after how many intervals the throttle was found ineffective, if it was.
+/// Noisy clients come one by one, the measured latency scatters by 30 % in each interval, and the longest allowed delay is
+/// too short for the target. Returns after how many of `ticks` intervals the throttle is found ineffective, if it is.
 fn accused_after(k: f64, seed: u64, ticks: usize) -> Option<usize> {
     let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage { k, noise: 0.3, ..Storage::new(seed) });
     let all: Vec<Client> = (2..8).map(|id| client(id, 2.0 * 65536.0)).collect();
@@ -332,10 +337,29 @@ fn an_ineffective_throttle_is_noticed_within_25_s() {
 }
 
 #[test]
-fn one_that_bites_but_not_enough_is_not_accused() {
+fn one_that_is_effective_but_not_enough_is_not_ineffective() {
     // 43 ms less 20 is above the target, so that every run has its trial.
     let accused: Vec<u64> = (0..1_000).filter(|&seed| accused_after(1.0, seed, 250).is_some()).collect();
     assert!(accused.len() <= 1, "{accused:?}");
+}
+
+/// The caller puts no more than 4 ms of 20 ms in force: too little for the target, but not without effect.
+#[test]
+fn a_trial_judges_the_delay_that_the_caller_has_put_in_force() {
+    for seed in 0..20 {
+        let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage { k: 1.0, noise: 0.05, ..Storage::new(seed) });
+        let (mut clients, mut is_tested) = (hosts(), false);
+        for tick in 0..400 {
+            let reason = l.step(&mut clients).reason;
+            assert!(!matches!(reason, Reason::Ineffective { .. }), "seed {seed}, interval {tick}");
+            is_tested |= matches!(reason, Reason::TestingEffect { .. });
+            for c in clients.iter_mut().filter(|c| c.delay_ms > 4.0) {
+                c.delay_ms = 4.0;
+                l.controller.shorten_delay(ClientId(c.id), ms(4.0));
+            }
+        }
+        assert!(is_tested, "seed {seed}");
+    }
 }
 
 #[test]
@@ -348,7 +372,7 @@ fn the_loudest_bears_most_and_the_others_little() {
 }
 
 #[test]
-fn silence_lets_everyone_go() {
+fn silence_ends_every_throttle() {
     for config in [Config::adaptive(ms(15.0)), Config::pid(ms(15.0))] {
         let mut l = Loop::new(&config, Storage::new(2));
         let mut clients = hosts();
@@ -363,7 +387,7 @@ fn silence_lets_everyone_go() {
 }
 
 #[test]
-fn without_reads_nobody_waits_and_what_held_returns_with_them() {
+fn without_reads_no_client_waits_and_what_held_returns_with_them() {
     let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage::new(4));
     let mut clients = hosts();
     l.run(&mut clients, 200);
@@ -381,13 +405,16 @@ fn without_reads_nobody_waits_and_what_held_returns_with_them() {
     assert!((clients[0].delay_ms - held).abs() <= 1.0);
 }
 
-/// Any history.
+/// One step of an arbitrary history: a wait, a sample, and calls of `tick`.
 #[derive(Clone, Debug)]
 struct Moment {
     wait_ms: u64,
+    /// Measured latency of reads in the sample, in nanoseconds; `None` = no reads.
     response: Option<u64>,
     reads: u64,
+    /// Load of each client in the sample, in bytes per second.
     loads: Vec<f64>,
+    /// Calls of `tick` after the sample.
     ticks: u8,
 }
 
@@ -414,7 +441,7 @@ fn moment() -> impl Strategy<Value = Moment> {
 const THROTTLES: [Throttle; 5] =
     [Throttle::Normal, Throttle::Normal, Throttle::Never, Throttle::Always, Throttle::Last];
 
-/// Reason, mean delay, and the delay of each client, in ns.
+/// A decision: reason, mean delay in nanoseconds, and each client's number and delay in nanoseconds.
 type Decided = (Reason, u64, Vec<(u64, u64)>);
 
 fn replay(config: &Config, history: &[Moment], order: &[usize]) -> Vec<Decided> {

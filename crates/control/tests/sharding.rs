@@ -1,5 +1,5 @@
-//! Clusters that are divided into shards: each member counts each other one once, whichever host publishes a shard's sum;
-//! dying, cut off and joining hosts, clusters that grow, settings that differ.
+//! Clusters that are divided into shards: every decision counts each host exactly once, no matter which host publishes a
+//! shard's sum. Hosts die, are cut off, and join; clusters grow; settings differ between hosts.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,17 @@ use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
 const CONFIG: Config = Config::new(Duration::from_secs(1));
-/// Milliseconds of a period, and of a step of the world.
+/// Length of a control period, in milliseconds.
 const PERIOD: u64 = 1_000;
+/// Time step of the simulation, in milliseconds.
 const STEP: u64 = 50;
-/// The longest way to the store or from it.
+/// Upper bound on a message's way from the store to a host, in milliseconds.
 const WAY: u64 = 60;
 const START: u64 = 1_000 * PERIOD;
-/// Slots that all hosts have together.
+/// Slots that all hosts together may grant.
 const TOTAL: f64 = 120.0;
 
-/// How often each host is in a sum.
+/// A sum over hosts: how many times it contains each host.
 type Count = BTreeMap<String, u64>;
 
 fn together(parts: &mut dyn Iterator<Item = &Count>) -> Count {
@@ -42,33 +43,40 @@ struct Node {
     name: String,
     cluster: Cluster<Count>,
     sizes: Sizes,
-    /// Whose values come; nobody's while it has just asked for others.
+    /// The shard whose hosts' reports the node receives; `None` while it is cut off and until it reads them again.
     watches: Option<Shard>,
-    /// Nothing comes or goes until then.
+    /// The node sends and receives nothing before this moment, in milliseconds.
     cut_until: u64,
     incarnation: u64,
+    /// Last period that the node has reported.
     reported: u64,
+    /// Period in which the node joined.
     joined: u64,
+    /// Slots that the node may use by its last decision.
     granted: f64,
-    /// What it decided from, by period.
+    /// By period: the sum from which the node decided, and that all its parts were of that period.
     decided: BTreeMap<u64, (Count, bool)>,
 }
 
-/// Hosts and what they share: keys that are written once a period and whose changes reach everybody who watches.
+/// Hosts and a store: each host writes its report there once a period, and every host that watches receives the change.
 struct World {
+    /// Virtual time in milliseconds.
     now: u64,
     random: SplitMix64,
     nodes: Vec<Node>,
+    /// The store's reports by host, each with the millisecond in which it was written.
     hosts: BTreeMap<String, (Report<Contribution<Count>>, u64)>,
+    /// The store's sums by shard.
     sums: BTreeMap<Shard, Sum<Count>>,
-    /// When, to whom, what.
+    /// Messages under way: millisecond of arrival, receiving host, message.
     on_the_way: Vec<(u64, String, Message)>,
-    /// The most slots that were granted at any time.
+    /// Most slots that all hosts together were granted at any time so far.
     most: f64,
-    /// For how long more than the total has been granted, and was at most, in milliseconds.
+    /// Time for which the hosts have now been granted more than the total, in milliseconds.
     over: u64,
+    /// Largest value of `over` so far, in milliseconds.
     longest: u64,
-    /// Sums that are written cannot be read.
+    /// No host can read a sum from the store.
     corrupt: bool,
 }
 
@@ -118,7 +126,7 @@ impl World {
         self.nodes.push(node);
     }
 
-    /// Reads everything of a shard anew, and changes from then on.
+    /// Lets the node read all reports of this shard and all sums from the store, and receive their changes from now on.
     fn follow(&self, node: &mut Node, shard: Shard) {
         let now = self.instant();
         node.cluster.divide(now, shard);
@@ -255,8 +263,8 @@ impl World {
         self.nodes.retain(|node| node.name != name);
     }
 
-    /// No two decisions ever counted somebody twice; those of the last `periods` counted everyone that is there, and all
-    /// hosts took them from the same sums.
+    /// Asserts that no decision so far counted a host twice, and that in each of the last `periods` every host decided from
+    /// fresh sums that count each present host once.
     fn check(&self, periods: u64) {
         for node in &self.nodes {
             for (period, (sum, _)) in &node.decided {
@@ -385,7 +393,7 @@ fn who_speaks_for_a_shard_may_hear_nothing_and_still_be_there() {
 }
 
 #[test]
-fn sums_that_nobody_can_read_are_as_good_as_none_and_the_last_one_counts_for_a_lease() {
+fn unreadable_sums_are_as_good_as_none_and_the_last_one_counts_for_a_lease() {
     let mut world = world(12, FOURS);
     world.run(14);
     world.corrupt = true;
@@ -421,9 +429,9 @@ fn a_host_that_stops_in_order_and_was_the_last_of_its_shard_takes_it_along() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Shards that overlap in any way: those that count do not, and who publishes fresh sums is in one of them.
+    /// The published shards overlap at random: exactly one of the shards that `cover` picks holds each host.
     #[test]
-    fn a_cover_counts_nobody_twice_and_leaves_nobody_out(
+    fn a_cover_counts_every_host_once(
         hosts in proptest::collection::btree_map(0usize..500, 0u8..6, 1..60),
         suspect in proptest::collection::vec(any::<bool>(), 64),
     ) {
@@ -441,10 +449,10 @@ proptest! {
         }
     }
 
-    /// Hosts come, die, are cut off and have settings of their own: nobody is ever counted twice, slots granted are not more
-    /// than the total for longer than a suspect host counts, and after a while all decide from the same sums of everyone.
+    /// Hosts join, die, are cut off and have settings of their own: no host is counted twice, more slots than the total are
+    /// granted for no longer than a suspect host counts, and in the end all decide from the same sums of all hosts.
     #[test]
-    fn whatever_happens_everyone_is_counted_once(
+    fn whatever_happens_every_host_is_counted_once(
         seed: u64,
         first in 1usize..20,
         events in proptest::collection::vec((0u8..5, 0usize..32, 1u64..8, 1u64..8), 0..24),

@@ -1,4 +1,4 @@
-//! Slots: what the methods guarantee, for any workloads.
+//! Properties of the methods that decide about slots, for any workloads.
 
 use std::num::NonZeroU32;
 
@@ -55,7 +55,7 @@ fn controller(method: Method) -> Controller {
     Controller::new(&config).expect("settings that make sense")
 }
 
-/// Runs a few periods that are all alike.
+/// The total of slots, and slots and reason of each workload, after `periods` periods with the same workloads and reports.
 fn settled(controller: &mut Controller, workloads: &[Workload], periods: usize) -> (Option<f64>, Vec<(f64, Reason)>) {
     let mut last = (None, Vec::new());
     for _ in 0..periods {
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn shares_add_up_to_the_total_and_starve_nobody(workloads in any_workloads()) {
+    fn shares_add_up_to_the_total_and_starve_no_workload(workloads in any_workloads()) {
         for method in [Method::Rwd, Method::Drg, Method::Needs] {
             let (total, shares) = settled(&mut controller(method), &workloads, 3);
             let Some(total) = total else {
@@ -108,7 +108,7 @@ proptest! {
         }
     }
 
-    /// Wherever workloads run, and in whatever groups their hosts add them up, each gets the same.
+    /// Each workload gets the same slots, on whichever host it runs, and in whatever groups summaries are added up.
     #[test]
     fn hosts_that_decide_for_themselves_decide_as_one(workloads in any_workloads(), cut in 0usize..40, periods in 1usize..5) {
         let cut = cut.min(workloads.len());
@@ -132,7 +132,7 @@ proptest! {
         }
     }
 
-    /// What the published split does for equal weights: no other choice of claims to meet is larger.
+    /// For equal weights the published split meets the largest possible number of targets.
     #[test]
     fn as_many_targets_as_can_be_are_met(needs in prop::collection::vec(1u64..60, 1..9), total in 10f64..256.0) {
         let workloads: Vec<Workload> = needs
@@ -216,9 +216,10 @@ fn while_all_targets_can_be_met_margins_are_equal() {
     assert!(shares.iter().all(|share| share.0 >= 0.9 * (20.0 + 400.0 * 0.04)), "{shares:?}");
 }
 
-/// However late it is: a slot for each request is all that can be used, and the others need theirs.
+/// However far a workload is behind its target, it gets at most one slot for each of its requests: it cannot use more, and the
+/// other workloads need theirs.
 #[test]
-fn nobody_gets_slots_for_requests_that_there_are_not() {
+fn no_tenant_gets_slots_for_requests_that_there_are_not() {
     let late = report(10, 12, 190, 8.0, 80);
     let many = report(100, 60, 20, 50.0, 80);
     let workloads = [workload(1, 200, 1.0, late), workload(2, 200, 1.0, many)];
@@ -249,7 +250,7 @@ fn an_idle_device_is_not_granted_ever_more() {
 }
 
 #[test]
-fn nobody_at_all_is_no_trouble() {
+fn no_client_at_all_is_no_trouble() {
     for method in Method::ALL {
         let mut controller = controller(method);
         let summary = controller.observe(&[]).clone();
@@ -265,7 +266,7 @@ fn nobody_at_all_is_no_trouble() {
     }
 }
 
-/// Queues of other lengths, numbers and bounds.
+/// Any number of queues with any bounds on their depth.
 fn depths() -> impl Strategy<Value = Depth> {
     (1u32..64, 1u32..8, 1u32..1_024).prop_map(|(queues, least, most)| Depth {
         queues: NonZeroU32::new(queues).unwrap(),
@@ -311,7 +312,8 @@ proptest! {
     }
 }
 
-/// The reports of a workload whose requests come so often, at times drawn around that, and take `latency_ms` each.
+/// The reports, on 600 periods of 100 ms, of a workload whose requests come `apart_ms` ms apart on average, at random times, and
+/// take `latency_ms` ms each.
 fn sparse(apart_ms: u64, latency_ms: u64, rng: &mut SplitMix64) -> Vec<Report> {
     let (mut now, mut requests) = (0, Vec::new());
     while now < 60_000 {
@@ -337,8 +339,8 @@ fn sparse(apart_ms: u64, latency_ms: u64, rng: &mut SplitMix64) -> Vec<Report> {
 }
 
 proptest! {
-    /// Few requests, or long ones, of which none completes in many a period. Where their number in a period varies, the
-    /// mean of its ratios is more by chance.
+    /// The measured device latency is true for few or long requests, of which none completes in many periods. It may come out
+    /// up to 25 % too long, as the number of requests in a period varies by chance.
     #[test]
     fn the_devices_latency_is_that_of_its_requests(apart_ms in 20u64..2_000, latency_ms in 1u64..1_000, seed: u64) {
         let mut controller = controller(Method::Needs);

@@ -1,5 +1,5 @@
-//! Slots of three hosts that tell each other what they did, in front of one array: targets held for clients whose requests do
-//! not come evenly.
+//! Slots of three hosts in front of one array, which exchange summaries: targets are met for clients whose requests do not come
+//! evenly.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,19 +14,20 @@ use evenkeel_control::units::{Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 
 const WORK: Work = Work::new(Kind::Read, 4096);
-/// How long after the end of a period the last summary is there, and how long a period is.
+/// Time from the end of a period until the last host's summary of it has come, in ms.
 const CLUSTER_MS: u64 = 60;
 const PERIOD_MS: u64 = 500;
 const TARGET_MS: u64 = 250;
 
-/// How a client asks.
+/// The way in which a client sends its requests.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
-    /// So many at a time, always.
+    /// This many requests are outstanding at all times.
     Closed(usize),
-    /// At random, so many a second, at most so many at a time.
+    /// `per_s` requests per second at random times, at most `depth` outstanding.
     Random { per_s: f64, depth: usize },
-    /// The same, but it waits until nothing is outstanding whenever it is early: batches, larger the slower they are.
+    /// Like `Random`, but once no further request is due, the client waits until none is outstanding: it sends batches, which
+    /// become larger the longer they take.
     Batches { per_s: f64, depth: usize },
 }
 
@@ -39,7 +40,7 @@ struct Client {
 }
 
 impl Client {
-    /// How many requests it sends now.
+    /// Number of requests that the client sends at `now_ms`.
     fn sends(&mut self, now_ms: u64) -> usize {
         let (per_s, depth, batches) = match self.ask {
             Ask::Closed(depth) => return depth - self.outstanding,
@@ -65,13 +66,15 @@ struct Host {
     tenant: TenantId,
     client: Client,
     heard: Option<Summary>,
-    /// Requests and milliseconds in this second, and the means of those before.
+    /// Number of requests completed in the present second, and the sum of their latencies in ms.
     second: (u64, u64),
+    /// Mean latency in each earlier second, in ms.
     means: Vec<f64>,
 }
 
-/// Serves 1,000 requests a second, first come, first served; answers the mean response time of each host's seconds.
-/// `cut_off`: in these seconds these hosts hear of nobody, and nobody of them.
+/// Runs three hosts on an array that serves 1,000 requests per second, first come, first served; returns each host's mean
+/// latency in each second, in ms. `cut_off`: in these seconds the summaries of these hosts reach no other host, and none
+/// reaches them.
 fn run(asks: [(Ask, bool); 3], seconds: u64, cut_off: (Range<u64>, &[usize]), seed: u64) -> Vec<Vec<f64>> {
     let slots = slots::Config { period: Duration::from_millis(PERIOD_MS), most: 300.0, ..slots::Config::NEEDS };
     let config = Config {
@@ -141,8 +144,8 @@ fn run(asks: [(Ask, bool); 3], seconds: u64, cut_off: (Range<u64>, &[usize]), se
     hosts.into_iter().map(|host| host.means).collect()
 }
 
-/// A client that always has 150 requests outstanding and one whose 100 a second come unevenly, both with a target, and one that
-/// takes what it can get.
+/// Three clients: one with 150 requests outstanding at all times and a target, one with a target that sends as `uneven` says,
+/// and one without a target that takes as much as it can get.
 fn clients(uneven: Ask) -> [(Ask, bool); 3] {
     [(Ask::Closed(150), true), (uneven, true), (Ask::Closed(200), false)]
 }
@@ -150,13 +153,13 @@ fn clients(uneven: Ask) -> [(Ask, bool); 3] {
 const RANDOM: Ask = Ask::Random { per_s: 100.0, depth: 64 };
 const BATCHES: Ask = Ask::Batches { per_s: 100.0, depth: 64 };
 
-/// How many of these seconds each host with a target missed it.
+/// Number of these seconds in which each of the two hosts with a target missed it.
 fn missed(means: &[Vec<f64>], seconds: Range<usize>) -> [usize; 2] {
     let of = |means: &Vec<f64>| means[seconds.clone()].iter().filter(|mean| **mean > TARGET_MS as f64).count();
     [of(&means[0]), of(&means[1])]
 }
 
-/// Half of the target and more used to be the device's own queue, and the client with batches missed it every sixth second.
+/// The device's own queue must leave enough of the target for requests that come in batches or at random times.
 #[test]
 fn targets_are_met_however_unevenly_requests_come() {
     for (uneven, per_mille) in [(RANDOM, 0), (BATCHES, 5)] {
@@ -174,7 +177,7 @@ fn targets_are_met_however_unevenly_requests_come() {
     }
 }
 
-/// What one knows of the device that another loads unheard is not what it is without him.
+/// Hosts that measure the device while a cut-off host loads it, unknown to them, must not keep what they learn from that.
 #[test]
 fn targets_are_met_while_a_host_is_cut_off_and_when_it_is_back() {
     for (uneven, per_cent) in [(RANDOM, 0), (BATCHES, 8)] {

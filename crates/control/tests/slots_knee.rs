@@ -1,5 +1,5 @@
-//! How much of the tightest target the device takes: all that targets allow where more slots bring throughput, and a fourth where
-//! they bring nothing.
+//! The part of the tightest target that a request may spend inside the device: seven tenths where more slots bring throughput,
+//! a fourth where they bring none.
 
 use evenkeel_control::Duration;
 use evenkeel_control::rng::SplitMix64;
@@ -8,23 +8,26 @@ use evenkeel_control::slots::{Config, Controller, Report, Summary, Workload, Wor
 const PERIOD: Duration = Duration::from_millis(100);
 const TARGET_S: f64 = 0.1;
 
-/// Serves X(s) = rate·s / (s + half) with s inside, give or take what chance does to counts.
+/// A device that serves X(s) = rate·s / (s + half) requests per second with s in flight; the count of each period is random
+/// around it.
 #[derive(Clone, Copy, Debug)]
 struct Device {
+    /// Most requests per second, with very many in flight.
     rate: f64,
+    /// Requests in flight with which the device reaches half of `rate`.
     half: f64,
 }
 
 impl Device {
-    /// What it should take of the target: a fourth, and up to seven tenths in proportion to the elasticity half / (s + half), in
-    /// full from 0.2 on.
+    /// Part of the target that the mean time inside the device should be: a fourth at elasticity half / (s + half) = 0, rising
+    /// in proportion to seven tenths at elasticity 0.2 and above.
     fn part(self) -> f64 {
         let alone = self.half / self.rate / TARGET_S;
         // p = 0.25 + 0.45 min(1, alone / (0.2 p)).
         if alone >= 0.2 * 0.7 { 0.7 } else { 0.125 + (0.125f64.powi(2) + 2.25 * alone).sqrt() }
     }
 
-    /// What it takes with so many slots, as a part of what it should.
+    /// Part of the target that `total` requests in flight take inside the device, divided by [`Device::part`]; 1 is ideal.
     fn ratio(self, total: f64) -> f64 {
         (total + self.half) / self.rate / TARGET_S / self.part()
     }
@@ -34,7 +37,7 @@ fn controllers(count: usize) -> Vec<Controller> {
     (0..count).map(|_| Controller::new(&Config::NEEDS).expect("settings that make sense")).collect()
 }
 
-/// The total after so many periods in which all hosts have as much to do as they like.
+/// Runs `periods` periods in which every host always has requests queued; returns the last total of slots.
 fn run(hosts: &mut [Controller], shares: &mut [f64], device: Device, periods: usize, rng: &mut SplitMix64) -> f64 {
     let mut total = 0.0;
     for _ in 0..periods {
@@ -100,7 +103,7 @@ fn the_device_takes_more_of_a_target_where_more_slots_bring_throughput() {
     assert!((0.8..=1.25).contains(&median), "{median:.2}: {ratios:.2?}");
 }
 
-/// A host that joins knows nothing of the device; what the others know is enough.
+/// A host that joins has measured nothing of the device; it computes its total from the measurements of the other hosts.
 #[test]
 fn a_host_that_joins_goes_by_what_the_others_know() {
     let device = Device { rate: 20_000.0, half: 20.0 };

@@ -1,4 +1,4 @@
-//! Guaranteed throughput on a cached device that is a formula: what must hold whatever happens, and how well it is held.
+//! Throughput guarantees on a cached device that is a formula: properties under any events, and how closely a guarantee is met.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::throughput::{
@@ -9,7 +9,7 @@ use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
 const MB: f64 = 1e6;
-/// Resolution of the plant.
+/// Time step of the simulated device, in seconds.
 const STEP_S: f64 = 0.01;
 
 fn seconds(s: f64) -> Duration {
@@ -20,21 +20,26 @@ fn reads(bytes_per_s: f64) -> Guarantee {
     Guarantee { read: Some(Bounds::new(Rate::BytesPerS(bytes_per_s as u64))), write: None, weight: 1.0 }
 }
 
-/// A reader whose misses come in bursts.
+/// A reader that alternates between phases of cache hits and of cache misses.
 #[derive(Clone, Debug)]
 struct Reader {
+    /// Guaranteed bytes per second.
     guaranteed: f64,
-    /// What it asks for at most, per second.
+    /// Most bytes per second that the reader asks for.
     demand: f64,
-    /// Mean seconds of hits, and of misses.
+    /// Mean length of a phase of hits, in seconds.
     hits_s: f64,
+    /// Mean length of a phase of misses, in seconds; 0 = there is none.
     misses_s: f64,
-    /// Requests it has out, as a share of the slow device among those in a burst.
+    /// Weight by which the slow device is shared among the readers that miss.
     pressure: f64,
+    /// Limit that the controller has set, in bytes per second.
     limit: f64,
     missing: bool,
+    /// Rest of the current phase, in seconds.
     left_s: f64,
     counters: Counters,
+    /// Requests and bytes of the reader that the slow device has served.
     slow: Counters,
 }
 
@@ -53,17 +58,20 @@ fn reader(guaranteed: f64, hits_s: f64, misses_s: f64) -> Reader {
     }
 }
 
-/// Readers on a device, under a controller.
+/// Readers on a simulated cached device, with limits that a controller sets.
 struct Plant {
     readers: Vec<Reader>,
     ids: Vec<TenantId>,
     slow_bytes_per_s: f64,
-    /// Part of the slow device that write-back takes.
+    /// Part of the slow device's throughput that write-back takes, from 0 to 1.
     background: f64,
+    /// The controller sees the slow device's counters.
     shows_device: bool,
+    /// Busy time that the slow device has reported so far, in seconds.
     busy_s: f64,
-    /// Its statistics say that it is busy, whatever it does.
+    /// The slow device reports that it is busy all the time.
     always_busy: bool,
+    /// Bytes that write-back has moved so far.
     background_bytes: f64,
     controller: Controller,
     interval_s: f64,
@@ -118,7 +126,7 @@ impl Plant {
         }
     }
 
-    /// Runs for so long; answers the mean rate of each reader in each second.
+    /// Runs for `length_s` seconds; returns for each reader its bytes in each second.
     fn run(&mut self, length_s: f64) -> Vec<Vec<f64>> {
         let mut rates = vec![Vec::new(); self.readers.len()];
         let steps = (length_s / STEP_S).round() as u64;
@@ -204,7 +212,8 @@ fn a_static_limit_is_the_guarantee_and_falls_short() {
     assert!((0.08..0.12).contains(&dat(&rates[0], 100.0 * MB)), "{}", dat(&rates[0], 100.0 * MB));
 }
 
-/// One second in which tenants moved so much (bytes in all, bytes of the slow device).
+/// Observes second number `n`, in which each tenant of `moved` read (all bytes, bytes from the slow device), and decides;
+/// returns each read limit in bytes per second with its reason.
 fn second(controller: &mut Controller, n: u64, moved: &[(TenantId, u64, u64)]) -> Vec<(f64, Reason)> {
     let samples: Vec<TenantSample> = moved
         .iter()
@@ -275,15 +284,15 @@ fn saat_reports_where_it_has_no_solution_and_does_not_divide() {
     assert_eq!(second(&mut unknown, 2, &[(tenant, 60_000_000, 30_000_000)])[0].1, Reason::SlowDeviceUnknown);
 }
 
-/// The debt of a plain rule on the same bursts: an even limit over the rest of a window, a twentieth of the debt repaid in
-/// each window. In seconds of the guarantee; rates are parts of it.
+/// The bytes that a simple rule would owe on the same bursts: within a window of one second it sets an even limit for the
+/// rest, and in each window it repays a twentieth of the debt. Bytes are in seconds of the guarantee, rates in parts of it.
 struct Ledger {
-    /// Part of a window for which the rule runs ahead.
+    /// Part of a window's rest by which the rule runs ahead of an even limit; 0 = not at all.
     ahead: f64,
-    /// Part of the time in which the limit has no effect, over twenty windows.
+    /// Moving average over twenty intervals of the part of the limit that was not served.
     lost: f64,
     debt_s: f64,
-    /// What is left of this window's due.
+    /// Bytes still due in the current window.
     rest_s: f64,
 }
 
@@ -292,7 +301,8 @@ impl Ledger {
         Self { ahead, lost: 0.0, debt_s: 0.0, rest_s: 1.0 }
     }
 
-    /// Accounts for one control interval of a window that had `left_s` to go.
+    /// Accounts for one control interval of `interval_s`, at whose start the window had `left_s` to go, and of which the reader
+    /// missed for `missing_s`; all in seconds.
     fn account(&mut self, left_s: f64, interval_s: f64, missing_s: f64, bursts: &Bursts) {
         let usable = if interval_s == 1.0 { 1.0 - self.lost } else { 1.0 };
         let limit = self.rest_s / (usable * (left_s - self.ahead * (left_s - interval_s)));
@@ -312,19 +322,22 @@ impl Ledger {
 
 #[derive(Debug)]
 struct Bursts {
+    /// Mean length of a phase of cache hits, in seconds.
     hits_s: f64,
+    /// Mean length of a phase of cache misses, in seconds.
     misses_s: f64,
     /// Rate of the slow device, as a part of the guarantee.
     slow: f64,
-    /// The figure that the controller has of that rate, as a multiple of it. `None`: it sees the device.
+    /// The slow device's rate as configured in the controller, divided by the true rate. `None`: the controller measures it.
     figure: Option<f64>,
 }
 
-/// By how much a guarantee of 100 MB/s is missed over 300 s after 20, with a decision each `interval_ms`, and the bound on it.
+/// Part of a guarantee of 100 MB/s that is missed over 300 s, after 20 s of warm-up, with a decision each `interval_ms`; and
+/// the upper bound of that part.
 ///
-/// A tenant lacks over those 300 s what the debt grew by. A higher limit never leaves more debt, so the debt lies between
-/// those of two ledgers: one never runs ahead, one always does for 0.65 of a window, the most that the controller may. With
-/// one decision in a window there is nothing to run ahead of, both are the same, and the bound is the figure itself.
+/// The bytes missing over the 300 s are the growth of the debt. A higher limit never leaves more debt, so the debt lies
+/// between those of two ledgers: one never runs ahead; the other always does by 0.65 of a window's rest, the most that the
+/// controller may. With one decision in a window both ledgers are the same, and the bound is exact.
 fn missed_and_bound(seed: u64, bursts: &Bursts, interval_ms: u64) -> (f64, f64) {
     let slow_bytes_per_s = bursts.slow * 100.0 * MB;
     let config = Config {
@@ -362,7 +375,7 @@ fn missed_and_bound(seed: u64, bursts: &Bursts, interval_ms: u64) -> (f64, f64) 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Bursts of misses of any length, a third of the time at most.
+    /// Phases of misses of random length, a third of the time at most: the guarantee is missed by no more than the bound.
     #[test]
     fn a_guarantee_is_missed_by_what_bursts_leave_owed_and_no_more(
         seed in any::<u64>(), hits in 0.6f64..2.0, misses in 0.05f64..0.3, slow in 0.2f64..0.9,
@@ -373,7 +386,7 @@ proptest! {
         prop_assert!(missed <= bound, "{missed} of at most {bound}");
     }
 
-    /// A wrong figure of the slow device, as the only thing that the controller knows of it.
+    /// The controller cannot measure the slow device, and the rate configured for it is wrong: the bound holds all the same.
     #[test]
     fn a_slow_device_taken_for_half_or_half_as_much_again_costs_nothing_more(
         seed in any::<u64>(), figure in prop::sample::select(vec![0.5, 1.5]), interval_ms in prop::sample::select(vec![100u64, 1_000]),
@@ -387,7 +400,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// With several decisions in a window it is steadier than a plain limit too.
+    /// With ten decisions per second the rate varies less than half as much as under a fixed limit.
     #[test]
     fn it_is_steadier_than_a_plain_limit(seed in any::<u64>(), hits in 0.5f64..2.0, misses in 0.1f64..0.2) {
         let run = |config| {
@@ -399,7 +412,7 @@ proptest! {
         prop_assert!(ours < 0.5 * plain, "{ours} against {plain}");
     }
 
-    /// Write-back takes half of the slow device away and gives it back.
+    /// Write-back takes half of the slow device's throughput for 100 s, none, and half again: the guarantee is met within 1 %.
     #[test]
     fn background_write_back_is_made_up_for(seed in any::<u64>()) {
         let mut plant = Plant::new(often(), vec![reader(100.0 * MB, 1.0, 0.15)], 60.0 * MB, seed);
@@ -411,9 +424,9 @@ proptest! {
         }
     }
 
-    /// Whatever is told, limits are numbers from 1 to the most that is allowed.
+    /// Under any counters, a limit stays between 1 and the most that the guarantee and its ceiling allow.
     #[test]
-    fn limits_stay_in_bounds_whatever_is_told(
+    fn limits_stay_in_bounds_whatever_is_reported(
         seed in any::<u64>(), method in prop::sample::select(Method::ALL.to_vec()), ceiling in prop::option::of(1.0f64..3.0),
     ) {
         let mut rng = SplitMix64::new(seed);
@@ -487,7 +500,7 @@ fn who_asks_for_less_is_not_learned_from_and_gets_its_guarantee_when_it_asks_aga
 }
 
 #[test]
-fn what_is_short_is_shared_by_weight_and_nobody_is_starved() {
+fn what_is_short_is_shared_by_weight_and_no_tenant_is_starved() {
     // Two who only miss, one of them with nine times as many requests out; one who does not miss.
     let greedy = Reader { pressure: 9.0, ..reader(100.0 * MB, 0.0, 1.0) };
     let readers = vec![greedy, reader(100.0 * MB, 0.0, 1.0), reader(100.0 * MB, 1.0, 0.0)];
@@ -548,7 +561,7 @@ fn counters_that_begin_anew_are_not_learned_from() {
 }
 
 #[test]
-fn a_limit_that_someone_else_set_is_not_learned_from() {
+fn a_limit_that_another_program_set_is_not_learned_from() {
     let mut controller = Controller::new(&Config::DEFAULT).unwrap();
     let tenant = controller.join(&reads(100.0 * MB)).unwrap();
     for n in 0..200 {

@@ -31,7 +31,7 @@ use crate::control::words;
 use crate::guard::{IDLE, abilities, is_idle, judged};
 use crate::output;
 
-/// Longest wait for an OSD's answer.
+/// Time limit for one answer of an OSD on its admin socket.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// Arguments of `check`.
@@ -47,10 +47,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the command.
+/// Runs `evenkeel check` and prints its findings.
 ///
 /// # Errors
-/// A configuration that cannot be used; with `--strict` also one that is doubtful or not enforced here.
+/// A configuration that cannot be used. With `--strict` also a warning, or a setting that this host does not enforce.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut checked = Checked { precedence: Precedence::ALL.into(), host: judged(), ..Checked::default() };
     match &args.file {
@@ -81,12 +81,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         if absent == 0 {
             bail!("--strict: {warnings}");
         }
-        bail!("--strict: not all of it is enforced on this host ({parts} missing, {warnings})");
+        bail!("--strict: this host does not enforce everything ({parts} missing, {warnings})");
     }
     Ok(())
 }
 
-/// Reads a file as server and as agent, and finds the parts of it that this host does not enforce.
+/// Reads a file as `evenkeel serve` and as `evenkeel guard` read it. Adds its errors, its warnings, its effective policy, and the
+/// settings that this host does not enforce to `checked`.
 fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
     let source = match Source::read(file) {
         Ok(source) => source,
@@ -153,8 +154,8 @@ fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Findings about TLS files: faults for which a server or an agent would refuse them, and doubts. One that this process
-/// may not read is doubtful.
+/// Findings about the TLS files that `terms` names: an error for each file that a server or an agent would refuse, and
+/// warnings about doubtful files. A file that this process may not read gives a warning.
 fn certificates(terms: &Terms) -> Vec<Finding> {
     let finding = |severity, tls::Error { name, path, why }: tls::Error| Finding {
         severity,
@@ -169,7 +170,8 @@ fn certificates(terms: &Terms) -> Vec<Finding> {
     faults.chain(doubts).collect()
 }
 
-/// The etcd addresses that do not answer. Without any, hosts do not share slots.
+/// The addresses in `etcd` that do not answer, as findings about the key `cluster.etcd`. If none answers, the setting counts
+/// as not enforced, since hosts cannot share slots; else as enforced with less.
 fn silent(etcd: BTreeSet<String>, host: &Preflight, complain: impl Fn(&[&str], String) -> Problem) -> Vec<Missing> {
     let is_silent =
         |finding: &&preflight::Finding| finding.presence == Presence::Missing && etcd.contains(&finding.part);
@@ -184,14 +186,16 @@ fn silent(etcd: BTreeSet<String>, host: &Preflight, complain: impl Fn(&[&str], S
     silent.iter().map(lack).collect()
 }
 
-/// Adds the problems that the other program finds, except for keys with a problem already.
+/// Adds the problems in `more` to `known`, except for keys and positions that have a problem in `known` already; sorts
+/// `known` by position in the file.
 fn add(known: &mut Vec<Problem>, more: Vec<Problem>) {
     let keys: BTreeSet<_> = known.iter().map(|problem| (problem.position, problem.key.clone())).collect();
     known.extend(more.into_iter().filter(|problem| !keys.contains(&(problem.position, problem.key.clone()))));
     known.sort_by_key(|problem| problem.position);
 }
 
-/// The parts of the agent's policy that this host does not enforce, by its kernel, devices, OSDs and etcd.
+/// The parts of the agent's policy that this host does not enforce, judged by its kernel, devices, OSDs and etcd. Adds the
+/// findings about arrays, OSDs and etcd to `host`.
 fn on_this_host(
     config: &mut evenkeel_guard::Config,
     host: &mut Preflight,
@@ -216,7 +220,7 @@ fn on_this_host(
     Ok(preflight::lacks(config, host, &map, (&roots, Path::new(cgroup::ROOT)), complain))
 }
 
-/// The effective policy as a table, and below it the parts that are not enforced.
+/// Text with the effective policy as a table, the parts that this host does not enforce, and a line with the totals.
 fn policy(checked: &Checked) -> String {
     let row = |row: &Row| {
         let all = || "all".to_owned();
@@ -246,7 +250,7 @@ fn policy(checked: &Checked) -> String {
     text
 }
 
-/// The kernel's features as a table, and below it what each missing feature costs, with its remedy.
+/// Text with the kernel's features as a table, and below it the loss and the remedy for each missing feature.
 fn parts(host: &Preflight) -> String {
     let row = |finding: &preflight::Finding| {
         let presence = finding.presence.name().to_owned();

@@ -31,7 +31,7 @@ pub(crate) enum Document {
     AgentState,
 }
 
-/// Runs the command.
+/// Prints the example or the schema that `command` names.
 ///
 /// # Errors
 /// When the text cannot be written to standard output.

@@ -1,4 +1,4 @@
-//! `evenkeel load URI`: the load generator of `evenkeel-load`, run and printed.
+//! `evenkeel load URI`: runs the load generator of the crate `evenkeel-load` and prints its results.
 
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     check_journal: Option<PathBuf>,
 }
 
-/// Parses the URI of an export.
+/// Checks that `text` is the URI of an NBD export, and returns it unchanged.
 fn export(text: &str) -> Result<String, UnitError> {
     text.parse::<Target>().map(|_| text.to_owned())
 }
@@ -90,7 +90,7 @@ fn journal(path: &std::path::Path, job: &Job, json: bool) -> anyhow::Result<Jour
     Journal::of(job, path).map_err(judged)
 }
 
-/// The error for the user: an error of options counts as a wrong command line.
+/// The error for the exit status: an error in the job's options counts as a wrong command line ([`Usage`]).
 fn judged(error: evenkeel_load::Error) -> Error {
     let is_of_options = error.is_of_options();
     let error = Error::from(error);

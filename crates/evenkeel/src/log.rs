@@ -1,7 +1,7 @@
 //! The log: lines on stderr.
 //!
-//! In a server or an agent a thread of its own writes the lines: if the reader of stderr stops reading, a write never
-//! returns. Lines for which the queue to that thread has no room are dropped and counted.
+//! In a server or an agent a separate thread writes the lines, because a write does not return while the reader of stderr has
+//! stopped reading. Lines for which the queue to that thread has no room are dropped and counted.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fs::File;
@@ -20,14 +20,15 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The most lines that wait to be written: some 150 KiB, enough for a reader that is a little late.
+/// Upper bound on the lines that wait to be written: some 150 KiB, enough for a reader of stderr that is a little late.
 const MAX_WAITING: usize = 1024;
-/// Time for which the program waits at its end for lines that are not written yet.
+/// Upper bound on the time for which the program waits at its end until the queued lines are written.
 const END_PATIENCE: Duration = Duration::from_millis(500);
-/// Names of the levels.
+/// Names of the log levels, for error messages.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
-/// Parses a filter. A word by itself must be a level or a part of this program, because a mistyped level would disable the log.
+/// Parses the filter of `--log`. A word without `=` must be a level or begin with `evenkeel`, because otherwise a mistyped
+/// level would disable the log.
 fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
     let bare = filter.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains(['=', '[']));
     let mut unknown = bare.filter(|word| !word.starts_with("evenkeel") && word.parse::<LevelFilter>().is_err());
@@ -43,21 +44,21 @@ fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
 
 enum Message {
     Line(Vec<u8>),
-    /// Answers when all lines before it are written.
+    /// A request for an answer through the channel as soon as all earlier lines are written.
     End(SyncSender<()>),
 }
 
 /// The destination of log lines.
 #[derive(Clone)]
 pub(crate) struct Log {
-    /// The queue to the thread that writes; `None`: lines are written at once.
+    /// The queue to the thread that writes; `None` if the caller's thread writes each line itself.
     writer: Option<SyncSender<Message>>,
     dropped: Arc<AtomicU64>,
 }
 
 impl Log {
-    /// Logs lines that pass `filter` to stderr from now on. `serves`: the program runs until it is stopped, so a thread
-    /// writes the lines.
+    /// Logs lines that pass `filter` to stderr from now on. `serves`: true for a server or an agent, whose lines (those of
+    /// panics too) a separate thread writes.
     ///
     /// # Errors
     /// When `filter` is invalid, or no thread can be started.
@@ -99,7 +100,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Logs a line.
+    /// Logs a line without level and time, whatever the filter is.
     pub(crate) fn say(&self, line: &str) {
         self.take(format!("{line}\n").into_bytes());
     }
@@ -115,7 +116,7 @@ impl Log {
         }
     }
 
-    /// Waits until all lines are written, but only for a limited time if the reader has stopped.
+    /// Waits until all lines are written, at most for [`END_PATIENCE`].
     pub(crate) fn finish(&self) {
         let Some(writer) = &self.writer else { return };
         let until = Instant::now() + END_PATIENCE;
@@ -127,7 +128,7 @@ impl Log {
     }
 }
 
-/// Writes all messages to `out`, and the number of dropped lines.
+/// Writes the lines of all messages to `out`, and the number of dropped lines where some are missing. Ends with the channel.
 fn write(out: &mut impl Write, messages: &Receiver<Message>, dropped: &AtomicU64) {
     for message in messages {
         match message {
@@ -136,7 +137,7 @@ fn write(out: &mut impl Write, messages: &Receiver<Message>, dropped: &AtomicU64
         }
         let count = dropped.swap(0, Ordering::Relaxed);
         if count > 0 {
-            let _ = writeln!(out, "the log is short of {}: stderr is read too slowly", counted(count, "line"));
+            let _ = writeln!(out, "the log lacks {} here: stderr is read too slowly", counted(count, "line"));
         }
     }
 }
@@ -149,7 +150,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// A writer that passes on each call's bytes as one log line.
+/// A writer that queues the bytes of each call of `write` as one log line.
 pub(crate) struct Lines<'a>(&'a Log);
 
 impl Write for Lines<'_> {
@@ -170,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// A stream whose reader reads one line each time it is released.
+    /// A stream whose reader reads one line for each message through `turns`, and all lines when `turns` has ended.
     struct Slow {
         turns: Receiver<()>,
         read: Arc<Mutex<String>>,
@@ -209,7 +210,7 @@ mod tests {
         drop(turn);
         log.finish();
         let read = read.lock().unwrap();
-        let said = format!("the log is short of {dropped} lines");
+        let said = format!("the log lacks {dropped} lines here");
         assert!(read.starts_with("line 0\n") && read.contains(&said), "{said}: {read}");
         assert_eq!(read.lines().count(), lines - dropped as usize + 1);
     }

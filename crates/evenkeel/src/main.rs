@@ -1,4 +1,4 @@
-//! Evenkeel keeps shared block storage on an even keel: the command line.
+//! The program `evenkeel`: parses the command line and runs the command.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,6 +17,7 @@ mod config_cmd;
 mod control;
 mod demo;
 mod guard;
+mod health;
 mod help;
 mod load;
 mod log;
@@ -31,7 +32,7 @@ mod signals;
 mod sim;
 mod top;
 
-/// Mark in the program by which `evenkeel guard` recognises a server, whatever its file is called.
+/// Mark in this program's file by which `evenkeel guard` recognises a running `evenkeel serve`, whatever the file is called.
 #[used]
 #[unsafe(link_section = ".note.evenkeel")]
 static MARK: Mark = Mark::SERVES;
@@ -66,7 +67,7 @@ enum Command {
     Sim(sim::Args),
     /// Repeat the experiments of a paper in virtual time, beside ours
     Reproduce(reproduce::Args),
-    /// Keep the latency of reads on targets that are already there, by throttling noisy clients
+    /// Enforce a policy on storage that is already there: the agent
     #[command(subcommand)]
     Guard(guard::Command),
     /// Check a policy and this host: what is enforced here, by which setting, and what is not
@@ -84,15 +85,20 @@ enum Command {
     ///
     /// A view of `evenkeel serve` or `evenkeel guard` in a terminal of 80 x 24 or more, refreshed every second.
     Top(top::Args),
+    /// Show what is wrong with a running server or agent, with cause and cure
+    ///
+    /// The worst trouble is the first. Exit status, as plugins of Nagios have it: 0 no trouble, 1 a warning, 2 critical
+    /// (requests fail or hang, or data may be lost), 3 neither a server nor an agent answers.
+    Health(health::Args),
     /// Show what a running server does
     State(control::StateArgs),
     /// Create, grow and remove volumes of a running server
     #[command(subcommand)]
     Volume(control::VolumeCommand),
-    /// Change the guarantee to a tenant of a running server
+    /// List tenants of a running server, and change their QoS policy
     #[command(subcommand)]
     Tenant(control::TenantCommand),
-    /// Change a pool of a running server
+    /// List pools of a running server, and change them
     #[command(subcommand)]
     Pool(control::PoolCommand),
     /// Change settings of a running server itself
@@ -114,15 +120,15 @@ enum Command {
     Help(help::Args),
     /// Write the manual pages: one for each command, and evenkeel.toml(5)
     Manual {
-        /// Where to; must be there
+        /// The folder for the pages; it must exist
         folder: PathBuf,
     },
 }
 
-/// Stack limit (`ulimit -s`) in bytes below which the program runs on a thread, whose stack does not count; otherwise
-/// it would crash without a message.
+/// Stack limit (`ulimit -s`) in bytes below which the program runs on a thread with a stack of [`STACK`], to which the limit
+/// does not apply; otherwise the program would crash without a message.
 const ENOUGH_STACK: u64 = 1 << 20;
-/// Stack of that thread, in bytes: the usual size of a main thread's.
+/// Stack of the thread on which the program runs under a low stack limit, in bytes: the usual size of a main thread's.
 const STACK: usize = 8 << 20;
 
 fn main() -> ExitCode {
@@ -130,7 +136,7 @@ fn main() -> ExitCode {
         return run();
     }
     match std::thread::Builder::new().stack_size(STACK).spawn(run) {
-        // The panic has been told.
+        // The panic's message is printed.
         Ok(thread) => thread.join().unwrap_or(ExitCode::from(101)),
         Err(error) => {
             let cure = "raise LimitSTACK= of the service, ulimit -s";
@@ -145,7 +151,8 @@ fn program() -> clap::Command {
     manual::with_examples(with_negative_numbers(Cli::command()))
 }
 
-/// Accepts negative numbers as values, so that errors name the wrong value and not an unknown option.
+/// Makes all options of a command and its subcommands accept negative numbers as values, so that an error message names the
+/// wrong value and not an unknown option.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|arg| {
         let takes = arg.get_action().takes_values();
@@ -154,8 +161,8 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_negative_numbers)
 }
 
-/// The words of a command line, with each negative value joined to its option: `--duration -1s` becomes `--duration=-1s`,
-/// so that errors name the wrong value and not an unknown option.
+/// The words of a command line, with each negative value joined to its option: `--duration -1s` becomes `--duration=-1s`.
+/// So an error message names the wrong value and not an unknown option.
 fn joined(words: Vec<OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::with_capacity(words.len());
     for word in words {
@@ -201,6 +208,7 @@ fn run() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Config(command) => config_cmd::run(&command),
         Command::Top(args) => top::run(&args),
+        Command::Health(args) => return health::run(&args),
         Command::State(args) => control::state(&args),
         Command::Volume(command) => control::volume(command),
         Command::Tenant(command) => control::tenant(command),

@@ -1,4 +1,5 @@
-//! Standard output, which may be a closed pipe or one that is not read.
+//! Writing to standard output, which may be a closed pipe or a pipe whose reader has stopped; errors with their exit statuses;
+//! reports as files.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write};
@@ -13,7 +14,7 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-/// Longest wait of a server or an agent for a reader of its start message.
+/// Upper bound on the time for which a server or an agent waits until its start message is written.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Prints `text`. A closed pipe, as with `| head`, is no error.
@@ -24,7 +25,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write(&mut io::stdout().lock(), text)
 }
 
-/// Prints `text` in a program that continues if it cannot be printed.
+/// Prints `text` to standard output; a failure is ignored.
 pub(crate) fn say(text: &str) {
     let _ = print(text);
 }
@@ -33,10 +34,10 @@ fn write(out: &mut impl Write, text: &str) -> anyhow::Result<()> {
     unless_closed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// Ignores an error of writing to standard output if a pipe is closed.
+/// Ignores the error of a write to standard output if its cause is a closed pipe.
 ///
 /// # Errors
-/// Any other error.
+/// Any other error of the write.
 pub(crate) fn unless_closed(written: io::Result<()>) -> anyhow::Result<()> {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -51,20 +52,22 @@ pub(crate) fn complain(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// An error of a command line that parses but cannot be used: exit status 2, as of one that does not parse.
+/// The error of a command line that parses but cannot be used. The exit status is 2, as after a command line that does not parse.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
-/// An error of a configuration that an agent cannot use: another start would end in the same way.
+/// The error of a configuration that the agent cannot use, so that a restart of the agent would end in the same way. The exit
+/// status is [`UNUSABLE`].
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Unusable(pub(crate) String);
 
-/// Exit status after [`Unusable`], for `RestartPreventExitStatus=` of systemd: EX_CONFIG.
+/// Exit status after [`Unusable`]: `EX_CONFIG`, which the unit file names in `RestartPreventExitStatus=`.
 pub(crate) const UNUSABLE: u8 = 78;
 
-/// A report that is still to be written. On drop a file that was made for it and is empty is removed.
+/// The file of a report, checked before the work by [`prepare`]. On drop the file is removed if `prepare` made it and it is
+/// still empty.
 pub(crate) struct Prepared(Option<PathBuf>);
 
 impl Drop for Prepared {
@@ -74,22 +77,23 @@ impl Drop for Prepared {
     }
 }
 
-/// Checks that a report can be written, before minutes of work instead of afterwards. An existing file keeps its content.
+/// Checks that a report can be written to `path`, so that the user learns of an error before minutes of work. Makes an empty file
+/// if there is none; an existing file keeps its content.
 ///
 /// # Errors
-/// When the file cannot be written; names it.
+/// When the file cannot be written; the message names the file.
 pub(crate) fn prepare(path: &Path) -> anyhow::Result<Prepared> {
     let is_new = std::fs::symlink_metadata(path).is_err();
     OpenOptions::new().append(true).create(true).open(path).with_context(|| cannot_write(path))?;
     Ok(Prepared(is_new.then(|| path.to_owned())))
 }
 
-/// Error message about a report that cannot be written.
+/// Error message about a report that cannot be written to `path`.
 pub(crate) fn cannot_write(path: &Path) -> String {
     format!("cannot write the report {}", path.display())
 }
 
-/// Prints a record as JSON, or as the text that `text` makes of it.
+/// Prints a record as JSON if `json` is true, else as the text that `text` makes of the record.
 ///
 /// # Errors
 /// When the record cannot be serialised, or as of [`print()`].
@@ -97,8 +101,8 @@ pub(crate) fn show<T: Serialize>(json: bool, record: &T, text: impl FnOnce(&T) -
     print(&if json { serde_json::to_string_pretty(record)? + "\n" } else { text(record) })
 }
 
-/// Prints `text`, which must fit a pipe's buffer, in a program that keeps running. A reader that has stopped does not
-/// block the program, and gets the lines when it reads again.
+/// Prints the start message of a server or an agent; it must fit a pipe's buffer. A reader of standard output that has stopped
+/// delays the program by at most [`PATIENCE`], and gets the message when it reads again.
 pub(crate) fn announce(text: String) {
     // Not by `io::stdout`, whose lock would be held by a write that never returns.
     let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return say(&text) };
@@ -117,7 +121,7 @@ pub(crate) fn announce(text: String) {
     }
 }
 
-/// A progress line on the terminal; nothing if standard error is no terminal.
+/// A progress line on standard error, in the form `template`; nothing is drawn if standard error is no terminal.
 pub(crate) fn spinner(template: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -136,7 +140,7 @@ pub(crate) fn command() -> String {
     format!("evenkeel {}", arguments.collect::<Vec<_>>().join(" "))
 }
 
-/// A word, quoted for a shell if necessary.
+/// `word`, in quotes if a shell would otherwise change or divide it.
 pub(crate) fn quoted(word: String) -> String {
     let is_special = |c: char| c.is_whitespace() || "\"'{}[]*?$;&|<>()`\\#!".contains(c);
     if word.is_empty() || word.contains(is_special) { format!("'{}'", word.replace('\'', "'\\''")) } else { word }
@@ -146,7 +150,7 @@ pub(crate) fn quoted(word: String) -> String {
 mod tests {
     use super::*;
 
-    /// A writer that fails every write with this error.
+    /// A writer whose every write fails with an error of the kind in the field.
     struct Refusing(io::ErrorKind);
 
     impl Write for Refusing {

@@ -1,4 +1,4 @@
-//! Runs many simulations on all cores, with results in order, progress and interrupts.
+//! Runs many simulations on all cores: results come in the order of the runs, progress is shown, and an interrupt ends the work.
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
@@ -10,35 +10,35 @@ use anyhow::Context;
 use evenkeel_sim::world::{self, Failure, Run, Setup};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Running time below which no progress is shown.
+/// Time from the start of the work after which progress is shown.
 const QUIET: Duration = Duration::from_secs(2);
-/// Interval at which progress is drawn.
+/// Upper bound on the interval at which progress is drawn.
 const REDRAW: Duration = Duration::from_millis(100);
-/// Units of progress in one run.
+/// Number of units into which the progress of one run is divided.
 const PARTS: u64 = 1000;
 
-/// Reason why there are no results.
+/// The reason why the runs have no results.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Stopped {
     /// The user interrupted the work.
     #[error("interrupted after {done} of {of} runs")]
     Interrupted {
-        /// Number of runs that were complete.
+        /// Number of runs that were complete at the interrupt.
         done: usize,
-        /// Number of all runs.
+        /// Number of all runs, complete or not.
         of: usize,
     },
-    /// A run failed; if several did, the first one in order.
+    /// A run failed. If several runs failed, the fields are about the one with the lowest index.
     #[error("run {place}: {failure}")]
     Failed {
-        /// Index of the run, from 0.
+        /// Index of the failed run among all runs, from 0.
         place: usize,
         /// The failure of the run.
         failure: Failure,
     },
 }
 
-/// Exit status after an interrupt, as in shells.
+/// Exit status after an interrupt: 128 plus the number of SIGINT, as shells have it.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// A flag that the first SIGINT or SIGTERM sets; the second ends the process.
@@ -55,16 +55,16 @@ pub(crate) fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Number of cores.
+/// Number of cores that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Runs each setup with its seed, and applies `keep` to each result; the answers are in the order of `runs`, whatever
-/// `threads` is.
+/// Simulates each setup with its seed on `threads` threads, and applies `keep` to the run's index and result. Returns the
+/// values of `keep` in the order of `runs`, whatever `threads` is.
 ///
 /// # Errors
-/// When `stop` was set, or a run failed (the others are then aborted).
+/// When `stop` was set, or a run failed; a failure aborts the other runs.
 pub(crate) fn simulate<R: Send>(
     runs: &[(&Setup, u64)],
     threads: usize,
@@ -86,8 +86,8 @@ pub(crate) fn simulate<R: Send>(
     if whole { Ok(kept) } else { Err(Stopped::Interrupted { done: kept.len(), of }) }
 }
 
-/// Applies `work` to each item on `threads` threads; results in the order of the items. For items that take well below
-/// a second: an interrupt waits for those in progress.
+/// Applies `work` to each item on `threads` threads, and returns the results in the order of the items. For items that take
+/// well below a second each, because an interrupt waits for the items in progress.
 ///
 /// # Errors
 /// When `stop` was set, or `work` failed for an item.
@@ -104,9 +104,9 @@ pub(crate) fn each<T: Sync, R: Send>(
     if results.len() < items.len() { Err(Stopped::Interrupted { done, of: items.len() }.into()) } else { Ok(results) }
 }
 
-/// Applies `work` to each item on `threads` threads until `stop` is set or an item fails; results in the order of the
-/// items, `None` for items that had not begun. `work` gets the index of its item, and a function to call with its
-/// progress (0 to 1), which returns `Break` when the work must end. After two seconds progress is shown on a terminal.
+/// Applies `work` to each item on `threads` threads until `stop` is set or an item fails. Returns the results in the order of
+/// the items; `None` for items that had not begun. `work` gets its item's index, the item, and a function to which it passes
+/// its progress (0 to 1); the function returns `Break` when the work must end. After [`QUIET`] progress is shown on a terminal.
 pub(crate) fn until<T: Sync, R: Send, E: Send>(
     items: &[T],
     threads: usize,
@@ -144,7 +144,8 @@ pub(crate) fn until<T: Sync, R: Send, E: Send>(
     results.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
 }
 
-/// Draws progress until `finished` returns true.
+/// Draws the progress on standard error until `finished` returns true. `done`: progress of all runs together, of which each run
+/// counts [`PARTS`].
 fn show_until(finished: &dyn Fn() -> bool, done: &dyn Fn() -> u64, runs: usize) {
     let begun = Instant::now();
     let mut bar: Option<ProgressBar> = None;

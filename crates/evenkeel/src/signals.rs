@@ -1,4 +1,4 @@
-//! Signals that stop a server or an agent, and signals that must not end it. `docs/reference/failures.md` lists all of them.
+//! Signals that stop a server or an agent, and signals that must not end one. `docs/reference/failures.md` lists both.
 
 use std::ffi::c_int;
 use std::io;
@@ -17,22 +17,22 @@ use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 const SIGPWR: c_int = Signal::POWER.as_raw();
 const SIGSTKFLT: c_int = Signal::STKFLT.as_raw();
 
-/// Signals that stop gracefully: a user or program asks for it, power is about to fail, or the soft limit of processor
-/// time is reached.
+/// Signals on which a server or an agent stops gracefully: a user or program asks for the stop (SIGTERM, SIGINT), power is about
+/// to fail (SIGPWR), or the soft limit on CPU time is reached (SIGXCPU).
 pub(crate) const STOP: [c_int; 4] = [SIGTERM, SIGINT, SIGPWR, SIGXCPU];
 
-/// Signals that would end a program by default and mean nothing to a server or an agent.
+/// Signals that by default end a process and that have no meaning for a server or an agent.
 const STRAY: [c_int; 7] = [SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGSTKFLT];
 
-/// Real-time signals, which no program sends; the C library reserves 32 and 33.
+/// Numbers of the real-time signals, which have no meaning for a server or an agent; the C library reserves 32 and 33.
 const REAL_TIME: RangeInclusive<c_int> = 34..=64;
 
-/// Received signals, with what the kernel knows of their senders.
+/// A stream of received signals, each with the kernel's record of the sender.
 pub(crate) type Received = SignalsInfo<WithRawSiginfo>;
-/// The process that sent a signal, if the kernel knows it.
+/// The process that sent a signal; `None` if the kernel sent it.
 pub(crate) type Sender = Option<Process>;
 
-/// Receives signals that stop, and SIGHUP.
+/// Begins to receive the signals of [`STOP`] and SIGHUP, which then no longer end the process.
 ///
 /// # Errors
 /// When the process has no descriptors left.
@@ -40,7 +40,7 @@ pub(crate) fn receive() -> anyhow::Result<Received> {
     Received::new(STOP.into_iter().chain([SIGHUP])).context("cannot listen for signals")
 }
 
-/// The process that sent a signal.
+/// The process that sent the signal with this record; `None` if the kernel sent it.
 pub(crate) fn sender(info: &siginfo_t) -> Sender {
     // Positive: from the kernel. A sender in another PID namespace has no number here.
     // SAFETY: all other signals of this process have the fields of one that was sent.
@@ -48,15 +48,17 @@ pub(crate) fn sender(info: &siginfo_t) -> Sender {
     Some(Process { uid, pid: (pid > 0).then_some(pid) })
 }
 
-/// Time within which a further signal is part of the same request: `timeout` sends TERM to its child and to the whole group.
+/// Time after a first signal to stop within which a second one counts as part of the same request. The program `timeout`, for
+/// example, sends SIGTERM to its child and to the whole process group.
 const SAME_REQUEST: Duration = Duration::from_millis(200);
 
-/// True if a signal that comes this long after the first one asks to stop at once. Signals that repeat by themselves do not.
+/// True if a signal that comes `since` after the first signal to stop asks to stop at once. SIGPWR and SIGXCPU, which repeat by
+/// themselves, never do.
 pub(crate) fn is_second_request(signal: c_int, since: Duration) -> bool {
     matches!(signal, SIGTERM | SIGINT) && since >= SAME_REQUEST
 }
 
-/// Reason for which a signal stops a server or an agent, as text.
+/// The reason for which `signal` stops a server or an agent, as text for the log.
 pub(crate) fn reason(signal: c_int) -> &'static str {
     match signal {
         SIGPWR => "SIGPWR: the power is about to fail",
@@ -65,19 +67,20 @@ pub(crate) fn reason(signal: c_int) -> &'static str {
     }
 }
 
-/// Makes `signals` have no effect. They get a handler instead of being ignored, as programs that are started would
-/// inherit the latter.
+/// Gives each of `signals` a handler that does nothing. The signals are not set to be ignored, because child processes would
+/// inherit that.
 ///
 /// # Errors
-/// This fails for no signal of this system.
+/// When the system refuses a handler, which it does for none of the signals used here.
 pub(crate) fn pass(signals: impl IntoIterator<Item = c_int>) -> io::Result<()> {
     signals.into_iter().try_for_each(|signal| signal_hook::flag::register(signal, Arc::default()).map(drop))
 }
 
-/// Makes all signals without a meaning have no effect, so that one sent by mistake does not end the process.
+/// Gives all signals without a meaning for a server or an agent a handler that does nothing, so that one sent by mistake does not
+/// end the process.
 ///
 /// # Errors
-/// As of [`pass`].
+/// The errors of [`pass`].
 pub(crate) fn pass_strays() -> io::Result<()> {
     pass(STRAY.into_iter().chain(REAL_TIME))
 }

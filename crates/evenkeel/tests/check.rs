@@ -1,4 +1,4 @@
-//! `evenkeel check` run as a program: the settings that are enforced on this host, and those that are not.
+//! Tests of `evenkeel check`, run as a program: it reports the settings that this host enforces, and those that it does not.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::effective::{Checked, Presence, Row};
 
-/// A folder with one configuration file, removed when the value is dropped.
+/// A temporary folder with the configuration file `policy.toml`, removed when the value is dropped.
 struct File(PathBuf);
 
 impl File {
@@ -178,7 +178,7 @@ fn one_file_has_a_row_at_each_point_and_says_what_this_host_lacks() {
     assert!(shown.lines().any(|line| line.split_whitespace().take(3).eq(["web", "cached", "cgroup"])), "{shown}");
     let strict = file.check(&["policy.toml", "--strict"]);
     assert!(
-        !strict.status.success() && text(&strict.stderr).contains("not all of it is enforced on this host"),
+        !strict.status.success() && text(&strict.stderr).contains("this host does not enforce everything"),
         "{strict:?}"
     );
 }
@@ -382,7 +382,7 @@ fn without_a_file_the_kernel_is_checked() {
     assert!(shown.contains("evenkeel guard") && !shown.contains("known from"), "{shown}");
 }
 
-/// One unchanged policy file with the configurations of four hosts: each host enforces its part of the policy.
+/// One policy file, used unchanged by the configurations of a server and of an agent: each enforces its part of the policy.
 #[test]
 fn one_policy_does_what_each_host_can_do() {
     const POLICY: &str = "[tenants.database]\nweight = 4\nreservation = { iops = 500 }\n\

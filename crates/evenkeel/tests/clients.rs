@@ -1,5 +1,5 @@
-//! `evenkeel serve` with common NBD clients: content, holes and exit codes, over TCP and Unix sockets, on both engines,
-//! on every kind of volume. And the API of `evenkeel guard` with clients that use HTTPS.
+//! Tests of `evenkeel serve` with common NBD clients: content, holes and exit codes, over TCP and Unix sockets, with both I/O
+//! engines and all kinds of volumes. Also tests of the API of `evenkeel guard` with HTTPS clients.
 
 #[macro_use]
 #[path = "clients/harness.rs"]

@@ -1,4 +1,4 @@
-//! `evenkeel serve` on several hosts that share slots through a real etcd.
+//! Tests of several servers and agents on this machine that share slots through a real etcd, as on different hosts.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -21,14 +21,14 @@ mod skip;
 use port::Port;
 use server::{EVENKEEL, Folder, Server, http};
 
-/// Longest wait for any event; only a broken program takes longer.
+/// Upper bound on the wait for any event; only a broken program takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running etcd with its data in a folder, on ports that stay reserved while etcd is restarted.
 struct Etcd {
     child: Child,
     data: PathBuf,
-    /// The port for clients (hosts), and the port for other etcd servers.
+    /// The port for clients (servers and agents of Evenkeel), and the port for other etcd servers.
     ports: [Port; 2],
 }
 
@@ -70,7 +70,7 @@ impl Etcd {
         self.child.wait().expect("gone");
     }
 
-    /// Starts etcd again on the same ports, with the data that it had.
+    /// Starts etcd again on the same ports, with the same data, and waits until it answers.
     fn restart(&mut self) {
         self.child = Self::spawn(&self.data, &self.ports);
         self.await_answer();
@@ -118,7 +118,7 @@ fn shares(state: &Value) -> bool {
     state["cluster"]["status"] == "shared" && state["pools"][0]["slots"]["clustered"] == true
 }
 
-/// True if etcd is installed; otherwise the test counts as skipped.
+/// True if etcd is installed; otherwise reports the test as skipped.
 fn has_etcd() -> bool {
     let found = Command::new("etcd").arg("--version").output().is_ok();
     if !found {
@@ -187,7 +187,7 @@ fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
     a.stop();
 }
 
-/// `evenkeel guard run --dry-run` with a pool whose slots the hosts of a cluster share; the second field is its API's address.
+/// A running `evenkeel guard run --dry-run` with a pool whose slots the hosts of a cluster share, and the address of its API.
 struct Guard(Child, String);
 
 impl Guard {

@@ -1,4 +1,4 @@
-//! The `Containerfile`: the files that it copies exist, and its commands do their work. No image is built.
+//! Tests of the `Containerfile`: the files that it copies exist, and its commands run here. No image is built.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
@@ -11,7 +11,7 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The file's instructions in order, as name and arguments; continued lines are joined.
+/// The instructions of the `Containerfile` in order, as name and arguments; continued lines are joined.
 fn instructions() -> Vec<(String, String)> {
     let text = std::fs::read_to_string(sources().join("Containerfile")).expect("the Containerfile");
     let text = text.replace("\\\n", " ");
@@ -20,7 +20,7 @@ fn instructions() -> Vec<(String, String)> {
     lines.map(|line| pair(line).expect("an instruction and its arguments")).collect()
 }
 
-/// The arguments of the last instruction with this name.
+/// The arguments of the last instruction `name` in the `Containerfile`; panics if there is none.
 fn last(name: &str) -> String {
     let of_name = |(instruction, rest): (String, String)| (instruction == name).then_some(rest);
     instructions().into_iter().rev().find_map(of_name).unwrap_or_else(|| panic!("no {name}"))
@@ -44,7 +44,7 @@ fn evenkeel(words: &[String]) -> Command {
     command
 }
 
-/// A server and its data folder; when the value is dropped, both are removed.
+/// A running server and its data folder. When the value is dropped, the server is killed and the folder removed.
 struct Server(Child, PathBuf);
 
 impl Drop for Server {
@@ -56,7 +56,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn it_copies_what_is_there_and_runs_as_nobody_special() {
+fn it_copies_what_is_there_and_runs_without_privileges() {
     let ignored = std::fs::read_to_string(sources().join(".containerignore")).expect("the list of what is left out");
     for (name, rest) in instructions() {
         let known = [

@@ -1,4 +1,4 @@
-//! The tables of signals and limits in `docs/reference/failures.md`: each of their lines is tried on a real server or agent.
+//! Tests of the tables of signals and limits in `docs/reference/failures.md`: each line is tried on a running server or agent.
 
 #[allow(dead_code, reason = "other test programs use the rest")]
 #[path = "serve/server.rs"]
@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 use server::{EVENKEEL, Folder, Server, run, succeed};
 use tables::table;
 
-/// Longest wait for something that takes milliseconds on an idle machine; reaching it is a failure.
+/// Upper bound on the wait for an event that takes milliseconds on an idle machine; a longer wait fails the test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Names of signals, from number 1 on.
+/// Names of the signals 1 to 31, in the order of their numbers, without `SIG`.
 const NAMES: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN \
                      TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS";
 
-/// The table's lines for signals: the numbers, and the effects on server and agent. Asserts that each of the signals 1
-/// to 64 occurs once.
+/// The lines of the page's table of signals: the signals' numbers, and their effects on server and agent. Asserts that each of
+/// the signals 1 to 64 occurs once.
 fn signals() -> Vec<(Vec<i32>, [&'static str; 2])> {
     let number = |name: &str| {
         let known = NAMES.split_whitespace().position(|known| known == name).map(|index| index as i32 + 1);
@@ -42,9 +42,9 @@ fn signals() -> Vec<(Vec<i32>, [&'static str; 2])> {
     rows
 }
 
-/// A process to which signals are sent.
+/// A process to which a test sends signals: a server or an agent.
 trait Target {
-    /// Index of this program's column in the table's effects: 0 for the server, 1 for the agent.
+    /// Index of this program's effect in the lines of [`signals`]: 0 for the server, 1 for the agent.
     const COLUMN: usize;
     fn start() -> Self;
     fn id(&self) -> u32;
@@ -56,7 +56,7 @@ trait Target {
     /// Waits until the process has reloaded its configuration after SIGHUP.
     fn has_reloaded(&mut self);
     fn end(&mut self) -> ExitStatus;
-    /// Panics unless a new process starts in the folder of the one that has ended, and stops gracefully.
+    /// Panics unless a new process starts in the folder of this one, which has ended, and stops gracefully.
     fn start_again(self);
 }
 
@@ -110,7 +110,7 @@ impl Target for Serve {
     }
 }
 
-/// An agent in dry-run mode, which changes nothing.
+/// A running agent in dry-run mode, in which it changes no settings of the host.
 struct Guard {
     folder: Folder,
     child: Child,
@@ -170,7 +170,7 @@ impl Target for Guard {
     }
 }
 
-/// True if the line `mask` (such as `SigIgn`) in the status of a process contains a signal. `process` is a number or `self`.
+/// True if the line `mask` (such as `SigIgn`) in `/proc/PROCESS/status` contains a signal. `process` is a process id or `self`.
 fn has(process: &str, mask: &str, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).expect("readable");
     let mask = status.lines().find_map(|line| line.strip_prefix(mask)).expect("a mask");
@@ -178,12 +178,12 @@ fn has(process: &str, mask: &str, signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-/// True if this test was started with a signal ignored, as by nohup: its child processes inherit that.
+/// True if this test's process ignores a signal, as under nohup; its child processes then ignore the signal, too.
 fn ignored(signal: i32) -> bool {
     has("self", "SigIgn", signal)
 }
 
-/// Waits until a process has handled a signal whose handler removes itself when it runs.
+/// Waits until a process has handled a signal; for signals whose handler removes itself when it runs.
 fn until_taken(process: u32, signal: i32) {
     let until = Instant::now() + PATIENCE;
     while has(&process.to_string(), "SigCgt", signal) {
@@ -192,7 +192,7 @@ fn until_taken(process: u32, signal: i32) {
     }
 }
 
-/// Asserts that each signal has the effect on a target that the table says.
+/// Asserts that each signal has the effect on `T` that the page's table states.
 fn judge<T: Target>() {
     const HUP: i32 = 1;
     const CONT: i32 = 18;
@@ -279,8 +279,8 @@ fn the_sentinel_lets_stray_signals_pass_and_ends_with_its_agent() {
     assert!(status.success(), "{status}");
 }
 
-/// Starts a server with a limit of resources. The limit `nproc` does not apply to root: it needs a user of its own, and
-/// without the right to change users the result is `None`.
+/// Starts a server under a resource limit `NAME=VALUE`, as `prlimit` has it; an error with status and message if the server does
+/// not start. Under `nproc`, which does not apply to root, it runs as another user; `None` if this test may not change users.
 fn start_limited(folder: &Folder, limit: &str) -> Option<Result<Server, (ExitStatus, String)>> {
     let (name, _) = limit.split_once('=').expect("a value");
     let mut command = if name == "nproc" {
@@ -303,13 +303,13 @@ fn start_limited(folder: &Folder, limit: &str) -> Option<Result<Server, (ExitSta
     Some(Server::try_spawn(&mut command))
 }
 
-/// True if the program can print its version under a limit.
+/// True if `evenkeel --version` succeeds under a resource limit `NAME=VALUE`.
 fn begins(limit: &str) -> bool {
     let version = Command::new("prlimit").args([&format!("--{limit}"), EVENKEEL, "--version"]).output();
     version.expect("prlimit").status.success()
 }
 
-/// Writes and reads 100 blocks each; asserts that no request fails.
+/// Writes 100 blocks to the server's volume and reads 100 blocks; asserts that no request fails.
 fn load(folder: &Folder, server: &Server) {
     let requests = ["--requests", "100", "--queue-depth", "8"];
     succeed(folder, &[&["load", server.uri(), "--op", "write"], &requests[..]].concat());
@@ -352,7 +352,31 @@ fn every_limit_does_what_the_page_says() {
     }
 }
 
-/// For any value of a limit a server either serves and stops gracefully, or reports why it does not start.
+#[test]
+fn health_names_a_failing_volume_with_cause_and_cure() {
+    let folder = Folder::new();
+    let mut server = Server::start(&folder, &[]);
+    let health = || {
+        let output = run(&folder, &["health", "--data-dir", "evenkeel-data"]);
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    assert_eq!(health(), (Some(0), "EVENKEEL OK: no troubles\n".to_owned()));
+    let limited = Command::new("prlimit").args(["--pid", &server.id().to_string(), "--fsize=4096"]).status();
+    assert!(limited.expect("prlimit").success());
+    let written = run(&folder, &["load", server.uri(), "--op", "write", "--requests", "10"]);
+    assert!(!written.status.success(), "writes past the limit succeed");
+    let (status, said) = health();
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.starts_with("EVENKEEL CRITICAL: volume disk0: ") && said.contains(" failed (write: "), "{said}");
+    assert!(said.contains("what to do: make room on the file system of "), "{said}");
+    server.signal("TERM");
+    server.end();
+    let (status, said) = health();
+    assert_eq!(status, Some(3), "{said}");
+    assert!(said.starts_with("EVENKEEL UNKNOWN: no server answers on "), "{said}");
+}
+
+/// Under any value of a resource limit a server either serves and stops gracefully, or reports why it does not start.
 #[test]
 fn no_value_of_a_limit_makes_a_server_crash() {
     let nofile = (6..72).step_by(6).map(|n| format!("nofile={n}"));
@@ -384,7 +408,8 @@ fn no_value_of_a_limit_makes_a_server_crash() {
     }
 }
 
-/// A server without the right to raise the I/O priority reports this once: with the first reservation for a volume on a disk.
+/// A server without the right to raise the I/O priority reports the lack once: as soon as there is both a reservation and a
+/// volume on a disk.
 #[test]
 fn a_right_that_a_reservation_lacks_is_reported_when_the_first_one_comes() {
     const LACK: &str = "no right to raise the I/O priority";

@@ -1,4 +1,4 @@
-//! `evenkeel guard` run as a program: configuration, dry run, and the commands that ask a running agent.
+//! Tests of `evenkeel guard`, run as a program: its configuration, its dry run, and the commands that ask a running agent.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).into_owned()
 }
 
-/// A configuration file, removed with the value.
+/// A configuration file, removed when the value is dropped.
 struct File(std::path::PathBuf);
 
 impl File {
@@ -39,7 +39,7 @@ impl Drop for File {
     }
 }
 
-/// A running agent, killed with the value.
+/// A running agent, killed when the value is dropped.
 struct Agent {
     child: Child,
     status: String,
@@ -98,7 +98,7 @@ fn discover_answers_in_json() {
 }
 
 #[test]
-fn a_browser_is_told_what_this_is_and_where_to_look() {
+fn a_browser_learns_what_this_is_and_where_to_look() {
     let file = File::new("page", TARGET);
     let agent = Agent::start(&["--config", file.path(), "--dry-run"]);
     let get = |path: &str| {
@@ -134,7 +134,12 @@ fn a_dry_run_decides_answers_and_stops() {
     assert_eq!((&state["acting"], &state["pools"][0]["target_ms"]), (&Value::from(false), &Value::from(15.0)));
     assert!(text(&agent.ask(&["status"]).stdout).contains("--dry-run"));
     let why = text(&agent.ask(&["why", "nothing-served"]).stdout);
-    assert!(why.contains("nothing-served: no read that counts has been seen yet"), "{why}");
+    assert!(why.contains("nothing-served: no read of the pool's devices has been measured yet"), "{why}");
+    let health = Command::new(EVENKEEL).args(["health", "--json", "--status", &agent.status]).output().expect("runs");
+    let found: Value = serde_json::from_slice(&health.stdout).expect("JSON");
+    let kinds: Vec<&Value> = found["troubles"].as_array().expect("a list").iter().map(|one| &one["kind"]).collect();
+    assert!(kinds.contains(&&Value::from("not_acting")), "{found}");
+    assert_eq!(health.status.code(), Some(if found["level"] == "critical" { 2 } else { 1 }), "{found}");
     let unknown = agent.ask(&["why", "nothing-serve"]);
     assert!(text(&unknown.stderr).contains("did you mean \"nothing-served\"?"), "{}", text(&unknown.stderr));
     let metrics = Command::new(EVENKEEL).args(["guard", "status", "--status", "127.0.0.1:1"]).output().expect("runs");
@@ -172,7 +177,7 @@ fn a_hang_up_takes_the_newer_policy_and_refuses_what_takes_a_restart() {
     agent.stop();
 }
 
-/// The agent's threads sleep until the next request or discovery, an hour later; a stop wakes them up.
+/// An agent that controls only OSDs makes no map of devices, and stops although its next discovery is an hour away.
 #[test]
 fn an_agent_for_osds_alone_makes_no_map_and_stops() {
     let osds = "[agent]\nstatus = \"127.0.0.1:0\"\ndiscover_every = \"1h\"\n\
@@ -191,7 +196,7 @@ fn an_agent_for_osds_alone_makes_no_map_and_stops() {
     agent.stop();
 }
 
-/// True if every thread of a process is stopped, which is so a moment after SIGSTOP was sent.
+/// True if every thread of the process `pid` is stopped; SIGSTOP takes a moment to stop them all.
 fn stands_still(pid: &str) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
     threads.map(|thread| thread.expect("listed").path().join("stat")).all(|stat| {
@@ -202,7 +207,7 @@ fn stands_still(pid: &str) -> bool {
 }
 
 #[test]
-fn a_service_manager_is_told_by_the_loop_that_it_goes_on() {
+fn a_service_manager_is_notified_by_the_loop_that_it_goes_on() {
     let file = File::new("notify", TARGET);
     let socket = std::env::temp_dir().join(format!("evenkeel-guard-{}-notify.sock", std::process::id()));
     let _ = std::fs::remove_file(&socket);

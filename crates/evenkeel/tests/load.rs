@@ -1,4 +1,5 @@
-//! `evenkeel load` with real servers (nbdkit, qemu-nbd), and with the test server [`fake`], which misbehaves on demand.
+//! Tests of `evenkeel load` with real servers (nbdkit, qemu-nbd, evenkeel), and with the test server [`fake`], which misbehaves
+//! on demand.
 
 #[path = "load/fake.rs"]
 mod fake;

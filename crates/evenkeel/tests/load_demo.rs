@@ -1,4 +1,4 @@
-//! `evenkeel demo bufferbloat`: it runs server, clients and report in one command.
+//! Tests of `evenkeel demo bufferbloat`, which runs server, clients and report in one command.
 
 use std::process::{Command, Stdio};
 

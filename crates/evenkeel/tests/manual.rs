@@ -1,4 +1,4 @@
-//! `evenkeel help` and `evenkeel manual` run as programs.
+//! Tests of `evenkeel help` and `evenkeel manual`, run as programs.
 
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
@@ -12,7 +12,7 @@ fn evenkeel(line: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_evenkeel")).args(words).output().expect("it runs")
 }
 
-/// Runs a command line, asserts that it succeeds, and returns its standard output.
+/// Runs `evenkeel` with the arguments in `line`, asserts that it succeeds, and returns its standard output.
 fn text(line: &str) -> String {
     let output = evenkeel(line);
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));

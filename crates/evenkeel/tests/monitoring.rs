@@ -1,5 +1,5 @@
-//! Metrics, alerts and dashboard fit together: the names that alerts and dashboard use exist, their queries are valid,
-//! and alerts fire when they should.
+//! Tests that metrics, alerts and the Grafana dashboard fit together: alerts and dashboard use metrics that exist, their queries
+//! are valid, and alerts fire when they should.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,15 +17,15 @@ mod skip;
 
 use server::{EVENKEEL, Folder, Server, http, succeed};
 
-/// A pool with a latency target, slots by need and throughput guarantees, so that every metric that needs no second
-/// machine has samples.
+/// A server's configuration with a latency target, slots by need and a throughput guarantee, so that every metric that needs no
+/// second machine has samples.
 const SERVE: &str = "\
 [pools.main]\nlatency.target = \"5ms\"\ntuning.slots = \"needs\"\n[pools.main.emulate]\niops = 2000\n\
 [tenants.web]\nlatency.target = \"50ms\"\n[tenants.bulk]\nguarantee = { bytes_per_s = \"5MB\" }\n\
 [volumes.web]\nbackend = \"emulate\"\nsize = \"16MiB\"\n[volumes.bulk]\nbackend = \"emulate\"\nsize = \"16MiB\"\n";
 const GUARD: &str = "\
 [agent]\nstatus = \"127.0.0.1:0\"\ninterval = \"20ms\"\n[pools.nothing-served]\nlatency.target = \"15ms\"\n";
-/// Upper bound on the lines that a scrape has for a tenant without load, so that a thousand tenants are affordable.
+/// Upper bound on the lines of a scrape for one tenant without load, so that a thousand tenants are affordable.
 const LINES_OF_AN_IDLE_TENANT: usize = 20;
 
 fn shipped(path: &str) -> PathBuf {
@@ -36,7 +36,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(shipped(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Starts a server with its data in `folder` and this configuration.
+/// Starts a server with the text `config` as its configuration and its data in `folder`.
 fn serve(folder: &Folder, config: &str) -> Server {
     let file = folder.join("evenkeel.toml");
     fs::write(&file, config).expect("written");
@@ -49,7 +49,7 @@ fn scrape(address: &str, headers: &[&str]) -> String {
     answer.body
 }
 
-/// Scrapes of a server after load, and of an agent.
+/// Answers to scrapes of `/metrics`: of a server after load, and of an agent.
 fn scrapes() -> [String; 2] {
     let folder = Folder::new();
     let server = serve(&folder, SERVE);
@@ -95,12 +95,12 @@ impl Drop for Agent {
     }
 }
 
-/// Name and type of each metric of a scrape, including those without samples.
+/// Name and type of each metric in a scrape, also of metrics without samples.
 fn described(scrape: &str) -> impl Iterator<Item = (&str, &str)> {
     scrape.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
 }
 
-/// The names of samples that a query can use: for histograms with the suffixes `_bucket`, `_count` and `_sum`.
+/// The names of samples in a scrape that a query can use. A histogram has three, with the suffixes `_bucket`, `_count`, `_sum`.
 fn sample_names(scrape: &str) -> BTreeSet<String> {
     let names = described(scrape).flat_map(|(name, kind)| {
         let suffixes: &[&str] = if kind == "histogram" { &["_bucket", "_count", "_sum"] } else { &[""] };
@@ -109,13 +109,13 @@ fn sample_names(scrape: &str) -> BTreeSet<String> {
     names.collect()
 }
 
-/// Each name that begins with `evenkeel_` in a text.
+/// All words in a text that begin with `evenkeel_`, which are names of metrics.
 fn named(text: &str) -> BTreeSet<String> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c| !is_word(c)).filter(|word| word.starts_with("evenkeel_")).map(str::to_owned).collect()
 }
 
-/// Adds each text with the key `key` at any depth of a JSON value to `found`.
+/// Adds to `found` the text of each member `key` of a JSON value, at any depth.
 fn texts<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
     match value {
         Value::Object(map) => {
@@ -131,12 +131,12 @@ fn dashboard() -> Value {
     serde_json::from_str(&read("packaging/grafana/evenkeel.json")).expect("JSON")
 }
 
-/// The values of `key` on the lines of a YAML file.
+/// The texts behind `key` on all lines of the YAML text that begin with `key`.
 fn values<'a>(yaml: &'a str, key: &str) -> BTreeSet<&'a str> {
     yaml.lines().filter_map(|line| Some(line.trim_start().trim_start_matches("- ").strip_prefix(key)?.trim())).collect()
 }
 
-/// Runs promtool; if it is not installed, returns `None` and the test counts as skipped.
+/// Runs promtool with `input` as its standard input. If it is not installed, reports the test as skipped and returns `None`.
 fn promtool(arguments: &[&str], input: &str) -> Option<String> {
     let mut command = Command::new("promtool");
     command.args(arguments).current_dir(shipped("packaging/prometheus"));

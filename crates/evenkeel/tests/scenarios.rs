@@ -1,4 +1,4 @@
-//! Every scenario of `scenarios/` meets its bounds.
+//! Tests that every scenario of the folder `scenarios/` meets its bounds in the simulator.
 
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
@@ -11,14 +11,14 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios")
 }
 
-/// Names of the traces that a scenario replays.
+/// Names of the traces that the scenario with this text replays.
 fn traces(text: &str) -> Vec<String> {
     let scenario: toml::Table = text.parse().unwrap();
     let clients = scenario["client"].as_array().unwrap().iter();
     clients.filter_map(|client| Some(client["workload"].get("trace")?.as_str()?.to_owned())).collect()
 }
 
-/// All scenarios, each with the traces that it replays.
+/// Paths of all scenarios, each with the names of the traces that it replays.
 fn scenarios() -> Vec<(PathBuf, Vec<String>)> {
     let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
@@ -81,7 +81,7 @@ fn a_bound_that_is_missed_is_seen() {
     assert!(bound["mean"].as_f64().unwrap() > bound["max"].as_f64().unwrap());
 }
 
-/// Runs a scenario; returns each bound's metric, and true if the bound is met.
+/// Simulates a scenario. Returns for each of its bounds the metric, and true if the bound is met.
 fn judged(scenario: &toml::Table) -> Vec<(String, bool)> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
         .args(["sim", "-", "--json"])
@@ -103,7 +103,8 @@ fn all_five() -> toml::Table {
 /// Metrics of the scenario `all-five` by which the tenants' targets and guarantees are judged.
 const TARGETS: [&str; 4] = ["database.mean_ms", "mail.mean_ms", "copy.bytes_per_s", "batch.iops"];
 
-/// Each target is met with its tenant and the tenants without targets alone, and all targets are met together.
+/// In the scenario `all-five` each target is met if only its tenant and the tenants without targets are there, and all targets
+/// are met if all tenants are there.
 #[test]
 fn no_target_that_is_met_alone_is_lost_with_the_others() {
     for target in TARGETS {
@@ -119,7 +120,8 @@ fn no_target_that_is_met_alone_is_lost_with_the_others() {
     assert!(together.iter().all(|(_, met)| *met), "{together:?}");
 }
 
-/// With connections placed in turn or by their number one target is missed; without any controller, two.
+/// In the scenario `all-five` one target is missed if connections are placed round robin or on the worker with the fewest, and
+/// two targets if there is no controller at all.
 #[test]
 fn targets_are_lost_without_the_controllers_and_one_without_placement() {
     let missed = |scenario: &toml::Table| -> Vec<String> {

@@ -1,4 +1,4 @@
-//! `evenkeel serve` and the commands that ask it, run as processes.
+//! Tests of `evenkeel serve` and of the commands that ask a running server, all run as processes.
 
 #[path = "serve/ours.rs"]
 mod ours;
@@ -175,7 +175,7 @@ fn a_brief_state_has_one_tenant_whole_if_that_is_wanted() {
     server.stop();
 }
 
-/// Value of the one sample whose line begins with `start`; panics if several or none do.
+/// Value of the one sample in a scrape whose line begins with `start`; panics if there are several or none.
 fn sample(metrics: &str, start: &str) -> f64 {
     let lines: Vec<&str> = metrics.lines().filter(|line| line.starts_with(start)).collect();
     assert_eq!(lines.len(), 1, "{start}: {lines:?}");
@@ -542,7 +542,7 @@ fn a_log_without_a_reader_stops_nothing() {
     assert!(server.end_unread().success());
 }
 
-/// A pipe whose buffer is full and whose reader reads nothing.
+/// A pipe whose buffer is full and whose reader reads nothing, so that any write to it blocks.
 fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     use std::io::Write;
     let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -553,7 +553,7 @@ fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
 }
 
 #[test]
-fn what_nobody_reads_keeps_no_server_and_no_agent_from_starting_and_stopping() {
+fn unread_output_keeps_no_server_and_no_agent_from_starting_and_stopping() {
     let folder = Folder::new();
     let guard = "[agent]\nstatus = \"127.0.0.1:0\"\n[pools.nothing-served]\nlatency.target = \"15ms\"\n";
     fs::write(folder.join("guard.toml"), guard).expect("written");
@@ -600,6 +600,9 @@ fn a_device_that_hangs_is_reported_and_a_second_signal_does_not_wait_for_it() {
     assert_eq!((&overdue["volume"], &overdue["kind"]), (&json!("disk0"), &json!("read")));
     assert!(overdue["age_s"].as_f64().is_some_and(|age| age >= 0.1), "{overdue}");
     assert!(succeed(&folder, &["state"]).contains("OVERDUE: read"));
+    let health = Command::new(EVENKEEL).arg("health").current_dir(folder.path()).output().expect("runs");
+    let said = String::from_utf8_lossy(&health.stdout);
+    assert!(health.status.code() == Some(2) && said.starts_with("EVENKEEL CRITICAL: pool main: OVERDUE"), "{said}");
     server.signal("TERM");
     server.log_until("stopping: answering what is in flight");
     // The line comes just before the stop begins.
@@ -630,7 +633,7 @@ fn read_only_holds_for_every_volume() {
     server.stop();
 }
 
-/// Receives the next message that the server sends to its service manager.
+/// Receives the next message that the server sends to `notified`, the socket of a service manager.
 fn received(notified: &UnixDatagram) -> std::io::Result<String> {
     let mut buffer = [0; 256];
     loop {
@@ -642,7 +645,7 @@ fn received(notified: &UnixDatagram) -> std::io::Result<String> {
 }
 
 #[test]
-fn a_service_manager_is_told_and_its_sockets_are_used() {
+fn a_service_manager_is_notified_and_its_sockets_are_used() {
     let folder = Folder::new();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
@@ -736,7 +739,7 @@ fn a_stop_is_heard_while_a_reload_hangs() {
     server.stop();
 }
 
-/// Processor time that a process has used, in seconds.
+/// CPU time that a process has used since its start, in seconds.
 fn cpu_s(process: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
     let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();

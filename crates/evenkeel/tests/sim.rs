@@ -1,4 +1,4 @@
-//! `evenkeel sim`: its options and scenario, its output, and its page.
+//! Tests of `evenkeel sim`, run as a program: its options and scenario, its output, and its HTML page.
 
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
@@ -31,7 +31,7 @@ metric = "light.p99_ms"
 max = "1s"
 "#;
 
-/// A temporary folder with a scenario, removed when the value is dropped.
+/// A temporary folder with the file `scenario.toml`, removed when the value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -136,7 +136,8 @@ fn catches_interrupts(status: &str) -> bool {
     u64::from_str_radix(caught.trim(), 16).unwrap_or(0) & 0b10 != 0
 }
 
-/// Script for the page: presses keys, clicks, and writes the observed effects to the attribute `data-said` of the body.
+/// Script that a test inserts into the HTML page. It presses keys and clicks, and writes the effects that it observes to the
+/// attribute `data-said` of the page's body.
 const VISIT: &str = r#"<script>
 addEventListener("load", () => setTimeout(() => {
   const plots = [...document.querySelectorAll(".plot")];

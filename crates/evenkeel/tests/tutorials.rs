@@ -1,4 +1,4 @@
-//! The tutorials that need no special environment are carried out as they are written; labs carry out the others.
+//! Tests that carry out the manual's tutorials as written, if these need no special environment; labs carry out the others.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ mod port;
 #[path = "../../labs/src/base/tutorial.rs"]
 mod tutorial;
 
-/// Environment of a tutorial: the built `evenkeel`, and the page's commands unchanged.
+/// Environment in which a tutorial is carried out: with the `evenkeel` under test, and the page's commands unchanged.
 const PLAIN: Stage = Stage { program: env!("CARGO_BIN_EXE_evenkeel"), instead: &[], prepare: |_| () };
 
 #[test]
@@ -150,7 +150,7 @@ fn a_page_is_followed() {
 }
 
 #[test]
-fn a_page_that_is_wrong_is_told() {
+fn a_page_that_is_wrong_is_an_error() {
     for (kind, wrong, told) in [
         ("", "$ echo one\ntwo", "the answer is\none"),
         ("", "$ false", "status 1"),

@@ -1,4 +1,4 @@
-//! systemd accepts the unit files. The test is skipped where systemd is not installed.
+//! Test that systemd accepts the package's unit files; skipped where systemd is not installed.
 
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
@@ -6,7 +6,8 @@ mod skip;
 use std::path::Path;
 use std::process::Command;
 
-/// Copies the unit files to `to` with the path of the built program in place of the installed one; returns the copies' paths.
+/// Copies the unit files to the folder `to`, with the path of the program under test in place of the installed one. Returns the
+/// paths of the copies.
 fn copied(to: &Path) -> Vec<std::path::PathBuf> {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
     let files = std::fs::read_dir(shipped).expect("a folder").map(|entry| entry.expect("an entry").path());

@@ -1,8 +1,8 @@
-//! What CPU time a period of guaranteed throughputs costs: understanding `io.stat` and `io.max` of each group, deciding,
-//! recording; without the kernel's part of reading and writing.
+//! Measures the CPU time of a control period for throughput guarantees: parsing `io.stat` and `io.max` of each group,
+//! deciding, recording; without the kernel's part of reading and writing.
 //!
-//! The texts are as Linux 6.12 writes them for a dm-cache; each group has a guarantee, some misses, and gets nine tenths of
-//! its limit, so that every limit is decided anew in every period.
+//! The texts are as Linux 6.12 writes them for a dm-cache; each group has a guarantee and some misses, and uses nine tenths
+//! of its limit, so that every limit is decided anew in every period.
 //!
 //! ```text
 //! cargo bench -p evenkeel-guard --bench guarantee
@@ -28,13 +28,14 @@ const CACHED: DeviceNumber = DeviceNumber { major: 253, minor: 0 };
 const FAST: DeviceNumber = DeviceNumber { major: 251, minor: 0 };
 const SLOW: DeviceNumber = DeviceNumber { major: 251, minor: 1 };
 
-/// CPU time of this thread, so that what else runs on the machine does not count.
+/// CPU time that this thread has used so far; other programs on the machine do not count.
 fn cpu_time() -> std::time::Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     std::time::Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// What a group's files hold.
+/// Texts of a group's `io.stat` and `io.max`. `moved`: bytes that the group has read, and as many written; `limit`: bytes per
+/// second for each direction.
 fn files(moved: u64, limit: u64) -> (String, String) {
     let mut stat = String::new();
     for (device, part) in [("251:1", 9), ("251:0", 1), ("253:0", 1)] {

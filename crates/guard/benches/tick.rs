@@ -1,7 +1,8 @@
-//! What CPU time a tick of the agent costs: reading a file of statistics, deciding, recording; without the kernel's part.
+//! Measures the CPU time of a tick of the agent: reading a file of statistics, deciding, recording; without the kernel's
+//! part.
 //!
-//! Each pool has one reader and 99 writers on devices of their own, every writer a noisy client, so that all are held
-//! back. The statistics come from a file that is kept open, as in `evenkeel guard run`.
+//! Each pool has one reader and 99 writers on devices of their own; every writer is a noisy client, so that all writers are
+//! throttled. The statistics come from a file that is kept open, as in `evenkeel guard run`.
 //!
 //! ```text
 //! cargo bench -p evenkeel-guard --bench tick
@@ -21,7 +22,7 @@ use evenkeel_guard::sensor::diskstats::DeviceNumber;
 use evenkeel_guard::{Agent, Config};
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time of this thread, so that what else runs on the machine does not count.
+/// CPU time that this thread has used so far; other programs on the machine do not count.
 fn cpu_time() -> std::time::Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     std::time::Duration::new(now.tv_sec as u64, now.tv_nsec as u32)

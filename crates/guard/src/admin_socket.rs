@@ -1,4 +1,4 @@
-//! The admin socket of a Ceph daemon: one question and one answer on each connection.
+//! Queries over the admin socket of a Ceph daemon: one question and one answer on each connection.
 //!
 //! A question is a JSON object with the command in `prefix`, ended by a zero byte. An answer is a length (four bytes,
 //! big-endian) and that many bytes: JSON, or a text that begins with `ERROR: (`. Pure functions stand first, those that use
@@ -17,55 +17,55 @@ use serde_json::{Map, Value};
 
 /// Longest answer that is accepted, in bytes: all counters of an OSD are 20 KB, its configuration 100 KB.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
-/// Bytes of the length that stands before an answer.
+/// Size, in bytes, of the length field before an answer.
 const LENGTH_BYTES: usize = 4;
-/// Bytes read at once: enough for a whole answer to a question of a sample.
+/// Bytes read by one system call: enough for the whole answer to a question for counters.
 const PART_BYTES: usize = 16 << 10;
-/// Time to wait for the end of an answer before the bytes that have arrived are read. An answer longer than the system's
-/// socket buffer, some 200 KB, would never end otherwise.
+/// Time to wait for the end of an answer before the bytes that have arrived are read. Without this, an answer longer than the
+/// system's socket buffer, some 200 KB, would never end.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);
-/// The beginning of an answer that is a refusal.
+/// The text with which an answer begins if the daemon refused the command.
 const REFUSAL: &str = "ERROR: (";
 
-/// Why a daemon gave no usable answer.
+/// An error because of which there is no usable answer of a daemon.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No process listens there.
+    /// No process listens on the socket.
     #[error("no process listens on {}: the OSD is down, or its admin socket is elsewhere", .path.display())]
     Absent {
-        /// The socket.
+        /// Path of the admin socket.
         path: PathBuf,
     },
-    /// The answer did not come in time.
+    /// The answer did not come within the time limit.
     #[error("{} gave no answer within {limit:?}: the OSD is busy or hangs", .path.display())]
     Late {
-        /// The socket.
+        /// Path of the admin socket.
         path: PathBuf,
-        /// Time that the answer was allowed to take.
+        /// The time limit of the answer.
         limit: Duration,
     },
     /// The daemon refused the command.
     #[error("{} refused {command:?}: {answer}", .path.display())]
     Refused {
-        /// The socket.
+        /// Path of the admin socket.
         path: PathBuf,
-        /// The command.
+        /// Name of the command, as in the question's `prefix`.
         command: String,
-        /// The daemon's answer.
+        /// The daemon's reason, in its own words.
         answer: String,
     },
-    /// The answer is not one of a Ceph daemon.
+    /// The answer does not have the format of a Ceph daemon's answers.
     #[error("{}: {problem}; is this the admin socket of a Ceph daemon of version 16 to 19?", .path.display())]
     Odd {
-        /// The socket.
+        /// Path of the admin socket.
         path: PathBuf,
-        /// Why the answer cannot be used.
+        /// The fault because of which the answer cannot be used.
         problem: Malformed,
     },
     /// Any other error of the system.
     #[error("cannot use {}: {cause}{}", .path.display(), cure(.cause))]
     Io {
-        /// The socket.
+        /// Path of the admin socket.
         path: PathBuf,
         /// The system's error.
         cause: io::Error,
@@ -78,35 +78,36 @@ fn cure(cause: &io::Error) -> &'static str {
 }
 
 impl Error {
-    /// True if no process listens: the daemon is gone, and with it the options that were set in it.
+    /// True if no process listens on the socket: the daemon is gone, and so are the options that were set in the running
+    /// daemon.
     pub const fn is_absent(&self) -> bool {
         matches!(self, Self::Absent { .. })
     }
 }
 
-/// Why an answer cannot be understood.
+/// The fault of an answer that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The answer ends before it is complete.
     #[error("the answer ends after {got} of {wanted} bytes")]
     Short {
-        /// Bytes received, length field included.
+        /// Number of bytes received, length field included.
         got: usize,
-        /// Bytes announced, length field included.
+        /// Number of bytes announced by the length field, itself included.
         wanted: usize,
     },
-    /// The daemon announces this many bytes, more than any answer has.
+    /// The length field announces this many bytes, more than any answer of a Ceph daemon has.
     #[error("the daemon announces an answer of {0} bytes, longer than any it gives: is the socket a Ceph daemon's?")]
     Long(usize),
-    /// The answer is not JSON; with the parser's message.
+    /// The answer is not JSON; the text is the parser's message.
     #[error("the answer is not JSON: {0}")]
     Json(String),
-    /// The answer has no entry of this name, or one of another type.
+    /// The answer has no entry of this name, or the entry has another type.
     #[error("the answer has no {0}")]
     Lacks(String),
 }
 
-/// The bytes of a question: the command `prefix` with its arguments.
+/// The bytes of a question: the command `prefix` with its arguments, as JSON.
 pub fn question(prefix: &str, arguments: &[(&str, Value)]) -> Vec<u8> {
     let mut object = Map::new();
     object.insert("prefix".into(), prefix.into());
@@ -117,17 +118,18 @@ pub fn question(prefix: &str, arguments: &[(&str, Value)]) -> Vec<u8> {
     bytes
 }
 
-/// Total bytes of an answer, length field included; `None` before the whole length field has been received.
+/// Length of the whole answer in bytes, length field included, from the bytes received so far; `None` before the whole length
+/// field has been received.
 ///
 /// # Errors
-/// [`Malformed::Long`].
+/// [`Malformed::Long`] if the announced length exceeds the largest accepted one.
 pub fn wanted(received: &[u8]) -> Result<Option<usize>, Malformed> {
     let Some(length) = received.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
     let length = u32::from_be_bytes(*length) as usize;
     if length > MAX_ANSWER_BYTES { Err(Malformed::Long(length)) } else { Ok(Some(LENGTH_BYTES + length)) }
 }
 
-/// A complete answer as text.
+/// The text of a complete answer, without the length field.
 ///
 /// # Errors
 /// [`Malformed::Short`] if `received` ends before the answer does, [`Malformed::Long`].
@@ -140,15 +142,15 @@ pub fn text(received: &[u8]) -> Result<Cow<'_, str>, Malformed> {
     }
 }
 
-/// The daemon's reason in its own words, if `text` is a refusal.
+/// The daemon's reason, in its own words, if `text` is a refusal; otherwise `None`.
 pub fn refusal(text: &str) -> Option<String> {
     text.starts_with(REFUSAL).then(|| text.trim_end().replace('\n', ": "))
 }
 
-/// Parses an answer that is no refusal. An empty answer, as of commands without a result, becomes `null`.
+/// Parses the text of an answer that is no refusal. An empty answer, as to commands without a result, becomes `null`.
 ///
 /// # Errors
-/// [`Malformed::Json`].
+/// [`Malformed::Json`] if the text is not JSON.
 pub fn json(text: &str) -> Result<Value, Malformed> {
     if text.trim().is_empty() {
         return Ok(Value::Null);
@@ -159,16 +161,16 @@ pub fn json(text: &str) -> Result<Value, Malformed> {
 /// The value of an option in an answer to `config get`.
 ///
 /// # Errors
-/// [`Malformed::Lacks`].
+/// [`Malformed::Lacks`] if the answer does not contain the option.
 pub fn option_value<'a>(answer: &'a Value, option: &str) -> Result<&'a str, Malformed> {
     answer.get(option).and_then(Value::as_str).ok_or_else(|| Malformed::Lacks(option.to_owned()))
 }
 
-/// The value that was set for an option in the running daemon, in an answer to `config diff`; `None` if none was. (Ceph 16
-/// answers `config diff get` with all options as well.)
+/// The value that was set for an option in the running daemon, in an answer to `config diff`; `None` if no value was set
+/// there. (Ceph 16 answers `config diff get` with all options as well.)
 ///
 /// # Errors
-/// [`Malformed::Lacks`].
+/// [`Malformed::Lacks`] if the answer has another structure.
 pub fn override_of(answer: &Value, option: &str) -> Result<Option<String>, Malformed> {
     let diff = answer.get("diff").and_then(Value::as_object).ok_or_else(|| Malformed::Lacks("diff".into()))?;
     let Some(value) = diff.get(option).and_then(|levels| levels.get("override")) else { return Ok(None) };
@@ -179,7 +181,7 @@ pub fn override_of(answer: &Value, option: &str) -> Result<Option<String>, Malfo
     }
 }
 
-/// The admin socket of one daemon.
+/// Access to the admin socket of one Ceph daemon.
 #[derive(Clone, Debug)]
 pub struct AdminSocket {
     path: PathBuf,
@@ -197,8 +199,8 @@ impl AdminSocket {
         &self.path
     }
 
-    /// Sends a question and waits for the answer. Also returns the id of the process that listens, 0 if it is in another PID
-    /// namespace.
+    /// Sends the command `prefix` with its arguments and waits for the answer. Also returns the id of the process that
+    /// listens, 0 if that process is in another PID namespace.
     ///
     /// # Errors
     /// See [`Error`]; after [`Error::Late`] it is not known whether the command was carried out.
@@ -209,11 +211,11 @@ impl AdminSocket {
     }
 
     /// Asks several questions at once, each on a connection of its own, and waits for all answers. Each answer replaces the
-    /// content of its buffer. This is cheaper than asking one after the other, and the answers are of nearly the same time.
-    /// Returns the listening process, as [`ask`](Self::ask).
+    /// content of its buffer. This is cheaper than asking one after the other, and the answers show nearly the same moment.
+    /// Returns the id of the listening process, as [`ask`](Self::ask) does.
     ///
     /// # Errors
-    /// See [`Error`]; the time limit holds for all answers together.
+    /// See [`Error`]; the time limit applies to all answers together.
     pub fn ask_all<const N: usize>(&self, questions: [&[u8]; N], answers: &mut [Vec<u8>; N]) -> Result<i32, Error> {
         self.try_to_ask_all(questions, answers).map_err(|cause| self.failed(cause))
     }
@@ -236,7 +238,7 @@ impl AdminSocket {
         }
     }
 
-    /// Asks for the value of an option that is in force.
+    /// Asks for the value of an option that is in force in the daemon, wherever it was set.
     ///
     /// # Errors
     /// See [`Error`].
@@ -246,7 +248,7 @@ impl AdminSocket {
         value.map_err(|problem| Error::Odd { path: self.path.clone(), problem })
     }
 
-    /// Asks for the value that was set for an option in the running daemon; `None` if none was.
+    /// Asks for the value that was set for an option in the running daemon; `None` if no value was set there.
     ///
     /// # Errors
     /// See [`Error`].
@@ -255,7 +257,8 @@ impl AdminSocket {
         override_of(&answer, option).map_err(|problem| Error::Odd { path: self.path.clone(), problem })
     }
 
-    /// Sets an option in the running daemon, not in the cluster's configuration; `None` unsets it there.
+    /// Sets an option in the running daemon, not in the cluster's configuration; `None` as `value` unsets the option in the
+    /// running daemon.
     ///
     /// # Errors
     /// See [`Error`].
@@ -283,7 +286,7 @@ impl AdminSocket {
         Ok(pid)
     }
 
-    /// Connects without waiting: a daemon that hangs has a full queue of connections, and a blocking call would wait for
+    /// Connects without waiting: a daemon that hangs has a full queue of connections, so that a blocking call would wait for
     /// ever.
     fn connect(&self) -> io::Result<UnixStream> {
         use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -303,10 +306,11 @@ impl AdminSocket {
     }
 }
 
-/// Waits for an answer and puts it into `answer`. An answer that is cut off is no error here; [`text`] reports it.
+/// Waits until `deadline` for an answer and puts it into `answer`. An answer that is cut off is no error here; [`text`]
+/// reports that.
 ///
-/// The daemon writes the length, then the body, and closes the connection. Only the close wakes this thread: on an idle
-/// machine a wake-up costs more than everything that is done with the answer.
+/// The daemon writes the length, then the body, and closes the connection. Only the close wakes this thread, because on an
+/// idle machine a wake-up costs more than handling the answer.
 fn receive(stream: &UnixStream, answer: &mut Vec<u8>, deadline: Instant) -> io::Result<()> {
     answer.clear();
     loop {

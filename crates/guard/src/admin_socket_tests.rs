@@ -37,7 +37,7 @@ fn an_answer_is_complete_when_all_of_its_length_has_come() {
 }
 
 #[test]
-fn what_somebody_set_in_the_daemon_is_told_from_what_is_stored() {
+fn what_was_set_in_the_daemon_is_distinguished_from_what_is_stored() {
     let diff = json(DIFF).unwrap();
     assert_eq!(override_of(&diff, "bluestore_throttle_bytes"), Ok(Some("262144".into())));
     // Set in a file, not in the daemon; and not set at all.
@@ -48,7 +48,7 @@ fn what_somebody_set_in_the_daemon_is_told_from_what_is_stored() {
 }
 
 #[test]
-fn refusals_are_told_in_the_daemons_words() {
+fn refusals_are_reported_in_the_daemons_words() {
     for text in REFUSED {
         let answer = refusal(text).unwrap();
         assert!(answer.starts_with("ERROR: (22) Invalid argument: "), "{answer}");
@@ -94,7 +94,7 @@ fn questions_are_answered_at_once_each_in_its_buffer() {
     assert!(matches!(late, Err(Error::Late { .. })), "{late:?}");
 }
 
-/// An answer longer than what the system holds, from a daemon that leaves the connection open.
+/// An answer longer than the system's socket buffer, from a daemon that leaves the connection open.
 #[test]
 fn a_long_answer_comes_through_and_need_not_end_the_connection() {
     let folder = folder("long");

@@ -1,4 +1,4 @@
-//! The agent: one loop over all enforcement points of this host.
+//! The agent's work at each tick: measuring, deciding and setting at all enforcement points of this host.
 //!
 //! ```text
 //!  diskstats ─▶ Agent::tick ─▶ each point: sample ─▶ decide ─▶ set (journal first)
@@ -36,7 +36,7 @@ pub struct Agent {
     cgroups: Vec<Cgroup>,
     queue_depths: Vec<QueueDepth>,
     osds: Option<Arc<Osds>>,
-    /// True if this host decides about slots alone, without reports of other hosts.
+    /// True if this host decides about arrays' slots (requests in flight) alone, without summaries of other hosts.
     alone: bool,
     ticks: u64,
     ticked_at: Instant,
@@ -46,7 +46,7 @@ impl Agent {
     /// An agent for the pools that `config` names; `cgroups` is where cgroup v2 is mounted. Changes nothing on the host.
     ///
     /// # Errors
-    /// What is missing, and what to do about it.
+    /// A message that names the missing part and its cure.
     pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Self, Unable> {
         let setting = |name: &str, problem| Unable::Setting { name: name.to_owned(), problem };
         let arrays = config.arrays.iter().map(|(name, array)| {
@@ -65,12 +65,12 @@ impl Agent {
         })
     }
 
-    /// Takes a newer policy without a gap: a setting in force stays until the newer policy changes it, and is restored where
-    /// the newer policy sets nothing. Controllers keep what they learned if their configuration is the same. OSDs are not
-    /// reloaded.
+    /// Takes a newer policy without a gap: a setting in force stays until the newer policy changes it, and gets its original
+    /// value back where the newer policy sets nothing. Controllers keep what they learned if their configuration is the same.
+    /// OSDs are not reloaded.
     ///
     /// # Errors
-    /// What is missing, and what to do about it; nothing has been changed then.
+    /// A message that names the missing part and its cure; on an error nothing has been changed.
     pub fn reload(
         &mut self,
         config: &Config,
@@ -112,14 +112,14 @@ impl Agent {
         self.osds = Some(osds);
     }
 
-    /// Takes over a new map of clients, volumes and devices. Controllers keep what they have learned.
+    /// Takes over a new map of clients, volumes and devices. Controllers keep their state.
     pub fn follow(&mut self, map: Map) {
         self.packets.follow(map);
     }
 
-    /// Measures, decides and acts; without a journal nothing is set. `diskstats` is the content of [`DISKSTATS`] at `now`.
-    /// The caller has to put [`Packets::holds`] in force. An error at one enforcement point does not keep the others from
-    /// their work; all errors are returned.
+    /// One tick: measures, decides, and changes settings; without a journal no setting is changed. `diskstats` is the content
+    /// of [`DISKSTATS`] at `now`. The caller has to put [`Packets::holds`] in force. An error at one enforcement point does
+    /// not keep the others from their work; all errors are returned.
     pub fn tick(&mut self, now: Instant, diskstats: &[u8], journal: Option<&mut Journal>) -> Vec<Error> {
         (self.ticks, self.ticked_at) = (self.ticks + 1, now);
         let mut tick = Tick { journal, errors: Errors::default() };
@@ -131,14 +131,16 @@ impl Agent {
         tick.errors.0
     }
 
-    /// Summaries of this host's volumes in the last period, by array, to be sent to the other hosts.
+    /// Summaries of this host's volumes over the control period that has just ended, by name of the array, to be sent to the
+    /// other hosts.
     pub fn summaries(&mut self) -> BTreeMap<String, Summary> {
         let told = self.queue_depths.iter_mut().filter_map(|pool| Some((pool.take_summary()?, pool)));
         told.map(|(summary, pool)| (pool.name().to_owned(), summary)).collect()
     }
 
-    /// Shares out the slots of every array in `group`, which has by array the sum of all hosts' summaries for one period.
-    /// `ramp`: fraction of its share that this host takes, 0 to 1. Queue lengths are set at the next tick.
+    /// Shares out the slots (requests in flight) of every array in `group`, which maps an array's name to the sum of all
+    /// hosts' summaries for one period. `ramp`: fraction of this host's share that the host takes, 0 to 1. Queue lengths are
+    /// set at the next tick.
     pub fn decide(&mut self, group: &BTreeMap<&str, Summary>, ramp: f64) {
         self.alone = false;
         for pool in &mut self.queue_depths {
@@ -148,13 +150,14 @@ impl Agent {
         }
     }
 
-    /// From now on this host decides about slots alone, from the latency that it measures.
+    /// From now on this host shares out arrays' slots (requests in flight) by its own measurements alone, until
+    /// [`Self::decide`] is called.
     pub fn alone(&mut self) {
         self.alone = true;
         self.queue_depths.iter_mut().for_each(QueueDepth::alone);
     }
 
-    /// The state at the last tick; the caller fills in whether decisions take effect.
+    /// The state as of the latest tick. The caller fills in the fields that only the caller knows, such as `acting`.
     pub fn state(&self) -> State {
         let osds = self.osds.iter().flat_map(|osds| osds.states());
         let pools = self.packets.states(&self.tracker).chain(self.cgroups.iter().map(Cgroup::state));
@@ -169,7 +172,7 @@ impl Agent {
         }
     }
 
-    /// The newest `count` decisions, newest first, about one pool or all.
+    /// The newest `count` decisions, newest first, about the pool of this name; `None`: about all pools.
     pub fn records(&self, pool: Option<&str>, count: usize) -> Vec<DecisionRecord> {
         let wanted = |name: &str| pool.is_none_or(|pool| pool == name);
         let cgroups = self.cgroups.iter().filter(|known| wanted(known.name())).flat_map(Cgroup::records);
@@ -178,7 +181,7 @@ impl Agent {
         decision::newest(self.packets.records(pool).chain(cgroups).chain(arrays).chain(osds).collect(), count)
     }
 
-    /// Names of all pools, and of the OSDs.
+    /// Names of all pools that the agent controls, and of the OSDs.
     pub fn names(&self) -> Vec<String> {
         let osds = self.osds.iter().flat_map(|osds| osds.names());
         let arrays = self.queue_depths.iter().map(QueueDepth::name);

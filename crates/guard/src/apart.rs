@@ -1,4 +1,4 @@
-//! Tests that need the kernel's privileges: each in namespaces of its own, or skipped.
+//! Support for tests that need privileges: each test runs in kernel namespaces of its own, or is skipped.
 
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
@@ -7,8 +7,8 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 pub(crate) use skip::skip;
 
-/// Runs `body` on a thread in new `namespaces` of its own; skips the test where those may not be made. The thread has the
-/// test's name, so that `body` may skip the test.
+/// Runs `body` on a thread in new `namespaces` of its own; skips the test if the process may not create namespaces. The
+/// thread has the test's name, by which `body` can skip the test.
 pub(crate) fn apart(namespaces: UnshareFlags, body: impl FnOnce() + Send + 'static) {
     let thread = std::thread::current();
     let thread = std::thread::Builder::new().name(thread.name().expect("the name of a test").to_owned());

@@ -1,4 +1,4 @@
-//! The kernel's BPF: a small assembler, and the few calls of bpf(2) that are needed.
+//! Access to the kernel's BPF: a small assembler, and the few calls of bpf(2) that the agent needs.
 //!
 //! Opcodes are those of the instruction set's standard, RFC 9669.
 
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use rustix::io::Errno;
 
-/// A register: R0 holds results, R1 to R5 arguments, R6 to R9 survive calls, R10 is the end of the stack.
+/// A BPF register: R0 holds results, R1 to R5 hold arguments, R6 to R9 survive calls, R10 points to the end of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Register(u8);
 
@@ -22,7 +22,7 @@ pub(crate) const R8: Register = Register(8);
 pub(crate) const R9: Register = Register(9);
 pub(crate) const R10: Register = Register(10);
 
-/// Width of a load or store, as the bits of its opcode.
+/// Width of a load or store, as the bits of the instruction's opcode: 4, 2, 1 and 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
     Word = 0x00,
@@ -31,7 +31,7 @@ pub(crate) enum Size {
     Double = 0x18,
 }
 
-/// Condition of a jump, as the bits of its opcode; comparisons are unsigned.
+/// Condition of a jump, as the bits of the jump's opcode; comparisons are unsigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     Equal = 0x10,
@@ -40,7 +40,7 @@ pub(crate) enum When {
     Unequal = 0x50,
 }
 
-/// Arithmetic operation on a register, as the bits of its opcode.
+/// Arithmetic operation on a register, as the bits of the instruction's opcode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Do {
     Add = 0x00,
@@ -70,11 +70,11 @@ impl From<Register> for Operand {
     }
 }
 
-/// A place in the program that jumps go to.
+/// A place in a program under construction, as the destination of jumps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Label(usize);
 
-/// A program under construction.
+/// A BPF program under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Assembler {
     code: Vec<[u8; 8]>,
@@ -111,12 +111,12 @@ impl Assembler {
         Label(self.labels.len() - 1)
     }
 
-    /// Binds `label` to the next instruction.
+    /// Binds `label` to the instruction that is emitted next.
     pub(crate) fn place(&mut self, label: Label) {
         self.labels[label.0] = Some(self.code.len());
     }
 
-    /// `to` = `to` op `operand`, 64 bits.
+    /// Emits `to` = `to` op `operand`, on 64 bits.
     pub(crate) fn alu(&mut self, op: Do, to: Register, operand: impl Into<Operand>) {
         match operand.into() {
             Operand::Number(number) => self.push(CLASS_ALU_64 | op as u8, to, 0, 0, number),
@@ -128,7 +128,7 @@ impl Assembler {
         self.alu(Do::Set, to, operand);
     }
 
-    /// Turns a 16-bit number in network byte order, in a register, into the processor's byte order.
+    /// Emits the conversion of a 16-bit number in `register` from network byte order to the processor's.
     pub(crate) fn network_16(&mut self, register: Register) {
         self.push(CLASS_ALU | TO_BIG_ENDIAN, register, 0, 0, 16);
     }
@@ -149,7 +149,8 @@ impl Assembler {
         self.push(0, R0, 0, 0, 0);
     }
 
-    /// Adds `from` atomically to the 64-bit number at `at` + `offset`, to which other processors may add as well.
+    /// Emits the atomic addition of `from` to the 64-bit number in memory at `at` + `offset`; other processors may add to it
+    /// at the same time.
     pub(crate) fn add_atomically(&mut self, at: Register, offset: i16, from: Register) {
         self.push(CLASS_STORE_REGISTER | ATOMIC | Size::Double as u8, at, from.0, offset, Do::Add as i32);
     }
@@ -175,7 +176,7 @@ impl Assembler {
         self.push(CLASS_JUMP | EXIT, R0, 0, 0, 0);
     }
 
-    /// The instructions, with all jumps resolved; `None` if a label has no place or is too far away.
+    /// The instructions, with all jumps resolved; `None` if a label is not bound to an instruction, or a jump is too long.
     fn finish(mut self) -> Option<Vec<u8>> {
         for (from, label) in &self.jumps {
             let to = self.labels[label.0]?;
@@ -204,7 +205,7 @@ fn bpf_descriptor(command: i32, attributes: &mut [u8]) -> Result<OwnedFd, Errno>
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Joins the fields of a `union bpf_attr`; each is laid out as in the kernel's struct, padding included.
+/// Joins the fields of a `union bpf_attr`; the caller lays out each as in the kernel's struct, with padding.
 fn attributes(pieces: &[&[u8]]) -> Vec<u8> {
     pieces.concat()
 }
@@ -260,7 +261,7 @@ impl Map {
         bpf(command, &mut attributes(&pieces)).map(drop)
     }
 
-    /// Sets the value of `key`, whether or not it had one.
+    /// Sets the value of `key`, also if the key had no value before.
     pub(crate) fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Errno> {
         const MAP_UPDATE_ELEM: i32 = 2;
         if key.len() != self.key_bytes || value.len() != self.value_bytes {
@@ -269,7 +270,7 @@ impl Map {
         self.element(MAP_UPDATE_ELEM, key, Some(value))
     }
 
-    /// Reads the value of `key`.
+    /// Reads the value of `key` into `value`; an error if the key has no value.
     pub(crate) fn read(&self, key: &[u8], value: &mut [u8]) -> Result<(), Errno> {
         const MAP_LOOKUP_ELEM: i32 = 1;
         if key.len() != self.key_bytes || value.len() != self.value_bytes {
@@ -280,7 +281,7 @@ impl Map {
         bpf(MAP_LOOKUP_ELEM, &mut attributes(&pieces)).map(drop)
     }
 
-    /// Removes `key`, if it is there.
+    /// Removes `key` with its value; no error if the key has none.
     pub(crate) fn remove(&self, key: &[u8]) -> Result<(), Errno> {
         const MAP_DELETE_ELEM: i32 = 3;
         if key.len() != self.key_bytes {
@@ -293,10 +294,11 @@ impl Map {
     }
 }
 
-/// Attach type (BPF_TCX_EGRESS) at which a program sees packets that leave by a device.
+/// Attach type (BPF_TCX_EGRESS) for a program that sees the packets which a network device sends.
 const TCX_EGRESS: u32 = 47;
 
-/// True if a link still attaches its program to a device. A link loses its device when that is removed or root detaches it.
+/// True if a BPF link still attaches its program to a network device. A link loses its device if the device is removed, or if
+/// another program detaches the link.
 pub(crate) fn is_attached(link: &OwnedFd) -> Result<bool, Errno> {
     const OBJ_GET_INFO_BY_FD: i32 = 15;
     // Type, number, number of the program, padding, number of the device, place.
@@ -307,14 +309,14 @@ pub(crate) fn is_attached(link: &OwnedFd) -> Result<bool, Errno> {
     Ok(information[16..20] != [0; 4])
 }
 
-/// Detaches a link as another program might.
+/// Detaches a BPF link as another program could, for tests.
 #[cfg(test)]
 pub(crate) fn detach(link: &OwnedFd) -> Result<(), Errno> {
     const LINK_DETACH: i32 = 34;
     bpf(LINK_DETACH, &mut descriptor(link).to_vec()).map(drop)
 }
 
-/// Number of programs attached at the egress of a device.
+/// Number of BPF programs attached at the egress of the network device with this index.
 #[cfg(test)]
 pub(crate) fn programs_at_egress(device: u32) -> Result<u32, Errno> {
     const PROG_QUERY: i32 = 16;
@@ -326,12 +328,12 @@ pub(crate) fn programs_at_egress(device: u32) -> Result<u32, Errno> {
     Ok(u32::from_ne_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]))
 }
 
-/// Type of a BPF program, by the thing that it is run on.
+/// Type of a BPF program, named after the object that the program is run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sees {
-    /// A packet (BPF_PROG_TYPE_SCHED_CLS).
+    /// The program sees a packet (BPF_PROG_TYPE_SCHED_CLS).
     Packets = 3,
-    /// An event of the kernel, at a tracepoint (BPF_PROG_TYPE_TRACEPOINT).
+    /// The program sees an event of the kernel, at a tracepoint (BPF_PROG_TYPE_TRACEPOINT).
     Event = 5,
 }
 
@@ -378,24 +380,25 @@ impl Program {
         }
     }
 
-    /// Descriptor by which a filter of traffic control names the program; valid while this value lives.
+    /// File descriptor by which a traffic-control filter refers to the program; valid while this value lives.
     pub(crate) fn descriptor(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
-    /// Attaches the program to the egress of a device, whose every packet it then sees, until the returned link is dropped or
-    /// this process ends (Linux 6.6).
+    /// Attaches the program to the egress of a network device: the program sees every packet that the device sends, until the
+    /// returned link is dropped or this process ends. Needs Linux 6.6.
     pub(crate) fn attach_to_egress(&self, device: u32) -> Result<OwnedFd, Errno> {
         const LINK_CREATE: i32 = 28;
         let pieces: [&[u8]; 5] = [&descriptor(&self.fd), &word(device), &word(TCX_EGRESS), &word(0), &[0; 16]];
         bpf_descriptor(LINK_CREATE, &mut attributes(&pieces))
     }
 
-    /// Runs the program at every event of the tracepoint with this number, on all processors, until the returned descriptor
-    /// is dropped or this process ends.
+    /// Runs the program at every event of the tracepoint with the number `event`, on all processors, until the returned
+    /// descriptor is dropped or this process ends.
     pub(crate) fn attach_to_event(&self, event: u64) -> Result<OwnedFd, Errno> {
         const TYPE_TRACEPOINT: u32 = 2;
-        /// Length of the kernel's struct perf_event_attr in its first version, which has all that is needed.
+        /// Length, in bytes, of the kernel's struct perf_event_attr in its first version, which has all fields that are
+        /// needed.
         const LENGTH: u32 = 64;
         const CLOSE_ON_EXEC: libc::c_ulong = 8;
         const SET_PROGRAM: libc::Ioctl = 0x4004_2408;
@@ -418,8 +421,8 @@ impl Program {
         Ok(fd)
     }
 
-    /// Runs the program on one packet, with `context` as the kernel's struct __sk_buff of it. Returns the verdict, and leaves
-    /// the program's changes in `context`.
+    /// Runs the program on one packet, with `context` as the kernel's struct __sk_buff of it. Returns the program's result,
+    /// and leaves the program's changes in `context`.
     #[cfg(test)]
     pub(crate) fn run(&self, packet: &[u8], context: &mut [u8]) -> Result<i32, Errno> {
         const PROG_TEST_RUN: i32 = 10;

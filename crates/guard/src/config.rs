@@ -1,4 +1,4 @@
-//! The agent's configuration: the policy, and this host's part beside it.
+//! The agent's configuration: the policy, and the settings of this host in addition to it.
 //!
 //! A file holds `[tenants]` and `[pools]` in the language of [`evenkeel_policy`], `[agent]` and `[cluster]`. What the policy
 //! asks of this host is lowered to the settings of the loops: each pool has the enforcement points that apply to it.
@@ -42,7 +42,7 @@ pub fn schema() -> serde_json::Value {
     schemars::schema_for!(AgentConfig).to_value()
 }
 
-/// The configuration as an operator writes it.
+/// The content of a configuration file, as an operator writes it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
@@ -57,7 +57,7 @@ struct File {
     _policy: Option<PathBuf>,
 }
 
-/// The agent's part of a volume of `evenkeel serve`.
+/// The settings of a volume of `evenkeel serve` that the agent reads: the volume's pool.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 struct Volume {
@@ -75,7 +75,7 @@ impl Default for Volume {
 pub struct Config {
     /// Settings of the agent itself (`[agent]`).
     pub agent: AgentConfig,
-    /// Pools with a latency target, for which packets of noisy clients are delayed.
+    /// Pools with a latency target, by name: packets to noisy clients of these pools are delayed.
     pub packets: BTreeMap<String, PacketsConfig>,
     /// Devices whose control groups have throughput guarantees, by the names of their pools.
     pub cached: BTreeMap<String, CachedConfig>,
@@ -87,7 +87,7 @@ pub struct Config {
     pub ceph: Option<CephConfig>,
     /// The enforced settings as rows of the effective policy, for `evenkeel check`.
     pub enforced: Enforced,
-    /// The parts of the policy that the agent does not enforce.
+    /// Notes on the parts of the policy that the agent does not enforce on this host.
     pub notes: Vec<Problem>,
 }
 
@@ -114,7 +114,7 @@ pub struct AgentConfig {
     /// The settings to put back.
     pub journal: PathBuf,
     /// Packets that wait.
-    pub packets: PacketChoice,
+    pub packets: Packets,
     /// HTTPS for other machines.
     pub http: Http,
     /// Certificates for HTTPS.
@@ -143,7 +143,7 @@ impl Default for AgentConfig {
             max_delay: Duration::from_millis(20),
             timeout: Duration::from_secs(3),
             journal: "/run/evenkeel/guard.journal".into(),
-            packets: PacketChoice::Acknowledgements,
+            packets: Packets::Acknowledgements,
             http: Http::default(),
             tls: None,
             ceph: CephSettings::default(),
@@ -151,41 +151,18 @@ impl Default for AgentConfig {
     }
 }
 
-/// Which packets are delayed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum PacketChoice {
-    /// Throttles writers; becomes "all" where it has no effect.
-    #[default]
-    Acknowledgements,
-    /// Throttles readers.
-    Data,
-    /// Throttles both.
-    All,
-}
-
-impl PacketChoice {
-    /// The same choice as the actuator's type.
-    pub const fn packets(self) -> Packets {
-        match self {
-            Self::Acknowledgements => Packets::Acknowledgements,
-            Self::Data => Packets::Data,
-            Self::All => Packets::All,
-        }
-    }
-}
-
-/// A pool with a latency target, for which packets are delayed.
+/// A pool with a latency target, for which packets to clients are delayed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PacketsConfig {
-    /// The latency target for reads.
+    /// The latency target of the pool's reads.
     pub latency: Latency,
-    /// Devices of the pool, by path or name; empty: those on the volume group, array, multipath device or disk that has the
-    /// pool's name.
+    /// Devices of the pool, by path or name. If empty, the pool consists of the devices on the volume group, array, multipath
+    /// device or disk that has the pool's name.
     pub devices: Vec<String>,
     /// Method that chooses the delays.
     pub method: Method,
-    /// Bytes per second above which a client is noisy for `method = "pid"`; "adaptive" goes by shares of the load.
+    /// Bytes per second above which a client is noisy for `method = "pid"`; the method "adaptive" compares the clients'
+    /// shares of the load instead.
     pub noisy_above: Bytes,
     /// How the clients of each tenant may be throttled.
     pub throttles: Throttles,
@@ -194,23 +171,25 @@ pub struct PacketsConfig {
 /// How the clients of one tenant may be throttled on one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClientTerms {
-    /// Place of the tenant's clients in the order of throttling.
+    /// When the tenant's clients are throttled, in relation to other clients: never, last, normally or always.
     pub throttle: Throttle,
-    /// The reservation and guarantee, below which no throttle takes the tenant.
+    /// The tenant's reservation and guarantee; no throttle takes the tenant's throughput below them.
     pub owed: Owed,
 }
 
 /// The tenants that name clients, and how the clients of each may be throttled.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Throttles {
-    /// Entries of `match`, each with the index of its tenant in `tenants`; the most specific entry first.
+    /// Entries of the tenants' `match` settings, each with the index of its tenant in `tenants`; the most specific entry
+    /// first.
     by_entry: Arc<Vec<(Match, usize)>>,
-    /// Terms by tenant; index 0 is for clients that no tenant names.
+    /// Terms of each tenant; index 0 is for clients that no tenant names.
     tenants: Arc<Vec<ClientTerms>>,
 }
 
 impl Throttles {
-    /// The tenant of a client with this address and these names, as an index of [`Self::tenants`].
+    /// The tenant of a client with this address and these initiator names, as an index of [`Self::tenants`]; 0 if no tenant
+    /// names the client.
     pub fn tenant_of(&self, address: IpAddr, names: &[String]) -> usize {
         let known = self.by_entry.iter().find(|(entry, _)| entry.names_initiator(address, names));
         known.map_or(0, |(_, place)| *place)
@@ -222,7 +201,7 @@ impl Throttles {
     }
 }
 
-/// The measurements that this kernel allows, as far as latency targets depend on them.
+/// The kernel features that decide which latency targets this host can measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
     /// True if the kernel shows the block layer's tracepoints, by which single reads are measured.
@@ -233,7 +212,7 @@ impl Config {
     /// Reads a configuration; `origin` names the text in errors.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All faults of the configuration.
     pub fn parse(text: &str, origin: &str, abilities: Abilities) -> Result<Self, Errors> {
         Self::check(&Source::of(text, origin), abilities).map(|(config, _)| config)
     }
@@ -241,7 +220,7 @@ impl Config {
     /// Reads a configuration like [`Self::parse`]; also returns warnings.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All faults of the configuration.
     pub fn check(source: &Source, abilities: Abilities) -> Result<(Self, Vec<Problem>), Errors> {
         let (document, mut errors) = Document::of(source);
         let (file, more) = document.read::<File>();
@@ -259,10 +238,10 @@ impl Config {
         }
     }
 
-    /// Reads a file and the policy that it names; also returns warnings.
+    /// Reads a configuration file and the policy file that it names; also returns warnings.
     ///
     /// # Errors
-    /// That a file cannot be read, or all that is wrong with the configuration.
+    /// A file cannot be read, or the configuration has faults, all of which the error lists.
     pub fn read(path: &Path, abilities: Abilities) -> Result<(Self, Vec<Problem>), Errors> {
         Self::check(&Source::read(path)?, abilities)
     }
@@ -278,13 +257,14 @@ impl Config {
         !self.agent.interfaces.is_empty() && !self.packets.is_empty()
     }
 
-    /// True if something is set on this host; otherwise the agent only watches, without a journal.
+    /// True if the agent may change settings of this host under this configuration; otherwise the agent only measures,
+    /// without a journal.
     pub fn sets_something(&self) -> bool {
         self.delays_packets() || !self.cached.is_empty() || !self.arrays.is_empty() || self.ceph.is_some()
     }
 
-    /// The changes in a newer configuration that need a restart of the agent: keys of this host, and uses of parts that were
-    /// not started.
+    /// The changes in `newer` that need a restart of the agent, as texts: changed keys of `[agent]`, `[cluster]` and OSDs,
+    /// and the first use of a part of the agent that is not running.
     pub fn needs_restart(&self, newer: &Self) -> Vec<String> {
         let values = |config: &Self| serde_json::to_value(&config.agent).unwrap_or_default();
         let (old, new) = (values(self), values(newer));
@@ -305,12 +285,12 @@ impl Config {
         let first = !percentile(self) && percentile(newer);
         changed.extend(first.then(|| "the first latency target for a percentile".to_owned()));
         if (percentile(self) || percentile(newer)) && self.packets.keys().ne(newer.packets.keys()) {
-            changed.push("the set of pools for packets, while one has a latency target for a percentile".to_owned());
+            changed.push("another set of pools with latency targets, while one target is for a percentile".to_owned());
         }
         changed
     }
 
-    /// The pools that differ in a newer configuration.
+    /// Names of the pools whose settings differ between this configuration and `newer`; OSDs do not count.
     pub fn changed_pools(&self, newer: &Self) -> Vec<String> {
         fn differ<T: PartialEq>(old: &BTreeMap<String, T>, new: &BTreeMap<String, T>) -> BTreeSet<String> {
             old.keys().chain(new.keys()).filter(|name| old.get(*name) != new.get(*name)).cloned().collect()
@@ -327,13 +307,14 @@ impl Config {
         of_osds.map_or(self.agent.interval, |ceph| ceph.sample_every)
     }
 
-    /// The devices of pools whose configuration names some; discovery finds those of the other pools.
+    /// Devices by name of the pool, for pools whose configuration names devices; discovery finds the devices of the other
+    /// pools.
     pub fn configured(&self) -> crate::discovery::map::Configured {
         let named = self.packets.iter().filter(|(_, pool)| !pool.devices.is_empty());
         named.map(|(name, pool)| (name.clone(), pool.devices.clone())).collect()
     }
 
-    /// The settings of a pool's controller.
+    /// Settings of the controller that chooses the packet delays for `pool`.
     pub fn controller(&self, pool: &PacketsConfig) -> response::Config {
         response::Config {
             interval: self.agent.interval,

@@ -3,13 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A text that is not what the kernel or a tool writes; pure parsers answer with it.
+/// The error of a parser: its text is not in the format that the kernel or a tool writes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct Fault {
-    /// The line at fault, from 1.
+    /// Number of the line at fault, counted from 1.
     pub line: usize,
-    /// The fault.
+    /// Description of the fault, for the error message.
     pub problem: String,
 }
 
@@ -18,13 +18,13 @@ impl Fault {
         Self { line, problem: problem.into() }
     }
 
-    /// The same fault with the file it was found in.
+    /// The error that says that this fault was found in the file `path`.
     pub fn in_file(self, path: &Path) -> Error {
         Error::Parse { path: path.to_owned(), fault: self }
     }
 }
 
-/// Why something could not be sensed or discovered.
+/// An error of reading measurements, or of discovering clients, volumes and devices.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or folder cannot be read.
@@ -35,24 +35,24 @@ pub enum Error {
         /// The system's error.
         cause: io::Error,
     },
-    /// A file holds something else than expected.
+    /// The content of a file does not have the expected format.
     #[error("{}:{}: {}; this kernel or tool writes a format that is not known here", .path.display(), .fault.line, .fault.problem)]
     Parse {
         /// File or command that the text came from.
         path: PathBuf,
-        /// Number of the line, and its fault.
+        /// Number of the line at fault, and a description of the fault.
         fault: Fault,
     },
     /// The kernel refuses the BPF programs that measure the latency of single reads.
     #[error(
         "single reads cannot be measured: {cause}; percentiles need Linux 5.8 and the capabilities CAP_BPF and CAP_PERFMON \
-         (run as root), or write statistic = \"mean\""
+         (run as root), or write percentile = \"mean\""
     )]
     Programs {
         /// The system's error.
         cause: io::Error,
     },
-    /// A file is larger than such a file can be.
+    /// A file exceeds the largest size that the agent reads.
     #[error("{} is larger than {limit} bytes; is this the right file?", .path.display())]
     TooLarge {
         /// Path of the file.
@@ -60,12 +60,12 @@ pub enum Error {
         /// Largest size that is read, in bytes.
         limit: usize,
     },
-    /// There are more things of a kind than the agent handles.
+    /// There are more objects of a kind than the agent handles.
     #[error("more than {limit} {what}; name fewer")]
     TooMany {
-        /// The things, for the message: "groups are named by ...".
+        /// The text after the number in the message: the things, for example "groups are named by ...".
         what: String,
-        /// Most of them that the agent handles.
+        /// Largest number of objects of this kind that the agent handles.
         limit: usize,
     },
 }
@@ -76,7 +76,7 @@ impl Error {
         Self::Read { path: path.to_owned(), cause }
     }
 
-    /// True if the file is not there, which for many of the kernel's files only says that a part is not loaded.
+    /// True if the file does not exist. For many of the kernel's files this only means that a kernel module is not loaded.
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Read { cause, .. } if cause.kind() == io::ErrorKind::NotFound)
     }
@@ -88,7 +88,7 @@ impl Error {
     }
 }
 
-/// Advice for the error message, with a leading semicolon; empty if none is known.
+/// Advice on how to cure `cause`, for the error message, with a leading semicolon; empty if no cure is known.
 fn cure(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => {

@@ -1,4 +1,4 @@
-//! An OSD's admin socket for tests, with counters and with options that can be set and unset.
+//! A fake OSD for tests: an admin socket with counters, and with options that can be set and unset.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -8,20 +8,21 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-/// The state of the OSD; tests change it as they like.
+/// The state of the fake OSD; tests may change it at any time.
 #[derive(Debug)]
 pub(crate) struct Inside {
     pub(crate) defaults: BTreeMap<String, String>,
     pub(crate) overrides: BTreeMap<String, String>,
-    /// This command is carried out but never answered.
+    /// Name of a command that the fake OSD carries out but never answers; `None`: it answers all commands.
     pub(crate) unanswered: Option<&'static str>,
-    /// This command is refused; with the name of an option behind it, only for that.
+    /// Name of a command that the fake OSD refuses, or command and option, separated by a blank, to refuse the command for
+    /// this option only.
     pub(crate) refused: Option<&'static str>,
     /// Transactions committed so far; each costs 64 KiB and BlueStore's base cost of 4,000 bytes.
     pub(crate) commits: u64,
 }
 
-/// A fake daemon that listens until this value is dropped.
+/// A fake OSD that listens on its admin socket until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct FakeOsd {
     pub(crate) inside: Arc<Mutex<Inside>>,

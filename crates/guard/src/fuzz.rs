@@ -1,6 +1,6 @@
-//! Bodies of the fuzz targets, so that the same code runs under a fuzzer and, on stable, in the tests.
+//! Bodies of the fuzz targets, so that the same code runs under a fuzzer and, with the stable compiler, in the tests.
 //!
-//! Each takes arbitrary bytes and panics if a property does not hold.
+//! Each function takes arbitrary bytes and panics if a property of the tested parser does not hold.
 
 use evenkeel_policy::source::Source;
 
@@ -36,7 +36,7 @@ pub fn admin_socket(data: &[u8]) {
     let _ = admin_socket::override_of(&answer, "a");
 }
 
-/// Reads the bytes as a text of the kernel or of a tool; the first byte chooses the parser.
+/// Reads the bytes as a text of the kernel or of a tool; the first byte chooses the parser of the rest.
 pub fn kernel_text(data: &[u8]) {
     let [choice, bytes @ ..] = data else { return };
     let lines = bytes.split(|&byte| byte == b'\n').count();
@@ -69,8 +69,8 @@ pub fn kernel_text(data: &[u8]) {
     assert!(seen <= lines, "{seen} of {lines} lines");
 }
 
-/// Reads the bytes after the first as an answer of the kernel: of its device mapper if the first byte is `d`, else by
-/// netlink.
+/// Reads the bytes after the first as an answer of the kernel: an answer of device mapper if the first byte is `d`, otherwise
+/// a netlink datagram.
 pub fn netlink(data: &[u8]) {
     match data {
         [b'd', bytes @ ..] => read_device_mapper(bytes),

@@ -1,4 +1,5 @@
-//! The journal: the values of settings before the agent, written and synced before a setting is changed.
+//! The journal: the values that settings had before the agent changed them. Each value is on disk before its setting is
+//! changed.
 //!
 //! One line of JSON for each event, in the order in which they happen:
 //!
@@ -9,17 +10,17 @@
 //! {"restored":{"knob":{"file":"/sys/fs/cgroup/a/io.max"}}}
 //! ```
 //!
-//! A process that dies between `intend` and `confirm` may or may not have changed the setting: the setting is put back
-//! whatever it holds. After `confirm` a setting is put back only if it still holds the value `seen`; otherwise another
-//! program has changed it since. A last line that is cut short is an intention that was never acted on. While no setting is
-//! changed, the journal is empty.
+//! A process that dies between `intend` and `confirm` may or may not have changed the setting: the setting is put back (set
+//! to its value `before`) whatever it holds. After `confirm` a setting is put back only if it still holds the value `seen`;
+//! otherwise another program has changed it since. A last line that is cut short is an intention that was never acted on.
+//! While no setting is changed, the journal is empty.
 //!
-//! Of a journal in another format, the lines that are understood count: the settings that they list can be put back. That
-//! journal is kept beside the new one, with `.format-N` appended to its name.
+//! From a journal in another format, this version uses the lines that it understands: the settings in these lines can be put
+//! back. The old journal is kept beside the new one, with `.format-N` appended to its name.
 //!
-//! The process that holds the lock (a file beside the journal) may act: the agent, or after it the sentinel, `guard reset`,
-//! or the next agent. Only their owner can write either file: the settings that the journal lists are written as root, and
-//! another user's lock would keep the sentinel from its work.
+//! Only the process that holds the lock (a file beside the journal) may change settings: the agent, or after its end the
+//! sentinel, `guard reset`, or the next agent. Journal and lock can only be written by their owner: the settings that the
+//! journal lists are written as root, and another user's lock would keep the sentinel from its work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -33,40 +34,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::actuator::Error;
 
-/// Lines after which the journal is rewritten with only the settings that are still changed. With one setting changed ten
-/// times a second that is after some three minutes; to read so many lines takes milliseconds.
+/// Number of lines from which the journal is rewritten with only the settings that are still changed. With one setting
+/// changed ten times a second, this happens about every three minutes; 4,000 lines are read in milliseconds.
 const COMPACT_LINES: usize = if cfg!(test) { 50 } else { 4_000 };
 /// Number of the format that this version writes.
 const FORMAT: u32 = 1;
 const LOCK_POLL: Duration = Duration::from_millis(5);
-/// Mode of the files: reading and writing for the owner alone.
+/// Mode of journal and lock: reading and writing for the owner alone.
 const PRIVATE: u32 = 0o600;
 /// Bits of a file's mode that let other users write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// A setting that the agent changes, as what is needed to find it again.
+/// A setting that the agent changes: the facts that are needed to find the setting again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Knob {
-    /// A file that holds a setting.
+    /// The setting in the file at this path.
     File(PathBuf),
-    /// The filter that shows packets of a network device to our program. It comes before `Qdisc`, because settings are put
-    /// back in this order: no more packets may come to wait when the queueing discipline is removed.
+    /// The traffic-control filter that runs the agent's program on packets of this network device. This variant comes before
+    /// `Qdisc`, because settings are put back in the variants' order: when the queueing discipline is removed, no more
+    /// packets may come to wait in it.
     Filter(String),
-    /// The queueing discipline of a network device in which packets wait.
+    /// The queueing discipline, of this network device, in which delayed packets wait.
     Qdisc(String),
     /// A control group's limits on one block device.
     IoMax {
-        /// The group's `io.max`.
+        /// Path of the group's file `io.max`.
         path: PathBuf,
         /// The device, as `MAJOR:MINOR`.
         device: String,
     },
     /// An option of a running Ceph daemon.
     CephOption {
-        /// The daemon's admin socket.
+        /// Path of the daemon's admin socket.
         socket: PathBuf,
-        /// The option.
+        /// Name of the option.
         option: String,
     },
 }
@@ -83,54 +85,56 @@ enum Line {
 /// The record of a setting that the agent has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct State {
-    /// The value before our first change.
+    /// The value before the agent's first change; `None` for a setting without a value, such as a queueing discipline.
     pub(crate) before: Option<String>,
     set: Option<String>,
-    /// The value read back after the last write; `None` while a write is under way.
+    /// The value read back after the agent's latest write; `None` while a write is under way.
     pub(crate) seen: Option<String>,
 }
 
 /// The result of restoring one setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Restored {
-    /// The setting has been put back.
+    /// The setting has got its value before the agent's first change back.
     Done,
-    /// The setting had its earlier value already, or is gone.
+    /// Nothing had to be done: the setting had its earlier value already, or no longer exists.
     Nothing,
-    /// Another program has changed the setting after us; it is left alone.
+    /// Another program has changed the setting after the agent did; the setting keeps that program's value.
     Foreign {
-        /// The value found.
+        /// The value that the setting holds.
         found: String,
     },
 }
 
-/// The results of restoring all settings.
+/// The result of restoring, for each setting.
 pub type Restoration = Vec<(Knob, Result<Restored, Error>)>;
 
-/// An open journal, locked for this process.
+/// An open journal; this process holds its lock.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     file: File,
     lines: usize,
-    /// Length of the whole lines, in bytes.
+    /// Length of the file's complete lines together, in bytes.
     bytes: u64,
-    /// True if part of a line follows the whole ones and could not be cut off yet.
+    /// True if an incomplete line follows the complete ones and could not be cut off yet.
     torn: bool,
     states: BTreeMap<Knob, State>,
-    /// Settings that an earlier run left changed and that could not be put back; they are not set again before that is done.
+    /// Settings that an earlier run left changed and that could not be put back so far; the agent does not set them before
+    /// they are put back.
     left: BTreeSet<Knob>,
-    /// Holds the lock until it is dropped.
+    /// The locked file beside the journal; dropping it releases the lock.
     _lock: File,
 }
 
 impl Journal {
-    /// Opens or creates the journal and locks it. Settings that an earlier process left changed wait in it for
+    /// Opens or creates the journal and locks it. Settings that an earlier process left changed stay listed until
     /// [`restore_all`](Self::restore_all).
     ///
     /// # Errors
-    /// [`Error::JournalInUse`] if another process has it, [`Error::JournalFormat`] if a line other than the last makes
-    /// no sense, [`Error::JournalNotOurs`] if another user could have written it, [`Error::File`].
+    /// [`Error::JournalInUse`] if another process has locked the journal, [`Error::JournalFormat`] if a line other than the
+    /// last cannot be understood, [`Error::JournalNotOurs`] if another user could have written the journal, [`Error::File`]
+    /// if a file cannot be read or written.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
         if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
@@ -187,8 +191,8 @@ impl Journal {
         Ok(journal)
     }
 
-    /// As [`open`](Self::open), but waits up to `limit` for the lock: a sentinel at work holds it no longer than packets are
-    /// delayed.
+    /// As [`open`](Self::open), but waits up to `limit` for the lock: a sentinel that restores settings holds the lock no
+    /// longer than packets are delayed.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -203,31 +207,31 @@ impl Journal {
         }
     }
 
-    /// True if no setting is changed.
+    /// True if the journal lists no changed setting.
     pub fn is_clear(&self) -> bool {
         self.states.is_empty()
     }
 
-    /// The settings that are changed now.
+    /// The settings that the agent has changed and not yet restored.
     pub fn pending(&self) -> impl Iterator<Item = &Knob> {
         self.states.keys()
     }
 
-    /// Marks all settings that are changed now as left by an earlier run.
+    /// Marks all settings that the journal lists now as left changed by an earlier run.
     pub(crate) fn leave_pending(&mut self) {
         self.left = self.states.keys().cloned().collect();
     }
 
-    /// The settings that an earlier run left and that could not be put back so far.
+    /// The settings that an earlier run left changed and that could not be put back so far.
     pub(crate) fn left(&self) -> &BTreeSet<Knob> {
         &self.left
     }
 
-    /// Notes that a setting is about to be changed from `before` to `set`; when this returns, the note is on disk. The first
-    /// `before` counts until the setting is put back.
+    /// Writes that a setting is about to be changed from `before` to `set`; when this call returns, the line is on disk. The
+    /// first `before` counts until the setting is put back.
     ///
     /// # Errors
-    /// [`Error::File`]; then the setting must not be changed.
+    /// [`Error::File`]; on an error the setting must not be changed.
     pub fn intend(&mut self, knob: &Knob, before: Option<&str>, set: Option<&str>) -> Result<(), Error> {
         self.intend_all(vec![(knob.clone(), before.map(str::to_owned), set.map(str::to_owned))])
     }
@@ -235,7 +239,7 @@ impl Journal {
     /// As [`intend`](Self::intend) for many settings in one write: each with its value before and the value to be set.
     ///
     /// # Errors
-    /// [`Error::File`]; then none of the settings must be changed.
+    /// [`Error::File`]; on an error none of the settings may be changed.
     pub fn intend_all(&mut self, settings: Vec<(Knob, Option<String>, Option<String>)>) -> Result<(), Error> {
         let lines = settings.into_iter().map(|(knob, before, set)| {
             let known = self.states.get(&knob).and_then(|state| state.before.clone());
@@ -245,10 +249,10 @@ impl Journal {
         self.append(lines)
     }
 
-    /// Notes the value that a setting holds after the change.
+    /// Writes the value `seen` that a setting holds after the change.
     ///
     /// # Errors
-    /// [`Error::File`].
+    /// [`Error::File`] if the journal cannot be written.
     pub fn confirm(&mut self, knob: &Knob, seen: &str) -> Result<(), Error> {
         self.confirm_all(vec![(knob.clone(), seen.to_owned())])
     }
@@ -256,7 +260,7 @@ impl Journal {
     /// As [`confirm`](Self::confirm) for many settings in one write.
     ///
     /// # Errors
-    /// [`Error::File`].
+    /// [`Error::File`] if the journal cannot be written.
     pub fn confirm_all(&mut self, settings: Vec<(Knob, String)>) -> Result<(), Error> {
         // Known to this process also where the disk has no room for it.
         for (knob, seen) in &settings {
@@ -267,15 +271,15 @@ impl Journal {
         self.append(settings.into_iter().map(|(knob, seen)| Line::Confirm { knob, seen }).collect())
     }
 
-    /// The record of a setting; `None` if it is not changed.
+    /// The record of a setting; `None` if the agent has not changed the setting.
     pub(crate) fn state(&self, knob: &Knob) -> Option<&State> {
         self.states.get(knob)
     }
 
-    /// Notes that a setting is as before the agent again.
+    /// Writes that a setting has its value before the agent's first change again.
     ///
     /// # Errors
-    /// [`Error::File`].
+    /// [`Error::File`] if the journal cannot be written.
     pub(crate) fn restored(&mut self, knob: &Knob) -> Result<(), Error> {
         self.append(vec![Line::Restored { knob: knob.clone() }])?;
         self.left.remove(knob);
@@ -314,7 +318,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes what follows the last whole line.
+    /// Cuts off an incomplete line at the end of the file.
     fn cut(&mut self) -> std::io::Result<()> {
         if self.torn {
             self.file.set_len(self.bytes)?;
@@ -323,7 +327,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Rewrites the journal with only the settings that are still changed. A crash leaves the old journal or the new one.
+    /// Rewrites the journal with only the settings that are still changed. A crash leaves either the old journal or the new
+    /// one in place.
     fn compact(&mut self) -> Result<(), Error> {
         let part = with_suffix(&self.path, ".part");
         let dir = self.path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -352,7 +357,7 @@ impl Journal {
     }
 }
 
-/// The text of one line. Fails only for a path that is not UTF-8.
+/// The text of one line, with the line end. Fails only for a path that is not UTF-8.
 fn to_json(line: &Line) -> std::io::Result<String> {
     Ok(serde_json::to_string(line)? + "\n")
 }
@@ -373,16 +378,17 @@ fn update(states: &mut BTreeMap<Knob, State>, line: Line) {
     }
 }
 
-/// Length of the whole lines in bytes. A line that was cut short follows them; nothing was changed after it.
+/// Length of the complete lines at the beginning of `text`, in bytes. An incomplete line may follow; no setting was changed
+/// after it was written.
 fn whole(text: &[u8]) -> usize {
     text.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1)
 }
 
-/// The content of a journal.
+/// The parsed content of a journal: changed settings, number of its format, and unread lines.
 struct Parsed {
     states: BTreeMap<Knob, State>,
     format: u32,
-    /// Lines of another format that mean nothing to this version.
+    /// Number of lines of another format that this version does not understand.
     unread: usize,
 }
 

@@ -1,4 +1,5 @@
-//! The agent that keeps latency targets and guarantees on storage people already have.
+//! The agent `guard`: keeps latency targets and throughput guarantees on a host's existing storage, by throttles of the
+//! kernel and of Ceph.
 //!
 //! ```text
 //!  /proc, /sys, configfs ──▶ sensor ──▶ control (decides) ──▶ actuator ──▶ tc, BPF
@@ -6,7 +7,7 @@
 //! ```
 //!
 //! Reading files is kept apart from parsing their content: parsers are pure, and the root of every path is a parameter, so
-//! that all of the agent also runs over captured trees.
+//! that tests can run the whole agent over captured copies of these trees.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod actuator;

@@ -1,4 +1,4 @@
-//! The sentinel: a process that does nothing but wait for the agent's death, and then puts everything back.
+//! The sentinel: a process that waits for the agent's death, and then restores the settings that the agent changed.
 //!
 //! The sentinel holds the reading end of a pipe whose writing end only the agent has. However the agent ends, the kernel
 //! closes the writing end. A sentinel that was killed does no harm by itself: the agent starts another one.
@@ -19,13 +19,13 @@ const LOCK_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Sentinel {
     child: Child,
-    /// Writing end of the pipe; the kernel closes it when this process ends.
+    /// Writing end of the pipe to the sentinel; the kernel closes this end when the agent ends.
     _pipe: ChildStdin,
 }
 
 impl Sentinel {
-    /// Starts `command`, which must call [`watch`] with its standard input. It runs in a process group of its own, so that
-    /// neither Ctrl-C nor killing the agent's process group ends both.
+    /// Starts `command`, which must call [`watch`] with its standard input. The sentinel runs in a process group of its own,
+    /// so that neither Ctrl-C nor a kill of the agent's process group ends agent and sentinel together.
     ///
     /// # Errors
     /// [`Error::File`] if the program cannot be started.
@@ -38,7 +38,7 @@ impl Sentinel {
         Ok(Self { child, _pipe: pipe })
     }
 
-    /// True if the sentinel still runs; otherwise the caller is to start another one.
+    /// True if the sentinel still runs; otherwise the caller has to start another one.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -49,7 +49,7 @@ impl Sentinel {
     }
 
     /// Ends the sentinel, which finds an empty journal if everything has been restored. Drop the journal first, because the
-    /// sentinel waits for its lock.
+    /// sentinel waits for the journal's lock.
     pub fn stop(self) {
         let Self { mut child, _pipe } = self;
         drop(_pipe);
@@ -57,11 +57,11 @@ impl Sentinel {
     }
 }
 
-/// The sentinel's whole life: waits until `pipe` ends, then puts back what the journal lists. `None` if another process, such
-/// as a new agent, has the journal in use and so has to do that.
+/// The sentinel's whole life: waits until `pipe` ends, then restores the settings that the journal lists. `None` if another
+/// process, such as a new agent, has the journal in use and so has to restore them.
 ///
 /// # Errors
-/// As [`Journal::open`]. Errors of single settings are in the result.
+/// As [`Journal::open`]. Errors of restoring single settings are in the returned [`Restoration`].
 pub fn watch(mut pipe: impl Read, journal: &Path) -> Result<Option<Restoration>, Error> {
     let mut nothing = [0; 64];
     // No process writes to it; an error means as little good as the end.

@@ -1,4 +1,4 @@
-//! What a configuration must be, and what is said about one that is not.
+//! Tests of the configuration: which texts are accepted, and the messages for others.
 
 use evenkeel_guard::Config;
 use evenkeel_guard::config::{Abilities, AgentConfig, CephConfig, EXAMPLE, Method};
@@ -73,7 +73,7 @@ fn faults_name_file_line_key_and_cure() {
         ("[pools.a]\nlatency.target = \"0\"\n", "pools.a.latency.target: must be from 10 us"),
         ("[pools.a]\nlatency = { target = \"9ms\", of = \"writes\" }\n", "pools.a.latency.of: a pool's target"),
         ("[agent]\nports = []\n", "guard.toml:2:1: agent.ports: is empty"),
-        ("[agent]\ntimeout = \"100ms\"\n", "at least three intervals (300ms)"),
+        ("[agent]\ntimeout = \"100ms\"\n", "at least three times agent.interval (300ms)"),
         ("[agent]\nstep = \"0\"\n", "agent.step: is 0"),
         ("[agent]\ndiscover_every = \"1ms\"\n", "agent.discover_every: is 1ms"),
         ("[pools.a]\nlatency.target = \"15ms\"\nlatency.percentile = \"median\"\n", "no figure of latencies"),
@@ -94,7 +94,7 @@ fn faults_name_file_line_key_and_cure() {
         ("[agent.ceph]\nanswer_within = \"1m\"\n", "agent.ceph.answer_within: is"),
         (
             "[pools.a]\ndevices = [\"osd:*\"]\ntuning.admission = \"none\"\n",
-            "a.tuning.admission: is \"none\"; leave the",
+            "a.tuning.admission: is \"none\", which controls no OSD",
         ),
         (
             "[pools.a]\ndevices = [\"osd:*\"]\ntuning.admission = { kind = \"fixed\", budget = 0 }\n",
@@ -114,7 +114,7 @@ fn faults_name_file_line_key_and_cure() {
         ("[pools.\"a b\"]\n", "is not a usable name"),
         (
             "[pools.\"a:b\"]\ntuning.slots = \"needs\"\n[tenants.t]\nmatch = [\"device:sda\"]\n",
-            "is no name of an array",
+            "cannot name an array that hosts share",
         ),
         ("[tenants.a]\nweight = 0\n", "tenants.a.weight: 0 is out of range"),
         ("[tenants.a.pools.b]\nweight = 1\n", "tenants.a.pools.b: there is no pool \"b\""),
@@ -128,7 +128,7 @@ fn faults_name_file_line_key_and_cure() {
 }
 
 #[test]
-fn faults_of_arrays_are_told_at_the_keys_of_their_pools() {
+fn faults_of_arrays_are_reported_at_the_keys_of_their_pools() {
     let array = "[tenants.t]\nmatch = [\"device:sda\"]\n[pools.a.tuning]\n";
     for (text, expected) in [
         (
@@ -166,7 +166,7 @@ fn faults_of_arrays_are_told_at_the_keys_of_their_pools() {
 }
 
 #[test]
-fn whoever_shows_names_and_loads_to_others_is_told() {
+fn an_address_that_shows_names_and_loads_to_others_is_warned_of() {
     let doubts = |text: &str| {
         let (_, doubts) = Config::check(&Source::of(text, "guard.toml"), NONE).expect("valid");
         doubts.iter().map(ToString::to_string).collect::<Vec<_>>()
@@ -191,7 +191,7 @@ fn whoever_shows_names_and_loads_to_others_is_told() {
 }
 
 #[test]
-fn values_that_hang_are_told() {
+fn values_that_hang_are_reported() {
     let tenant = "[pools.h]\ndevices = [\"/dev/vdb\"]\n[tenants.a]\nmatch = [\"cgroup:a.slice\"]\n";
     let osds = "[pools.c]\ndevices = [\"osd:*\"]\n";
     for (text, place, words) in [
@@ -283,7 +283,7 @@ fn bounds_of_the_agent_hold_with_and_without_packets_and_are_one_fault() {
     for (keys, expected) in [
         (
             "interval = \"10ms\"\ntimeout = \"50ms\"",
-            "guard.toml:3:1: agent.timeout: is 50ms; write at least three intervals (30ms) and 100ms",
+            "guard.toml:3:1: agent.timeout: is 50ms; write at least three times agent.interval (30ms) and 100ms",
         ),
         ("interval = \"0s\"", "guard.toml:2:1: agent.interval: is 0s; write \"10ms\" to \"60s\""),
         ("interval = \"61s\"\ntimeout = \"1h\"", "agent.interval: is 61s; write"),
@@ -304,12 +304,12 @@ fn percentiles_are_refused_with_the_reason_where_they_cannot_be_measured() {
     let text = "[pools.a]\nlatency.target = \"15ms\"\nlatency.percentile = 99\n";
     let without = complaints(text);
     assert!(without.contains("guard.toml:3:9: pools.a.latency.percentile: p99 cannot be measured"), "{without}");
-    assert!(without.contains("shows none here"), "{without}");
+    assert!(without.contains("this host has none"), "{without}");
     let with = Config::parse(text, "guard.toml", Abilities { tracepoints: true }).expect("can be measured");
     assert_eq!(with.packets["a"].latency.percentile, Percentile::At(99.0));
 }
 
-/// A policy for several hosts.
+/// A policy that several hosts share, with parts for `evenkeel serve` and for the agent.
 const SHARED: &str = r#"
 [server]
 listen = []
@@ -471,7 +471,8 @@ proptest! {
     }
 }
 
-/// Pages whose blocks are other files: scenarios of `evenkeel sim`, loads of `evenkeel load`.
+/// Pages of the documentation whose examples are no configurations of the agent but scenarios of `evenkeel sim` or loads of
+/// `evenkeel load`.
 const OTHER_FILES: [&str; 3] = ["sim.md", "workloads.md", "load.md"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Discovery over a captured tree.
+//! Tests of discovery in a captured tree.
 
 use crate::tree;
 
@@ -165,7 +165,7 @@ fn one_address_on_two_resources_is_reported() {
 }
 
 #[test]
-fn a_connection_that_leads_to_no_known_volume_is_told() {
+fn a_connection_that_leads_to_no_known_volume_is_reported() {
     let tree = Tree::new("targets.tree");
     let tcp = tree.root().join("proc/net/tcp");
     let sockets = std::fs::read_to_string(&tcp).expect("read");

@@ -1,5 +1,6 @@
-//! Agent, sentinel or both killed with SIGKILL at any moment: no setting stays changed. Real processes, and files in
-//! place of the kernel's settings: one of any kind, and the limits of three control groups, which are set together.
+//! Tests that no setting stays changed if agent, sentinel or both are killed with SIGKILL at any moment. The processes are
+//! real; files take the place of the kernel's settings: one plain setting, and the limits of three control groups, which are
+//! set together.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,15 +15,15 @@ use evenkeel_guard::sentinel::{self, Sentinel};
 const ROLE: &str = "EVENKEEL_TEST_ROLE";
 const FOLDER: &str = "EVENKEEL_TEST_FOLDER";
 const KNOB: &str = "max";
-/// What somebody had set for the groups before; the last has no row.
+/// Rows of the three groups' `io.max` before the agent starts; the last group has no row.
 const ROWS: [&str; 3] =
     ["253:0 rbps=max wbps=70000 riops=max wiops=max", "253:0 rbps=9000 wbps=max riops=5 wiops=max", ""];
 const DEVICE: DeviceNumber = DeviceNumber { major: 253, minor: 0 };
-/// Moments at which to kill, counted from the agent's start: before, at and long after its first change.
+/// Moments, in ms from the agent's start, at which processes are killed: before, at and long after the agent's first change.
 const MOMENTS_MS: [u64; 12] = [0, 1, 2, 4, 6, 9, 13, 18, 24, 33, 47, 80];
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Plays the part of another process if this one was started as such.
+/// If this process was started as the agent or the sentinel of a test, runs that role and returns true.
 fn played(test: &str) -> bool {
     let Ok(role) = std::env::var(ROLE) else { return false };
     let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
@@ -34,14 +35,15 @@ fn played(test: &str) -> bool {
     true
 }
 
-/// This test, started again in another role.
+/// The command that starts this test's program again in another role.
 fn role(test: &str, role: &str, folder: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture"]).env(ROLE, role).env(FOLDER, folder).stdout(Stdio::null());
     command
 }
 
-/// Changes the setting as fast as it can until it is killed, and replaces its sentinel.
+/// The role of the agent: changes the settings as fast as possible until the process is killed, and replaces a sentinel that
+/// has ended.
 fn agent(test: &str, folder: &Path) {
     let start = || {
         let sentinel = Sentinel::start(&mut role(test, "sentinel", folder)).unwrap();
@@ -67,12 +69,13 @@ fn agent(test: &str, folder: &Path) {
     }
 }
 
-/// The folders of the control groups.
+/// The folders of the three control groups.
 fn groups(folder: &Path) -> [PathBuf; 3] {
     [0, 1, 2].map(|n| folder.join(format!("group{n}")))
 }
 
-/// All settings. A row without limits is none, as in the kernel, where nothing shows that it was ever there.
+/// One text with the value of the plain setting and the rows of the three groups. A row without limits counts as no row, as
+/// in the kernel.
 fn settings(knob: &str, rows: [&str; 3]) -> String {
     let rows = rows.map(|row| if Limits::of(row, DEVICE) == Ok(Limits::NONE) { "" } else { row.trim() });
     format!("{}; {}", knob.trim(), rows.join("; "))
@@ -82,7 +85,7 @@ fn original() -> String {
     settings(KNOB, ROWS)
 }
 
-/// A running agent with its files.
+/// A running agent process, and the folder with its files.
 struct Trial {
     folder: PathBuf,
     agent: Child,
@@ -101,7 +104,7 @@ impl Trial {
         Self { folder, agent }
     }
 
-    /// The sentinel, once there is one.
+    /// Process id of the sentinel; waits until there is one.
     fn sentinel(&self) -> i32 {
         self.until("a sentinel", || std::fs::read_to_string(self.folder.join("pid")).ok()?.parse().ok())
     }
@@ -112,7 +115,7 @@ impl Trial {
         settings(&knob, [&rows[0], &rows[1], &rows[2]])
     }
 
-    /// Waits until the limits of the groups are changed, which the setting before them is then too.
+    /// Waits until the groups' limits are changed; the plain setting is changed before them.
     fn changed(&self) {
         let limited = |group: &PathBuf| {
             let row = std::fs::read_to_string(group.join("io.max")).unwrap();
@@ -130,7 +133,7 @@ impl Trial {
         self.agent.wait().unwrap();
     }
 
-    /// The journal, once nobody else works on it.
+    /// The journal; waits until no other process has locked it.
     fn journal(&self) -> Journal {
         self.until("the journal", || match Journal::open(self.folder.join("journal")) {
             Ok(journal) => Some(journal),

@@ -1,4 +1,4 @@
-//! The fuzz targets on stable: the kept corpus, and mutations of it.
+//! Runs the fuzz targets with the stable compiler, on the kept corpus and on mutations of it.
 
 #[path = "../../../fuzz/smoke.rs"]
 mod smoke;

@@ -1,4 +1,4 @@
-//! The agent: one program, because each costs a link.
+//! All integration tests of the agent in one program, because each program costs a run of the linker.
 
 mod config;
 mod discovery;

@@ -1,4 +1,5 @@
-//! What is said of the queues of a configuration's arrays over a captured tree, and what a policy lacks there.
+//! Tests of the preflight findings about the queues of a configuration's arrays, and about the parts that a policy lacks, in
+//! a captured tree.
 
 use std::os::unix::fs::PermissionsExt as _;
 

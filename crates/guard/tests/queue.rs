@@ -1,4 +1,4 @@
-//! The queues behind devices, in a captured tree.
+//! Tests of finding the queues below block devices, in a captured tree.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -9,7 +9,7 @@ use crate::tree;
 
 use tree::Tree;
 
-/// Disk, setting and hardware queues of all queues of a device.
+/// For each queue of a device: name of its disk, its setting, and its number of hardware queues.
 fn queues(tree: &Tree, device: &str) -> Vec<(String, Knob, u32)> {
     let found = find(&Roots::under(tree.root()), device).expect("has queues");
     let each = found.into_iter().map(|queue| {
@@ -38,7 +38,7 @@ fn disks_are_found_behind_whatever_stands_on_them() {
 }
 
 #[test]
-fn a_depth_that_nobody_can_set_is_not_the_setting() {
+fn a_depth_that_cannot_be_set_is_not_the_setting() {
     let tree = Tree::new("initiators.tree");
     let depth = tree.root().join("sys/class/block/sdb/device/queue_depth");
     std::fs::set_permissions(depth, std::fs::Permissions::from_mode(0o444)).expect("set");
@@ -46,7 +46,7 @@ fn a_depth_that_nobody_can_set_is_not_the_setting() {
 }
 
 #[test]
-fn what_has_no_queue_is_told() {
+fn what_has_no_queue_is_reported() {
     let tree = Tree::new("initiators.tree");
     let roots = Roots::under(tree.root());
     assert!(matches!(find(&roots, "no-such-disk"), Err(NoQueue::NoDevice(device)) if device == "no-such-disk"));

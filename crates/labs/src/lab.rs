@@ -1,4 +1,4 @@
-//! The labs and their requirements.
+//! The labs, their command line, and the programs that they need.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -19,9 +19,9 @@ use crate::{
 
 pub use crate::check::run::Pack;
 
-/// Seconds of a measurement in the Ceph lab, by default.
+/// Default length of a measurement in the Ceph lab, in seconds.
 const SECONDS: u64 = 12;
-/// Repeats of the Ceph lab with `--full`, by default.
+/// Default number of repeats of the Ceph lab with `--full`.
 const CEPH_REPEATS: u64 = 3;
 
 /// Which lab.
@@ -111,7 +111,7 @@ pub fn run_soak(args: &soak::Args) -> Result<Tally> {
     Ok(lab.end(outcome, started))
 }
 
-/// The binary that the command line names, or EVENKEEL_BIN.
+/// Path of the binary that the command line or the environment variable EVENKEEL_BIN names; `None` without either.
 fn given(binary: Option<PathBuf>) -> Result<Option<PathBuf>> {
     let named = binary.or_else(|| std::env::var_os("EVENKEEL_BIN").map(PathBuf::from));
     Ok(named.map(std::path::absolute).transpose()?)
@@ -155,7 +155,7 @@ pub fn boots(name: Name) -> bool {
     !matches!(name, Name::Browser | Name::Ceph | Name::Isolation | Name::Rbd | Name::Slots | Name::Suites)
 }
 
-/// Programs without which a lab cannot run.
+/// Names of the programs that a lab needs.
 pub fn programs(name: Name) -> Vec<&'static str> {
     let beside: &[&str] = match name {
         Name::Browser => &["chromium"],
@@ -179,7 +179,7 @@ pub fn programs(name: Name) -> Vec<&'static str> {
     [common, beside].concat()
 }
 
-/// Reason why a lab cannot run on this machine; `None` if it can.
+/// The reason why a lab cannot run on this machine; `None` if it can run.
 pub fn missing(name: Name) -> Option<String> {
     packages::missing_text(&programs(name)).or_else(|| match name {
         Name::Ceph => ceph::stage::missing(),
@@ -191,7 +191,7 @@ pub fn missing(name: Name) -> Option<String> {
     })
 }
 
-/// Fetches the files for virtual machines once, before several labs need them at the same time.
+/// Downloads the files for virtual machines, so that labs which run at the same time find them.
 pub fn prepare() -> Result<()> {
     let build = build::workspace().join("lab/build");
     kernel::prepare(&build)?;

@@ -37,7 +37,7 @@ const STEPS: [(&str, Step); 4] = [
     ("flush_and_fua_are_offered", flags),
 ];
 
-/// In the guest: takes every step over both transports.
+/// In the guest: runs every step over a Unix socket and over TCP.
 pub(crate) fn guest(binary: &Path, server: Server) -> Result<()> {
     for (transport, address) in [("unix", Address::Unix(work_dir("nbd.sock"))), ("tcp", Address::Tcp(10809))] {
         let name = format!("nbd-{transport}");
@@ -60,7 +60,7 @@ pub(crate) fn guest(binary: &Path, server: Server) -> Result<()> {
     Ok(())
 }
 
-/// Checks the policy that all labs share, with two of its tenants.
+/// Checks the server with the policy file that all labs share, with two of its tenants.
 fn shared_policy(binary: &Path) -> Result<String> {
     const READS: u64 = 100;
     let dir = work_dir("policy");
@@ -115,7 +115,7 @@ fn detach() -> Result<()> {
     Ok(())
 }
 
-/// Writes a file of incompressible data; its checksum.
+/// Writes a file of incompressible data. Returns the file's checksum.
 fn fill_file(path: &str, megabytes: &str) -> Result<String> {
     tool(
         "dd",
@@ -157,7 +157,7 @@ fn file_system(address: &Address) -> Result<()> {
     detach()
 }
 
-/// Checks a device with four connections, over which the kernel spreads requests; it sends FLUSH on one of them.
+/// Checks a device with four connections. The kernel spreads requests over them, and sends a FLUSH on one of them.
 fn four_connections(address: &Address) -> Result<()> {
     attach(address, "4")?;
     let fio = ["--name=verify", "--filename=/dev/nbd0", "--ioengine=libaio", "--direct=1", "--rw=randwrite", "--bs=4k"];

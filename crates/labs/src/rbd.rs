@@ -1,7 +1,7 @@
-//! `evenkeel serve` in front of images of a real Ceph cluster: data that clients read back, answers when an image
-//! changes or the cluster stops, and data after a kill.
+//! The lab of RBD: `evenkeel serve` in front of images of a real Ceph cluster. Checks data that clients read back, the behaviour
+//! when an image changes or the cluster stops, and data after a kill of the server.
 //!
-//! No virtual machine: the daemons of the distribution's packages run on this machine, independently.
+//! The lab needs no virtual machine: it starts daemons of the distribution's packages on this machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::base::build;
 use crate::base::client::{self, Client, Refused};
 use crate::base::process::{self, Running};
 use crate::base::servers;
@@ -20,30 +21,36 @@ use crate::check::run::{Lab, Options};
 use crate::check::{journal, writer};
 
 const POOL: &str = "rbd";
-/// Images, served under their own names, with sizes in MiB.
+/// Images of the pool, each with its size in MiB. A volume of the same name serves each of them.
 const IMAGES: [(&str, u32); 3] = [("disk", 256), ("killed", 32), ("paused", 32)];
 /// Name of a snapshot of `disk`, and of the volume that serves it.
 const SNAPSHOT: &str = "before";
 /// A namespace of the pool, which has an image `later`.
 const NAMESPACE: &str = "team";
-/// Name of a volume that does not use Ceph.
+/// Name of a volume of the server that does not use Ceph.
 const OTHER: &str = "local";
-/// Seconds for which a stopping server continues to serve requests.
+/// Seconds for which a stopping server continues to serve connected clients.
 const DRAIN_S: u64 = 3;
 const TOOL_LIMIT_S: &str = "120";
+/// Name of the differential test of RBD images in the package `evenkeel-server`.
+const DIFFERENTIAL: &str = "differential::an_rbd_image_is_what_was_written";
+/// Time limit of the differential test with its build.
+const DIFFERENTIAL_LIMIT: Duration = Duration::from_secs(40 * 60);
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bar: the longest time of a request to another volume during a pause, without the time for which the machine itself stalled.
+/// Bar: the longest latency of a request to the volume [`OTHER`] while the cluster is stopped, minus the time for which the
+/// machine itself stalled.
 const OTHER_MOST: Duration = Duration::from_secs(1);
-/// Time for which the cluster is stopped, and for which a request must wait.
+/// Time for which the cluster is stopped; a request to an image must wait as long.
 const PAUSE: Duration = Duration::from_secs(3);
 /// Pause between two requests of a client.
 const BETWEEN: Duration = Duration::from_millis(20);
-/// Time after which a write without an answer counts as waiting for the cluster.
+/// Time after which a write without a reply counts as waiting for the cluster.
 const WAITS: Duration = Duration::from_secs(1);
 /// Time for which clients write before the server is killed.
 const WRITING: Duration = Duration::from_secs(4);
-/// Error numbers of the NBD protocol.
+/// Error number of the NBD protocol for an invalid request.
 const EINVAL: u32 = 22;
+/// Error number of the NBD protocol for a full or too small device.
 const ENOSPC: u32 = 28;
 const MIB: u64 = 1 << 20;
 
@@ -61,6 +68,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     step("fio_reads_back_what_it_wrote", stage.fio());
     step("what_was_copied_in_is_in_the_image", stage.copy());
     step("zeros_and_discards_read_as_zeros", stage.zeros());
+    step("random_requests_do_what_the_model_does", stage.differential());
     step("a_snapshot_is_as_it_was_and_read_only", stage.snapshot());
     step("a_volume_comes_and_goes_while_it_serves", stage.create_and_remove(&server));
     step("a_second_server_is_refused_by_the_lock", stage.second_server());
@@ -76,7 +84,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Checks that without librbd the server names the package to install, and serves its other volumes.
+/// Checks a server without the library librbd: it names the package to install, and serves its other volumes.
 fn without_library(lab: &mut Lab, stage: &Stage) -> Result<()> {
     // The linker takes what it finds first, and this is no library.
     let folder = stage.folder().join("broken");
@@ -99,7 +107,7 @@ fn without_library(lab: &mut Lab, stage: &Stage) -> Result<()> {
 
 struct Stage {
     binary: PathBuf,
-    /// True with `--full`: bars decide.
+    /// True with `--full`, when missed bars fail the lab.
     full: bool,
     cluster: Cluster,
 }
@@ -120,7 +128,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Reports a time with its bar, which decides only with `--full`.
+    /// Reports a time with its bar. A missed bar is an error only with `--full`.
     fn bar(&self, name: &str, time: Duration, bar: Duration) -> Result<()> {
         let met = time < bar;
         crate::check::run::figure(
@@ -138,7 +146,7 @@ impl Stage {
         self.cluster.folder()
     }
 
-    /// Runs Ceph's own client for images.
+    /// Runs Ceph's own client for images, `rbd`, with these arguments. Returns its output.
     fn rbd(&self, arguments: &[&str]) -> Result<String> {
         let mut command = process::program("timeout");
         command.args(["-k", "5", TOOL_LIMIT_S, "rbd", "--conf"]).arg(self.cluster.conf());
@@ -217,7 +225,7 @@ impl Stage {
         Ok("random 512 B to 64 KiB and sequential 1 MiB, 16 at a time, with flushes".to_owned())
     }
 
-    /// Checks data written through the server and read by Ceph's own client.
+    /// Checks that Ceph's own client reads the data that were written through the server.
     fn copy(&self) -> Result<String> {
         let (file, out, uri) = (self.folder().join("data"), self.folder().join("exported"), self.uri("disk"));
         let (file, out) = (file.display().to_string(), out.display().to_string());
@@ -253,6 +261,26 @@ impl Stage {
         io(&["discard 12M 4M", "read -P 0 12M 4M", "read -P 0xaa 11M 1M", "read -P 0xaa 16M 1M"])?;
         io(&["write -f -P 0xbb 12289k 33k", "read -P 0xbb 12289k 33k", "read -P 0 12M 1k"])?;
         Ok("with holes and without, within objects and across".to_owned())
+    }
+
+    /// Runs the differential test of the server's own tests on images of this cluster.
+    fn differential(&self) -> Result<String> {
+        let images = ["io-uring", "epoll"].map(|name| format!("{POOL}/differential-{name}"));
+        for image in &images {
+            self.rbd(&["create", image, "--size", "2M"])?;
+        }
+        let mut test = build::cargo();
+        test.args(["test", "--package", "evenkeel-server", "--test", "main", "--", "--ignored", "--exact"]);
+        test.arg(DIFFERENTIAL)
+            .env("EVENKEEL_CEPH_CONF", self.cluster.conf())
+            .env("EVENKEEL_RBD_IMAGES", images.join(" "));
+        let mut said = String::new();
+        let (status, _) = process::stream(&mut test, DIFFERENTIAL_LIMIT, |line| {
+            said.push_str(line);
+            said.push('\n');
+        })?;
+        ensure!(status.success() && said.contains("1 passed"), "{status}: {said}");
+        Ok("both engines, 100 rounds each".to_owned())
     }
 
     fn snapshot(&self) -> Result<String> {
@@ -335,8 +363,8 @@ impl Stage {
         Ok(format!("noticed within {} ms and {} ms of rbd's end", ms(grown), ms(shrunk)))
     }
 
-    /// Checks that writes wait while the cluster is stopped (`stop`) and end after `resume`, and that other volumes are
-    /// served in between.
+    /// Stops the cluster by `stop` and continues it by `resume`. Checks that writes to images wait in between and end afterwards,
+    /// and that other volumes are served in between.
     fn waits(
         &mut self,
         stop: impl FnOnce(&mut Self) -> Result<()>,
@@ -437,10 +465,10 @@ impl Stage {
     }
 }
 
-/// A thread that makes one write after another.
+/// A thread that sends one write after another.
 struct Writer {
     stop: Arc<AtomicBool>,
-    /// Number of writes that have ended.
+    /// Number of writes that have ended so far.
     ended: Arc<AtomicU64>,
     thread: JoinHandle<Result<Duration>>,
 }
@@ -478,7 +506,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Stops after the present write; the time of the longest write.
+    /// Stops the thread after its present write. Returns the duration of the longest write.
     fn finish(self) -> Result<Duration> {
         self.stop.store(true, Ordering::Relaxed);
         process::until("the end of a write", [PATIENCE, Duration::from_millis(5)], || Ok(self.thread.is_finished()))?;
@@ -486,7 +514,7 @@ impl Writer {
     }
 }
 
-/// Longest time for which an idle thread did not get to run until `until`: a measure of stalls of the machine.
+/// Starts a thread that sleeps until `until` and returns its longest delay, which measures stalls of the machine.
 fn longest_stall(until: Instant) -> JoinHandle<Duration> {
     thread::spawn(move || {
         let mut longest = Duration::ZERO;
@@ -499,7 +527,7 @@ fn longest_stall(until: Instant) -> JoinHandle<Duration> {
     })
 }
 
-/// Writes 4 KiB; the server's error if it refused the write.
+/// Writes 4 KiB at offset `at`. Returns the server's error if it refused the write.
 fn write(client: &mut Client, at: u64) -> Result<Option<Refused>> {
     client.send(client::Command::Write, true, at, at, 4096, &[7; 4096])?;
     match client.receive() {

@@ -1,6 +1,6 @@
-//! Latency targets across hosts: an array, three hosts in network namespaces in front of it, and a real etcd.
+//! The lab of slots: latency targets across hosts, with an emulated array, three hosts in network namespaces, and a real etcd.
 //!
-//! No virtual machine: everything runs on this machine, with each host behind a link of its own.
+//! The lab needs no virtual machine: all processes run on this machine, with each host behind a link of its own.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -17,41 +17,43 @@ use crate::base::scratch::Scratch;
 use crate::check::figures::Spread;
 use crate::check::run::{Lab, Options};
 
-/// IOPS of the array; the latency targets are far above its time for one request.
+/// IOPS of the emulated array.
 const ARRAY_IOPS: u32 = 1_000;
+/// Latency target of the hosts that have one, far above the array's service time.
 const TARGET: Duration = Duration::from_millis(250);
-/// The first host needs 600 requests a second for its target, whatever happened before: with a fixed rate, fio makes up
-/// for requests that it could not send, so targets are judged by its backlog. The second host's requests come in
-/// batches: before it sleeps, fio waits for all outstanding requests, and then sends at once all that have become due.
+/// The hosts. The first one has a queue depth and no rate, so that it needs 600 requests per second for its target at any time;
+/// with a fixed rate, fio would later make up for requests that it could not send. The second host's requests come in batches:
+/// before it sleeps, fio waits for all outstanding requests, and after that sends all requests that have become due.
 const HOSTS: [Host; 3] = [
     Host { name: "db", load: &["--iodepth=150"], target: true },
     Host { name: "web", load: &["--iodepth=64", "--rate_iops=100", "--rate_process=poisson"], target: true },
     Host { name: "batch", load: &["--iodepth=200"], target: false },
 ];
-/// Index of the host that events happen to.
+/// Index of the host that the events of the lab strike.
 const STRUCK: usize = 2;
-/// Fixed number of slots, shared by three hosts: enough for the array, but too few for a host that needs more than a third.
+/// Total number of slots when it is fixed and shared equally by the three hosts: enough for the array, but too few for a host
+/// that needs more than a third.
 const SLOTS_MOST: u32 = 300;
 const WINDOW: Duration = Duration::from_secs(1);
-/// Windows until targets must be met again after an event: 5 s, and one window in which they are met.
+/// Number of windows of 1 s within which targets must be met again after an event: 5, and one in which they are met.
 const SETTLING: usize = 6;
-/// Windows after those; the medians of their latencies decide.
+/// Number of windows after the [`SETTLING`] ones, over which each host's median latency must meet the target.
 const SETTLED: usize = 5;
-/// Latency that no host with a target exceeds when slots are shared by need, even on a busy machine. With fixed shares
-/// the first host has 330 ms, without any 390 ms.
+/// Latency that no host with a target exceeds when slots are shared by need, even on a busy machine. With fixed shares the
+/// first host has a latency of 330 ms, without control 390 ms.
 const SURE: Duration = Duration::from_millis(300);
-/// Windows in a row that meet all targets, after which they count as met again.
+/// Number of successive windows that must meet all targets until the targets count as met again.
 const IN_A_ROW: usize = 3;
-/// Windows without control, and with fixed shares; half of them must miss the target. (A busy machine only makes
-/// latencies longer.)
+/// Number of windows measured without control, and again with fixed shares. Half of them must miss the target. (A busy machine
+/// only makes latencies longer.)
 const UNCONTROLLED: usize = 4;
-/// Windows with sharing by need in each cycle of `--full`.
+/// Number of windows with sharing by need in each cycle of a run with `--full`.
 const BY_NEED: usize = 10;
-/// Windows with sharing by need in each cycle of `--full` that may miss a target.
+/// The most of the [`BY_NEED`] windows of a cycle that may miss a target.
 const MAY_MISS: usize = 1;
-/// Cycles of events with `--full`; the medians of their times decide.
+/// Number of cycles of events with `--full`; bars apply to medians over the cycles.
 const CYCLES: usize = 5;
-/// Longest wait: far above any wait on a busy machine.
+/// Longest wait for a process or a state: far above any wait on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Host {
@@ -60,7 +62,7 @@ struct Host {
     target: bool,
 }
 
-/// Reason why the lab cannot run on this machine; `None` if it can.
+/// The reason why the lab cannot run on this machine; `None` if it can run.
 pub(crate) fn missing() -> Option<String> {
     // SAFETY: geteuid has no preconditions and cannot fail.
     (unsafe { libc::geteuid() } != 0).then(|| "network namespaces need root".to_owned())
@@ -118,7 +120,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Mean latencies in each window, for each host with a target.
+/// Per window: the mean latency of each host with a target.
 type Windows = Vec<Vec<Duration>>;
 
 fn missed(windows: &Windows, host: usize) -> usize {
@@ -129,13 +131,14 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     Spread::of(values).map_or(f64::NAN, |spread| spread.median)
 }
 
-/// The largest latency of a host with a target after settling: of each host the median of its windows.
+/// The largest latency of all hosts with a target after settling; a host's latency is the median over its windows.
 fn settled(windows: &Windows) -> Duration {
     let host = |host: usize| median(windows[SETTLING..].iter().map(|means| means[host].as_secs_f64()));
     Duration::from_secs_f64((0..windows[0].len()).map(host).fold(0.0, f64::max))
 }
 
-/// Number of windows until targets are met in several windows in a row; all windows if they never are.
+/// Number of windows before the first [`IN_A_ROW`] successive ones that meet all targets; the number of all windows if there are
+/// no such ones.
 fn regained(windows: &Windows) -> usize {
     let met = |row: &[Vec<Duration>]| row.iter().flatten().all(|mean| *mean <= TARGET);
     windows.windows(IN_A_ROW).position(met).unwrap_or(windows.len())
@@ -149,7 +152,8 @@ fn told(windows: &Windows) -> String {
     (0..HOSTS.len()).filter(|&host| HOSTS[host].target).map(of).collect::<Vec<_>>().join("; ")
 }
 
-/// Events, in order; each ends where the next one begins, and the last one where the first one does.
+/// Events in their order, each with the name of its check. Each begins in the state in which its predecessor ends; the first one
+/// begins in the state in which the last one ends.
 const EVENTS: [(&str, Event); 5] = [
     ("etcd_may_die_and_come_back", Stage::etcd_dies_and_comes_back),
     ("a_host_may_die", Stage::host_dies),
@@ -159,7 +163,7 @@ const EVENTS: [(&str, Event); 5] = [
 ];
 type Event = fn(&mut Stage) -> Result<()>;
 
-/// All processes and namespaces of the lab; dropping it ends clients before the servers that they use.
+/// All processes and namespaces of the lab. On drop, clients are ended before the servers that they use.
 struct Stage {
     folder: PathBuf,
     binary: PathBuf,
@@ -170,7 +174,7 @@ struct Stage {
     spaces: Spaces,
 }
 
-/// A network namespace, which ends with its last process.
+/// A network namespace, kept by a process; the namespace ends with its last process.
 struct Space(Running);
 
 impl Space {
@@ -181,7 +185,7 @@ impl Space {
         Ok(Self(Running::spawn(first.arg("infinity").stdin(Stdio::null()))?))
     }
 
-    /// A command that runs in the namespace.
+    /// A command for `program` that runs in the namespace.
     fn command(&self, program: &str) -> Command {
         let mut command = process::program("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.0.id())).arg(program).stdin(Stdio::null());
@@ -216,7 +220,7 @@ impl Spaces {
         Ok(Self { array, hosts })
     }
 
-    /// A command that runs in the namespace of a host, or of the array (`None`).
+    /// A command for `program` that runs in the namespace of a host, or with `None` in that of the array.
     fn command(&self, host: Option<usize>, program: &str) -> Command {
         host.map_or(&self.array, |host| &self.hosts[host]).command(program)
     }
@@ -291,7 +295,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A host's answer to a request of the API, sent over its control socket.
+    /// The answer of a host's server to a request of the API, sent over its control socket.
     fn api(&self, host: usize, arguments: &[&str]) -> Result<Value> {
         let socket = self.folder.join(HOSTS[host].name).join("control.sock");
         let mut command = process::program("curl");
@@ -328,7 +332,7 @@ impl Stage {
             .map(drop)
     }
 
-    /// By host with a target: completed requests, and the sum of their latencies in seconds.
+    /// Per host with a target: number of completed requests so far, and the sum of their latencies in seconds.
     fn counts(&self) -> Result<Vec<(u64, f64)>> {
         let count = |host: usize| {
             let state = self.state(host)?;
@@ -344,7 +348,8 @@ impl Stage {
         (0..HOSTS.len()).filter(|&host| HOSTS[host].target).map(count).collect()
     }
 
-    /// Mean latency of each host with a target over the next window. A host without completions counts with the whole window.
+    /// Mean latency of each host with a target over the next window. The latency of a host without completions counts as the
+    /// length of the window.
     fn window(&self) -> Result<Vec<Duration>> {
         let before = self.counts()?;
         thread::sleep(WINDOW);
@@ -360,7 +365,7 @@ impl Stage {
         (0..count).map(|_| self.window()).collect()
     }
 
-    /// Waits until all hosts have this status in the cluster.
+    /// Waits until all hosts report `status` as their status in the cluster.
     fn all_stand(&self, status: &str) -> Result<()> {
         self.wait_for(status, |stage| stage.statuses().iter().all(|of| of == status))
     }
@@ -373,7 +378,7 @@ impl Stage {
         self.all_stand("shared")
     }
 
-    /// Kills a host, with all processes on it.
+    /// Kills all processes of the host [`STRUCK`].
     fn host_dies(&mut self) -> Result<()> {
         self.clients[STRUCK] = None;
         self.hosts[STRUCK] = None;
@@ -395,7 +400,7 @@ impl Stage {
         self.all_stand("shared")
     }
 
-    /// Blocks packets between a host and etcd, but not between the host and the array.
+    /// Blocks packets between a host and etcd, but not those between the host and the array.
     fn cut_off(&self, host: usize) -> Result<()> {
         let rule = format!("ip saddr 10.99.{host}.2 tcp dport 2379 drop");
         let rules = format!("table ip lab {{\nchain in {{\ntype filter hook input priority 0;\n{rule}\n}}\n}}");

@@ -1,9 +1,9 @@
-//! The soak: tenants of every kind on one server, with all kinds of events that happen over a year.
+//! The soak test: tenants of every kind on one server, with all kinds of events that happen in a year of operation.
 //!
 //! A life of the server begins with its start, continues with many rounds of events in random order, and ends with kill
-//! -9. Each life has a ledger: a volume whose writer records which writes were acknowledged as durable. All ledgers are
-//! checked in later lives. At the end of each round all other clients are killed, and the server's descriptors and
-//! memory are counted: they must be as many as after the rounds before.
+//! -9. Each life has a ledger: a volume whose writer records the writes that were acknowledged as durable. All ledgers are
+//! checked in later lives. At the end of each round all clients but the ledger's writer are killed, and the server's
+//! descriptors and memory are counted, which must not grow from round to round.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,42 +24,43 @@ use crate::base::servers;
 use crate::check::run::Lab;
 use crate::check::{journal, writer};
 
-/// Length of each life in `cargo xtask test`, which has the least number of lives.
+/// Length of each life in `cargo xtask test`, which runs [`FEWEST_LIVES`] lives.
 const SHORT_LIFE: Duration = Duration::from_secs(20);
-/// Factor by which pauses are shorter in `cargo xtask test`.
+/// Factor by which pauses between events are shorter in `cargo xtask test`.
 const SHORT_PAUSES: u64 = 6;
-/// Longest life.
+/// Longest life of a server.
 const LIFE: Duration = Duration::from_secs(600);
-/// Least number of lives.
+/// The smallest number of lives of a run.
 const FEWEST_LIVES: u64 = 2;
-/// Rounds in which the server warms up: buffers grow to the size that the load needs, and memory grows with volumes in memory.
+/// Number of rounds in which a server warms up: its buffers grow to the size that the load needs, and volumes in memory fill.
 const WARM_UP: usize = 5;
-/// Least number of rounds in a life, even if a busy machine takes longer: after the warm-up two at the beginning, two
-/// at the end, and two between.
+/// The smallest number of rounds in a life, even if the life takes longer on a busy machine: the warm-up, two rounds at the
+/// beginning, two at the end, and two in between.
 const FEWEST_ROUNDS: usize = WARM_UP + 6;
-/// Largest growth of memory after the warm-up, relative and in bytes: allocators scatter as much, and a leak adds more
-/// in an hour.
+/// Largest growth of memory after the warm-up, as a fraction. Memory scatters as much with any allocator; a leak adds more in
+/// an hour.
 const GROWTH: f64 = 0.1;
+/// Growth of memory after the warm-up, in bytes, that is allowed in addition to [`GROWTH`].
 const GROWTH_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
 const PATIENCE: Duration = Duration::from_secs(120);
 const TOOL_LIMIT_S: &str = "120";
 const STOP_LIMIT: Duration = Duration::from_secs(40);
 /// Time between two events, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 200..700;
-/// Time for which a server or a client is stopped, in milliseconds.
+/// Time for which a server or a client is stopped (SIGSTOP) by an event, in milliseconds.
 const STILL_MS: std::ops::Range<u64> = 200..1_200;
-/// Number of workers when resources are counted.
+/// Number of the server's workers when its resources are counted.
 const WORKERS: u64 = 2;
-/// Largest number of workers, with which a life begins: the mailbox of a worker that has ended is kept for its
-/// successor.
+/// The largest number of the server's workers. Each life begins with so many, because the mailbox of an ended worker is kept for
+/// its successor and counts as a resource.
 const MOST_WORKERS: u64 = 3;
-/// Descriptors are counted when their number has been the same for this long: a worker opens some of its own when it runs.
+/// Time for which the number of descriptors must be constant before it counts: a worker opens some of its own when it runs.
 const SETTLED: Duration = Duration::from_millis(200);
-/// Settings that make the allocator return free memory at once, so that used memory is counted. Without them, as in lives of
-/// full length, memory varies by 10 MiB from round to round, which a few rounds cannot distinguish from a leak.
+/// Environment variables that make the allocator return free memory at once, so that only used memory is counted. Without them,
+/// as in lives of full length, memory varies by 10 MiB from round to round; few rounds do not tell this from a leak.
 const ALLOCATOR: [(&str, &str); 3] =
     [("MALLOC_ARENA_MAX", "1"), ("MALLOC_TRIM_THRESHOLD_", "131072"), ("MALLOC_MMAP_THRESHOLD_", "65536")];
-/// Number of simultaneous connections that send nothing, or garbage.
+/// Number of simultaneous connections that send no bytes, or garbage.
 const STRANGERS: u64 = 16;
 
 /// Clients besides the ledger's writer: volume, and options of `evenkeel load`. All of them check their reads.
@@ -72,10 +73,10 @@ const CLIENTS: [(&str, &[&str]); 5] = [
 ];
 /// Values of the admission setting, used in turn.
 const ADMISSIONS: [&str; 3] = ["\"elastic\"", "\"slowfast\"", "{ kind = \"fixed\", budget = \"1MiB\" }"];
-/// Part of its volume that a client uses, so small that it can be filled at each start.
+/// Size of the part of its volume that a client uses: so small that the client can fill it at each start.
 const PART: &str = "4MiB";
 
-/// Events; each happens once in a round.
+/// The events, each with its name. Each happens once in a round.
 const HAPPENINGS: [(&str, Happening); 7] = [
     ("reloads", Soak::reload),
     ("other numbers of workers", Soak::workers),
@@ -153,12 +154,12 @@ pub(super) fn run(lab: &mut Lab, args: &Args, binary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A server's resources when the ledger's writer is its only client.
+/// A server's resources at the end of a round, when the ledger's writer is its only client.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Held {
     descriptors: usize,
     memory_bytes: f64,
-    /// Connections moved between workers since the server's start.
+    /// Number of moves of connections between workers since the server's start.
     moves: u64,
 }
 
@@ -186,8 +187,8 @@ fn report_held(lab: &mut Lab, lives: &[Vec<Held>]) {
     lab.check("memory_is_flat", !grew, &told);
 }
 
-/// Descriptors and memory at the beginning and at the end: the most in the first third of the rounds after the warm-up,
-/// and the least in the last third.
+/// Descriptors, and memory in bytes, at the beginning and at the end of a life: the highest value in the first third of the
+/// rounds after the warm-up, and the lowest value in the last third. `None` with too few rounds.
 fn compare(rounds: &[Held]) -> Option<((usize, usize), (f64, f64))> {
     let warm = rounds.get(WARM_UP..)?;
     let third = (warm.len() / 3).max(1);
@@ -208,7 +209,7 @@ struct Soak {
     folder: PathBuf,
     random: u64,
     lives: u64,
-    /// Factor by which pauses are shorter.
+    /// Factor by which pauses between events are shorter.
     haste: u64,
     /// Environment variables with the settings of the server's allocator.
     allocator: &'static [(&'static str, &'static str)],
@@ -216,7 +217,7 @@ struct Soak {
     /// Number of volumes created so far.
     created: u64,
     clients: Vec<(usize, Running)>,
-    /// The ledger of each life: the least generation that each sector must hold.
+    /// The ledger of each life: per sector, the lowest generation that it may hold.
     ledgers: Vec<BTreeMap<u64, u64>>,
     held: Vec<Vec<Held>>,
     happened: BTreeMap<&'static str, u64>,
@@ -256,7 +257,7 @@ impl Soak {
         self.folder.join("nbd.sock").display().to_string()
     }
 
-    /// Writes a configuration whose figures differ each time; its path.
+    /// Writes a configuration, whose numbers differ from call to call. Returns the configuration's path.
     fn configure(&mut self) -> Result<PathBuf> {
         let data = self.folder.join("data").display().to_string();
         let [bandwidth, stall, admission, target, reservation, weight, guarantee, limit] =
@@ -300,7 +301,7 @@ impl Soak {
         servers::start_and_reach(&self.folder, "serve", &mut command, || servers::reach(&self.socket(), &ledger(0)))
     }
 
-    /// Runs a command of the program against the server.
+    /// Runs a command of the program `evenkeel` that controls the server. Returns its output.
     fn control(&self, arguments: &[&str]) -> Result<String> {
         let mut command = process::program("timeout");
         command.args(["-k", "5", TOOL_LIMIT_S]).arg(&self.binary).args(arguments);
@@ -311,7 +312,7 @@ impl Soak {
         serde_json::from_str(&self.control(&["state", "--json"])?).context("evenkeel state")
     }
 
-    /// Reads all ledgers back; a text for each fault.
+    /// Reads and checks all ledgers. Returns a text for each fault.
     fn check_ledgers(&self) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
         for (life, owed) in (0..).zip(&self.ledgers) {
@@ -344,7 +345,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Makes every event happen once, in random order; the resources afterwards.
+    /// Makes every event happen once, in random order. Returns the server's resources after them.
     fn round(&mut self, server: &Running, life: u64) -> Result<Held> {
         self.start_clients()?;
         let mut order: Vec<usize> = (0..HAPPENINGS.len()).collect();
@@ -409,7 +410,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Waits until the ledger's writer is the server's only client; the server's state.
+    /// Waits until the ledger's writer is the server's only client. Returns the server's state.
     fn wait_until_alone(&self) -> Result<Value> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -473,7 +474,7 @@ impl Soak {
         }
     }
 
-    /// Opens connections that send nothing or garbage, and closes them without a disconnect request.
+    /// Opens connections that send no bytes or garbage, and closes them without a disconnect request.
     fn strangers(&mut self, _: &Running) -> Result<()> {
         let mut there = Vec::new();
         for _ in 0..STRANGERS {
@@ -487,7 +488,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Stops the server while all clients are active; the time that this took.
+    /// Stops the server while all clients are active. Returns the time until it has ended.
     fn stop_under_load(&mut self, server: Running) -> Result<Duration> {
         self.start_clients()?;
         thread::sleep(Duration::from_secs(2));
@@ -514,7 +515,7 @@ fn leaving_workers(state: &Value) -> usize {
     workers.iter().filter(|worker| worker["leaving"] == true).count()
 }
 
-/// Number of open descriptors, once it is constant.
+/// Number of the server's open descriptors, read once it is constant for [`SETTLED`].
 fn descriptors(server: &Running) -> Result<usize> {
     let count = || Ok::<_, std::io::Error>(std::fs::read_dir(format!("/proc/{}/fd", server.id()))?.count());
     let (deadline, mut since, mut held) = (Instant::now() + PATIENCE, Instant::now(), count()?);

@@ -1,4 +1,5 @@
-//! The units as shipped, under systemd itself, in a machine of its own: started, watched, hung, killed and stopped.
+//! The systemd lab: the shipped units under the real systemd, in a virtual machine. Services are started, watched, hung, killed
+//! and stopped.
 
 use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader};
@@ -28,13 +29,13 @@ const DEVICE: &str = "lab0";
 const GUARD_CONFIG: &str = "[agent]\ninterfaces = [\"lab0\"]\n\n[pools.lab]\nlatency.target = \"15ms\"\n";
 const SERVE_FILE: &str = "/etc/evenkeel/evenkeel.toml";
 const SERVE_CONFIG: &str = "[volumes.disk0]\nsize = \"64MiB\"\n";
-/// Path of the control socket that follows from the unit's state folder and the default data folder.
+/// Path of the server's control socket, which follows from the unit's state folder and the default data folder.
 const SERVE_CONTROL: &str = "/var/lib/evenkeel/evenkeel-data/control.sock";
 const PROGRAM: &str = "/usr/local/bin/evenkeel";
-/// Shorter watchdogs than the shipped ones of 15 and 30 s, so that a hung service is found soon; with `--full` the
-/// shipped ones are used.
+/// Drop-in with a shorter watchdog time than the shipped 15 and 30 s, so that a hung service is found soon. With `--full` the
+/// shipped times are used.
 const SHORT_WATCHDOG: &str = "[Service]\nWatchdogSec=10s\n";
-/// Delays the restart, so that the state after an agent's death can be checked.
+/// Drop-in that delays the restart of a service, so that the state after an agent's death can be checked.
 const NO_RESTART: &str = "[Service]\nRestartSec=1h\n";
 
 /// Path of an admin socket as in Debian's Ceph.
@@ -58,7 +59,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
 }
 
 type Step = fn() -> Result<String>;
-/// The steps, in order.
+/// The steps of the lab, each with its name, in order.
 const STEPS: [(&str, Step); 8] = [
     ("the_units_start_and_say_when_they_are_ready", start),
     ("the_watchdog_hears_that_all_is_well", fed),
@@ -70,7 +71,7 @@ const STEPS: [(&str, Step); 8] = [
     ("with_the_drop_in_of_its_page_the_agent_reaches_osds", ceph),
 ];
 
-/// In the guest: starts systemd in a process namespace of its own, and takes every step.
+/// In the guest: starts systemd in a process namespace of its own, and runs every step.
 pub(crate) fn guest(binary: &Path, units: &Path, full: bool) -> Result<()> {
     install(binary, units)?;
     if !full {
@@ -116,7 +117,7 @@ fn install(binary: &Path, units: &Path) -> Result<()> {
     Ok(())
 }
 
-/// True if the agent's queueing disciplines are on the device.
+/// True if the agent's queueing disciplines are installed on the network interface.
 fn has_queues() -> Result<bool> {
     Ok(tool("tc", &["qdisc", "show", "dev", DEVICE, "root"])?.contains("htb 7ee1:"))
 }
@@ -155,7 +156,7 @@ fn fed() -> Result<String> {
     Ok(detail)
 }
 
-/// The default tenant's weight, as the server reports it.
+/// The default tenant's weight, as the server reports it; `None` if it reports none.
 fn weight() -> Result<Option<u64>> {
     let state = tool(PROGRAM, &["state", "--json", "--control", SERVE_CONTROL])?;
     let state: Value = serde_json::from_str(&state).context("evenkeel state")?;
@@ -176,7 +177,8 @@ fn reload() -> Result<String> {
     Ok(format!("the file's new weight in force after {:.1} s", took.as_secs_f64()))
 }
 
-/// Checks services that hang; here they are stopped processes, which report nothing, either.
+/// Checks that systemd restarts services that hang. The hang is simulated by stopped processes (SIGSTOP), which send no watchdog
+/// messages.
 fn hang() -> Result<String> {
     let before = [number(GUARD, "MainPID")?, number(SERVE, "MainPID")?];
     for unit in [GUARD, SERVE] {
@@ -194,7 +196,7 @@ fn hang() -> Result<String> {
     Ok(detail)
 }
 
-/// Checks that after a kill `ExecStopPost=` restores settings that no other process can.
+/// Checks that after a kill of agent and sentinel, `ExecStopPost=` restores the settings that no other process can restore.
 fn kill() -> Result<String> {
     drop_in(GUARD, NO_RESTART)?;
     systemctl(&["daemon-reload"])?;
@@ -220,7 +222,8 @@ fn stop() -> Result<String> {
     Ok(String::new())
 }
 
-/// Checks that the server warns, without its drop-in, that it may not raise the I/O priority of requests within a reservation.
+/// Checks that the server, without its drop-in, warns that it is not allowed to raise the I/O priority of requests within a
+/// reservation.
 fn priority() -> Result<String> {
     const WARNING: &str = "no right to raise the I/O priority";
     write(SERVE_FILE, &format!("{SERVE_CONFIG}[tenants.default]\nreservation.iops = 100\n"))?;

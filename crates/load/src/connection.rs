@@ -13,20 +13,20 @@ use crate::region::Region;
 use crate::send::SendQueue;
 use crate::stream::{Op, Planned, Stream};
 
-/// A slot for a request in flight, with what every job needs of it.
+/// A slot for a request in flight, with the facts about the request that every job needs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     /// Cookie of the request; 0 while the slot is free.
     cookie: u64,
     offset: u64,
     length: u64,
-    /// When its latency begins, in ns since the start of the phase.
+    /// Instant from which the request's latency counts, in ns since the start of the phase.
     since: u64,
     op: Op,
     fua: bool,
 }
 
-/// State of a request in flight for checks and for the journal.
+/// State of a request in flight that checks of content and the journal need.
 #[derive(Clone, Debug, Default)]
 struct Evidence {
     ticket: Ticket,
@@ -35,8 +35,8 @@ struct Evidence {
     flushes: Vec<Floor>,
 }
 
-/// The requests in flight on one connection. A cookie holds the index of the request's slot and, above it, a serial
-/// number, by which a repeated answer is noticed.
+/// The requests in flight on one connection. A cookie contains the index of the request's slot and, in higher bits, a serial
+/// number, by which a repeated answer is detected.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
@@ -79,14 +79,14 @@ pub(crate) struct Connection {
     pub(crate) slots: Slots,
     pub(crate) pace: Pace,
     pub(crate) stream: Stream,
-    /// Index of its region in the worker.
+    /// Index of the connection's region in the worker.
     pub(crate) region: usize,
-    /// Requests that it may still send; `None` if only the duration bounds them.
+    /// Number of requests that the connection may still send; `None` if only the duration bounds them.
     pub(crate) left: Option<u64>,
-    /// When the server last answered, or when a request was queued while none was in flight, in ns since the start of
-    /// the phase.
+    /// Instant of the server's last answer, or at which a request was queued while none was in flight, in ns since the start
+    /// of the phase. The timeout counts from it.
     pub(crate) heard: u64,
-    /// True if the socket was full and is polled for room.
+    /// True if the socket was full, so that it is polled for room.
     pub(crate) is_blocked: bool,
     out: SendQueue,
     framing: Framing,
@@ -95,7 +95,7 @@ pub(crate) struct Connection {
     carry: Vec<u8>,
 }
 
-/// The destination of the answers in one receive: slots, region and batch.
+/// The destination of the answers in one receive call: slots, region and batch.
 struct Answers<'a> {
     slots: &'a mut Slots,
     region: &'a mut Region,
@@ -103,7 +103,7 @@ struct Answers<'a> {
     now: u64,
 }
 
-/// Results of answers that the worker has not taken yet.
+/// Results of answers that the worker has not yet collected.
 pub(crate) struct Batch {
     /// Counts of the measured run; `None` in other phases.
     pub(crate) tally: Option<Tally>,
@@ -111,13 +111,13 @@ pub(crate) struct Batch {
     pub(crate) counted_from: u64,
     /// True if ranges that become durable are collected for a journal.
     pub(crate) records: bool,
-    /// Ranges that have become durable and are not in the journal yet.
+    /// Ranges that have become durable and are not yet in the journal.
     pub(crate) durable: Vec<Floor>,
     /// The first read that returned data which the volume cannot hold.
     pub(crate) mismatch: Option<Box<Mismatch>>,
     /// Operation, offset and error of the first request that failed.
     pub(crate) error: Option<(Op, u64, Errno)>,
-    /// When the last answer came, in ns since the start of the phase.
+    /// Instant of the last answer, in ns since the start of the phase.
     pub(crate) last_answer: u64,
 }
 
@@ -214,7 +214,8 @@ pub(crate) struct Sender<'a> {
 }
 
 impl Connection {
-    /// A connection after its handshake; `region`: index of its region, `checks`: its content is checked or recorded.
+    /// A connection after its handshake. `region` is the index of its region; `checks`: the region's content is checked or
+    /// recorded.
     pub(crate) fn new(
         (socket, connected): (OwnedFd, &Connected),
         (stream, pace): (Stream, Pace),
@@ -244,7 +245,8 @@ impl Connection {
         !self.slots.free.is_empty()
     }
 
-    /// Queues a request for sending; there must be room. `since`: when it was due, from which its latency counts.
+    /// Queues a request for sending; the queue depth must allow it. `since` is the instant at which the request was due, from
+    /// which its latency counts.
     #[inline]
     pub(crate) fn queue(&mut self, planned: Planned, now: u64, since: u64, region: &mut Region, sender: &Sender<'_>) {
         let Some(index) = self.slots.free.pop() else { return };
@@ -283,7 +285,7 @@ impl Connection {
         }
     }
 
-    /// Sends queued bytes; true if none are left.
+    /// Sends queued bytes. True if the queue is empty afterwards.
     pub(crate) fn send(&mut self, payload: &[u8]) -> Result<bool, rustix::io::Errno> {
         if self.out.is_empty() {
             return Ok(true);
@@ -303,7 +305,7 @@ impl Connection {
         }
     }
 
-    /// Handles the answers that have arrived, at most one buffer of them; `clock` is read once.
+    /// Handles the answers that have arrived, at most one buffer full. `clock` is read once for all of them.
     ///
     /// # Errors
     /// A lost connection, or a server that violates the protocol.
@@ -333,7 +335,7 @@ impl Connection {
     }
 }
 
-/// Records that a request is about to be sent; for a checked write, its content and generation.
+/// Records that a request is about to be sent. For a write whose content is checked, returns content and generation.
 fn begin(evidence: &mut Evidence, planned: Planned, region: &mut Region) -> Option<(crate::content::Content, u64)> {
     let Planned { op, offset, length } = planned;
     if op == Op::Flush {

@@ -5,8 +5,8 @@
 //!      tag      sector   generation   pattern(seed, sector, generation)
 //! ```
 //!
-//! Words are 8 bytes, little-endian. The first three make a mismatch readable (an old
-//! write, a misplaced one, zeroes, foreign bytes); the pattern detects all others.
+//! Words are 8 bytes, little-endian. By the first three words a mismatch can be explained (an old
+//! write, a misplaced one, zeroes, foreign bytes); the pattern detects all other faults.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub(crate) const SECTOR: u64 = 512;
 /// 64-bit words of a sector.
 const WORDS: usize = SECTOR as usize / 8;
 
-/// Content derived from a seed.
+/// The content of all sectors for one seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
     seed: u64,
@@ -28,9 +28,9 @@ pub(crate) enum Found {
     Zeroes,
     /// The complete content of `sector` by write number `generation`.
     Write { sector: u64, generation: u64 },
-    /// The first three words of such content, with another pattern.
+    /// The first three words of the content of `sector` by write number `generation`, with another pattern.
     Torn { sector: u64, generation: u64 },
-    /// Any other content; its first word.
+    /// Any other content, given by its first word.
     Foreign(u64),
 }
 
@@ -75,7 +75,7 @@ impl Content {
         }
     }
 
-    /// Fills `out` with the content of write number `generation`: whole sectors, from `sector` on.
+    /// Fills `out`, whole sectors from `sector` on, with the content of write number `generation`.
     pub(crate) fn fill(self, sector: u64, generation: u64, out: &mut [u8]) {
         for (sector, bytes) in (sector..).zip(out.chunks_exact_mut(SECTOR as usize)) {
             let pattern = self.pattern(sector, generation);
@@ -89,7 +89,7 @@ impl Content {
         }
     }
 
-    /// True if `bytes` are exactly the content of write number `generation`: whole sectors, from `sector` on.
+    /// True if `bytes`, whole sectors from `sector` on, are exactly the content of write number `generation`.
     pub(crate) fn matches(self, sector: u64, generation: u64, bytes: &[u8]) -> bool {
         (sector..).zip(bytes.chunks_exact(SECTOR as usize)).all(|(sector, bytes)| {
             let pattern = self.pattern(sector, generation);
@@ -102,7 +102,7 @@ impl Content {
         })
     }
 
-    /// Recognises the content of the sector in `bytes`.
+    /// Recognises the content of one sector, given by its bytes.
     pub(crate) fn identify(self, bytes: &[u8]) -> Found {
         let word = |index: usize| u64::from_le_bytes(bytes.as_chunks::<8>().0[index]);
         if bytes.iter().all(|&byte| byte == 0) {

@@ -1,4 +1,4 @@
-//! Reasons that keep a load from running, or end it early.
+//! Errors that prevent a load from running, or end it early.
 
 use std::error::Error as _;
 use std::io;
@@ -8,11 +8,11 @@ use evenkeel_nbd::client::Violation;
 use evenkeel_net::dial::DialError;
 use evenkeel_policy::units::UnitError;
 
-/// Reason that keeps a load from running or ends it early.
+/// An error that prevents a load from running, or ends it early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Options are in conflict, or one is missing.
+    /// Options are in conflict, or an option is missing.
     #[error("{0}")]
     Options(String),
     /// A job file is invalid TOML, or has unknown keys or invalid values.
@@ -24,7 +24,7 @@ pub enum Error {
     /// A number cannot be parsed.
     #[error(transparent)]
     Number(#[from] ParseIntError),
-    /// A file is no journal, or the journal of another volume.
+    /// A file is no journal, or is the journal of another volume.
     #[error("{0}")]
     Journal(String),
     /// The server could not be reached, or refused the handshake.
@@ -57,7 +57,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if the options are wrong, rather than the run.
+    /// True if the error is about wrong options, and not about a failed run.
     pub fn is_of_options(&self) -> bool {
         match self {
             Self::Options(_) => true,

@@ -1,4 +1,4 @@
-//! The description of a job: options on the command line and in a job file, and the job they make.
+//! The description of a job: its options on the command line and in a job file, and the job that follows from them.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::content::{SECTOR, mix};
 use crate::error::{At, Error, ensure};
 
-/// Range of shares of requests, in per cent.
+/// Allowed range of shares of requests, in per cent.
 const PERCENT: RangeInclusive<u64> = 0..=100;
 /// Range of the queue depth of one connection.
 const QUEUE_DEPTH: RangeInclusive<u64> = 1..=65_536;
@@ -25,9 +25,9 @@ const CONNECTIONS: RangeInclusive<u64> = 1..=65_536;
 const THREADS: RangeInclusive<u64> = 1..=1024;
 /// Range of the rate, in requests per second.
 const RATE: RangeInclusive<u64> = 1..=100_000_000;
-/// Range of numbers of requests.
+/// Allowed range of numbers of requests.
 const COUNT: RangeInclusive<u64> = 1..=u64::MAX;
-/// The longest run: a week. Anything longer is a typing error, and far from any overflow.
+/// The longest run, a week, in nanoseconds. A longer one is surely a typing error; a week is far from any overflow.
 const LONGEST_NS: u64 = 7 * 86_400 * 1_000_000_000;
 /// Duration of the run, in seconds, if neither a duration nor a number of requests is given.
 const DEFAULT_DURATION_S: u64 = 10;
@@ -174,7 +174,7 @@ pub struct JobOptions {
     busy_poll: Option<Duration>,
 }
 
-/// A job with all its settings, checked.
+/// A job with all its settings, which have been checked.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub(crate) name: String,
@@ -228,8 +228,8 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl JobOptions {
-    /// The keys whose values are out of range, each with its fault. A command line has the check from its value parsers, a
-    /// job file only from here.
+    /// The keys whose values are out of range, each with its fault. Only job files need this check, as value parsers check the
+    /// options of a command line.
     fn out_of_range(&self) -> Vec<(&'static str, String)> {
         let values = [
             ("read_percent", self.read_percent.map(u64::from), PERCENT),
@@ -249,10 +249,10 @@ impl JobOptions {
         outside.collect()
     }
 
-    /// Checks that each option in `given` has an effect in the job of these options.
+    /// Checks that each option in `given` has an effect in the job that these options describe.
     ///
     /// # Errors
-    /// Names the option without an effect, and what it needs.
+    /// A message with an option that has no effect, and the option that it needs.
     fn of_use(&self, given: &Self) -> Result<(), Error> {
         let mode = self.op.unwrap_or(Mode::Read);
         let some = |percent: Option<u8>| percent.is_some_and(|percent| percent > 0);
@@ -268,7 +268,7 @@ impl JobOptions {
         Ok(())
     }
 
-    /// The job that these options describe; without the option, it has at most `cores` threads.
+    /// The job that these options describe. Without the option for threads, the job has at most `cores` threads.
     ///
     /// # Errors
     /// Options in conflict.
@@ -313,20 +313,20 @@ impl JobOptions {
         ensure!(
             Options,
             job.trim_percent + job.zero_percent <= 100,
-            "--trim-percent and --zero-percent are more than 100 together"
+            "--trim-percent and --zero-percent must be at most 100 together"
         );
         ensure!(
             Options,
             job.warmup_ns <= LONGEST_NS && job.duration_ns.is_none_or(|ns| (1..=LONGEST_NS).contains(&ns)),
-            "--duration and --warmup are at most 7d each, and --duration is not 0"
+            "--duration and --warmup must be at most 7d each, and --duration more than 0s"
         );
-        ensure!(Options, job.timeout_ns > 0, "--timeout is not 0");
-        ensure!(Options, job.busy_poll_ns <= 1_000_000, "--busy-poll is at most 1ms: no wake-up takes longer");
+        ensure!(Options, job.timeout_ns > 0, "--timeout must be more than 0s");
+        ensure!(Options, job.busy_poll_ns <= 1_000_000, "--busy-poll must be at most 1ms: no wake-up takes longer");
         if job.verify {
             ensure!(
                 Options,
                 job.block_size.0.iter().all(|(size, _)| size.is_multiple_of(SECTOR)),
-                "--verify needs block sizes that are multiples of {SECTOR}"
+                "--verify needs block sizes that are multiples of {SECTOR} bytes"
             );
             ensure!(
                 Options,
@@ -338,14 +338,14 @@ impl JobOptions {
     }
 }
 
-/// A job file.
+/// A job file: the settings that all jobs share, and the jobs.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct JobFile {
     job: Vec<JobOptions>,
 }
 
-/// Reads a job file; `defaults` and `uri` come from the command line.
+/// Reads a job file. `defaults` and `uri` are the options and the URI of the command line, for jobs without own ones.
 ///
 /// # Errors
 /// A file that cannot be read, or all faults in it, each with line and key.
@@ -358,10 +358,10 @@ fn read_file(
     parse_file(&text, &path.display().to_string(), uri, defaults)
 }
 
-/// The jobs that a command line asks for: those of the job file, or one for `uri`.
+/// The jobs of a command line: those of the job file, or one job for `uri`.
 ///
 /// # Errors
-/// No file and no `uri`, a file that cannot be read or does not describe jobs, or options in conflict.
+/// Neither a file nor `uri` is given, the file cannot be read or does not describe jobs, or options are in conflict.
 pub fn jobs(file: Option<&Path>, uri: Option<&str>, options: &JobOptions, seed: u64) -> Result<Vec<Job>, Error> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let listed = match (file, uri) {
@@ -384,7 +384,7 @@ pub fn jobs(file: Option<&Path>, uri: Option<&str>, options: &JobOptions, seed: 
     listed.into_iter().enumerate().map(with_seed).collect()
 }
 
-/// A seed from the present time.
+/// A seed derived from the present time.
 pub fn seed_from_time() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     // 32 bits are easier to type again.
@@ -412,7 +412,7 @@ fn parse_file(
     problems.extend(wrong);
     let file = file.unwrap_or_default();
     if problems.is_empty() && file.job.is_empty() {
-        problems.push(document.complain(&[], "there is no [[job]]"));
+        problems.push(document.complain(&[], "there is no [[job]]; add a table [[job]] with a uri"));
     }
     let written = table(defaults)?;
     let mut jobs: Vec<(String, Target, JobOptions)> = Vec::new();
@@ -424,7 +424,7 @@ fn parse_file(
         own.out_of_range().into_iter().for_each(|(key, message)| complain(&[key], message));
         let name = own.name.clone().unwrap_or_else(|| format!("job{}", index + 1));
         if jobs.iter().any(|(other, ..)| *other == name) {
-            complain(&["name"], format!("two jobs have the name `{name}`"));
+            complain(&["name"], format!("two jobs have the name `{name}`; give one another name"));
         }
         // What the job says, and where it says nothing, the defaults.
         let mut options = written.clone();
@@ -437,7 +437,7 @@ fn parse_file(
         match own.uri.as_deref().or(uri).map(str::parse::<Target>) {
             Some(Ok(target)) => jobs.push((name, target, options)),
             Some(Err(error)) => complain(&["uri"], error.to_string()),
-            None => complain(&[], "the job has no uri, and none is on the command line".to_owned()),
+            None => complain(&[], "the job has no uri, and none is on the command line; give either".to_owned()),
         }
     }
     if problems.is_empty() {
@@ -447,7 +447,7 @@ fn parse_file(
     Err(Error::Options(format!("the job file cannot be used\n{}", Errors(problems))))
 }
 
-/// The options that are given, as a table of TOML.
+/// The options that are set, as a TOML table.
 fn table(options: &JobOptions) -> Result<toml::Table, Error> {
     toml::Table::try_from(options).map_err(|error| Error::Options(error.to_string()))
 }
@@ -478,7 +478,7 @@ mod tests {
         let odd = JobOptions { block_size: Some(SizeMix(vec![(1000, 1)])), op: Some(Mode::Write), ..verify };
         assert!(refused(odd).contains("multiples of 512"));
         let much = JobOptions { trim_percent: Some(60), zero_percent: Some(60), ..JobOptions::default() };
-        assert!(refused(much).contains("more than 100"));
+        assert!(refused(much).contains("at most 100 together"));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The journal of durable writes, which a power cut must not lose.
 //!
-//! A text file (or serial line) with one line for each durable range. It is written when
+//! The journal is a text file (or serial line) with one line for each durable range. A line is written when
 //! the server's answer makes the range durable: the answer to a write with FUA, or to a
-//! FLUSH that was sent after the write's answer. A line says that from then on the range
-//! holds at least the generation named; it may hold a later one.
+//! FLUSH that was sent after the write's answer. It states that from this moment on the range
+//! holds at least the named generation; the range may hold a later one.
 //!
 //! ```text
 //! evenkeel-journal 1 seed 42 grain 4096
@@ -22,7 +22,7 @@ use crate::model::Floor;
 
 const MAGIC: &str = "evenkeel-journal 1";
 
-/// The file to which durable ranges are written; shared by the threads of a job.
+/// The file to which durable ranges are written. The threads of a job share it.
 pub struct Journal {
     out: Mutex<Box<dyn Write + Send>>,
 }
@@ -31,7 +31,7 @@ impl Journal {
     /// Creates the journal of `job` at `path` (`-` is standard output).
     ///
     /// # Errors
-    /// A job whose writes cannot be recorded, or a file that cannot be written.
+    /// The job's writes cannot be recorded, or the file cannot be written.
     pub fn of(job: &Job, path: &Path) -> Result<Self, Error> {
         ensure!(
             Options,
@@ -43,7 +43,11 @@ impl Journal {
             job.trim_percent == 0 && job.zero_percent == 0,
             "--journal needs writes whose content can be recognised: leave --trim-percent and --zero-percent out"
         );
-        ensure!(Options, job.grain().is_multiple_of(SECTOR), "--journal needs block sizes that are multiples of 512");
+        ensure!(
+            Options,
+            job.grain().is_multiple_of(SECTOR),
+            "--journal needs block sizes that are multiples of 512 bytes"
+        );
         Self::create(path, job.seed, job.grain())
     }
 
@@ -60,10 +64,10 @@ impl Journal {
         Ok(Self { out: Mutex::new(out) })
     }
 
-    /// Appends these ranges with one write.
+    /// Appends durable ranges to the journal with one write call.
     ///
     /// # Errors
-    /// A journal that cannot be written.
+    /// The journal cannot be written.
     pub(crate) fn append(&self, floors: &[Floor]) -> io::Result<()> {
         let mut text = String::new();
         for floor in floors {
@@ -79,7 +83,7 @@ impl Journal {
 pub struct Record {
     /// Seed of the content that the run wrote.
     pub(crate) seed: u64,
-    /// Unit of all ranges, in bytes.
+    /// Unit in bytes of which all offsets and lengths are multiples.
     pub(crate) grain: u64,
     /// The durable ranges, oldest first.
     pub(crate) floors: Vec<Floor>,
@@ -89,7 +93,7 @@ impl Record {
     /// Reads a journal. A last line without a line end was cut off and is ignored.
     ///
     /// # Errors
-    /// A file that is not a journal; names the line.
+    /// The file is no journal; the message names the line.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let bytes = std::fs::read(path).at_with(|| format!("cannot read the journal {}", path.display()))?;
         // Serial lines turn line ends into CR LF.
@@ -103,7 +107,9 @@ impl Record {
         let header = lines.next().unwrap_or_default();
         let words: Vec<&str> = header.strip_prefix(MAGIC).unwrap_or_default().split_whitespace().collect();
         let ["seed", seed, "grain", grain] = words[..] else {
-            return Err(Error::Journal(format!("the first line is not `{MAGIC} seed SEED grain GRAIN`")));
+            return Err(Error::Journal(format!(
+                "the first line is not `{MAGIC} seed SEED grain GRAIN`: this file is no journal"
+            )));
         };
         let number = |word: &str| word.parse::<u64>().at_with(|| format!("`{word}` is not a number"));
         let (seed, grain) = (number(seed)?, number(grain)?);

@@ -1,18 +1,18 @@
-//! A batching load generator for NBD servers.
+//! A load generator for NBD servers that sends requests in batches.
 //!
-//! | module | subject |
+//! | module | contents |
 //! |---|---|
 //! | `job` | the options of a job |
 //! | `stream` | the requests, and their order |
-//! | `pace` | when each request is due |
+//! | `pace` | the instants at which requests are due |
 //! | `content`, `model`, `region` | the possible content of each block |
 //! | `journal` | the writes that must survive a power cut |
 //! | `connection`, `send`, `worker` | sockets and threads |
 //! | `measure`, `run`, `report` | the results |
 //!
-//! One thread serves a group of connections. Requests that are due together leave in one
-//! send; answers are parsed in place out of one large receive; all answers of a batch share
-//! one clock reading and one system call, so that the server is the bottleneck.
+//! One thread serves a group of connections. Requests that are due together are sent by one
+//! system call; answers are parsed in place in the buffer of one large receive; all answers of a
+//! batch share one clock reading and one system call. So the server is the bottleneck.
 
 mod connection;
 mod content;

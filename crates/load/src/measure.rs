@@ -7,21 +7,23 @@ use crate::stream::Op;
 
 /// Length of an interval in nanoseconds.
 pub(crate) const INTERVAL_NS: u64 = 1_000_000_000;
-/// Resolution of latencies: from 100 ns to an hour (longer ones count as an hour), three significant digits.
+/// The smallest latency that is distinguished, in nanoseconds.
 const LOWEST_NS: u64 = 100;
+/// The largest latency that is recorded, an hour, in nanoseconds; longer latencies count as an hour.
 const HIGHEST_NS: u64 = 3_600_000_000_000;
+/// Number of significant decimal digits of recorded latencies.
 const DIGITS: u8 = 3;
 
 /// Requests, bytes and latencies of one or several kinds of request.
 #[derive(Clone, Debug)]
 pub(crate) struct OpStats {
-    /// Requests answered without error.
+    /// Number of requests answered without error.
     pub(crate) requests: u64,
-    /// Payload bytes of these requests.
+    /// Payload bytes of the requests answered without error.
     pub(crate) bytes: u64,
-    /// Latencies of these requests, in nanoseconds.
+    /// Latencies of the requests answered without error, in nanoseconds.
     pub(crate) latency_ns: Histogram<u64>,
-    /// Exact sum of these latencies, in nanoseconds.
+    /// Exact sum of the latencies, in nanoseconds.
     pub(crate) sum_ns: u64,
 }
 
@@ -41,7 +43,7 @@ impl OpStats {
     }
 }
 
-/// Kinds of requests that are counted separately.
+/// Names of the kinds of requests that are counted separately.
 pub(crate) const KINDS: [&str; 3] = ["read", "write", "other"];
 
 fn kind(op: Op) -> usize {
@@ -64,12 +66,12 @@ pub(crate) const ERRORS: [(Errno, &str); 8] = [
     (Errno::Shutdown, "ESHUTDOWN"),
 ];
 
-/// Counts of some interval.
+/// The counts of one interval.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     /// Counts by kind, in the order of [`KINDS`].
     pub(crate) ops: [OpStats; 3],
-    /// Requests answered with an error, by error, in the order of [`ERRORS`].
+    /// Numbers of requests answered with each error, in the order of [`ERRORS`].
     pub(crate) errors: [u64; 8],
 }
 

@@ -1,8 +1,8 @@
 //! The possible content of each block of a volume, while reads and writes are in flight.
 //!
 //! A block (a *grain*, the largest unit of which all requests are multiples) holds the
-//! content of one of the writes sent to it. Which ones a read may return follows from the
-//! order of requests and answers alone, whatever the server's scheduling:
+//! content of one of the writes sent to it. The writes that a read may return follow from the
+//! order of requests and answers alone, for any scheduling by the server:
 //!
 //! - a read may return a write that was in flight at the same time, or not;
 //! - a completed write rules out every write that had completed before it was sent;
@@ -16,8 +16,8 @@ use std::fmt;
 
 use crate::content::{Content, Found, SECTOR};
 
-/// The most completed writes that one grain may hold (failed ones, or ones that overlapped). With more, the grain
-/// counts as unknown until the next write completes, which bounds memory.
+/// The most completed writes that are tracked as possible contents of one grain: writes that failed, or that were in flight at
+/// the same time. With more, the grain's content counts as unknown until the next write completes, which bounds memory.
 const MAX_CANDIDATES: usize = 32;
 
 /// The content that a grain may hold.
@@ -36,9 +36,9 @@ pub(crate) enum Holds {
 /// A write, zeroing or trim in flight; to be passed to [`Model::end_write`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ticket {
-    /// Event number of its start.
+    /// Event number at which the request was sent.
     issued: u64,
-    /// Generation of its content; 0 for a zeroing or trim.
+    /// Generation of the written content; 0 for a zeroing or trim.
     pub(crate) generation: u64,
 }
 
@@ -47,9 +47,9 @@ pub(crate) struct Ticket {
 pub(crate) struct Mismatch {
     /// Offset of the first wrong sector, in bytes.
     pub(crate) offset: u64,
-    /// The possible content of that sector, as text.
+    /// The possible content of the sector, as text.
     pub(crate) expected: String,
-    /// The content that was read.
+    /// The content that was read from the sector.
     pub(crate) got: Found,
 }
 
@@ -59,14 +59,14 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// A range with the least generation that it holds for certain, as the journal records it.
+/// A range with the lowest generation that it may hold after a power cut, as the journal records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Floor {
     /// Offset of the range, in bytes.
     pub(crate) offset: u64,
     /// Length of the range, in bytes.
     pub(crate) length: u64,
-    /// Least generation that the range may hold.
+    /// Lowest generation that the range may hold.
     pub(crate) generation: u64,
 }
 
@@ -76,7 +76,7 @@ struct Version {
     holds: Holds,
     issued: u64,
     completed: Option<u64>,
-    /// Event number at which a later write ruled it out.
+    /// Event number at which a later write ruled this version out; `None`: it is still possible.
     gone: Option<u64>,
 }
 
@@ -93,19 +93,19 @@ pub(crate) struct Model {
     content: Content,
     start: u64,
     grain: u64,
-    /// By grain: its content, unless it is in `busy`; nearly all grains are at rest.
+    /// Per grain: its content, unless the grain is in `busy`. Nearly all grains are at rest.
     settled: Vec<Packed>,
-    /// Possible contents of grains that are not at rest, by number of the grain.
+    /// Possible contents of grains that are not at rest (with requests in flight, or several possible contents), by number.
     busy: HashMap<usize, Busy>,
-    /// Event number of the last event.
+    /// Number of the last event; starts and ends of requests are events.
     clock: u64,
-    /// Generation of the last write.
+    /// Generation of the last write that was begun.
     generation: u64,
     /// Bytes of reads that were compared with the possible content.
     pub(crate) verified_bytes: u64,
 }
 
-/// A [`Holds`] in 8 bytes: two bits for the variant, the rest for the generation.
+/// A [`Holds`] in 8 bytes: two bits for the variant, the other bits for the generation.
 #[derive(Clone, Copy)]
 struct Packed(u64);
 
@@ -148,7 +148,7 @@ impl Model {
         self.grain
     }
 
-    /// The content that writes carry.
+    /// The content that is written, by sector and generation.
     pub(crate) fn content(&self) -> Content {
         self.content
     }
@@ -179,7 +179,7 @@ impl Model {
         if self.busy.contains_key(&grain) { None } else { Some(self.settled[grain].into()) }
     }
 
-    /// Records that a write is about to be sent; its content must have the ticket's generation.
+    /// Records that a write is about to be sent. The written content must have the generation of the returned ticket.
     pub(crate) fn begin_write(&mut self, offset: u64, length: u64) -> Ticket {
         self.generation += 1;
         let generation = self.generation;
@@ -217,7 +217,7 @@ impl Model {
         }
     }
 
-    /// Records that a read is about to be sent; the event number, for [`Model::end_read`].
+    /// Records that a read is about to be sent. Returns the event number, which [`Model::end_read`] needs.
     pub(crate) fn begin_read(&mut self, offset: u64, length: u64) -> u64 {
         self.clock += 1;
         let issued = self.clock;
@@ -227,10 +227,10 @@ impl Model {
         issued
     }
 
-    /// Records the answer to a read, with `data` if it succeeded, and checks the data.
+    /// Records the answer to a read, with `data` if the read succeeded, and checks the data.
     ///
     /// # Errors
-    /// The first sector with content that it cannot hold.
+    /// The first sector whose content is not possible.
     pub(crate) fn end_read(
         &mut self,
         offset: u64,
@@ -288,7 +288,7 @@ impl Model {
         Ok(())
     }
 
-    /// Drops versions of a grain that no read in flight can return any more.
+    /// Drops the versions of a grain that are ruled out and that no read in flight can return any more.
     fn settle(&mut self, grain: usize) {
         let Some(busy) = self.busy.get_mut(&grain) else { return };
         let oldest_reader = busy.readers.iter().min().copied().unwrap_or(u64::MAX);
@@ -307,9 +307,9 @@ impl Model {
         }
     }
 
-    /// Appends the least generation that each part of the range may hold now, as runs of grains; parts
-    /// without a known generation are left out. Once all writes completed now are durable, a power cut
-    /// leaves at least these generations: other possible contents are in flight or are sent later.
+    /// Appends the lowest generation that each part of the range may hold now, as runs of grains; parts
+    /// without a known generation are left out. Once all writes that are complete now are durable, a power cut
+    /// leaves at least these generations: other possible contents are in flight or will be sent later.
     pub(crate) fn floors(&self, offset: u64, length: u64, out: &mut Vec<Floor>) {
         for grain in self.grains(offset, length) {
             let generation_of = |holds: Holds| match holds {
@@ -335,8 +335,8 @@ impl Model {
     }
 }
 
-/// True if a sector is possible: each word comes from one of the candidates. After a power cut: the whole sector comes
-/// from one write.
+/// True if a sector's content is possible: each word must come from one of the candidates; after a power cut the whole sector
+/// must come from one write.
 fn may_hold(content: Content, sector: u64, bytes: &[u8], candidates: &[Holds]) -> bool {
     let (words, _) = bytes.as_chunks::<8>();
     // After a power cut the sector names its own generation, which then has to be right as a whole.

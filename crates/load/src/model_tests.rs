@@ -21,7 +21,7 @@ impl Lab {
         bytes
     }
 
-    /// Makes a write and completes it; its generation.
+    /// Makes a write and completes it. Returns the write's generation.
     fn write(&mut self, offset: u64) -> u64 {
         let ticket = self.model.begin_write(offset, GRAIN);
         self.model.end_write(offset, GRAIN, ticket, true);
@@ -165,15 +165,15 @@ fn floors_join_neighbours_and_leave_out_the_unknown() {
     );
 }
 
-/// A simulated store. It applies each write at some time between its send and its answer, half a grain at a time, and
-/// keeps applied writes in a cache until a flush.
+/// A simulated store. It applies each write at a random time between the write's sending and its answer, half a grain at a time,
+/// and keeps applied writes in a cache until a flush.
 struct Store {
     lab: Lab,
     rng: SplitMix64,
     cache: Vec<u8>,
     flushed: Vec<u8>,
     flying: Vec<Flying>,
-    /// Completed writes since the last flush was sent.
+    /// Writes completed since the last flush was sent.
     completed: Vec<u64>,
     guaranteed: Vec<Floor>,
 }
@@ -266,7 +266,7 @@ impl Store {
         Ok(())
     }
 
-    /// The image after a power cut: each sector as flushed, or at random as in the cache.
+    /// The store's image after a power cut: each sector has, at random, the flushed or the cached content.
     fn power_cut(&mut self) -> Vec<u8> {
         let sector = SECTOR as usize;
         let mut image = self.flushed.clone();

@@ -1,15 +1,16 @@
-//! Instants at which requests are due: as soon as the queue depth allows, or at a rate that the server does not influence.
+//! The instants at which requests are due: as soon as the queue depth allows (closed loop), or at a rate that the server does not
+//! influence (open loop).
 
 use evenkeel_control::rng::SplitMix64;
 
 use crate::job::{Arrivals, Burst};
 
-/// When the next request of a connection is due. Times are nanoseconds since the run began.
+/// The answer to when the next request of a connection is due. Times are nanoseconds since the start of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Now; the request was due at this time, from which its latency counts.
+    /// The request is due now. It was due at this time, from which its latency counts.
     Now(u64),
-    /// Not before this time.
+    /// No request is due before this time.
     At(u64),
 }
 
@@ -20,14 +21,14 @@ pub(crate) struct Pace {
     open: Option<Open>,
 }
 
-/// Arrivals at a fixed mean rate, whatever the server does.
+/// Arrivals at a fixed mean rate, independent of the server's answers.
 #[derive(Clone, Debug)]
 struct Open {
     mean_gap_ns: f64,
     arrivals: Arrivals,
     rng: SplitMix64,
-    /// Next arrival, in nanoseconds of on-time of the bursts. A double holds nanoseconds exactly
-    /// for 100 days.
+    /// Next arrival, in nanoseconds of sending time (pauses of the bursts left out). An `f64` is exact up to
+    /// 100 days.
     next: f64,
 }
 
@@ -57,7 +58,7 @@ impl Pace {
         self.open.is_some() || self.burst.is_some()
     }
 
-    /// When the next request is due, as of `now`.
+    /// When the next request is due, seen from the time `now`.
     pub(crate) fn due(&self, now: u64) -> Due {
         let at = match (&self.open, self.burst) {
             (Some(open), None) => open.next as u64,
@@ -81,7 +82,7 @@ impl Pace {
         }
     }
 
-    /// Number of requests that were due by `end` and not sent; 0 for a closed loop. Skips them.
+    /// Skips the requests that were due by `end` and not sent. Returns their number, which is 0 for a closed loop.
     pub(crate) fn skip_until(&mut self, end: u64) -> u64 {
         let mut skipped = 0;
         while self.open.is_some() && matches!(self.due(end), Due::Now(at) if at < end) {

@@ -1,4 +1,4 @@
-//! A part of the volume, with its possible content.
+//! A region: a part of the volume, with its possible content.
 
 use crate::content::SECTOR;
 use crate::model::{Floor, Holds, Model};
@@ -6,16 +6,16 @@ use crate::stream::{Op, Planned, Range};
 
 /// The part of the volume that some connections of one thread use together.
 pub(crate) struct Region {
-    /// Its position in the volume.
+    /// Position of the region in the volume.
     pub(crate) range: Range,
-    /// The possible content of its blocks; `None` unless reads are checked or writes recorded.
+    /// The possible content of the region's blocks; `None` unless reads are checked or writes recorded.
     pub(crate) model: Option<Model>,
-    /// Completed writes that are not durable yet; empty unless durable writes are recorded.
+    /// Completed writes that are not yet durable; empty unless durable writes are recorded.
     undurable: Vec<Range>,
     sweep: Option<Sweep>,
 }
 
-/// A pass over the whole region, in progress.
+/// A pass over the whole region that has begun.
 #[derive(Clone, Copy, Debug)]
 struct Sweep {
     op: Op,
@@ -23,8 +23,8 @@ struct Sweep {
     step: u64,
 }
 
-/// The most completed writes that wait for a FLUSH to be recorded. Further ones are not recorded, so
-/// the journal guarantees less.
+/// The most completed writes that are kept until a FLUSH makes them durable. Further writes are not recorded, so
+/// that the journal guarantees less.
 const MAX_UNDURABLE: usize = 1 << 20;
 
 impl Region {
@@ -72,8 +72,8 @@ impl Region {
         }
     }
 
-    /// Called before a FLUSH is sent: the ranges that its success makes durable. They are forgotten here,
-    /// since after a failed FLUSH they may not be reported as durable later either.
+    /// Prepares for a FLUSH that is about to be sent: returns the ranges that become durable if it succeeds. The region
+    /// forgets these ranges, because after a failed FLUSH no later one can make them durable.
     pub(crate) fn begin_flush(&mut self) -> Vec<Floor> {
         let mut floors = Vec::new();
         for range in std::mem::take(&mut self.undurable) {
@@ -85,7 +85,7 @@ impl Region {
     }
 }
 
-/// Cuts `range` into `parts` at multiples of `unit` from its start; the last part takes the rest.
+/// Cuts `range` into `parts` parts at multiples of `unit` from its start. The last part gets the remainder.
 pub(crate) fn partition(range: Range, parts: u32, unit: u64) -> Vec<Range> {
     let each = range.length / u64::from(parts) / unit * unit;
     let part = |index: u64| {

@@ -1,4 +1,4 @@
-//! Results as JSON and as text.
+//! The results of jobs as JSON and as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,9 +13,9 @@ use crate::run::{JobResult, per_second};
 /// The document of `--json`. `docs/guide/load.md` describes every field.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Seed with which the same requests can be sent again.
+    /// Seed of the run, with which the same requests can be sent again.
     seed: u64,
-    /// Results, in the order of the jobs.
+    /// The result of each job, in the order of the jobs.
     jobs: Vec<JobReport>,
 }
 
@@ -43,7 +43,7 @@ struct JobReport {
     verified_bytes: u64,
     intervals: Vec<IntervalReport>,
     failure: Option<String>,
-    /// True if all requests were answered within the warm-up, so that nothing was measured.
+    /// True if all requests were answered within the warm-up, so that no request was measured.
     #[serde(skip)]
     warmed_up_only: bool,
 }
@@ -239,7 +239,7 @@ impl JobReport {
         }
         if self.unsent > 0 {
             // A few are due in the last instant of any run.
-            let behind = if self.unsent * 100 > self.requests { ": the server falls behind this rate" } else { "" };
+            let behind = if self.unsent * 100 > self.requests { ": server or client falls behind" } else { "" };
             writeln!(out, "  due and not sent before the end: {}{behind}", counted(self.unsent, "request"))?;
         }
         if self.unanswered > 0 {
@@ -255,7 +255,7 @@ impl JobReport {
     }
 }
 
-/// The result, as a sentence, of checking a job's volume against the journal `record`.
+/// A sentence with the result of the check of a job's volume against the journal `record`.
 pub fn check_result(record: &Record, results: &[JobResult]) -> String {
     let bytes: u64 = results.iter().map(JobResult::verified_bytes).sum();
     let lost = results.iter().find_map(JobResult::failure);

@@ -24,11 +24,11 @@ use crate::region::{Region, partition};
 use crate::stream::{Range, Stream, connection_seed};
 use crate::worker::{Message, Shared, Summary, Worker};
 
-/// The most blocks that a run can check: their model takes 512 MiB of memory.
+/// The most blocks whose content a run can check; their model takes 512 MiB of memory.
 const MAX_GRAINS: u64 = 64 << 20;
-/// Bytes of payload beyond the largest block, so that writes can start at different places of it.
+/// Bytes by which the payload buffer is larger than the largest block, so that writes can start at different places in it.
 const PAYLOAD_SLACK: u64 = 256 << 10;
-/// Salt of the seed for arrivals, which makes them independent of the seed for requests.
+/// Salt of the seed for arrivals, which makes the arrivals independent of the requests' kinds and offsets.
 const ARRIVAL_SALT: u64 = 0x6172_7269_7661_6c73;
 
 /// The counts of one second of a job.
@@ -48,12 +48,13 @@ pub struct JobResult {
     pub(crate) job: Job,
     pub(crate) connected: Connected,
     pub(crate) total: Tally,
-    /// Seconds that all threads of the job have finished.
+    /// Counts of the seconds that all threads of the job have reported.
     pub(crate) seconds: Vec<Second>,
-    /// Summaries of all threads combined: the longest time, the sums of other figures.
+    /// The combined summaries of all threads: the longest time, and the sums of other figures.
     pub(crate) summary: Summary,
-    /// By second that is not finished by all threads yet: counts, and threads that have reported it.
+    /// Counts of the seconds that not all threads have reported yet, each with the number of threads that have.
     open: BTreeMap<u32, (Tally, u32)>,
+    /// Number of threads that have finished.
     finished: u32,
 }
 
@@ -66,11 +67,11 @@ pub struct Extras<'a> {
     pub record: Option<&'a Record>,
 }
 
-/// Runs the jobs at the same time until all have ended; their results. `watch` is called about four times
-/// a second. Setting `stop` ends all jobs early.
+/// Runs all jobs at the same time until they have ended, and returns their results. `watch` is called about four times
+/// per second with the results so far. Setting `stop` ends all jobs early.
 ///
 /// # Errors
-/// Reasons that keep the jobs from starting. Later failures are in the results.
+/// Reasons that prevent the jobs from starting. Later failures are in the results.
 pub fn run(
     jobs: &[Job],
     extras: &Extras<'_>,
@@ -118,8 +119,8 @@ pub fn run(
     Ok(results)
 }
 
-/// Raises the limit of open descriptors to what the jobs need, as far as the system permits; if that
-/// is not enough, connecting fails with its own error.
+/// Raises the limit of open descriptors to `needed`, as far as the system permits. If that is not enough, connecting
+/// fails later with its own error.
 fn raise_descriptor_limit(needed: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -131,7 +132,7 @@ fn raise_descriptor_limit(needed: u64) {
     }
 }
 
-/// Payload for writes whose content is not checked: incompressible, enough for the largest block.
+/// The payload buffer for writes whose content is not checked: incompressible, and large enough for the largest block.
 fn payload(jobs: &[Job]) -> Vec<u8> {
     let writes = jobs.iter().filter(|job| job.changes_data());
     let Some(largest) = writes.map(|job| job.largest_block().max(PAYLOAD_SLACK)).max() else { return Vec::new() };
@@ -141,7 +142,7 @@ fn payload(jobs: &[Job]) -> Vec<u8> {
 
 type Part = (Vec<Connection>, Vec<Region>);
 
-/// An error that suggests the most similar export, if the export does not exist and the server lists its exports.
+/// The error, extended by the name of the most similar export if the export does not exist and the server lists its exports.
 fn with_suggestion(error: DialError, target: &Target) -> Error {
     if let DialError::Refused(Refusal { code: reply::ERR_UNKNOWN, .. }) = &error
         && let Ok(names) = dial::list(target)
@@ -188,7 +189,7 @@ fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> Result<(Connect
     ensure!(
         Export,
         parts.iter().all(|part| part.length >= job.largest_block()),
-        "the volume is too small for {} parts with blocks of {} bytes",
+        "the volume is too small for {} parts with blocks of {} bytes; use fewer connections or a smaller --block-size",
         parts.len(),
         job.largest_block()
     );
@@ -230,29 +231,37 @@ fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> Result<(Connect
 fn usable(job: &Job, connected: &Connected, extras: &Extras<'_>) -> Result<Range, Error> {
     let flags = connected.flags;
     let needs = |flag: TransmissionFlags, needed: bool, what: &str| {
-        ensure!(Export, !needed || flags.contains(flag), "the export does not support {what}");
+        ensure!(Export, !needed || flags.contains(flag), "the export does not support {what}; leave that option out");
         Ok(())
     };
     ensure!(
         Export,
         !(job.changes_data() && extras.record.is_none() && flags.contains(TransmissionFlags::READ_ONLY)),
-        "the export is read-only"
+        "the export is read-only; use --op read, without --fill"
     );
     needs(TransmissionFlags::SEND_FLUSH, job.flush_every.is_some(), "FLUSH (--flush-every)")?;
     needs(TransmissionFlags::SEND_FUA, job.fua, "FUA (--fua)")?;
     needs(TransmissionFlags::SEND_TRIM, job.trim_percent > 0, "TRIM (--trim-percent)")?;
     needs(TransmissionFlags::SEND_WRITE_ZEROES, job.zero_percent > 0, "WRITE_ZEROES (--zero-percent)")?;
     let (grain, min) = (job.grain(), u64::from(connected.min_block));
-    ensure!(Export, grain.is_multiple_of(min), "the export takes only multiples of {min} bytes, not {grain}");
+    ensure!(
+        Export,
+        grain.is_multiple_of(min),
+        "the export takes only multiples of {min} bytes, not {grain}; use another --block-size"
+    );
     ensure!(
         Export,
         job.largest_block() <= u64::from(connected.max_payload),
-        "the export takes at most {} bytes in one request, not {}",
+        "the export takes at most {} bytes in one request, not {}; use a smaller --block-size",
         connected.max_payload,
         job.largest_block()
     );
     let unit = extras.record.map_or(grain, |record| record.grain);
-    ensure!(Export, job.offset.is_multiple_of(unit), "--offset is not a multiple of the block size unit, {unit}");
+    ensure!(
+        Export,
+        job.offset.is_multiple_of(unit),
+        "--offset must be a multiple of the unit of the block sizes, {unit} bytes"
+    );
     ensure!(Export, job.offset < connected.size, "--offset is beyond the end of the export ({} bytes)", connected.size);
     let rest = connected.size - job.offset;
     let length = job.size.unwrap_or(rest);
@@ -266,7 +275,7 @@ fn usable(job: &Job, connected: &Connected, extras: &Extras<'_>) -> Result<Range
     ensure!(
         Export,
         length >= job.largest_block(),
-        "the usable part of the export, {length} bytes, is smaller than a block of {}",
+        "the usable part of the export, {length} bytes, is smaller than a block of {} bytes",
         job.largest_block()
     );
     Ok(Range { start: job.offset, length })
@@ -278,7 +287,7 @@ fn model(range: Range, content: Content, grain: u64, record: Option<&Record>) ->
         ensure!(
             Journal,
             floor.offset >= range.start && floor.offset + floor.length <= range.start + range.length,
-            "the journal names offset {}, which is outside the export",
+            "the journal names offset {}, which is outside the export or the part that --offset and --size choose",
             floor.offset
         );
         for at in (floor.offset..floor.offset + floor.length).step_by(grain as usize) {
@@ -360,17 +369,17 @@ impl JobResult {
         self.summary.measured_ns as f64 / 1e9
     }
 
-    /// Requests answered without error, per second.
+    /// Number of requests answered without error, per second.
     pub(crate) fn iops(&self) -> f64 {
         per_second(self.total.ops.iter().map(|op| op.requests).sum(), self.elapsed_s())
     }
 
-    /// Payload bytes of those requests, per second.
+    /// Payload bytes of the requests answered without error, per second.
     pub fn bytes_per_s(&self) -> f64 {
         per_second(self.total.ops.iter().map(|op| op.bytes).sum(), self.elapsed_s())
     }
 
-    /// The `q` quantile (`0.0..=1.0`) of the latency of all requests, in milliseconds.
+    /// The `q` quantile (`q` in `0.0..=1.0`) of the latencies of all requests, in milliseconds.
     pub fn latency_ms(&self, q: f64) -> f64 {
         self.total.all().latency_ns.value_at_quantile(q) as f64 / 1e6
     }
@@ -380,7 +389,7 @@ impl JobResult {
         self.summary.verified_bytes
     }
 
-    /// The failure of the job, if any.
+    /// The reason why the job failed; `None` if it did not fail.
     pub fn failure(&self) -> Option<&str> {
         self.summary.failure.as_deref()
     }

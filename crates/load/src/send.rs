@@ -1,4 +1,4 @@
-//! Queues bytes for the server, so that many requests leave in one send.
+//! Queues bytes for the server, so that many requests are sent by one system call.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -7,17 +7,18 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
-/// Pieces passed to the kernel at once; its limit (`UIO_MAXIOV`) is 1024, but more than this gains nothing.
+/// The most pieces that are passed to the kernel in one call. The kernel's limit (`UIO_MAXIOV`) is 1024, but more than 64 gain
+/// no speed.
 const MAX_PIECES: usize = 64;
-/// Sent bytes at the front of the buffer from which on the rest is moved to the front.
+/// Number of sent bytes at the front of the buffer from which on the unsent bytes are moved to the front.
 const COMPACT_AT: usize = 1 << 20;
 
 /// A run of bytes to send.
 #[derive(Clone, Copy, Debug)]
 enum Piece {
-    /// This many of the next bytes of the queue's own buffer.
+    /// The next bytes of the queue's own buffer, given by their number.
     Own(usize),
-    /// Start and length of a part of the shared payload.
+    /// A part of the shared payload, given by start and length in bytes.
     Shared(usize, usize),
 }
 
@@ -52,10 +53,10 @@ impl SendQueue {
         self.pieces.push_back(Piece::Shared(start, length));
     }
 
-    /// Sends as many bytes as the socket takes; true if none are left.
+    /// Sends as many bytes as the socket accepts. True if the queue is empty afterwards.
     ///
     /// # Errors
-    /// The socket's error, except a full socket.
+    /// The socket's error; a full socket is no error.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, shared: &[u8]) -> Result<bool, Errno> {
         while !self.pieces.is_empty() {
             let mut slices = [IoSlice::new(&[]); MAX_PIECES];

@@ -1,4 +1,4 @@
-//! The requests of one connection: a function of the seed alone.
+//! The requests of one connection, which depend on the seed alone.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_sim::workload::zipf::{Scatter, Zipf};
@@ -35,7 +35,7 @@ pub(crate) struct Range {
 
 /// A block size of a stream.
 struct Size {
-    /// Sum of the weights up to and including this size's.
+    /// Sum of the weights of all sizes up to and including this one.
     weight: u64,
     bytes: u64,
     blocks: u64,
@@ -58,11 +58,11 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// The stream of requests that `job` sends to `range` with this seed. A sequential stream starts at `phase`
+    /// The stream of requests that `job` sends to `range` with this seed. A sequential stream starts at the fraction `phase`
     /// (`0.0..1.0`) of the range, so that several streams do not overlap.
     ///
     /// # Panics
-    /// When the range is smaller than the largest block.
+    /// If the range is smaller than the largest block.
     pub(crate) fn new(job: &Job, range: Range, seed: u64, phase: f64) -> Self {
         let mut weight = 0;
         let sizes: Vec<Size> = job

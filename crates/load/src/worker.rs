@@ -30,25 +30,25 @@ use crate::pace::Due;
 use crate::region::Region;
 use crate::stream::Op;
 
-/// Size of the receive buffer, in bytes. A larger one gains nothing, and this one stays in the processor's cache.
+/// Size of the receive buffer, in bytes. A larger one gains no speed, and this one fits the processor's cache.
 const RECEIVE_BUFFER: usize = 512 << 10;
-/// The longest sleep, after which stop flag, timeouts and intervals are checked.
+/// The longest sleep, in nanoseconds, after which stop flag, timeouts and intervals are checked.
 const LONGEST_WAIT_NS: u64 = 100_000_000;
-/// Time after an interrupt for which answers are awaited.
+/// Time after an interrupt for which answers are awaited, in nanoseconds.
 const INTERRUPT_PATIENCE_NS: u64 = 1_000_000_000;
 /// The epoll token of the timer; other tokens are indexes of connections.
 const TIMER: u64 = u64::MAX;
-/// Least size of requests with which a region is filled or read back, in bytes, rounded down to grains.
+/// Smallest size of the requests by which a region is filled or read back, in bytes; it is rounded down to whole grains.
 const SWEEP_BLOCK: u64 = 128 << 10;
 
 /// The phase of a worker's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Writes all its regions once.
+    /// The worker writes all its regions once.
     Fill,
-    /// Sends the job's requests.
+    /// The worker sends the job's requests.
     Run,
-    /// Reads back all blocks whose content is known.
+    /// The worker reads back all blocks whose content is known.
     Check,
 }
 
@@ -60,24 +60,24 @@ pub(crate) enum Message {
     Finished { job: usize, summary: Summary },
 }
 
-/// Result of a worker, for its part of a job.
+/// The result of a worker for its part of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
-    /// Reason for an early end.
+    /// Reason for an early end; `None` if the worker ended as planned.
     pub(crate) failure: Option<String>,
     /// The first request that was answered with an error.
     pub(crate) first_error: Option<String>,
-    /// Counts after the last whole second.
+    /// Counts of the incomplete second at the end of the run.
     pub(crate) rest: Option<Tally>,
-    /// Open loop: requests that were due and had not been sent when the run ended.
+    /// Number of requests of an open loop that were due but had not been sent when the run ended.
     pub(crate) unsent: u64,
-    /// Requests that had no answer when the run ended.
+    /// Number of requests that had no answer when the run ended.
     pub(crate) unanswered: u64,
-    /// Length of the measured run: up to its planned end or the last answer, whichever is later.
+    /// Length of the measured run in nanoseconds: up to its planned end or the last answer, whichever is later.
     pub(crate) measured_ns: u64,
-    /// Processor time of this thread during the run, warm-up included.
+    /// CPU time of the worker's thread during the run including the warm-up, in nanoseconds.
     pub(crate) cpu_ns: u64,
-    /// Requests answered during the run, warm-up included.
+    /// Number of requests answered during the run, including the warm-up.
     pub(crate) answered: u64,
     /// Bytes of reads that were compared with the possible content of the volume.
     pub(crate) verified_bytes: u64,
@@ -97,7 +97,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) mailbox: Mailbox<Message>,
 }
 
-/// A thread with its connections, and the regions that these use.
+/// A worker: a thread with its connections, and the regions that the connections use.
 pub(crate) struct Worker<'a> {
     shared: Shared<'a>,
     connections: Vec<Connection>,
@@ -309,7 +309,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Waits for answers: polls without sleeping while they are expected soon, then sleeps.
+    /// Waits for answers: polls without sleeping while answers are expected soon, and sleeps after that.
     fn wait(&mut self, events: &mut Vec<epoll::Event>, begun: u64, clock: &impl Fn() -> u64) -> Result<(), Error> {
         let until = begun + self.spin.window().as_nanos();
         let mut now = begun;
@@ -455,9 +455,9 @@ impl<'a> Worker<'a> {
 /// State of a phase.
 struct Run {
     phase: Phase,
-    /// When sending stops, in ns since the start of the phase.
+    /// Instant at which sending stops, in ns since the start of the phase.
     end: u64,
-    /// When the interrupt was noticed, in ns since the start of the phase.
+    /// Instant at which the interrupt was noticed, in ns since the start of the phase; `None` without an interrupt.
     interrupted: Option<u64>,
 }
 

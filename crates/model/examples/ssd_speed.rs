@@ -24,7 +24,7 @@ fn main() {
     }
 }
 
-/// Runs random requests of 4 KiB at queue depth 128; the virtual time that they took, in seconds.
+/// Runs [`REQUESTS`] random requests of 4 KiB at queue depth 128; returns the virtual time that they took, in seconds.
 fn closed_loop(params: SsdParams, reads_percent: u64) -> f64 {
     let mut drive = Ssd::new(params, 1);
     let mut rng = SplitMix64::new(2);

@@ -8,7 +8,7 @@ use evenkeel_control::{Duration, Instant};
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeviceClock {
     stalled_until: Instant,
-    /// Sum of all stalls so far; the present one counts in full.
+    /// Total length of the stalls so far; a stall in progress counts in full.
     lag: Duration,
 }
 
@@ -18,7 +18,7 @@ impl DeviceClock {
         now.max(self.stalled_until) - self.lag
     }
 
-    /// The instant at which the device clock reaches `device_time`, which must not lie before its present time.
+    /// The instant at which the device clock reaches `device_time`, which must not lie before the clock's present time.
     pub(crate) fn reached(&self, device_time: Instant) -> Instant {
         device_time + self.lag
     }
@@ -29,3 +29,33 @@ impl DeviceClock {
         self.lag = self.lag + length;
     }
 }
+
+/// Defines `next_event`, `poll`, `in_flight` and `stall` for a model that keeps its events in device time.
+macro_rules! polled {
+    () => {
+        /// When to poll next, as nothing completes before that instant; `Instant::FAR_FUTURE` when nothing is in flight.
+        pub fn next_event(&self) -> Instant {
+            if self.done.is_empty() { self.next_device_event() } else { self.seen }
+        }
+
+        /// The next request that has completed by `now`, in order of completion; call until `None`.
+        pub fn poll(&mut self, now: Instant) -> Option<u64> {
+            self.advance(now);
+            let id = self.done.pop_front()?;
+            self.inside -= 1;
+            Some(id)
+        }
+
+        /// Requests submitted and not yet returned by [`Self::poll`].
+        pub fn in_flight(&self) -> usize {
+            self.inside
+        }
+
+        /// Stalls the device for `length` from `now`, or from the end of a stall in progress.
+        pub fn stall(&mut self, now: Instant, length: Duration) {
+            self.advance(now);
+            self.clock.stall(self.seen, length);
+        }
+    };
+}
+pub(crate) use polled;

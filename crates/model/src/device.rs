@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use evenkeel_control::Instant;
+use evenkeel_control::{Duration, Instant};
 
 use crate::Io;
 use crate::cached::{Cached, CachedParams};
@@ -12,7 +12,7 @@ use crate::raid::{Raid0, Raid0Params};
 use crate::ssd::{Ssd, SsdParams};
 use crate::store::{Store, StoreParams};
 
-/// Parameters of any model. As text: a table with `kind`, and keys of that kind that override its preset.
+/// Parameters of any model. In TOML: a table whose key `kind` names the model; other keys override that model's preset.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(tag = "kind", rename_all = "snake_case"))]
@@ -45,7 +45,23 @@ impl DeviceParams {
     }
 }
 
-/// A device of any model; the methods are those of the [crate].
+/// An event loop's interface to a device; tests implement it by a device that misbehaves.
+pub trait Machine {
+    /// Name of the model.
+    fn name(&self) -> &'static str;
+    /// Takes a request. [`Machine::poll`] returns `id` when it has completed.
+    fn submit(&mut self, now: Instant, id: u64, io: Io);
+    /// When to poll next; `Instant::FAR_FUTURE` when nothing is in flight.
+    fn next_event(&self) -> Instant;
+    /// The next request that has completed by `now`, in order of completion; call until `None`.
+    fn poll(&mut self, now: Instant) -> Option<u64>;
+    /// Stalls the device: it serves nothing for `length` from `now`.
+    fn stall(&mut self, now: Instant, length: Duration);
+    /// Changes the parameters; parameters of another model have no effect.
+    fn set_params(&mut self, now: Instant, params: &DeviceParams);
+}
+
+/// A device of any model; its methods are those of [`Machine`].
 pub enum Device {
     /// A batching store (see [`store`](crate::store)).
     Store(Box<Store>),
@@ -71,9 +87,10 @@ impl Device {
             DeviceParams::Cached(params) => Self::Cached(Box::new(Cached::new(*params))),
         }
     }
+}
 
-    /// Name of the model.
-    pub const fn name(&self) -> &'static str {
+impl Machine for Device {
+    fn name(&self) -> &'static str {
         match self {
             Self::Store(_) => "store",
             Self::Ssd(_) => "ssd",
@@ -83,9 +100,8 @@ impl Device {
         }
     }
 
-    /// Takes a request. [`Device::poll`] returns `id` when it has completed.
     #[inline]
-    pub fn submit(&mut self, now: Instant, id: u64, io: Io) {
+    fn submit(&mut self, now: Instant, id: u64, io: Io) {
         match self {
             Self::Store(device) => device.submit(now, id, io),
             Self::Ssd(device) => device.submit(now, id, io),
@@ -95,9 +111,8 @@ impl Device {
         }
     }
 
-    /// When to poll next; `Instant::FAR_FUTURE` when nothing is in flight.
     #[inline]
-    pub fn next_event(&self) -> Instant {
+    fn next_event(&self) -> Instant {
         match self {
             Self::Store(device) => device.next_event(),
             Self::Ssd(device) => device.next_event(),
@@ -107,9 +122,8 @@ impl Device {
         }
     }
 
-    /// The next request that has completed by `now`, in order of completion; call until `None`.
     #[inline]
-    pub fn poll(&mut self, now: Instant) -> Option<u64> {
+    fn poll(&mut self, now: Instant) -> Option<u64> {
         match self {
             Self::Store(device) => device.poll(now),
             Self::Ssd(device) => device.poll(now),
@@ -119,8 +133,7 @@ impl Device {
         }
     }
 
-    /// Stalls the device: it serves nothing for `length` from `now`.
-    pub fn stall(&mut self, now: Instant, length: evenkeel_control::Duration) {
+    fn stall(&mut self, now: Instant, length: Duration) {
         match self {
             Self::Store(device) => device.stall(now, length),
             Self::Ssd(device) => device.stall(now, length),
@@ -130,8 +143,7 @@ impl Device {
         }
     }
 
-    /// Changes the parameters; parameters of another model have no effect.
-    pub fn set_params(&mut self, now: Instant, params: &DeviceParams) {
+    fn set_params(&mut self, now: Instant, params: &DeviceParams) {
         match (self, params) {
             (Self::Store(device), DeviceParams::Store(params)) => device.set_params(now, *params),
             (Self::Ssd(device), DeviceParams::Ssd(params)) => device.set_params(now, *params),

@@ -3,7 +3,7 @@
 use evenkeel_control::Duration;
 use evenkeel_control::rng::SplitMix64;
 
-/// Distribution of a latency around its nominal value; each form keeps the mean.
+/// Distribution of a latency around its nominal value, which is the mean in all variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Jitter {
     /// No variation.
@@ -14,9 +14,9 @@ pub enum Jitter {
         /// Half width as a fraction of the nominal value.
         spread: f64,
     },
-    /// Lognormal: the long tail of real devices.
+    /// Lognormal, with a long tail as on real devices.
     LogNormal {
-        /// Standard deviation of the logarithm (0 to 2); 0.25 puts the 99th percentile at 1.7 times the nominal value.
+        /// Standard deviation of the latency's natural logarithm (0 to 2); 0.25 puts the p99 at 1.7 times the nominal value.
         sigma: f64,
     },
 }

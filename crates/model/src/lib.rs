@@ -13,8 +13,9 @@
 //! | [`store`] | a batching store over a device, with a buffer that accepts everything |
 //! | [`worker`] | threads of a server that serve the messages of their connections |
 //!
-//! Every model has the same four methods: `submit(now, id, io)`, `next_event()`, `poll(now)`, called until it returns `None`,
-//! and `set_params(now, params)`. The times of polling change when completions are seen, but never which and when they are.
+//! Every model of a device has the methods `submit(now, id, io)`, `next_event()`, `poll(now)`, called until it returns `None`,
+//! and `set_params(now, params)`. [`link`] and [`worker`] have no `set_params`, and their `submit` names a connection. Polling
+//! later shows completions later, but changes neither them nor their times.
 #![no_std]
 
 extern crate alloc;
@@ -42,7 +43,7 @@ pub struct Io {
     pub kind: Kind,
     /// Offset in bytes; ignored by models without geometry.
     pub offset: u64,
-    /// Payload in bytes; 0 for flushes and metadata work. Metadata work with a size is a trim of that size in models
-    /// with trims.
+    /// Payload in bytes; 0 for flushes and metadata work. In the model [`ssd`], metadata work with a size is a trim of that
+    /// many bytes.
     pub bytes: u32,
 }

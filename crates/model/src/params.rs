@@ -9,9 +9,9 @@ use evenkeel_control::Duration;
 pub struct InvalidParams {
     /// Number of RAID-0 levels above the device that has the parameter.
     pub depth: u32,
-    /// The key of the parameter: the field's name, without a unit.
+    /// The key of the parameter in TOML: the field's name, mostly without its unit.
     pub parameter: &'static str,
-    /// The rule that it breaks.
+    /// The rule that the parameter breaks, worded to follow "must be".
     pub must_be: &'static str,
 }
 
@@ -32,12 +32,12 @@ pub(crate) fn check(rules: &[(bool, &'static str, &'static str)]) -> Result<(), 
     }
 }
 
-/// A function that scales a time for a device `speed` times as fast.
+/// A function that divides a time by `speed`, for a device `speed` times as fast.
 pub(crate) fn faster_time(speed: f64) -> impl Fn(Duration) -> Duration {
     move |time| Duration::from_nanos((time.as_nanos() as f64 / speed) as u64)
 }
 
-/// A function that scales a rate for a device `speed` times as fast.
+/// A function that multiplies a rate by `speed`, for a device `speed` times as fast; at least 1.
 pub(crate) fn faster_rate(speed: f64) -> impl Fn(u64) -> u64 {
     move |rate| ((rate as f64 * speed) as u64).max(1)
 }

@@ -1,4 +1,4 @@
-//! Parameters in TOML: `preset` names the parameters to start from, and other keys override them.
+//! Parameters of a model in TOML: the key `preset` names a set of values to start from, and other keys override single values.
 
 use alloc::format;
 use alloc::string::String;
@@ -10,19 +10,19 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::Table;
 
-/// Presets: names, each with a function that makes its parameters.
+/// Presets: the name of each, and a function that makes its parameters.
 pub type Presets<P> = &'static [(&'static str, fn() -> P)];
 
-/// Parameters that start from one of several presets.
+/// Parameters of a model that start from one of its presets.
 pub trait Preset: Serialize + DeserializeOwned + 'static {
-    /// The presets by name, the default first; with a single preset there is no key `preset`.
+    /// The presets, the default first. With a single preset the key `preset` is not allowed.
     const PRESETS: Presets<Self>;
 }
 
 /// Reads parameters; keys that are absent have the preset's value.
 ///
 /// # Errors
-/// A message that begins with the wrong key.
+/// A message that names the key, when a preset or a key is unknown or a value has the wrong type.
 pub fn read<'de, P: Preset, D: Deserializer<'de>>(deserializer: D) -> Result<P, D::Error> {
     let mut written = Table::deserialize(deserializer)?;
     let [(_, mut start), ..] = *P::PRESETS else { return Err(D::Error::custom("there is no preset")) };
@@ -43,7 +43,7 @@ pub fn read<'de, P: Preset, D: Deserializer<'de>>(deserializer: D) -> Result<P, 
     overlay::read(&base, written, P::deserialize).map_err(D::Error::custom)
 }
 
-/// Reads optional parameters that are present, like [`read`].
+/// Reads parameters as [`read`] does, for an optional key that is present; always `Some`.
 ///
 /// # Errors
 /// As [`read`].
@@ -62,7 +62,7 @@ pub(crate) fn schema<P: Preset>(schema: &mut Schema) {
     schema.insert("additionalProperties".into(), false.into());
 }
 
-/// Jitter as a number: the standard deviation of the latency's logarithm, 0 for none.
+/// Jitter in TOML as a number: the standard deviation of the latency's natural logarithm; 0 = no jitter.
 pub(crate) mod jitter {
     use super::{Deserialize, Deserializer};
     use crate::jitter::Jitter;

@@ -1,8 +1,8 @@
 //! RAID-0: equal members, with the stripes dealt out to them in turn.
 //!
-//! A request goes to every member that holds a part of it, in one piece each, because a member's stripes are contiguous
-//! there; it completes with its last piece. A flush goes to every member; other work without payload goes to the member
-//! that its offset is on.
+//! A request is split into one piece for each member that holds a part of it: the stripes of a request on one member are
+//! contiguous there. The request completes with its last piece. A flush goes to every member; other work without payload
+//! goes to the member that holds its offset.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -13,7 +13,7 @@ use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 
 use crate::Io;
-use crate::device::{Device, DeviceParams};
+use crate::device::{Device, DeviceParams, Machine as _};
 use crate::disk::DiskParams;
 use crate::params::{InvalidParams, check};
 
@@ -21,9 +21,9 @@ use crate::params::{InvalidParams, check};
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Raid0Params {
-    /// Number of members, 1 to 1,024; cannot change while it runs.
+    /// Number of members, 1 to 1,024; cannot change while the array runs.
     pub members: u32,
-    /// Size of a stripe, in bytes.
+    /// Size of a stripe, the run of consecutive bytes on one member, in bytes: 512 B to 1 TiB.
     #[cfg_attr(feature = "serde", serde(rename = "stripe", with = "evenkeel_control::text::AsBytes"))]
     pub stripe_bytes: u64,
     /// The parameters of each member.
@@ -55,8 +55,8 @@ impl Raid0Params {
         self.member.validate().map_err(|error| InvalidParams { depth: error.depth + 1, ..error })
     }
 
-    /// Number of the array's first `offset` bytes that are on `member`: the offset there of byte `offset`, or of the
-    /// next one on it.
+    /// Number of bytes, of the array's first `offset` bytes, that are on `member`. The same number is the offset on the member
+    /// of its first byte that lies at or after `offset` in the array.
     fn on_member(&self, member: u64, offset: u64) -> u64 {
         let (stripe, row) = (self.stripe_bytes, self.stripe_bytes * u64::from(self.members));
         offset / row * stripe + (offset % row).saturating_sub(member * stripe).min(stripe)
@@ -72,20 +72,20 @@ struct Whole {
 
 /// RAID-0 over members of any kind. See the module's documentation.
 ///
-/// Calls must not go back in time. O(members) a call.
+/// The `now` of a call must not lie before that of an earlier call. O(members) a call.
 pub struct Raid0 {
     params: Raid0Params,
     members: Vec<Device>,
     seen: Instant,
-    /// Requests, by the id that their pieces have at the members.
+    /// Requests in flight; a request's index is the id of its pieces at the members.
     wholes: Vec<Whole>,
-    /// Ids in `wholes` that are free.
+    /// Indexes in `wholes` that no request uses.
     free: Vec<usize>,
     done: VecDeque<u64>,
 }
 
 impl Raid0 {
-    /// Idle members, each with a seed of its own. The same seed and calls give the same completions.
+    /// An array of idle members, each with its own seed made from `seed`. The same seed and calls give the same completions.
     ///
     /// # Panics
     /// `params` that [`Raid0Params::validate`] refuses may make this or a later call panic.
@@ -142,7 +142,7 @@ impl Raid0 {
         }
     }
 
-    /// Changes the parameters of the members, and the stripes for new requests; the number of members stays.
+    /// Changes the members' parameters, and the stripe size for requests submitted from now on; the number of members stays.
     pub fn set_params(&mut self, now: Instant, params: &Raid0Params) {
         self.advance(now);
         for member in &mut self.members {
@@ -155,8 +155,8 @@ impl Raid0 {
         self.members.iter().map(Device::next_event).min().unwrap_or(Instant::FAR_FUTURE)
     }
 
-    /// Handles the completions of all members up to `now`, in order of time, so that results do not depend on when it
-    /// is called.
+    /// Handles the completions of all members up to `now` in order of time, so that results do not depend on the times of the
+    /// calls.
     fn advance(&mut self, now: Instant) {
         self.seen = self.seen.max(now);
         loop {

@@ -9,9 +9,9 @@
 //!                 └──────────────────────────────────────┘
 //! ```
 //!
-//! Nothing is ever refused: the caller decides how much waits here, in order of arrival, where no scheduler can
-//! reorder it. A batch has a fixed cost however many it carries, so some depth is needed for throughput, and all depth
-//! beyond that is latency. If the log is on the same device (`commit_bytes`), part of that cost is time on the link.
+//! The store accepts every request. So the caller decides how many requests wait inside, in order of arrival, where no
+//! scheduler can reorder them. A commit costs the same for any number of requests: throughput needs some queue depth, and any
+//! more depth only adds latency. If the log is on the same device (`commit_bytes`), a commit also takes time on the link.
 //!
 //! A stall stops the device's own clock. Events are kept in device time, so that a stall moves all of them at once.
 
@@ -24,12 +24,12 @@ use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 
 use crate::Io;
-use crate::clock::DeviceClock;
+use crate::clock::{DeviceClock, polled};
 use crate::jitter::Jitter;
 pub use crate::params::InvalidParams;
 use crate::params::{check, faster_rate, faster_time};
 
-/// Least interval of stalls: each stall is an event, and more of them would keep a core busy with nothing else.
+/// Shortest period of stalls: each stall is an event, and with a shorter period a core would do nothing but handle stalls.
 const MIN_STALL_EVERY: Duration = Duration::from_millis(1);
 
 /// The parameters of a [`Store`]; everything can change while it runs.
@@ -74,10 +74,9 @@ impl crate::preset::Preset for StoreParams {
 }
 
 impl StoreParams {
-    /// A store on a SATA-class SSD.
+    /// A store on a SATA-class SSD: 100 MB/s, 25,000 requests per second, 100 µs access latency, 1 ms per commit.
     ///
-    /// With 64 KiB writes, 256 to 512 KiB in flight keep most of the throughput; more depth only adds latency (the
-    /// paper's knee).
+    /// With writes of 64 KiB, 256 to 512 KiB in flight bring most of the throughput; more in flight only adds latency.
     pub const fn ssd() -> Self {
         Self {
             bandwidth_bytes_per_s: 100_000_000,
@@ -95,7 +94,8 @@ impl StoreParams {
         }
     }
 
-    /// A store on a disk whose every request seeks; small writes go to the log first.
+    /// A store on a disk on which every request seeks: 180 requests per second, 150 MB/s, 10 ms per commit. Writes of at most
+    /// 32 KiB go to the log first.
     pub const fn hdd() -> Self {
         Self {
             bandwidth_bytes_per_s: 150_000_000,
@@ -113,7 +113,8 @@ impl StoreParams {
         }
     }
 
-    /// The store with its times divided by `speed` and its rates multiplied by it; `speed` is above 0. Periodic stalls stay.
+    /// The parameters with all times divided by `speed` and all rates multiplied by it, except those of periodic stalls;
+    /// `speed` is above 0.
     pub fn scaled(&self, speed: f64) -> Self {
         let (time, rate) = (faster_time(speed), faster_rate(speed));
         Self {
@@ -150,14 +151,14 @@ impl StoreParams {
         check(&rules)
     }
 
-    /// Time for which a request occupies the link, rounded up, so that neither rate is ever exceeded.
+    /// Time for which a request occupies the link, rounded up, so that neither the bandwidth nor the IOPS are exceeded.
     fn link_time(&self, bytes: u32) -> Duration {
         let transfer = (u64::from(bytes) * 1_000_000_000).div_ceil(self.bandwidth_bytes_per_s.max(1));
         let base = 1_000_000_000u64.div_ceil(self.iops.max(1));
         Duration::from_nanos(transfer.max(base))
     }
 
-    /// Time of a commit with this much payload in the log, before jitter.
+    /// Time of a commit whose log entry holds `logged_bytes` of payload, before jitter.
     fn commit_time(&self, logged_bytes: u64) -> Duration {
         let transfer =
             (u128::from(logged_bytes) * 1_000_000_000).div_ceil(u128::from(self.bandwidth_bytes_per_s.max(1)));
@@ -180,7 +181,7 @@ enum Transfer {
     Apply {
         bytes: u32,
     },
-    /// The log write of a batch.
+    /// The `commit_bytes` that a commit writes to the log before its commit latency begins.
     Log {
         bytes: u32,
     },
@@ -194,17 +195,17 @@ impl Transfer {
     }
 }
 
-/// A request for the committer.
+/// A request that waits for a commit or is part of one.
 #[derive(Clone, Copy, Debug)]
 struct Transaction {
     id: u64,
-    /// Payload that goes into the log and is applied after the commit.
+    /// Payload of a deferred write, which goes into the log and is applied after the commit; 0 for other requests.
     logged_bytes: u32,
 }
 
 /// The store. See the module's documentation.
 ///
-/// Calls must not go back in time; one that does counts as made at the latest instant seen. O(log n) a request.
+/// A call whose `now` lies before that of an earlier call counts as made at the latest `now` so far. O(log n) a request.
 pub struct Store {
     params: StoreParams,
     rng: SplitMix64,
@@ -212,19 +213,19 @@ pub struct Store {
     clock: DeviceClock,
     next_stall: Instant,
     inside: usize,
-    /// The transfer on the link, and when it ends (device time).
+    /// The transfer on the link, with its end (device time); `None` = the link is idle.
     moving: Option<(Instant, Transfer)>,
-    /// Queue for the link.
+    /// Transfers that wait for the link, in order of arrival.
     link_queue: VecDeque<Transfer>,
     /// Transfers that have left the link, by the time at which their latency ends (device time), then in order of
     /// leaving the link.
     landing: BinaryHeap<Reverse<(Instant, u64, Transfer)>>,
     landings: u64,
-    /// Time when the present commit ends (device time).
+    /// End of the present commit (device time); `None` = no commit, or its log write is not done yet.
     commit_end: Option<Instant>,
     /// Transactions of the present commit.
     batch: Vec<Transaction>,
-    /// Queue for the committer.
+    /// Transactions that wait for the next commit, in order of arrival.
     commit_queue: VecDeque<Transaction>,
     deferred_bytes: u64,
     done: VecDeque<u64>,
@@ -268,30 +269,14 @@ impl Store {
         }
     }
 
-    /// When to poll next, as nothing completes before that instant; `Instant::FAR_FUTURE` when nothing is in flight.
-    pub fn next_event(&self) -> Instant {
-        if self.done.is_empty() { self.next_device_event() } else { self.seen }
-    }
-
-    /// The next request that has completed by `now`, in order of completion; call until `None`.
-    pub fn poll(&mut self, now: Instant) -> Option<u64> {
-        self.advance(now);
-        let id = self.done.pop_front()?;
-        self.inside -= 1;
-        Some(id)
-    }
-
-    /// Requests submitted and not yet returned by [`Store::poll`].
-    pub fn in_flight(&self) -> usize {
-        self.inside
-    }
+    polled!();
 
     /// The parameters in force.
     pub fn params(&self) -> &StoreParams {
         &self.params
     }
 
-    /// Changes the parameters. The present transfer and the present commit end as planned.
+    /// Changes the parameters. Transfers on the link, access latencies and a commit in progress end as planned.
     pub fn set_params(&mut self, now: Instant, params: StoreParams) {
         self.advance(now);
         if params.stall_every != self.params.stall_every {
@@ -300,18 +285,12 @@ impl Store {
         self.params = params;
     }
 
-    /// Stalls the store for `length` from `now`, or from the end of a stall in progress.
-    pub fn stall(&mut self, now: Instant, length: Duration) {
-        self.advance(now);
-        self.clock.stall(self.seen, length);
-    }
-
     fn defers(&self, bytes: u32) -> bool {
         (1..=self.params.deferred_max_bytes).contains(&bytes)
             && self.deferred_bytes + u64::from(bytes) <= self.params.deferred_backlog_max_bytes
     }
 
-    /// Handles all events due by `now`, in order; the device time at `now`.
+    /// Handles all events due by `now`, in order of time; returns the device time at `now`.
     fn advance(&mut self, now: Instant) -> Instant {
         self.seen = self.seen.max(now);
         loop {
@@ -326,7 +305,8 @@ impl Store {
         }
     }
 
-    /// Begins the periodic stall that is due. Of the stalls that an idle device missed, only the last one matters.
+    /// Begins the periodic stall that is due. If the device was idle (`event` is `FAR_FUTURE`) and missed several, only the last
+    /// one is applied.
     fn begin_stall(&mut self, event: Instant) {
         let every = self.params.stall_every;
         if event == Instant::FAR_FUTURE {
@@ -343,8 +323,8 @@ impl Store {
         ends.into_iter().flatten().min().map_or(Instant::FAR_FUTURE, |end| self.clock.reached(end))
     }
 
-    /// Handles the earliest event. Simultaneous ones are handled in the order of a request's path, so that a batch
-    /// takes all that is there.
+    /// Handles the earliest event. Simultaneous events are handled in the order link, access latency, commit, so that the next
+    /// commit takes all requests that are ready.
     fn step(&mut self) {
         let moving = self.moving.map_or(Instant::FAR_FUTURE, |(end, _)| end);
         let landing = self.landing.peek().map_or(Instant::FAR_FUTURE, |&Reverse((end, ..))| end);

@@ -1,5 +1,5 @@
 //! Bufferbloat, and its cure by admission control: a bulk writer and a light client with strict priority share a batching store
-//! with a deep buffer, in virtual time. With `--nocapture --test-threads=1` the runs print their figures.
+//! that accepts every request, in virtual time. With `--nocapture --test-threads=1` the runs print their figures.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,9 +19,9 @@ const LIGHT_PERIOD: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Client {
-    /// Sends 4 KiB, one request at a time; is always served first.
+    /// Writes 4 KiB at queue depth 1; its requests go before the bulk writer's.
     Light,
-    /// Sends 64 KiB, at a fixed queue depth, without think time.
+    /// Writes 64 KiB at a fixed queue depth, without think time.
     Bulk,
 }
 
@@ -64,8 +64,8 @@ impl Path {
         }
     }
 
-    /// Submits admitted requests, the light client's first. A request that does not fit the budget waits, and none
-    /// overtakes it.
+    /// Submits requests to the store while the budget has room, the light client's first. A request that does not fit waits,
+    /// and no other request overtakes it.
     fn dispatch(&mut self, now: Instant) {
         loop {
             let queue = if self.light.is_empty() { &mut self.bulk } else { &mut self.light };
@@ -99,7 +99,7 @@ struct Outcome {
     budget_bytes: u64,
 }
 
-/// Runs the light client beside a bulk writer of this queue depth; only the second half of the time counts.
+/// Runs the light client beside a bulk writer of queue depth `bulk_depth` for `length`; figures are from the second half.
 fn run(config: Config, store: StoreParams, bulk_depth: usize, length: Duration) -> Outcome {
     let mut path = Path {
         admission: Admission::new(config, Instant::ZERO, 1),
@@ -237,7 +237,8 @@ fn repaired_slowfast_finds_the_knee_of_faster_and_slower_devices_too() {
     }
 }
 
-/// On a disk a single request takes longer than the published first target, and a queue takes much longer than a fast interval.
+/// On a disk a single request takes longer than the initial target of the published SlowFast, and a queue of requests much
+/// longer than its fast interval.
 #[test]
 fn repaired_slowfast_finds_the_knee_of_a_disk() {
     let disk = StoreParams { deferred_max_bytes: 0, ..StoreParams::hdd() };

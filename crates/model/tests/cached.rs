@@ -1,4 +1,4 @@
-//! The cached device and the throttle above it: their rules, and measurements of dm-cache under `io.max`.
+//! The cached device and the throttle above it: their rules, and a comparison with measurements of dm-cache under `io.max`.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
@@ -17,7 +17,7 @@ fn bytes_per_s(rate: u64) -> Limits {
     Limits { bytes_per_s: Some(rate), requests_per_s: None }
 }
 
-/// Dispatches requests of `bytes`, each as soon as the throttle allows, from `from` to `until`; their number.
+/// Dispatches requests of `bytes`, each as soon as the throttle allows, from `from` to `until`; returns their number.
 fn greedy(throttle: &mut Throttle, bytes: u32, from: Instant, until: Instant) -> u64 {
     let (mut now, mut count) = (from, 0);
     loop {
@@ -88,7 +88,7 @@ fn io(kind: Kind, block: u64) -> Io {
     Io { kind, offset: block * u64::from(BLOCK), bytes: BLOCK }
 }
 
-/// Sends a request to an idle device; how long it took, and its completion.
+/// Sends a request to an idle device; returns its latency and its completion.
 fn one(device: &mut Cached, now: &mut Instant, io: Io) -> (Duration, Done) {
     device.submit(*now, 7, io);
     let done_at = device.next_event();
@@ -158,7 +158,8 @@ fn write_back_takes_its_part_of_the_slow_device() {
     assert_eq!(wrong.validate().unwrap_err().parameter, "write_back");
 }
 
-/// Runs a reader of queue depth 8 under a limit in bytes per second; its bytes in each second.
+/// Runs a reader of queue depth 8 under a limit in bytes per second; `next` gives the block of each read. Returns the bytes
+/// read in each second.
 fn reader(params: CachedParams, limit: u64, seconds: u64, mut next: impl FnMut() -> u64) -> Vec<f64> {
     let mut device = Cached::new(params);
     let mut throttle = Throttle::new(bytes_per_s(limit));
@@ -188,7 +189,8 @@ fn reader(params: CachedParams, limit: u64, seconds: u64, mut next: impl FnMut()
     }
 }
 
-/// DAT and jitter of the rates after the first minute, in per cent of the guarantee.
+/// In per cent of the guarantee, from the rates of each second after the first minute: the distance of the mean rate below
+/// the guarantee (DAT), and the mean distance of a second's rate from it (jitter).
 fn against(rates: &[f64], guaranteed: f64) -> (f64, f64) {
     let rates = &rates[60..];
     let mean = rates.iter().sum::<f64>() / rates.len() as f64;
@@ -196,8 +198,8 @@ fn against(rates: &[f64], guaranteed: f64) -> (f64, f64) {
     (100.0 * (1.0 - mean / guaranteed), 100.0 * jitter)
 }
 
-/// Numbers of blocks: random ones of a hot set of 40 MB, which fits the cache, or where `cold` says so, blocks that
-/// never come again.
+/// A source of block numbers: random blocks of a hot set of 40 MB, which fits the cache, or when `cold` returns true a block
+/// that never comes again.
 fn blocks(seed: u64, mut cold: impl FnMut(u64, &mut SplitMix64) -> bool) -> impl FnMut() -> u64 {
     let (mut rng, mut n) = (SplitMix64::new(seed), 0);
     move || {
@@ -206,8 +208,8 @@ fn blocks(seed: u64, mut cold: impl FnMut(u64, &mut SplitMix64) -> bool) -> impl
     }
 }
 
-/// Numbers of blocks in alternating phases of hits and misses, with these mean lengths in MiB; a phase has 0.5 to 1.5
-/// times its mean.
+/// A source of block numbers in alternating phases of hits and misses; `hits` and `misses` are the mean lengths of a phase in
+/// MiB, and each phase has 0.5 to 1.5 times the mean.
 fn phases(seed: u64, hits: f64, misses: f64) -> impl FnMut() -> u64 {
     let (mut lengths, mut cold, mut left) = (SplitMix64::new(seed), true, 0.0);
     blocks(seed + 1, move |_, _| {

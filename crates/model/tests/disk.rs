@@ -6,7 +6,7 @@ use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
-use evenkeel_model::device::{Device, DeviceParams};
+use evenkeel_model::device::{Device, DeviceParams, Machine as _};
 use evenkeel_model::disk::{BLOCK_BYTES, CacheParams, Disk, DiskParams, Scheduling, Zone};
 use evenkeel_model::raid::Raid0Params;
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn ms(n: f64) -> Duration {
     Duration::from_nanos((n * 1e6) as u64)
 }
 
-/// Polls at every event up to `end`; completions in order, each with its instant.
+/// Polls at every event up to `end`; returns the completed requests in order, each with the instant of its completion.
 fn drain_until(device: &mut Device, end: Instant) -> Vec<(Instant, u64)> {
     let mut completions = Vec::new();
     while device.next_event() <= end {
@@ -33,7 +33,7 @@ fn drain_until(device: &mut Device, end: Instant) -> Vec<(Instant, u64)> {
     completions
 }
 
-/// Keeps `depth` requests in flight until `count` have completed; requests per second.
+/// Keeps `depth` requests in flight until `count` have completed; returns the requests completed per second.
 fn closed_loop(device: &mut Device, depth: u64, count: u64, mut next: impl FnMut(u64) -> Io) -> f64 {
     let (mut sent, mut done, mut now) = (0, 0, Instant::ZERO);
     while done < count {
@@ -53,7 +53,8 @@ fn cache(segment_blocks: u32, read_ahead_blocks: u32) -> CacheParams {
     CacheParams { segments: 2, segment_blocks, read_ahead_blocks, read_ahead_min_blocks: 0, write_back: false }
 }
 
-/// A disk with two surfaces and one zone: ten cylinders with 100 blocks of 100 µs a track; only geometry takes time.
+/// A disk with two surfaces and one zone of ten cylinders; a track has 100 blocks, each of which passes in 100 µs. Only seeks,
+/// head switches and rotation take time.
 fn bare() -> DiskParams {
     let mut params = DiskParams::cheetah9lp();
     params.rpm = 6_000;
@@ -87,7 +88,7 @@ fn disk(params: &DiskParams) -> Device {
     Device::new(&DeviceParams::Disk(params.clone()), 1)
 }
 
-/// When each of `ios` completes, in ms; all are submitted at the start.
+/// Milliseconds after which each of `ios` completes, if all are submitted at once to an idle disk.
 fn completion_ms(params: &DiskParams, ios: &[Io]) -> Vec<f64> {
     let mut device = disk(params);
     for (id, &io) in (0..).zip(ios) {
@@ -395,7 +396,7 @@ fn parameters_that_make_no_sense_are_named() {
     assert_eq!(DiskParams::nearline().validate(), Ok(()));
 }
 
-/// The least time of a request: an overhead, and the transfer of its payload over the interface.
+/// Lower bound on a request's latency: the smaller overhead of cache hits, and its payload's transfer over the interface.
 fn least(params: &DiskParams, io: Io) -> Duration {
     let bus = u128::from(io.bytes) * 1_000_000_000 / u128::from(params.bus_bandwidth_bytes_per_s);
     let overhead = params.overhead.read_sequential.as_nanos().min(params.overhead.write_hit.as_nanos());
@@ -420,7 +421,7 @@ fn a_device() -> impl Strategy<Value = DeviceParams> {
     })
 }
 
-/// Requests that follow each other, repeat, jump and cross the end of the disk, each with the time since the one before.
+/// Requests that continue each other, repeat, jump and cross the end of the disk, each with the time since the request before.
 fn some_ios() -> impl Strategy<Value = Vec<(Duration, Io)>> {
     let kind =
         prop_oneof![4 => Just(Kind::Read), 4 => Just(Kind::Write), 1 => Just(Kind::Flush), 1 => Just(Kind::Meta)];
@@ -433,8 +434,8 @@ fn some_ios() -> impl Strategy<Value = Vec<(Duration, Io)>> {
     proptest::collection::vec(one, 1..80)
 }
 
-/// Submits `ios`, polling in between at every event or, if `lazy`, never; the completions, each with the instant at
-/// which it was seen.
+/// Submits `ios`, and between them polls at every event, or never if `lazy`. Returns the completed requests, each with the
+/// instant of the poll that returned it.
 fn completions(params: &DeviceParams, ios: &[(Duration, Io)], lazy: bool) -> Vec<(Instant, u64)> {
     let mut device = Device::new(params, 5);
     let mut now = Instant::ZERO;

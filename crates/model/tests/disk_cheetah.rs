@@ -1,7 +1,7 @@
 //! The disk model compared with a real disk: 10,000 requests that a Seagate Cheetah 9LP served.
 //!
-//! Run with `EVENKEEL_TRACES` naming the directory of `cheetah9LP.trace`. The test with a synthetic twin compares the
-//! model with the times that the laws of seek and rotation give such a disk; it always runs.
+//! Run with `EVENKEEL_TRACES` naming the directory of `cheetah9LP.trace`. The test with synthetic requests needs no file: it
+//! compares the model with service times computed from seek time and rotation.
 
 use std::path::PathBuf;
 
@@ -16,10 +16,12 @@ use crate::skip::skip;
 
 use replay::{Distance, Record, distance, parse, replay};
 
-/// Bar: the largest error of the mean, in per cent. DiskSim's own model of this disk differs from the trace by 0.107 ms.
+/// Largest error allowed of the model's mean service time, in per cent of the measured mean.
 const MEAN_PERCENT_MAX: f64 = 5.0;
+/// Largest demerit allowed for a part of the trace, in ms. DiskSim's own model of this disk has a demerit of 0.107 ms.
 const DEMERIT_MS_MAX: f64 = 0.5;
-/// Demerit that this model reaches, with a margin for harmless changes; a model with worse physics is well beyond it.
+/// Largest demerit allowed for the whole trace, in ms: that of the present model with a margin for harmless changes; a model
+/// with worse physics is well beyond it.
 const REACHED_DEMERIT_MS: f64 = 0.107;
 
 fn assert_near(name: &str, distance: Distance, demerit_ms_max: f64) {
@@ -32,7 +34,7 @@ fn measured(records: &[Record]) -> Vec<Duration> {
     records.iter().map(|record| record.service).collect()
 }
 
-/// The text of a trace; `None`, after a note, if the file does not exist.
+/// The text of a trace; if the file does not exist, prints a note and returns `None`.
 fn trace(file: &str) -> Option<String> {
     let path = std::env::var_os("EVENKEEL_TRACES").map(|dir| PathBuf::from(dir).join(file));
     if let Some(path) = path.filter(|path| path.exists()) {
@@ -62,8 +64,8 @@ fn the_model_takes_as_long_as_the_real_disk() {
     }
 }
 
-/// Requests like the trace's, with service times from seek, rotation and overheads alone: no events, no queue, no
-/// position of the head over time; the angle of the platters is random.
+/// Requests like those of the trace, with service times computed as the sum of seek time, rotation and overheads. The computation
+/// has no events and no queue; the angle of the platters is random for each request.
 fn synthetic(params: &DiskParams, seed: u64, count: usize) -> Vec<Record> {
     let mut rng = SplitMix64::new(seed);
     let blocks = params.blocks();
@@ -102,8 +104,8 @@ fn synthetic(params: &DiskParams, seed: u64, count: usize) -> Vec<Record> {
         .collect()
 }
 
-/// Position of a block, counted through the zones without the model's table: its cylinder, and how many slots pass
-/// between the blocks of a request of `size` because a track ends.
+/// Counts through the zones, without the model's table: the cylinder of `block`, and the part of a revolution that passes
+/// between the blocks of a request of `size` blocks because a track ends within it.
 fn place(params: &DiskParams, block: u64, size: u64) -> (u32, f64) {
     let mut left = block;
     for zone in &params.zones {

@@ -13,7 +13,7 @@ const BLOCK: u32 = 64 << 10;
 /// Time from one request of the reader to the next: 256 KiB/s in requests of 4 KiB.
 const READ_EVERY: Duration = Duration::from_micros(15_625);
 
-/// Mean time in ms of a 64 KiB request, one after the other on one connection.
+/// Mean latency in ms of 200 requests of 64 KiB, one after the other on one connection.
 fn request_ms(params: LinkParams, kind: Kind, throttle: Throttle) -> f64 {
     let mut link = Link::new(params, 1, 1);
     link.set_throttle(0, throttle);
@@ -32,8 +32,8 @@ fn request_ms(params: LinkParams, kind: Kind, throttle: Throttle) -> f64 {
     sum / count as f64
 }
 
-/// Twelve writers with one request of 64 KiB each, beside the reader: the target's mean time of a read in ms, and MB/s
-/// written.
+/// Runs twelve writers, each with one request of 64 KiB outstanding and its acknowledgements delayed by `delay_ms`, beside the
+/// reader. Returns the mean time of a read at the target's storage in ms, and the MB/s written.
 fn interference(delay_ms: f64, seed: u64) -> (f64, f64) {
     let mut link = Link::new(LinkParams::shared(), 13, seed);
     for writer in 1..13 {
@@ -75,7 +75,7 @@ fn totals(link: &Link) -> (f64, f64, f64) {
     (reader.reads as f64, reader.read_time.as_millis_f64(), written as f64)
 }
 
-/// Intercept, slope and R² of the least-squares line.
+/// Intercept, slope and R² of the least-squares line through `points`.
 fn line(points: &[(f64, f64)]) -> (f64, f64, f64) {
     let n = points.len() as f64;
     let mean = |f: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(f).sum::<f64>() / n;

@@ -1,4 +1,4 @@
-//! All tests of the devices in one program, because each program costs a link.
+//! All tests of the device models in one program: every test program has to be linked.
 
 mod bufferbloat;
 mod cached;

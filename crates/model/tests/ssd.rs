@@ -1,4 +1,4 @@
-//! The drive: its equations, and laws that hold for any requests.
+//! The model of a solid-state drive: its equations, and laws that hold for any requests.
 
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
@@ -19,10 +19,12 @@ fn at_us(n: u64) -> Instant {
     Instant::ZERO + us(n)
 }
 
-/// Two channels of two dies: pages 0 and 2 (and 4, 6, …) share a channel, pages 0 and 4 a die. Nothing random.
+/// A drive with two channels of two dies each: pages 0 and 2 (and 4, 6, …) share a channel, pages 0 and 4 a die. Nothing is
+/// random.
 ///
-/// A command takes 10 µs, firmware 20 (read) or 30 µs (else); 4 KiB take 4.096 µs on the link and 8.192 µs on a channel;
-/// a page is read in 100 µs, a unit of 16 KiB programmed in 1,000 µs, a block of 1 MiB erased in 5,000 µs.
+/// The controller takes 10 µs for a command, the firmware 20 µs for a read and 30 µs for others; 4 KiB take 4.096 µs on the link
+/// and 8.192 µs on a channel; a page is read in 100 µs, a unit of 16 KiB programmed in 1,000 µs, a block of 1 MiB erased in
+/// 5,000 µs.
 fn exact() -> SsdParams {
     SsdParams {
         geometry: Geometry {
@@ -69,7 +71,7 @@ fn write(page: u64, bytes: u32) -> Io {
     io(Kind::Write, page, bytes)
 }
 
-/// When each request completes, in ns; `ios` holds requests with their times of submission in µs.
+/// When each request completes, in ns from the start; `ios` holds requests with their times of submission in µs.
 fn ends_ns(params: SsdParams, ios: &[(u64, Io)]) -> Vec<u64> {
     let mut drive = Ssd::new(params, 1);
     let mut ends = vec![0; ios.len()];
@@ -88,9 +90,9 @@ fn ends_ns(params: SsdParams, ios: &[(u64, Io)]) -> Vec<u64> {
     ends
 }
 
-/// Time of a 4 KiB read in ns: command, firmware, page, channel, link.
+/// Latency of a 4 KiB read on an idle drive in ns: command, firmware, page, channel, link.
 const READ_NS: u64 = 10_000 + 20_000 + 100_000 + 8_192 + 4_096;
-/// Time of a 4 KiB write in ns: command, link, firmware.
+/// Latency of a 4 KiB write on an idle drive in ns: command, link, firmware.
 const WRITE_NS: u64 = 10_000 + 4_096 + 30_000;
 
 #[test]
@@ -151,7 +153,8 @@ fn a_write_larger_than_the_buffer_goes_through_alone() {
     assert!(ends[1] > ends[0]);
 }
 
-/// The read comes while die 0 programs: until 1,059.152 µs, after 26.384 µs for command and link and 32.768 µs for the channel.
+/// A read comes at 200 µs while die 0 programs. The program ends at 1,059.152 µs: 26.384 µs for command and link, 32.768 µs for
+/// the channel, and 1,000 µs.
 #[test]
 fn a_read_waits_for_a_program_or_interrupts_it() {
     let requests = [(0, write(0, 16 << 10)), (200, read(0))];
@@ -167,7 +170,7 @@ fn a_read_waits_for_a_program_or_interrupts_it() {
 }
 
 #[test]
-fn reads_cannot_hold_back_a_program_for_ever() {
+fn reads_cannot_delay_a_program_for_ever() {
     // A stream of reads keeps die 0 busy; the flush waits for the program on it.
     let params = SsdParams { suspend_latency: us(15), queue_depth: 1_000, command_time: us(1), ..exact() };
     let mut requests = vec![(0, write(0, 16 << 10)), (100, io(Kind::Flush, 0, 0))];
@@ -372,8 +375,8 @@ proptest! {
         laws::nothing_completes_before_its_event::<Ssd>(params, &ios);
     }
 
-    /// Neither the controller's rate nor the link's is ever exceeded; between any two completions of requests of one
-    /// page no more payload completes than the link moves in that time.
+    /// Requests never complete faster than the controller or the link allows: two completions are apart by at least the time of
+    /// one request on the link.
     #[test]
     fn rates_are_never_exceeded(params in params(), depth in 1usize..60, reads in any::<bool>(), bytes in 1u32..4_096) {
         let kind = if reads { Kind::Read } else { Kind::Write };

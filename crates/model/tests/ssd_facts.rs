@@ -1,5 +1,5 @@
-//! The drive compared with facts from data sheets and reviews of real ones; `docs/algorithms/models.md` has the facts
-//! and their sources.
+//! The model of a solid-state drive compared with facts from data sheets and reviews of real drives; `docs/results/models.md`
+//! has the facts and their sources.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
@@ -7,12 +7,12 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_model::ssd::{Geometry, Ssd, SsdParams};
 
-/// The load of one stream of a closed loop.
+/// A closed loop that keeps `depth` requests of `bytes` each in flight.
 #[derive(Clone, Copy)]
 struct Stream {
     depth: usize,
     bytes: u32,
-    /// Share of reads, in per cent.
+    /// Share of reads among the requests, in per cent.
     reads: u64,
     sequential: bool,
 }
@@ -52,7 +52,7 @@ fn percentile_us(ns: &[u64], percent: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * percent / 100.0) as usize] as f64 / 1e3
 }
 
-/// A drive with closed loops, which continue from call to call.
+/// A drive for closed loops; each run continues with the state that the run before left.
 struct Bench {
     drive: Ssd,
     rng: SplitMix64,
@@ -65,7 +65,8 @@ impl Bench {
         Self { drive: Ssd::new(params, 1), rng: SplitMix64::new(2), now: Instant::ZERO, position: 0 }
     }
 
-    /// Runs the streams side by side for `length`, then lets requests in flight complete; the counts of each stream.
+    /// Runs the streams side by side for `length`, then lets requests in flight complete; returns for each stream the completions
+    /// within `length`.
     fn run(&mut self, streams: &[Stream], length: Duration) -> Vec<Counted> {
         let end = self.now + length;
         let capacity = self.drive.params().geometry.capacity_bytes;
@@ -124,7 +125,7 @@ fn assert_within(what: &str, measured: f64, fact: f64, percent: f64) {
     assert!((measured / fact - 1.0).abs() * 100.0 <= percent, "{what}: {measured}, not {fact} ± {percent} %");
 }
 
-/// IOPS and mean latency in µs of one stream on a new drive with these parameters.
+/// IOPS and mean latency in µs of one stream on a new drive, over 200 ms.
 fn of_one(params: SsdParams, stream: Stream) -> (f64, f64) {
     let length = ms(200);
     let counted = Bench::new(params).run(&[stream], length).swap_remove(0);
@@ -139,7 +140,7 @@ fn sequential_megabytes_per_s(params: SsdParams, kind: Kind) -> f64 {
     bench.run(&[sequential(kind, 128 << 10, 32)], ms(500))[0].megabytes_per_s(ms(500))
 }
 
-/// The parameters of an empty drive.
+/// The parameters, but of a drive that is empty and erased.
 fn fresh(params: SsdParams) -> SsdParams {
     SsdParams { geometry: Geometry { used: 0.0, aged: false, ..params.geometry }, ..params }
 }
@@ -169,8 +170,8 @@ fn nvme_meets_its_data_sheet() {
     assert_within("random write IOPS QD32, sustained", sustained, 50_000.0, 7.0);
 }
 
-/// IOPS over queue depth: proportional while the dies are idle, level once the narrowest part is busy, and never above
-/// either line (Little's law).
+/// IOPS grow in proportion to the queue depth while dies are idle, stay level once the narrowest part of the drive is always
+/// busy, and are never above either of these two lines (Little's law).
 #[test]
 fn depth_brings_iops_until_the_narrowest_part_is_busy() {
     for (params, ceiling) in [(SsdParams::sata(), 98_000.0), (SsdParams::nvme(), 540_000.0)] {
@@ -190,7 +191,7 @@ fn depth_brings_iops_until_the_narrowest_part_is_busy() {
     }
 }
 
-/// The first 12 GB are written fast, the rest at the speed of three bits a cell; idle time makes the drive fast again.
+/// The first 12 GB are written fast, further data at the speed of three bits per cell; idle time makes the drive fast again.
 #[test]
 fn sata_falls_off_its_cliff_and_recovers() {
     let mut bench = Bench::new(SsdParams::sata());
@@ -213,9 +214,9 @@ fn sata_falls_off_its_cliff_and_recovers() {
     assert_within("sequential write MB/s after a minute of rest", recovered, 544.0, 2.0);
 }
 
-/// Published: programs double read latency on average where reads go first but cannot interrupt, and interrupting
-/// (suspension) takes about half of it away (Wu and He, FAST 2012: 50.5 %). Here the writes saturate the drive, so that
-/// both effects are larger.
+/// Published: where reads go before programs but cannot interrupt them, programs double the mean read latency; interrupting
+/// (suspending) programs takes about half of the latency away (Wu and He, FAST 2012: 50.5 %). Here the writes saturate the
+/// drive, so that both effects are larger.
 #[test]
 fn reads_wait_behind_programs_unless_they_may_interrupt() {
     let under_writes = |suspend_latency| {
@@ -232,8 +233,8 @@ fn reads_wait_behind_programs_unless_they_may_interrupt() {
     assert!(interrupting < 0.55 * waiting);
 }
 
-/// Published: at 70 % reads this class of drive is as fast at depth 32 as at 128, because writes bind it (AnandTech's
-/// round-up of enterprise drives), and reads one at a time have a 99.99th percentile below 2.5 times their mean.
+/// Published: at 70 % reads this class of drive is as fast at queue depth 32 as at 128, because writes are the bottleneck
+/// (AnandTech's round-up of enterprise drives), and at depth 1 the p99.99 of reads is below 2.5 times their mean latency.
 #[test]
 fn writes_bind_a_mix_and_lone_reads_are_regular() {
     let mixed = |depth| {
@@ -252,8 +253,8 @@ fn writes_bind_a_mix_and_lone_reads_are_regular() {
 }
 
 /// Write amplification of random writes on full drives: the closed form for blocks collected in the order in which they
-/// were written (Desnoyers, SYSTOR 2012) is 1 / (1 − e^−k) with (1 − e^−k) / k = 1 / (1 + spare). Taking the emptiest
-/// first is at most slightly better.
+/// were written (Desnoyers, SYSTOR 2012) is 1 / (1 − e^−k) with (1 − e^−k) / k = 1 / (1 + spare). Collecting the block with
+/// the least valid data first, as the model does, is at most slightly better.
 #[test]
 fn write_amplification_follows_the_spare_space() {
     for (spare_percent, expected) in [(6.0, 8.98), (10.0, 5.69), (28.0, 2.43)] {
@@ -308,7 +309,7 @@ fn trims_make_room() {
     assert!(half > 3.0 * full, "{full} IOPS full, {half} IOPS half trimmed");
 }
 
-/// Without capacitors a flush waits until the buffer is in the flash; with capacitors it completes at once.
+/// On a drive without capacitors a flush waits until the buffered data is in the flash; with capacitors it does not wait for it.
 #[test]
 fn a_flush_waits_for_a_volatile_buffer_only() {
     let flush_us = |params: SsdParams| {

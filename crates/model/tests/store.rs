@@ -36,7 +36,7 @@ fn io(kind: Kind, bytes: u32) -> Io {
     Io { kind, offset: 0, bytes }
 }
 
-/// Polls at every event up to `end`; completions in order, each with its instant.
+/// Polls at every event up to `end`; returns the completed requests in order, each with the instant of its completion.
 fn drain_until(store: &mut Store, end: Instant) -> Vec<(Instant, u64)> {
     let mut completions = Vec::new();
     while store.next_event() <= end {
@@ -301,7 +301,7 @@ proptest! {
         prop_assert!(completions.windows(2).all(|pair| pair[0].1 < pair[1].1));
     }
 
-    /// Neither rate is ever exceeded, and the link is never idle while a request waits for it.
+    /// Neither bandwidth nor IOPS of the link are ever exceeded, and the link is never idle while a request waits for it.
     #[test]
     fn the_link_conserves_work(params in params(), sizes in prop::collection::vec(0u32..200_000, 1..80)) {
         let params = StoreParams { jitter: Jitter::None, stall_every: Duration::ZERO, ..params };
@@ -319,7 +319,7 @@ proptest! {
         }
     }
 
-    /// A closed loop of writes never commits more bytes than the bandwidth moves from the start of the loop on.
+    /// At no moment has a closed loop of writes committed more bytes than the bandwidth allows since the start of the loop.
     #[test]
     fn a_closed_loop_stays_within_the_bandwidth(params in params(), depth in 1usize..40, bytes in 20_000u32..200_000) {
         let params = StoreParams { deferred_max_bytes: 0, ..params };

@@ -1,4 +1,4 @@
-//! The store compared with a real one.
+//! The model of a batching store compared with measurements of Ceph's BlueStore.
 
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
@@ -25,12 +25,12 @@ fn megabytes_per_s(params: StoreParams, inside: usize) -> f64 {
     }
 }
 
-/// Bulk writes of 64 KiB through the throttle of a Ceph OSD (16.2.15, BlueStore with its log on the same device, which
-/// was paced at 40 MiB/s): how many fit into the throttle, each at 64 KiB + 4,000 B, and MB/s. Throttles of 128, 256,
-/// 512 and 1,024 KiB, and one that holds all 64 requests that the client had outstanding.
+/// Measured throughput of bulk writes of 64 KiB through the throttle of a Ceph OSD (16.2.15, BlueStore with its log on the same
+/// device, which was limited to 40 MiB/s): the number of requests that the throttle lets in, at 64 KiB + 4,000 B each, and MB/s.
+/// The throttles have 128, 256, 512 and 1,024 KiB; the last one has room for all 64 requests that the client keeps outstanding.
 const MEASURED: [(usize, f64); 5] = [(1, 24.2), (3, 32.6), (7, 35.4), (15, 36.7), (64, 37.7)];
 
-/// The parameters of that OSD: three of them are fitted to the five points.
+/// Parameters of the OSD of [`MEASURED`]; bandwidth, commit size and commit latency are fitted to its five points.
 fn osd() -> StoreParams {
     StoreParams {
         bandwidth_bytes_per_s: 39_000_000,
@@ -49,8 +49,8 @@ fn throughput_grows_with_the_budget_as_measured_on_bluestore() {
     }
 }
 
-/// With the log on another device three requests in flight nearly saturate the link, whatever a commit takes, so no
-/// commit latency explains both of the first two points.
+/// With the log on another device, three requests in flight nearly saturate the link at any commit latency. So no commit latency
+/// fits both of the first two points of [`MEASURED`].
 #[test]
 fn the_log_on_the_same_device_makes_the_knee_round() {
     for commit_us in (0..=1_500).step_by(100) {

@@ -32,7 +32,7 @@ fn at(n: u64) -> Instant {
     Instant::ZERO + us(n)
 }
 
-/// Polls at every event until nothing is in flight.
+/// Polls at every event until no message is left; returns the finished messages.
 fn drain(workers: &mut Workers) -> Vec<Done> {
     let mut done = Vec::new();
     while workers.next_event() < Instant::FAR_FUTURE {
@@ -84,8 +84,8 @@ fn waits_are_those_of_a_queue_with_constant_service() {
     }
 }
 
-/// Messages per second of each connection, with `depth` outstanding on each; a message is sent again `delay` after its
-/// completion.
+/// Messages per second of each connection, if each keeps `depth` messages in circulation: the next message is submitted `delay`
+/// after the completion of one.
 fn closed_loop(homes: &[u32], workers: usize, depth: u64, delay: Duration) -> Vec<f64> {
     let mut model = Workers::new(constant(), workers, homes, 1);
     let mut due: BTreeMap<(Instant, u64), u32> = BTreeMap::new();
@@ -185,7 +185,8 @@ fn calls() -> impl Strategy<Value = Vec<(u64, Call)>> {
     prop::collection::vec((0..30_u64, call), 0..200)
 }
 
-/// Makes the calls and polls at every event (`eager`), or only where the calls say so and at the end; completions and workers.
+/// Makes the calls, and polls at every event (`eager`), or only where the calls say so and at the end. Returns the finished
+/// messages and the workers.
 fn carry_out(calls: &[(u64, Call)], eager: bool) -> (Vec<Done>, Workers) {
     let params = WorkerParams { jitter: Jitter::Uniform { spread: 0.5 }, ..constant() };
     let mut workers = Workers::new(params, 3, &[0, 1, 2, 0, 1], 9);

@@ -1,7 +1,7 @@
-//! What one request and its reply cost in protocol work alone.
+//! Processor time of the protocol code for one request and its reply.
 //!
-//! `cargo bench -p evenkeel-nbd`: nanoseconds of one thread, the median and the
-//! range of several rounds. Prints, and asserts nothing: the machine decides.
+//! `cargo bench -p evenkeel-nbd` prints nanoseconds of one thread: the median and
+//! the range of 15 rounds. It asserts nothing, as times depend on the machine.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,8 +11,9 @@ use evenkeel_nbd::server::{Limits, Session, reply, request};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing, TransmissionFlags};
 
 const ROUNDS: usize = 15;
-/// Requests of one receive buffer, as a batching client fills it.
+/// Requests or replies in one receive buffer, as with a client that sends several requests together.
 const BATCH: usize = 32;
+/// Buffers that one round parses.
 const REPEATS: usize = 20_000;
 
 fn main() {
@@ -24,7 +25,7 @@ fn main() {
     }
 }
 
-/// Runs rounds of a function that tells its time per operation; median and range.
+/// Runs rounds of a function that returns nanoseconds per operation; returns the median and the range as text.
 fn measure(mut round: impl FnMut() -> f64) -> String {
     let mut times: Vec<f64> = (0..ROUNDS).map(|_| round()).collect();
     times.sort_by(f64::total_cmp);
@@ -41,7 +42,7 @@ fn batch(framing: Framing, command: Command) -> Vec<u8> {
     bytes
 }
 
-/// Parse, validate, and build the reply's header.
+/// Parses and validates requests and builds the headers of their replies; returns nanoseconds per request.
 fn server(framing: Framing, command: Command) -> f64 {
     let flags = TransmissionFlags::HAS_FLAGS | TransmissionFlags::SEND_WRITE_ZEROES;
     let session = Session { export: "disk0".into(), flags, framing, base_allocation: false, block_sizes: true };
@@ -64,7 +65,7 @@ fn server(framing: Framing, command: Command) -> f64 {
     start.elapsed().as_nanos() as f64 / (REPEATS * BATCH) as f64
 }
 
-/// A client that has asked for 4 KiB at every multiple of it.
+/// A client whose request number n is for 4 KiB at offset n × 4 KiB. Fields: the command, and the requests that succeeded.
 struct Reader(Command, u64);
 
 impl client::Sink for Reader {
@@ -80,7 +81,7 @@ impl client::Sink for Reader {
     }
 }
 
-/// Parse the replies, payload included, which is looked at but not copied.
+/// Parses replies with their payload, which is not copied; returns nanoseconds per reply.
 fn client(framing: Framing, command: Command) -> f64 {
     let mut bytes = Vec::new();
     for cookie in 0..BATCH as u64 {

@@ -1,5 +1,5 @@
-//! Writes the fuzzers' seeds that come from exchanges between this crate's own
-//! client and server, one file for each, into the folder given (`fuzz/corpus`).
+//! Writes seeds for the fuzzers into the folder given (`fuzz/corpus`): one file for
+//! each exchange between this crate's own client and server.
 //!
 //! `cargo run -p evenkeel-nbd --example fuzz_seeds -- fuzz/corpus`
 
@@ -36,7 +36,7 @@ fn choice(framing: Framing) -> u8 {
     }
 }
 
-/// One request of each command.
+/// At least one request of each command that this framing allows; the last one is a disconnect.
 fn requests(framing: Framing) -> Vec<client::Request> {
     let request = |cookie, command, flags, offset, length| client::Request { cookie, command, flags, offset, length };
     let mut list = vec![
@@ -57,7 +57,7 @@ fn requests(framing: Framing) -> Vec<client::Request> {
     list
 }
 
-/// The requests as they travel, each write with its data.
+/// The bytes of all [`requests`] on the wire, each write with its data.
 fn wire(framing: Framing) -> Vec<u8> {
     let mut bytes = Vec::new();
     for request in requests(framing) {
@@ -69,7 +69,7 @@ fn wire(framing: Framing) -> Vec<u8> {
     bytes
 }
 
-/// Client and server talk until the client is done; both halves become seeds.
+/// Connects client and server until the client's handshake ends; saves the bytes of each side as a seed.
 fn negotiation(folder: &Path, framing: Framing, purpose: Purpose, what: &str) -> io::Result<()> {
     let wanted = Wanted { export: "disk0".into(), purpose, framing, base_allocation: true };
     let mut client = client::Handshake::new(wanted);
@@ -102,7 +102,7 @@ fn negotiation(folder: &Path, framing: Framing, purpose: Purpose, what: &str) ->
     save(folder, "handshake", &name, &[&[0, 0], &to_server, &after])
 }
 
-/// One request of each command, and an answer of each kind.
+/// Saves a seed of all [`requests`] for the server, and a seed of their replies for the client's parser.
 fn transmission(folder: &Path, framing: Framing) -> io::Result<()> {
     let name = format!("own-{}", choice(framing));
     let flags = TransmissionFlags::ALL.without(TransmissionFlags::READ_ONLY).bits().to_be_bytes();

@@ -1,10 +1,10 @@
-//! Bodies of the fuzz targets, so that the same code runs under a fuzzer and,
-//! on stable, in `tests/fuzz_smoke.rs`.
+//! Bodies of the fuzz targets. The same code runs under a fuzzer, and with
+//! stable Rust in `tests/fuzz_smoke.rs`.
 //!
-//! Each takes arbitrary bytes and panics if a property does not hold:
-//! nothing panics; no more is consumed than was given; the same bytes in
-//! other pieces give the same result; what the server says, the client
-//! understands.
+//! Each function takes arbitrary bytes and panics if a property does not
+//! hold: the crate never panics; it consumes no more bytes than there are; the
+//! same bytes cut into other pieces give the same result; the client
+//! understands all that the server sends.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -19,7 +19,7 @@ use crate::wire::{
 };
 
 /// The exports of the fuzzed server: `disk0` (default), `rough` with 4 KiB blocks, `vault`, which needs TLS, and `secret`,
-/// which no client may have.
+/// which no client may use.
 pub struct Shelf;
 
 impl Shelf {
@@ -86,11 +86,11 @@ impl Directory for Shelf {
     }
 }
 
-/// Lengths of pieces to cut a stream into: small ones, so that every boundary is hit.
+/// Random lengths of the pieces into which a stream is cut: small ones, so that cuts fall everywhere. The field is the state.
 struct Pieces(u64);
 
 impl Pieces {
-    /// Length of the next piece, up to 32 bytes.
+    /// Length of the next piece, 0 to 32 bytes.
     fn next(&mut self) -> usize {
         // Marsaglia's xorshift; any mixing will do.
         self.0 ^= self.0 << 13;
@@ -100,11 +100,13 @@ impl Pieces {
     }
 }
 
-/// The result of a negotiation: the answers, how it ended, and after how many bytes of input.
+/// The result of a negotiation.
 #[derive(Debug, PartialEq, Eq)]
 struct Negotiation {
+    /// All bytes that the server sent.
     out: Vec<u8>,
     end: Result<server::Status, server::Violation>,
+    /// Bytes of input consumed by the end; 0 after a violation.
     consumed: usize,
     /// True if TLS was started.
     secure: bool,
@@ -141,8 +143,8 @@ fn negotiate(offer: Offer, input: &[u8], mut piece: impl FnMut() -> usize) -> Ne
     }
 }
 
-/// Server: the first byte chooses what is offered, the second how the input is
-/// cut, the rest is what a client sends: flags, options, then requests.
+/// Fuzzes the server. The first byte chooses the offer, the second the cuts of
+/// the input; the other bytes are sent by a client: flags, options, requests.
 pub fn handshake(data: &[u8]) {
     let [choice, cut, input @ ..] = data else { return };
     let tls = match choice >> 2 & 3 {
@@ -173,7 +175,7 @@ pub fn handshake(data: &[u8]) {
     serve(&session, &limits, &input[whole.consumed..]);
 }
 
-/// Checks that every reply to an option is framed and whole.
+/// Asserts that `out` consists of complete replies to options, and at most one reply to EXPORT_NAME at the end.
 fn check_answers(out: &[u8]) {
     let mut rest = &out[GREETING_LEN..];
     while let Some(header) = rest.first_chunk::<20>() {
@@ -188,7 +190,7 @@ fn check_answers(out: &[u8]) {
     assert!(matches!(rest.len(), 0 | 10 | 134), "{} bytes that are no reply", rest.len());
 }
 
-/// Server: four bytes choose framing, flags and limits, the rest is requests.
+/// Fuzzes the server's transmission phase. The first four bytes choose framing, flags and limits; the others are requests.
 pub fn transmission(data: &[u8]) {
     let [framing, flags_high, flags_low, limits, input @ ..] = data else { return };
     let framing = framing_of(*framing);
@@ -217,7 +219,7 @@ fn framing_of(choice: u8) -> Framing {
     }
 }
 
-/// Takes requests until the input ends, answers each, and lets the client check the answer.
+/// Takes requests off `input` until it ends, answers each, and lets the client's parser check the answer.
 fn serve(session: &Session, limits: &Limits, mut input: &[u8]) {
     let extended = session.extended();
     let header_len = if extended { EXTENDED_REQUEST_LEN } else { REQUEST_LEN };
@@ -240,7 +242,7 @@ fn serve(session: &Session, limits: &Limits, mut input: &[u8]) {
     }
 }
 
-/// Checks the facts that an executor of requests relies on.
+/// Asserts the properties of an accepted request on which the code that runs it relies.
 fn check_accepted(request: &server::Request, limits: &Limits, session: &Session) {
     let ranged = !matches!(request.command, Command::Flush | Command::Disconnect);
     assert!(!matches!(request.command, Command::Unknown(_)));
@@ -263,11 +265,12 @@ fn check_accepted(request: &server::Request, limits: &Limits, session: &Session)
     assert!(request.command != Command::BlockStatus || session.base_allocation);
 }
 
-/// A read longer than this is answered with holes, to keep the fuzzer quick.
+/// The longest READ that is answered with data alone, in bytes; longer ones are
+/// answered with a hole or an error, to keep the fuzzer quick.
 const MAX_DATA: u64 = 2048;
 
-/// Answers a request in some form the protocol allows, and checks that the
-/// client's parser reads the same out of it.
+/// Answers a request in a form that the protocol allows, and asserts that the
+/// client's parser reports the same result and content.
 fn converse(session: &Session, request: &server::Request, verdict: Result<(), Errno>) {
     let framing = session.framing;
     let (cookie, offset) = (request.cookie, request.offset);
@@ -311,7 +314,7 @@ fn converse(session: &Session, request: &server::Request, verdict: Result<(), Er
     }
 }
 
-/// A reply of four chunks: data at both ends of the range, the hole between, and a last one without content.
+/// A READ's reply of four chunks: data at both ends of the range, the hole between them, and a last chunk without content.
 fn read_in_chunks(framing: Framing, request: &server::Request) -> Vec<u8> {
     let (cookie, offset) = (request.cookie, request.offset);
     let data = |at, done| {
@@ -349,14 +352,14 @@ impl Log {
         Self { outstanding: requests.into_iter().collect(), events: Vec::new() }
     }
 
-    /// Checks that content lies within its request; a reply to an unknown cookie is never reported.
+    /// Asserts that reported content belongs to an outstanding request and lies within its range.
     fn check_range(&self, cookie: u64, offset: u64, length: u64) {
         let request = &self.outstanding[&cookie];
         assert!(length > 0 && offset >= request.offset);
         assert!(offset - request.offset + length <= request.length, "content beyond the request");
     }
 
-    /// Checks that the reported range is the one that was asked for: a whole range, or extents from its start on.
+    /// Asserts that the reported content is as long as the request's range, and that extents begin within the range.
     fn check_content(&self, request: &server::Request) {
         let mut sum = 0u64;
         for (index, event) in self.events.iter().enumerate() {
@@ -414,8 +417,8 @@ impl client::Sink for Log {
     }
 }
 
-/// Client: the first bytes choose framing, context, how the input is cut, and how many requests are outstanding; these
-/// requests follow, in the form of extended request headers; the rest is what a server sends.
+/// Fuzzes the client's reply parser. The first four bytes choose framing, context, the cuts of the input, and the number of
+/// outstanding requests; these follow as extended request headers; the other bytes are sent by a server.
 pub fn client_replies(data: &[u8]) {
     let [framing, context, cut, count, rest @ ..] = data else { return };
     let mut requests = BTreeMap::new();
@@ -458,8 +461,8 @@ fn receive(
     }
 }
 
-/// Client: the first byte chooses what is wanted, the second how the input is
-/// cut, the rest is what a server sends.
+/// Fuzzes the client's handshake. The first byte chooses the client's requests, the
+/// second the cuts of the input; the other bytes are sent by a server.
 pub fn client_handshake(data: &[u8]) {
     let [choice, cut, input @ ..] = data else { return };
     let wanted = client::Wanted {

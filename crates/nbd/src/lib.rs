@@ -1,19 +1,19 @@
 //! The NBD protocol as state machines: bytes in, events out.
 //!
 //! No sockets, no clock, no threads. The caller moves bytes and performs the
-//! requests; this crate says what the bytes mean and which bytes to answer.
+//! requests; this crate decodes the received bytes and encodes those to send.
 //!
 //! | module | role |
 //! |---|---|
 //! | [`wire`] | numbers and types that both sides share |
 //! | [`client`] | handshake, request encoder and reply parser of a client |
 //! | [`server::handshake`] | option haggling, from greeting to [`server::Session`] |
-//! | [`server::request`] | parsing one request header, and every rule on whether it may run |
+//! | [`server::request`] | parsing of a request header, and the rules that a request must meet before it runs |
 //! | [`server::reply`] | the header in front of each reply, in the framing that was negotiated |
 //!
-//! The law is the NBD specification (`doc/proto.md` of the `NetworkBlockDevice/nbd`
-//! repository); comments name its sections. `docs/reference/protocol.md` lists what is
-//! spoken and what was chosen where the specification leaves a choice.
+//! The crate follows the NBD specification (`doc/proto.md` of the `NetworkBlockDevice/nbd`
+//! repository); comments name its sections. `docs/reference/protocol.md` lists the supported
+//! parts and the choices made where the specification leaves one.
 #![no_std]
 
 extern crate alloc;

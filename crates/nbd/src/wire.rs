@@ -7,19 +7,19 @@ use core::ops::{BitOr, BitOrAssign};
 
 /// First 8 bytes of a server's greeting, ASCII `NBDMAGIC`.
 pub const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Second 8 bytes of a newstyle greeting and first 8 of every option, ASCII `IHAVEOPT`.
+/// Second 8 bytes of a newstyle greeting and first 8 bytes of every option, ASCII `IHAVEOPT`.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Starts every reply to an option.
+/// First 8 bytes of every reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Starts a compact request.
+/// First 4 bytes of a compact request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Starts a request once extended headers are negotiated.
+/// First 4 bytes of a request once extended headers are negotiated.
 pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
-/// Starts a simple reply.
+/// First 4 bytes of a simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Starts a structured reply chunk.
+/// First 4 bytes of a structured reply chunk.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
-/// Starts a reply chunk once extended headers are negotiated.
+/// First 4 bytes of a reply chunk once extended headers are negotiated.
 pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
 /// Bytes of a newstyle greeting: two magic numbers and the handshake flags.
@@ -28,7 +28,7 @@ pub const GREETING_LEN: usize = 18;
 pub const OPTION_HEADER_LEN: usize = 16;
 /// Bytes of an option reply header: magic, option, reply type, length.
 pub const OPTION_REPLY_HEADER_LEN: usize = 20;
-/// Zeroes after an `EXPORT_NAME` reply, unless both sides set `NO_ZEROES`.
+/// Number of zero bytes that follow an `EXPORT_NAME` reply, unless both sides set `NO_ZEROES`.
 pub const EXPORT_NAME_ZEROES: usize = 124;
 /// Bytes of a compact request header.
 pub const REQUEST_LEN: usize = 28;
@@ -50,20 +50,20 @@ pub const MAX_STRING: usize = 4096;
 pub const MAX_PAYLOAD: u32 = 1 << 25;
 /// The longest READ with the flag DF (one chunk of content) that a server has to support, in bytes (`NBD_CMD_READ`).
 pub const MIN_UNFRAGMENTED: u32 = 65_536;
-/// The smallest block that a careful client uses when nothing was negotiated, in bytes.
+/// Smallest unit of access, in bytes, that a client should use if no block size was negotiated.
 pub const PORTABLE_MIN_BLOCK: u32 = 512;
 
 /// The one metadata context that the specification defines.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
-/// `base:allocation`: the extent is not allocated.
+/// Status bit of `base:allocation`: the extent is not allocated.
 pub const STATE_HOLE: u32 = 1;
-/// `base:allocation`: the extent reads as zeroes.
+/// Status bit of `base:allocation`: the extent reads as zeroes.
 pub const STATE_ZERO: u32 = 2;
 
 /// Option codes (field *option*).
 pub mod option {
-    /// Choose an export and start transmission, without a chance to report an error.
+    /// Choose an export and start transmission; the server can refuse only by closing the connection.
     pub const EXPORT_NAME: u32 = 1;
     /// End the negotiation.
     pub const ABORT: u32 = 2;
@@ -87,21 +87,21 @@ pub mod option {
 
 /// Option reply types (field *reply type*).
 pub mod reply {
-    /// Success, and the last reply to the option.
+    /// The option succeeded; this is its last reply.
     pub const ACK: u32 = 1;
-    /// One export.
+    /// One export of the answer to LIST.
     pub const SERVER: u32 = 2;
-    /// One piece of information on an export, see [`super::info`].
+    /// One piece of information on an export, in the answer to INFO or GO; see [`super::info`].
     pub const INFO: u32 = 3;
-    /// One metadata context.
+    /// One metadata context that is available or was selected.
     pub const META_CONTEXT: u32 = 4;
     /// Bit that is set in every error reply.
     pub const ERROR_BIT: u32 = 1 << 31;
     /// The option is unknown.
     pub const ERR_UNSUP: u32 = ERROR_BIT | 1;
-    /// The option is forbidden.
+    /// The server's policy forbids the option.
     pub const ERR_POLICY: u32 = ERROR_BIT | 2;
-    /// The option is malformed or out of place.
+    /// The option is malformed or not allowed at this point of the negotiation.
     pub const ERR_INVALID: u32 = ERROR_BIT | 3;
     /// The option needs something that the server's platform lacks.
     pub const ERR_PLATFORM: u32 = ERROR_BIT | 4;
@@ -119,37 +119,37 @@ pub mod reply {
     pub const ERR_EXT_HEADER_REQD: u32 = ERROR_BIT | 10;
 }
 
-/// Information types of `INFO` and `GO`.
+/// Types of the information on an export in answers to `INFO` and `GO`.
 pub mod info {
-    /// Size and transmission flags.
+    /// Size and transmission flags of the export.
     pub const EXPORT: u16 = 0;
-    /// Canonical name.
+    /// Canonical name of the export.
     pub const NAME: u16 = 1;
-    /// Description for people.
+    /// Human-readable description of the export.
     pub const DESCRIPTION: u16 = 2;
-    /// Minimum and preferred block size and maximum payload.
+    /// Minimum block size, preferred block size and maximum payload.
     pub const BLOCK_SIZE: u16 = 3;
 }
 
 /// Reply chunk types (field *type* of structured and extended replies).
 pub mod chunk {
-    /// No payload, always final.
+    /// A chunk without payload; always the last one of a reply.
     pub const NONE: u16 = 0;
-    /// Data at an offset.
+    /// Content of a READ: an offset in the export, and the data from there on.
     pub const OFFSET_DATA: u16 = 1;
-    /// Zeroes at an offset.
+    /// Content of a READ: an offset in the export, and a number of bytes that are zero from there on.
     pub const OFFSET_HOLE: u16 = 2;
-    /// Extents with 32-bit lengths.
+    /// Extents of a BLOCK_STATUS, with 32-bit lengths.
     pub const BLOCK_STATUS: u16 = 5;
-    /// Extents with 64-bit lengths.
+    /// Extents of a BLOCK_STATUS, with 64-bit lengths.
     pub const BLOCK_STATUS_EXT: u16 = 6;
     /// Bit that is set in the type of every error chunk.
     pub const ERROR_BIT: u16 = 1 << 15;
     /// The request failed.
     pub const ERROR: u16 = ERROR_BIT | 1;
-    /// The request failed at an offset.
+    /// The request failed at the offset that the chunk names.
     pub const ERROR_OFFSET: u16 = ERROR_BIT | 2;
-    /// Chunk flag: the last chunk of this reply.
+    /// Chunk flag (field *flags*): the chunk is the last one of its reply.
     pub const FLAG_DONE: u16 = 1;
 }
 
@@ -171,7 +171,7 @@ macro_rules! flags {
             pub const fn from_bits(bits: $int) -> Self {
                 Self(bits)
             }
-            /// The bits as they travel.
+            /// The bits as sent on the wire.
             #[inline]
             pub const fn bits(self) -> $int {
                 self.0
@@ -216,31 +216,31 @@ macro_rules! flags {
 }
 
 flags! {
-    /// The server's offers in its greeting.
+    /// Features that the server offers in its greeting.
     HandshakeFlags(u16) {
         /// The server speaks fixed newstyle.
         FIXED_NEWSTYLE = 0;
-        /// The server can leave out the zeroes after an `EXPORT_NAME` reply.
+        /// The server can leave out the 124 zero bytes after an `EXPORT_NAME` reply.
         NO_ZEROES = 1;
     }
 }
 
 flags! {
-    /// The client's choice of the [`HandshakeFlags`].
+    /// Features that the client chooses among the server's [`HandshakeFlags`].
     ClientFlags(u32) {
         /// The client speaks fixed newstyle.
         FIXED_NEWSTYLE = 0;
-        /// The client wants no zeroes after an `EXPORT_NAME` reply.
+        /// The server must leave out the 124 zero bytes after an `EXPORT_NAME` reply.
         NO_ZEROES = 1;
     }
 }
 
 flags! {
-    /// The abilities of an export.
+    /// Features of an export and the commands that it supports.
     TransmissionFlags(u16) {
-        /// Always set.
+        /// Always set, so that the field is never 0.
         HAS_FLAGS = 0;
-        /// Writing is refused.
+        /// The export refuses writes.
         READ_ONLY = 1;
         /// FLUSH is supported.
         SEND_FLUSH = 2;
@@ -252,36 +252,36 @@ flags! {
         SEND_TRIM = 5;
         /// WRITE_ZEROES is supported.
         SEND_WRITE_ZEROES = 6;
-        /// DF (do not fragment: a READ is answered with one chunk) is supported; only with structured replies or extended
+        /// The flag DF (do not fragment: answer a READ with one chunk) is supported; requires structured replies or extended
         /// headers.
         SEND_DF = 7;
-        /// A FLUSH or FUA on one connection covers what was completed on all of them.
+        /// A FLUSH or FUA on one connection makes writes durable that completed on any connection to the export.
         CAN_MULTI_CONN = 8;
         /// RESIZE (experimental extension) is supported.
         SEND_RESIZE = 9;
         /// CACHE is supported.
         SEND_CACHE = 10;
-        /// FAST_ZERO is supported; only with `SEND_WRITE_ZEROES`.
+        /// The flag FAST_ZERO is supported; requires `SEND_WRITE_ZEROES`.
         SEND_FAST_ZERO = 11;
-        /// BLOCK_STATUS accepts a payload that selects contexts; only with extended headers.
+        /// BLOCK_STATUS accepts a payload that selects contexts; requires extended headers.
         BLOCK_STATUS_PAYLOAD = 12;
     }
 }
 
 flags! {
-    /// A request's wishes beyond its command.
+    /// Flags of a request, which modify its command.
     CommandFlags(u16) {
-        /// Reply only after what was written is on stable storage.
+        /// Reply only after the data written by this request is on stable storage.
         FUA = 0;
-        /// WRITE_ZEROES: allocate, do not punch a hole.
+        /// For WRITE_ZEROES: keep the range allocated, do not punch a hole.
         NO_HOLE = 1;
-        /// READ: reply with one chunk of content.
+        /// For READ (do not fragment): reply with one chunk of content.
         DF = 2;
-        /// BLOCK_STATUS: reply with one extent.
+        /// For BLOCK_STATUS: reply with one extent.
         REQ_ONE = 3;
-        /// WRITE_ZEROES: fail at once with [`Errno::NotSupported`] unless it beats a WRITE.
+        /// For WRITE_ZEROES: fail at once with [`Errno::NotSupported`] if zeroing is not faster than a WRITE.
         FAST_ZERO = 4;
-        /// Extended headers: *length* is the length of a payload that follows.
+        /// With extended headers: the field *length* is the length of a payload that follows the header.
         PAYLOAD_LEN = 5;
     }
 }
@@ -291,15 +291,15 @@ flags! {
 pub enum Command {
     /// Read data.
     Read,
-    /// Write the data that follows.
+    /// Write the data that follows the header.
     Write,
     /// End the session; there is no reply.
     Disconnect,
     /// Make completed writes durable.
     Flush,
-    /// The data is no longer needed.
+    /// Discard the range: the client no longer needs its data.
     Trim,
-    /// The data will be needed soon.
+    /// Prefetch the range: the client will read it soon.
     Cache,
     /// Write zeroes.
     WriteZeroes,
@@ -326,7 +326,7 @@ impl Command {
         }
     }
 
-    /// The code as it travels.
+    /// The code as sent on the wire.
     #[inline]
     pub const fn code(self) -> u16 {
         match self {
@@ -343,23 +343,24 @@ impl Command {
     }
 }
 
-/// A request, as either side sees it; the payload of a write comes after its header.
+/// The header of a request, for client and server; a write's payload follows it on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Chosen by the client, returned in every reply. Unique among outstanding requests.
+    /// Number that the client chooses and the server repeats in every reply; unique among outstanding requests.
     pub cookie: u64,
     /// The command.
     pub command: Command,
-    /// The wishes beyond the command.
+    /// Flags that modify the command.
     pub flags: CommandFlags,
-    /// First byte concerned; 0 for FLUSH.
+    /// Offset in the export of the first byte concerned; 0 for FLUSH.
     pub offset: u64,
-    /// Bytes concerned; 0 for FLUSH. Only extended headers carry more than 2^32 - 1.
+    /// Number of bytes concerned; 0 for FLUSH. Only extended headers carry more than 2^32 - 1.
     pub length: u64,
 }
 
 impl Request {
-    /// Bytes that follow the header on the wire, whether or not the request is valid.
+    /// Number of payload bytes that follow the header on the wire, also if the request is not valid. `extended`: headers are
+    /// extended.
     #[inline]
     pub const fn payload_len(&self, extended: bool) -> u64 {
         let has_payload = if extended {
@@ -383,25 +384,25 @@ pub enum Errno {
     NoMem = 12,
     /// The request breaks a rule.
     Invalid = 22,
-    /// No space, or a write past the end.
+    /// The back end is full, or a write reaches past the end of the export.
     NoSpace = 28,
-    /// Too long for one unfragmented reply.
+    /// A READ with the flag DF is too long for one chunk.
     Overflow = 75,
-    /// A fast zero would not be fast.
+    /// WRITE_ZEROES with the flag FAST_ZERO would not be faster than a WRITE.
     NotSupported = 95,
     /// The server is shutting down.
     Shutdown = 108,
 }
 
 impl Errno {
-    /// The code as it travels.
+    /// The code as sent on the wire.
     #[inline]
     pub const fn code(self) -> u32 {
         self as u32
     }
 
-    /// The error with this code; codes outside the specification count as
-    /// [`Errno::Invalid`], as it asks of clients. 0 is not an error.
+    /// The error with this code; `None` for 0, which means success. Codes outside
+    /// the specification count as [`Errno::Invalid`], which it asks clients to do.
     pub const fn from_code(code: u32) -> Option<Self> {
         Some(match code {
             0 => return None,
@@ -434,15 +435,15 @@ impl fmt::Display for Errno {
 
 impl core::error::Error for Errno {}
 
-/// Which headers the transmission phase uses; fixed by the handshake.
+/// Format of requests and replies in the transmission phase; fixed by the handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Framing {
-    /// Compact requests, simple replies.
+    /// Compact request headers (28 bytes), and simple replies.
     #[default]
     Simple,
-    /// Compact requests, structured reply chunks.
+    /// Compact request headers (28 bytes), and replies of structured chunks.
     Structured,
-    /// Extended requests and reply chunks, 32 bytes each.
+    /// Extended request headers, and replies of extended chunks; all headers have 32 bytes.
     Extended,
 }
 
@@ -463,8 +464,8 @@ impl Framing {
 /// A run of blocks with one status, as BLOCK_STATUS reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Bytes; not zero on the wire.
+    /// Length in bytes; not zero on the wire.
     pub length: u64,
-    /// Status of the context; for `base:allocation` [`STATE_HOLE`] and [`STATE_ZERO`].
+    /// Status of the extent in its metadata context; for `base:allocation` the bits [`STATE_HOLE`] and [`STATE_ZERO`].
     pub status: u32,
 }

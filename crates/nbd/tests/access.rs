@@ -1,4 +1,4 @@
-//! Exports that a client may not have: not listed, not described, not served, whatever is asked.
+//! Exports that a client may not use are not listed, described or served by any option.
 
 use crate::support;
 
@@ -6,7 +6,7 @@ use evenkeel_nbd::server::{Access, Directory, Export, Handshake, Offer, Status, 
 use evenkeel_nbd::wire::{option, reply};
 use support::{Answer, FIXED, Shelf, ack, answers, describe, opt, queries};
 
-/// The exports of [`Shelf`], of which `plain` is refused.
+/// The exports of [`Shelf`], of which `plain` is refused to the client.
 struct Guarded;
 
 fn guarded<T>(export: &Export<'_>, f: &mut dyn FnMut(&Export<'_>) -> T) -> T {
@@ -35,7 +35,7 @@ fn greeted(flags: u32) -> Handshake {
     handshake
 }
 
-/// Sends one option; its answers.
+/// Sends one option with this code and data; returns the server's answers.
 fn ask(handshake: &mut Handshake, code: u32, data: &[u8]) -> Vec<Answer> {
     let mut out = Vec::new();
     handshake.advance(&opt(code, data), &Guarded, &mut out).expect("no violation");

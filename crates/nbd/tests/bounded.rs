@@ -1,4 +1,4 @@
-//! Whatever a client sends, a handshake holds little memory: counted at the allocator.
+//! A handshake needs little memory for any options that a client sends; the tests count at the allocator.
 
 mod support;
 
@@ -11,7 +11,7 @@ use evenkeel_nbd::wire::option;
 use support::{FIXED, Shelf, opt};
 
 thread_local! {
-    /// Bytes that this thread holds, and the most it has held.
+    /// Bytes that this thread has allocated and not freed: now, and at most since the last call of `peak`.
     static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
 }
 
@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most that the thread held while `body` ran, beyond what it held before.
+/// Runs `body`; returns the most bytes that this thread had allocated meanwhile beyond those allocated before.
 fn peak(body: impl FnOnce()) -> isize {
     let before = HELD.with(|held| {
         held.set((held.get().0, held.get().0));
@@ -52,7 +52,7 @@ fn peak(body: impl FnOnce()) -> isize {
     HELD.with(Cell::get).1 - before
 }
 
-/// Feeds one option again and again, in pieces, dropping the answers as a sender would.
+/// Passes the same option `times` times to a handshake, in pieces of `piece` bytes, and drops the answers as if they were sent.
 fn feed(bytes: &[u8], times: usize, piece: usize) {
     let mut handshake = Handshake::new(Offer::default());
     let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! The fuzz targets on stable: the kept corpus, and mutations of it.
+//! Runs the fuzz targets with stable Rust on the corpus in the repository and on mutations of it.
 
 #[path = "../../../fuzz/smoke.rs"]
 mod smoke;

@@ -1,4 +1,4 @@
-//! Each option and each of its answers, by section of the specification.
+//! Tests of the server's answers to each option, in the order of the specification's sections.
 
 use crate::support;
 
@@ -32,7 +32,7 @@ fn info_block_size(option: u32, min: u32) -> Answer {
     answer(option, reply::INFO, &[&[0, 3], &sizes])
 }
 
-/// The error code of the only answer; its message is for people.
+/// The error code of the only answer in the list; asserts that its message is UTF-8.
 fn only_error(list: &[Answer]) -> u32 {
     assert_eq!(list.len(), 1, "{list:?}");
     assert_ne!(list[0].kind & reply::ERROR_BIT, 0, "{list:?}");
@@ -299,7 +299,7 @@ fn df_is_offered_only_with_chunks() {
     }
 }
 
-/// The shelf, each export with these flags.
+/// The exports of [`Shelf`], each with these flags.
 struct Flagged(TransmissionFlags);
 
 impl Directory for Flagged {
@@ -498,10 +498,12 @@ fn endless_haggling_ends() {
     assert_eq!(violation(&mut handshake, &opt(77, b"")), Violation::TooManyOptions);
 }
 
-/// Many exports, all but some of which are to be had, until they are removed; every place stays what it is.
+/// A directory of 10,000 exports that keep their places when others are removed.
 struct Many {
     exports: Vec<String>,
+    /// True for the places of exports that the client may not use.
     refused: fn(usize) -> bool,
+    /// Number of exports that are removed: those at the first places.
     removed: Cell<usize>,
 }
 
@@ -530,7 +532,8 @@ impl Directory for Many {
     }
 }
 
-/// Asks for a list and then for something unknown; the names, with the most bytes and the number of the pieces.
+/// Sends LIST and then an unknown option. Returns the listed names, the most bytes that one call of `advance` appended, and the
+/// number of calls; `after_piece` gets this number after each call.
 fn list_of(many: &Many, mut after_piece: impl FnMut(usize)) -> (Vec<String>, usize, usize) {
     let mut handshake = greeted(FIXED);
     let input = [opt(option::LIST, b""), opt(77, b"")].concat();

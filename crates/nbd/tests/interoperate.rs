@@ -1,6 +1,6 @@
 //! Recorded bytes of real programs (Debian 12: libnbd 1.14, qemu 7.2, fio 3.33,
-//! nbdkit 1.32), kept in the fuzz corpus: our server understands those clients,
-//! our client understands those servers.
+//! nbdkit 1.32), which are part of the fuzz corpus: this crate's server
+//! understands the recorded clients, its client the recorded servers.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,8 @@ fn recorded(target: &str, name: &str) -> Vec<u8> {
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).split_off(2)
 }
 
-/// The session and the rest of the recording, if the client started transmission.
+/// Runs the server's handshake on a client's recording. Returns the session (`None` if the client did not start transmission)
+/// and the rest of the recording.
 fn negotiate(input: &[u8]) -> (Option<Session>, &[u8]) {
     let mut handshake = Handshake::new(Offer::default());
     let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! The protocol: one program, because each costs a link.
+//! Tests of the protocol in one program: every test program has to be linked.
 
 mod access;
 mod fuzz_smoke;

@@ -1,4 +1,5 @@
-//! Properties over generated input: round trips, pieces, oracles.
+//! Properties over generated input: encoding and parsing are inverse, cuts of the stream change nothing, and results agree
+//! with simple models.
 
 use crate::support;
 
@@ -13,7 +14,7 @@ fn framing() -> impl Strategy<Value = Framing> {
     prop_oneof![Just(Framing::Simple), Just(Framing::Structured), Just(Framing::Extended)]
 }
 
-/// Mostly near the edges.
+/// A random number, mostly near 0, 2^20 or 2^64, or a power of two.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         0u64..5000,
@@ -24,17 +25,17 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// What an option changes, told by the specification's words.
+/// The effect of an option on the negotiation, by the specification.
 #[derive(Clone, Copy, Debug)]
 enum Effect {
     Nothing,
     Structured,
     Extended,
-    /// Selects the context for this export, or none.
+    /// Selects `base:allocation` for this export; `None`: deselects it.
     Context(Option<&'static str>),
 }
 
-/// Options that clients send, and some that none should.
+/// A random option, also malformed and unknown ones, with its effect.
 fn client_option() -> impl Strategy<Value = (Effect, Vec<u8>)> {
     let name = || prop_oneof![Just(""), Just("disk0"), Just("rough"), Just("plain"), Just("nowhere")];
     let query = || prop_oneof![Just("base:allocation"), Just("base:"), Just("x-a:b")];
@@ -61,7 +62,7 @@ fn client_option() -> impl Strategy<Value = (Effect, Vec<u8>)> {
     ]
 }
 
-/// What these options have agreed on: the framing, and the export of the context.
+/// The result of these options by the specification: the framing, and the export for which `base:allocation` is selected.
 fn agreed(options: &[(Effect, Vec<u8>)]) -> (Framing, Option<&'static str>) {
     let (mut framing, mut context) = (Framing::Simple, None);
     for (effect, _) in options {
@@ -76,7 +77,8 @@ fn agreed(options: &[(Effect, Vec<u8>)]) -> (Framing, Option<&'static str>) {
     (framing, context)
 }
 
-/// Everything the server says, and how it ends, if the input comes in these pieces.
+/// Runs the server's handshake on input that comes in pieces of these lengths. Returns all bytes that the server sends, and the
+/// last status with the number of bytes consumed, or the violation.
 fn negotiate(input: &[u8], pieces: &[usize]) -> (Vec<u8>, Result<(Status, usize), Violation>) {
     let mut handshake = Handshake::new(Offer::default());
     let mut out = Vec::new();
@@ -101,7 +103,8 @@ fn negotiate(input: &[u8], pieces: &[usize]) -> (Vec<u8>, Result<(Status, usize)
     }
 }
 
-/// Carries bytes both ways in these pieces until the client is done.
+/// Connects this crate's client and server, with bytes in pieces of these lengths, until the client's handshake ends; returns
+/// the client's outcome and the server's session.
 fn connect(wanted: Wanted, offer: Offer, pieces: &[usize]) -> (Outcome, Option<Session>) {
     let mut client = client::Handshake::new(wanted);
     let mut server = Handshake::new(offer);
@@ -252,7 +255,7 @@ proptest! {
     }
 
     #[test]
-    fn extents_say_what_they_were_told(
+    fn extents_say_what_they_were_given(
         runs in vec((0u64..50, 0u32..4), 0..40), length in 1u64..400, one: bool, extended: bool,
     ) {
         let framing = if extended { Framing::Extended } else { Framing::Structured };

@@ -1,4 +1,4 @@
-//! Each reply, byte by byte, by section of the specification.
+//! Tests of the bytes of each reply, in the order of the specification's sections.
 
 use evenkeel_nbd::server::reply::{
     BASE_ALLOCATION_ID, MAX_EXTENTS, block_status, data_chunk, error, error_at, hole_chunk, ok, read,
@@ -16,7 +16,7 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Extended chunk header of this length and type, final.
+/// Header of a reply's last extended chunk, with this type and payload length in hexadecimal.
 fn extended(kind: &str, length: &str) -> Vec<u8> {
     hex(&format!("6e8a278c 0001 {kind} 0102030405060708 1112131415161718 {length}"))
 }
@@ -84,7 +84,8 @@ fn read_in_pieces() {
     assert_eq!(hole.as_slice(), expected);
 }
 
-/// The descriptors of a reply, after checking everything around them.
+/// The extents, as (length, status), in the reply that `block_status` makes for these `extents`; asserts that the header and the
+/// other fields are right.
 fn descriptors(framing: Framing, length: u64, one: bool, extents: &[(u64, u32)]) -> Vec<(u64, u32)> {
     let mut out = b"before".to_vec();
     let list = extents.iter().map(|&(length, status)| Extent { length, status });

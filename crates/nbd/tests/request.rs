@@ -1,4 +1,4 @@
-//! Each rule on requests, by section of the specification.
+//! Tests of each rule on requests, in the order of the specification's sections.
 
 use crate::support;
 

@@ -1,4 +1,4 @@
-//! STARTTLS: each of the three modes, by section "TLS support" of the specification.
+//! Tests of STARTTLS in each of the three modes of section "TLS support" of the specification.
 
 use crate::support;
 
@@ -36,7 +36,7 @@ fn greeted(tls: Tls, flags: u32) -> Handshake {
     handshake
 }
 
-/// Sends one option; its answers and the status after it.
+/// Sends one option with this code and data; returns the server's answers and the status after them.
 fn ask(handshake: &mut Handshake, code: u32, data: &[u8]) -> (Vec<Answer>, Status) {
     let (bytes, mut out) = (opt(code, data), Vec::new());
     let step = handshake.advance(&bytes, &Guarded, &mut out).expect("no violation");
@@ -44,7 +44,7 @@ fn ask(handshake: &mut Handshake, code: u32, data: &[u8]) -> (Vec<Answer>, Statu
     (answers(&out).0, step.status)
 }
 
-/// The code of the only answer, after which the negotiation goes on.
+/// Sends one option; returns the type of its only answer, and asserts that the negotiation goes on.
 fn code(handshake: &mut Handshake, option: u32, data: &[u8]) -> u32 {
     let (answers, status) = ask(handshake, option, data);
     assert_eq!((answers.len(), status), (1, Status::More), "{answers:?}");
@@ -148,7 +148,7 @@ fn starttls_is_for_fixed_newstyle_takes_no_data_and_happens_once() {
     assert_eq!(code(&mut handshake, option::STARTTLS, b""), reply::ERR_SHUTDOWN);
 }
 
-/// Whoever sits between could have asked for it: none of it may hold once the stream is the client's own.
+/// An attacker on the network could have sent the options before STARTTLS: their results do not hold after TLS is started.
 #[test]
 fn what_was_agreed_upon_in_the_clear_is_forgotten() {
     let mut handshake = greeted(Tls::Selective, FIXED);
@@ -163,7 +163,8 @@ fn what_was_agreed_upon_in_the_clear_is_forgotten() {
     assert_eq!((session.framing, session.base_allocation), (Framing::Simple, false));
 }
 
-/// An option that somebody slipped in behind STARTTLS is left over, for the caller to close the connection.
+/// An unencrypted option behind STARTTLS, which an attacker may have inserted, is not consumed, so that the caller closes the
+/// connection.
 #[test]
 fn what_follows_starttls_in_the_clear_is_not_understood() {
     let mut bytes = opt(option::STARTTLS, b"");

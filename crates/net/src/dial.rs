@@ -1,4 +1,4 @@
-//! Reaches an NBD server and shakes hands, as its client.
+//! Connects to an NBD server and negotiates as its client.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -14,48 +14,48 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_to, socket_with};
 
-/// How long a server may take to accept a connection, and again for the whole handshake.
+/// Longest wait for a server to accept a connection, and again for the whole negotiation.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reason why a connection was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
-    /// The name of the host has no address.
+    /// The host's name has no address, or could not be looked up.
     #[error("cannot find the host `{host}`: {cause}")]
     Host {
-        /// The name.
+        /// Name of the host.
         host: String,
-        /// The system's error.
+        /// The system's error of the look-up.
         cause: io::Error,
     },
-    /// No process accepts connections there.
+    /// The connection was refused or failed: for example, no process listens at the address.
     #[error("{0}")]
     Connect(io::Error),
-    /// The server was silent for too long.
+    /// The server has not completed the negotiation within this time.
     #[error("the server did not finish the handshake within {} s", .0.as_secs())]
     Late(Duration),
-    /// The connection ended early.
+    /// The connection broke during the negotiation.
     #[error("the connection broke during the handshake: {0}")]
     Broken(io::Error),
-    /// The server closed the connection.
+    /// The server closed the connection before the negotiation was complete.
     #[error("the server closed the connection during the handshake: its log may say why")]
     Closed,
     /// The server's message is not NBD as specified.
     #[error("{0}")]
     Violation(Violation),
-    /// The server refused the request.
+    /// The server refused the export or the list of exports.
     #[error("{0}")]
     Refused(Refusal),
-    /// The server sent data after the handshake, before the first request.
+    /// The server sent data after the negotiation, before the client's first request.
     #[error("the server sent data before the first request")]
     Premature,
 }
 
-/// Names of the exports that the target's server lists; blocks as long as [`connect`] may.
+/// Names of the exports that the target's server lists. Blocks for as long as [`connect`] may.
 ///
 /// # Errors
-/// Why there is no list.
+/// If no connection was made, or if the server refuses to list its exports.
 pub fn list(target: &Target) -> Result<Vec<String>, DialError> {
     let wanted =
         Wanted { export: String::new(), purpose: Purpose::List, framing: Framing::Structured, base_allocation: false };
@@ -68,11 +68,12 @@ pub fn list(target: &Target) -> Result<Vec<String>, DialError> {
     }
 }
 
-/// Connects to the target and negotiates; blocks for at most 20 s, and 10 s more for each further address of the host.
-/// `framing`: the best to ask for; `base_allocation`: asks for block status, too. The socket comes back nonblocking.
+/// Connects to the target and negotiates its export. Blocks for at most 20 s, and 10 s more for each further address of the
+/// host. `framing`: the best framing of replies to ask for; `base_allocation`: asks for block status, too. The returned
+/// socket is nonblocking.
 ///
 /// # Errors
-/// The reason why no connection was made.
+/// If the connection or the negotiation fails.
 pub fn connect(target: &Target, framing: Framing, base_allocation: bool) -> Result<(OwnedFd, Connected), DialError> {
     let wanted = Wanted { export: target.export.clone(), purpose: Purpose::Go, framing, base_allocation };
     match dial(target, wanted)? {
@@ -96,7 +97,7 @@ fn dial(target: &Target, wanted: Wanted) -> Result<(OwnedFd, Outcome), DialError
     }
 }
 
-/// Connects to a Unix socket. If the backlog of the server is full, waits for `patience` at most.
+/// Connects to a Unix socket. If the server's backlog of connections is full, waits for at most `patience`.
 pub(crate) fn unix(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // The kernel waits for room in the backlog as long as for room to send.

@@ -1,7 +1,7 @@
-//! The HTTP client: HTTP/1.1 over TCP, TLS or a Unix socket, bounded in time and size.
+//! The HTTP client: HTTP/1.1 over TCP, TLS or a Unix socket, with bounds on the time and size of answers.
 //!
-//! [`ask`] is for programs without a runtime: one request, one answer, one connection. A [`Connection`] takes requests
-//! one after the other, and an answer may go on for as long as its reader likes.
+//! [`ask`] is for programs without an async runtime: it makes one request on a connection of its own. A [`Connection`] takes
+//! requests one after the other, and an answer may go on for as long as its reader reads it.
 
 use std::fmt;
 use std::future::Future;
@@ -28,22 +28,22 @@ use tokio_rustls::TlsConnector;
 
 use crate::dial::unix;
 
-/// Upper bound on the time for connecting to a server, over all its addresses.
+/// Longest time that [`ask`] spends on connecting, over all addresses of the server's host.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where a server listens.
+/// The address at which an HTTP server listens, with the kind of connection.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// Path of a Unix socket.
+    /// HTTP over a Unix socket with this path.
     Socket(PathBuf),
-    /// Host, without the brackets of IPv6, and port.
+    /// HTTP over TCP: host name or address, without the brackets of IPv6, and port.
     Plain(String, u16),
-    /// Host and port, under TLS with the client's authorities and certificate.
+    /// HTTPS: host, port, and the TLS configuration with the client's trusted authorities and its own certificate.
     Secure(String, u16, Arc<ClientConfig>),
 }
 
 impl Place {
-    /// Host and port as in a URL: the `Host` of requests.
+    /// Host and port as in a URL, which is the header `Host` of requests; `localhost` for a Unix socket.
     pub fn authority(&self) -> String {
         match self {
             Self::Socket(_) => "localhost".to_owned(),
@@ -63,16 +63,16 @@ impl fmt::Display for Place {
     }
 }
 
-/// Reason why an answer did not come.
+/// Reason why a request got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No connection could be made.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
-    /// No answer, or no more of it, came within this time.
+    /// The server sent no answer, or no further part of it, within this time.
     #[error("no answer within {0:?}")]
     Late(Duration),
-    /// The connection broke, or one side does not trust the other, or the server does not speak HTTP.
+    /// The connection broke, or one side does not trust the other's certificate, or the server does not speak HTTP.
     #[error("the connection broke: {0}")]
     Broken(String),
     /// The answer is longer than this number of bytes.
@@ -80,11 +80,12 @@ pub enum Error {
     TooLong(usize),
 }
 
-/// Sends a request and waits for the answer, of at most `most` bytes. Connecting takes at most 5 s or `patience`, the shorter
-/// of them, and each part of the answer at most `patience`.
+/// Sends a request with a JSON `body`, and waits for the answer, whose body may have at most `most` bytes; returns its status
+/// and body. Connecting may take 5 s or `patience`, whichever is shorter; the answer's head and each further part may take
+/// `patience`.
 ///
 /// # Errors
-/// The reason why no answer came, or that the answer is not UTF-8.
+/// If no answer comes, or if it is longer than `most` bytes or not UTF-8.
 pub fn ask(
     place: &Place,
     (patience, most): (Duration, usize),
@@ -103,15 +104,15 @@ pub fn ask(
     })
 }
 
-/// Does `work` for at most `patience`.
+/// Waits for the result of `work` for at most `patience`.
 ///
 /// # Errors
-/// Those of `work`, and [`Error::Late`] when it takes longer.
+/// The errors of `work`, or [`Error::Late`] if `work` takes longer.
 pub async fn within<T>(patience: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     timeout(patience, work).await.unwrap_or(Err(Error::Late(patience)))
 }
 
-/// A connection for requests, one after the other. It is closed when dropped.
+/// A connection to an HTTP server, for requests one after the other; closed when dropped.
 pub struct Connection {
     authority: String,
     sender: SendRequest<Full<Bytes>>,
@@ -125,10 +126,11 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects. All addresses of the server together have `patience`, and TLS has as much again.
+    /// Connects to a server. All addresses of its host together may take `patience`, and the TLS handshake may take
+    /// `patience` again.
     ///
     /// # Errors
-    /// When no address accepts, or one side does not trust the other.
+    /// If no address accepts the connection in time, or one side does not trust the other's certificate.
     pub async fn open(place: &Place, patience: Duration) -> Result<Self, Error> {
         let authority = place.authority();
         match place {
@@ -159,10 +161,11 @@ impl Connection {
         Ok(Self { authority, sender, driver })
     }
 
-    /// Sends a request, its body in JSON, and waits for the head of the answer.
+    /// Sends a request, with a body in JSON if `body` is given, and waits without a limit for the head of the answer; returns
+    /// the status and the unread body.
     ///
     /// # Errors
-    /// When the connection breaks.
+    /// If the connection breaks.
     pub async fn send(
         &mut self,
         method: Method,
@@ -181,15 +184,15 @@ impl Connection {
     }
 }
 
-/// The body of an answer.
+/// The body of an answer, which is read part by part.
 pub struct Body(Incoming);
 
 impl Body {
-    /// Appends the next bytes to `buffer`, which may hold at most `most` bytes; returns their number, 0 at the end. No bytes
-    /// are lost if the future is dropped while it waits.
+    /// Waits for the body's next bytes and appends them to `buffer`, which may hold at most `most` bytes; returns their
+    /// number, 0 at the end of the body. No bytes are lost if the future is dropped while it waits.
     ///
     /// # Errors
-    /// When the connection breaks, or the buffer would hold more than `most` bytes.
+    /// If the connection breaks, or if the buffer would hold more than `most` bytes.
     pub async fn read(&mut self, buffer: &mut Vec<u8>, most: usize) -> Result<usize, Error> {
         while let Some(frame) = self.0.frame().await {
             let part = frame.map_err(|error| broken(&error))?.into_data().unwrap_or_default();
@@ -210,7 +213,7 @@ async fn dial(host: &str, port: u16, patience: Duration) -> Result<TcpStream, Er
     first_of(&addresses, patience).await
 }
 
-/// Connects to the first address that accepts. Each has an equal part of `patience`.
+/// Connects to the first of the addresses that accepts. Each address has an equal part of `patience`.
 async fn first_of(addresses: &[SocketAddr], patience: Duration) -> Result<TcpStream, Error> {
     let patience = patience / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
     let mut last = io::Error::other("it has no address");
@@ -228,7 +231,7 @@ async fn first_of(addresses: &[SocketAddr], patience: Duration) -> Result<TcpStr
     Err(Error::Connect(last))
 }
 
-/// An error of the connection with its causes.
+/// The error of a broken connection, with the text of `error` and all its causes.
 fn broken(error: &dyn std::error::Error) -> Error {
     let causes = std::iter::successors(Some(error), |error| error.source());
     Error::Broken(causes.map(ToString::to_string).collect::<Vec<_>>().join(": "))
@@ -242,7 +245,8 @@ mod tests {
 
     use super::*;
 
-    /// Asks a server that answers `answer` to everything and hangs up; returns what it was asked, and the outcome.
+    /// Calls [`ask`] on a server that sends the bytes `answer` and closes the connection; returns the request that the server
+    /// received, and the result.
     fn asked(answer: &'static str, most: usize) -> (String, Result<(StatusCode, String), Error>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,5 @@
-//! Connections to others: dialling NBD servers ([`dial`]), TLS in both roles ([`tls`]) and the HTTP client ([`http`]).
+//! Network connections: connecting to NBD servers ([`dial`]), TLS as client and as server ([`tls`]), and the HTTP client
+//! ([`http`]).
 
 pub mod dial;
 pub mod http;

@@ -1,4 +1,4 @@
-//! Access lists: entries of `allow` and `deny`, and what they come to for one client.
+//! Access lists: the entries of `allow` and `deny`, and the decision for one client.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,13 +10,13 @@ use crate::units::{Cidr, UnitError, as_text};
 /// A client in an entry of `allow` or `deny`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
-    /// Clients that come over TCP from these addresses.
+    /// Clients that connect over TCP from these addresses.
     Address(Cidr),
     /// Clients of Unix sockets that run as this user.
     Uid(u32),
     /// All clients of Unix sockets.
     Unix,
-    /// Clients that have shown this certificate under TLS.
+    /// Clients that have presented this certificate under TLS.
     Certificate(Certificate),
 }
 
@@ -37,7 +37,7 @@ impl Who {
         }
     }
 
-    /// True if the entry names a certificate, which clients show under TLS only.
+    /// True if the entry names a certificate, which a client can present only under TLS.
     pub const fn needs_certificate(&self) -> bool {
         matches!(self, Self::Certificate(_))
     }
@@ -87,18 +87,18 @@ impl fmt::Display for Who {
 
 as_text!(Who, "addresses such as \"10.1.0.0/16\", \"uid:1000\", \"unix\" or \"certificate:db.example.org\"", None, { "type": "string" });
 
-/// The facts that are known about a client.
+/// The facts about a client by which access is decided.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller<'a> {
-    /// Its address, if it is connected over TCP.
+    /// The client's address; `None` unless it is connected over TCP.
     pub address: Option<IpAddr>,
-    /// Id of the user that runs it, if it is connected over a Unix socket.
+    /// Id of the user that runs the client; `None` unless it is connected over a Unix socket.
     pub uid: Option<u32>,
-    /// Names and SHA-256 of its certificate, once it has been verified.
+    /// Names and SHA-256 fingerprint of the client's certificate; `None` until a certificate has been verified.
     pub certificate: Option<(&'a [String], &'a [u8; 32])>,
 }
 
-/// The access list that keeps a client out.
+/// The access list that refuses a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Barred {
     /// `server.deny` names the client.
@@ -109,24 +109,26 @@ pub enum Barred {
     VolumeDeny,
     /// `allow` of the volume does not name the client.
     VolumeAllow,
-    /// An `allow` list names certificates, and the client has shown none: it can connect again under TLS.
+    /// The client has presented no certificate, but an `allow` list names certificates. The client can connect again under TLS.
     NoCertificate,
 }
 
 impl Barred {
-    /// The reason in words, in which "it" is the client.
+    /// The reason of the refusal, in words.
     pub const fn because(self) -> &'static str {
         match self {
-            Self::ServerDeny => "server.deny names it",
-            Self::ServerAllow => "server.allow does not name it",
-            Self::VolumeDeny => "deny of the volume names it",
-            Self::VolumeAllow => "allow of the volume does not name it",
-            Self::NoCertificate => "it has shown no certificate, and is allowed by one only",
+            Self::ServerDeny => "server.deny names this client",
+            Self::ServerAllow => "server.allow does not name this client",
+            Self::VolumeDeny => "the key deny of the volume names this client",
+            Self::VolumeAllow => "the key allow of the volume does not name this client",
+            Self::NoCertificate => {
+                "allow names no address or user of this client: use TLS with a certificate that allow names"
+            }
         }
     }
 }
 
-/// The access lists of the server or of a volume, with the reasons for clients that they keep out.
+/// The access lists of the server or of a volume, with the reason that each list gives for a refusal.
 pub(crate) struct Lists<'a> {
     pub(crate) allow: Option<&'a [Who]>,
     pub(crate) deny: &'a [Who],

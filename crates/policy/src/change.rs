@@ -1,4 +1,4 @@
-//! The changes of a reload, and those that it cannot make.
+//! The changes that a reload of the configuration makes, and the differences that need a restart.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,40 +9,40 @@ use crate::units::Bytes;
 /// A difference between two configurations that can take effect without dropping a connection.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// A setting of the server.
+    /// A setting of the server changes.
     Server {
-        /// The key.
+        /// Key of the setting in the table `server`.
         key: &'static str,
     },
-    /// A setting of the cluster.
+    /// A setting of the cluster changes.
     Cluster {
-        /// The key.
+        /// Key of the setting in the table `cluster`.
         key: &'static str,
     },
-    /// A pool appears.
+    /// The pool with this name is added.
     PoolAdded(String),
-    /// A pool has other settings.
+    /// Settings of the pool with this name change.
     PoolChanged(String),
-    /// A pool, on which no volume is left, disappears.
+    /// The pool with this name, which has no volumes any more, is removed.
     PoolRemoved(String),
-    /// A tenant appears.
+    /// The tenant with this name is added.
     TenantAdded(String),
-    /// A tenant has other settings.
+    /// Settings of the tenant with this name change.
     TenantChanged(String),
-    /// A tenant disappears; each of its connections passes to the tenant that it now belongs to.
+    /// The tenant with this name is removed. Each of its connections passes to the tenant that now owns it.
     TenantRemoved(String),
-    /// A volume appears.
+    /// The volume with this name is added.
     VolumeAdded(String),
-    /// A volume disappears; its connections end.
+    /// The volume with this name is removed, which ends its connections.
     VolumeRemoved(String),
     /// A volume becomes longer.
     VolumeGrown {
-        /// The volume.
+        /// Name of the volume.
         name: String,
-        /// Its new size.
+        /// New size of the volume.
         to: Bytes,
     },
-    /// A volume has another tenant or description, other access lists, or needs TLS of other clients.
+    /// The volume with this name changes its tenant, its description, its access lists, or the clients that must use TLS.
     VolumeChanged(String),
 }
 
@@ -65,7 +65,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// Differences that need a restart, each as its key, with the reason where one is needed.
+/// The error that a reload is not possible: the keys of all differences that need a restart, with a reason where it is not
+/// obvious.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeedsRestart(pub Vec<String>);
 
@@ -77,10 +78,10 @@ impl fmt::Display for NeedsRestart {
 
 impl std::error::Error for NeedsRestart {}
 
-/// The plan from `old`, which is in force, to `new`, in an order in which the changes can be made one after the other.
+/// The changes that lead from `old`, the configuration in force, to `new`, in an order in which they can be made one by one.
 ///
 /// # Errors
-/// Names every difference that cannot take effect in a running server.
+/// Every difference that cannot take effect in a running server.
 pub fn plan(old: &Config, new: &Config) -> Result<Vec<Change>, NeedsRestart> {
     let mut restart = Vec::new();
     let mut changes = server_changes(&old.server, &new.server, &mut restart);
@@ -90,7 +91,7 @@ pub fn plan(old: &Config, new: &Config) -> Result<Vec<Change>, NeedsRestart> {
     changes.extend(pools.added.into_iter().map(Change::PoolAdded));
     for name in pools.changed {
         if old.pools[&name].emulate.is_some() != new.pools[&name].emulate.is_some() {
-            restart.push(format!("pools.{name}.emulate (a running pool keeps or lacks its emulated device)"));
+            restart.push(format!("pools.{name}.emulate (a running pool cannot gain or lose an emulated device)"));
         }
         changes.push(Change::PoolChanged(name));
     }
@@ -108,71 +109,39 @@ pub fn plan(old: &Config, new: &Config) -> Result<Vec<Change>, NeedsRestart> {
     if restart.is_empty() { Ok(changes) } else { Err(NeedsRestart(restart)) }
 }
 
+/// The given keys whose values differ between two tables.
+macro_rules! differing {
+    ($old:ident, $new:ident; $($key:ident)+) => {
+        [$(($old.$key != $new.$key).then_some(stringify!($key))),+].into_iter().flatten()
+    };
+}
+
 fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<Change> {
-    let fixed = [
-        ("listen", old.listen != new.listen),
-        ("unix", old.unix_paths() != new.unix_paths()),
-        ("status", old.status != new.status),
-        ("control", old.control_path() != new.control_path()),
-        ("http", old.http != new.http),
-        ("data_dir", old.data_dir != new.data_dir),
-        ("placement", old.placement != new.placement),
-        ("engine", old.engine != new.engine),
-        ("busy_poll", old.busy_poll != new.busy_poll),
-        ("read_only", old.read_only != new.read_only),
-        ("max_connections", old.max_connections != new.max_connections),
-        ("max_inflight_per_connection", old.max_inflight_per_connection != new.max_inflight_per_connection),
-        ("buffer_memory", old.buffer_memory != new.buffer_memory),
-        ("handshake_timeout", old.handshake_timeout != new.handshake_timeout),
-        ("max_handshakes", old.max_handshakes != new.max_handshakes),
-        ("max_handshakes_per_client", old.max_handshakes_per_client != new.max_handshakes_per_client),
-        ("peer_timeout", old.peer_timeout != new.peer_timeout),
-    ];
-    restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("server.{key}")));
-    let live = [
-        ("workers", old.workers != new.workers),
-        ("volume_dirs", old.volume_dirs != new.volume_dirs),
-        ("default_export", old.default_export != new.default_export),
-        ("max_request", old.max_request != new.max_request),
-        ("drain_timeout", old.drain_timeout != new.drain_timeout),
-        ("allow", old.allow != new.allow),
-        ("deny", old.deny != new.deny),
-        ("tls", old.tls != new.tls),
-    ];
-    live.iter().filter(|(_, differs)| *differs).map(|&(key, _)| Change::Server { key }).collect()
+    // Paths that the configuration leaves out derive from `data_dir`.
+    let complete = |server: &Server| Server {
+        unix: Some(server.unix_paths()),
+        control: Some(server.control_path()),
+        ..server.clone()
+    };
+    let (old, new) = (complete(old), complete(new));
+    let fixed = differing!(old, new; listen unix status control http data_dir placement engine busy_poll read_only
+        max_connections max_inflight_per_connection buffer_memory handshake_timeout max_handshakes
+        max_handshakes_per_client peer_timeout);
+    restart.extend(fixed.map(|key| format!("server.{key}")));
+    let live = differing!(old, new; workers volume_dirs default_export max_request drain_timeout allow deny tls);
+    live.map(|key| Change::Server { key }).collect()
 }
 
 fn cluster_changes(old: &Cluster, new: &Cluster, restart: &mut Vec<String>) -> Vec<Change> {
-    let fixed = [
-        ("etcd", old.etcd != new.etcd),
-        ("name", old.name != new.name),
-        ("host", old.host != new.host),
-        ("period", old.period != new.period),
-        ("lease", old.lease != new.lease),
-    ];
-    restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("cluster.{key}")));
-    let live =
-        [("shards_above", old.shards_above != new.shards_above), ("shard_size", old.shard_size != new.shard_size)];
-    live.iter().filter(|(_, differs)| *differs).map(|&(key, _)| Change::Cluster { key }).collect()
+    let fixed = differing!(old, new; etcd name host period lease);
+    restart.extend(fixed.map(|key| format!("cluster.{key}")));
+    differing!(old, new; shards_above shard_size).map(|key| Change::Cluster { key }).collect()
 }
 
 fn volume_changes(name: &str, old: &Volume, new: &Volume, changes: &mut Vec<Change>, restart: &mut Vec<String>) {
-    let fixed = [
-        ("pool", old.pool != new.pool),
-        ("backend", old.backend != new.backend),
-        ("path", old.path != new.path),
-        ("uri", old.uri != new.uri),
-        ("rbd", old.rbd != new.rbd),
-        ("ceph_conf", old.ceph_conf != new.ceph_conf),
-        ("ceph_user", old.ceph_user != new.ceph_user),
-        ("ceph_keyring", old.ceph_keyring != new.ceph_keyring),
-        ("connections", old.connections != new.connections),
-        ("reconnect_timeout", old.reconnect_timeout != new.reconnect_timeout),
-        ("unflushed", old.unflushed != new.unflushed),
-        ("read_only", old.read_only != new.read_only),
-        ("cache", old.cache != new.cache),
-    ];
-    restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("volumes.{name}.{key}")));
+    let fixed = differing!(old, new; pool backend path uri rbd ceph_conf ceph_user ceph_keyring connections
+        reconnect_timeout unflushed read_only cache);
+    restart.extend(fixed.map(|key| format!("volumes.{name}.{key}")));
     match (old.size, new.size) {
         (Some(from), Some(to)) if to < from => {
             restart.push(format!("volumes.{name}.size (from {from} to {to}: a volume in use cannot shrink)"));
@@ -180,13 +149,12 @@ fn volume_changes(name: &str, old: &Volume, new: &Volume, changes: &mut Vec<Chan
         (from, Some(to)) if from != Some(to) => changes.push(Change::VolumeGrown { name: name.into(), to }),
         _ => {}
     }
-    let access = |volume: &Volume| (volume.tls, volume.allow.clone(), volume.deny.clone());
-    if old.tenant != new.tenant || old.description != new.description || access(old) != access(new) {
+    if differing!(old, new; tenant description tls allow deny).next().is_some() {
         changes.push(Change::VolumeChanged(name.into()));
     }
 }
 
-/// Names that differ between two tables.
+/// The names by which two tables (of pools, tenants or volumes) differ.
 struct Differences {
     added: Vec<String>,
     changed: Vec<String>,

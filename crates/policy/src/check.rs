@@ -1,6 +1,6 @@
-//! TOML text to configuration: every error at once, each with file, line, key and cure.
+//! Reads and checks a configuration in TOML. All errors are reported at once, each with file, line, key and remedy.
 //!
-//! [`Document`] reads the text; its values are then checked against the rules that no type expresses.
+//! [`Document`] reads the text; after that its values are checked by the rules that no type expresses.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -23,21 +23,21 @@ use crate::source::{Source, Text};
 pub struct Report {
     /// The configuration; complete only if there are no errors.
     pub config: Config,
-    /// Faults that keep the configuration from being used.
+    /// Faults because of which the configuration cannot be used.
     pub errors: Vec<Problem>,
-    /// Settings that can be used, and are probably a mistake.
+    /// Settings that can be used, but are probably a mistake.
     pub warnings: Vec<Problem>,
-    /// Settings that another program enforces.
+    /// Settings that another program enforces (`evenkeel guard`).
     pub elsewhere: Vec<Problem>,
     /// True if the text has a table of volumes; otherwise `config` has the default volume.
     pub has_volumes: bool,
 }
 
 impl Report {
-    /// The report, if its configuration can be used.
+    /// The report, if the configuration can be used.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All faults of the configuration.
     pub fn into_result(self) -> Result<Self, Errors> {
         if self.errors.is_empty() { Ok(self) } else { Err(Errors(self.errors)) }
     }
@@ -48,26 +48,26 @@ impl Report {
 }
 
 impl Config {
-    /// Reads a configuration; `origin` names the text in errors.
+    /// Reads a configuration from a text; `origin` names the text in errors.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All faults of the configuration.
     pub fn parse(text: &str, origin: &str) -> Result<Self, Errors> {
         check(text, origin).into_result().map(|report| report.config)
     }
 
-    /// Values with which clients would seem to hang, each with the reason. In a file they are warnings; a command that sets
-    /// one is refused unless it is forced.
+    /// Settings with which clients would seem to hang, each with the reason. In a file they are warnings; a command that makes
+    /// such a setting is refused unless it is forced.
     pub fn hangs(&self, origin: &str) -> Vec<Problem> {
         let hangs = rules::findings(self).into_iter().filter(|finding| finding.severity == Severity::Hangs);
         hangs.map(|finding| unplaced(&finding, origin)).collect()
     }
 
-    /// Checks a configuration that was put together or changed by program; returns warnings, and notes on settings that
-    /// another program enforces.
+    /// Checks a configuration that was built or changed by the program instead of being read. Returns warnings, and notes on
+    /// settings that another program enforces.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All faults of the configuration.
     pub fn validate(&self, origin: &str) -> Result<Vec<Problem>, Errors> {
         let (errors, mut warnings, elsewhere) = judge(rules::findings(self), |finding| unplaced(finding, origin));
         warnings.extend(elsewhere);
@@ -76,10 +76,10 @@ impl Config {
 }
 
 impl Source {
-    /// Reads a file ("-" is standard input), and the policy that it names, relative to its folder.
+    /// Reads a configuration file ("-" is standard input), and the policy file that it names, relative to its folder.
     ///
     /// # Errors
-    /// If one of the files cannot be read. Their contents are not checked here.
+    /// If one of the files cannot be read. The files' contents are not checked here.
     pub fn read(path: &Path) -> Result<Self, Errors> {
         let stdin = path.as_os_str() == "-";
         let origin = if stdin { "<stdin>".to_owned() } else { path.display().to_string() };
@@ -91,8 +91,10 @@ impl Source {
             match std::fs::read_to_string(&named) {
                 Ok(text) => Ok(Text { text, origin: named.display().to_string() }),
                 Err(error) => {
-                    let message =
-                        format!("cannot read {}: {error}; name the file of [tenants] and [pools]", named.display());
+                    let message = format!(
+                        "cannot read {}: {error}; name the file that has [tenants] and [pools]",
+                        named.display()
+                    );
                     Err(Errors(vec![document.complain(&["policy"], message)]))
                 }
             }
@@ -102,7 +104,8 @@ impl Source {
     }
 }
 
-/// Reads and checks a file with the policy that it names; a file that cannot be read is one error.
+/// Reads and checks a configuration file and the policy file that it names. A file that cannot be read is an error of the
+/// report.
 pub fn check_file(path: &Path) -> Report {
     match Source::read(path) {
         Ok(source) => check_with(&source, |_| Vec::new()),
@@ -110,13 +113,13 @@ pub fn check_file(path: &Path) -> Report {
     }
 }
 
-/// Reads and checks a text; `origin` names it in errors.
+/// Reads and checks a configuration given as text; `origin` names the text in errors.
 pub fn check(text: &str, origin: &str) -> Report {
     check_with(&Source::of(text, origin), |_| Vec::new())
 }
 
-/// Reads and checks a configuration, with the findings of `more`, for example about the machine. `more` may add to the
-/// configuration what is kept elsewhere, before the rules judge all of it.
+/// Reads and checks a configuration, and adds the findings of `more`, for example about the machine. `more` may also complete the
+/// configuration by settings that are stored elsewhere, before the rules are applied.
 pub fn check_with(source: &Source, more: impl FnOnce(&mut Config) -> Vec<Finding>) -> Report {
     let (document, mut errors) = Document::of(source);
     let (config, mut unread) = document.read::<Config>();
@@ -151,7 +154,7 @@ pub fn check_with(source: &Source, more: impl FnOnce(&mut Config) -> Vec<Finding
     Report { config, errors, warnings, elsewhere, has_volumes }
 }
 
-/// Keys that are right or wrong whatever else is in their table.
+/// Keys whose values can be judged without the other keys of their table.
 const ALONE: [&str; 17] = [
     "pool",
     "tenant",
@@ -172,7 +175,8 @@ const ALONE: [&str; 17] = [
     "peer_timeout",
 ];
 
-/// The table of a key (a pool, tenant or volume, or another one as a whole), and its first key on the way there.
+/// The table to which a dotted key belongs (a pool, tenant or volume, or another top-level table), and the key's first part
+/// within this table.
 fn table_and_key(key: &str) -> (&str, &str) {
     let table = match key.split_once('.') {
         Some(("pools" | "tenants" | "volumes", _)) => owner(key),
@@ -182,21 +186,22 @@ fn table_and_key(key: &str) -> (&str, &str) {
     (table, key[table.len()..].split('.').nth(1).unwrap_or_default())
 }
 
-/// The table about which rules are not sure without this key, if there is one. Rules about a volume depend on its pool.
+/// The table that rules cannot judge if the key `unread` could not be read; `None` if there is no such table. Rules about a
+/// volume depend on the volume's pool.
 fn leaves_partly(unread: &str) -> Option<String> {
     let (table, key) = table_and_key(unread);
     (key == "pool" || !ALONE.contains(&key)).then(|| table.to_owned())
 }
 
-/// Stands for any name in the path of a table.
+/// Placeholder for any name in the path of a table.
 const ANY_NAME: &str = "NAME";
-/// Most levels of tables in the schema that are searched.
+/// The most levels of nested tables in the schema that are searched.
 const MAX_DEPTH: usize = 6;
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(crate::schema);
 
-/// Adds to the message about an unknown key which table has a key of that name; of several tables, the one whose path is most
-/// alike.
+/// Extends the message about an unknown key by the table that has a key of this name. Of several such tables the one with the
+/// most similar path is named.
 fn name_its_table(problem: &mut Problem) {
     let path: Vec<&str> = problem.key.split('.').collect();
     let Some((key, table)) = path.split_last().filter(|_| problem.message.starts_with("unknown key ")) else { return };
@@ -217,7 +222,7 @@ fn name_its_table(problem: &mut Problem) {
     };
 }
 
-/// Finds the tables that have a key, in the part of the schema that stands at `path`.
+/// Adds to `found` the paths of all tables with a key named `key`, within the part `node` of the schema, whose path is `path`.
 fn tables_with(key: &str, node: &'static Value, path: &[&'static str], found: &mut Vec<Vec<&'static str>>) {
     if path.len() > MAX_DEPTH {
         return;
@@ -238,8 +243,8 @@ fn tables_with(key: &str, node: &'static Value, path: &[&'static str], found: &m
     }
 }
 
-/// Divides findings into errors, warnings, and settings that another program enforces; `place` finds a finding's key in the
-/// text.
+/// Divides findings into errors, warnings, and notes on settings that another program enforces. `place` makes a problem of a
+/// finding, with the place of its key in the text.
 fn judge(
     findings: impl IntoIterator<Item = Finding>,
     place: impl Fn(&Finding) -> Problem,

@@ -1,4 +1,4 @@
-//! The cluster of hosts that share a device: its settings, and the report of a host to the others.
+//! The cluster of hosts that share a device: its settings, and the report that each host sends to the others.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,15 +18,15 @@ pub use record::{
     VERSION, received_bytes, together,
 };
 
-/// Most addresses of etcd: no etcd cluster has more members that serve clients.
+/// The most addresses of etcd: no etcd cluster has more members that serve clients.
 const MAX_ENDPOINTS: usize = 16;
-/// Shortest and longest period. Shorter ones measure nothing but noise and keep etcd's disk busy; longer ones decide too
-/// late.
+/// Shortest and longest period of the hosts' reports. Figures of shorter periods are mostly noise, and keep etcd's disk busy;
+/// with longer periods decisions come too late.
 const PERIOD_RANGE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
-/// Longest lease, in periods: a host without a report for longer is not coming back soon.
+/// Longest lease, in periods. A host without a report for longer is not expected to return soon.
 const MAX_LEASE_PERIODS: u64 = 600;
-/// Upper bound on the hosts that read each other's reports one by one (`shards_above`, `shard_size`). It leaves some to spare
-/// for shards above the mean size, because a host keeps track of a limited number of others.
+/// Upper bound on the number of hosts that read each other's single reports (`shards_above`, `shard_size`). It is lower than the
+/// number of hosts that a host can track, because some shards are larger than the mean.
 const MAX_TOGETHER: u64 = 200;
 
 /// The cluster of hosts whose pools are one device.
@@ -66,7 +66,7 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// The settings for the controller; the lease is rounded down to whole periods.
+    /// The settings as the controller's configuration. The lease is rounded down to whole periods.
     pub fn control(&self) -> control::Config {
         let lease = self.lease.as_nanos() / self.period.as_nanos().max(1);
         control::Config { lease, ..control::Config::new(self.period) }
@@ -82,11 +82,12 @@ impl Cluster {
         self.lease.as_nanos().div_ceil(1_000_000_000).max(2)
     }
 
-    /// The faults of the settings: each with its key in `[cluster]` and what would be right.
+    /// The faults of the settings, each as its key in the table `cluster` and a message with the fault and the remedy.
     pub fn faults(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
         if self.etcd.len() > MAX_ENDPOINTS {
-            let message = format!("has {} addresses; {MAX_ENDPOINTS} of one etcd cluster are enough", self.etcd.len());
+            let message =
+                format!("has {} addresses; use at most {MAX_ENDPOINTS}, all of one etcd cluster", self.etcd.len());
             faults.push(("etcd", message));
         }
         for (key, name) in [("name", Some(&self.name)), ("host", self.host.as_ref())] {
@@ -99,7 +100,7 @@ impl Cluster {
             faults.push(("period", format!("{} is out of range; use \"{shortest}\" to \"{longest}\"", self.period)));
         }
         if !(2..=MAX_LEASE_PERIODS).contains(&self.control().lease) {
-            faults.push(("lease", format!("must be 2 to {MAX_LEASE_PERIODS} periods of {}", self.period)));
+            faults.push(("lease", format!("must be 2 to {MAX_LEASE_PERIODS} times cluster.period ({})", self.period)));
         }
         for (key, members) in [("shards_above", Some(self.shards_above)), ("shard_size", self.shard_size)] {
             if members.is_some_and(|members| !(1..=MAX_TOGETHER).contains(&members)) {
@@ -118,17 +119,17 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Name or address, without the brackets of IPv6.
+    /// Host name or address of the etcd server; an IPv6 address is without brackets.
     pub fn host(&self) -> &str {
         self.host.trim_start_matches('[').trim_end_matches(']')
     }
 
-    /// TCP port.
+    /// TCP port of the etcd server.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Host and port as in a URL.
+    /// Host and port in the form of a URL.
     pub fn authority(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
@@ -140,7 +141,7 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let wrong = |why: &str| UnitError::new(format!("{text:?} {why}; write for example \"http://10.0.0.1:2379\""));
         if text.starts_with("https://") {
-            return Err(wrong("asks for TLS, which is not built in yet: use a network you trust"));
+            return Err(wrong("asks for TLS, which is not built in yet: use http:// in a network you trust"));
         }
         let rest = text.strip_prefix("http://").ok_or_else(|| wrong("is not the address of an etcd server"))?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);

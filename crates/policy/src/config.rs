@@ -1,8 +1,7 @@
-//! The configuration: the policy (pools and tenants), and what this host serves.
+//! The configuration: the policy (pools and tenants), and the server and volumes of this host.
 //!
-//! A configuration is complete after reading: what was left out has its default, so
-//! that nothing needs to ask "or else what?". Paths that derive from `data_dir` are
-//! the exception, because the command line may still change it: ask
+//! A configuration is complete after reading: keys that were left out have their default values. Paths that derive from
+//! `data_dir` are the exception, because the command line may still change `data_dir`. For these paths use
 //! [`Server::unix_paths`], [`Server::control_path`] and [`Config::path_of`].
 
 use std::cmp::Reverse;
@@ -31,11 +30,11 @@ pub use crate::tls::{Certificate, Files, Need, Tls};
 use crate::units::{Bytes, Duration, UnitError, as_text};
 use crate::uri::Target;
 
-/// The pool that exists even if the configuration names none.
+/// Name of the pool that exists even if the configuration has no pools.
 pub const DEFAULT_POOL: &str = "main";
-/// The tenant that exists even if the configuration names none.
+/// Name of the tenant that exists even if the configuration has no tenants.
 pub const DEFAULT_TENANT: &str = "default";
-/// The volume that is served if the configuration has no volumes, and the default export while it exists.
+/// Name of the volume that is served if the configuration has no volumes. If a volume has this name, it is the default export.
 pub const DEFAULT_VOLUME: &str = "disk0";
 
 /// The whole configuration.
@@ -149,7 +148,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The same choice as the controller's configuration.
+    /// The placement method as the controller's configuration.
     pub const fn control(self) -> evenkeel_control::placement::Config {
         use evenkeel_control::placement::{Config, Moving};
         match self {
@@ -175,29 +174,20 @@ pub enum Engine {
     Epoll,
 }
 
-impl Engine {
-    /// Name as written in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::IoUring => "io_uring",
-            Self::Epoll => "epoll",
-        }
-    }
-}
+evenkeel_control::named!(Engine: Auto "auto", IoUring "io_uring", Epoll "epoll");
 
-/// Number of worker threads.
+/// The number of the server's worker threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Workers {
-    /// One for each core the process may use.
+    /// One worker for each core that the process may use.
     #[default]
     Auto,
-    /// This many, 1 to [`Workers::MAX`].
+    /// This number of workers, 1 to [`Workers::MAX`].
     Count(u32),
 }
 
 impl Workers {
-    /// Most worker threads: more than any machine that runs this has cores.
+    /// The most worker threads: more than the cores of any machine that runs the server.
     pub const MAX: u32 = 1024;
 }
 
@@ -228,12 +218,12 @@ as_text!(Workers, "\"auto\" or a number of threads", Some(|n| Ok(Workers::Count(
     "anyOf": [{ "const": "auto" }, { "type": "integer", "minimum": 1, "maximum": 1024 }]
 });
 
-/// Where status is served over TCP.
+/// The TCP address at which status page, metrics and API are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Nowhere.
+    /// Status is not served over TCP.
     Off,
-    /// Here.
+    /// Status is served at this address.
     At(SocketAddr),
 }
 
@@ -342,20 +332,10 @@ pub enum Backend {
     Rbd,
 }
 
-impl Backend {
-    /// Name as written in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::File => "file",
-            Self::Block => "block",
-            Self::Emulate => "emulate",
-            Self::Nbd => "nbd",
-            Self::Rbd => "rbd",
-        }
-    }
+evenkeel_control::named!(Backend: Memory "memory", File "file", Block "block", Emulate "emulate", Nbd "nbd", Rbd "rbd");
 
-    /// True if the device, image or export already has a size, so that the configuration gives none.
+impl Backend {
+    /// True if a volume's size is that of an existing device, image or export, so that the configuration must not state a size.
     pub const fn has_its_size(self) -> bool {
         matches!(self, Self::Block | Self::Nbd | Self::Rbd)
     }
@@ -391,19 +371,19 @@ pub enum Cache {
     Buffered,
 }
 
-/// Maps volumes to the tenants that own them; a client may bring a tenant of its own instead.
+/// Maps volumes to the tenants that own them. A client that belongs to another tenant uses its own tenant instead.
 #[derive(Clone, Debug)]
 pub struct Owners<'a> {
     config: &'a Config,
-    /// Tenants by the full names of volumes in their entries. Such an entry is more specific than any pattern.
+    /// Tenant by the volume's full name, from entries of `match` without wildcards, which are more specific than any pattern.
     named: HashMap<&'a str, &'a str>,
-    /// Patterns of volumes, the most specific first.
+    /// Patterns of volume names, each with its tenant, the most specific first.
     patterns: Vec<(&'a Match, &'a str)>,
 }
 
 impl<'a> Owners<'a> {
-    /// The tenant of a volume: the one in the volume's own settings, or else the one with an entry for the volume, or else
-    /// the one that has the volume's name, or else the default. Takes time that grows with the number of patterns.
+    /// The tenant of a volume: the first that exists of the tenant in the volume's settings, a tenant whose `match` names the
+    /// volume, a tenant with the volume's name, the default tenant. The time grows with the number of patterns.
     pub fn of<'b>(&self, name: &'b str, volume: &'b Volume) -> &'b str
     where
         'a: 'b,
@@ -422,13 +402,13 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// Maps clients to the tenants that name them. It does not borrow the configuration, so that a server can keep it and ask it
-/// for each connection.
+/// Maps clients to the tenants whose `match` names them. The value does not borrow the configuration, so that a server can keep
+/// it and use it for each connection.
 #[derive(Clone, Debug, Default)]
 pub struct Clients(Vec<(Match, String)>);
 
 impl Clients {
-    /// The tenant that names a client, by the most specific of its entries.
+    /// The tenant with the most specific entry of `match` that names the client; `None` if no tenant names it.
     pub fn tenant_of(&self, client: &Caller<'_>) -> Option<&str> {
         self.0.iter().find(|(entry, _)| entry.names(client)).map(|(_, name)| name.as_str())
     }
@@ -512,24 +492,24 @@ impl Default for Volume {
 }
 
 impl Server {
-    /// Unix sockets that serve NBD.
+    /// Paths of the Unix sockets on which NBD is served.
     pub fn unix_paths(&self) -> Vec<PathBuf> {
         self.unix.clone().unwrap_or_else(|| vec![self.data_dir.join("nbd.sock")])
     }
 
-    /// Unix socket of the API that may change things.
+    /// Path of the control socket: the Unix socket of the API that may change settings.
     pub fn control_path(&self) -> PathBuf {
         self.control.clone().unwrap_or_else(|| self.data_dir.join("control.sock"))
     }
 
-    /// Encryption and client certificates for the status page, metrics and API.
+    /// The settings of encryption and client certificates for status page, metrics and API.
     pub fn terms(&self) -> Terms {
         Terms { table: "server", http: self.http, files: self.tls.as_ref().map(Tls::files) }
     }
 }
 
 impl Config {
-    /// The file or device behind a volume; `None` for back ends without one.
+    /// Path of the file or device behind a volume; `None` for back ends without a file or device.
     pub fn path_of(&self, name: &str, volume: &Volume) -> Option<PathBuf> {
         match volume.backend {
             Backend::Memory | Backend::Emulate | Backend::Nbd | Backend::Rbd => None,
@@ -540,7 +520,7 @@ impl Config {
         }
     }
 
-    /// Maps volumes to their tenants. Takes time that grows with the number of tenants.
+    /// The map from volumes to their tenants. The time to build it grows with the number of tenants.
     pub fn owners(&self) -> Owners<'_> {
         let (mut named, mut patterns) = (HashMap::new(), Vec::new());
         for (entry, name) in self.entries() {
@@ -556,7 +536,7 @@ impl Config {
         Owners { config: self, named, patterns }
     }
 
-    /// Maps clients to their tenants. Takes time that grows with the number of tenants.
+    /// The map from clients to their tenants. The time to build it grows with the number of tenants.
     pub fn clients(&self) -> Clients {
         let of_clients = self.entries().filter(|(entry, _)| matches!(entry, Match::Client(_)));
         let mut entries: Vec<_> = of_clients.map(|(entry, name)| (entry.clone(), name.to_owned())).collect();
@@ -566,25 +546,26 @@ impl Config {
         Clients(entries)
     }
 
-    /// All entries of tenants, with their tenants.
+    /// All entries of all tenants' `match`, each with the tenant's name.
     fn entries(&self) -> impl Iterator<Item = (&Match, &str)> {
         self.tenants.iter().flat_map(|(name, tenant)| tenant.matches.iter().map(move |entry| (entry, name.as_str())))
     }
 
-    /// True if clients of a volume must use TLS: those over TCP if `tcp`, else those over Unix sockets.
+    /// True if clients of a volume must use TLS. `tcp`: the question is about clients over TCP, otherwise about clients over Unix
+    /// sockets.
     pub fn needs_tls(&self, volume: &Volume, tcp: bool) -> bool {
         let need = volume.tls.or(self.server.tls.as_ref().map(|tls| tls.required));
         need.is_some_and(|need| need.applies(tcp))
     }
 
-    /// True if neither the server nor any volume is open without TLS, to clients over TCP if `tcp`, else to those over Unix
-    /// sockets.
+    /// True if clients must use TLS for the server and for every volume. `tcp`: the question is about clients over TCP, otherwise
+    /// about clients over Unix sockets.
     pub fn all_need_tls(&self, tcp: bool) -> bool {
         self.volumes.values().all(|volume| self.needs_tls(volume, tcp))
             && self.server.tls.as_ref().is_some_and(|tls| tls.required.applies(tcp))
     }
 
-    /// The danger, as a sentence, of serving NBD at an address that other machines reach; `None` if there is none.
+    /// The danger, as a sentence, of NBD being served at an address that other machines reach; `None` if there is no danger.
     pub fn danger_from_afar(&self) -> Option<String> {
         let Some(tls) = &self.server.tls else {
             return Some(
@@ -602,10 +583,10 @@ impl Config {
         })
     }
 
-    /// Checks that the access lists of the server admit a client at all.
+    /// Checks that the access lists of the server admit a client; those of volumes are not considered.
     ///
     /// # Errors
-    /// The list that keeps the client out.
+    /// The list that refuses the client.
     pub fn admits(&self, caller: &Caller<'_>) -> Result<(), Barred> {
         let Self { server, .. } = self;
         let (denied, not_allowed) = (Barred::ServerDeny, Barred::ServerAllow);
@@ -615,20 +596,20 @@ impl Config {
     /// Checks that the access lists of the server and of a volume admit a client to the volume. O(length of the lists).
     ///
     /// # Errors
-    /// The list that keeps the client out.
+    /// The list that refuses the client.
     pub fn admits_to(&self, volume: &Volume, caller: &Caller<'_>) -> Result<(), Barred> {
         self.admits(caller)?;
         let (denied, not_allowed) = (Barred::VolumeDeny, Barred::VolumeAllow);
         Lists { allow: volume.allow.as_deref(), deny: &volume.deny, denied, not_allowed }.judge(caller)
     }
 
-    /// A pool's settings as the configuration of its state machine.
+    /// A pool's settings as the configuration of the pool's state machine in `evenkeel-control`.
     pub fn control(&self, pool: &Pool) -> evenkeel_control::pool::Config {
         let period = (!self.cluster.etcd.is_empty()).then_some(self.cluster.period);
         evenkeel_control::pool::Config { slots: pool.slots(period), ..pool.into() }
     }
 
-    /// Name of the volume for clients that name none.
+    /// Name of the volume for clients that request an export without a name; `None` if there is no such volume.
     pub fn default_export(&self) -> Option<&str> {
         if let Some(name) = &self.server.default_export {
             return Some(name);
@@ -640,7 +621,7 @@ impl Config {
         names.next().filter(|_| names.next().is_none()).map(String::as_str)
     }
 
-    /// Adds the pool and the tenant that exist even if they are not named.
+    /// Adds the default pool and the default tenant if they are missing.
     pub(crate) fn complete(&mut self) {
         self.pools.entry(DEFAULT_POOL.into()).or_default();
         self.tenants.entry(DEFAULT_TENANT.into()).or_default();

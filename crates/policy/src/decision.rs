@@ -1,4 +1,4 @@
-//! Decisions as API, `top` and dashboard show them, wherever they were taken.
+//! Records of controllers' decisions as API, `top` and dashboard show them, for server and agent alike.
 
 use std::fmt;
 
@@ -37,19 +37,11 @@ impl From<Rate> for Unit {
     }
 }
 
-impl Unit {
-    /// Name as shown to programs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ms => "ms",
-            Self::BytesPerS => "bytes_per_s",
-            Self::RequestsPerS => "requests_per_s",
-            Self::Slots => "slots",
-            Self::Bytes => "bytes",
-        }
-    }
+evenkeel_control::named!(Unit: Ms "ms", BytesPerS "bytes_per_s", RequestsPerS "requests_per_s", Slots "slots",
+    Bytes "bytes");
 
-    /// The figure with its unit, as people read it.
+impl Unit {
+    /// `figure` as text with its unit, for people.
     pub fn text(self, figure: f64) -> String {
         match self {
             Self::Ms => format!("{} ms", three(figure)),
@@ -118,7 +110,8 @@ pub struct DecisionRecord {
 }
 
 impl DecisionRecord {
-    /// A record with the times and extremes of a log's entry. `at` turns an instant into seconds since the start.
+    /// A record with the times and extremes of an entry of the decision log. `at` converts an instant to seconds since the start
+    /// of the program.
     pub fn of<D>(entry: &Entry<D>, at: impl Fn(Instant) -> f64) -> Self {
         Self {
             from_s: at(entry.from),
@@ -130,7 +123,7 @@ impl DecisionRecord {
         }
     }
 
-    /// The subject: pool, tenant, and the part of the tenant.
+    /// The subject of the decision as text: pool, tenant, and the part of the tenant's requests.
     pub fn subject(&self) -> String {
         let parts = [&self.pool, &self.tenant, &self.of];
         parts.into_iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join(" ")
@@ -165,7 +158,7 @@ pub fn newest(mut records: Vec<DecisionRecord>, count: usize) -> Vec<DecisionRec
     records
 }
 
-/// Seconds since the start of a program whose clock began at zero.
+/// Seconds from the start of the program to `at`; the program's clock began at zero.
 pub fn seconds(at: Instant) -> f64 {
     at.since(Instant::ZERO).as_secs_f64()
 }

@@ -1,7 +1,7 @@
-//! TOML text to typed values: every error at once, each with origin, line, key and cure.
+//! Reads typed values from TOML. All errors are reported at once, each with origin, line, key and remedy.
 //!
-//! Serde stops at the first error. To find them all, the entry at fault is taken out of the parsed document and
-//! reading starts again, until nothing is wrong.
+//! Serde stops at the first error. To find all errors, the faulty entry is removed from the parsed document and reading starts
+//! again, until there is no error.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -14,30 +14,30 @@ use crate::names::closest;
 use crate::problem::Problem;
 use crate::source::{POLICY, Source, Text};
 
-/// Largest text that is read, in bytes. A larger one is a mistake; the bound keeps reading cheap.
+/// Largest text that is read, in bytes. A larger one is surely a mistake; the bound keeps reading cheap.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
-/// Most errors that are reported: more do not help.
+/// The most errors that are reported; more do not help the user.
 pub(crate) const MAX_ERRORS: usize = 100;
 
-/// A parsed text that knows where each of its values was written.
+/// A parsed TOML text that knows the place of each of its values.
 ///
-/// Keys are paths from the outermost table inward; an element of an array is named by its place, from 0.
+/// Keys are paths from the outermost table inward; an element of an array is named by its index, from 0.
 #[derive(Clone, Debug)]
 pub struct Document<'t> {
     text: &'t str,
     origin: &'t str,
     root: Spanned<DeTable<'t>>,
-    /// The policy file that belongs to the text; its spans begin at [`BESIDE`].
+    /// The policy file that belongs to the text. Spans of its values begin at [`BESIDE`].
     policy: Option<&'t Text>,
     /// Assignments made after parsing. The span of an assigned value is at the text's length plus one plus the assignment's
-    /// index here.
+    /// index in this list.
     assigned: Vec<&'t str>,
 }
 
-/// Offset of spans in the policy file, behind those of the text and of assignments.
+/// Offset that is added to spans of the policy file, so that they lie behind the spans of the text and of assignments.
 const BESIDE: usize = 1 << 40;
 
-/// Keys that say what kind their table is of; entries of another kind's table would not fit.
+/// Keys that determine the kind of their table. Entries of a table of another kind do not fit it.
 pub const SELF_NAMING: [&str; 2] = ["kind", "preset"];
 
 fn lay_over<'t>(below: &mut DeTable<'t>, above: &DeTable<'t>) {
@@ -56,7 +56,7 @@ fn lay_over<'t>(below: &mut DeTable<'t>, above: &DeTable<'t>) {
 }
 
 impl<'t> Document<'t> {
-    /// Parses `text`; what cannot be parsed is left out and reported. `origin` names the text in errors.
+    /// Parses `text`. Parts that cannot be parsed are left out and reported. `origin` names the text in errors.
     pub fn parse(text: &'t str, origin: &'t str) -> (Self, Vec<Problem>) {
         if text.len() > MAX_TEXT_BYTES {
             let message = format!("is larger than {MAX_TEXT_BYTES} bytes; is this the right file?");
@@ -87,7 +87,7 @@ impl<'t> Document<'t> {
         (document, problems)
     }
 
-    /// Parses a text as [`Document::parse`], together with the policy file that it names.
+    /// Parses a host's text as [`Document::parse`] does, together with the policy file that it names.
     pub fn of(source: &'t Source) -> (Self, Vec<Problem>) {
         let (mut document, mut problems) = Self::parse(&source.host.text, &source.host.origin);
         let Some(policy) = &source.policy else {
@@ -128,12 +128,12 @@ impl<'t> Document<'t> {
         (document, problems)
     }
 
-    /// Replaces or adds a value: `pool.tuning.admission="none"`, `client.0.workload.queue_depth=32`.
+    /// Replaces or adds a value by an assignment such as `pool.tuning.admission="none"` or `client.0.workload.queue_depth=32`.
     ///
-    /// A value that is not TOML is taken as a string, so that `duration=5s` needs no quotes.
+    /// A value that is not valid TOML counts as a string, so that `duration=5s` needs no quotes.
     ///
     /// # Errors
-    /// Says what is wrong with the assignment and what would be right.
+    /// The fault of the assignment, and the remedy.
     pub fn assign(&mut self, assignment: &'t str) -> Result<(), Problem> {
         let fault = |key: &str, message: String| Problem {
             origin: origin_of(assignment),
@@ -161,18 +161,17 @@ impl<'t> Document<'t> {
     /// Reads the whole document as a `T`.
     ///
     /// # Errors
-    /// Everything in the document that does not fit a `T`; beside it the value read without that, `None` if none could be
-    /// read.
+    /// Every entry of the document that does not fit a `T`. The value is read without these entries; `None` if that is not
+    /// possible.
     pub fn read<T: DeserializeOwned>(&self) -> (Option<T>, Vec<Problem>) {
         self.read_table(self.root.clone(), &[])
     }
 
-    /// Reads tables laid over each other as one `T`: an entry of a later table replaces the same entry of an earlier one.
-    /// Tables inside of them are laid over each other in the same way, unless the later one says what kind it is of (`kind`,
-    /// `preset`).
+    /// Reads several tables, given by their paths, as one `T`: an entry of a later table replaces the entry of the same name of
+    /// an earlier one. Nested tables are merged in the same way, unless the later one has a key of [`SELF_NAMING`].
     ///
     /// # Errors
-    /// As [`Document::read`]; keys are given as those of the last table.
+    /// As [`Document::read`]. Keys in errors are those of the last table.
     pub fn read_layers<T: DeserializeOwned>(&self, layers: &[&[&str]]) -> (Option<T>, Vec<Problem>) {
         let mut merged = DeTable::default();
         layers.iter().filter_map(|path| self.table(path)).for_each(|layer| lay_over(&mut merged, layer));
@@ -180,17 +179,17 @@ impl<'t> Document<'t> {
         self.read_table(Spanned::new(self.span(last).unwrap_or(0..0), merged), last)
     }
 
-    /// An error or warning about a key, at the place where the text mentions it.
+    /// A problem about the key at `path`, with the place at which the text mentions the key.
     pub fn complain(&self, path: &[&str], message: impl Into<String>) -> Problem {
         self.problem(self.span(path), dotted(path), message.into())
     }
 
-    /// The string value of a key outside of all tables, if it has one.
+    /// The value of a key outside of all tables, if it is a string.
     pub(crate) fn text_of(&self, key: &str) -> Option<&str> {
         self.root.get_ref().get(key)?.get_ref().as_str()
     }
 
-    /// True if the document has this key.
+    /// True if the document has the key at `path`.
     pub fn has(&self, path: &[&str]) -> bool {
         let Some((last, table)) = path.split_last() else { return true };
         self.table(table).is_some_and(|table| table.contains_key(*last))
@@ -289,7 +288,7 @@ impl<'t> Document<'t> {
     }
 }
 
-/// A path as one key, in which names are quoted where TOML needs it.
+/// A path as one dotted key, in which names are quoted where TOML requires it.
 pub(crate) fn dotted(path: &[impl AsRef<str>]) -> String {
     let is_bare = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
     let part = |part: &str| match part {
@@ -300,7 +299,7 @@ pub(crate) fn dotted(path: &[impl AsRef<str>]) -> String {
     path.iter().map(|name| part(name.as_ref())).collect::<Vec<_>>().join(".")
 }
 
-/// How an assignment is named in errors.
+/// The origin by which errors name an assignment.
 fn origin_of(assignment: &str) -> String {
     format!("--set {assignment}")
 }
@@ -321,7 +320,7 @@ fn path_of(key: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Replaces the span of a value, and of everything in it, by `place` of that span.
+/// Replaces the span of a value, and of every value within it, by the span that `place` computes.
 fn mark(value: &mut Spanned<DeValue<'_>>, place: &impl Fn(Range<usize>) -> Range<usize>) {
     match value.get_mut() {
         DeValue::Array(array) => array.iter_mut().for_each(|element| mark(element, place)),
@@ -346,7 +345,7 @@ fn shifted(span: Range<usize>) -> Range<usize> {
     BESIDE + span.start..BESIDE + span.end
 }
 
-/// Puts a value at a path, making the tables on the way there.
+/// Puts a value at a path, and makes missing tables on the way.
 fn put<'t>(table: &mut DeTable<'t>, path: &[String], value: Spanned<DeValue<'t>>, place: usize) -> Result<(), String> {
     let Some((first, rest)) = path.split_first() else { return Ok(()) };
     let key = Spanned::new(place..place, Cow::Owned(first.clone()));
@@ -436,8 +435,8 @@ fn locate(table: &DeTable<'_>, span: &Range<usize>) -> Option<Vec<String>> {
     best.map(|(_, path)| path)
 }
 
-/// The key that a message of serde names, and the fault. All errors in a table that was read as a whole have the span of the
-/// table; their messages begin with the key.
+/// The key that a message of serde names, and the fault. An error in a table that was read as a whole has the span of the table;
+/// its message begins with the key.
 fn named(message: &str) -> Option<(&str, &str)> {
     match message.strip_prefix("unknown field `") {
         Some(rest) => rest.split_once('`').map(|(key, _)| (key, message)),
@@ -460,7 +459,7 @@ fn is_table(table: &DeTable<'_>, path: &[String]) -> bool {
     inner.is_some_and(|inner| is_table(inner, rest))
 }
 
-/// Takes the entry with this span out of the list at a path; returns whether that has left a list with other entries.
+/// Removes the entry with this span from the list at a path. True if an entry was removed and the list still has others.
 fn remove_from_list(table: &mut DeTable<'_>, path: &[String], span: &Range<usize>) -> bool {
     let Some((first, rest)) = path.split_first() else { return false };
     let Some(value) = table.get_mut(first.as_str()) else { return false };
@@ -478,7 +477,7 @@ fn remove_from_list(table: &mut DeTable<'_>, path: &[String], span: &Range<usize
     }
 }
 
-/// Takes an entry out of the document; returns whether it was there.
+/// Removes the entry at a path from the document. True if the entry existed.
 fn remove(table: &mut DeTable<'_>, path: &[String]) -> bool {
     let Some((first, rest)) = path.split_first() else { return false };
     if rest.is_empty() {
@@ -498,7 +497,8 @@ fn remove(table: &mut DeTable<'_>, path: &[String]) -> bool {
     }
 }
 
-/// Where the text mentions a key: the key itself, or the innermost table around it that is mentioned.
+/// The span at which the text mentions a key: the key's own span, or that of the innermost table around it that the text
+/// mentions.
 fn span_of(table: &DeTable<'_>, path: &[&str]) -> Option<Range<usize>> {
     let (first, rest) = path.split_first()?;
     let (key, value) = table.get_key_value(*first)?;
@@ -523,7 +523,8 @@ fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
-/// The header of a table in the line of a byte offset, with brackets, and the earlier line with the same header.
+/// The table header, with brackets, in the line at a byte offset, and the number of an earlier line with the same header. `None`
+/// unless a header is repeated.
 fn repeated_header(text: &str, offset: usize) -> Option<(&str, usize)> {
     fn header(line: &str) -> Option<&str> {
         let line = line.trim_start();
@@ -536,14 +537,14 @@ fn repeated_header(text: &str, offset: usize) -> Option<(&str, usize)> {
     (first < line).then_some((own, first))
 }
 
-/// The message of the standard library about a text that is no address with port.
+/// Message of the standard library about a text that is no socket address (address with port).
 const NO_ADDRESS: &str = "invalid socket address syntax";
 
 fn one_line(message: &str) -> String {
     message.lines().map(str::trim).collect::<Vec<_>>().join("; ")
 }
 
-/// A message of serde, with what would be right.
+/// A message of serde, extended by the remedy.
 pub fn explain(message: &str) -> String {
     let message = one_line(message);
     if message == NO_ADDRESS {
@@ -567,7 +568,7 @@ pub fn explain(message: &str) -> String {
     }
 }
 
-/// The message about a value of the wrong type, in terms of TOML instead of Rust; `None` for other messages.
+/// Serde's message about a value of the wrong type, rewritten in terms of TOML instead of Rust; `None` for other messages.
 fn of_other_type(message: &str) -> Option<String> {
     let said = ["invalid type: ", "invalid value: "].into_iter().find_map(|says| Some((message.find(says)?, says)));
     let (begin, says) = said?;

@@ -1,7 +1,8 @@
-//! The effective policy of a host: which setting is enforced where, which one wins, and what is not enforced.
+//! The effective policy of a host: the enforcement point of each setting, the setting that wins over others, and settings that
+//! are not enforced.
 //!
-//! `evenkeel check` shows these records. [`served`] has the part of `evenkeel serve`; `evenkeel guard` adds its own where it
-//! lowers the policy to its loops.
+//! `evenkeel check` shows these records. [`served`] gives the part of `evenkeel serve`; `evenkeel guard` makes its own part when
+//! it translates the policy to its control loops.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,34 +34,21 @@ pub enum Precedence {
     Weight,
 }
 
+evenkeel_control::named!(Precedence: PoolLimit "pool limit", Reservation "reservation", TenantLimit "tenant limit",
+    Guarantee "throughput guarantee", Latency "latency target", Weight "weight");
+
 impl Precedence {
-    /// All settings in the order of precedence, the one that wins first.
-    pub const ALL: [Self; 6] =
-        [Self::PoolLimit, Self::Reservation, Self::TenantLimit, Self::Guarantee, Self::Latency, Self::Weight];
-
-    /// Name as messages show it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::PoolLimit => "pool limit",
-            Self::Reservation => "reservation",
-            Self::TenantLimit => "tenant limit",
-            Self::Guarantee => "throughput guarantee",
-            Self::Latency => "latency target",
-            Self::Weight => "weight",
-        }
-    }
-
-    /// Its place in the order of precedence; 1 wins over all others.
+    /// The setting's rank in the order of precedence; rank 1 wins over all others.
     pub const fn rank(self) -> usize {
         self as usize + 1
     }
 
-    /// Name of the one of two settings that wins.
+    /// Name of the setting with precedence, of this one and `other`.
     pub fn winner(self, other: Self) -> &'static str {
         self.min(other).name()
     }
 
-    /// The order of precedence in words.
+    /// The order of precedence of all settings, in words.
     pub fn in_words() -> String {
         let note = |entry| if entry == Self::TenantLimit { " (never below its reservation)" } else { "" };
         Self::ALL.map(|entry| format!("{} {}{}", entry.rank(), entry.name(), note(entry))).join(", ")
@@ -82,7 +70,7 @@ pub struct Row {
     pub measured: String,
     /// The tenants that are throttled for it.
     pub throttled: String,
-    /// Its place in the precedence; null for how a pool is kept short.
+    /// Its place in the precedence; null for admission control.
     pub precedence: Option<Precedence>,
     /// Devices and control groups that it is about, as the policy names them.
     pub on: Vec<String>,
@@ -108,24 +96,24 @@ impl Row {
         }
     }
 
-    /// The row with the requests that are measured and those that are throttled.
+    /// The row, completed by a text on the measured requests and a text on the throttled requests.
     #[must_use]
     pub fn by(self, measured: impl Into<String>, throttled: impl Into<String>) -> Self {
         Self { measured: measured.into(), throttled: throttled.into(), ..self }
     }
 
-    /// True if the row is about this pool, device or control group.
+    /// True if the row is about the pool, device or control group with this name.
     pub fn is_about(&self, name: &str) -> bool {
         self.pool.as_deref() == Some(name) || self.on.iter().any(|on| on == name)
     }
 }
 
-/// The policy that one program enforces.
+/// The part of the policy that one program (server or agent) enforces on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Enforced {
     /// One row for each setting.
     pub rows: Vec<Row>,
-    /// Tenants of which something is measured or throttled.
+    /// Names of the tenants whose requests are measured or throttled.
     pub tenants: BTreeSet<String>,
 }
 
@@ -136,7 +124,7 @@ impl Enforced {
         self.rows.push(Row { tenant: Some(tenant.to_owned()), ..row });
     }
 
-    /// Of another program's notes, those about pools and tenants of which this program enforces nothing.
+    /// Those notes of the other program that are about pools and tenants for which this program enforces no setting.
     fn uncovered(&self, mut notes: Vec<Problem>) -> Vec<Problem> {
         let pools = self.rows.iter().filter_map(|row| Some(dotted(&["pools", row.pool.as_deref()?])));
         let covered: BTreeSet<String> =
@@ -146,7 +134,7 @@ impl Enforced {
     }
 }
 
-/// The pool or tenant that a key is about: its first two parts.
+/// The pool or tenant that a dotted key is about: the key's first two parts.
 pub(crate) fn owner(key: &str) -> &str {
     let Some(table) = key.find('.') else { return key };
     let name = &key[table + 1..];
@@ -171,7 +159,7 @@ pub struct Missing {
 }
 
 impl From<Problem> for Missing {
-    /// Takes a program's note about a key that it does not enforce.
+    /// The record of a setting that is not enforced, from a program's note about its key.
     fn from(why: Problem) -> Self {
         if is_idle_tenant(&why) {
             let (what, cure) = why.message.split_once("; ").unwrap_or((why.message.as_str(), ""));
@@ -181,19 +169,19 @@ impl From<Problem> for Missing {
         }
         let lost = match why.key.rsplit('.').next().unwrap_or_default() {
             "limit" => "requests beyond the limit are not throttled",
-            "reservation" | "guarantee" | "read" | "write" => "the tenant may get less than that",
+            "reservation" | "guarantee" | "read" | "write" => "the tenant may get less than the policy says",
             "latency" => "no request waits for the latency target to be met",
             "priority" => "the tenant is served as if its priority were normal",
             "match" => "the named clients and volumes belong to no tenant here",
-            _ if why.key == owner(&why.key) => "no request is throttled for what it says",
+            _ if why.key == owner(&why.key) => "no setting of this table is enforced",
             _ => "the setting has no effect",
         };
         Self { why, lost: lost.into(), cure: String::new(), here: Presence::Missing }
     }
 }
 
-/// The settings that neither program enforces. Each program gives the policy that it enforces, and its notes on settings that
-/// it leaves to the other.
+/// The settings that neither server nor agent enforces. Each program is given by the policy that it enforces, and its notes on
+/// settings that it leaves to the other program.
 pub fn unenforced(serve: (&Enforced, Vec<Problem>), guard: (&Enforced, Vec<Problem>)) -> Vec<Missing> {
     // What is noted of such a tenant holds for each of its keys.
     let idle: BTreeSet<String> =
@@ -217,7 +205,7 @@ pub fn unenforced(serve: (&Enforced, Vec<Problem>), guard: (&Enforced, Vec<Probl
     notes.into_iter().map(Missing::from).collect()
 }
 
-/// True for a note about a tenant as a whole: neither volumes nor clients belong to it.
+/// True if a note is about a tenant as a whole, to which neither volumes nor clients belong.
 fn is_idle_tenant(note: &Problem) -> bool {
     note.key.starts_with("tenants.") && owner(&note.key) == note.key
 }
@@ -236,17 +224,7 @@ pub enum Presence {
     Missing,
 }
 
-impl Presence {
-    /// Name as shown.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Present => "yes",
-            Self::Loadable => "not loaded",
-            Self::Missing => "missing",
-            Self::Unsuitable => "unsuitable",
-        }
-    }
-}
+evenkeel_control::named!(Presence: Present "yes", Loadable "not loaded", Unsuitable "unsuitable", Missing "missing");
 
 /// The finding about one part of the system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -294,7 +272,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// The number of notes on settings that are not enforced here and have no row.
+    /// The number of notes on settings that are not enforced on this host and have no row.
     pub fn unlisted(&self) -> usize {
         let names = self.rows.iter().flat_map(|row| [("pools", &row.pool), ("tenants", &row.tenant)]);
         let listed: BTreeSet<String> =
@@ -308,7 +286,7 @@ impl Checked {
     }
 }
 
-/// The first three entries of a list, and how many more there are.
+/// A list as text: its first three entries, and the number of further ones.
 pub fn listed(entries: &[impl AsRef<str>]) -> String {
     let (named, more) = entries.split_at(entries.len().min(3));
     let named: Vec<&str> = named.iter().map(AsRef::as_ref).collect();
@@ -316,7 +294,7 @@ pub fn listed(entries: &[impl AsRef<str>]) -> String {
     format!("{}{more}", named.join(", "))
 }
 
-/// A latency target in words. `of`: the requests whose latency is measured.
+/// A latency target in words. `of` names the requests whose latency is measured.
 pub fn latency(latency: Latency, of: Of) -> String {
     let of = match of {
         Of::Reads => "reads",
@@ -326,7 +304,7 @@ pub fn latency(latency: Latency, of: Of) -> String {
     format!("latency {} of {of} < {}", latency.percentile, latency.target)
 }
 
-/// The tenants that are throttled for a pool's latency target, in words. `what`: the requests or packets that are delayed.
+/// The tenants that are throttled for a pool's latency target, in words. `what` names the delayed requests or packets.
 pub fn throttled<'n>(what: &str, tenants: impl Iterator<Item = (&'n str, Throttle)> + Clone) -> String {
     let how = [(Throttle::Normal, "when noisy"), (Throttle::Always, "always"), (Throttle::Last, "last")];
     let how = how.into_iter().chain([(Throttle::Never, "never")]).filter_map(|(throttle, how)| {
@@ -353,8 +331,8 @@ pub fn settings(tenant: &Tenant) -> Vec<(Precedence, String)> {
     all
 }
 
-/// Tenants of a server to which neither volumes nor clients belong, and that name nothing of other programs. None if the
-/// configuration names no volumes: then they come by command.
+/// Tenants of a server to which neither volumes nor clients belong, and whose `match` has no entries for the agent. The list is
+/// empty if the configuration names no volumes, because volumes are then added by command.
 pub(crate) fn idle(config: &Config) -> Vec<(&str, &Tenant)> {
     if config.volumes.is_empty() || config.volumes == Config::default().volumes {
         return Vec::new();
@@ -366,8 +344,8 @@ pub(crate) fn idle(config: &Config) -> Vec<(&str, &Tenant)> {
     tenants.filter(|(name, tenant)| *name != DEFAULT_TENANT && !used.contains(name) && of_volumes(tenant)).collect()
 }
 
-/// The part of a configuration that `evenkeel serve` enforces: the settings of pools that volumes are on, and of
-/// tenants to which volumes or clients belong. The settings of other tenants are missing.
+/// The part of a configuration that `evenkeel serve` enforces: the settings of pools that have volumes, and of tenants to which
+/// volumes or clients belong.
 pub fn served(config: &Config) -> Enforced {
     let (owners, mut out) = (config.owners(), Enforced::default());
     let mut pools: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -415,7 +393,8 @@ pub fn served(config: &Config) -> Enforced {
     out
 }
 
-/// Adds the settings of a pool. `on_device`: not all of its volumes are in memory, where there is no target and no budget.
+/// Adds the settings of a pool to `out`. `on_device` is false if all volumes of the pool are in memory, so that neither latency
+/// target nor admission budget applies.
 fn of_pool<'n>(
     config: &Config,
     (name, pool, on_device): (&str, &Pool, bool),

@@ -1,8 +1,8 @@
-//! Rows of what `evenkeel serve` enforces, and what neither program does.
+//! Tests of the rows about settings that `evenkeel serve` enforces, and of settings that neither program enforces.
 
 use super::*;
 
-/// Tenant, pool, setting and rank.
+/// A row in short: tenant, pool, setting, and rank in the order of precedence.
 type Short = (Option<String>, Option<String>, String, Option<usize>);
 
 fn rows(text: &str) -> Vec<Short> {
@@ -91,7 +91,7 @@ fn volumes_in_memory_have_neither_a_target_nor_a_budget() {
     assert!(rows.contains(&row("all", "main", "limit 20000 IOPS", 1)), "{rows:?}");
     assert!(!rows.iter().any(|(tenant, _, setting, _)| tenant.is_none() && !setting.starts_with("limit")), "{rows:?}");
     let warnings = crate::check::check(&memory, "t").warnings;
-    assert!(warnings.iter().any(|warning| warning.message.contains("in memory and have no latency target")));
+    assert!(warnings.iter().any(|warning| warning.message.contains("in memory, where no latency is controlled")));
 }
 
 fn note(key: &str) -> Problem {
@@ -116,7 +116,7 @@ fn what_one_program_leaves_to_the_other_is_missing_if_that_does_nothing() {
     let keys: Vec<&str> = missing.iter().map(|missing| missing.why.key.as_str()).collect();
     assert_eq!(keys, ["pools.idle", "pools.\"main.b\"", "tenants.no.limit", "tenants.no.match"]);
     assert_eq!(missing[2].lost, "requests beyond the limit are not throttled");
-    assert_eq!(missing[0].lost, "no request is throttled for what it says");
+    assert_eq!(missing[0].lost, "no setting of this table is enforced");
     assert!(missing.iter().all(|missing| missing.here == Presence::Missing));
 }
 

@@ -1,7 +1,7 @@
-//! Every sentence about a decision of a controller, wherever it is enforced.
+//! Every sentence about a controller's decision, for all enforcement points.
 //!
-//! Controllers give reasons as data. This module turns them into sentences for logs, API, `top` and dashboard, so that the
-//! same reason reads the same for a pool of `serve` and for what `guard` watches.
+//! Controllers give reasons as data. This module turns them into sentences for logs, API, `top` and dashboard, so that one
+//! reason has one wording for pools of `serve` and for devices of `guard`.
 
 use std::cmp::Ordering;
 
@@ -21,9 +21,9 @@ use crate::tenant::Percentile;
 /// The kind of load that an enforcement point throttles for a latency target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Throttles {
-    /// Tenants of a pool: requests wait in the queue.
+    /// Tenants of a pool, whose requests are delayed in the queue.
     Tenants,
-    /// Clients of a target: packets wait.
+    /// Clients of an iSCSI target, whose packets are delayed.
     Clients,
 }
 
@@ -34,13 +34,22 @@ impl Throttles {
             Self::Clients => "client",
         }
     }
+
+    /// Words for an interval without reads that count for the target. Of a pool's reads those of noisy tenants do not count; of a
+    /// device's reads all count, because their tenants are not known.
+    const fn no_read(self) -> &'static str {
+        match self {
+            Self::Tenants => "no read of a tenant that is not noisy",
+            Self::Clients => "no read of the pool's devices",
+        }
+    }
 }
 
 fn ms(duration: &Duration) -> String {
     Unit::Ms.text(duration.as_millis_f64())
 }
 
-/// A measured latency beside its target: "=" where three digits show no difference.
+/// A measured latency compared with its target, as text. The sign is "=" if three digits show no difference.
 fn against(measured: &Duration, target: &Duration) -> String {
     let (measured_ms, target_ms) = (ms(measured), ms(target));
     let sign = match measured.cmp(target) {
@@ -55,37 +64,37 @@ fn percent(part: f64) -> String {
     format!("{} %", three(100.0 * part.abs()))
 }
 
-/// Converts a gain from a fraction of the larger budget's throughput, where 0.5 is a doubling, to a fraction of the smaller
-/// one's. Infinite where the smaller budget brings nothing.
+/// Converts a gain of throughput from a fraction of the larger budget's throughput (0.5 is a doubling) to a fraction of the
+/// smaller budget's throughput (1 is a doubling). Infinite if the smaller budget gives no throughput.
 fn of_the_smaller(gain: f64) -> f64 {
     if gain < 1.0 { gain / (1.0 - gain) } else { f64::INFINITY }
 }
 
-/// A gain of throughput (1 = twice as much) in words: in percent, or "more than ten times".
+/// A gain of throughput in words, in percent or as "more than ten times". `part` is the gain as a fraction; 1 is a doubling.
 fn more_throughput(part: f64) -> String {
     if part <= 9.0 { format!("{} more throughput", percent(part)) } else { "more than ten times the throughput".into() }
 }
 
-/// A gain or loss of throughput in percent; `None` if that would be shown as 0 %.
+/// A gain or loss of throughput, given as a fraction, as text in percent; `None` if it would be shown as 0 %.
 fn noticeable(part: f64) -> Option<String> {
     (part.abs() >= 0.0005).then(|| percent(part))
 }
 
-/// Why the decision for a pool's latency target is what it is.
+/// Sentence with the reason for the latest decision about a latency target.
 pub fn latency(reason: &response::Reason, throttles: Throttles) -> String {
     use response::Reason;
     let one = throttles.one();
     match reason {
-        Reason::NotEnoughData => format!("no read that counts has been seen yet: no {one} is throttled"),
-        Reason::Idle => {
-            format!("only noisy {one}s have read for a while, and their reads do not count: no {one} is throttled")
+        Reason::NotEnoughData => format!("{} has been measured yet: no {one} is throttled", throttles.no_read()),
+        Reason::Idle => format!("{} has completed for a while: no {one} is throttled", throttles.no_read()),
+        Reason::SignalLost => {
+            format!("the latency of reads has not been measured for a while: no {one} is throttled by old figures")
         }
-        Reason::SignalLost => format!("no request has completed for a while: no {one} is throttled by old figures"),
         Reason::UnderTarget { measured, target } => {
             format!("reads take {}: no {one} is throttled", against(measured, target))
         }
         Reason::NoNoisy { measured, target } => format!(
-            "reads take {}, but no {one} that may be throttled has enough load to be the cause: raise the target, or allow more {one}s to be throttled",
+            "reads take {}, but no {one} that may be throttled has enough load to be the cause: raise the target, or allow more {one}s to be throttled (tenants.NAME.throttle)",
             against(measured, target)
         ),
         Reason::ReadsOverTarget { measured, target } => {
@@ -127,11 +136,11 @@ pub fn latency(reason: &response::Reason, throttles: Throttles) -> String {
     }
 }
 
-/// Why the budget of a device is what it is.
+/// Sentence with the reason for a device's present admission budget.
 pub fn admission(reason: &admission::Reason) -> String {
     use admission::Reason;
     match *reason {
-        Reason::Initial => "starting value, before the first decision".into(),
+        Reason::Initial => "the budget has its starting value until the first decision".into(),
         Reason::Configured => "as configured".into(),
         Reason::Idle => "no request is in flight".into(),
         Reason::Stalled { in_flight_bytes } => {
@@ -149,17 +158,21 @@ pub fn admission(reason: &admission::Reason) -> String {
         Reason::BudgetAtMaximum => "target met, and the budget is the largest allowed".into(),
         Reason::TargetExplored { optimum, samples } => {
             format!(
-                "target drawn around {}: {} in the history, too few for a fit",
+                "latency target drawn at random around {}: {} so far, too few to fit a curve",
                 ms(&optimum),
                 counted(samples.into(), "sample")
             )
         }
         Reason::TargetFitted { optimum, slope_mib_per_s } => {
-            format!("target drawn around the fitted optimum {} (slope {} MiB/s)", ms(&optimum), three(slope_mib_per_s))
+            format!(
+                "latency target drawn at random around the fitted optimum {} (slope {} MiB/s)",
+                ms(&optimum),
+                three(slope_mib_per_s)
+            )
         }
         Reason::FitDegenerate { samples } => {
             format!(
-                "{} at one target, which determines no curve: keeping the optimum",
+                "{} at one latency target, too few targets to fit a curve: keeping the optimum",
                 counted(samples.into(), "sample")
             )
         }
@@ -197,7 +210,7 @@ pub fn admission(reason: &admission::Reason) -> String {
     }
 }
 
-/// Why connections move between workers, or do not, as a sentence.
+/// Sentence with the reason why connections move between workers, or stay.
 pub fn placement(reason: &evenkeel_control::placement::Reason) -> String {
     use evenkeel_control::placement::Reason;
     // Of bytes in multiples of the mean, of time as a share of the worker's: either reads as per cent.
@@ -234,10 +247,10 @@ pub fn placement(reason: &evenkeel_control::placement::Reason) -> String {
     }
 }
 
-/// Why a tenant or client is throttled as much as it is.
+/// Sentence with the reason for the present throttle of a tenant or client.
 pub fn throttled(reason: &ClientReason) -> String {
     match reason {
-        ClientReason::SameForAll => "all noisy ones get the same delay".into(),
+        ClientReason::SameForAll => "the same delay as for all noisy load".into(),
         ClientReason::ShareOfLoad { share } => format!("it makes {:.0} % of the noisy load", 100.0 * share),
         ClientReason::LongestWait => "with a longer delay its requests would wait longer than max_delay".into(),
         ClientReason::Owed => {
@@ -247,13 +260,13 @@ pub fn throttled(reason: &ClientReason) -> String {
     }
 }
 
-/// A rate with its unit, as people read it; an infinite one is no limit.
+/// A rate as text with its unit, for people; an infinite rate is shown as no limit.
 pub fn rate(unit: Rate, value: f64) -> String {
     if value.is_finite() { Unit::from(unit).text(value) } else { "no limit".into() }
 }
 
-/// Why the limit that keeps a throughput guarantee is what it is. `binding`: what limited a tenant of a pool in the last
-/// interval; `None` for a control group on a cached device.
+/// Sentence with the reason for the limit by which a throughput guarantee is kept. `binding` is the bound that limited a tenant
+/// of a pool in the last interval; `None` for a control group on a cached device.
 pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
     use throughput::Reason;
     let rate = |value: f64| rate(limit.limit, value);
@@ -309,7 +322,7 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
             match binding {
                 Some(_) => unachievable(&measured, &guaranteed, &assigned),
                 None => format!(
-                    "it got {measured} of {guaranteed} guaranteed with the highest limit allowed, {assigned}: raise the ceiling, or move load away"
+                    "it got {measured} of {guaranteed} guaranteed with the highest limit allowed, {assigned}: raise ceiling in the guarantee, or move load away"
                 ),
             }
         }
@@ -358,28 +371,29 @@ fn unachievable(measured: &str, guaranteed: &str, assigned: &str) -> String {
     )
 }
 
-/// Why a tenant has the slots that it has. `has_target`: a tenant without a latency target yields to the others.
+/// Sentence with the reason for a tenant's present number of slots. `has_target`: the tenant has a latency target; a tenant
+/// without one yields to tenants with one.
 pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
     use slots::Reason;
     match reason {
-        Reason::Unbounded => "the method sets no bound".into(),
+        Reason::Unbounded => "the method in tuning.slots sets no bound".into(),
         Reason::ByWeight => "its share of the total by weight".into(),
         Reason::Idle => "it asks for nothing at present".into(),
         Reason::EqualMargin { tightness } => {
-            format!("all targets are met, and would be if they were {} times as large", three(*tightness))
+            format!("all targets are met, and would still be met if they were {} times as large", three(*tightness))
         }
-        Reason::NeedMet if !has_target => "as many as it has use for; not all targets can be met".into(),
+        Reason::NeedMet if !has_target => "as many slots as it has use for; not all targets can be met".into(),
         Reason::Unachievable { achievable_at } if !has_target => {
-            let yields = "it has no target and yields, and not all targets can be met";
+            let yields = "it has no latency target and yields to those that have one, and not all targets can be met";
             achievable_at.map_or_else(
                 || yields.into(),
-                |scale| format!("{yields}; they could if they were {} times as large", three(scale)),
+                |scale| format!("{yields}; they could be met if they were {} times as large", three(scale)),
             )
         }
-        Reason::NeedMet => "as many as its target needs; not all targets can be met".into(),
+        Reason::NeedMet => "as many slots as its target needs; not all targets can be met".into(),
         Reason::Unachievable { achievable_at: Some(scale) } => {
             format!(
-                "its target cannot be met beside the others; all could be met if they were {} times as large",
+                "its target cannot be met beside the others; all could be met if they were {} times as large: raise targets, or move load away",
                 three(*scale)
             )
         }
@@ -390,7 +404,7 @@ pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
     }
 }
 
-/// A latency target that a tenant has missed.
+/// Sentence about a latency target that a tenant has missed.
 pub fn missed(missed: &Missed) -> String {
     let figure = against(&missed.figure, &missed.target.time);
     let percentile = Percentile::from(missed.target.statistic);
@@ -398,12 +412,12 @@ pub fn missed(missed: &Missed) -> String {
     format!("{percentile} {figure}{because}")
 }
 
-/// Why a tenant (`it`) or a pool, called `what`, gets no more: the limit, and the owner who set it.
+/// Sentence about a tenant or pool that is at a limit. `what` names the tenant ("it") or pool; `owner` is the owner of the limit.
 pub fn at_limit(what: &str, limit: &str, owner: &str) -> String {
     format!("{what} is at its limit of {limit}, set by {}", owner_name(owner))
 }
 
-/// The owner of a limit, as sentences name it.
+/// The words by which sentences name the owner of a limit.
 pub fn owner_name(owner: &str) -> &str {
     match owner {
         "operator" => "the operator",
@@ -415,12 +429,13 @@ pub fn owner_name(owner: &str) -> &str {
     }
 }
 
-/// Why requests wait although no limit throttles them: the budget, and the newest `decision` about it.
+/// Sentence for requests that wait for admission, with the budget and the newest `decision` about the budget.
 pub fn at_budget(budget: &str, decision: &str) -> String {
     format!("the budget of {budget} binds: {decision}")
 }
 
-/// Why a tenant's requests wait if nothing throttles the tenant itself. `because`: the throttle of its pool, if there is one.
+/// Sentence for requests that wait although their tenant is not throttled. `because` is the sentence about the throttle of the
+/// tenant's pool, if there is one.
 pub fn queued(requests: u64, because: Option<&str>) -> String {
     let because = because.unwrap_or("no limit and no budget binds");
     let verb = if requests == 1 { "is" } else { "are" };
@@ -430,7 +445,7 @@ pub fn queued(requests: u64, because: Option<&str>) -> String {
     }
 }
 
-/// Why a tenant is throttled for the latency target of its pool.
+/// Sentence about a tenant that is throttled for the latency target of its pool.
 pub fn throttled_for_target(slots_owner: &str, because: &str) -> String {
     let slots = match slots_owner {
         "response" => String::new(),
@@ -439,9 +454,9 @@ pub fn throttled_for_target(slots_owner: &str, because: &str) -> String {
     format!("throttled for the pool's latency target{slots}: {because}")
 }
 
-/// The state of a pool as a sentence: the newest decision for its latency target, with the tenants `throttled` for it, and
-/// the limit that it is at or else the newest decision of admission. At a limit, requests wait for the limit and not for
-/// admission.
+/// The state of a pool in sentences: the newest decision for its latency target, with the `throttled` tenants; and the limit
+/// that the pool is at or, without one, the newest decision of admission control. At a limit, requests wait for the limit and
+/// not for admission.
 pub fn pool(limit: Option<&str>, target: Option<&str>, throttled: &[&str], admission: &str) -> String {
     let names = if throttled.is_empty() { String::new() } else { format!(" (throttled: {})", listed(throttled)) };
     let target = target.map(|because| format!("latency target: {because}{names}"));
@@ -459,7 +474,7 @@ mod tests {
     use crate::config::{Config, Pool};
 
     #[test]
-    fn a_missed_target_is_told_with_its_figure_and_reason() {
+    fn a_missed_target_is_shown_with_its_figure_and_reason() {
         let pool = Config::default().control(&Pool::default());
         let mut pool = evenkeel_control::pool::Pool::<()>::new(pool, Instant::ZERO, 1);
         let mut one = Missed {
@@ -473,7 +488,7 @@ mod tests {
         one.reason = Some(slots::Reason::Unachievable { achievable_at: Some(1.5) });
         let told = missed(&one);
         assert!(told.ends_with(
-            "10 ms: its target cannot be met beside the others; all could be met if they were 1.5 times as large"
+            "10 ms: its target cannot be met beside the others; all could be met if they were 1.5 times as large: raise targets, or move load away"
         ));
     }
 

@@ -1,8 +1,8 @@
-//! Figures in few characters, and tables of them.
+//! Formats figures for people in few characters, and aligns tables.
 
 use std::fmt::Write as _;
 
-/// A count or rate in at most six characters: `0`, `3.2`, `840`, `12.5k`, `1.20M`.
+/// A count or rate as text of at most six characters: `0`, `3.2`, `840`, `12.5k`, `1.20M`.
 pub fn count(value: f64) -> String {
     match value {
         v if v < 0.05 => "0".into(),
@@ -14,8 +14,8 @@ pub fn count(value: f64) -> String {
     }
 }
 
-/// A figure for a sentence, to three significant digits where it is not a larger whole number: `0`, `0.25`, `12.5`, `10`,
-/// `346`, `20000`.
+/// A figure as text for a sentence, with three significant digits; larger numbers are rounded to whole ones: `0`, `0.25`,
+/// `12.5`, `10`, `346`, `20000`.
 pub fn three(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         // Not the sign of a negative zero.
@@ -29,7 +29,7 @@ pub fn three(value: f64) -> String {
     if text == "-0" { "0".into() } else { text.to_owned() }
 }
 
-/// A number of things, with the plural where needed: `1 slot`, `64 slots`, `2 addresses`.
+/// A number with the name of the counted thing, in the plural where needed: `1 slot`, `64 slots`, `2 addresses`.
 pub fn counted(number: u64, thing: &str) -> String {
     let ending = match number {
         1 => "",
@@ -39,13 +39,13 @@ pub fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{ending}")
 }
 
-/// A mean number of things, to three digits: `1 slot`, `3.8 slots`.
+/// A mean number, to three digits, with the name of the counted thing: `1 slot`, `3.8 slots`.
 pub fn counted_figure(number: f64, thing: &str) -> String {
     let number = three(number);
     format!("{number} {thing}{}", if number == "1" { "" } else { "s" })
 }
 
-/// Bytes per second as MB/s, in at most six characters.
+/// Bytes per second as a text in MB/s (without the unit) of at most six characters.
 pub fn megabytes(bytes_per_s: f64) -> String {
     match bytes_per_s / 1e6 {
         v if v < 0.005 => "0".into(),
@@ -55,7 +55,7 @@ pub fn megabytes(bytes_per_s: f64) -> String {
     }
 }
 
-/// Milliseconds, to three digits, in at most six characters.
+/// Milliseconds as text (without the unit), to three digits and of at most six characters.
 pub fn ms(value: f64) -> String {
     match value {
         v if v < 0.0005 => "0".into(),
@@ -67,12 +67,12 @@ pub fn ms(value: f64) -> String {
     }
 }
 
-/// Milliseconds as a setting says them: `20`, `0.5`.
+/// Milliseconds as text (without the unit), as they are written in a setting: `20`, `0.5`.
 pub fn short(ms: f64) -> String {
     format!("{}", (ms * 1e3).round() / 1e3)
 }
 
-/// A throughput in decimal units.
+/// A throughput as text with a decimal unit such as MB/s.
 pub fn bytes_per_s(rate: f64) -> String {
     match rate {
         rate if rate < 999.5 => format!("{} B/s", three(rate)),
@@ -81,7 +81,7 @@ pub fn bytes_per_s(rate: f64) -> String {
     }
 }
 
-/// Bytes in binary units, as budgets are.
+/// A number of bytes, such as a budget, as text with a binary unit such as KiB.
 pub fn bytes(value: u64) -> String {
     match value {
         v if v < 1 << 10 => format!("{v} B"),
@@ -92,7 +92,7 @@ pub fn bytes(value: u64) -> String {
     }
 }
 
-/// A running time: `42 s`, `3 min`, `5 h 12 min`, `2 d 3 h`.
+/// A running time, given in seconds, as text: `42 s`, `3 min`, `5 h 12 min`, `2 d 3 h`.
 pub fn uptime(seconds: f64) -> String {
     let minutes = (seconds / 60.0) as u64;
     match minutes {
@@ -114,8 +114,8 @@ pub fn rates(iops: Option<u64>, bytes_per_s: Option<u64>) -> String {
     }
 }
 
-/// A table with columns as wide as their widest cell. The first `left` columns are aligned to the left, and cut if a line
-/// would be longer than `most` characters; the others are aligned to the right.
+/// A table as text, with columns as wide as their widest cell. The first `left` columns are aligned to the left, and cut if a
+/// line would be longer than `most` characters; further columns are aligned to the right.
 pub fn aligned(table: &[Vec<String>], left: usize, most: usize) -> String {
     let columns = table.first().map_or(0, Vec::len);
     let width = |cell: &String| cell.chars().count();

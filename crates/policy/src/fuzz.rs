@@ -1,6 +1,6 @@
-//! Bodies of the fuzz targets, so that the same code runs under a fuzzer and, on stable, in the tests.
+//! Bodies of the fuzz targets: the same code runs under a fuzzer and, on stable Rust, in the tests.
 //!
-//! Each takes arbitrary bytes and panics if a property does not hold.
+//! Each body takes arbitrary bytes and panics if a property does not hold.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -9,8 +9,8 @@ use crate::check::check;
 use crate::cluster::Record;
 use crate::http::is_this_machine;
 
-/// Reads the bytes as a configuration of the server. Every problem must have a message. A configuration without problems must
-/// be valid, and stay the same when it is written as JSON, as commands and the API do, and read again.
+/// Reads the bytes as a configuration of the server. Every problem must have a message. A configuration without problems must be
+/// valid, and must be unchanged after it was written as JSON, as commands and the API do, and read again.
 pub fn config(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     match check(text, "fuzz").into_result() {
@@ -33,7 +33,7 @@ pub fn record(data: &[u8]) {
     assert_eq!(again.text().ok(), Some(text), "rounded twice");
 }
 
-/// Reads the bytes as a `Host` header: it must pass if it names a loopback address, and must not if it names another address.
+/// Reads the bytes as a `Host` header. A header that names a loopback address must be accepted, one with another address refused.
 pub fn host(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     let passes = is_this_machine(text);

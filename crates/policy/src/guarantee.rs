@@ -1,4 +1,4 @@
-//! Throughput guarantees of tenants: in the controller's words, and as records.
+//! Throughput guarantees of tenants: their settings, and the conversion to the controller's types.
 
 use evenkeel_control::pool::guarantee::Throughputs;
 use evenkeel_control::throughput::{self, Method, Rate};
@@ -49,13 +49,13 @@ impl Default for GuaranteeTuning {
 }
 
 impl GuaranteeTuning {
-    /// Time between decisions: the interval for the method "accurate"; the other methods decide once in a period.
+    /// Time between decisions: the setting `interval` for the method "accurate"; other methods decide once per period.
     pub fn every(&self) -> Duration {
         let often = self.method == Method::Accurate && self.interval < self.period;
         if often { self.interval } else { self.period }
     }
 
-    /// The controller's settings.
+    /// The settings as the controller's type. `slow_bytes_per_s` is the rate of the slow device behind a cache, if it is set.
     pub fn control(&self, slow_bytes_per_s: Option<Bytes>) -> throughput::Config {
         throughput::Config {
             method: self.method,
@@ -66,8 +66,8 @@ impl GuaranteeTuning {
         }
     }
 
-    /// The fault of these settings or of the slow device's rate: keys in a pool's `tuning`, and what would be right. `None`
-    /// if there is none.
+    /// The fault of these settings or of the slow device's rate: its key in a pool's `tuning`, and a message with the remedy.
+    /// `None` without a fault.
     pub(crate) fn fault(&self, slow_bytes_per_s: Option<Bytes>) -> Option<([&'static str; 2], String)> {
         let invalid = throughput::Controller::new(&self.control(slow_bytes_per_s)).err()?;
         let keys = match invalid.setting {
@@ -86,12 +86,13 @@ impl Direction {
         Rates { iops: self.iops, bytes_per_s: self.bytes_per_s }
     }
 
-    /// True if nothing is guaranteed.
+    /// True if no rate is guaranteed.
     pub fn is_unset(&self) -> bool {
         self.rates().is_unset()
     }
 
-    /// The guarantee as the controller's type. Bytes count if they are set, otherwise requests: both cannot be guaranteed.
+    /// The guarantee as the controller's type; `None` if no rate is set. The byte rate counts if it is set, otherwise the request
+    /// rate: both cannot be guaranteed.
     pub fn control(self) -> Option<throughput::Bounds> {
         let guaranteed = rate(self.rates())?;
         Some(throughput::Bounds { guaranteed, ceiling: self.ceiling.map(|ceiling| ceiling.0) })
@@ -104,7 +105,7 @@ impl From<Rates> for Direction {
     }
 }
 
-/// The guaranteed rate: bytes if they are set, otherwise requests; `None` if neither is.
+/// The guaranteed rate: the byte rate if it is set, otherwise the request rate; `None` if neither is set.
 fn rate(guarantee: Rates) -> Option<Rate> {
     match (guarantee.bytes_per_s.0, guarantee.iops) {
         (0, 0) => None,
@@ -119,7 +120,7 @@ impl Guarantee {
         Rates { iops: self.iops, bytes_per_s: self.bytes_per_s }
     }
 
-    /// The sum of all guaranteed rates: of all requests, of reads and of writes.
+    /// The sum of all guaranteed rates: those for all requests, for reads, and for writes.
     pub fn sum(&self) -> Rates {
         [self.read.rates(), self.write.rates()].into_iter().fold(self.together(), |sum, one| Rates {
             iops: sum.iops.saturating_add(one.iops),
@@ -127,7 +128,8 @@ impl Guarantee {
         })
     }
 
-    /// The guarantees as the controller's type. Bytes count if they are set, otherwise requests: both cannot be guaranteed.
+    /// The guarantees as the controller's type. A byte rate counts if it is set, otherwise the request rate: both cannot be
+    /// guaranteed.
     pub fn control(&self) -> Throughputs {
         Throughputs { all: rate(self.together()), read: rate(self.read.rates()), write: rate(self.write.rates()) }
     }

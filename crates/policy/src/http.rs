@@ -1,4 +1,4 @@
-//! HTTP beyond this machine: whether it is encrypted, and who may read.
+//! Settings of HTTP for clients on other machines: encryption, and the clients that may read.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -31,7 +31,7 @@ pub enum Where {
 }
 
 impl Where {
-    /// True if HTTP is encrypted: at loopback addresses if `loopback`, else at all others.
+    /// True if HTTP is encrypted. `loopback`: the question is about loopback addresses, otherwise about all other addresses.
     pub const fn applies(self, loopback: bool) -> bool {
         match self {
             Self::Remote => !loopback,
@@ -52,14 +52,14 @@ pub enum Asked {
     Optional,
 }
 
-/// Encryption and client certificates at a status address: the tables `http` and `tls` of a server or an agent.
+/// The settings of encryption and client certificates at a status address: the tables `http` and `tls` of a server or an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Name of the table that has these tables, `server` or `agent`: for messages.
+    /// Name of the table that contains `http` and `tls`: `server` or `agent`; for messages.
     pub table: &'static str,
-    /// The table `http`.
+    /// The settings of the table `http`.
     pub http: Http,
-    /// The files in the table `tls`, if there is one.
+    /// The files that the table `tls` names; `None` without this table.
     pub files: Option<Files>,
 }
 
@@ -69,8 +69,8 @@ impl Terms {
         self.files.is_some() && self.http.tls.applies(address.ip().is_loopback())
     }
 
-    /// The danger of this status address to be read by any client in the network, as a sentence; `None` if there is none, or
-    /// the configuration says that it is meant.
+    /// The danger, as a sentence, that any client in the network can read at this status address; `None` if there is no danger,
+    /// or the configuration allows it explicitly.
     pub fn danger(&self, address: SocketAddr) -> Option<String> {
         let Self { table, http, files } = self;
         if address.ip().is_loopback() || http.tls == Where::No {
@@ -88,7 +88,7 @@ impl Terms {
         Some(format!("every client that reaches {address} can read all names and loads, {why}"))
     }
 
-    /// Keys in the two tables that do not fit together, each with what is wrong and what would be right.
+    /// Keys of the tables `http` and `tls` that do not fit together, each with a message that has the fault and the remedy.
     pub fn faults(&self) -> Vec<([&'static str; 2], String)> {
         let mut faults = Vec::new();
         if self.files.as_ref().is_some_and(|files| files.revoked.is_some() && files.clients.is_none()) {
@@ -106,7 +106,7 @@ impl Terms {
     }
 }
 
-/// True if a Host header names the local machine: `localhost` or a loopback address, with or without port.
+/// True if the value of a Host header names the local machine: `localhost` or a loopback address, with or without port.
 pub fn is_this_machine(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),

@@ -18,7 +18,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The verdict as text shows it; a missed target in capitals, to be found without colour.
+    /// The verdict as a word for people. A missed target is in capitals, so that it stands out without colour.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Missed => "MISSED",
@@ -28,7 +28,7 @@ impl Verdict {
         }
     }
 
-    /// True if the target is not met, for whatever reason.
+    /// True if the target is not met, for any reason.
     pub const fn is_missed(self) -> bool {
         matches!(self, Self::Missed | Self::Unachievable)
     }

@@ -1,25 +1,26 @@
 //! The operator's policy, and the records that the operator sees.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | [`config`] | the configuration: types, defaults, resolution of what was left out |
-//! | [`access`] | who may open what |
-//! | [`check`] | TOML text to configuration; every error with file, line, key and cure |
-//! | [`document`] | the same for any type, with values put over those of the text |
-//! | [`decision`] | decisions on record |
-//! | [`change`] | what a reload changes, and what it cannot |
-//! | [`tenant`], [`pool`] | the policy: who gets what, and the devices that saturate |
+//! | [`config`] | the configuration: types, defaults, and look-ups such as the tenant of a client |
+//! | [`access`] | access lists: the clients that may open a volume |
+//! | [`check`] | reads a configuration from TOML; every error has file, line, key and remedy |
+//! | [`document`] | reads any type from TOML in this way, and applies assignments to values |
+//! | [`decision`] | records of controllers' decisions |
+//! | [`change`] | the changes that a reload makes, and differences that need a restart |
+//! | [`tenant`], [`pool`] | the policy: tenants with their settings, and pools (shared devices) |
 //! | [`mod@explain`] | every sentence about a decision |
-//! | [`verdict`] | whether targets are met, and what throttles; computed here alone |
-//! | [`figures`] | figures in few characters, and tables of them |
-//! | [`target`], [`guarantee`] | latency targets and throughput guarantees in the controllers' words |
-//! | [`effective`] | which setting is enforced where, which one wins, and what is not enforced |
+//! | [`verdict`] | verdicts on targets, and the throttle of a tenant or pool; computed only here |
+//! | [`health`] | the health of a server: troubles with cause and cure |
+//! | [`figures`] | formats figures in few characters, and aligns tables |
+//! | [`target`], [`guarantee`] | latency targets and throughput guarantees as the controllers' types |
+//! | [`effective`] | the enforcement point of each setting, its precedence, and settings that are not enforced |
 //! | [`cluster`] | the cluster of hosts: settings, and the reports of its members |
-//! | [`http`] | HTTP beyond this machine |
+//! | [`http`] | settings of HTTP for clients on other machines |
 //! | [`rbd`] | images of a Ceph cluster |
 //! | [`uri`] | addresses of NBD servers and their exports, as URIs |
-//! | [`units`] | bytes, durations, rates and address blocks as people write them |
-//! | [`workload`] | sizes, patterns and bursts of requests as people write them |
+//! | [`units`] | bytes, durations, rates and address blocks, with their spelling in configurations |
+//! | [`workload`] | sizes, patterns and bursts of requests, with their spelling in configurations |
 //! | [`state`] | the records behind `/api/v1/state` |
 
 pub mod access;
@@ -35,6 +36,7 @@ pub mod figures;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod guarantee;
+pub mod health;
 pub mod http;
 mod lately;
 mod names;
@@ -47,6 +49,7 @@ pub mod state;
 pub mod target;
 pub mod tenant;
 pub mod tls;
+mod trouble;
 pub mod units;
 pub mod uri;
 pub mod verdict;
@@ -59,7 +62,7 @@ pub use rules::{
     Finding, Severity, budget_that_hangs, findings, is_pool_name, policy_findings, rate_that_hangs, simulated, unknown,
 };
 
-/// A configuration that shows every key with its default, commented.
+/// The text of a configuration with every key, commented out, and its default.
 pub const EXAMPLE: &str = include_str!("../example.toml");
 
 /// The JSON schema of the configuration (draft 2020-12), for editors and other programs.

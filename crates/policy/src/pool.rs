@@ -1,4 +1,4 @@
-//! A pool of the policy: a shared device that saturates.
+//! A pool of the policy: a shared device whose capacity the tenants compete for.
 
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::mclock::CostModel;
@@ -14,10 +14,10 @@ use crate::target::{Method, Noisy, default_noisy_above};
 use crate::tenant::{Latency, Limit};
 use crate::units::{Bytes, Duration};
 
-/// Shortest interval at which a pool's latency target is measured and decided.
+/// Shortest interval between two decisions for a pool's latency target.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
-/// Length of an interval as a multiple of the latency target, so that requests measured in an interval should have begun in
-/// it.
+/// Length of the interval between two decisions as a multiple of the latency target, within 100 ms to 10 s, so that most
+/// requests that are measured in an interval began in it.
 const INTERVAL_TARGETS: u64 = 2;
 
 /// A shared device that saturates: one scheduler and one admission control in front of it.
@@ -102,18 +102,8 @@ pub enum Enforcement {
     Osd,
 }
 
-impl Enforcement {
-    /// Name as written in the policy.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Queue => "queue",
-            Self::Packets => "packets",
-            Self::Cgroup => "cgroup",
-            Self::QueueDepth => "queue_depth",
-            Self::Osd => "osd",
-        }
-    }
-}
+evenkeel_control::named!(Enforcement: Queue "queue", Packets "packets", Cgroup "cgroup", QueueDepth "queue_depth",
+    Osd "osd");
 
 /// The order of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -162,7 +152,7 @@ impl Default for Tuning {
 }
 
 impl Pool {
-    /// The controller's configuration for the pool's latency target, if it has one.
+    /// The controller's configuration for the pool's latency target; `None` without a target.
     pub(crate) fn target(&self) -> Option<target::Config> {
         let (latency, tuning) = (self.latency?, &self.tuning);
         let target = latency.target;
@@ -182,8 +172,8 @@ impl Pool {
         })
     }
 
-    /// The controller's configuration for the pool's slots; `None` if its tenants have no bounds. `period`: the reporting
-    /// period of the cluster, if there is one.
+    /// The controller's configuration for the pool's slots; `None` if slots are not used. `period` is the reporting period of the
+    /// cluster, if the host is in one.
     pub(crate) fn slots(&self, period: Option<Duration>) -> Option<slots::Config> {
         let tuning = &self.tuning;
         if tuning.slots == Slots::None {

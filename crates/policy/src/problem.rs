@@ -1,4 +1,4 @@
-//! The faults of a configuration, and where they are.
+//! Problems of a configuration, with their places in the text.
 
 use std::fmt;
 use std::io;
@@ -43,7 +43,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why a configuration cannot be used: at least one problem, in the order of the text.
+/// The error that a configuration cannot be used: at least one problem, in the order of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Errors(pub Vec<Problem>);
 

@@ -10,13 +10,13 @@ const FORM: &str = "write POOL/IMAGE, POOL/NAMESPACE/IMAGE, either with @SNAPSHO
 /// An image of a Ceph cluster: `POOL/[NAMESPACE/]IMAGE[@SNAPSHOT]`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Image {
-    /// The pool it is in.
+    /// Name of the image's pool.
     pub pool: String,
-    /// Its namespace in the pool, if it is not in the default one.
+    /// Namespace of the image in the pool; `None`: the default namespace.
     pub namespace: Option<String>,
-    /// Its name.
+    /// Name of the image.
     pub name: String,
-    /// One of its snapshots, which can only be read.
+    /// Name of a snapshot of the image, which can only be read; `None`: the image itself.
     pub snapshot: Option<String>,
 }
 

@@ -9,6 +9,7 @@ mod remote;
 mod tls;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -26,27 +27,29 @@ pub use baselines::findings;
 pub use hangs::{budget_that_hangs, rate_that_hangs};
 pub(crate) use idle::tenants as idle_tenants;
 
-/// The longest path of a Unix socket, in bytes, without the closing zero.
+/// The longest path of a Unix socket, in bytes, without the terminating zero.
 const MAX_SOCKET_PATH: usize = 107;
-/// Longest polling of a busy worker: no wake-up takes longer.
+/// Longest `busy_poll`: waking up a worker takes less time in any case.
 const MAX_BUSY_POLL: Duration = Duration::from_millis(1);
-/// Shortest and longest `peer_timeout`. The kernel counts the seconds after which it probes a peer, and the milliseconds that
-/// it then waits.
+/// Shortest and longest `peer_timeout`. The kernel counts the time until it probes a peer in seconds, and the time for which it
+/// then waits in milliseconds.
 const PEER_TIMEOUT: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
-/// Most connections: each takes a place in every worker's table, which needs memory whether or not it is used.
+/// Largest `max_connections`. Each possible connection has an entry in every worker's table, which takes memory even if unused.
 const MAX_CONNECTIONS: u32 = 1 << 20;
-/// Smallest `max_request`: clients may send this size to any server that names no limit.
+/// Smallest `max_request`: by the NBD protocol, clients may send requests of this size to any server that states no limit.
 const MIN_MAX_REQUEST: Bytes = Bytes(32 << 20);
-/// Largest `max_request`: a read is in memory as a whole before it is answered.
+/// Largest `max_request`: the data of a read is completely in memory before the reply is sent.
 const MAX_MAX_REQUEST: Bytes = Bytes(1 << 30);
-/// The longest string that the protocol carries, in bytes.
+/// The longest description of a volume, in bytes: the longest string of the NBD protocol.
 const MAX_DESCRIPTION: usize = 4096;
 /// Smallest `buffer_memory`: room for one request of the largest payload that clients may send.
 const MIN_BUFFER_MEMORY: Bytes = Bytes(32 << 20);
-/// Shortest control interval of slots, as in `evenkeel guard`: a shorter one measures too little, and decides by chance.
+/// Shortest control interval of slots, as in `evenkeel guard`. In a shorter one too few requests are measured, so that decisions
+/// depend on chance.
 const MIN_SLOTS_PERIOD: Duration = Duration::from_millis(100);
-/// Largest weight. Weights and cost percentages stay within what the scheduler computes exactly.
+/// Largest weight of a tenant, within the range that the scheduler computes exactly.
 const MAX_WEIGHT: u32 = 1_000_000;
+/// Largest cost of a kind of request, in percent, within the range that the scheduler computes exactly.
 const MAX_COST_PERCENT: u32 = 10_000;
 
 /// The severity of a finding.
@@ -54,23 +57,23 @@ const MAX_COST_PERCENT: u32 = 10_000;
 pub enum Severity {
     /// The configuration cannot be used.
     Error,
-    /// Clients would seem to hang. In a file this is a warning; a command that brings it about is refused unless it is
-    /// forced.
+    /// With the setting, clients would seem to hang. In a file this is a warning; a command that makes such a setting is refused
+    /// unless it is forced.
     Hangs,
-    /// The configuration can be used, and is probably a mistake.
+    /// The configuration can be used, but the setting is probably a mistake.
     Warning,
-    /// The configuration can be used; another program enforces the setting.
+    /// The configuration can be used, but another program enforces the setting.
     Elsewhere,
 }
 
-/// Something wrong or doubtful, and where: keys from the outermost table inward.
+/// A finding of the rules: a wrong or doubtful setting.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The severity.
+    /// The severity of the finding.
     pub severity: Severity,
-    /// The keys from the outermost table to the setting.
+    /// The path of the setting: keys from the outermost table inward.
     pub path: Vec<String>,
-    /// The fault, and what would be right.
+    /// A message with the fault and the remedy.
     pub message: String,
 }
 
@@ -99,9 +102,17 @@ impl Findings {
             self.error(path, message);
         }
     }
+
+    /// Checks that a value is between two bounds, which the message encloses in `quote`.
+    fn range<T: PartialOrd + Copy + Display>(&mut self, path: &[&str], value: T, [least, most]: [T; 2], quote: &str) {
+        let fits = (least..=most).contains(&value);
+        let message = format!("{value} is out of range; use {quote}{least}{quote} to {quote}{most}{quote}");
+        self.error_if(!fits, path, &message);
+    }
 }
 
-/// Everything wrong or doubtful in a configuration that a simulation runs, in the order of its tables. Baselines are allowed.
+/// All findings about a configuration that a simulation runs, in the order of its tables. Methods for comparison (baselines) are
+/// allowed.
 pub fn simulated(config: &Config) -> Vec<Finding> {
     let mut out = Findings(Vec::new());
     server(config, &config.server, &mut out);
@@ -126,7 +137,7 @@ pub fn simulated(config: &Config) -> Vec<Finding> {
     out.0
 }
 
-/// Everything wrong or doubtful in a policy, wherever it is enforced.
+/// All findings about a policy that do not depend on the enforcement point. `named` are the pools, `owners` the tenants.
 pub fn policy_findings(named: &BTreeMap<String, Pool>, owners: &BTreeMap<String, Tenant>) -> Vec<Finding> {
     let mut out = Findings(Vec::new());
     pools(named, &mut out);
@@ -153,13 +164,15 @@ fn tenants(tenants: &BTreeMap<String, Tenant>, pools: &BTreeMap<String, Pool>, o
             if pool != DEFAULT_POOL && !pools.contains_key(pool) {
                 out.error(&at, unknown_name("pool", pool, pools.keys()));
             }
-            tenant(&at, &settings.on(pool), |key| own.says(key), out);
+            let written = serde_json::to_value(own).unwrap_or_default();
+            tenant(&at, &settings.on(pool), |key| written.get(key).is_some(), out);
         }
     }
     matches(tenants, out);
 }
 
-/// True if `name` can be the name of a pool: as for other names, and also with ':' and '+', as a target's name has them.
+/// True if `name` can be the name of a pool: by the rule for other names, but also with ':' and '+', as in the name of an iSCSI
+/// target.
 pub fn is_pool_name(name: &str) -> bool {
     is_name(&name.replace([':', '+'], "_"))
 }
@@ -172,7 +185,7 @@ fn names<'a>(table: &str, names: impl Iterator<Item = &'a String>, out: &mut Fin
     }
 }
 
-/// True if only one of two sockets can listen: their addresses are the same, or one includes the other.
+/// True if only one of two sockets can listen, because their addresses are equal or one includes the other.
 fn clash(a: SocketAddr, b: SocketAddr) -> bool {
     let includes = a.is_ipv4() == b.is_ipv4() && (a.ip().is_unspecified() || b.ip().is_unspecified());
     a.port() == b.port() && a.port() != 0 && (a == b || includes)
@@ -213,7 +226,7 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
                 out.error(&at("status"), format!("{address} already serves NBD; use another port"));
             }
             Some(other) => {
-                let message = format!("{other} already serves NBD, and {address} has the same port; use another");
+                let message = format!("{other} already serves NBD, and {address} has the same port; use another port");
                 out.error(&at("status"), message);
             }
             None => {}
@@ -255,11 +268,7 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
     {
         out.error(&at("default_export"), unknown_name("volume", name, config.volumes.keys()));
     }
-    out.error_if(
-        !(1..=MAX_CONNECTIONS).contains(&server.max_connections),
-        &at("max_connections"),
-        &format!("{} is out of range; use 1 to {MAX_CONNECTIONS}", server.max_connections),
-    );
+    out.range(&at("max_connections"), server.max_connections, [1, MAX_CONNECTIONS], "");
     out.error_if(
         server.max_inflight_per_connection == 0,
         &at("max_inflight_per_connection"),
@@ -270,11 +279,7 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
         &at("buffer_memory"),
         &format!("{} is too small; use at least {MIN_BUFFER_MEMORY}", server.buffer_memory),
     );
-    out.error_if(
-        !(MIN_MAX_REQUEST..=MAX_MAX_REQUEST).contains(&server.max_request),
-        &at("max_request"),
-        &format!("{} is out of range; use {MIN_MAX_REQUEST} to {MAX_MAX_REQUEST}", server.max_request),
-    );
+    out.range(&at("max_request"), server.max_request, [MIN_MAX_REQUEST, MAX_MAX_REQUEST], "");
     out.error_if(
         server.busy_poll > MAX_BUSY_POLL,
         &at("busy_poll"),
@@ -290,15 +295,10 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
     {
         out.error_if(most == 0, &at(key), "0 would admit no client; use at least 1");
     }
-    let [shortest, longest] = PEER_TIMEOUT;
-    out.error_if(
-        !(shortest..=longest).contains(&server.peer_timeout),
-        &at("peer_timeout"),
-        &format!("{} is out of range; use \"{shortest}\" to \"{longest}\"", server.peer_timeout),
-    );
+    out.range(&at("peer_timeout"), server.peer_timeout, PEER_TIMEOUT, "\"");
 }
 
-/// Checks the settings of a pool that are right or wrong by themselves.
+/// Checks those settings of a pool that can be judged without other pools, tenants or volumes.
 fn settings_of_pool(name: &str, pool: &Pool, out: &mut Findings) {
     let at = |key: &'static str| ["pools", name, "tuning", key];
     let tuning = &pool.tuning;
@@ -327,7 +327,7 @@ fn settings_of_pool(name: &str, pool: &Pool, out: &mut Findings) {
     out.error_if(
         pool.devices.iter().any(String::is_empty),
         &["pools", name, "devices"],
-        "one of them has no name; write for example \"/dev/vg1/lv1\"",
+        "one of the devices has no name; write for example \"/dev/vg1/lv1\"",
     );
     let guarantee = tuning.guarantee.fault(tuning.cache.slow_bytes_per_s);
     if let Some(([table, key], message)) = guarantee {
@@ -345,7 +345,7 @@ fn pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut
     guarantees(config, owners, name, pool, out);
 }
 
-/// Checks a pool's settings for slots, and warns of latency targets of tenants that have no effect without slots.
+/// Checks a pool's settings for slots. Without slots, warns about latency targets of tenants, which then have no effect.
 fn slots(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut Findings) {
     let at = |key: &'static str| ["pools", name, "tuning", key];
     let Some(control) = config.control(pool).slots else {
@@ -382,7 +382,7 @@ fn slots(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mu
     }
 }
 
-/// A tenant with a latency target on a pool of this server's volumes, in words. For a pool without slots.
+/// A tenant, in words, whose latency target has no effect on a pool without slots; `None` if there is no such tenant.
 fn unmet_target(config: &Config, owners: &Owners<'_>, pool: &str) -> Option<String> {
     let has_target = |tenant: &Tenant| tenant.on(pool).latency.is_some();
     let mut ours = config.volumes.iter().filter(|(_, volume)| volume.pool == pool).peekable();
@@ -400,12 +400,12 @@ fn unmet_target(config: &Config, owners: &Owners<'_>, pool: &str) -> Option<Stri
     Some(format!("tenant {tenant:?}"))
 }
 
-/// True if clients bring this tenant to every pool.
+/// True if clients belong to this tenant, so that it may use every pool.
 fn brings_clients(tenant: &Tenant) -> bool {
     tenant.matches.iter().any(|entry| matches!(entry, Match::Client(_)))
 }
 
-/// Checks that a pool's latency target can be aimed at, and that there is a tenant to throttle for it.
+/// Checks that a pool's latency target is valid, and that there is a tenant that may be throttled for it.
 fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut Findings) {
     let Some(target) = pool.target() else { return };
     if let Err(invalid) = target.validate() {
@@ -425,7 +425,7 @@ fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool
     if backends.next().is_some_and(|first| first == Backend::Memory && backends.all(|other| other == first)) {
         out.warning(
             &["pools", name, "latency"],
-            "all volumes of this pool are in memory and have no latency target; use backend = \"emulate\" to try it",
+            "all volumes of this pool are in memory, where no latency is controlled; use backend = \"emulate\" to try",
         );
         return;
     }
@@ -445,7 +445,7 @@ fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool
     }
 }
 
-/// Checks a latency target. `measured`: the requests whose latency is measured where the target is set.
+/// Checks the latency target at the path `at`. `measured` names the requests whose latency the target is about.
 fn latency_of(latency: Latency, measured: Of, at: &[&str], out: &mut Findings) {
     let path = |key: &'static str| [at, &[key]].concat();
     out.error_if(latency.target.is_zero(), &path("target"), "must be more than 0s; use for example \"50ms\"");
@@ -457,7 +457,7 @@ fn latency_of(latency: Latency, measured: Of, at: &[&str], out: &mut Findings) {
     out.error_if(other, &path("of"), &format!("{owner}; write \"{name}\", or remove this key"));
 }
 
-/// Warns when the tenants of a pool have more guaranteed than it lets through.
+/// Warns if the guarantees and reservations of a pool's tenants exceed the pool's limit.
 fn guarantees(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut Findings) {
     let mut tenants: Vec<&str> =
         config.volumes.iter().filter(|(_, v)| v.pool == name).map(|(n, v)| owners.of(n, v)).collect();
@@ -489,12 +489,12 @@ fn guarantees(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out
     if exceeds(due.iops, limit.iops) || exceeds(due.bytes_per_s.0, limit.bytes_per_s.0) {
         out.warning(
             &["pools", name, "limit"],
-            format!("reservations and guarantees of the tenants {} come to {due}, more than the limit of {limit}: the {} wins, and not all can be met at once", tenants.join(", "), Precedence::PoolLimit.winner(Precedence::Reservation)),
+            format!("reservations and guarantees of the tenants {} come to {due}, more than the limit of {limit}: the {} wins, and not all can be met at once; raise the limit, or lower them", tenants.join(", "), Precedence::PoolLimit.winner(Precedence::Reservation)),
         );
     }
 }
 
-/// The first rate that is set of those that only the scheduler keeps for a tenant, by name.
+/// Key of the first setting of a tenant that is set and that only the scheduler enforces; `None` if none is set.
 fn rates_of(tenant: &Tenant) -> Option<&'static str> {
     let set = [
         ("throughput guarantee", tenant.guarantee.sum()),
@@ -504,12 +504,12 @@ fn rates_of(tenant: &Tenant) -> Option<&'static str> {
     set.into_iter().find_map(|(what, rates)| (!rates.is_unset()).then_some(what))
 }
 
-/// True if a rate is above a limit that is set.
+/// True if a limit is set (not 0) and the rate is above it.
 fn exceeds(rate: u64, limit: u64) -> bool {
     limit > 0 && rate > limit
 }
 
-/// Checks the settings of a tenant: all, or those that differ on one pool. `says` is true for the keys that are checked.
+/// Checks the settings of a tenant at the path `at`: all settings, or those for one pool. `says` is true for keys to be checked.
 fn tenant(at: &[&str], tenant: &Tenant, says: impl Fn(&str) -> bool, out: &mut Findings) {
     let path = |key: &'static str| [at, &[key]].concat();
     out.error_if(
@@ -532,7 +532,7 @@ fn tenant(at: &[&str], tenant: &Tenant, says: impl Fn(&str) -> bool, out: &mut F
         guarantee(tenant, out, &path("guarantee"));
     }
     let none = says("max_in_flight") && tenant.max_in_flight == Some(0);
-    out.error_if(none, &path("max_in_flight"), "must be at least 1; without this key the device's own length counts");
+    out.error_if(none, &path("max_in_flight"), "must be at least 1; without this key the device's queue depth counts");
     if let Some(latency) = tenant.latency.filter(|_| says("latency")) {
         latency_of(latency, Of::All, &path("latency"), out);
     }
@@ -571,7 +571,7 @@ fn guarantee(tenant: &Tenant, out: &mut Findings, at: &[&str]) {
         );
     } else if exceeding(reserved, sum) && (!each || both_in_one_unit(&guarantee)) {
         let winner = Precedence::Guarantee.winner(Precedence::Reservation);
-        out.warning(at, format!("the {winner} of {reserved} is more and wins, so that {sum} limits nothing"));
+        out.warning(at, format!("the {winner} of {reserved} is more and wins, so that this guarantee of {sum} has no effect; lower the {winner}, or raise the guarantee"));
     }
 }
 
@@ -581,7 +581,7 @@ fn both_in_one_unit(guarantee: &Guarantee) -> bool {
     (read.iops > 0 && write.iops > 0) || (read.bytes_per_s.0 > 0 && write.bytes_per_s.0 > 0)
 }
 
-/// Checks that the server asks for certificates if a tenant names one.
+/// Checks that the server requests certificates of clients if a tenant's `match` names one.
 fn certificates(config: &Config, out: &mut Findings) {
     if config.server.tls.as_ref().is_some_and(|tls| tls.clients.is_some()) {
         return;
@@ -597,8 +597,8 @@ fn certificates(config: &Config, out: &mut Findings) {
     }
 }
 
-/// Checks that no entry of `match` belongs to two tenants. A block of addresses inside another is fine, because the most
-/// specific decides.
+/// Checks that no entry of `match` belongs to two tenants. A block of addresses within another block is allowed, because the
+/// most specific entry decides.
 fn matches(tenants: &BTreeMap<String, Tenant>, out: &mut Findings) {
     let mut owners = BTreeMap::new();
     for (name, tenant) in tenants {
@@ -686,14 +686,14 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
         (_, Some(size)) if !size.0.is_multiple_of(512) => {
             out.warning(
                 &at("size"),
-                format!("{size} is no multiple of 512 bytes; the kernel's NBD client will not see the rest"),
+                format!("{size} is no multiple of 512 bytes, and the kernel's NBD client sees whole blocks of 512 bytes only; use a multiple"),
             );
         }
         _ => {}
     }
 }
 
-/// Checks that no two volumes have the same file, device, export or image, and that none has the path of a socket.
+/// Checks that no two volumes have the same file, device, export or image, and that no volume has the path of a socket.
 fn shared_paths(config: &Config, out: &mut Findings) {
     let (sockets, control) = (config.server.unix_paths(), config.server.control_path());
     let mut owners: BTreeMap<PathBuf, &str> = BTreeMap::new();
@@ -732,10 +732,11 @@ fn shared_paths(config: &Config, out: &mut Findings) {
     }
 }
 
-/// Most names that a message lists: there may be thousands.
+/// The most names that a message lists, as there may be thousands.
 const MAX_NAMED: usize = 20;
 
-/// The message about a reference to something that does not exist: there is no pool "fats"; did you mean "fast"?
+/// The message about a reference to a name that does not exist: there is no pool "fats"; did you mean "fast"? `what` is the kind
+/// of object, `known` are the existing names.
 pub fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     match closest(name, known) {
         Some(close) => format!("there is no {what} {name:?}; did you mean {close:?}?"),
@@ -748,7 +749,7 @@ pub fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     }
 }
 
-/// As [`unknown`], for a key that may be left out. `known`: the names in a table.
+/// As [`unknown`], for a key that may be left out. `known` are the names in a table.
 fn unknown_name<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) -> String {
     let known: Vec<&str> = known.map(String::as_str).collect();
     let cure = if known.is_empty() {

@@ -1,23 +1,23 @@
-//! A configuration as it was written: a file of this host, and the policy that it shares with others.
+//! The texts of a configuration: a file of this host, and the policy file that it may share with other hosts.
 
-/// Names of the tables of a policy: all others belong to a host.
+/// Names of the tables of a policy; all other tables belong to a host.
 pub(crate) const POLICY: [&str; 2] = ["tenants", "pools"];
 
-/// A text, and what to call it in errors.
+/// A text, with the name by which errors refer to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text {
     /// The text, in TOML.
     pub text: String,
-    /// The file that it came from, or another origin.
+    /// Path of the text's file, or another origin.
     pub origin: String,
 }
 
 /// The texts of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
-    /// The text of this host; it may be all there is.
+    /// The text of this host's file, which may contain the policy as well.
     pub host: Text,
-    /// The policy: the file that the key `policy` of `host` names.
+    /// The policy file that the key `policy` of `host` names; `None` without this key.
     pub policy: Option<Text>,
 }
 

@@ -1,6 +1,6 @@
-//! The records behind `/api/v1/state`: what every tenant gets, what the controllers decided, and why.
+//! The records behind `/api/v1/state`: the performance that every tenant gets, and the controllers' decisions with reasons.
 //!
-//! Units are last in the names. Counters count from the start of the server. A rate or budget that is not set or
+//! Names end with their unit. Counters count from the start of the server. A rate or budget that is not set or
 //! not bounded is `null`.
 
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::decision::{DecisionRecord, Unit};
 use crate::explain;
 use crate::lately::Lately;
+use crate::trouble::Health;
 
 /// The JSON schema of [`State`] (draft 2020-12).
 pub fn schema() -> serde_json::Value {
@@ -30,6 +31,9 @@ pub struct State {
     pub uptime_s: f64,
     /// `io_uring` or `epoll`.
     pub engine: String,
+    /// Troubles, worst first.
+    #[serde(default)]
+    pub health: Health,
     /// Every volume is read-only.
     pub read_only: bool,
     /// True during a graceful stop.
@@ -434,7 +438,8 @@ pub struct GuaranteeState {
 }
 
 impl GuaranteeState {
-    /// A guarantee of a pool. `of`: pool and tenant; `at` turns an instant into seconds since the start.
+    /// The record of a throughput guarantee. `of` are pool and tenant; `at` converts an instant to seconds since the start of the
+    /// program.
     pub fn of(view: &View<'_>, of: [&str; 2], at: impl Fn(Instant) -> f64) -> Self {
         let [pool, tenant] = of.map(str::to_owned);
         let decision = |entry: &Entry<Decision>| {
@@ -469,7 +474,7 @@ impl GuaranteeState {
 }
 
 impl GuaranteeState {
-    /// The requests that the guarantee is about, as a suffix of a rate; empty for all requests.
+    /// The requests that the guarantee is about, as a suffix of a rate in texts; empty for all requests.
     pub fn of_what(&self) -> &'static str {
         match self.of.as_str() {
             "read" => " of reads",
@@ -540,14 +545,34 @@ pub struct VolumeState {
     pub connections: u64,
     /// Offers to clients, `flush` for example.
     pub flags: Vec<String>,
-    /// Failed flush: writes since the last good one may be lost, and every flush fails until the volume is reopened.
+    /// Failed flush: writes since the last good one may be lost, and every flush fails until the server restarts.
     pub error: Option<String>,
+    /// Failed requests of the last ten minutes, by kind and error.
+    #[serde(default)]
+    pub failures: Vec<FailureState>,
     /// The server behind it, for `nbd`.
     #[serde(default)]
     pub remote: Option<RemoteState>,
     /// The image behind it, for `rbd`.
     #[serde(default)]
     pub rbd: Option<RbdState>,
+}
+
+/// Failed requests of one kind, with one error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FailureState {
+    /// Kind of request: `read`, `write`, `flush`, ...
+    pub what: String,
+    /// The kernel's number of the error.
+    pub errno: i32,
+    /// The error as text.
+    pub error: String,
+    /// Number of requests that failed so, without a pause of ten minutes.
+    pub requests: u64,
+    /// Time since the first of them.
+    pub since_ms: u64,
+    /// Time since the last of them.
+    pub last_ms: u64,
 }
 
 /// The connections of a server at one moment: the answer of `/api/v1/clients`.
@@ -662,7 +687,7 @@ impl From<&evenkeel_control::mclock::Qos> for QosState {
 }
 
 impl LimitState {
-    /// The binding entries of the limits on IOPS and on bytes per second.
+    /// The record of the binding entries (the lowest limits) of the limits on IOPS and on bytes per second.
     pub fn new(iops: &evenkeel_control::limits::LimitSet, bytes_per_s: &evenkeel_control::limits::LimitSet) -> Self {
         let owner = |set: &evenkeel_control::limits::LimitSet| set.binding().map(|(owner, _)| owner.name().to_owned());
         Self {
@@ -713,7 +738,7 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
     }
 }
 
-/// A rate as shown; `None` for 0, which stands for not set.
+/// A rate as records show it; `None` for 0, which means that the rate is not set.
 fn set(rate: u64) -> Option<u64> {
     (rate > 0).then_some(rate)
 }

@@ -1,4 +1,4 @@
-//! Latency targets of pools in the controller's words.
+//! The method by which a pool's latency target is kept, and its conversion to the controller's settings.
 
 use evenkeel_control::pool::target as control;
 use evenkeel_control::response::{self, Reason};
@@ -18,16 +18,10 @@ pub enum Method {
     Pid,
 }
 
-impl Method {
-    /// Name as written in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Adaptive => "adaptive",
-            Self::Pid => "pid",
-        }
-    }
+evenkeel_control::named!(Method: Adaptive "adaptive", Pid "pid");
 
-    /// The published settings of the controller that has this method, for a target.
+impl Method {
+    /// The default settings of the controller with this method, for a latency target.
     pub const fn published(self, target: Duration) -> response::Config {
         match self {
             Self::Adaptive => response::Config::adaptive(target),
@@ -59,13 +53,13 @@ impl From<Noisy> for control::Load {
     }
 }
 
-/// Load above which a tenant or client is noisy, unless configured otherwise.
+/// The default load, in bytes per second, above which a tenant or client counts as noisy.
 pub const fn default_noisy_above() -> Bytes {
     Bytes(256 << 10)
 }
 
-/// True if a latency target is missed although all is done for it, or nothing can be. `None`: the controller works on it, or
-/// there is too little margin to call a missed target met again.
+/// True if a latency target is missed although the controller has done everything, or can do nothing. False if it is met. `None`
+/// if the controller still works on it, or the margin is too small to call a missed target met again.
 pub const fn is_missed(reason: &Reason) -> Option<bool> {
     match reason {
         Reason::NoNoisy { .. } | Reason::Unachievable { .. } | Reason::Ineffective { .. } => Some(true),

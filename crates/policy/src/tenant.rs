@@ -1,4 +1,4 @@
-//! A tenant of the policy: who belongs to it, and what it gets.
+//! A tenant of the policy: the clients and volumes that belong to it, and its settings.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -83,23 +83,6 @@ pub struct OnPool {
     pub max_in_flight: Option<u32>,
 }
 
-impl OnPool {
-    /// True if this key of the tenant has another value on the pool.
-    pub fn says(&self, key: &str) -> bool {
-        match key {
-            "weight" => self.weight.is_some(),
-            "reservation" => self.reservation.is_some(),
-            "limit" => self.limit.is_some(),
-            "guarantee" => self.guarantee.is_some(),
-            "latency" => self.latency.is_some(),
-            "priority" => self.priority.is_some(),
-            "throttle" => self.throttle.is_some(),
-            "max_in_flight" => self.max_in_flight.is_some(),
-            _ => false,
-        }
-    }
-}
-
 impl Default for Tenant {
     fn default() -> Self {
         Self {
@@ -125,7 +108,7 @@ impl Tenant {
         everywhere || self.latency.is_some() || self.pools.values().any(own)
     }
 
-    /// The tenant with the settings that it has on a pool.
+    /// The tenant with the settings that apply to it on the pool with this name.
     pub fn on(&self, pool: &str) -> Self {
         let base = self.clone();
         let Some(own) = self.pools.get(pool) else { return Self { pools: BTreeMap::new(), ..base } };
@@ -181,7 +164,7 @@ impl Default for Limit {
 }
 
 impl Limit {
-    /// The rates alone.
+    /// The rates of the value, without its other settings.
     pub const fn rates(self) -> Rates {
         Rates { iops: self.iops, bytes_per_s: self.bytes_per_s }
     }
@@ -229,7 +212,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// A target for the mean.
+    /// A latency target for the mean latency.
     pub const fn mean(target: Duration) -> Self {
         Self { target, percentile: Percentile::Mean, of: None }
     }
@@ -247,13 +230,13 @@ pub enum Of {
     All,
 }
 
-/// A figure of many latencies: "mean", or a percentile such as 99.
+/// The statistic of latencies that a target bounds: the mean, or a percentile such as 99.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Percentile {
-    /// Their mean.
+    /// The mean of the latencies.
     #[default]
     Mean,
-    /// A percentile (above 0, below 100).
+    /// A percentile of the latencies, above 0 and below 100.
     At(f64),
 }
 
@@ -269,7 +252,7 @@ impl Percentile {
     }
 }
 
-/// As records and messages show it: `mean`, `p99`.
+/// The name in records and messages: `mean`, `p99`.
 impl fmt::Display for Percentile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -369,18 +352,19 @@ pub enum Priority {
     Background,
 }
 
-/// An entry of a tenant's `match`: what belongs to the tenant.
+/// An entry of a tenant's `match`: clients, volumes or other objects that belong to the tenant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Match {
-    /// Clients of a server, as `allow` and `deny` name them.
+    /// Clients of the server, named as in `allow` and `deny`.
     Client(Who),
-    /// Volumes whose name fits; `*` stands for any letters, `?` for one.
+    /// Volumes whose names fit this pattern; `*` stands for any letters, `?` for one letter.
     Volume(String),
-    /// Clients of this host's targets by the name that a target knows them by; `*` and `?` likewise.
+    /// Clients of this host's iSCSI targets whose initiator names fit this pattern, with `*` and `?` as for volumes.
     Initiator(String),
-    /// Control groups of this host by their path below /sys/fs/cgroup; `*` and `?` likewise within a name.
+    /// Control groups of this host whose paths below /sys/fs/cgroup fit this pattern; `*` and `?` stand for letters of one name
+    /// in the path.
     Cgroup(String),
-    /// Block devices of this host, by path or name; `*` and `?` likewise.
+    /// Block devices of this host whose paths or names fit this pattern, with `*` and `?` as for volumes.
     Device(String),
 }
 
@@ -388,7 +372,7 @@ const VOLUME: &str = "volume:";
 const INITIATOR: &str = "initiator:";
 const CGROUP: &str = "cgroup:";
 const DEVICE: &str = "device:";
-/// Kinds of entries, each in front of a colon.
+/// The prefixes of entries, before the colon, with the kind of entry that each denotes.
 const KINDS: [&str; 7] = ["volume", "address", "uid", "certificate", "initiator", "cgroup", "device"];
 
 impl Match {
@@ -402,7 +386,7 @@ impl Match {
         matches!(self, Self::Volume(pattern) if fits(pattern, name))
     }
 
-    /// True if this matches an initiator (client of an iSCSI target) by its address or one of its names.
+    /// True if the entry names an initiator (client of an iSCSI target) by its address or one of its names.
     pub fn names_initiator(&self, address: IpAddr, names: &[String]) -> bool {
         match self {
             Self::Client(Who::Address(block)) => block.contains(address),
@@ -411,8 +395,8 @@ impl Match {
         }
     }
 
-    /// How exactly the entry names its clients, volumes or groups, for comparison: of several entries that fit, the one with
-    /// the greatest value decides.
+    /// How specific the entry is, for comparison with others: of several entries that fit, the one with the greatest value
+    /// decides.
     pub fn specificity(&self) -> (u8, usize) {
         // Letters that are given; one without wildcards comes last.
         let given = |pattern: &str| {
@@ -496,8 +480,8 @@ impl fmt::Display for Match {
 
 as_text!(Match, "volumes or clients such as \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\" or \"certificate:db.example.org\"", None, { "type": "string" });
 
-/// True if a name fits a pattern, in which `*` stands for any letters and `?` for one. O(letters of the pattern × letters of
-/// the name); names with another beginning take few steps.
+/// True if a name fits a pattern, in which `*` stands for any letters and `?` for one letter. O(letters of the pattern × letters
+/// of the name); a name with another beginning than the pattern takes few steps.
 pub fn fits(pattern: &str, name: &str) -> bool {
     let given = pattern.find(['*', '?']).unwrap_or(pattern.len());
     if !name.starts_with(&pattern[..given]) {

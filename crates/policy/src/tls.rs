@@ -1,4 +1,4 @@
-//! TLS: where the certificates are, who needs it on NBD connections, and how certificates are named.
+//! Settings of TLS: the files of certificates, the NBD clients that must use TLS, and the naming of client certificates.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ pub struct Files {
 }
 
 impl Tls {
-    /// The paths of the files, without the other settings.
+    /// The paths of the certificate files, without the other settings.
     pub fn files(&self) -> Files {
         let Self { certificate, key, clients, revoked, .. } = self.clone();
         Files { certificate, key, clients, revoked }
@@ -70,7 +70,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// True if a client must use TLS: one over TCP if `tcp`, else one over a Unix socket.
+    /// True if a client must use TLS. `tcp`: the question is about a client over TCP, otherwise about one over a Unix socket.
     pub const fn applies(self, tcp: bool) -> bool {
         match self {
             Self::No => false,
@@ -80,19 +80,19 @@ impl Need {
     }
 }
 
-/// Which certificates are meant: by a name in them, or one certificate by its fingerprint.
+/// The certificates that an entry names: all with a certain name in them, or a single one by its fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Certificate {
-    /// Common name of the subject, or a DNS name; compared without regard to case.
+    /// Certificates whose subject has this common name, or that have this DNS name; the comparison ignores case.
     Name(String),
-    /// SHA-256 of the certificate.
+    /// The certificate with this SHA-256 fingerprint.
     Fingerprint([u8; 32]),
 }
 
 const FINGERPRINT: &str = "sha256:";
 
 impl Certificate {
-    /// True if a certificate with these names and this fingerprint is meant.
+    /// True if the entry names a certificate with these names and this fingerprint.
     pub fn means(&self, names: &[String], fingerprint: &[u8; 32]) -> bool {
         match self {
             Self::Name(name) => names.iter().any(|other| name.eq_ignore_ascii_case(other)),

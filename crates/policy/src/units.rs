@@ -1,7 +1,7 @@
 //! Quantities as people write them: `"64KiB"`, `"50ms"`, `{ iops = 5000, bytes_per_s = "200MB" }`, `"10.0.0.0/8"`.
 //!
-//! Each parses from text, prints as text that parses back to the same value, and
-//! says in its error what would have been right.
+//! Each type parses from text, prints as a text that parses back to the same value, and
+//! names the remedy in its error.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -61,7 +61,7 @@ impl fmt::Display for Rates {
     }
 }
 
-/// The address as 128 bits, IPv4 in the mapped range, so that both families compare alike.
+/// The address as 128 bits. IPv4 addresses are in the mapped range, so that both families compare alike.
 fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
@@ -70,17 +70,18 @@ fn bits(address: IpAddr) -> u128 {
 }
 
 impl Cidr {
-    /// Length of the prefix in the 128 bits of [`bits`].
+    /// Length of the block's prefix in bits, within the 128 bits of [`bits`].
     fn prefix_of_128(self) -> u32 {
         u32::from(self.prefix) + if self.address.is_ipv4() { 96 } else { 0 }
     }
 
-    /// True if `address` lies in the block; an IPv4 address written as IPv6 (`::ffff:10.0.0.1`) counts as IPv4.
+    /// True if `address` lies in the block. An IPv4 address written as IPv6 (`::ffff:10.0.0.1`) counts as IPv4.
     pub fn contains(self, address: IpAddr) -> bool {
         same_prefix(bits(self.address), bits(address), self.prefix_of_128())
     }
 
-    /// Length of the prefix, for choosing the most specific block: longer is more specific, IPv4 counted as mapped IPv6.
+    /// Length of the block's prefix in bits, IPv4 counted as mapped IPv6. Of several blocks the one with the longest prefix is
+    /// the most specific.
     pub fn specificity(self) -> u32 {
         self.prefix_of_128()
     }

@@ -1,4 +1,4 @@
-//! NBD addresses as the community writes them (the `nbd` URI specification).
+//! Addresses of NBD servers and exports as URIs (the `nbd` URI specification).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ const DEFAULT_PORT: u16 = 10_809;
 const MAX_EXPORT: usize = 4096;
 const FORM: &str = "write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH";
 
-/// Where a server listens.
+/// The address on which an NBD server listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Address {
     /// Host name or address, and port.
@@ -24,9 +24,9 @@ pub enum Address {
 /// An export of a server: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
-    /// Where the server listens.
+    /// The address on which the server listens.
     pub address: Address,
-    /// Name of the export; empty for the default one. At most 4096 bytes.
+    /// Name of the export, at most 4096 bytes; empty for the server's default export.
     pub export: String,
 }
 
@@ -81,7 +81,7 @@ as_text!(Target, "an NBD URI such as \"nbd://192.0.2.1:10809/disk0\"", None, {
     "pattern": "^nbd(\\+unix)?://"
 });
 
-/// Prints a text for a URI, with every character encoded that could end its part of the URI.
+/// Prints a text as a part of a URI, with every character percent-encoded that could end this part.
 struct Encoded<'a>(&'a str);
 
 impl fmt::Display for Encoded<'_> {

@@ -1,7 +1,7 @@
-//! Verdicts: whether targets are met, what a tenant or pool got lately, and what throttles it.
+//! Verdicts: targets met or missed, the recent performance of a tenant or pool, and its throttle.
 //!
-//! Computed here alone, from counts at both ends of a window and the records of its end. API, metrics, `top` and dashboard
-//! show what comes out.
+//! Verdicts are computed only in this module, from counts at both ends of a window and the records at its end. API, metrics,
+//! `top` and dashboard show the results.
 
 use evenkeel_control::pool::TenantView;
 
@@ -10,18 +10,18 @@ use crate::figures::{bytes, count, counted, counted_figure, megabytes, ms, rates
 pub use crate::lately::{Cause, Kind, Lately, Target, ThrottledBy, Verdict};
 use crate::state::{LatencyTargetState, LimitState, PoolState, TenantSlotsState, TenantState};
 
-/// Fraction of its limit from which a rate counts as at the limit: counts in a window are never exact.
+/// Fraction of a limit from which on a rate counts as at the limit, because counts in a window are never exact.
 pub const AT_LIMIT: f64 = 0.95;
-/// Fraction of a guarantee or reservation from which it counts as met: counts in a window are never exact.
+/// Fraction of a guarantee or reservation from which on it counts as met, because counts in a window are never exact.
 pub const AS_GUARANTEED: f64 = 0.98;
-/// Mean number of queued requests from which a tenant asks for more than it gets. A client that sends one request after the
-/// other has at most one queued; from one half on it waits longer for its turn than for the device.
+/// Mean number of queued requests from which on a tenant counts as asking for more than it gets. A client at queue depth 1 has at
+/// most one queued request; from one half on, its requests wait longer in the queue than in the device.
 const BACKLOG: f64 = 0.5;
 
-/// Counters of a tenant at one moment, or what they have grown by.
+/// Counters of a tenant at one instant, or their growth over a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counts {
-    /// Requests completed.
+    /// Number of requests completed.
     pub requests: u64,
     /// Payload bytes.
     pub bytes: u64,
@@ -31,19 +31,19 @@ pub struct Counts {
     pub by_weight: u64,
     /// Requests that the device failed.
     pub errors: u64,
-    /// Number of latencies in `latency_s`, `queue_s` and `device_s`.
+    /// Number of requests whose latencies are summed up in `latency_s`, `queue_s` and `device_s`.
     pub latencies: u64,
     /// Sum of latencies, in seconds.
     pub latency_s: f64,
-    /// Part of `latency_s` in the queue.
+    /// Part of `latency_s` that requests spent in the queue, in seconds.
     pub queue_s: f64,
-    /// Part of `latency_s` in the device.
+    /// Part of `latency_s` that requests spent in the device, in seconds.
     pub device_s: f64,
-    /// Seconds in which the tenant's latency target was judged.
+    /// Number of one-second windows in which the tenant's latency target was judged.
     pub windows: u64,
-    /// Seconds of `windows` in which the target was violated.
+    /// Number of the `windows` in which the target was violated.
     pub violated: u64,
-    /// Requests queued at the moment; of a window the smaller number of its two ends.
+    /// Number of queued requests at the instant; for a window, the smaller of the numbers at its two ends.
     pub queued: u64,
 }
 
@@ -68,7 +68,7 @@ impl From<&TenantView<'_>> for Counts {
 }
 
 impl Counts {
-    /// By how much the counts have grown since `was`; 0 for a counter that was reset.
+    /// The growth of the counters since `was`; 0 for a counter that was reset in between.
     #[must_use]
     pub fn since(&self, was: &Self) -> Self {
         let mut grown = self.with(was, u64::saturating_sub, |is, was| (is - was).max(0.0));
@@ -126,14 +126,14 @@ pub fn latency(target_ms: f64, measured_ms: Option<f64>, reason: &str) -> Verdic
     }
 }
 
-/// Verdict on a pool's latency target, whether or not there were requests just now.
+/// Verdict on a pool's latency target, also if there were no requests recently.
 pub fn latency_target(target: &LatencyTargetState) -> Verdict {
     let reason = target.decision.as_ref().map_or("", |decision| decision.reason.as_str());
     latency(target.target_ms, target.measured_ms, reason)
 }
 
-/// A latency target that is judged second by second, with the verdict. `seconds` and `violated`: the seconds judged in a
-/// window, and those that missed the target; if there are none, `measured_ms` decides. `None` without a target.
+/// A tenant's latency target with the verdict on it; `None` without a target. `seconds` and `violated` are the numbers of seconds
+/// in a window that were judged and that missed the target; if no second was judged, `measured_ms` decides.
 pub fn by_seconds(slots: &TenantSlotsState, seconds: u64, violated: u64, measured_ms: Option<f64>) -> Option<Target> {
     let target_ms = slots.target_ms?;
     let verdict = match (seconds, violated) {
@@ -146,8 +146,8 @@ pub fn by_seconds(slots: &TenantSlotsState, seconds: u64, violated: u64, measure
     Some(Target { what: format!("{statistic} < {} ms", short(target_ms)), kind: Kind::Latency, verdict })
 }
 
-/// Verdict on a throughput guarantee, from the last measured rate and the name of the newest decision's reason. Less than
-/// guaranteed is idle if the tenant asked for no more.
+/// Verdict on a throughput guarantee, from the last measured rate and the name of the newest decision's reason. A rate below the
+/// guarantee is judged as idle if the tenant asked for no more.
 pub fn guarantee(guaranteed: f64, measured: Option<f64>, reason: &str) -> Verdict {
     match (measured, reason) {
         (None, _) | (_, "idle" | "app_limited" | "not_enough_data" | "counters_reset" | "signal_lost") => Verdict::Idle,
@@ -157,8 +157,8 @@ pub fn guarantee(guaranteed: f64, measured: Option<f64>, reason: &str) -> Verdic
     }
 }
 
-/// Fills in [`PoolState::lately`] and [`TenantState::lately`]. `work`: counts of each tenant in the window, in the order of
-/// the pool's tenants; `None` for a tenant that is newer than the window.
+/// Fills in [`PoolState::lately`] and [`TenantState::lately`]. `work` has the growth of each tenant's counters over the window,
+/// in the order of the pool's tenants; `None` for a tenant that is newer than the window.
 pub fn judge(pool: &mut PoolState, work: &[Option<Counts>], window_s: f64) {
     let sum = work.iter().flatten().fold(Counts::default(), |sum, one| sum.plus(one));
     let mut lately = sum.lately(window_s);
@@ -194,7 +194,7 @@ pub fn judge(pool: &mut PoolState, work: &[Option<Counts>], window_s: f64) {
     pool.lately = Some(lately);
 }
 
-/// Figures and verdicts of a tenant. `whole`: the throttle of its pool, which requests of the tenant wait for if any wait.
+/// Recent figures and verdicts of a tenant. `whole` is the throttle of its pool, which applies to the tenant's queued requests.
 fn of_tenant(tenant: &TenantState, work: &Counts, window_s: f64, whole: Option<&ThrottledBy>) -> Lately {
     let lately = work.lately(window_s);
     let targets = targets(tenant, work, &lately);
@@ -235,7 +235,7 @@ fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> 
     targets
 }
 
-/// The throttle of a tenant for its pool's latency target, if it is throttled for that.
+/// The throttle of a tenant for its pool's latency target; `None` if the tenant is not throttled for the target.
 pub fn for_target(tenant: &TenantState) -> Option<ThrottledBy> {
     let throttled = tenant.throttled.as_ref()?;
     let by = throttled.slots_owner.clone();
@@ -244,7 +244,7 @@ pub fn for_target(tenant: &TenantState) -> Option<ThrottledBy> {
     Some(ThrottledBy { by, cause: Cause::LatencyTarget, how, because })
 }
 
-/// The throttle of the tenant itself, the strictest first: latency target of the pool, limit, slots.
+/// The throttle of the tenant itself, the first that applies of: the pool's latency target, the limit, the slots.
 fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
     if let Some(by) = for_target(tenant) {
         return Some(by);
@@ -261,7 +261,7 @@ fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
     Some(ThrottledBy { by, cause: Cause::Slots, how, because })
 }
 
-/// Owner and amount of a limit that the rate has come up to.
+/// Owner and amount of a limit that the rate has reached; `None` if it has reached no limit.
 fn at_limit(limit: &LimitState, lately: &Lately) -> Option<(String, String)> {
     let is_at = |limit: Option<u64>, rate: f64| limit.is_some_and(|limit| rate >= AT_LIMIT * limit as f64);
     let owner = |owner: &Option<String>| owner.clone().unwrap_or_else(|| "operator".into());

@@ -1,38 +1,38 @@
-//! The requests of a workload, as people write them: sizes, patterns and bursts, in load jobs and in scenarios.
+//! Sizes, patterns and bursts of a workload's requests, with their spelling in load jobs and scenarios.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::units::{Bytes, Duration, UnitError, as_text};
 
-/// The largest block. A batch of them has to fit in memory.
+/// The largest block, in bytes. A batch of requests of this size must fit in memory.
 const MAX_BLOCK_BYTES: u64 = 32 << 20;
 /// The largest weight of a block size.
 const MAX_WEIGHT: u32 = 1_000_000;
-/// The longest time of a burst: keeps every sum far from overflow.
+/// The longest duration of sending or pausing in a burst; sums of durations then cannot overflow.
 const MAX_BURST_NS: u64 = 3_600_000_000_000;
 
 /// Block sizes in bytes with their weights: `4k` or `4k:80,64k:20`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeMix(pub Vec<(u64, u32)>);
 
-/// Where requests go.
+/// The distribution of requests' offsets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
-    /// Uniformly anywhere.
+    /// Uniformly distributed offsets.
     Random,
-    /// One block after the other, around and around.
+    /// One block after the other; the first block follows the last one.
     Sequential,
-    /// Block ranks with this exponent, spread over the volume.
+    /// Zipf-distributed blocks with this exponent; hot blocks are spread over the volume.
     Zipf(f64),
 }
 
-/// On and off times of a bursty client: `200ms:800ms`.
+/// Durations of sending and of pausing of a bursty client, written as `200ms:800ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
-    /// How long requests are sent.
+    /// Duration for which requests are sent.
     pub on_ns: u64,
-    /// How long no requests are sent.
+    /// Duration for which no requests are sent.
     pub off_ns: u64,
 }
 
@@ -44,7 +44,7 @@ impl SizeMix {
 }
 
 impl Burst {
-    /// From the start of one burst to the start of the next.
+    /// Time from the start of one burst to the start of the next.
     pub fn period_ns(self) -> u64 {
         self.on_ns + self.off_ns
     }

@@ -1,4 +1,4 @@
-//! Who may open what: how it is written, what is a mistake, and what it comes to.
+//! Tests of access lists: their spelling, their mistakes, and their decisions.
 
 use std::net::IpAddr;
 
@@ -7,13 +7,11 @@ use evenkeel_policy::access::{Barred, Caller, Who};
 use evenkeel_policy::change::{Change, plan};
 use evenkeel_policy::check::check;
 
+use super::reload::config;
+
 const TLS: &str = "[server.tls]\ncertificate = \"c\"\nkey = \"k\"\nclients = \"a\"\n";
 
-fn config(text: &str) -> Config {
-    Config::parse(text, "test").unwrap_or_else(|errors| panic!("{errors}"))
-}
-
-/// A server with these lists, and a volume with those.
+/// A configuration with the access lists `server` of the server and `volume` of a volume.
 fn lists(server: &str, volume: &str) -> Config {
     config(&format!("[server]\n{server}\n{TLS}[volumes.v]\nsize = \"1MiB\"\n{volume}\n"))
 }
@@ -31,7 +29,7 @@ fn verdict(config: &Config, caller: &Caller<'_>) -> Result<(), Barred> {
 }
 
 #[test]
-fn without_lists_everybody_may() {
+fn without_lists_every_client_may() {
     let config = lists("", "");
     for caller in [at("203.0.113.9"), user(0), Caller::default()] {
         assert_eq!(verdict(&config, &caller), Ok(()));

@@ -1,4 +1,4 @@
-//! The cluster: its settings, and records read with suspicion.
+//! Tests of the cluster's settings, and of the validation of received records.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,13 @@ use evenkeel_policy::cluster::{
 use evenkeel_policy::config::Cluster;
 use proptest::prelude::*;
 
-fn config(text: &str) -> Config {
-    Config::parse(text, "test").unwrap_or_else(|errors| panic!("{errors}"))
-}
+use super::reload::config;
 
 fn complaints(text: &str) -> String {
     Config::parse(text, "test").expect_err("refused").to_string()
 }
 
-/// A pool with every figure in use. `figure`: what each of them is.
+/// The summary of a pool in which every figure is used and has the value `figure`.
 fn full(figure: f64) -> Summary {
     Summary {
         workloads: figure,
@@ -82,7 +80,7 @@ fn settings_are_complete_and_checked_with_place_and_cure() {
         ("[cluster]\nname = \"a/b\"", "test:2:1: cluster.name: \"a/b\" is not a usable name"),
         ("[cluster]\nhost = \"\"", "cluster.host: \"\" is not a usable name"),
         ("[cluster]\nperiod = \"10ms\"", "cluster.period: 10ms is out of range; use \"100ms\" to \"1m\""),
-        ("[cluster]\nlease = \"1s\"", "cluster.lease: must be 2 to 600 periods of 1s"),
+        ("[cluster]\nlease = \"1s\"", "cluster.lease: must be 2 to 600 times cluster.period (1s)"),
         ("[cluster]\nshards_above = 0", "cluster.shards_above: must be 1 to 200 members"),
         ("[cluster]\nshard_size = 201", "cluster.shard_size: must be 1 to 200 members"),
         ("[cluster]\nperiods = \"1s\"", "did you mean \"period\"?"),
@@ -251,7 +249,7 @@ proptest! {
         prop_assert_eq!(read.text().expect("few pools"), text);
     }
 
-    /// A text that was cut, changed or made up is refused or read within the bounds; nothing else happens.
+    /// A text that was cut, changed or made up is either refused, or read as a record within the bounds.
     #[test]
     fn damaged_text_does_no_harm(
         pools in proptest::collection::btree_map("[a-z]{1,8}", pool(), 0..3),

@@ -1,5 +1,5 @@
-//! What a host receives from etcd, beside how many hosts share a device: records of real controllers, in shards as the
-//! defaults have them.
+//! Measures the bytes that a host receives from etcd as a function of the number of hosts that share a device, with records of
+//! real controllers and the default settings of shards.
 //!
 //! `cargo test -p evenkeel-policy --test all cluster_bytes -- --nocapture` prints the table of docs/results/cluster.md.
 
@@ -11,7 +11,8 @@ use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::{Config, Controller, Report, Workload, WorkloadId};
 use evenkeel_policy::cluster::{Cluster, Pools, Record, VERSION, received_bytes, together};
 
-/// Bytes per host and period for each root of the number of hosts, at most, in clusters that are divided.
+/// Upper bound on the bytes that a host receives per period in divided clusters, divided by the square root of the number of
+/// hosts.
 const BYTES_PER_ROOT: f64 = 5_000.0;
 
 fn workloads(rng: &mut SplitMix64) -> Vec<Workload> {

@@ -1,4 +1,4 @@
-//! Configurations: defaults, every error with its place and cure, all of them at once.
+//! Tests of configurations: defaults, and errors, each with its place and remedy, all of them at once.
 
 use evenkeel_control::admission::{Config as Admission, ElasticConfig, Repairs, SlowFastConfig};
 use evenkeel_control::pool::guarantee::Throughputs;
@@ -18,7 +18,7 @@ fn errors(text: &str) -> Vec<Problem> {
     check(text, "test.toml").errors
 }
 
-/// Asserts that `text` has exactly one error, at this place, and that it says these words.
+/// Asserts that `text` has exactly one error, at this place, and that its message contains these words.
 #[track_caller]
 fn assert_error(text: &str, place: &str, words: &[&str]) {
     let found = errors(text);
@@ -437,7 +437,7 @@ fn a_huge_text_is_refused_without_reading_it() {
     assert!(errors(&text)[0].message.contains("right file"));
 }
 
-/// Fragments that together make texts close to configurations.
+/// Fragments from which random texts similar to configurations are composed.
 fn near_configurations() -> impl Strategy<Value = String> {
     let pieces = [
         "[server]\n",
@@ -659,7 +659,7 @@ fn names_that_nothing_belongs_to_are_warnings_with_the_one_that_was_meant() {
     assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
 }
 
-/// A policy that `evenkeel guard` reads, too.
+/// A policy that is valid for `evenkeel guard`, too.
 const SHARED: &str = "[agent]\ninterfaces = [\"eth0\"]\n[agent.http]\ntls = \"no\"\n\
     [pools.vg1]\ndevices = [\"/dev/vg1/lv1\"]\nenforce = [\"packets\"]\nlatency.target = \"15ms\"\n\
     [pools.\"iqn.2026-01.example:disk\"]\nlatency.target = \"15ms\"\n\
@@ -669,7 +669,7 @@ const SHARED: &str = "[agent]\ninterfaces = [\"eth0\"]\n[agent.http]\ntls = \"no
     [tenants.db.pools.vg1]\nweight = 4\nthrottle = \"last\"\n";
 
 #[test]
-fn what_another_program_enforces_is_taken_and_told() {
+fn what_another_program_enforces_is_taken_and_reported() {
     let report = check(SHARED, "shared.toml");
     assert_eq!(report.errors, []);
     assert_eq!(report.warnings, []);
@@ -706,7 +706,7 @@ fn a_pool_that_leaves_the_queue_out_says_so_where_it_has_volumes() {
 }
 
 #[test]
-fn faults_of_keys_for_other_programs_are_told_all_the_same() {
+fn faults_of_keys_for_other_programs_are_reported_all_the_same() {
     for (text, expected) in [
         ("[tenants.a]\nmax_in_flight = 0\n", "2:1: tenants.a.max_in_flight: must be at least 1"),
         ("[tenants.a.pools.vg9]\nweight = 1\n", "1:18: tenants.a.pools.vg9: there is no pool \"vg9\""),
@@ -726,7 +726,7 @@ fn faults_of_keys_for_other_programs_are_told_all_the_same() {
         ("[pools.main.tuning]\ncache.slow_bytes_per_s = 0\n", "tuning.cache.slow_bytes_per_s: must be"),
         ("[pools.main.tuning]\nslots = \"needs\"\nslots_period = \"1ms\"\n", "tuning.slots_period: must be from"),
         ("[pools.main]\nenforce = [\"cgroups\"]\n", "did you mean \"cgroup\""),
-        ("[pools.main]\ndevices = [\"\"]\n", "pools.main.devices: one of them has no name"),
+        ("[pools.main]\ndevices = [\"\"]\n", "pools.main.devices: one of the devices has no name"),
         ("agent = 5\n", "agent: "),
         ("[tenants.a]\nmatch = [\"cgroup:../a\"]\n", "must be a path below /sys/fs/cgroup"),
     ] {
@@ -735,7 +735,7 @@ fn faults_of_keys_for_other_programs_are_told_all_the_same() {
     }
 }
 
-/// A host's file and the policy beside it, in a folder of their own.
+/// Writes a host's file and a policy file into a folder of their own.
 fn beside(host: &str, policy: &str) -> (std::path::PathBuf, std::path::PathBuf) {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -1,4 +1,4 @@
-//! Devices as they are written, and the files that show every key.
+//! Tests of the spelling of device models, and of the files that show every key.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,13 @@ use evenkeel_model::jitter::Jitter;
 use evenkeel_model::ssd::SsdParams;
 use evenkeel_model::store::StoreParams;
 
-fn read(text: &str) -> Result<DeviceParams, String> {
+pub(super) fn read(text: &str) -> Result<DeviceParams, String> {
     let params: DeviceParams = toml::from_str(text).map_err(|error| error.message().to_owned())?;
     params.validate().map_err(|error| error.to_string())?;
     Ok(params)
 }
 
-fn file(name: &str) -> String {
+pub(super) fn file(name: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/devices").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -29,7 +29,7 @@ fn presets_are_the_models() {
     assert_eq!(read("kind = 'cached'\npreset = 'lab'"), Ok(DeviceParams::Cached(CachedParams::lab())));
 }
 
-/// The files spell out every key: they give the same device whatever preset they start from.
+/// The files set every key: they give the same device with any preset as their base.
 #[test]
 fn the_files_are_the_presets_key_by_key() {
     let cases = [

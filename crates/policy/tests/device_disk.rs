@@ -1,21 +1,10 @@
-//! Disks and stripes over them as they are written, and the files that show every key.
-
-use std::path::PathBuf;
+//! Tests of the spelling of models of disks and of arrays of disks, and of the files that show every key.
 
 use evenkeel_model::device::DeviceParams;
 use evenkeel_model::disk::{DiskParams, Scheduling};
 use evenkeel_model::raid::Raid0Params;
 
-fn read(text: &str) -> Result<DeviceParams, String> {
-    let params: DeviceParams = toml::from_str(text).map_err(|error| error.message().to_owned())?;
-    params.validate().map_err(|error| error.to_string())?;
-    Ok(params)
-}
-
-fn file(name: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/devices").join(name);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
+use super::device::{file, read};
 
 #[test]
 fn presets_are_the_models() {
@@ -27,7 +16,7 @@ fn presets_are_the_models() {
     assert_eq!(read(&file("raid0.toml")), Ok(DeviceParams::Raid0(raid)));
 }
 
-/// The file spells out every key: it gives the same disk whatever preset it starts from.
+/// The file sets every key: it gives the same disk with any preset as its base.
 #[test]
 fn the_file_is_the_preset_key_by_key() {
     let text = file("cheetah9lp.toml");

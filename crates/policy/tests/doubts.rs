@@ -1,4 +1,5 @@
-//! Settings without effect: errors where another key was meant, else warnings, each with its cure.
+//! Tests of settings without effect. They are errors if another key was surely intended, otherwise warnings, each with its
+//! remedy.
 
 use evenkeel_policy::Config;
 use evenkeel_policy::check::check;
@@ -11,7 +12,7 @@ fn assert_errors(text: &str, expected: &[&str]) {
     assert_eq!(errors, expected, "{text}");
 }
 
-/// Keys and messages of the warnings about a text without errors.
+/// Key and message of each warning about `text`, which must have no errors.
 #[track_caller]
 fn warnings(text: &str) -> Vec<(String, String)> {
     let report = check(text, "test");

@@ -1,7 +1,8 @@
-//! Every sentence about a decision, side by side in `sentences.txt`: a reason as data, below it what a person reads.
+//! Tests every sentence about a decision against the file `sentences.txt`, which lists each reason as data and below it the
+//! sentence.
 //!
-//! To change a sentence, edit the file, then `explain.rs` until the test passes. With EVENKEEL_WRITE=1 the test writes the
-//! file.
+//! To change a sentence, edit the file first and `explain.rs` after it, until the test passes. With EVENKEEL_WRITE=1 the test
+//! writes the file.
 
 use std::fmt::{Debug, Write as _};
 
@@ -21,7 +22,7 @@ use evenkeel_policy::state::{
 };
 use evenkeel_policy::verdict::{Counts, judge};
 
-/// The file's text as it grows.
+/// The text of `sentences.txt` under construction.
 struct Page(String);
 
 impl Page {
@@ -206,7 +207,7 @@ fn slots_of_tenants(page: &mut Page) {
     page.say(one.reason, &explain::missed(&one));
 }
 
-/// What a pool and its tenant `it` show: the sentences of both, and what throttles them.
+/// The sentences that a pool and its tenant `it` show, and the throttles of both.
 fn verdict(page: &mut Page, case: &str, mut pool: PoolState, tenant: TenantState, work: Counts) {
     pool.name = "main".into();
     let tenant = TenantState { name: "backup".into(), ..tenant };

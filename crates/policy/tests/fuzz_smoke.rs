@@ -1,4 +1,4 @@
-//! The fuzz targets on stable: the kept corpus, and mutations of it.
+//! Runs the fuzz targets on stable Rust, with the stored corpus and with mutations of it.
 
 #[path = "../../../fuzz/smoke.rs"]
 mod smoke;

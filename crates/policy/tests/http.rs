@@ -1,17 +1,17 @@
-//! What is said of HTTP beyond this machine.
+//! Tests of the findings about HTTP for clients on other machines.
 
 use evenkeel_policy::check::check;
 
 const TLS: &str = "[server.tls]\ncertificate = \"c\"\nkey = \"k\"\n";
 
-/// The first error and the first warning about a server with that status address.
+/// The first error and the first warning about a server with the status address `status` and further settings.
 fn said(status: &str, rest: &str) -> (Option<String>, Option<String>) {
     let report = check(&format!("[server]\nlisten = []\nstatus = \"{status}\"\n{rest}"), "test");
     (report.errors.first().map(ToString::to_string), report.warnings.first().map(ToString::to_string))
 }
 
 #[test]
-fn beyond_loopback_it_is_encrypted_or_somebody_is_told() {
+fn beyond_loopback_it_is_encrypted_or_there_is_a_warning() {
     let (here, there) = ("127.0.0.1:1", "0.0.0.0:1");
     let with = |clients: &str, http: &str| format!("{TLS}{clients}\n[server.http]\n{http}\n");
     let authority = "clients = \"a\"";

@@ -1,4 +1,4 @@
-//! The policy file and what is said of it: one program, because each costs a link.
+//! All integration tests of the policy crate, in one program, because each test program must be linked.
 
 mod access;
 mod cluster;

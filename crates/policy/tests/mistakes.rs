@@ -1,4 +1,5 @@
-//! Mistakes in a file: all of them at once, each once, and no error that another one causes.
+//! Tests of files with several mistakes: all are reported at once, each once, without errors that only follow from another
+//! mistake.
 
 use evenkeel_policy::check::{check, check_file};
 
@@ -61,7 +62,9 @@ fn addresses_of_which_one_includes_the_other_are_errors() {
         (
             "\"0.0.0.0:5\"",
             "127.0.0.1:5",
-            &["t:3:1: server.status: 0.0.0.0:5 already serves NBD, and 127.0.0.1:5 has the same port; use another"],
+            &[
+                "t:3:1: server.status: 0.0.0.0:5 already serves NBD, and 127.0.0.1:5 has the same port; use another port",
+            ],
         ),
         ("\"0.0.0.0:0\", \"127.0.0.1:0\", \"[::1]:5\", \"127.0.0.1:5\"", "off", &[]),
     ] {

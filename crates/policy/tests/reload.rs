@@ -1,4 +1,4 @@
-//! What a reload changes and what it refuses.
+//! Tests of the changes that a reload makes, and of those that it refuses.
 
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{Change, plan};
@@ -7,7 +7,7 @@ use evenkeel_policy::units::Bytes;
 const BEFORE: &str =
     "[pools.fast.emulate]\n[tenants.gold]\nweight = 2\n[volumes.a]\nsize = \"1MiB\"\n[volumes.b]\nsize = \"1MiB\"\n";
 
-fn config(text: &str) -> Config {
+pub(super) fn config(text: &str) -> Config {
     Config::parse(text, "test").unwrap_or_else(|errors| panic!("{errors}"))
 }
 

@@ -1,12 +1,12 @@
-//! The schema describes what the parser takes, and the example shows all of it.
+//! Tests that the JSON schema describes exactly the configurations that the parser accepts, and that the example shows every key.
 
 use std::collections::BTreeSet;
 
 use evenkeel_policy::{Config, EXAMPLE, schema};
 use serde_json::{Value, json};
 
-/// Enough of JSON schema for ours: type, enum, const, anyOf, oneOf, $ref, properties, additionalProperties, required,
-/// items, minimum, maximum. The first violation, with its path.
+/// The first violation of the schema by a value, with its path. The keywords of JSON schema that the project's schema uses are
+/// implemented: type, enum, const, anyOf, oneOf, $ref, properties, additionalProperties, required, items, minimum, maximum.
 fn violation(schema: &Value, value: &Value, root: &Value, path: &str) -> Option<String> {
     if let Some(reference) = schema["$ref"].as_str() {
         let target = root.pointer(reference.trim_start_matches('#')).expect("a reference that leads somewhere");
@@ -75,7 +75,7 @@ fn complaint(value: &Value) -> Option<String> {
     violation(&schema, value, &schema, "")
 }
 
-/// The example with every commented default in force.
+/// The example configuration with every commented default uncommented.
 fn example_in_full() -> String {
     let key =
         |line: &str| line.strip_prefix('#').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase()));
@@ -115,7 +115,7 @@ fn commented_defaults_are_the_defaults() {
     assert_eq!(full, short);
 }
 
-/// Every property that the schema knows, wherever it stands.
+/// The names of all properties of the schema, at any level.
 fn properties(schema: &Value, into: &mut BTreeSet<String>) {
     match schema {
         Value::Object(members) => {

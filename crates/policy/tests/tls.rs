@@ -1,15 +1,13 @@
-//! What is said of TLS: defaults, mistakes, and who needs it.
+//! Tests of the settings of TLS: defaults, mistakes, and the clients that must use TLS.
 
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{Change, plan};
 use evenkeel_policy::check::check;
 use evenkeel_policy::config::Need;
 
-const TLS: &str = "[server.tls]\ncertificate = \"c\"\nkey = \"k\"\n";
+use super::reload::config;
 
-fn config(text: &str) -> Config {
-    Config::parse(text, "test").unwrap_or_else(|errors| panic!("{errors}"))
-}
+const TLS: &str = "[server.tls]\ncertificate = \"c\"\nkey = \"k\"\n";
 
 #[test]
 fn with_certificates_tls_is_required_over_tcp() {
@@ -61,7 +59,7 @@ fn mistakes_are_named_with_their_line_and_their_cure() {
 }
 
 #[test]
-fn an_address_that_others_reach_is_warned_of_until_nobody_can_misuse_it() {
+fn an_address_that_others_reach_is_warned_of_until_it_cannot_be_misused() {
     let warned = |tls: &str| {
         let report = check(&format!("[server]\nlisten = [\"0.0.0.0:1\"]\n{tls}"), "test");
         assert!(report.errors.is_empty(), "{:?}", report.errors);

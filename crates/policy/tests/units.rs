@@ -1,4 +1,4 @@
-//! Quantities: what parses, what does not and why, and that text and value agree.
+//! Tests of quantities: texts that parse, texts that do not with the reasons, and agreement of text and value.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Every rule by a case, and what holds for all.
+//! Tests of verdicts: a case for every rule, and properties of all verdicts.
 
 use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::state::{
@@ -8,7 +8,7 @@ use evenkeel_policy::state::{
 use evenkeel_policy::verdict::{Cause, Counts, Kind, Lately, Verdict, by_seconds, guarantee, judge, latency};
 use proptest::prelude::*;
 
-/// What so many requests of 4 KiB with that latency count up to.
+/// The counters of a tenant after `requests` requests of 4 KiB with this latency.
 fn work(requests: u64, queue_ms: f64, device_ms: f64) -> Counts {
     let sum = |ms: f64| requests as f64 * ms / 1e3;
     Counts {
@@ -22,7 +22,7 @@ fn work(requests: u64, queue_ms: f64, device_ms: f64) -> Counts {
     }
 }
 
-/// A pool with an elastic budget, of which `queued` requests wait.
+/// A pool with an elastic budget and `queued` waiting requests.
 fn pool(queued: u64) -> PoolState {
     let admission = AdmissionState {
         kind: "elastic".into(),
@@ -37,14 +37,14 @@ fn iops(limit: u64) -> LimitState {
     LimitState { iops: Some(limit), iops_owner: Some("operator".into()), ..LimitState::default() }
 }
 
-/// The tenant of a pool that has no other, after a second of work.
+/// The recent figures of a pool, and those of its only tenant, after a second of work.
 fn judged(mut pool: PoolState, tenant: TenantState, work: Counts) -> (Lately, Lately) {
     pool.tenants = vec![tenant];
     judge(&mut pool, &[Some(work)], 1.0);
     (pool.lately.unwrap(), pool.tenants.remove(0).lately.unwrap())
 }
 
-/// What throttles, if anything does.
+/// The throttle in recent figures; `None` if there is no throttle.
 fn cause(lately: &Lately) -> Option<(Cause, &str, &str)> {
     lately.throttled_by.as_ref().map(|by| (by.cause, by.by.as_str(), by.how.as_str()))
 }

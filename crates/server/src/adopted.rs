@@ -1,17 +1,18 @@
-//! The files of volumes that the server has created or adopted, remembered in `data_dir`.
+//! The record, in `data_dir`, of the volumes' files that the server has created or adopted.
 //!
-//! A file that is not on record is foreign: it is examined before it is served, and then remembered. Content that a client
-//! writes later has no effect on that, even if it looks like another format. A file is known by its path together with its
-//! inode and its time of birth, where the file system has one:
+//! A file that is not on record is foreign: the server examines its content before it serves the file, and then adds it to
+//! the record (adopts it). Content that a client writes later has no effect on the record, even if it looks like another
+//! format. A file is recognised by its path together with its inode and its time of birth, if the file system has one:
 //!
-//! - The path alone would take an image that was put in a volume's place for the volume.
-//! - The number of the device is left out: it changes from boot to boot, and on btrfs from mount to mount.
-//! - A folder restored from a backup or moved to another file system has other inodes. The record therefore notes its own
-//!   inode, too: if that does not match, the record is a copy, and files are known by path alone until it is next written.
-//!   Files in `data_dir` are recorded relative to it.
-//! - Nodes of block devices are made anew at each boot; a device is known by its path alone, as configured.
+//! - With the path alone, an image that was put in the place of a volume's file would be taken for that file.
+//! - The number of the file system's device is not used: it changes from boot to boot, and on btrfs from mount to mount.
+//! - A folder restored from a backup or moved to another file system has other inodes. The record therefore has its own
+//!   inode, too: if this does not match, the record is a copy, and files are recognised by path alone until the record is
+//!   next written. Files in `data_dir` are recorded relative to it.
+//! - Nodes of block devices are made anew at each boot; a device is recognised by its configured path alone.
 //!
-//! A path is recorded before its file is created, so that a process killed in between still knows the file as its own.
+//! A path is recorded before its file is created, so that a server that was killed in between still recognises the file as
+//! its own when it starts again.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
@@ -25,9 +26,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::places::resolve;
 
-/// Name of the record, in `data_dir`.
+/// Name of the record's file in `data_dir`.
 const RECORD: &str = "files.toml";
-/// Name of the file that the next version of the record is written to, before it replaces the record.
+/// Name of the temporary file in `data_dir` for a new version of the record, which then replaces the record.
 const NEXT: &str = "files.toml.new";
 const HEADER: &str = "\
 # Files that hold volumes: created by the server, or examined when they were first served.
@@ -35,26 +36,27 @@ const HEADER: &str = "\
 
 ";
 
-/// The format of the record.
+/// Number of the record's format that this version reads and writes.
 const FORMAT: u32 = 1;
 
-/// Upper bound on the files remembered. Files that this process uses are never forgotten to keep it. Some megabytes.
+/// Largest number of files on record (some megabytes). If there are more, files that this process does not use are removed.
 const MAX_FILES: usize = 65_536;
 
-/// The files of the record itself, whether or not they exist.
+/// Paths of the record's file and of its temporary file, also if they do not exist.
 pub(crate) fn files(data_dir: &Path) -> [PathBuf; 2] {
     [RECORD, NEXT].map(|name| data_dir.join(name))
 }
 
-/// A known file.
+/// An entry of the record: a file or device that the server created or adopted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Known {
-    /// Inode and time of birth, which reveal another file in its place; `None` for a device and a file being created.
+    /// Inode and time of birth, by which another file at the same path is recognised; `None` for a device, and for a file
+    /// that is about to be created.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     /// True if the server created the file, false if it was examined and adopted.
     created: bool,
-    /// True if this process has looked the file up or added it.
+    /// True if this process has looked up or added the entry.
     #[serde(skip)]
     used: bool,
 }
@@ -69,7 +71,7 @@ impl Known {
 #[derive(Default, Serialize, Deserialize)]
 struct Text {
     format: u32,
-    /// Identity of the record's own file.
+    /// Inode and time of birth of the record's own file.
     id: String,
     #[serde(default)]
     files: BTreeMap<String, Known>,
@@ -83,7 +85,7 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// The name of an open file; resolves its path, which may take time where a file system hangs.
+    /// The name of an open file or device; resolves the path, which may block if a file system hangs.
     pub(crate) fn of(data_dir: &Path, path: &Path, metadata: &Metadata) -> Self {
         if metadata.file_type().is_block_device() {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -106,18 +108,19 @@ impl Name {
 pub(crate) struct Adopted {
     data_dir: PathBuf,
     files: BTreeMap<String, Known>,
-    /// True if the record is a copy, so that the inodes in it mean nothing.
+    /// True if the record is a copy of another file, so that the inodes in it are not valid.
     copied: bool,
-    /// Format of the record found, if this version cannot read it.
+    /// Format of the record found in `data_dir`, if this version cannot read that format.
     other_format: Option<u32>,
     changed: bool,
 }
 
 impl Adopted {
-    /// Opens the record in `data_dir` for a server. A record of another format is renamed, and an empty one takes its place.
+    /// Reads the record in `data_dir` for a server that is going to write it. A record of another format is renamed, and the
+    /// server begins with an empty one.
     ///
     /// # Errors
-    /// As [`Self::load`], or when a record of another format cannot be renamed.
+    /// As [`Self::load`], or if a record of another format cannot be renamed.
     pub(crate) fn open(data_dir: &Path) -> Result<Self, Error> {
         let adopted = Self::load(data_dir)?;
         if let Some(format) = adopted.other_format {
@@ -126,7 +129,7 @@ impl Adopted {
             let fail = |cause| Error::Volume { path: path.clone(), action: "keep aside", cause };
             fs::rename(&path, &aside).map_err(fail)?;
             tracing::warn!(
-                "the record of files {} is of format {format}, this version writes {FORMAT}: it is kept as {}, and every file is examined again",
+                "the record of volumes' files {} is of format {format}, and this version reads format {FORMAT} only: the server keeps that record as {}, and examines every file again",
                 path.display(),
                 aside.display()
             );
@@ -137,7 +140,7 @@ impl Adopted {
     /// Reads the record in `data_dir`; empty if there is none. Changes no file.
     ///
     /// # Errors
-    /// When the record cannot be read or is damaged.
+    /// If the record cannot be read or is damaged.
     pub(crate) fn load(data_dir: &Path) -> Result<Self, Error> {
         let path = data_dir.join(RECORD);
         let fail = |cause| Error::Volume { path: path.clone(), action: "read the record of files in", cause };
@@ -160,7 +163,7 @@ impl Adopted {
             return Ok(Self { data_dir, other_format: Some(format), ..Self::default() });
         }
         let read: Text = toml::from_str(&text).map_err(|error| {
-            let why = format!("it is damaged ({}). Restore it from a backup, or remove it: then every file is examined again, size needs grow = true to lengthen one, and a volume whose content looks like an image needs format = \"raw\"", error.message());
+            let why = format!("it is damaged ({}). Restore it from a backup, or remove it: then the server examines every file again, size needs grow = true to lengthen a file, and a volume whose content looks like an image needs format = \"raw\"", error.message());
             fail(io::Error::new(io::ErrorKind::InvalidData, why))
         })?;
         let copied = read.id != identity(&fs::metadata(&path).map_err(fail)?);
@@ -169,7 +172,8 @@ impl Adopted {
         Ok(adopted)
     }
 
-    /// Notes which of the files announced by [`Self::expect`] exist now, and forgets the others.
+    /// Completes the entries of files announced by [`Self::expect`]: adds the identity of those that exist now, and removes
+    /// the others.
     pub(crate) fn settle(&mut self) {
         let (data_dir, before) = (&self.data_dir, self.files.len());
         self.files.retain(|key, known| {
@@ -182,7 +186,7 @@ impl Adopted {
         self.changed |= self.files.len() < before;
     }
 
-    /// True if the server created the file or device, false if it was adopted; `None` if it is not on record.
+    /// Looks up a file or device: true if the server created it, false if it was adopted; `None` if it is not on record.
     pub(crate) fn find(&mut self, name: &Name) -> Option<bool> {
         let known = self.files.get_mut(&name.key)?;
         if known.id != name.id && !self.copied {
@@ -194,18 +198,19 @@ impl Adopted {
         Some(known.created)
     }
 
-    /// True if the record has a file or device at this path, with whatever identity.
+    /// True if the record has an entry for the path of `name`, even with another inode.
     pub(crate) fn had(&self, name: &Name) -> bool {
         self.files.get(&name.key).is_some_and(|known| !known.is_expected())
     }
 
-    /// Adds a file or device to the record. `created`: the server created it, instead of examining it.
+    /// Adds a file or device to the record. `created`: true if the server created it, false if the server examined and
+    /// adopted it.
     pub(crate) fn remember(&mut self, name: Name, created: bool) {
         self.files.insert(name.key, Known { id: name.id, created, used: true });
         self.changed = true;
     }
 
-    /// Records files that are about to be created. Files that were expected earlier and never created are forgotten.
+    /// Adds entries for files that are about to be created. Removes entries of earlier calls whose files were never created.
     pub(crate) fn expect(&mut self, names: Vec<Name>) {
         self.files.retain(|_, known| !known.is_expected());
         names.into_iter().for_each(|name| self.remember(name, true));
@@ -214,7 +219,7 @@ impl Adopted {
     /// Writes the record if it has changed.
     ///
     /// # Errors
-    /// When the record cannot be written; the old one is intact then.
+    /// If the record cannot be written; the old record is intact.
     pub(crate) fn save(&mut self) -> Result<(), Error> {
         if !self.changed {
             return Ok(());
@@ -238,7 +243,8 @@ impl Adopted {
     }
 }
 
-/// Text that tells a regular file from another one put in its place: the inode, and the time of birth if known.
+/// Text by which a regular file is distinguished from another one at the same path: the inode, and the time of birth if
+/// known.
 fn identity(metadata: &Metadata) -> String {
     let born = metadata.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     born.map_or_else(
@@ -247,11 +253,12 @@ fn identity(metadata: &Metadata) -> String {
     )
 }
 
-/// Writes a file so that after a crash either the old or the new content is there. The new content goes to a file beside it,
-/// named with `.new` behind, which then replaces the old one. `content` gets that new file and returns the bytes for it.
+/// Writes the file at `path` so that after a crash it has either the old or the new content. The new content is written to a
+/// file of the same name with `.new` appended, which then replaces the old file. `content` gets this new file and returns the
+/// bytes to be written.
 ///
 /// # Errors
-/// When the file cannot be written; the old one is intact then.
+/// If the file cannot be written; the old file is intact.
 pub fn replace(path: &Path, content: impl FnOnce(&File) -> io::Result<Vec<u8>>) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut temporary = path.as_os_str().to_owned();

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A data folder that disappears with the value.
+/// A data folder that is deleted when the value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,21 +1,22 @@
-//! The bound on the bytes that requests of all connections hold in buffers, shared out among tenants.
+//! The buffer budget: bounds the bytes that the requests of all connections hold in buffers, and shares them out among
+//! tenants.
 //!
-//! While no other tenant waits for memory, a connection may hold up to half of the free bytes, and a tenant as many as it
-//! leaves free: however many tenants hoard, each holds less than the one before, and newcomers find something. While another
-//! tenant waits, no tenant takes more than its share: the limit divided by the number of tenants with connections. Each
-//! tenant always gets its floor ([`FLOOR`]). The sum therefore stays below the limit plus one floor per tenant.
+//! While no other tenant waits for memory, a connection may hold up to half of the free bytes, and a tenant as many bytes as
+//! it leaves free: however many tenants hoard, each holds less than the one before, and new tenants find free bytes. While
+//! another tenant waits, no tenant takes more than its share: the limit divided by the number of tenants with connections.
+//! Each tenant always gets its floor ([`FLOOR`]). The sum therefore stays below the limit plus one floor per tenant.
 //!
-//! A large request would wait for ever while small ones take what becomes free, or if it is larger than a share. So one
-//! waiting connection at a time is the eldest: one that has waited for a second, and whose tenant is within its share. The
-//! rest of its tenant's share is set aside for it, and for one second in 32 all that it needs, even out of other tenants'
-//! shares. In this way a tenant may exceed its share by one request.
+//! A large request would wait for ever while small requests take all bytes that become free, or if the request is larger than
+//! a share. So one waiting connection at a time is the eldest: one that has waited for a second, and whose tenant is within
+//! its share. The rest of its tenant's share is set aside for it, and for one second in 32 all bytes that it needs, even out
+//! of other tenants' shares. In this way a tenant may exceed its share by one request.
 //!
-//! Requests inside a device when their client disconnects stay there, with their charge. While more than the limit divided
-//! by [`LEFT_BEHIND`] is left behind on a volume, the tenant takes no more than its floor for that volume: clients that
-//! connect, ask and leave would otherwise fill a device faster than it works. If no request left behind has ended for a
-//! second, the device counts as hung, and waiting for it would help no request.
+//! Requests that are inside a device when their client disconnects are left behind: they stay there, with their charge. While
+//! a tenant has left more bytes than the limit divided by [`LEFT_BEHIND`] behind on a volume, it takes no more than its floor
+//! for that volume: clients that connect, send requests and leave would otherwise fill a device faster than it works. If no
+//! request left behind has ended for a second, the device counts as hung, and new requests do not wait for it.
 //!
-//! A [`Charge`] gives back what it holds when it is dropped, wherever that happens.
+//! A [`Charge`] returns its bytes to the budget when it is dropped.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -25,83 +26,89 @@ use evenkeel_control::{Duration, Instant};
 
 use crate::clock;
 
-/// Bytes that a tenant may always hold: 16 small requests. A connection without any may also take that much of what is free.
+/// A tenant's floor: the bytes that it may always hold, enough for 16 small requests. A connection that holds no bytes may
+/// also take this many of the free bytes, even if they are more than half of them.
 pub(crate) const FLOOR: u64 = 64 << 10;
-/// How long a request waits before memory is set aside for it: longer than other requests usually hold theirs.
+/// How long a connection must wait before it can become the eldest: longer than requests usually hold memory.
 const ELDEST_AFTER: Duration = Duration::from_secs(1);
-/// Time for which all that the eldest request needs is set aside, beyond its tenant's share.
+/// How long all bytes that the eldest connection needs are set aside, even beyond its tenant's share.
 const WHOLE_FOR: Duration = Duration::from_secs(1);
-/// Interval at which all that the eldest request needs is set aside: while its tenant keeps what it has, other tenants
-/// lose 3 % of the time.
+/// Interval between two beginnings of [`WHOLE_FOR`]. Even if the eldest connection's tenant releases no memory, other tenants
+/// are stopped for only 3 % of the time.
 const WHOLE_EVERY: Duration = Duration::from_secs(32);
 
 /// Divisor of the limit: if a tenant's disconnected clients have left more than `limit / LEFT_BEHIND` bytes inside a volume's
-/// device, its new requests wait. 4 MiB by default, as an ordinary bulk writer has in flight.
+/// device, the tenant's new requests to that volume wait. The quotient is 4 MiB by default, as much as an ordinary bulk
+/// writer has in flight.
 const LEFT_BEHIND: u64 = 64;
-/// A device that has ended no request left behind for this long counts as hung.
+/// A device counts as hung if it has ended no request left behind for this long.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
 
-/// The bound.
+/// The buffer budget of a server; clones share it.
 #[derive(Clone)]
 pub(crate) struct Budget(Arc<Inner>);
 
 struct Inner {
     limit: u64,
     used: AtomicU64,
-    /// Accounts that exist: tenants with connections.
+    /// Number of accounts: of tenants that have connections, charges or requests left behind.
     tenants: AtomicU32,
-    /// Accounts with connections that wait for memory.
+    /// Number of accounts that have connections which wait for memory.
     hungry: AtomicU32,
-    /// The number of the connection that is the eldest; 0: none.
+    /// Number ([`Waiting::number`]) of the connection that is the eldest; 0: none.
     eldest: AtomicU64,
-    /// Bytes set aside for the eldest connection.
+    /// Bytes set aside for the eldest connection, which other connections may not take.
     aside: AtomicU64,
-    /// When all that an eldest needs was last set aside, as a time of the clock in ns; 0: never.
+    /// When all bytes that an eldest connection needs were most recently set aside, in nanoseconds of the server's clock; 0:
+    /// never.
     whole_since: AtomicU64,
-    /// Connections that have begun to wait so far, which numbers them.
+    /// Number of waits for memory that have begun so far; numbers them.
     numbers: AtomicU64,
+    /// Number of events so far that may end a connection's wait, or change the reason for it.
+    changes: AtomicU64,
     accounts: Mutex<HashMap<Arc<str>, Weak<Account>>>,
 }
 
-/// The bytes of one tenant.
+/// One tenant's account: the bytes of the budget that its requests hold.
 pub(crate) struct Account {
     budget: Arc<Inner>,
     used: AtomicU64,
-    /// The part of `used` that disconnected clients left behind inside devices.
+    /// Bytes of the tenant that disconnected clients left behind inside devices, over all volumes.
     left_bytes: AtomicU64,
-    /// Bytes left behind by volume id; volumes without any have no entry.
+    /// Bytes left behind, by volume id; only for volumes that have any.
     left: Mutex<HashMap<u32, Left>>,
-    /// Connections of the tenant.
+    /// Number of connections of the tenant, with those that left requests behind.
     connections: AtomicU32,
-    /// Connections of the tenant that wait for memory.
+    /// Number of connections of the tenant that wait for memory.
     waiting: AtomicU32,
 }
 
 /// Bytes that a tenant's disconnected clients left behind inside a volume's device.
 struct Left {
     bytes: u64,
-    /// When a request left behind last ended; before that, when the first was left behind.
+    /// When the newest end of a request left behind was; before the first end, when the first request was left behind.
     last_ended: Instant,
 }
 
-/// Membership of one connection in its tenant's account, until dropped.
+/// Membership of one connection in its tenant's account, which ends when the value is dropped.
 pub(crate) struct Member(Arc<Account>);
 
-/// Bytes that a disconnected client left behind inside a volume's device. Counts as a connection of its tenant until dropped.
+/// Bytes that one disconnected connection left behind inside a volume's device. Counts as a connection of its tenant until
+/// dropped.
 pub(crate) struct LeftBehind {
     member: Member,
     volume: u32,
     bytes: u64,
 }
 
-/// Bytes of the budget, given back when the charge is dropped.
+/// Bytes taken from the budget by a tenant, which return to the budget when the charge is dropped.
 #[derive(Default)]
 pub(crate) struct Charge {
     bytes: u64,
     account: Option<Arc<Account>>,
 }
 
-/// A connection that waits for memory, until dropped.
+/// A connection's wait for memory, which ends when the value is dropped.
 pub(crate) struct Waiting {
     account: Arc<Account>,
     number: u64,
@@ -120,21 +127,28 @@ impl Budget {
             aside: AtomicU64::new(0),
             whole_since: AtomicU64::new(0),
             numbers: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
             accounts: Mutex::default(),
         }))
     }
 
-    /// Bytes taken at present.
+    /// Bytes of the budget that are taken at present.
     pub(crate) fn used(&self) -> u64 {
         self.0.used.load(Relaxed)
     }
 
-    /// The bound, in bytes.
+    /// The size of the budget in bytes.
     pub(crate) fn limit(&self) -> u64 {
         self.0.limit
     }
 
-    /// The account of a tenant.
+    /// A number that rises when memory becomes free while connections wait for some, and when the bytes that disconnected
+    /// clients left behind change. It does not rise when a wait may end for another reason (time, fewer tenants).
+    pub(crate) fn changes(&self) -> u64 {
+        self.0.changes.load(Relaxed)
+    }
+
+    /// The account of a tenant; a new one if it has none.
     pub(crate) fn account(&self, tenant: &Arc<str>) -> Arc<Account> {
         let mut accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(account) = accounts.get(tenant).and_then(Weak::upgrade) {
@@ -156,7 +170,8 @@ impl Budget {
 }
 
 impl Account {
-    /// Takes `bytes` for a connection that holds `held` bytes; `None` if it has to wait. `waits`: it waits already.
+    /// Takes `bytes` bytes for a connection that holds `held` bytes; `None` if the connection must wait. `waits`: the
+    /// connection's wait, if it waits already.
     #[inline]
     pub(crate) fn take(self: &Arc<Self>, held: u64, bytes: u64, waits: Option<&Waiting>) -> Option<Charge> {
         let Inner { limit, used, .. } = &*self.budget;
@@ -172,7 +187,8 @@ impl Account {
         Some(Charge { bytes, account: Some(Arc::clone(self)) })
     }
 
-    /// True if a connection that holds `held` bytes may take `bytes` now. `waits`: it waits already.
+    /// True if a connection that holds `held` bytes may take `bytes` more now. `waits`: the connection's wait, if it waits
+    /// already.
     pub(crate) fn may_take(&self, held: u64, bytes: u64, waits: Option<&Waiting>) -> bool {
         let (limit, all) = (self.budget.limit, self.budget.used.load(Relaxed));
         let own = self.used.load(Relaxed);
@@ -199,12 +215,20 @@ impl Account {
         own + 2 * bytes <= free && (held == 0 && bytes <= FLOOR || held + bytes <= free / 2)
     }
 
+    /// True if no connection of the tenant, except the eldest, would get `bytes` bytes or more now for a request to a volume,
+    /// even one that holds no bytes. `number`: number of a waiting connection, for which the result is false if it is the
+    /// eldest; 0: none.
+    pub(crate) fn refuses(&self, volume: u32, bytes: u64, number: u64) -> bool {
+        let is_eldest = number > 0 && self.budget.eldest.load(Relaxed) == number;
+        !is_eldest && (!self.may_take(0, bytes, None) || self.waits_for_the_gone(volume, bytes))
+    }
+
     /// The account of another tenant of the same budget.
     pub(crate) fn other(&self, tenant: &Arc<str>) -> Arc<Self> {
         Budget(Arc::clone(&self.budget)).account(tenant)
     }
 
-    /// True if this is the connection for which memory is set aside.
+    /// True if `waits` is the wait of the eldest connection, for which memory is set aside.
     fn is_eldest(&self, waits: Option<&Waiting>) -> bool {
         waits.is_some_and(|waits| self.budget.eldest.load(Relaxed) == waits.number)
     }
@@ -214,7 +238,7 @@ impl Account {
         FLOOR * u64::from(self.budget.tenants.load(Relaxed))
     }
 
-    /// Bytes that the tenant may hold while other tenants wait.
+    /// The tenant's share: the bytes that it may hold while other tenants wait.
     fn share(&self) -> u64 {
         (self.budget.limit / u64::from(self.budget.tenants.load(Relaxed).max(1))).max(FLOOR)
     }
@@ -225,7 +249,7 @@ impl Account {
         self.budget.hungry.load(Relaxed) > own
     }
 
-    /// True if the tenant holds more than its share while others wait.
+    /// True if the tenant holds more than its share while connections of other tenants wait.
     pub(crate) fn is_in_the_way(&self) -> bool {
         self.others_wait() && self.used.load(Relaxed) > self.share()
     }
@@ -235,7 +259,8 @@ impl Account {
         self.waiting.load(Relaxed) > 0
     }
 
-    /// True if a request of `bytes` for a volume has to wait until its device has ended requests left behind.
+    /// True if a request that needs `bytes` bytes must wait until the volume's device has ended requests that the tenant left
+    /// behind.
     #[inline]
     pub(crate) fn waits_for_the_gone(&self, volume: u32, bytes: u64) -> bool {
         let most = self.budget.limit / LEFT_BEHIND;
@@ -249,18 +274,18 @@ impl Account {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more connection of the tenant, until the result is dropped.
+    /// Counts one more connection of the tenant until the result is dropped.
     pub(crate) fn join(self: &Arc<Self>) -> Member {
         self.connections.fetch_add(1, Relaxed);
         Member(Arc::clone(self))
     }
 
-    /// Connections of the tenant.
+    /// Number of connections of the tenant, with those that left requests behind.
     pub(crate) fn connections(&self) -> u32 {
         self.connections.load(Relaxed)
     }
 
-    /// A connection of the tenant waits for memory from now on, until the result is dropped.
+    /// Begins, at `now`, the wait for memory of a connection of the tenant; it lasts until the result is dropped.
     pub(crate) fn wait(self: &Arc<Self>, now: Instant) -> Waiting {
         if self.waiting.fetch_add(1, Relaxed) == 0 {
             self.budget.hungry.fetch_add(1, Relaxed);
@@ -271,14 +296,27 @@ impl Account {
 }
 
 impl Left {
-    /// True if no request left behind has ended for [`HANGS_AFTER`].
+    /// True if the device has ended no request left behind for [`HANGS_AFTER`].
     fn hangs(&self, now: Instant) -> bool {
         now.since(self.last_ended) >= HANGS_AFTER
     }
 }
 
+impl Inner {
+    /// Counts an event that may end a connection's wait, or change the reason for it.
+    fn note_change(&self) {
+        self.changes.fetch_add(1, Relaxed);
+    }
+}
+
 impl Waiting {
-    /// The connection still waits, for `bytes`: makes it the eldest if it is due, and sets memory aside for the eldest.
+    /// Number of the wait in the order in which waits began, from 1.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// To be called while the connection still waits, for `bytes` bytes. Makes it the eldest if it has waited long enough and
+    /// there is none; sets memory aside for it if it is the eldest.
     pub(crate) fn goes_on(&self, now: Instant, bytes: u64) {
         let Account { budget, used, .. } = &*self.account;
         let rest_of_share = self.account.share().checked_sub(used.load(Relaxed));
@@ -319,18 +357,20 @@ impl Drop for Member {
 }
 
 impl Member {
-    /// The client has disconnected, with requests inside a volume's device for which `bytes` were taken.
+    /// To be called when the client has disconnected and left requests inside a volume's device that hold `bytes` bytes.
     pub(crate) fn leave_behind(self, now: Instant, volume: u32, bytes: u64) -> LeftBehind {
         if bytes > 0 {
             self.left().entry(volume).or_insert(Left { bytes: 0, last_ended: now }).bytes += bytes;
             self.left_bytes.fetch_add(bytes, Relaxed);
+            self.budget.note_change();
         }
         LeftBehind { member: self, volume, bytes }
     }
 }
 
 impl LeftBehind {
-    /// A request left behind has ended, which held `bytes`. `ended`: when the device ended it; `None` if it never began.
+    /// To be called when a request left behind has ended, which held `bytes` bytes. `ended`: when the device ended it; `None`
+    /// if the request never reached the device.
     pub(crate) fn end(&mut self, ended: Option<Instant>, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         if bytes == 0 {
@@ -346,6 +386,7 @@ impl LeftBehind {
             }
         }
         self.member.left_bytes.fetch_sub(bytes, Relaxed);
+        self.member.budget.note_change();
     }
 }
 
@@ -360,23 +401,25 @@ impl Drop for Waiting {
         let Account { budget, waiting, .. } = &*self.account;
         if waiting.fetch_sub(1, Relaxed) == 1 {
             budget.hungry.fetch_sub(1, Relaxed);
+            budget.note_change();
         }
         if budget.eldest.load(Relaxed) == self.number {
             // In this order: no other becomes the eldest before what is set aside is given back.
             budget.aside.store(0, Relaxed);
             budget.eldest.store(0, Relaxed);
+            budget.note_change();
         }
     }
 }
 
 impl Charge {
-    /// Bytes that the charge holds.
+    /// Number of bytes that the charge holds.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Splits up to `bytes` off, as a charge of its own.
+    /// Splits up to `bytes` bytes off this charge, and returns them as a charge of their own.
     pub(crate) fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -404,6 +447,9 @@ impl Drop for Charge {
         {
             account.used.fetch_sub(self.bytes, Relaxed);
             account.budget.used.fetch_sub(self.bytes, Relaxed);
+            if account.budget.hungry.load(Relaxed) > 0 {
+                account.budget.note_change();
+            }
         }
     }
 }
@@ -528,6 +574,53 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_may_end_when_memory_is_given_back_or_what_was_left_behind_changes() {
+        let budget = Budget::new(6400 * KIB);
+        let (busy, light) = (budget.account(&"busy".into()), budget.account(&"light".into()));
+        let changed = |what: &mut dyn FnMut()| {
+            let before = budget.changes();
+            what();
+            budget.changes() > before
+        };
+        assert!(!changed(&mut || drop(busy.take(0, 4 * KIB, None))), "none waits for it");
+        let waits = light.wait(Instant::ZERO);
+        let mut held = busy.take(0, 400 * KIB, None);
+        assert!(!changed(&mut || drop(busy.take(0, 7000 * KIB, None))), "nothing was taken, and nothing is given back");
+        assert!(changed(&mut || drop(held.take())));
+        let mut gone = None;
+        assert!(changed(&mut || gone = Some(busy.join().leave_behind(Instant::ZERO, 3, 8 * KIB))));
+        assert!(changed(&mut || drop(gone.take())));
+        let mut waits = Some(waits);
+        assert!(changed(&mut || drop(waits.take())), "the others may have more than their shares");
+    }
+
+    #[test]
+    fn what_is_refused_to_all_connections_of_a_tenant_is_known_without_them() {
+        let budget = Budget::new(1024 * KIB);
+        let (busy, light) = (budget.account(&"busy".into()), budget.account(&"light".into()));
+        let mut half: Vec<_> = (0..14).filter_map(|_| busy.take(0, 64 * KIB, None)).collect();
+        let others = light.wait(Instant::ZERO);
+        assert!(busy.refuses(0, 4 * KIB, 0) && !light.refuses(0, 4 * KIB, 0));
+        drop(others);
+        half.truncate(4);
+        assert!(!busy.may_take(600 * KIB, 128 * KIB, None) && !busy.refuses(0, 128 * KIB, 0), "it may hold less");
+        assert!(busy.refuses(0, 512 * KIB, 0), "more than half of what is free");
+        drop(half);
+        let all = light.take(0, 1024 * KIB, None).expect("it is alone");
+        let floor = busy.take(0, FLOOR, None);
+        let waits = busy.wait(Instant::ZERO);
+        assert!(busy.refuses(0, 4 * KIB, waits.number()));
+        waits.goes_on(Instant::ZERO + ELDEST_AFTER, 4 * KIB);
+        assert!(!busy.refuses(0, 4 * KIB, waits.number()), "the eldest is asked in any case");
+        assert!(busy.refuses(0, 4 * KIB, waits.number() + 1) && busy.refuses(0, 4 * KIB, 0));
+        drop((waits, all, floor));
+        let gone = busy.join().leave_behind(clock::now() + Duration::from_secs(60), 3, 110 * KIB);
+        let kept = busy.take(0, FLOOR, None);
+        assert!(busy.refuses(3, 4 * KIB, 0) && !busy.refuses(4, 4 * KIB, 0), "one volume");
+        drop((gone, kept));
+    }
+
+    #[test]
     fn a_request_larger_than_a_share_takes_that_of_others_now_and_then() {
         let budget = Budget::new(1024 * KIB);
         let (greedy, light) = (budget.account(&"greedy".into()), budget.account(&"light".into()));
@@ -548,8 +641,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever tenants take, split, join and drop: no more is taken than the limit and a floor each, the sums agree, and
-        /// a tenant below its floor never waits.
+        /// Whatever charges tenants take, split, join and drop: the sum is at most the limit plus one floor per tenant, it
+        /// agrees with the accounts, and a tenant within its floor never waits.
         #[test]
         fn the_bound_holds_and_a_floor_is_always_granted(
             steps in prop::collection::vec((0usize..4, 0u8..4, 1u64..300), 1..200),

@@ -1,4 +1,4 @@
-//! Payload buffers: page-aligned for `O_DIRECT`, and pooled.
+//! Buffers for payloads: page-aligned for direct I/O (`O_DIRECT`), and pooled for reuse.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
@@ -7,14 +7,14 @@ use crate::faults::{Call, Faults};
 
 /// Alignment of every buffer in bytes: enough for `O_DIRECT` on any device.
 pub(crate) const ALIGN: usize = 4096;
-/// Largest buffer that the pool keeps for reuse; larger ones are rare and go back to the allocator.
+/// Size, in bytes, of the largest buffers that the pool keeps for reuse; larger ones are rare and go back to the allocator.
 const MAX_POOLED: usize = 1 << 20;
 /// Upper bound on the bytes that a worker's pool keeps for reuse.
 const MAX_KEPT: usize = 8 << 20;
-/// Size classes 4 KiB, 8 KiB … [`MAX_POOLED`].
+/// Number of size classes of pooled buffers: 4 KiB, 8 KiB … [`MAX_POOLED`].
 const CLASSES: usize = (MAX_POOLED / ALIGN).ilog2() as usize + 1;
 
-/// A page-aligned buffer of plain bytes.
+/// A page-aligned buffer of bytes.
 pub(crate) struct Buffer {
     ptr: NonNull<u8>,
     capacity: u32,
@@ -29,7 +29,8 @@ impl Buffer {
         Layout::from_size_align(capacity, ALIGN).expect("a buffer is far smaller than the address space")
     }
 
-    /// A zeroed buffer; `None` if the system refuses the memory, by a limit of the process or for want of overcommit.
+    /// A zeroed buffer of `len` bytes in `capacity` bytes of memory; `None` if the system refuses the memory, by a limit of
+    /// the process or for want of overcommit.
     fn allocate(capacity: usize, len: usize) -> Option<Self> {
         let (kept, len) = (capacity.try_into().ok()?, len.try_into().ok()?);
         let layout = Self::layout(capacity);
@@ -41,27 +42,27 @@ impl Buffer {
         Some(Self { ptr, capacity: kept, len })
     }
 
-    /// Start of the bytes.
+    /// Address of the buffer's first byte.
     #[inline]
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.ptr.as_ptr()
     }
 
-    /// The bytes.
+    /// The buffer's bytes, for reading.
     #[inline]
     pub(crate) fn as_slice(&self) -> &[u8] {
         // SAFETY: `len <= capacity`, and every byte was initialised on allocation.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len()) }
     }
 
-    /// The bytes, to fill in.
+    /// The buffer's bytes, for writing.
     #[inline]
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`, and `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len()) }
     }
 
-    /// Number of bytes.
+    /// Number of bytes in the buffer.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len as usize
@@ -84,12 +85,12 @@ pub(crate) struct BufferPool {
 }
 
 impl BufferPool {
-    /// An empty pool. `faults`: failures that a test injects.
+    /// An empty pool. `faults`: faults that a test injects into allocations.
     pub(crate) fn new(faults: Faults) -> Self {
         Self { faults, ..Self::default() }
     }
 
-    /// Bytes allocated for a buffer of `len` bytes.
+    /// Number of bytes that are allocated for a buffer of `len` bytes.
     #[inline]
     pub(crate) fn capacity(len: usize) -> usize {
         if len > MAX_POOLED { len.next_multiple_of(ALIGN) } else { len.next_power_of_two().max(ALIGN) }
@@ -113,7 +114,7 @@ impl BufferPool {
         }
     }
 
-    /// Takes a buffer back for reuse.
+    /// Takes a buffer back into the pool for reuse, or frees it if the pool holds enough.
     #[inline]
     pub(crate) fn give(&mut self, buffer: Buffer) {
         let capacity = buffer.capacity as usize;

@@ -2,7 +2,7 @@
 
 use evenkeel_control::Instant;
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, about 20 ns a call (vDSO).
+/// The present time of `CLOCK_MONOTONIC`; a call takes about 20 ns (vDSO).
 #[inline]
 pub(crate) fn now() -> Instant {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

@@ -1,4 +1,4 @@
-//! Errors at the start of the server and at changes.
+//! Errors of starting the server and of changing its configuration.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// Why the server could not start, or a change was not made.
+/// An error because of which the server could not start, or a change was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A volume's file could not be used.
     #[error("cannot {action} {}: {cause}", path.display())]
     Volume {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The action that failed, as a verb.
         action: &'static str,
@@ -23,96 +23,96 @@ pub enum Error {
     /// The file of a volume could not be opened.
     #[error("volume \"{volume}\": cannot {action} {}: {cause}", path.display())]
     Opening {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The action that failed, as a verb.
         action: &'static str,
         /// The system's error, or the cure.
         cause: io::Error,
     },
-    /// Another process serves this file.
+    /// Another process has locked the volume's file.
     #[error("{} is in use by {}; two servers on one volume would destroy it. Stop the other one, or give this volume another path", path.display(), describe(*holder))]
     InUse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The other process, if the kernel knows it.
+        /// Id of the other process, if the kernel shows it.
         holder: Option<u32>,
     },
-    /// A file or device that is not the server's to use or change, and that the operator has not expressly given it for this.
+    /// The server may not use or change this file or device, because the operator has not expressly allowed it.
     #[error("volume \"{volume}\" ({}): {why}. {cure}", path.display())]
     NotOurs {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
-        /// The file or device.
+        /// Path of the file or device.
         path: PathBuf,
-        /// The present or possible trouble.
+        /// The reason for the refusal.
         why: String,
-        /// The cure.
+        /// The way to allow it or to avoid the problem, as a sentence.
         cure: String,
     },
     /// A file with certificates or keys cannot be used.
     #[error(transparent)]
     Tls(#[from] evenkeel_net::tls::Error),
-    /// An address could not be listened on.
+    /// The server could not listen on an address.
     #[error("cannot listen on {address}: {cause}{}", listen_hint(*holder, cause))]
     Listen {
         /// The address.
         address: String,
         /// The system's error.
         cause: io::Error,
-        /// The process that has the address, if it is taken and the kernel knows it.
+        /// Id of the process that has the address, if the address is taken and the kernel shows the process.
         holder: Option<u32>,
     },
-    /// The server behind a volume cannot be used.
+    /// The remote NBD server of a volume cannot be used.
     #[error("volume \"{volume}\": cannot use {uri}: {why}. Start that server, or correct the uri of the volume")]
     Remote {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
-        /// Where the server should be.
+        /// URI of the remote server's export.
         uri: String,
         /// The fault.
         why: String,
     },
-    /// The image behind a volume cannot be used.
+    /// The RBD image of a volume cannot be used.
     #[error("volume \"{volume}\": cannot use the RBD image {image}: {why}")]
     Rbd {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
-        /// The image.
+        /// Name of the image.
         image: String,
-        /// The fault, and what to do.
+        /// The fault, and how to cure it.
         why: String,
     },
-    /// io_uring was asked for by name, and the kernel refuses it.
+    /// The configuration asks for io_uring by name, and the kernel refuses it.
     #[error(
         "the kernel refuses io_uring ({0}); use --engine auto or --engine epoll, or allow it (sysctl kernel.io_uring_disabled=0; container profiles often forbid it)"
     )]
     NoIoUring(io::Error),
-    /// There is no such volume, tenant or pool.
+    /// There is no volume, tenant or pool of this name.
     #[error("there is no {kind} named \"{name}\"")]
     Unknown {
-        /// Volume, tenant or pool.
+        /// Kind of the object: volume, tenant or pool.
         kind: &'static str,
-        /// The name.
+        /// Name of the object that does not exist.
         name: String,
     },
-    /// The server refuses what was asked, for this reason.
+    /// The server refuses a start or change; the text is the reason.
     #[error("{0}")]
     Refused(String),
-    /// A device did not answer in time. What it was asked to do may still happen.
+    /// A device did not complete an operation in time; the operation may still take effect.
     #[error("volume \"{volume}\": its device has not answered for {} s; the change may still take effect. Look at the kernel's log, for an RBD image at `ceph -s`", patience.as_secs_f64())]
     NoAnswer {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
         /// How long the server waited for an answer.
         patience: Duration,
     },
-    /// More than one thing went wrong.
+    /// Several errors have occurred.
     #[error("{}", join(.0))]
     Several(Vec<Error>),
-    /// The system refused a resource.
+    /// A system call failed, for example for want of a resource.
     #[error("cannot {action}: {cause}")]
     System {
         /// The action that failed, as a verb.
@@ -123,7 +123,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Name of the volume that the error is about, if it is about one and has its name.
+    /// Name of the volume that the error is about; `None` if it is about no volume or the name is unknown.
     pub fn volume(&self) -> Option<&str> {
         match self {
             Self::Opening { volume, .. }
@@ -135,7 +135,7 @@ impl Error {
         }
     }
 
-    /// `Ok` without errors, else one error that holds them all.
+    /// `Ok` if `errors` is empty, otherwise one error that contains them all.
     pub(crate) fn unless_empty(mut errors: Vec<Self>) -> Result<(), Self> {
         match (errors.pop(), errors.is_empty()) {
             (None, _) => Ok(()),
@@ -160,12 +160,17 @@ fn describe(holder: Option<u32>) -> String {
     }
 }
 
-/// Advice to append to the error of an address. The program itself adds which option or key chooses another address.
+/// Advice to append to the error of an address. Advice on choosing another address is added by the program, which knows the
+/// option or key.
 fn listen_hint(holder: Option<u32>, cause: &io::Error) -> String {
     match cause.kind() {
-        io::ErrorKind::AddrInUse if holder == Some(std::process::id()) => "; this server itself has it".to_owned(),
-        io::ErrorKind::AddrInUse => format!("; {} has it", describe(holder)),
-        io::ErrorKind::PermissionDenied => "; ports below 1024 and foreign folders need privileges".to_owned(),
+        io::ErrorKind::AddrInUse if holder == Some(std::process::id()) => {
+            "; this server itself listens there already".to_owned()
+        }
+        io::ErrorKind::AddrInUse => format!("; {} listens there", describe(holder)),
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need CAP_NET_BIND_SERVICE, and sockets a folder where this user may write".to_owned()
+        }
         _ => String::new(),
     }
 }

@@ -1,33 +1,33 @@
-//! Faults that a test puts into the calls of the data path.
+//! Faults that a test injects into system calls of the data path.
 //!
-//! The server asks [`Faults`] before each call. A server that the program starts has no table, only a null pointer to check:
-//! so tests run the code that production runs, to the last branch.
+//! The server asks [`Faults`] before each call. Without tests there is no table of faults, only a null pointer to check, so
+//! that tests run exactly the code that production runs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// Bytes of a page: the unit of reads and writes past the page cache.
+/// Size of a page in bytes, the unit of direct reads and writes.
 const PAGE: u32 = 4096;
 
-/// A call to the system. Operations of io_uring count as the calls that they stand for.
+/// A system call into which a fault can be injected. An operation of io_uring counts as the call that it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Call {
     /// A read from a file.
     Read,
-    /// A write to a file, of zeros too.
+    /// A write to a file, also of zeros.
     Write,
     /// `fdatasync`.
     Sync,
-    /// `fallocate`: holes and zeroed ranges.
+    /// `fallocate`, for holes and zeroed ranges.
     Fallocate,
-    /// `lseek` for data and holes.
+    /// `lseek` that searches for data or holes.
     Seek,
     /// The start of an I/O thread.
     Clone,
-    /// Memory for the payload of a request.
+    /// Allocation of memory for a request's payload.
     Malloc,
     /// `io_uring_setup`.
     Setup,
@@ -47,41 +47,43 @@ pub enum Call {
     Send,
 }
 
-/// The way in which a call fails.
+/// The way in which a call fails or is changed.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Fault {
     /// The call is not made, and fails with this errno.
     Errno(i32),
-    /// A read or write in a file moves half of its bytes, in whole pages if it has several.
+    /// A read or write of a file moves only half of its bytes, rounded down to whole pages if it has two pages or more.
     Short,
-    /// A call for a file is made by a thread and delayed by this time. Every such call is late until the line is removed.
+    /// A call on a file is made by a thread after a delay of this time. `times` does not count: every matching call is late
+    /// until the line is removed.
     Late(Duration),
 }
 
 /// One line of a table of faults.
 #[derive(Clone, Debug)]
 pub struct Injection {
-    /// Volume whose file is meant, `tcp` or `unix` for a connection; empty for all.
+    /// The calls that the line is for: name of a volume for calls on its file, `tcp` or `unix` for calls on such connections;
+    /// empty for all.
     pub place: String,
-    /// The call.
+    /// Kind of call that the line is for.
     pub call: Call,
-    /// The fault that meets it.
+    /// The fault that matching calls meet.
     pub fault: Fault,
-    /// How many matching calls succeed before the first that meets the fault.
+    /// Number of matching calls that succeed before the first that meets the fault.
     pub skip: u64,
-    /// How many matching calls meet the fault after that.
+    /// Number of matching calls that meet the fault after these.
     pub times: u64,
 }
 
-/// A table of faults, or none; clones share it.
+/// A table of faults, or no table; clones share the table.
 #[derive(Clone, Default)]
 pub struct Faults(Option<Arc<Seam>>);
 
 struct Seam {
-    /// The lines, each with the number of calls that have met its fault.
+    /// The lines of the table, each with the number of calls that have met its fault.
     table: Arc<Mutex<Vec<(Injection, u64)>>>,
-    /// The volume or kind of connection whose calls are asked about here.
+    /// The volume or kind of connection whose calls are checked through this value.
     place: String,
 }
 
@@ -114,46 +116,47 @@ impl std::fmt::Debug for Faults {
 }
 
 impl Faults {
-    /// No table: nothing fails unless the system makes it fail.
+    /// No table: no fault is injected.
     pub(crate) const NONE: Self = Self(None);
 
-    /// An empty table.
+    /// An empty table of faults.
     pub fn table() -> Self {
         Self(Some(Arc::new(Seam { table: Arc::default(), place: String::new() })))
     }
 
-    /// Adds a line. Of the lines that match a call, the first that is not used up applies.
+    /// Adds a line to the table. If several lines match a call, the first that is not used up applies.
     pub fn add(&self, injection: Injection) {
         if let Some(seam) = &self.0 {
             seam.table().push((injection, 0));
         }
     }
 
-    /// Removes the lines for a place; returns the smallest number of calls that one of them has met, 0 without lines.
+    /// Removes the lines for a place; returns the smallest number of calls that have met the fault of one of these lines, 0
+    /// if there are none.
     pub fn clear(&self, place: &str) -> u64 {
         let Some(seam) = &self.0 else { return 0 };
         seam.table().extract_if(.., |(line, _)| line.place == place).map(|(_, met)| met).min().unwrap_or_default()
     }
 
-    /// Number of calls of this kind that have met the fault of a line in the table.
+    /// Number of calls of this kind that have met a fault, for all lines in the table together.
     pub fn met(&self, call: Call) -> u64 {
         let of = |seam: &Arc<Seam>| seam.table().iter().filter(|(line, _)| line.call == call).map(|(_, met)| met).sum();
         self.0.as_ref().map_or(0, of)
     }
 
-    /// The same table, as seen from a volume or a kind of connection.
+    /// The same table, for checking calls of the volume or kind of connection `place`.
     pub(crate) fn at(&self, place: &str) -> Self {
         let seam = |seam: &Arc<Seam>| Arc::new(Seam { table: Arc::clone(&seam.table), place: place.to_owned() });
         Self(self.0.as_ref().map(seam))
     }
 
-    /// The fault for the next call of this kind, if any; counts the call as made.
+    /// The fault that the present call of this kind meets, if any; also counts the call.
     #[inline]
     pub(crate) fn take(&self, call: Call) -> Option<Fault> {
         self.0.as_ref().and_then(|seam| seam.take(call))
     }
 
-    /// Applies the fault for a call that moves no bytes: fails or delays it. For threads that may wait.
+    /// Applies the fault for a call that moves no bytes: returns an error, or delays the call. For threads that may block.
     #[inline]
     pub(crate) fn check(&self, call: Call) -> Result<(), Errno> {
         match self.take(call) {
@@ -162,7 +165,8 @@ impl Faults {
         }
     }
 
-    /// Applies the fault for a read or write of `len` bytes; returns how many bytes to move. For threads that may wait.
+    /// Applies the fault for a read or write of `len` bytes; returns how many bytes the call has to move. For threads that
+    /// may block.
     #[inline]
     pub(crate) fn cut(&self, call: Call, len: u32) -> Result<u32, Errno> {
         match self.take(call) {
@@ -173,7 +177,8 @@ impl Faults {
 }
 
 impl Fault {
-    /// Carries out the fault for a call of `len` bytes (0 if it moves none): sleeps, or returns the errno or a shorter length.
+    /// Carries out the fault for a call of `len` bytes (0 if the call moves none): returns the errno or a shorter length, or
+    /// sleeps and returns `len`.
     #[cold]
     pub(crate) fn meet(self, len: u32) -> Result<u32, Errno> {
         match self {

@@ -1,8 +1,9 @@
-//! Bounds on the connections of each client and on those that have not chosen a volume yet: how many, for how long, and how
-//! much processor time they may take.
+//! Bounds on the number of connections of each client; and on connections that have not chosen a volume yet: their number,
+//! their duration, and the processor time that they take.
 //!
-//! A client may have at most as many connections as it leaves free for others: the first client half of all places, the next
-//! a quarter, so that a newcomer always finds room. The last places are kept for clients that have few connections.
+//! A client may have at most as many connections as it leaves free for other clients: the first client half of all places,
+//! the next a quarter, and so on, so that a new client always finds a place. The last places are kept for clients that have
+//! few connections.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,43 +18,44 @@ use crate::paced::{Paced, Work};
 use crate::refusals::Reason;
 use crate::transport::Peer;
 
-/// One in this many places is kept for clients with few connections.
+/// Divisor: this part of all places is kept for clients with few connections.
 const KEPT: u32 = 16;
-/// Few connections are the free places divided by this: of 16,384, the last of 100 clients that want all gets 4, of 32 gets 11.
+/// A client has few connections if it has less than the number of free places divided by this. With 16,384 places and clients
+/// that want all of them, the last of 32 clients gets 11 places, the last of 100 gets 4.
 const FEW: u32 = 64;
-/// Time that each answered option adds to a client's timeout, for at most [`MAX_OPTIONS_PER_EXPORT`] options an export: a
-/// client that describes every export over a slow link makes progress, and one that idles does not.
+/// Time that each answered option adds to a client's handshake timeout, for at most [`MAX_OPTIONS_PER_EXPORT`] options for
+/// each export: a client that asks for every export's description over a slow link is not timed out, an idle one is.
 const PER_OPTION: Duration = Duration::from_millis(250);
-/// Upper bound on the time that waiting for turns adds to a client's timeout, in multiples of that timeout.
+/// Upper bound on the time that waiting for turns adds to a client's handshake timeout, as a multiple of that timeout.
 const LONGEST_WAIT: u64 = 4;
 
-/// Processor time that handshakes may take at once, without any export. Half of it is there for one host that starts a
-/// hundred machines: a TLS handshake takes 0.2 to 0.5 ms.
+/// Processor time that handshakes may take at once after a pause, on a server without exports. Half of it suffices for one
+/// host that starts a hundred machines: a TLS handshake takes 0.2 to 0.5 ms.
 const BURST: Duration = Duration::from_millis(100);
-/// Processor time that each export adds to [`BURST`]. Half of it is there for a client that describes all exports:
-/// `nbdinfo --list` takes 60 us an export.
+/// Processor time that each export adds to [`BURST`]. Half of it suffices for a client that asks for descriptions of all
+/// exports: `nbdinfo --list` takes 60 us for each export.
 const BURST_PER_EXPORT: Duration = Duration::from_micros(150);
 
-/// Bound on the processor time of accepting and refusing connections: a third of a processor, of which the thread's clock shows
-/// three quarters. A full queue of the kernel (4,096 connections, some 20 us each) then passes within 0.4 s: a client that comes
-/// during a flood connects before TCP would send its SYN again (1 s), unless the flood brings more than 12,000 connections a
-/// second.
+/// Bound on the processor time of accepting and refusing connections: a third of a processor, of which the thread's clock
+/// counts three quarters. Under this bound a full queue of the kernel (4,096 connections, some 20 us each) is emptied within
+/// 0.4 s. So a client that connects during a flood is accepted before TCP would retransmit its SYN (1 s), unless the flood
+/// brings more than 12,000 connections per second.
 const ACCEPTING: Config = Config { one_in: 4, burst: BURST };
 
-/// Processor time that handshakes may take at once on a server with `exports` exports.
+/// Processor time that handshakes may take at once after a pause, on a server with `exports` exports.
 fn burst(exports: usize) -> Duration {
     BURST + Duration::from_nanos(BURST_PER_EXPORT.as_nanos().saturating_mul(exports as u64))
 }
 
-/// True if a client or tenant that has `own` of `most` places may have another one when `taken` places are taken. Fewer than
-/// [`KEPT`] places are not shared out: any free one may be taken.
+/// True if a client or tenant that has `own` places may take another one, when `taken` of the `most` places in all are taken.
+/// If there are fewer than [`KEPT`] places in all, any free place may be taken.
 pub(crate) fn may_have_another(own: u32, taken: u32, most: u32) -> bool {
     let free = most.saturating_sub(taken);
     free > 0 && (own == 0 || most < KEPT || own < free.saturating_sub(most / KEPT).max(free / FEW))
 }
 
-/// Counts connections and negotiations under way, all together and of each client, and bounds the processor time of accepting
-/// connections and, shared out among clients, of negotiations: TLS, options.
+/// Counts connections and running negotiations, in total and of each client. Bounds the processor time of accepting
+/// connections and, shared out among clients, of negotiations (TLS and options).
 pub(crate) struct Handshakes {
     most: u32,
     most_of_client: u32,
@@ -92,14 +94,14 @@ struct Count {
     negotiating: u32,
 }
 
-/// One client: an IPv4 address, the /64 of an IPv6 address (in which one host has as many addresses as it likes), a user of
-/// this machine, or all connections with one certificate, from whatever address.
+/// A client, as connections are counted: an IPv4 address, the /64 network of an IPv6 address (in which a host can have any
+/// number of addresses), a user of this machine, or a certificate, whichever addresses show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Client {
     V4(u32),
     V6(u64),
     User(Option<u32>),
-    /// The first eight bytes of the certificate's fingerprint.
+    /// A certificate, by the first eight bytes of its fingerprint.
     Certificate(u64),
 }
 
@@ -114,7 +116,8 @@ impl From<&Peer> for Client {
 }
 
 impl Handshakes {
-    /// Without connections. The bounds are for negotiations, one client's negotiations, the time of each, and connections.
+    /// Counts without connections, with these bounds: `most` running negotiations, `most_of_client` negotiations of one
+    /// client, `patience` for each negotiation, and `most_connections` connections.
     pub(crate) fn new(most: u32, most_of_client: u32, patience: Duration, most_connections: u32) -> Self {
         Self {
             most,
@@ -127,15 +130,16 @@ impl Handshakes {
         }
     }
 
-    /// Sets the number of exports, on which the burst depends.
+    /// Sets the number of exports, on which the burst of processor time depends.
     pub(crate) fn set_exports(&self, exports: usize) {
         self.pace.set_burst(burst(exports));
     }
 
-    /// Counts a new connection: it negotiates until the ticket is dropped, and exists until the place is dropped.
+    /// Counts a new connection: it counts as negotiating until the ticket is dropped, and as a connection until the place is
+    /// dropped.
     ///
     /// # Errors
-    /// The bound that the connection would exceed.
+    /// The reason for refusing the connection: the bound that it would exceed.
     pub(crate) fn begin(self: &Arc<Self>, peer: &Peer, now: Instant) -> Result<(Ticket, Place), Reason> {
         let client = peer.into();
         let mut counts = self.counts();
@@ -177,22 +181,25 @@ impl Handshakes {
         Counted { handshakes: Arc::clone(self), client }
     }
 
-    /// Charges the account of accepting with this thread's time since `work` began; returns the beginning of what comes next.
+    /// Charges the accepting of connections this thread's processor time since `work` began; returns a new measurement that
+    /// begins now.
     pub(crate) fn accepted(&self, work: &Work) -> Work {
         self.accepting.charge((), work)
     }
 
-    /// When the next connection may be accepted; `None`: now.
+    /// Time from which the next connection may be accepted; `None`: at once.
     pub(crate) fn next_connection(&self) -> Option<Instant> {
         self.accepting.newcomer()
     }
 
-    /// Charges a negotiating client this thread's time since `work` began; returns the beginning of what comes next.
+    /// Charges a negotiating client this thread's processor time since `work` began; returns a new measurement that begins
+    /// now.
     pub(crate) fn charge(&self, client: Client, work: &Work) -> Work {
         self.pace.charge(client, work)
     }
 
-    /// As [`Self::charge`], for work that cannot wait for the client's turn: accepting it, or answering that it has to wait.
+    /// As [`Self::charge`], for work that cannot wait for the client's turn: accepting the client, or finding that it has to
+    /// wait.
     pub(crate) fn charge_anyway(&self, client: Client, work: &Work) -> Work {
         self.pace.charge_anyway(client, work)
     }
@@ -203,16 +210,16 @@ struct Counted {
     client: Client,
 }
 
-/// A negotiation under way.
+/// A running negotiation, counted until dropped, with its timeout.
 pub(crate) struct Ticket {
     counted: Counted,
-    /// When the client must have chosen a volume.
+    /// Time by which the client must have chosen a volume.
     until: Instant,
-    /// Answered options that have extended `until`.
+    /// Number of answered options that have extended `until`.
     options: u32,
-    /// When the client began to wait for its turn; `None` if it does not wait.
+    /// Time at which the client began to wait for its turn; `None` if it is not waiting.
     waits_since: Option<Instant>,
-    /// Time that waiting for turns may still add to `until`.
+    /// Time that waiting for turns may still add to `until`, at most.
     may_wait: Duration,
 }
 
@@ -222,17 +229,17 @@ impl Ticket {
         self.counted.client
     }
 
-    /// The client's turn.
+    /// The answer if it is the client's turn now, or until when the client has to wait.
     pub(crate) fn turn(&self) -> Turn {
         self.counted.handshakes.pace.turn(self.counted.client)
     }
 
-    /// The client waits for its turn from `now` on, which does not count against its timeout.
+    /// Records that the client waits for its turn from `now` on; this time does not count towards its timeout.
     pub(crate) fn waits(&mut self, now: Instant) {
         self.waits_since.get_or_insert(now);
     }
 
-    /// The client is served again: extends its timeout by the time it waited.
+    /// Records that the client is served again at `now`: extends its timeout by the time for which it waited.
     pub(crate) fn goes_on(&mut self, now: Instant) {
         let Some(since) = self.waits_since.take() else { return };
         let waited = now.since(since).min(self.may_wait);
@@ -240,7 +247,8 @@ impl Ticket {
         self.until += waited;
     }
 
-    /// Extends the client's timeout: `options` options have been answered so far, on a server with `exports` exports.
+    /// Extends the client's timeout for answered options. `options`: number of the client's options answered so far;
+    /// `exports`: number of the server's exports.
     pub(crate) fn has_answered(&mut self, options: u32, exports: usize) {
         let most = u32::try_from(exports).unwrap_or(u32::MAX).saturating_mul(MAX_OPTIONS_PER_EXPORT);
         let options = options.min(most).max(self.options);
@@ -249,7 +257,7 @@ impl Ticket {
         self.options = options;
     }
 
-    /// True if the client has not chosen a volume in time.
+    /// True if the client's timeout is over at `now`.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         let waits = self.waits_since.map_or(Duration::ZERO, |since| now.since(since).min(self.may_wait));
         now > self.until + waits
@@ -263,14 +271,15 @@ impl Drop for Ticket {
     }
 }
 
-/// A connection that exists, counted until dropped.
+/// A connection that counts for its client until this value is dropped.
 pub(crate) struct Place(Counted);
 
 impl Place {
-    /// The connection has shown the certificate with this fingerprint: from now on it counts as that certificate's.
+    /// Records that the connection's client has shown the certificate with this fingerprint: from now on the connection
+    /// counts for this certificate, not for its address.
     ///
     /// # Errors
-    /// That certificate has as many connections as it may have. The connection still counts as its address's.
+    /// If the certificate has as many connections as it may have; in this case the connection still counts for its address.
     pub(crate) fn shows(&mut self, fingerprint: &[u8; 32]) -> Result<(), Reason> {
         let (bytes, _) = fingerprint.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let client = Client::Certificate(u64::from_be_bytes(*bytes));

@@ -1,10 +1,11 @@
-//! The process that has a TCP port: for the message that says it is taken.
+//! Finds the process that listens on a TCP port, for the message that the port is taken.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// The process that listens on `address`; `None` if the system does not show it, for example because it belongs to another user.
+/// Id of the process that listens on `address`; `None` if the system does not show the process, for example because it
+/// belongs to another user.
 pub(crate) fn of_tcp(address: SocketAddr) -> Option<u32> {
     let table = if address.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
     let inode = listener(&fs::read_to_string(table).ok()?, address.port())?;
@@ -20,7 +21,7 @@ pub(crate) fn of_tcp(address: SocketAddr) -> Option<u32> {
     None
 }
 
-/// The inode of the socket that listens on `port`, from the text of `/proc/net/tcp`.
+/// The inode of the socket that listens on `port`, from `table`, the text of `/proc/net/tcp`.
 fn listener(table: &str, port: u16) -> Option<u64> {
     const LISTEN: &str = "0A";
     table.lines().skip(1).find_map(|line| {

@@ -23,6 +23,7 @@ mod mailbox;
 mod paced;
 mod places;
 mod prompt;
+mod ram;
 mod refusals;
 mod registry;
 mod server;

@@ -1,4 +1,4 @@
-//! Listening sockets: our own, or handed over by systemd.
+//! Listening sockets: opened by the server, or inherited from a service manager such as systemd.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -16,13 +16,14 @@ use crate::faults::{Call, Faults};
 use crate::holder;
 use crate::transport::{Peer, Transport, passed, prepare};
 
-/// Connections that may wait to be accepted, as far as `net.core.somaxconn` allows: a host that boots brings hundreds at once.
+/// Number of connections that may wait to be accepted at a socket, as far as `net.core.somaxconn` allows: a host that boots
+/// opens hundreds at once.
 const BACKLOG: i32 = 4096;
 
 /// Listens on a TCP address; port 0 picks a free one.
 ///
 /// # Errors
-/// When the address cannot be had; the message names the process that has it, where the system knows it.
+/// If the address cannot be listened on; the message names the process that has the address, if the system shows it.
 pub fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     let fail = |cause: io::Error| {
         let holder = (cause.kind() == io::ErrorKind::AddrInUse).then(|| holder::of_tcp(address)).flatten();
@@ -36,9 +37,10 @@ pub fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
 
 /// A listening socket.
 pub(crate) enum Listener {
-    /// TCP.
+    /// A listening TCP socket.
     Tcp(OwnedFd),
-    /// A Unix socket; true if another process opened it, so that connections may wait in it that are older than this server.
+    /// A listening Unix socket; true if another process opened it, so that connections may wait in it that are older than
+    /// this server.
     Unix(OwnedFd, bool),
 }
 
@@ -51,7 +53,8 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    /// Sets the options that accepted connections inherit from the listening socket.
+    /// Sets the options that accepted connections inherit from the listening socket. `peer_timeout`: time without an
+    /// acknowledgement after which a TCP peer counts as gone.
     pub(crate) fn prepare(&self, peer_timeout: Duration) {
         match self {
             Self::Tcp(fd) => prepare(fd.as_fd(), peer_timeout.into()),
@@ -60,7 +63,7 @@ impl Listener {
         }
     }
 
-    /// Accepts a waiting connection.
+    /// Accepts a waiting connection without blocking.
     pub(crate) fn accept(&self, faults: &Faults) -> rustix::io::Result<(Transport, Peer)> {
         faults.check(Call::Accept)?;
         let (fd, address) = acceptfrom_with(self, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
@@ -81,19 +84,19 @@ impl Listener {
     }
 }
 
-/// Listening sockets, their addresses for display, and the socket files to remove at the end.
+/// The server's listening sockets, their addresses for display, and the socket files to be removed at the end.
 #[derive(Default)]
 pub(crate) struct Listening {
-    /// The sockets.
+    /// The listening sockets.
     pub(crate) listeners: Vec<Listener>,
-    /// The sockets' addresses as URIs.
+    /// The addresses of the listening sockets as URIs.
     pub(crate) uris: Vec<String>,
-    /// Paths of the Unix sockets that this server made.
+    /// Paths of the Unix sockets that this server has made.
     pub(crate) files: Vec<PathBuf>,
 }
 
 impl Listening {
-    /// Opens a TCP address; port 0 picks a free one.
+    /// Adds a socket that listens on a TCP address; port 0 picks a free port.
     pub(crate) fn tcp(&mut self, address: SocketAddr) -> Result<(), Error> {
         let fail = |cause| Error::Listen { address: address.to_string(), cause, holder: None };
         let listener = bind(address)?;
@@ -104,7 +107,8 @@ impl Listening {
         Ok(())
     }
 
-    /// Opens a Unix socket. The file of a dead server's socket is replaced, that of a live server's is not.
+    /// Adds a listening Unix socket at `path`. The socket file of a server that has ended is replaced; that of a running
+    /// server is an error.
     pub(crate) fn unix(&mut self, path: &Path) -> Result<(), Error> {
         let fail = |cause| Error::Listen { address: path.display().to_string(), cause, holder: None };
         if is_obstructed(path) {
@@ -126,7 +130,7 @@ impl Listening {
         Ok(())
     }
 
-    /// Takes over a listening socket that another process opened; returns its address if other machines may reach it.
+    /// Adds a listening socket that another process opened; returns the socket's address if other machines may reach it.
     pub(crate) fn inherited(&mut self, fd: OwnedFd) -> Result<Option<SocketAddr>, Error> {
         let fail = |cause: rustix::io::Errno| Error::System { action: "use an inherited socket", cause: cause.into() };
         rustix::io::ioctl_fionbio(&fd, true).map_err(fail)?;
@@ -154,7 +158,7 @@ impl Listening {
 }
 
 impl Drop for Listening {
-    /// Removes the files of a start that failed; a server that runs has taken them over.
+    /// After a failed start, removes the socket files; a server that has started has taken the list of files over.
     fn drop(&mut self) {
         for file in &self.files {
             let _ = std::fs::remove_file(file);
@@ -167,8 +171,8 @@ fn unix_uri(path: &Path) -> String {
     Target { address: Address::Unix(absolute), export: String::new() }.to_string()
 }
 
-/// True if a dead server left this socket behind. Connecting to a file that is no socket is refused as well: that file
-/// is a user's data.
+/// True if `path` is a socket that a server left behind when it ended. False for a file that is no socket, although
+/// connecting to it is refused as well: such a file may be a user's data.
 pub fn is_stale(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
         && matches!(UnixStream::connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
@@ -188,7 +192,7 @@ mod tests {
         let taken = bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let error = bind(taken.local_addr().unwrap()).expect_err("taken");
         drop(taken);
-        assert!(error.to_string().ends_with("; this server itself has it"), "{error}");
+        assert!(error.to_string().ends_with("; this server itself listens there already"), "{error}");
     }
 
     #[test]

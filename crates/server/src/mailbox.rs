@@ -1,4 +1,4 @@
-//! How other threads reach a worker, or another thread that waits with epoll.
+//! Mailboxes, by which other threads send messages to a worker or to another thread that waits with epoll.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::faults::{Call, Faults};
 
-/// A thread's queue of messages and the bell that wakes it.
+/// A queue of messages to one thread, and the bell that wakes this thread.
 pub(crate) struct Mailbox<M> {
     queue: Mutex<Queue<M>>,
     bell: Arc<Bell>,
@@ -14,13 +14,13 @@ pub(crate) struct Mailbox<M> {
 
 struct Queue<M> {
     messages: Vec<M>,
-    /// True while a thread reads the mailbox.
+    /// True while a thread reads the mailbox, so that messages may be posted.
     open: bool,
 }
 
-/// The descriptor that wakes a thread.
+/// The eventfd that wakes a mailbox's thread.
 struct Bell {
-    /// Set while a wake-up is under way, so that a burst of messages costs one system call.
+    /// True from a wake-up until the thread has taken it, so that a burst of messages costs one system call.
     woken: AtomicBool,
     event: OwnedFd,
     faults: Faults,
@@ -32,7 +32,7 @@ impl<M> Mailbox<M> {
         Self::with(Faults::NONE)
     }
 
-    /// As [`Self::new`], with failures that a test injects.
+    /// As [`Self::new`], with faults that a test injects.
     pub(crate) fn with(faults: Faults) -> rustix::io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
@@ -43,7 +43,7 @@ impl<M> Mailbox<M> {
         Self { queue: Mutex::new(Queue { messages: Vec::new(), open: false }), bell }
     }
 
-    /// An empty mailbox for messages of another type, which wakes the same thread.
+    /// An empty mailbox for messages of another type, which shares this mailbox's bell and so wakes the same thread.
     pub(crate) fn beside<N>(&self) -> Mailbox<N> {
         Mailbox::on(Arc::clone(&self.bell))
     }
@@ -52,12 +52,13 @@ impl<M> Mailbox<M> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the mailbox is read by its thread: messages can be posted.
+    /// Opens the mailbox: from now on its thread reads it, and messages can be posted.
     pub(crate) fn open(&self) {
         self.queue().open = true;
     }
 
-    /// Closes the mailbox of a worker that ends, unless it holds messages; true if closed. Senders then get messages back.
+    /// Closes the mailbox of a thread that is about to end, unless it holds messages; true if closed. Senders to a closed
+    /// mailbox get their messages back.
     pub(crate) fn close_if_empty(&self) -> bool {
         let mut queue = self.queue();
         queue.open &= !queue.messages.is_empty();
@@ -69,10 +70,10 @@ impl<M> Mailbox<M> {
         !self.queue().open
     }
 
-    /// Leaves one message and wakes the worker.
+    /// Posts one message and wakes the mailbox's thread.
     ///
     /// # Errors
-    /// The message, if its reader has ended.
+    /// The message, if the mailbox is closed because its thread has ended.
     pub(crate) fn post(&self, message: M) -> Result<(), M> {
         let mut queue = self.queue();
         if !queue.open {
@@ -84,7 +85,7 @@ impl<M> Mailbox<M> {
         Ok(())
     }
 
-    /// Leaves all messages, in order, under one lock and one wake-up; none if their reader has ended.
+    /// Posts all messages, in order, with one lock and one wake-up; leaves `messages` unchanged if the mailbox is closed.
     pub(crate) fn post_all(&self, messages: &mut Vec<M>) {
         let mut queue = self.queue();
         if queue.open {
@@ -94,13 +95,15 @@ impl<M> Mailbox<M> {
         }
     }
 
-    /// Tells the worker that an operation it waits for is done; a worker does not end while it waits for one.
+    /// Posts a message about an operation that the mailbox's thread waits for. The thread does not end before, so that the
+    /// mailbox is open.
     pub(crate) fn report(&self, message: M) {
         let kept = self.post(message);
         debug_assert!(kept.is_ok(), "a worker has ended that waits for an operation");
     }
 
-    /// Moves all messages to `into`, which must be empty. For the owner only, which then empties those [beside](Self::beside) it.
+    /// Moves all messages to `into`, which must be empty, and resets the bell. Only for the mailbox's thread, which
+    /// afterwards also empties the mailboxes made by [`Self::beside`].
     pub(crate) fn take(&self, into: &mut Vec<M>) {
         // In this order: a wake-up that is consumed here stands for messages that are taken below,
         // and one for messages that come later is still to be sent.
@@ -109,13 +112,14 @@ impl<M> Mailbox<M> {
         self.take_beside(into);
     }
 
-    /// As [`Self::take`], after another mailbox with the same bell was emptied: leaves the bell alone.
+    /// As [`Self::take`] without resetting the bell: for a mailbox made by [`Self::beside`], after the other mailbox was
+    /// emptied.
     pub(crate) fn take_beside(&self, into: &mut Vec<M>) {
         debug_assert!(into.is_empty());
         std::mem::swap(&mut self.queue().messages, into);
     }
 
-    /// A descriptor that is readable when there are messages.
+    /// The bell's descriptor, which is readable when there are messages.
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.bell.event.as_fd()
     }

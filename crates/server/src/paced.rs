@@ -1,4 +1,4 @@
-//! The processor time of an activity, measured where it is spent.
+//! Bounds the processor time of an activity, which is measured on the threads that carry it out.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration as StdDuration;
@@ -8,31 +8,32 @@ use evenkeel_control::{Duration, Instant};
 
 use crate::clock;
 
-/// An activity that clients cause and that storms must not make more of: in the long run it takes at most the share of a
-/// processor that its [`Config`] sets.
+/// An activity that clients cause, with a bound on its processor time even during storms of requests: in the long run, at
+/// most the share of a processor that its [`Config`] sets.
 ///
-/// The caller asks before it does something for a client whether it is the client's turn, and charges afterwards what it took.
+/// Before the caller does something for a client, it asks if it is the client's turn; afterwards it charges the client the
+/// processor time used.
 pub struct Paced<C>(Mutex<Duty<C>>);
 
-/// A measurement of the calling thread's processor time, from its beginning on.
+/// A measurement of the calling thread's processor time, from the call of [`Work::begin`] on.
 #[derive(Debug)]
 pub struct Work {
     begun_ns: u64,
 }
 
 impl Work {
-    /// Begins now.
+    /// Begins a measurement now.
     #[inline]
     pub fn begin() -> Self {
         Self { begun_ns: clock::thread_cpu_ns() }
     }
 
-    /// The same measurement as if it had begun `ns` of processor time earlier.
+    /// This measurement, as if it had begun `ns` nanoseconds of processor time earlier.
     pub(crate) fn after(self, ns: u64) -> Self {
         Self { begun_ns: self.begun_ns.saturating_sub(ns) }
     }
 
-    /// Processor time from the beginning of `before` to the beginning of this one, in nanoseconds.
+    /// Processor time from the beginning of the measurement `before` to the beginning of this one, in nanoseconds.
     pub(crate) fn since(&self, before: &Self) -> u64 {
         self.begun_ns.saturating_sub(before.begun_ns)
     }
@@ -45,27 +46,27 @@ impl<C: Ord + Copy> Default for Paced<C> {
 }
 
 impl<C: Ord + Copy> Paced<C> {
-    /// An activity that has taken nothing yet.
+    /// An activity that has used no processor time yet.
     pub fn new(config: Config) -> Self {
         Self(Mutex::new(Duty::new(config)))
     }
 
-    /// Sets the processor time that may be used at once.
+    /// Sets the burst: the processor time that the activity may use at once after a pause.
     pub(crate) fn set_burst(&self, burst: Duration) {
         self.duty().set_burst(clock::now(), burst);
     }
 
-    /// Tells if it is a client's turn now.
+    /// The answer if it is the client's turn now, or until when the client has to wait.
     pub(crate) fn turn(&self, client: C) -> Turn {
         self.duty().turn(clock::now(), client)
     }
 
-    /// When the next client may come of whom nothing is known yet; `None`: now.
+    /// Time from which an unknown client may be served; `None`: at once.
     pub(crate) fn newcomer(&self) -> Option<Instant> {
         self.duty().newcomer(clock::now())
     }
 
-    /// How long a client has to wait before it asks again; `None`: it is its turn.
+    /// Time for which a client has to wait before it asks again; `None`: it is the client's turn now.
     pub fn delay(&self, client: C) -> Option<StdDuration> {
         match self.turn(client) {
             Turn::Own | Turn::Spare => None,
@@ -73,19 +74,19 @@ impl<C: Ord + Copy> Paced<C> {
         }
     }
 
-    /// How long the next client has to wait of whom nothing is known yet; `None`: it may come now.
+    /// Time for which an unknown client has to wait; `None`: it may be served at once.
     pub fn delay_of_newcomer(&self) -> Option<StdDuration> {
         self.newcomer().map(|until| until.since(clock::now()).into())
     }
 
-    /// Waits on this thread until it is a client's turn.
+    /// Blocks the calling thread until it is the client's turn.
     pub fn wait(&self, client: C) {
         while let Some(delay) = self.delay(client) {
             std::thread::sleep(delay);
         }
     }
 
-    /// Waits until it is the client's turn, then does `work` and charges the client for it.
+    /// Blocks until it is the client's turn, then does `work` and charges the client its processor time.
     pub fn run<T>(&self, client: C, work: impl FnOnce() -> T) -> T {
         self.wait(client);
         let begun = Work::begin();
@@ -94,14 +95,14 @@ impl<C: Ord + Copy> Paced<C> {
         done
     }
 
-    /// Charges a client this thread's processor time since `work` began; returns the beginning of what comes next.
+    /// Charges a client this thread's processor time since `work` began; returns a new measurement that begins now.
     pub fn charge(&self, client: C, work: &Work) -> Work {
         let next = Work::begin();
         self.duty().spent(clock::now(), client, Duration::from_nanos(next.since(work)));
         next
     }
 
-    /// As [`Self::charge`], for work that could not wait for the client's turn: [`Duty::spent_anyway`].
+    /// As [`Self::charge`], for work that could not wait for the client's turn; see [`Duty::spent_anyway`].
     pub(crate) fn charge_anyway(&self, client: C, work: &Work) -> Work {
         let next = Work::begin();
         self.duty().spent_anyway(clock::now(), client, Duration::from_nanos(next.since(work)));

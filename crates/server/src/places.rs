@@ -1,7 +1,8 @@
-//! Where volumes may be: not on the server's own files, not on what another volume serves, and by command only in
-//! `data_dir` and in what `volume_dirs` names.
+//! Checks where volumes may be: not on the server's own files, not on a file or device that another volume serves, and, for
+//! volumes created by command, only in `data_dir` and the folders of `volume_dirs`.
 //!
-//! Paths are compared after symbolic links are resolved, existing files by device and inode, devices by number.
+//! Paths are compared after symbolic links are resolved; existing files are compared by device and inode, block devices by
+//! number.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -13,17 +14,19 @@ use evenkeel_policy::Config;
 use evenkeel_policy::config;
 use evenkeel_policy::units::Bytes;
 
-/// Identity of the file or device that an existing path leads to, whatever its name.
+use crate::error::Error;
+
+/// Identity of the file or block device to which an existing path leads; equal for all paths of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
-    /// Device and inode.
+    /// Number of a regular file's device, and the file's inode.
     File(u64, u64),
     /// Number of a block device, which may have several nodes.
     Device(u64),
 }
 
 impl Target {
-    /// The target that has this metadata.
+    /// The identity of the file or device with this metadata.
     pub(crate) fn of(metadata: &Metadata) -> Self {
         if metadata.file_type().is_block_device() {
             Self::Device(metadata.rdev())
@@ -33,18 +36,19 @@ impl Target {
     }
 }
 
-/// A file of the server itself.
+/// One of the server's own files, with a description of its purpose.
 struct Own {
     path: PathBuf,
     target: Option<Target>,
     what: &'static str,
 }
 
-/// The server's own files, as they are now.
+/// The server's own files, with their present identities.
 pub(crate) struct OwnFiles(Vec<Own>);
 
 impl OwnFiles {
-    /// The files that `config` names, the `records` in its data folder, and `more` that the program keeps.
+    /// The own files of a server with this configuration: files that `config` names, the `records` in the data folder, and
+    /// `more` files that the program keeps.
     pub(crate) fn of(config: &Config, records: [PathBuf; 2], more: &[PathBuf]) -> Self {
         let server = &config.server;
         let records = records.map(|path| (path, "a record of this server"));
@@ -68,17 +72,17 @@ impl OwnFiles {
         Self(own.collect())
     }
 
-    /// A description of the own file at `path`, if one is there.
+    /// A description of the server's own file at `path` or with this identity; `None` if no own file is there.
     pub(crate) fn at(&self, path: &Path, target: Option<Target>) -> Option<&'static str> {
         let is = |own: &&Own| own.path == path || (target.is_some() && own.target == target);
         self.0.iter().find(is).map(|own| own.what)
     }
 }
 
-/// The path without symbolic links; its last part need not exist.
+/// `path` with symbolic links resolved; its last part need not exist.
 ///
 /// # Errors
-/// When its folder does not exist, or cannot be looked into.
+/// If the folder of `path` does not exist or cannot be read.
 pub(crate) fn resolve(path: &Path) -> io::Result<PathBuf> {
     match std::fs::canonicalize(path) {
         // A link that leads nowhere is no place for a file.
@@ -90,18 +94,18 @@ pub(crate) fn resolve(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// As [`resolve`], but falls back to the absolute path; for comparing.
+/// As [`resolve`], but falls back to the absolute path; only for comparing paths.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
     resolve(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The folder of `path`, without symbolic links.
+/// The folder of `path`, with symbolic links resolved.
 fn folder_of(path: &Path) -> io::Result<PathBuf> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::canonicalize(folder)
 }
 
-/// True if a command may put a volume on `path`, which is then in `data_dir` or in one of `volume_dirs`.
+/// True if a command may put a volume on `path`: the path is in `data_dir` or in one of `volume_dirs`.
 pub(crate) fn is_allowed(server: &config::Server, path: &Path) -> bool {
     let mut places = server.volume_dirs.iter().chain([&server.data_dir]).filter_map(|place| resolve(place).ok());
     let (resolved, folder) = (resolve(path).ok(), folder_of(path).ok());
@@ -114,8 +118,8 @@ pub(crate) fn is_allowed(server: &config::Server, path: &Path) -> bool {
     })
 }
 
-/// A warning if the file system of `path` has no room for a file of `size` bytes there; `None` if it has room, or does not
-/// tell. Neither the file nor its folder need exist.
+/// A warning if the file system of `path` has no room for a file of `size` bytes there; `None` if there is room, or the free
+/// space is unknown. Neither the file nor its folder need exist.
 pub(crate) fn shortage(path: &Path, size: u64) -> Option<String> {
     let allocated = std::fs::metadata(path).map_or(0, |metadata| metadata.blocks().saturating_mul(512));
     let absolute = std::path::absolute(path).ok()?;
@@ -130,4 +134,27 @@ pub(crate) fn shortage(path: &Path, size: u64) -> Option<String> {
             path.display()
         )
     })
+}
+
+/// The error for a missing file that is on record, perhaps on a file system that is not mounted: no empty one replaces it.
+pub(crate) fn gone(volume: &str, path: &Path) -> Error {
+    Error::NotOurs {
+        volume: volume.to_owned(),
+        path: path.to_owned(),
+        why: "this file held the volume before (files.toml in the data folder lists it), but is not there".to_owned(),
+        cure: format!(
+            "Mount its file system, or restore it; for an empty volume in its place, make the file (truncate -s SIZE {})",
+            path.display()
+        ),
+    }
+}
+
+/// The error that refuses to lengthen a file that Evenkeel did not create.
+pub(crate) fn foreign_size(volume: &str, path: &Path, actual: u64, wanted: u64) -> Error {
+    Error::NotOurs {
+        volume: volume.to_owned(),
+        path: path.to_owned(),
+        why: format!("Evenkeel did not create this file; it has {actual} bytes, and size says {wanted}"),
+        cure: "Leave size out to serve it as it is, or say grow = true (--grow) to lengthen it".to_owned(),
+    }
 }

@@ -1,4 +1,4 @@
-//! Threads that run when they are due, though other programs keep the processors busy.
+//! Makes threads prompt: they run soon after they wake, even if other programs keep the processors busy.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,13 +11,14 @@ use crate::error::last_errno;
 
 /// The shortest time slice that Linux gives, in nanoseconds.
 const SLICE_NS: u64 = 100_000;
-/// How late timers may fire, in nanoseconds. Guarantees are kept to the microsecond; the default is 50 µs.
+/// Timer slack: how late timers may fire, in nanoseconds. The kernel's default of 50 µs is too late, because guarantees are
+/// kept to the microsecond.
 const SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1);
 
-/// True if the configuration in force owes a tenant something, see [`follow`].
+/// True if a tenant of the configuration in force has a reservation, guarantee or latency target; set by [`follow`].
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Takes note whether a configuration owes a tenant something: a reservation, a guarantee or a latency target.
+/// Follows a configuration: threads are to be prompt if a tenant has a reservation, a guarantee or a latency target.
 pub(crate) fn follow(config: &Config) {
     WANTED.store(owes(config), Ordering::Relaxed);
 }
@@ -26,12 +27,12 @@ fn owes(config: &Config) -> bool {
     config.tenants.values().any(Tenant::is_owed_something)
 }
 
-/// True if the threads of the data path are to be prompt.
+/// True if the data path's threads are to be prompt (have short time slices) under the configuration in force.
 pub(crate) fn is_wanted() -> bool {
     WANTED.load(Ordering::Relaxed)
 }
 
-/// A warning if this configuration wants prompt threads and the system has none.
+/// A warning if this configuration wants prompt threads and the kernel does not allow them; otherwise `None`.
 pub(crate) fn lack(config: &Config) -> Option<String> {
     // Sets what is there.
     let tried = || match get()? {
@@ -40,8 +41,8 @@ pub(crate) fn lack(config: &Config) -> Option<String> {
     };
     let error = if owes(config) { tried().err()? } else { return None };
     Some(format!(
-        "no short time slices for workers (Linux 6.12 has them; a filter of system calls may forbid sched_setattr): where other \
-         programs use all processors, a request may wait for one of them for 4 ms ({error})"
+        "the kernel gives workers no short time slices (Linux 6.12 has them; a filter of system calls may forbid \
+         sched_setattr): where other programs use all processors, a request may wait 4 ms for a processor ({error})"
     ))
 }
 
@@ -50,18 +51,20 @@ pub(crate) fn keep_time() {
     let _ = rustix::thread::set_current_timer_slack(SLACK_NS);
 }
 
-/// Makes the calling thread prompt, or gives it the default slice.
+/// Makes the calling thread prompt, or gives it the default time slice.
 ///
-/// A prompt thread runs, when it wakes, before those whose slice ends later. Its share of the processor stays the same. With
-/// slices of 1 to 4 ms, the default, a woken worker waits as long for whatever else computes. But clients on the same
-/// processors are interrupted more often, so that a server does up to a tenth less of small requests: only one that owes
-/// tenants something is prompt. Linux knows slices of threads from 6.12 on; without, or without the right (a filter of
-/// system calls), the thread keeps the default. Threads that it starts inherit the slice.
+/// A prompt thread has a short time slice: when the thread wakes, it runs before threads whose slice ends later. Its share of
+/// the processor stays the same. With the default slices of 1 to 4 ms, a woken worker may wait that long for another running
+/// thread. But prompt threads interrupt clients on the same processors more often, so that a server completes up to a tenth
+/// less of small requests: so threads are prompt only if a tenant has a reservation, a guarantee or a latency target. Linux
+/// has slices of threads from 6.12 on; on older kernels, or if a filter of system calls forbids the call, the thread keeps
+/// the default. Threads that the thread starts inherit the slice.
 pub(crate) fn be_prompt(prompt: bool) {
     let _ = set_slice(if prompt { SLICE_NS } else { 0 });
 }
 
-/// Sets the slice of the calling thread; 0 for the default. Another policy of scheduling than the default stays as it is.
+/// Sets the time slice of the calling thread in nanoseconds; 0 for the default. A thread with a real-time or idle scheduling
+/// policy stays unchanged.
 fn set_slice(ns: u64) -> Result<()> {
     let mut attributes = get()?;
     let is_ordinary = matches!(attributes.sched_policy.cast_signed(), libc::SCHED_OTHER | libc::SCHED_BATCH);
@@ -74,7 +77,7 @@ fn set_slice(ns: u64) -> Result<()> {
     Ok(())
 }
 
-/// The scheduling of the calling thread. The slice is 0 before Linux 6.12.
+/// The scheduling attributes of the calling thread. The slice in them is 0 before Linux 6.12.
 fn get() -> Result<libc::sched_attr> {
     // SAFETY: integers only, for which zero is a value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
@@ -97,7 +100,7 @@ fn set(attributes: &libc::sched_attr) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The slice is the thread's own; policy and niceness stay.
+    /// Checks that the slice changes for this thread alone, and that policy and niceness stay.
     #[test]
     fn a_prompt_thread_has_the_shortest_slice() {
         let before = get().unwrap();
@@ -116,7 +119,7 @@ mod tests {
         assert_eq!(get().unwrap().sched_runtime, before.sched_runtime);
     }
 
-    /// Weights and limits owe nothing: without more, threads are left as they are.
+    /// Checks that weights and limits alone do not make threads prompt.
     #[test]
     fn threads_are_prompt_where_tenants_are_owed_something() {
         let owes = |text: &str| owes(&Config::parse(text, "test").unwrap());
@@ -126,7 +129,7 @@ mod tests {
         assert!(owes("[pools.p]\n[tenants.a.pools.p]\nreservation = { iops = 100 }\n"));
     }
 
-    /// A thread that was given a real-time policy, or SCHED_IDLE, keeps it.
+    /// Checks that a thread with a real-time policy or SCHED_IDLE keeps its policy.
     #[test]
     fn a_policy_that_was_chosen_is_left_alone() {
         std::thread::spawn(|| {

@@ -6,43 +6,43 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use evenkeel_policy::access::Barred;
 use rustls::CertificateError;
 
-/// Why a client was turned away before it had a volume.
+/// The reason for refusing a client before it has opened a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A list of the server, or of the volume that the client asked for, bars it.
+    /// An access list of the server, or of the volume that the client asked for, bars the client.
     Barred(Barred),
     /// No tenant names the client's certificate, and `named_only` is set.
     UnnamedCertificate,
-    /// The client has not chosen a volume in time.
+    /// The client has not chosen a volume within the handshake timeout.
     HandshakeTimeout,
-    /// Too many connections negotiate.
+    /// Too many connections have not chosen a volume yet.
     Handshakes,
-    /// Too many connections of this client negotiate.
+    /// Too many connections of this client have not chosen a volume yet.
     HandshakesOfClient,
-    /// There are `server.max_connections` connections.
+    /// All `server.max_connections` connections are open.
     Connections,
-    /// The client has as many connections as it leaves free for others.
+    /// The client has as many connections as it may have, so that other clients find free ones.
     ConnectionsOfClient,
-    /// The client's tenant has as many connections as it leaves free for others.
+    /// The client's tenant has as many connections as it may have, so that other tenants find free ones.
     ConnectionsOfTenant,
-    /// TLS with the client has failed.
+    /// TLS with the client has failed, for this reason.
     Tls(Fault),
 }
 
-/// Why TLS with a client has failed.
+/// The reason why TLS with a client has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The client has shown no certificate.
     NoCertificate,
-    /// Its certificate has expired, or is not valid yet.
+    /// The client's certificate has expired, or is not valid yet.
     Expired,
-    /// Its certificate is bad for another reason, usually an unknown authority.
+    /// The client's certificate has been revoked.
     Revoked,
-    /// Its certificate is not good for another reason, an unknown authority most of all.
+    /// The client's certificate is invalid for another reason, usually because its authority is unknown.
     BadCertificate,
-    /// The client has given up, usually because it does not trust the server's certificate.
+    /// The client has ended TLS with an alert, usually because it does not trust the server's certificate.
     Alert,
-    /// The two do not understand each other: another version, no common cipher, no TLS at all.
+    /// Client and server have no common protocol: another version of TLS, no common cipher, or no TLS at all.
     Protocol,
 }
 
@@ -63,64 +63,50 @@ impl From<&rustls::Error> for Fault {
 }
 
 impl Reason {
-    const ALL: [Self; 18] = [
-        Self::Barred(Barred::ServerDeny),
-        Self::Barred(Barred::ServerAllow),
-        Self::Barred(Barred::VolumeDeny),
-        Self::Barred(Barred::VolumeAllow),
-        Self::Barred(Barred::NoCertificate),
-        Self::UnnamedCertificate,
-        Self::HandshakeTimeout,
-        Self::Handshakes,
-        Self::HandshakesOfClient,
-        Self::Connections,
-        Self::ConnectionsOfClient,
-        Self::ConnectionsOfTenant,
-        Self::Tls(Fault::NoCertificate),
-        Self::Tls(Fault::Expired),
-        Self::Tls(Fault::Revoked),
-        Self::Tls(Fault::BadCertificate),
-        Self::Tls(Fault::Alert),
-        Self::Tls(Fault::Protocol),
+    /// All reasons, each with its name in the state and in metrics.
+    const NAMED: [(Self, &'static str); 18] = [
+        (Self::Barred(Barred::ServerDeny), "server_deny"),
+        (Self::Barred(Barred::ServerAllow), "server_allow"),
+        (Self::Barred(Barred::VolumeDeny), "volume_deny"),
+        (Self::Barred(Barred::VolumeAllow), "volume_allow"),
+        (Self::Barred(Barred::NoCertificate), "no_certificate"),
+        (Self::UnnamedCertificate, "unnamed_certificate"),
+        (Self::HandshakeTimeout, "handshake_timeout"),
+        (Self::Handshakes, "handshakes"),
+        (Self::HandshakesOfClient, "handshakes_of_client"),
+        (Self::Connections, "connections"),
+        (Self::ConnectionsOfClient, "connections_of_client"),
+        (Self::ConnectionsOfTenant, "connections_of_tenant"),
+        (Self::Tls(Fault::NoCertificate), "tls_no_certificate"),
+        (Self::Tls(Fault::Expired), "tls_expired"),
+        (Self::Tls(Fault::Revoked), "tls_revoked"),
+        (Self::Tls(Fault::BadCertificate), "tls_bad_certificate"),
+        (Self::Tls(Fault::Alert), "tls_alert"),
+        (Self::Tls(Fault::Protocol), "tls_protocol"),
     ];
 
-    /// Name in state and metrics.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Barred(Barred::ServerDeny) => "server_deny",
-            Self::Barred(Barred::ServerAllow) => "server_allow",
-            Self::Barred(Barred::VolumeDeny) => "volume_deny",
-            Self::Barred(Barred::VolumeAllow) => "volume_allow",
-            Self::Barred(Barred::NoCertificate) => "no_certificate",
-            Self::UnnamedCertificate => "unnamed_certificate",
-            Self::HandshakeTimeout => "handshake_timeout",
-            Self::Handshakes => "handshakes",
-            Self::HandshakesOfClient => "handshakes_of_client",
-            Self::Connections => "connections",
-            Self::ConnectionsOfClient => "connections_of_client",
-            Self::ConnectionsOfTenant => "connections_of_tenant",
-            Self::Tls(Fault::NoCertificate) => "tls_no_certificate",
-            Self::Tls(Fault::Expired) => "tls_expired",
-            Self::Tls(Fault::Revoked) => "tls_revoked",
-            Self::Tls(Fault::BadCertificate) => "tls_bad_certificate",
-            Self::Tls(Fault::Alert) => "tls_alert",
-            Self::Tls(Fault::Protocol) => "tls_protocol",
-        }
+    /// Name of the reason in the state and in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        Self::NAMED.iter().find(|(reason, _)| *reason == self).map_or("", |&(_, name)| name)
     }
 
     /// The reason as a clause about the client, for messages.
     pub(crate) const fn because(self) -> &'static str {
         match self {
             Self::Barred(barred) => barred.because(),
-            Self::UnnamedCertificate => "no tenant names its certificate",
-            Self::HandshakeTimeout => "no volume chosen within server.handshake_timeout",
-            Self::Handshakes => "server.max_handshakes connections have not chosen a volume yet",
-            Self::Connections => "all server.max_connections are open; raise it (needs a restart) and LimitNOFILE=",
+            Self::UnnamedCertificate => "no tenant names this client's certificate, and server.tls.named_only is true",
+            Self::HandshakeTimeout => "the client chose no volume within server.handshake_timeout",
+            Self::Handshakes => {
+                "server.max_handshakes connections have not chosen a volume yet; raise that key (needs a restart)"
+            }
+            Self::Connections => {
+                "all server.max_connections are open; raise that key (needs a restart) and LimitNOFILE="
+            }
             Self::ConnectionsOfClient => {
                 "this client has as many connections as it may while others may need the rest; raise server.max_connections (needs a restart)"
             }
             Self::ConnectionsOfTenant => {
-                "its tenant has as many connections as it may while others may need the rest; raise server.max_connections (needs a restart)"
+                "the client's tenant has as many connections as it may while others may need the rest; raise server.max_connections (needs a restart)"
             }
             Self::Tls(_) => "TLS failed",
             Self::HandshakesOfClient => {
@@ -130,20 +116,20 @@ impl Reason {
     }
 }
 
-/// How many clients were turned away, by reason.
+/// Number of refused clients since the start, for each reason.
 #[derive(Default)]
-pub(crate) struct Refusals([AtomicU64; Reason::ALL.len()]);
+pub(crate) struct Refusals([AtomicU64; Reason::NAMED.len()]);
 
 impl Refusals {
-    /// Counts one more client turned away for this reason.
+    /// Counts one more client that was refused for this reason.
     pub(crate) fn count(&self, reason: Reason) {
-        let place = Reason::ALL.iter().position(|other| *other == reason);
+        let place = Reason::NAMED.iter().position(|(other, _)| *other == reason);
         place.and_then(|place| self.0.get(place)).map(|count| count.fetch_add(1, Ordering::Relaxed));
     }
 
-    /// The counts by the name of the reason, zeros included.
+    /// The number of refused clients by the name of the reason, including zeros.
     pub(crate) fn totals(&self) -> BTreeMap<String, u64> {
         let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
-        Reason::ALL.iter().map(|reason| reason.name().to_owned()).zip(counts).collect()
+        Reason::NAMED.iter().map(|&(_, name)| name.to_owned()).zip(counts).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Pools, volumes and tenants as configured, and how they change while the server runs.
+//! The registry of pools, volumes and tenants: turns a configuration into a snapshot, at the start and at every change.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind};
@@ -25,46 +25,51 @@ use crate::backend::remote::Remote;
 use crate::clock;
 use crate::error::Error;
 use crate::faults::Faults;
-use crate::places::{OwnFiles, Target, resolved, shortage};
+use crate::places::{OwnFiles, Target, foreign_size, gone, resolved, shortage};
+use crate::ram::{self, Room};
 use crate::settle::{side_by_side, within};
 use crate::snapshot::{SharedPool, Snapshot};
 use crate::surroundings;
 use crate::transport::tls::Acceptor;
 use crate::volume::{MoreRoom, Volume};
 
-/// How long a removed volume may take to close its file before that is reported.
+/// How long the removal of a volume waits for operations in flight before it reports that the file stays locked.
 const RETIRE_PATIENCE: StdDuration = StdDuration::from_secs(5);
 
-/// How long an RBD image may take to be closed after its data is safe.
+/// Longest wait for an RBD image to be closed after its data is durable.
 const CLOSE_PATIENCE: StdDuration = StdDuration::from_secs(2);
 
-/// Builds the next snapshot from the present one; nothing is visible to workers until it is published.
+/// Builds the next snapshot from the present one. Workers see nothing of it until it is published.
 pub(crate) struct Registry {
     /// The configuration in force.
     pub(crate) config: Arc<Config>,
-    /// How long a device may take to open or grow a volume; `None`, as before any client is served: for ever.
+    /// How long a device may take to open or grow a volume; `None`: without a limit, as at the start, before any client is
+    /// served.
     pub(crate) patience: Option<StdDuration>,
-    /// Notes of the latest change about the files that it opened.
+    /// Notes and warnings for the operator that the newest change has caused, mostly on files that it opened.
     pub(crate) notes: Vec<String>,
-    /// Files of the program that no volume may be put on.
+    /// Files that the program itself uses, in which no volume may be.
     own_files: Vec<PathBuf>,
-    /// The record of volumes' files; `None` until a volume on a file was opened.
+    /// The record of volumes' files; `None` until the first volume in a file was opened.
     adopted: Option<Arc<Mutex<Adopted>>>,
+    /// The memory that all volumes in memory may take together.
+    pub(crate) room: Room,
     seed: u64,
     faults: Faults,
 }
 
 impl Registry {
-    /// A registry without volumes; `seed` feeds exploration and modelled jitter, `own_files` are the program's own, `faults`
-    /// are injected by a test.
+    /// A registry without volumes. `seed`: of the random numbers for exploration and modelled jitter; `own_files`: files that
+    /// the program itself uses; `faults`: failures that a test injects.
     pub(crate) fn new(seed: u64, own_files: Vec<PathBuf>, faults: Faults) -> Self {
         let empty = Config { volumes: Default::default(), ..Config::default() };
-        Self { config: Arc::new(empty), patience: None, notes: Vec::new(), own_files, adopted: None, seed, faults }
+        let (config, room) = (Arc::new(empty), Room::new(ram::for_volumes()));
+        Self { config, patience: None, notes: Vec::new(), own_files, adopted: None, room, seed, faults }
     }
 
     /// The snapshot for `config`, based on `present`. Everything that can fail happens here, and nothing that is being served
-    /// changes. `fresh`: true at the start and at a reload, which read certificates again even from the same files, false for
-    /// a command, which names what it changes.
+    /// changes. `fresh`: true at the start and at a reload, which read certificates again even from the same files; false for
+    /// a command, which changes one item.
     pub(crate) fn plan(&mut self, present: &Snapshot, config: &Config, fresh: bool) -> Result<Snapshot, Error> {
         let mut next = Snapshot {
             config: Arc::new(config.clone()),
@@ -122,11 +127,12 @@ impl Registry {
         }
         opened?;
         self.lengthen(&next)?;
+        self.notes.extend(self.room.lack(&self.config, config));
         Ok(next)
     }
 
-    /// Gathers the facts about files before volumes are opened on them; `None` if no new volume is on a file. Puts the paths
-    /// of files to be created on record. `fresh`: refuses to create a file that was there before.
+    /// Gathers facts about files before volumes are opened in them; `None` if no new volume is in a file. Adds files that are
+    /// to be created to the record. `fresh`: refuses to create a file that existed before, according to the record.
     fn files(&mut self, next: &Snapshot, fresh: bool) -> Result<Option<Files>, Error> {
         let config = &next.config;
         let served: HashSet<&str> = next.volumes.iter().flatten().map(|volume| volume.name.as_str()).collect();
@@ -173,7 +179,7 @@ impl Registry {
         Ok(Some(files))
     }
 
-    /// Opens the new volumes. `places`: indices of pools by name.
+    /// Opens the volumes of `next` that are not in `present`. `places`: indices of pools by name.
     fn open(
         &mut self,
         present: &Snapshot,
@@ -198,6 +204,7 @@ impl Registry {
                         pool,
                         device: next.devices[pool].clone(),
                         files: files.cloned(),
+                        room: self.room.clone(),
                         // Only a server that starts waits: the one before it may have been killed a moment ago.
                         patience: if self.patience.is_none() { LOCK_PATIENCE } else { StdDuration::ZERO },
                     };
@@ -234,7 +241,8 @@ impl Registry {
         Ok(Acceptor::load(&config.server.terms())?.map(newest))
     }
 
-    /// Lengthens the files of volumes that are to be longer. Clients see nothing of it before [`Self::apply`].
+    /// Lengthens the volumes that the configuration makes longer, or none if one fails. Clients see the old sizes until
+    /// [`Self::apply`].
     fn lengthen(&mut self, next: &Snapshot) -> Result<(), Error> {
         for volume in next.volumes.iter().flatten() {
             let (name, size) = (&volume.name, volume.size());
@@ -270,7 +278,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Brings pools and tenants in line with the new configuration. Cannot fail; call right before publishing `next` in
+    /// Applies the new configuration to pools and tenants. Cannot fail; to be called right before `next` is published in
     /// place of `present`.
     pub(crate) fn apply(&mut self, present: &Snapshot, next: &mut Snapshot) {
         let config = Arc::clone(&next.config);
@@ -329,13 +337,14 @@ impl Registry {
     }
 }
 
-/// Volumes that the configuration makes longer, with their new sizes in bytes.
+/// Served volumes that the configuration makes longer, with their new sizes in bytes.
 fn growing(next: &Snapshot) -> impl Iterator<Item = (&Arc<Volume>, u64)> {
     let growing = |volume: &Arc<Volume>| wanted_size(next, volume).filter(|wanted| *wanted > volume.size());
     next.volumes.iter().flatten().filter_map(move |volume| Some((volume, growing(volume)?)))
 }
 
-/// Makes room for `size` bytes in a volume; also returns a warning if its file system is too full. Gives up after `patience`.
+/// Lengthens a volume's file or memory to `size` bytes; also returns a warning if the file system has too little free space.
+/// Gives up after `patience`.
 pub(crate) fn lengthen(
     volume: &Arc<Volume>,
     size: u64,
@@ -353,7 +362,7 @@ pub(crate) fn lengthen(
     })
 }
 
-/// The volume's size in bytes that the configuration sets, if it sets one.
+/// The size in bytes that the configuration sets for a volume, if it sets one.
 fn wanted_size(next: &Snapshot, volume: &Volume) -> Option<u64> {
     Some(next.config.volumes.get(&volume.name)?.size?.0)
 }
@@ -363,14 +372,14 @@ fn start_device(pool: &str, params: StoreParams, seed: u64) -> Result<Device, Er
     Device::start(params, seed).map_err(|cause| Error::System { action: "start an emulated device", cause })
 }
 
-/// The facts about files that opening volumes needs.
+/// Facts about files that are needed to open volumes; clones share them.
 #[derive(Clone)]
 struct Files {
-    /// Files of the server itself.
+    /// Files that the server and its program use themselves.
     own: Arc<OwnFiles>,
-    /// The record of volumes' files, present and former.
+    /// The record of the files of present and former volumes.
     adopted: Arc<Mutex<Adopted>>,
-    /// Files and devices of the open volumes, with the volumes' names.
+    /// Names of the open volumes by their file or device.
     taken: Arc<Mutex<HashMap<Target, String>>>,
 }
 
@@ -384,7 +393,7 @@ impl Files {
     }
 }
 
-/// All that it takes to open a volume, away from the thread that waits for it.
+/// All data needed to open one volume on a thread of its own, for which the caller waits.
 struct Opening {
     config: Arc<Config>,
     id: u32,
@@ -393,11 +402,12 @@ struct Opening {
     pool: usize,
     device: Option<Arc<Device>>,
     files: Option<Files>,
+    room: Room,
     patience: StdDuration,
 }
 
 impl Opening {
-    /// Opens the volume; also returns notes about its file.
+    /// Opens the volume; also returns notes for the operator about its file.
     fn open(self) -> Result<(Volume, Vec<String>), Error> {
         let (config, name, volume) = (&self.config, &self.name, &self.volume);
         let mut read_only = volume.read_only || config.server.read_only;
@@ -439,8 +449,8 @@ impl Opening {
 
     fn memory(&self) -> Result<(Memory, u64), Error> {
         let size = self.volume.size.ok_or_else(|| Error::Refused(format!("volume \"{}\" needs a size", self.name)))?;
-        let memory = Memory::new(size.0).map_err(|cause| Error::System { action: "map memory for a volume", cause })?;
-        Ok((memory, size.0))
+        let fail = |cause| Error::System { action: "map memory for a volume", cause };
+        Ok((Memory::within(size.0, self.room.clone()).map_err(fail)?, size.0))
     }
 
     fn file(&self, read_only: bool, notes: &mut Vec<String>) -> Result<(File, u64), Error> {
@@ -482,7 +492,7 @@ impl Opening {
         Ok((file, size))
     }
 
-    /// Fails if `path` is one of the server's own files or is served as another volume.
+    /// Fails if `path` is one of the server's own files or holds another open volume.
     fn must_be_free(&self, files: &Files, path: &Path) -> Result<(), Error> {
         let target = std::fs::metadata(path).ok().map(|metadata| Target::of(&metadata));
         if let Some(what) = files.own.at(&resolved(path), target) {
@@ -501,7 +511,8 @@ impl Opening {
         Error::NotOurs { volume: self.name.clone(), path: path.to_owned(), why, cure }
     }
 
-    /// Examines a file or device that is not on record; returns a sentence about its content.
+    /// Examines the content of a file or device that is not in the record; returns and logs a note about content that was
+    /// recognised.
     fn examine(&self, file: &File, size: u64) -> Result<Option<String>, Error> {
         let note = self.judge(file.path(), file.examine(size))?;
         if let Some(note) = &note {
@@ -510,7 +521,8 @@ impl Opening {
         Ok(note)
     }
 
-    /// A sentence about the content found in a file or device; an error for an image, unless `format = "raw"` is set.
+    /// A note about the content `found` in a file or device; an error for an image of another format, unless `format = "raw"`
+    /// is set.
     fn judge(&self, path: &Path, found: io::Result<Option<(&'static str, Verdict)>>) -> Result<Option<String>, Error> {
         let name = &self.name;
         let found = found.map_err(|cause| Error::Volume { path: path.to_owned(), action: "examine", cause })?;
@@ -531,8 +543,8 @@ impl Opening {
         Ok(Some(format!("volume {name}: {} already holds {what}; clients see it as it is", path.display())))
     }
 
-    /// The size to serve, in bytes. A file shorter than configured is grown, if the server created it or `grow` is set. Data
-    /// is never cut off.
+    /// The size to serve, in bytes. A file shorter than configured is lengthened if the server created it or `grow` is set.
+    /// No file is shortened.
     fn fit(&self, file: &File, actual: u64, read_only: bool) -> Result<u64, Error> {
         let block = self.volume.backend == config::Backend::Block;
         let size = self.size(file.path(), actual, block || read_only, file.is_foreign())?;
@@ -545,7 +557,8 @@ impl Opening {
         Ok(size)
     }
 
-    /// The size in bytes that a file or device of `actual` bytes is to have; `fixed`: it cannot be lengthened.
+    /// The size in bytes that a file or device of `actual` bytes is to have. `fixed`: it cannot be lengthened; `foreign`: the
+    /// server did not create it.
     fn size(&self, path: &Path, actual: u64, fixed: bool, foreign: bool) -> Result<u64, Error> {
         let name = &self.name;
         let block = self.volume.backend == config::Backend::Block;
@@ -557,7 +570,7 @@ impl Opening {
                 "it has {actual} bytes, but size says {wanted}; serving less would hide data. Leave size out, or set it to {actual}"
             )),
             Some(wanted) if wanted > actual && fixed => {
-                refuse(format!("it has only {actual} bytes, but size says {wanted}"))
+                refuse(format!("it has only {actual} bytes and cannot grow, but size says {wanted}; correct size"))
             }
             Some(wanted) if wanted > actual && foreign && !self.volume.grow => {
                 Err(foreign_size(name, path, actual, wanted))
@@ -566,7 +579,7 @@ impl Opening {
         }
     }
 
-    /// Adds the volume's name, and the cure where it is known, to an error of opening the volume's file.
+    /// Adds the volume's name and, where it is known, the cure to an error of opening the volume's file.
     fn unopened(&self, error: Error) -> Error {
         let Error::Volume { path, action, cause } = error else { return error };
         let cause = match cause.kind() {
@@ -579,12 +592,13 @@ impl Opening {
         Error::Opening { volume: self.name.clone(), path, action, cause }
     }
 
-    /// True if a missing file would be created, given a size.
+    /// True if the server would create the volume's file when it is missing and a size is given.
     fn may_create(&self) -> bool {
         self.volume.backend == config::Backend::File && !self.volume.read_only && !self.config.server.read_only
     }
 
-    /// Checks, as far as this process can see, that the volume's file would open. Fails with the key at fault, and the error.
+    /// Checks, as far as this process can see, that the server could open the volume's file. An error has the configuration
+    /// key at fault.
     fn must_open(&self, path: &Path) -> Result<(), (&'static str, Error)> {
         let (volume, server) = (&self.volume, &self.config.server);
         let creates = self.may_create();
@@ -605,10 +619,10 @@ impl Opening {
         Err((if no_size { "size" } else { "path" }, self.unopened(error)))
     }
 
-    /// A note on the content of the volume's file, if there is one to make; fails with the key at fault and the error if the
-    /// server would refuse the file. Nothing is noted about a file that this process may not read. `judges`: the record of
-    /// files is known, so that content and size can be judged. `missing`: files to be made so far, by resolved path, with the
-    /// volume and the path as configured.
+    /// A note on the content of the volume's file, if it was recognised; if the server would refuse the file, the
+    /// configuration key at fault and the error. Nothing is noted about a file that this process may not read. `judges`: the
+    /// record of files is known, so that content and size can be checked. `missing`: files to be created by the volumes
+    /// inspected so far, by resolved path, with the volume's name and the path as configured.
     fn inspect(
         &self,
         judges: bool,
@@ -651,9 +665,9 @@ impl Opening {
     }
 }
 
-/// Notes on the files that volumes are to be on, as far as they are there and this process may read them: what they
-/// hold, why the server would refuse them, and whether there is room; also on sockets and folders of the server.
-/// `own_files`: those that the program keeps. Changes nothing.
+/// Findings on the files of volumes, as far as they exist and this process may read them: recognised content, reasons why the
+/// server would refuse them, and lack of space; also on sockets and folders of the server. `own_files`: files that the
+/// program itself uses. Changes nothing.
 pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Vec<Finding> {
     let finding = |severity, name: &str, key: &str, message| Finding {
         severity,
@@ -690,6 +704,7 @@ pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Vec<Finding> {
             pool: 0,
             device: None,
             files: Some(files.clone()),
+            room: Room::new(None),
             patience: StdDuration::ZERO,
         };
         let (severity, key, message) = match opening.inspect(judges, &mut missing) {
@@ -707,37 +722,14 @@ pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Vec<Finding> {
     found
 }
 
-/// Logs `lack`, the reason why there is no room for a volume's file; returns a line about it for the caller.
+/// Logs `lack`, the reason why there is too little free space for a volume's file; returns it as a warning for the operator.
 fn lacks(volume: &str, lack: &str) -> String {
     tracing::warn!(volume, "{lack}");
     format!("warning: volume {volume}: {lack}")
 }
 
-/// The error for a missing file that is on record, perhaps on a file system that is not mounted: no empty one replaces it.
-fn gone(volume: &str, path: &Path) -> Error {
-    Error::NotOurs {
-        volume: volume.to_owned(),
-        path: path.to_owned(),
-        why: "this file is on record, but not there".to_owned(),
-        cure: format!(
-            "Mount its file system, or restore it; for an empty volume in its place, make the file (truncate -s SIZE {})",
-            path.display()
-        ),
-    }
-}
-
-/// The error that refuses to lengthen a file that Evenkeel did not create.
-fn foreign_size(volume: &str, path: &Path, actual: u64, wanted: u64) -> Error {
-    Error::NotOurs {
-        volume: volume.to_owned(),
-        path: path.to_owned(),
-        why: format!("Evenkeel did not create this file; it has {actual} bytes, and size says {wanted}"),
-        cure: "Leave size out to serve it as it is, or say grow = true (--grow) to lengthen it".to_owned(),
-    }
-}
-
-/// Does `work` on all volumes at the same time, within `patience`; returns the errors. A volume that did not answer in time
-/// keeps its file locked until it does.
+/// Does `work` on all volumes at the same time, for at most `patience`; returns the errors. A volume for which `work` has not
+/// ended in time keeps its file locked until it ends.
 pub(crate) fn settle(
     volumes: Vec<Arc<Volume>>,
     patience: StdDuration,
@@ -746,7 +738,7 @@ pub(crate) fn settle(
     side_by_side(volumes.into_iter().map(|volume| (volume.name.clone(), volume)).collect(), patience, work)
 }
 
-/// Waits up to [`RETIRE_PATIENCE`] until only the caller holds the volume, then makes its data durable and closes it.
+/// Waits for at most [`RETIRE_PATIENCE`] until only the caller holds the volume; makes its data durable and closes it.
 pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
     let until = std::time::Instant::now() + RETIRE_PATIENCE;
     while Arc::strong_count(&volume) > 1 && std::time::Instant::now() < until {
@@ -755,13 +747,13 @@ pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
     if Arc::strong_count(&volume) > 1 {
         tracing::warn!(
             volume = volume.name,
-            "removed, but operations are still in flight; its file stays locked until they end"
+            "the volume is removed, but operations on it are still in flight; its file stays locked until they end"
         );
     }
     finish(&volume)
 }
 
-/// Makes a volume's data durable and closes its image, if it has one; the volume must not be used any more.
+/// Makes a volume's data durable, and closes its RBD image if it has one; the volume must not be used any more.
 pub(crate) fn finish(volume: &Volume) -> Result<(), Error> {
     sync(volume)?;
     if let Backend::Rbd(rbd) = &volume.backend
@@ -776,7 +768,7 @@ pub(crate) fn finish(volume: &Volume) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes a volume's data durable.
+/// Makes all data written to a volume so far durable.
 pub(crate) fn sync(volume: &Volume) -> Result<(), Error> {
     if volume.read_only {
         return Ok(());

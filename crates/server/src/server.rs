@@ -1,4 +1,4 @@
-//! The server as its owner sees it: start, look, change, stop.
+//! The interface of the server for its owner: starting, reading state, changing the configuration, stopping.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -37,9 +37,9 @@ use crate::worker::Worker;
 use crate::worker::message::Message;
 use crate::worker::request::ConnKey;
 
-/// How long a device may take to open or grow a volume while the server runs.
+/// Longest wait for a device while a volume on it is opened or grown, in a server that already runs.
 const DEVICE_PATIENCE: StdDuration = StdDuration::from_secs(30);
-/// How long workers may take to end after [`Message::Stop`].
+/// Longest wait for workers to end after [`Message::Stop`].
 const STOP_PATIENCE: StdDuration = StdDuration::from_secs(2);
 
 /// The parameters of a start besides the configuration.
@@ -49,27 +49,28 @@ pub struct Start {
     pub inherited: Vec<OwnedFd>,
     /// Seed of the random numbers for adaptive controllers' exploration and emulated devices' jitter.
     pub seed: u64,
-    /// Files of the program, existing or not, that no volume may be put on: its configuration and records.
+    /// Paths of the program's own files (configuration and records), existing or not; no volume may be on one of them.
     pub own_files: Vec<PathBuf>,
-    /// Faults that a test injects.
+    /// Faults that a test injects into system calls.
     #[doc(hidden)]
     pub faults: Faults,
 }
 
-/// A change that is in force.
+/// The result of a configuration change that is now in force.
 #[derive(Debug)]
 pub struct Applied {
-    /// The differences to the previous configuration, one a line.
+    /// The differences to the previous configuration, as one text each.
     pub changes: Vec<String>,
-    /// Errors of volumes that are no longer served and could not be made durable.
+    /// Errors of making volumes durable that the change has removed.
     pub warnings: Vec<Error>,
-    /// Notes, logged already: on files that volumes were opened on, and on a right that reservations lack.
+    /// Notes for the operator, which are in the log already: on the files of newly opened volumes, and on a missing privilege
+    /// that reservations need.
     pub notes: Vec<String>,
 }
 
 /// A running server. All methods may be called from any thread.
 ///
-/// Dropping it stops the server at once; [`Server::shutdown`] is the graceful way.
+/// Dropping this value stops the server at once; [`Server::shutdown`] stops it gracefully.
 pub struct Server {
     shared: Arc<Shared>,
     registry: Mutex<Registry>,
@@ -80,11 +81,11 @@ pub struct Server {
     started: StdInstant,
     engine: Engine,
     stopped: AtomicBool,
-    /// The last two readings of the tenants' counters, the older one first.
+    /// The latest two readings of the tenants' counters, the older one first.
     counted: Mutex<[Option<Arc<Counted>>; 2]>,
 }
 
-/// Counts the worker threads that still run.
+/// Number of worker threads that run, and a signal for its changes.
 #[derive(Default)]
 struct Running {
     count: Mutex<usize>,
@@ -106,8 +107,8 @@ impl Server {
     /// Opens volumes and sockets and starts to serve.
     ///
     /// # Errors
-    /// A volume that cannot be opened or is in use, an address that is taken, an engine that the kernel refuses. Nothing is
-    /// left running or locked then.
+    /// A volume that cannot be opened or is in use, an address that is taken, an I/O engine that the kernel refuses. On an
+    /// error nothing is left running or locked.
     pub fn start(config: Config, start: Start) -> Result<Self, Error> {
         let engine = choose_engine(config.server.engine, &start.faults)?;
         check_descriptors(&config)?;
@@ -226,13 +227,14 @@ impl Server {
         }
     }
 
-    /// Where clients can connect, as URIs without export names.
+    /// The addresses at which clients can connect, as URIs without export names.
     pub fn listening(&self) -> &[String] {
         &self.uris
     }
 
-    /// How long ago the worker heard of longest ago last did its housekeeping: a second and a little while all is well. Far
-    /// more means that it hangs, and with it the connections that it serves. Workers that have ended do not count.
+    /// Time since the latest housekeeping of that worker whose housekeeping is longest ago: slightly more than 1 s while all
+    /// workers run. A much longer time means that a worker hangs, and so do the connections that it serves. Workers that have
+    /// ended do not count.
     pub fn silence(&self) -> StdDuration {
         let now = crate::clock::now();
         let heard = self.shared.stats.iter().map(|stats| stats.heard_ns.load(Ordering::Relaxed));
@@ -240,7 +242,7 @@ impl Server {
         StdDuration::from_nanos(now.as_nanos().saturating_sub(oldest))
     }
 
-    /// The state: pools, tenants, volumes, workers. Takes each pool's lock for microseconds.
+    /// The server's state: pools, tenants, volumes, workers. Takes each pool's lock for microseconds.
     pub fn state(&self) -> State {
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let uptime = self.started.elapsed();
@@ -248,19 +250,20 @@ impl Server {
         crate::state::collect(&self.shared, self.engine, uptime, before.map(Arc::as_ref))
     }
 
-    /// Reads the tenants' counters: the window of a later [`Self::state`] begins here. To be called once a second.
+    /// Reads the tenants' counters, as the beginning of the window whose rates a later [`Self::state`] shows. To be called
+    /// once a second.
     pub fn count(&self) {
         let counted = Arc::new(crate::state::count(&self.shared, self.started.elapsed()));
         let [older, newer] = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         *older = newer.replace(counted);
     }
 
-    /// The TLS configuration for HTTP, with the newest certificates; `None` without `[server.tls]`.
+    /// The TLS configuration for the HTTP API, with the newest certificates; `None` without `[server.tls]`.
     pub fn https(&self) -> Option<Arc<rustls::ServerConfig>> {
         self.shared.snapshot().tls.as_ref().map(|acceptor| acceptor.http())
     }
 
-    /// The connected clients, as of the last second.
+    /// The connected clients, with figures at most about 1 s old.
     pub fn clients(&self) -> Clients {
         crate::state::clients(&self.shared, self.started.elapsed())
     }
@@ -271,18 +274,18 @@ impl Server {
         Arc::clone(&self.shared.snapshot().config)
     }
 
-    /// Takes up a new configuration without dropping a connection; returns what changed.
+    /// Puts a new configuration in force without dropping a connection; reads certificates again.
     ///
     /// # Errors
-    /// When something cannot change while the server runs, or a volume cannot be opened or grown. Nothing has changed then.
+    /// If a changed setting needs a restart, or a volume cannot be opened or grown. On an error nothing has changed.
     pub fn reload(&self, config: Config) -> Result<Applied, Error> {
         self.take_up(&config, true)
     }
 
-    /// As [`Self::reload`], for a command: reads certificates again only if their settings changed.
+    /// As [`Self::reload`], for a change by command: reads certificates again only if their settings changed.
     ///
     /// # Errors
-    /// As of [`Self::reload`].
+    /// As for [`Self::reload`].
     pub fn put(&self, config: Config) -> Result<Applied, Error> {
         self.take_up(&config, false)
     }
@@ -302,10 +305,10 @@ impl Server {
         Ok(Applied { changes, warnings, notes })
     }
 
-    /// Serves a new volume, by command; returns notes about its file.
+    /// Adds a volume by command and serves it; returns notes about its file.
     ///
     /// # Errors
-    /// When a volume of that name exists, its path is not one that commands may use, or it cannot be opened.
+    /// If a volume of that name exists, commands may not use the volume's path, or the volume cannot be opened.
     pub fn create_volume(&self, name: &str, volume: VolumeConfig) -> Result<Vec<String>, Error> {
         let mut registry = self.registry();
         let mut config = Config::clone(&registry.config);
@@ -330,10 +333,10 @@ impl Server {
         Ok(std::mem::take(&mut registry.notes))
     }
 
-    /// Makes a volume longer; returns notes about its file. Clients see the new size when they reconnect.
+    /// Grows a volume to `size`; returns notes about its file. Clients see the new size when they reconnect.
     ///
     /// # Errors
-    /// When there is no such volume, it is that long already, or its back end cannot grow.
+    /// If there is no such volume, the volume has that size or more already, or its back end cannot grow.
     pub fn grow_volume(&self, name: &str, size: Bytes) -> Result<Vec<String>, Error> {
         let mut registry = self.registry();
         let config = self.grown_from(&registry.config, name, size)?;
@@ -347,10 +350,10 @@ impl Server {
         Ok(std::mem::take(&mut registry.notes))
     }
 
-    /// The configuration that [`Self::grow_volume`] puts into force.
+    /// The configuration that [`Self::grow_volume`] puts in force for these arguments.
     ///
     /// # Errors
-    /// When there is no such volume, or it is that long already.
+    /// If there is no such volume, or the volume has that size or more already.
     pub fn grown(&self, name: &str, size: Bytes) -> Result<Config, Error> {
         self.grown_from(&self.registry().config, name, size)
     }
@@ -359,7 +362,7 @@ impl Server {
         let volume = self.served(name)?;
         if size.0 <= volume.size() {
             return Err(Error::Refused(format!(
-                "volume \"{name}\" has {} bytes already; a volume only grows",
+                "volume \"{name}\" has {} bytes already, and a volume only grows; choose a larger size",
                 volume.size()
             )));
         }
@@ -376,11 +379,11 @@ impl Server {
         self.shared.snapshot().find(name).cloned().ok_or_else(|| unknown("volume", name))
     }
 
-    /// Stops serving a volume: closes its connections, makes its data durable, releases its file, and leaves the file as it is.
-    /// Returns the errors of making the data durable; the volume is removed nevertheless.
+    /// Stops serving a volume: closes the volume's connections, makes its data durable, and releases its file without
+    /// changing it. Returns the errors of making the data durable; the volume is removed nevertheless.
     ///
     /// # Errors
-    /// When there is no such volume.
+    /// If there is no such volume.
     pub fn remove_volume(&self, name: &str) -> Result<Vec<Error>, Error> {
         let mut registry = self.registry();
         let mut config = Config::clone(&registry.config);
@@ -388,24 +391,27 @@ impl Server {
         self.switch(&mut registry, &config, false)
     }
 
-    /// Changes the modelled device of a pool while it runs.
+    /// Changes the parameters of a pool's modelled device while the pool is in use.
     ///
     /// # Errors
-    /// When there is no such pool, it has no modelled device, or the values make no sense.
+    /// If there is no such pool, the pool has no modelled device, or the values are out of range.
     pub fn set_emulate(&self, pool: &str, emulate: StoreParams) -> Result<(), Error> {
         emulate.validate().map_err(|why| Error::Refused(format!("pool \"{pool}\": {why}")))?;
         let mut registry = self.registry();
         let mut config = Config::clone(&registry.config);
         let settings = config.pools.get_mut(pool).ok_or_else(|| unknown("pool", pool))?;
         if settings.emulate.is_none() {
-            return Err(Error::Refused(format!("pool \"{pool}\" does not emulate a device")));
+            return Err(Error::Refused(format!(
+                "pool \"{pool}\" emulates no device; [pools.{pool}.emulate] gives it one, after a restart"
+            )));
         }
         settings.emulate = Some(emulate);
         self.switch(&mut registry, &config, false).map(drop)
     }
 
-    /// The tenants' summaries of the last period, each once, of the pools whose slots are shared out: for the other hosts
-    /// on the same device. Where those have a say, the period ends now.
+    /// By pool, the summary of this host's tenants over the period that has just ended, to be sent to the other hosts on the
+    /// same device. Only for pools whose slots (requests in flight) are shared out; each summary is returned once. In pools
+    /// that share slots with other hosts, this call ends the period.
     pub fn slot_summaries(&self) -> BTreeMap<String, Summary> {
         let snapshot = self.shared.snapshot();
         let told = snapshot.pools.iter().filter_map(|pool| {
@@ -417,8 +423,8 @@ impl Server {
         told.collect()
     }
 
-    /// Shares out the slots of every pool for which `sums` has a summary: of what all hosts together did in one period.
-    /// `ramp`: the fraction of its part that this host takes, 0 to 1.
+    /// Shares out the slots (requests in flight) of every pool for which `sums` returns a summary, the sum of all hosts'
+    /// summaries for one period. `ramp`: fraction of this host's share that the host takes, 0 to 1.
     pub fn decide_slots(&self, sums: impl Fn(&str) -> Option<Summary>, ramp: f64) {
         for pool in &self.shared.snapshot().pools {
             let Some(summary) = sums(&pool.name) else { continue };
@@ -431,20 +437,20 @@ impl Server {
         self.shared.post(0, Message::Visit);
     }
 
-    /// Ends the sharing of slots with other hosts: each pool finds out by itself how much its device can take.
+    /// Ends the sharing of slots with other hosts: from now on this host alone determines, for each pool, how many requests
+    /// in flight the device can take.
     pub fn decide_slots_alone(&self) {
         self.shared.snapshot().pools.iter().for_each(|pool| pool.lock().share_slots(false));
         self.shared.post(0, Message::Visit);
     }
 
-    /// Moves all connections to other workers while they serve, over varying distances. Requests in flight go along. For
-    /// tests.
+    /// Moves all connections, with their requests in flight, to other workers while the connections are served. For tests.
     #[doc(hidden)]
     pub fn shuffle_connections(&self) {
         self.shuffle_first(usize::MAX);
     }
 
-    /// As [`Self::shuffle_connections`], for the first `count` connections in the order of their slots.
+    /// As [`Self::shuffle_connections`], but moves only the first `count` connections in the order of their slots.
     #[doc(hidden)]
     pub fn shuffle_first(&self, count: usize) {
         let workers = self.shared.workers();
@@ -458,7 +464,8 @@ impl Server {
         self.shared.post(self.shared.slots.home(key), Message::Move(key, to));
     }
 
-    /// Starts the workers `present` to `wanted - 1`. They get no connections before [`Shared::set_workers`] counts them.
+    /// Starts the workers with the indices `present` to `wanted - 1`. They get no connections before [`Shared::set_workers`]
+    /// counts them.
     fn hire(&self, present: usize, wanted: usize) -> Result<(), Error> {
         for index in present..wanted {
             self.start_worker(index, Vec::new()).inspect_err(|_| self.dismiss(present, index))?;
@@ -466,16 +473,16 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the workers from `wanted` to `present - 1` give their connections away and end, each when its last work is done.
-    /// Does not wait for them: a worker that hangs leaves when it runs again.
+    /// Makes the workers with the indices `wanted` to `present - 1` give their connections away and end, each after its last
+    /// operation. Does not wait for the workers: one that hangs ends when it runs again.
     fn dismiss(&self, wanted: usize, present: usize) {
         for index in wanted..present {
             self.shared.post(index, Message::Leave);
         }
     }
 
-    /// Puts a new configuration into force, reading certificates again if `fresh`; returns the errors of making removed
-    /// volumes durable. On failure nothing has changed.
+    /// Puts a new configuration in force, and reads certificates again if `fresh`; returns the errors of making removed
+    /// volumes durable. On an error nothing has changed.
     fn switch(&self, registry: &mut Registry, config: &Config, fresh: bool) -> Result<Vec<Error>, Error> {
         let (before, same) = (self.shared.workers(), registry.config.server.workers == config.server.workers);
         let workers = if same { before } else { count_of(config.server.workers) };
@@ -511,11 +518,12 @@ impl Server {
         Ok(registry::settle(gone, config.server.drain_timeout.into(), registry::retire))
     }
 
-    /// Stops gracefully: accepts nothing more, answers what was asked, makes everything durable. The answers take at most
-    /// `drain_timeout` and 2 s, making volumes durable at most as long again.
+    /// Stops gracefully: accepts no more connections or requests, answers the requests received, and makes all volumes
+    /// durable. Answering takes at most `drain_timeout` plus 2 s; making volumes durable takes at most the longer of
+    /// `drain_timeout` and 2 s.
     ///
     /// # Errors
-    /// When requests were still in flight after `drain_timeout`, or a sync failed: data may be lost.
+    /// If requests were still in flight after `drain_timeout`, or a sync failed, so that data may be lost.
     pub fn shutdown(&self) -> Result<(), Error> {
         let patience: StdDuration = self.config().server.drain_timeout.into();
         let stopped = self.stop(patience);
@@ -525,7 +533,7 @@ impl Server {
         Error::unless_empty(errors)
     }
 
-    /// Stops without waiting for clients.
+    /// Stops at once, without answering requests in flight.
     pub fn abort(&self) {
         let _ = self.stop(StdDuration::ZERO);
     }
@@ -547,13 +555,13 @@ impl Server {
         }
         for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             if thread.is_finished() && thread.join().is_err() {
-                return Err(Error::Refused("a worker ended with a panic".into()));
+                return Err(Error::Refused("a worker ended with a panic; report the panic above as a bug".into()));
             }
         }
         if clean {
             Ok(())
         } else {
-            Err(Error::Refused("requests were still in flight when server.drain_timeout was over, and their clients got no answer; raise it, or see the kernel's log if a device hangs".into()))
+            Err(Error::Refused("requests were still in flight when server.drain_timeout was over, and their clients got no answer; raise server.drain_timeout, or see the kernel's log if a device hangs".into()))
         }
     }
 
@@ -585,13 +593,14 @@ fn choose_engine(wanted: Engine, faults: &Faults) -> Result<Engine, Error> {
         (_, Ok(())) => Ok(Engine::IoUring),
         (Engine::IoUring, Err(error)) => Err(Error::NoIoUring(error)),
         (Engine::Auto, Err(error)) => {
-            tracing::warn!(%error, "the kernel refuses io_uring; files are served by threads instead, which costs more CPU per request");
+            tracing::warn!(%error, "the kernel refuses io_uring; workers serve files by threads instead, which costs more CPU per request. Allow it (sysctl kernel.io_uring_disabled=0, or the container's profile)");
             Ok(Engine::Epoll)
         }
     }
 }
 
-/// A warning if this configuration has reservations on files whose requests may not go first in a disk's I/O scheduler.
+/// A warning if `config` has reservations and volumes on files or devices, and the process lacks the privilege to raise the
+/// I/O priority of reserved requests; otherwise `None`.
 fn lacks_priority(config: &Config) -> Option<String> {
     let reserves = |tenant: &Tenant| {
         let of_pools = || tenant.pools.values().any(|own| own.reservation.is_some());
@@ -604,23 +613,23 @@ fn lacks_priority(config: &Config) -> Option<String> {
     }
     let error = priority::probe().err()?;
     Some(format!(
-        "no right to raise the I/O priority of what a reservation is owed (CAP_SYS_NICE, and the call ioprio_set): on a disk with \
-         the scheduler mq-deadline or bfq, sequential requests of others may delay it by up to 500 ms; see docs/reference/config.md ({error})"
+        "no right to raise the I/O priority of requests for which a reservation is owed (it takes CAP_SYS_NICE, and \
+         the call ioprio_set): on a disk with the scheduler mq-deadline or bfq, sequential requests of others may delay them by up to 500 ms; see docs/reference/config.md ({error})"
     ))
 }
 
-/// Descriptors that a server needs once: the standard streams, listening sockets, the HTTP thread with its clients, and a
-/// change with the files of new volumes.
+/// Number of file descriptors that a server needs in addition to those of workers, volumes and clients: standard streams,
+/// listening sockets, the HTTP thread with its clients, and the files of new volumes during a change.
 const OWN_DESCRIPTORS: u64 = 32;
-/// A worker's two epoll sets, eventfd and ring.
+/// Number of file descriptors of a worker: two epoll sets, an eventfd and a ring.
 const DESCRIPTORS_OF_WORKER: u64 = 4;
-/// A volume's file, through the page cache and past it; a volume in memory has none.
+/// Number of file descriptors of a volume: its file through the page cache and for direct I/O. A volume in memory has none.
 const DESCRIPTORS_OF_VOLUME: u64 = 2;
-/// Clients that there must be descriptors for; a server with room for fewer does not start.
+/// Smallest number of clients for which there must be file descriptors; otherwise the server does not start.
 const LEAST_CLIENTS: u64 = 8;
 
-/// Raises the limit of open files as far as it goes, and checks that it is enough: thousands of connections need as many
-/// descriptors, and most systems allow them on request.
+/// Raises the process's limit of open files to the maximum that the system allows, and checks that the limit is sufficient:
+/// each connection needs a descriptor.
 fn check_descriptors(config: &Config) -> Result<(), Error> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -640,7 +649,7 @@ fn check_descriptors(config: &Config) -> Result<(), Error> {
     let clients = limit - own;
     if clients < config.server.max_connections.into() {
         tracing::warn!(
-            "the limit of open files, {limit}, has room for {}; server.max_connections allows {}, and those beyond wait until others leave. {CURE}, or lower max_connections",
+            "the limit of open files, {limit}, allows {}; server.max_connections allows {}, and those beyond wait until others leave. {CURE}, or lower max_connections",
             counted(clients, "client"),
             config.server.max_connections
         );

@@ -1,4 +1,5 @@
-//! Slow work on devices, side by side and within a time: a device that hangs delays neither the others nor the caller.
+//! Runs slow work on devices in parallel and with a time limit, so that a device that hangs delays neither other devices nor
+//! the caller.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,11 +8,12 @@ use std::time::{Duration as StdDuration, Instant as StdInstant};
 
 use crate::error::Error;
 
-/// Upper bound on the threads. This many hanging devices would keep the others from their turn.
+/// Upper bound on the number of threads. With this many hanging devices, the work on further devices would not begin.
 const MAX_THREADS: usize = 64;
 
-/// Does `work` for all items at the same time; returns the errors. Items come with their volume's name. After `patience` the
-/// rest is reported as [`Error::NoAnswer`], and its work goes on. An item is dropped before its work counts as done.
+/// Does `work` for all items at the same time; returns the errors. Each item comes with its volume's name. Items whose work
+/// is not done after `patience` are reported as [`Error::NoAnswer`]; their work goes on. An item is dropped before its work
+/// counts as done.
 pub(crate) fn side_by_side<T: Send + 'static>(
     items: Vec<(String, T)>,
     patience: StdDuration,
@@ -52,10 +54,11 @@ pub(crate) fn side_by_side<T: Send + 'static>(
     errors
 }
 
-/// Does `work` on a thread of its own and waits for it no longer than `patience`; `None`: does it here, however long it takes.
+/// Does `work` on a thread of its own and waits no longer than `patience` for the result. With `None`, does `work` on the
+/// calling thread, however long it takes. `volume` is the name for the error.
 ///
 /// # Errors
-/// That of `work`, or [`Error::NoAnswer`] after `patience`: `work` then goes on, and its result is dropped.
+/// The error of `work`, or [`Error::NoAnswer`] after `patience`: in this case `work` goes on, and its result is dropped.
 pub(crate) fn within<T: Send + 'static>(
     patience: Option<StdDuration>,
     volume: &str,
@@ -70,13 +73,16 @@ pub(crate) fn within<T: Send + 'static>(
     finished.recv_timeout(patience).unwrap_or_else(|_| Err(Error::NoAnswer { volume: volume.to_owned(), patience }))
 }
 
-/// Ends the process when a worker or the driver of a remote volume panics. Requests it had taken up would never be answered,
-/// and new connections would still be sent to it; a service manager that starts the process anew does better.
+/// Ends the process when it is dropped, that is, when a worker or the driver of a remote volume panics. Otherwise the
+/// thread's requests would never be answered, and new connections would still be sent to it. A service manager can start the
+/// process anew.
 pub(crate) struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
-        tracing::error!("a worker has failed; the process ends, so that clients reconnect to a whole one");
+        tracing::error!(
+            "a thread that serves volumes has panicked; the process ends, so that a service manager starts it anew and clients reconnect"
+        );
         // The log may be written by another thread.
         thread::sleep(StdDuration::from_millis(100));
         std::process::abort();

@@ -1,4 +1,4 @@
-//! The state that all workers share: how to reach each of them, who serves which connection, and counters.
+//! The state that all workers share: mailboxes of the workers, homes of the connections, and counters.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -19,86 +19,89 @@ use crate::snapshot::Snapshot;
 use crate::worker::message::Message;
 use crate::worker::seen::Seen;
 
-/// Report of a worker about itself.
+/// Figures that a worker reports about itself.
 #[derive(Default)]
 pub(crate) struct WorkerStats {
-    /// Connections that the worker serves, including those on their way to it.
+    /// Number of connections that the worker serves, including those on their way to it.
     pub(crate) connections: AtomicU32,
-    /// Requests received.
+    /// Number of requests that the worker has received.
     pub(crate) requests: AtomicU64,
-    /// CPU time used, in nanoseconds.
+    /// CPU time that the worker's thread has used, in nanoseconds.
     pub(crate) cpu_ns: AtomicU64,
-    /// Fraction of the last second for which the worker had something to do, 0 to 1, as the bits of an `f64`.
+    /// Fraction of the latest second in which the worker was busy, 0 to 1, as the bits of an `f64`.
     pub(crate) busy: AtomicU64,
-    /// When the worker's loop last came round to its housekeeping, in nanoseconds of the clock; 0 before its first time and
-    /// after its end.
+    /// Time of the worker's latest housekeeping, in nanoseconds of `CLOCK_MONOTONIC`; 0 before the first housekeeping and
+    /// after the worker's end.
     pub(crate) heard_ns: AtomicU64,
-    /// Operations that the back end seems to have lost, with the indices of their pools: their volumes may have been removed.
+    /// Operations that the back end seems to have lost, each with the index of its pool, because the operation's volume may
+    /// have been removed.
     pub(crate) overdue: Mutex<Vec<(usize, OverdueIo)>>,
-    /// The worker's connections, as of the last second.
+    /// The worker's connections that have chosen an export, with figures at most about 1 s old.
     pub(crate) clients: Mutex<Vec<Seen>>,
 }
 
 /// Bounds from the configuration that do not change while the server runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Most requests of one connection without a reply.
+    /// Largest number of requests of one connection without a reply.
     pub(crate) in_flight: usize,
-    /// Time a client has to choose an export, in nanoseconds.
+    /// Time within which a client must choose an export, in nanoseconds.
     pub(crate) handshake_ns: u64,
-    /// Most connections that have not chosen an export.
+    /// Largest number of connections that have not chosen an export yet.
     pub(crate) handshakes: u32,
-    /// Most connections of one client that have not chosen an export.
+    /// Largest number of connections of one client that have not chosen an export yet.
     pub(crate) handshakes_of_client: u32,
-    /// How long a TCP peer may acknowledge nothing before it counts as gone.
+    /// Time without an acknowledgement after which a TCP peer counts as gone.
     pub(crate) peer_timeout: Duration,
-    /// The longest that a worker looks for events before it sleeps.
+    /// Longest time for which a worker polls for events before it sleeps.
     pub(crate) busy_poll: Duration,
 }
 
 /// The state that all workers share.
 pub(crate) struct Shared {
     snapshot: RwLock<Arc<Snapshot>>,
-    /// Counts replacements of the snapshot, so that a worker notices with one load.
+    /// Number of times that the snapshot was replaced; a worker notices a replacement by reading this number.
     epoch: AtomicU64,
-    /// Mailbox of each worker that there ever was, with a place for each that there can be. That of an ended one is closed.
+    /// Mailboxes by index of the worker, with a place for each worker that there can be; set once the worker has been
+    /// started. The mailbox of a worker that has ended is closed.
     mailboxes: Vec<OnceLock<Arc<Mailbox<Message>>>>,
-    /// Reports of the workers; as many places as there can be.
+    /// Figures of the workers, by index, with a place for each worker that there can be.
     pub(crate) stats: Vec<WorkerStats>,
-    /// Number of workers wanted; those with a higher index are leaving or have left.
+    /// Number of workers wanted; workers with this index or a higher one are leaving or have ended.
     workers: AtomicUsize,
-    /// Names and homes of all connections.
+    /// Keys and homes of all connections.
     pub(crate) slots: Slots,
     /// Decides which worker serves which connection.
     placement: Mutex<Placement>,
     /// Number of times that placement has moved a connection.
     pub(crate) moves: AtomicU64,
-    /// Bound on buffered payloads.
+    /// The budget for the bytes of payload that are buffered.
     pub(crate) budget: Budget,
-    /// Bytes received that wait to be parsed, as of requests beyond the connections' bound on outstanding ones.
+    /// Bytes received from clients that are not parsed yet, such as requests beyond a connection's bound on outstanding
+    /// requests.
     pub(crate) sent_ahead: AtomicU64,
-    /// Other bounds.
+    /// Bounds from the configuration that do not change while the server runs.
     pub(crate) bounds: Bounds,
-    /// Connections accepted.
+    /// Number of connections accepted since the start.
     pub(crate) accepted: AtomicU64,
-    /// Connections refused for want of a slot or a descriptor.
+    /// Number of connections refused since the start for want of a slot or a file descriptor.
     pub(crate) refused: AtomicU64,
-    /// TLS handshakes completed.
+    /// Number of TLS handshakes completed since the start.
     pub(crate) tls_handshakes: AtomicU64,
-    /// Bounds on connections and negotiations, and their counts.
+    /// Bounds on connections and on negotiations, with the present counts of both.
     pub(crate) handshakes: Arc<Handshakes>,
-    /// Counts of clients turned away, by reason.
+    /// Numbers of clients refused since the start, by reason.
     pub(crate) refusals: Refusals,
-    /// Set when the server stops.
+    /// True once the server is stopping.
     pub(crate) draining: AtomicBool,
-    /// True if requests to files may have a higher I/O priority than others.
+    /// True if the process may give requests to files a raised I/O priority.
     pub(crate) raises_priority: bool,
-    /// The faults of a test.
+    /// Faults that a test injects.
     pub(crate) faults: Faults,
 }
 
 impl Shared {
-    /// State for `workers` workers, none of which has started, and at most `slots` connections.
+    /// The shared state for `workers` workers, none of which has started, and at most `slots` connections.
     pub(crate) fn new(
         workers: usize,
         slots: u32,
@@ -140,7 +143,7 @@ impl Shared {
         Arc::clone(&self.snapshot.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Number of the newest snapshot.
+    /// Number of the newest snapshot: how often the snapshot has been replaced.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
@@ -155,7 +158,7 @@ impl Shared {
         self.tell_all(|| Message::Refresh);
     }
 
-    /// Posts a message to every worker, including those that leave.
+    /// Posts a message to every worker, including workers that are leaving.
     pub(crate) fn tell_all(&self, message: impl Fn() -> Message) {
         for mailbox in self.mailboxes.iter().filter_map(OnceLock::get) {
             // To one that has ended there is nothing to say.
@@ -163,12 +166,13 @@ impl Shared {
         }
     }
 
-    /// Number of workers wanted.
+    /// Number of workers wanted; workers with a higher or equal index are leaving or have ended.
     pub(crate) fn workers(&self) -> usize {
         self.workers.load(Ordering::Acquire)
     }
 
-    /// Sets the number of workers, all of which run; new connections go to them. Returns how many connections have to move.
+    /// Sets the number of workers, all of which run already; from now on connections are placed on these workers. Returns how
+    /// many connections have to move.
     pub(crate) fn set_workers(&self, workers: usize) -> usize {
         self.workers.store(workers, Ordering::Release);
         let decision = self.placement().set_workers(crate::clock::now(), workers);
@@ -176,10 +180,10 @@ impl Shared {
         decision.moves
     }
 
-    /// The mailbox of a worker, made when it is first needed.
+    /// The mailbox of the worker with this index; makes it if there is none yet.
     ///
     /// # Errors
-    /// When there are no descriptors left.
+    /// If there is no file descriptor left.
     pub(crate) fn make_mailbox(&self, worker: usize) -> rustix::io::Result<&Arc<Mailbox<Message>>> {
         let place = &self.mailboxes[worker];
         if place.get().is_none() {
@@ -189,17 +193,17 @@ impl Shared {
         place.get().ok_or(rustix::io::Errno::AGAIN)
     }
 
-    /// The mailbox of a worker, if there ever was one.
+    /// The mailbox of the worker with this index, if it has ever been made.
     pub(crate) fn mailbox(&self, worker: usize) -> Option<&Arc<Mailbox<Message>>> {
         self.mailboxes.get(worker)?.get()
     }
 
-    /// True if all workers but the first have ended.
+    /// True if all workers other than worker 0 have ended.
     pub(crate) fn first_is_alone(&self) -> bool {
         self.mailboxes.iter().skip(1).filter_map(OnceLock::get).all(|mailbox| mailbox.is_closed())
     }
 
-    /// Leaves a message for a worker. If that has ended, the first worker gets the messages that must not be lost.
+    /// Posts a message to a worker. If the worker has ended, worker 0 gets the messages that must not be lost.
     pub(crate) fn post(&self, worker: usize, message: Message) {
         let returned = match self.mailbox(worker) {
             Some(mailbox) => mailbox.post(message).err(),
@@ -210,7 +214,7 @@ impl Shared {
         }
     }
 
-    /// Leaves all messages for a worker, as [`Self::post`] does.
+    /// Posts all messages to a worker, in order, as [`Self::post`] does; empties `messages`.
     pub(crate) fn post_all(&self, worker: usize, messages: &mut Vec<Message>) {
         if let Some(mailbox) = self.mailbox(worker) {
             mailbox.post_all(messages);
@@ -220,7 +224,7 @@ impl Shared {
         }
     }
 
-    /// Handles a message for a worker that has ended: the first worker, which never leaves, gets connections and completed
+    /// Handles a message for a worker that has ended: worker 0, which never leaves, gets connections and completed
     /// operations; other messages are dropped.
     fn redirect(&self, worker: usize, message: Message) {
         match message {
@@ -238,7 +242,8 @@ impl Shared {
         }
     }
 
-    /// Takes the lock of the placement: at accept, at close, and for each worker as often as connections may move.
+    /// Locks the placement. Called when a connection is accepted or closed, and by each worker as often as connections may
+    /// move.
     pub(crate) fn placement(&self) -> MutexGuard<'_, Placement> {
         self.placement.lock().unwrap_or_else(PoisonError::into_inner)
     }

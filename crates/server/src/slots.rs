@@ -1,4 +1,4 @@
-//! Names of connections, and their homes: the workers that serve them.
+//! Keys (slot and generation) of connections, and their homes: the workers that serve them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,27 +12,28 @@ use crate::budget::LeftBehind;
 use crate::handshakes::Place;
 use crate::worker::request::{ConnKey, is_change};
 
-/// Names and homes of connections, by slot.
+/// The table of connections: for each slot, its generation and the home of its connection.
 pub(crate) struct Slots {
-    /// Generation of the connection that uses each slot, or used it last; one more if its client has closed its end.
+    /// For each slot: generation of the connection that uses it or used it last (an even number), plus 1 if the connection's
+    /// client has closed its sending side.
     generations: Vec<AtomicU32>,
     homes: Vec<AtomicU32>,
-    /// Requests in flight that have outlived their connection, by slot.
+    /// For each slot: number of requests in flight whose connection is closed.
     orphans: Vec<AtomicU32>,
-    /// Rests of closed connections whose requests have not all ended, by slot.
+    /// By slot, the remainders of closed connections whose requests have not all ended.
     rests: Mutex<HashMap<u32, Rest>>,
     free: Mutex<Vec<u32>>,
 }
 
-/// The part of a connection that stays until its last request has ended: it still counts as its client's and its tenant's,
-/// and so do the bytes that it left behind.
+/// The part of a closed connection that stays until the connection's last request has ended. Until then the connection, and
+/// the buffer bytes that it left behind, count for its client and its tenant.
 pub(crate) struct Rest {
     pub(crate) _place: Place,
     pub(crate) left: Option<LeftBehind>,
 }
 
 impl Slots {
-    /// Room for `count` connections.
+    /// A table with `count` free slots.
     pub(crate) fn new(count: u32) -> Self {
         let zeros = || (0..count).map(|_| AtomicU32::new(0)).collect();
         Self {
@@ -44,19 +45,19 @@ impl Slots {
         }
     }
 
-    /// Names a new connection, which has no home yet; `None` when all slots are taken.
+    /// Takes a slot and returns the key of a new connection, which has no home yet; `None` if no slot is free.
     pub(crate) fn take(&self) -> Option<ConnKey> {
         Some(self.key(self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?))
     }
 
-    /// The connection that uses a slot at present, or used it last.
+    /// The key of the connection that uses a slot at present or, if it is free, used it last.
     pub(crate) fn key(&self, slot: u32) -> ConnKey {
         ConnKey { slot, generation: self.generations[slot as usize].load(Ordering::Acquire) & !1 }
     }
 
-    /// The connection is gone; results of its requests under way are not delivered. Its slot is free once its `in_flight`
-    /// requests have ended, too: otherwise clients that connect, ask and leave could fill a pool's queue without bound, or
-    /// exceed the bound on one client's connections.
+    /// Ends a connection: results of its requests in flight are not delivered any more. The slot becomes free only when its
+    /// `in_flight` requests have ended, too: otherwise clients that connect, send requests and disconnect could fill a pool's
+    /// queue without bound, or exceed the bound on one client's connections.
     pub(crate) fn give(&self, key: ConnKey, in_flight: u32, rest: Rest) {
         let slot = key.slot as usize;
         self.rests.lock().unwrap_or_else(PoisonError::into_inner).insert(key.slot, rest);
@@ -66,13 +67,14 @@ impl Slots {
         self.bury(key, 0, None);
     }
 
-    /// The client of a connection has closed its end: from now on only changes are carried out, see [`Self::wish`].
+    /// Records that the client of a connection has closed its sending side: from now on only requests that change data are
+    /// carried out, see [`Self::wish`].
     pub(crate) fn half_close(&self, key: ConnKey) {
         self.generations[key.slot as usize].store(key.generation | 1, Ordering::Release);
     }
 
-    /// A request has ended whose connection is gone, and which held `bytes` of buffer memory. `ended`: when the back end ended
-    /// it; `None` if that never began it.
+    /// Records the end of a request whose connection is closed and which held `bytes` of buffer memory. `ended`: time at
+    /// which the back end completed the request; `None` if the back end never began it.
     pub(crate) fn bury(&self, key: ConnKey, bytes: u64, ended: Option<Instant>) {
         let mut rests = self.rests.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(left) = rests.get_mut(&key.slot).and_then(|rest| rest.left.as_mut()) {
@@ -93,7 +95,7 @@ impl Slots {
         self.generations[key.slot as usize].load(Ordering::Acquire) & !1 == key.generation
     }
 
-    /// Tells if a request whose turn has come is carried out now, later or never, by the state of its connection.
+    /// The decision, by the state of its connection, if a request whose turn has come is carried out now, later or never.
     #[inline]
     pub(crate) fn wish(&self, key: ConnKey, command: Command) -> Wish {
         let generation = self.generations[key.slot as usize].load(Ordering::Acquire);
@@ -106,18 +108,18 @@ impl Slots {
         }
     }
 
-    /// The worker that serves the connection.
+    /// Index of the worker that serves the connection.
     #[inline]
     pub(crate) fn home(&self, key: ConnKey) -> usize {
         self.homes[key.slot as usize].load(Ordering::Acquire) as usize
     }
 
-    /// The connection now belongs to `worker`, which is about to get it.
+    /// Makes `worker` the home of the connection, before the connection is handed over to it.
     pub(crate) fn set_home(&self, key: ConnKey, worker: usize) {
         self.homes[key.slot as usize].store(worker as u32, Ordering::Release);
     }
 
-    /// Every connection that exists at this moment, about.
+    /// The keys of all connections that exist at about this moment.
     pub(crate) fn all_alive(&self) -> Vec<ConnKey> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut used = vec![true; self.homes.len()];
@@ -125,7 +127,7 @@ impl Slots {
         (0..used.len()).filter(|&slot| used[slot]).map(|slot| self.key(slot as u32)).collect()
     }
 
-    /// Slots in use: connections that exist, and closed ones whose requests have not all ended.
+    /// Number of slots in use: by open connections, and by closed ones whose requests have not all ended.
     pub(crate) fn taken(&self) -> u32 {
         (self.len() - self.free.lock().unwrap_or_else(PoisonError::into_inner).len()) as u32
     }

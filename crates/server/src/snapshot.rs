@@ -1,4 +1,4 @@
-//! Pools, volumes and tenants as workers see them.
+//! An immutable snapshot of pools, volumes and tenants, which workers read.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -20,35 +20,35 @@ use crate::transport::tls::Acceptor;
 use crate::volume::Volume;
 use crate::worker::request::Request;
 
-/// A pool behind its lock, which is held for microseconds: workers go in with a batch of requests.
+/// A pool behind its lock. Workers hold the lock for microseconds, for a batch of requests at a time.
 pub(crate) struct SharedPool {
-    /// Name in the configuration.
+    /// Name of the pool in the configuration.
     pub(crate) name: String,
-    /// The state machine.
+    /// The pool's scheduling state machine.
     pub(crate) state: Mutex<Pool<Box<Request>>>,
     /// Age at which an operation in flight counts as lost, in nanoseconds.
     pub(crate) overdue_after_ns: AtomicU64,
-    /// Bytes of a slice of a large request, by direction, as last set by the pool.
+    /// Size, by direction, of the slices into which large requests are divided, in bytes; a copy of the pool's present sizes.
     slice_bytes: [AtomicU32; 2],
-    /// True if the latency target was last reported as missed.
+    /// True if the latest report in the log about the latency target was that it is missed.
     target_missed: AtomicBool,
 }
 
 impl SharedPool {
-    /// A pool under its name.
+    /// A pool called `name`. `overdue_after_ns`: age at which an operation in flight counts as lost, in nanoseconds.
     pub(crate) fn new(name: String, state: Pool<Box<Request>>, overdue_after_ns: u64) -> Self {
         let slice_bytes = Direction::ALL.map(|direction| AtomicU32::new(state.slices().bytes(direction)));
         let (state, overdue_after_ns) = (Mutex::new(state), AtomicU64::new(overdue_after_ns));
         Self { name, state, overdue_after_ns, slice_bytes, target_missed: AtomicBool::new(false) }
     }
 
-    /// Bytes of the slices into which large requests are divided.
+    /// Size, in bytes, of the slices into which large requests of this direction are divided.
     #[inline]
     pub(crate) fn slice_bytes(&self, direction: Direction) -> u64 {
         self.slice_bytes[direction as usize].load(Ordering::Relaxed).into()
     }
 
-    /// Tells the workers how large slices are from now on.
+    /// Copies the sizes of slices from the pool's state, so that workers can read them without the lock.
     #[inline]
     pub(crate) fn note_slices(&self, state: &Pool<Box<Request>>) {
         for direction in Direction::ALL {
@@ -59,7 +59,8 @@ impl SharedPool {
         }
     }
 
-    /// Logs the reason of the latency controller's decision: as a warning if the target has just become missed.
+    /// Logs the reason of the latency controller's decision; as a warning if the latency target was met until now and is
+    /// missed.
     #[cold]
     pub(crate) fn log_target(&self, reason: &Reason) {
         let (pool, name, because) = (&self.name, reason.name(), explain::latency(reason, Throttles::Tenants));
@@ -70,16 +71,17 @@ impl SharedPool {
         }
     }
 
-    /// `Some(true)` if the target has become missed since the last report, `Some(false)` if it is certain to be met again.
+    /// `Some(true)` if the latency target has become missed since the previous call, `Some(false)` if it has become met again
+    /// for certain, `None` if nothing has changed.
     fn newly_missed(&self, reason: &Reason) -> Option<bool> {
         let missed = target::is_missed(reason)?;
         (self.target_missed.swap(missed, Ordering::Relaxed) != missed).then_some(missed)
     }
 
-    /// Takes the lock.
+    /// Takes the pool's lock.
     ///
-    /// Workers hold it for a batch, some 10 us. Sleeping and being woken takes as long on a machine and several times
-    /// that on a virtual one, so the lock is tried for about as long before sleeping.
+    /// Workers hold the lock for a batch of requests, some 10 us. Sleeping and being woken takes about as long on a real
+    /// machine and several times as long on a virtual one. So this method retries for about that time before it sleeps.
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, Pool<Box<Request>>> {
         const TRIES: u32 = 200;
@@ -94,33 +96,35 @@ impl SharedPool {
     }
 }
 
-/// Everything a worker looks up, immutable; replaced as a whole when something changes.
+/// All configured objects that a worker looks up. A snapshot is immutable, and is replaced as a whole when the configuration
+/// changes.
 #[derive(Default)]
 pub(crate) struct Snapshot {
-    /// The configuration it was made from.
+    /// The configuration from which the snapshot was made.
     pub(crate) config: Arc<Config>,
-    /// Volumes by id; removed ones leave a gap.
+    /// Volumes by id; the entries of removed volumes are `None`.
     pub(crate) volumes: Vec<Option<Arc<Volume>>>,
-    /// Settings of volumes by id: a list of exports needs thousands of them.
+    /// Settings of the volumes, by id: quicker than a look-up in `config`, since a list of exports needs thousands of them.
     pub(crate) settings: Vec<Option<Arc<Settings>>>,
-    /// Tenants of volumes by id, for clients that no tenant names: a reload needs them for thousands of connections.
+    /// Name of each volume's tenant, by the volume's id, which pays for clients that no tenant names. Computed once, because
+    /// a reload needs it for thousands of connections.
     pub(crate) owners: Vec<Option<Arc<str>>>,
-    /// The clients that tenants name.
+    /// The clients that tenants name, to look up the tenant of a connection.
     pub(crate) clients: Clients,
-    /// Volumes by name.
+    /// Ids of the volumes, by name.
     pub(crate) by_name: HashMap<String, u32>,
-    /// Pools, never removed.
+    /// All pools, by index. Pools are never removed, so that indices stay valid.
     pub(crate) pools: Vec<Arc<SharedPool>>,
-    /// Each pool's tenants by name.
+    /// For each pool: the ids of its tenants, by name.
     pub(crate) tenants: Vec<HashMap<Arc<str>, TenantId>>,
-    /// Each pool's modelled device, if it emulates one.
+    /// For each pool: its modelled device, if the pool emulates one.
     pub(crate) devices: Vec<Option<Arc<Device>>>,
-    /// The TLS of connections, if they can be encrypted.
+    /// The TLS settings of connections; `None` if connections cannot be encrypted.
     pub(crate) tls: Option<Arc<Acceptor>>,
 }
 
 impl Snapshot {
-    /// The volume a client asks for.
+    /// The volume with the export name that a client asks for; an empty name stands for the default export.
     pub(crate) fn find(&self, name: &str) -> Option<&Arc<Volume>> {
         let name = if name.is_empty() { self.config.default_export()? } else { name };
         let id = *self.by_name.get(name)?;
@@ -133,8 +137,8 @@ impl Snapshot {
         self.volumes.get(id as usize)?.as_ref()
     }
 
-    /// The TLS offered to a new connection: forced if every volume needs it, which hides the names of volumes before TLS,
-    /// else at the client's choice.
+    /// The TLS mode for a new connection: forced if every volume requires TLS, so that names of volumes are hidden before
+    /// TLS; otherwise at the client's choice.
     pub(crate) fn offered_tls(&self, peer: &Peer) -> Tls {
         match &self.tls {
             None => Tls::No,
@@ -153,7 +157,7 @@ impl Snapshot {
         settings.is_some_and(|settings| self.config.needs_tls(settings, peer.is_remote()))
     }
 
-    /// Checks that the lists of the server and of a volume with these settings let a client open it.
+    /// Checks that the access lists of the server and of the volume with these settings allow `peer` to open the volume.
     pub(crate) fn admits_to(&self, settings: Option<&Settings>, peer: &Peer) -> Result<(), Barred> {
         let caller = peer.caller();
         match settings {
@@ -162,14 +166,14 @@ impl Snapshot {
         }
     }
 
-    /// True if the client's certificate does not bar it from every volume: a tenant names it, or `named_only` is not set.
+    /// True unless the server requires named certificates (`named_only`) and no tenant names the client's certificate.
     pub(crate) fn admits(&self, peer: &Peer) -> bool {
         let named_only = self.config.server.tls.as_ref().is_some_and(|tls| tls.named_only);
         let certificate = peer.caller().certificate;
         !named_only || self.clients.tenant_of(&Caller { certificate, ..Caller::default() }).is_some()
     }
 
-    /// The tenant that pays for a connection of `peer` to `volume`.
+    /// The tenant to which a connection of `peer` to `volume` belongs: its name, and its id in the volume's pool.
     pub(crate) fn tenant(&self, volume: &Volume, peer: &Peer) -> Option<(Arc<str>, TenantId)> {
         let name = match self.clients.tenant_of(&peer.caller()) {
             Some(name) => name,
@@ -217,7 +221,8 @@ mod tests {
         }
     }
 
-    /// Processor time of 4,000 lookups where `tenants` tenants name one volume by a pattern, and a client by its address.
+    /// Processor time, in nanoseconds, of 4,000 look-ups of a connection's tenant, with `tenants` tenants that each name
+    /// volumes by a pattern.
     fn lookups(tenants: usize) -> u64 {
         let mut text = String::from("[volumes.disk-0]\nbackend = \"memory\"\nsize = 4096\n");
         for n in 0..tenants {

@@ -1,21 +1,22 @@
-//! How long to look for events before sleeping.
+//! Decides how long a loop polls for events before it sleeps.
 
 use evenkeel_control::Duration;
 
-/// The first window after a sleep that looking would have saved.
+/// The first polling window after a sleep that polling would have avoided.
 const SHORTEST: Duration = Duration::from_micros(10);
 
-/// A look for events takes about a microsecond; one that takes this long has lost the processor to another thread.
+/// Duration of one poll from which the thread counts as having lost the processor to another thread; a poll usually takes
+/// about 1 us.
 const LOST: Duration = Duration::from_micros(20);
-/// The time that a wake-up adds to a wait, at most.
+/// Longest time that a wake-up adds to a wait.
 const WAKING: Duration = Duration::from_micros(50);
 
-/// Decides how long a loop looks for events (busy polling) before it sleeps.
+/// The polling window of a loop: how long the loop looks for events (busy polling) before it sleeps.
 ///
-/// Waking a sleeping processor takes some 5 us, on a virtual machine up to 50 us, and about as much processor
-/// time on the waking side; looking a moment longer saves both. Learns from past waits as KVM's halt polling does:
-/// a wait that looking would have saved doubles the window, any other halves it. A loop whose events are rare
-/// therefore never looks, nor does one that only waits for the times it has set itself.
+/// Waking a sleeping processor takes some 5 us, on a virtual machine up to 50 us, and about as much processor time on the
+/// waking side; polling a little longer saves both. The window follows past waits as in KVM's halt polling: a wait that
+/// polling would have shortened doubles the window, any other halves it. So a loop whose events are rare never polls, nor
+/// does a loop that only waits for its own timers.
 #[derive(Clone, Copy, Debug)]
 pub struct Spin {
     longest: Duration,
@@ -23,19 +24,19 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// Looks for at most `longest`; zero never looks.
+    /// A window of at most `longest`, which is zero at first; with zero as `longest` the loop never polls.
     pub const fn new(longest: Duration) -> Self {
         Self { longest, window: Duration::ZERO }
     }
 
-    /// How long to look for events now; zero while waits are long.
+    /// Time for which to poll before the next sleep; zero while waits are long.
     #[inline]
     pub const fn window(&self) -> Duration {
         self.window
     }
 
-    /// True to stop looking: the last look took `took`, so that another thread wants the processor. Looking on would use up
-    /// the share of it that is needed when an event comes.
+    /// True if the loop has to stop polling, because the latest poll took so long (`took`) that another thread must have used
+    /// the processor. Further polling would use up the thread's share of the processor, which is needed when an event comes.
     #[inline]
     pub fn is_crowded_out(&mut self, took: Duration) -> bool {
         let lost = took > LOST;
@@ -45,8 +46,8 @@ impl Spin {
         lost
     }
 
-    /// Looking, if at all, was in vain, and the loop has slept. The whole wait took `waited`; `by_event` says
-    /// whether an event ended it, or a time that was known before.
+    /// Adapts the window after a wait in which the loop slept. `waited`: duration of the whole wait, polling included;
+    /// `by_event`: true if an event ended the wait, false if a timer did.
     pub fn slept(&mut self, waited: Duration, by_event: bool) {
         let saved = by_event && waited <= self.longest + WAKING;
         self.window = if saved {
@@ -101,8 +102,8 @@ mod tests {
         assert_eq!(spin.window(), Duration::ZERO);
     }
 
-    /// Lets a loop wait as `waits` say, a thousand times over: the part of the time that it spends looking,
-    /// and the part of the events for which it does not have to sleep.
+    /// Runs a loop with the waits `waits` (duration, and true if an event ends the wait), a thousand times over. Returns the
+    /// fraction of time spent polling, and the fraction of events for which the loop did not sleep.
     fn run(longest: Duration, waits: &[(Duration, bool)]) -> (f64, f64) {
         const WAKE: Duration = Duration::from_micros(10);
         let mut spin = Spin::new(longest);

@@ -1,4 +1,4 @@
-//! The server's state as records for the API.
+//! Collects the server's state as records for the API.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -15,6 +15,7 @@ use evenkeel_nbd::wire::TransmissionFlags;
 use evenkeel_policy::config::{Engine, Owners, Percentile};
 use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::explain::{self, Throttles};
+use evenkeel_policy::health::Health;
 use evenkeel_policy::state::{
     AdmissionState, ClientState, Clients, GuaranteeState, LatencyTargetState, LimitState, PlacementState, PoolState,
     SlotsState, State, TenantSlotsState, TenantState, ThrottledState, VolumeState, WorkerState,
@@ -28,20 +29,20 @@ use crate::snapshot::{SharedPool, Snapshot};
 use crate::volume::Volume;
 use crate::worker::seen::Seen;
 
-/// Number of connections by pool and tenant.
+/// Number of connections, by index of the pool and name of the tenant.
 type Connections = HashMap<(usize, Arc<str>), u32>;
 
-/// The shortest window of [`PoolState::lately`].
+/// Shortest time between two readings of counters over which the rates of [`PoolState::lately`] are computed.
 pub(crate) const WINDOW: StdDuration = StdDuration::from_secs(1);
 
 /// The counters of all tenants at one moment.
 pub(crate) struct Counted {
-    /// The moment, as the server's uptime.
+    /// The moment of the reading, as the server's uptime.
     pub(crate) uptime: StdDuration,
     tenants: HashMap<(usize, TenantId), Counts>,
 }
 
-/// Counts what all tenants have done; takes each pool's lock once for each of its tenants.
+/// Reads the counters of all tenants; takes each pool's lock once for each of its tenants. `uptime`: the server's uptime now.
 pub(crate) fn count(shared: &Shared, uptime: StdDuration) -> Counted {
     let snapshot = shared.snapshot();
     let ids =
@@ -52,7 +53,7 @@ pub(crate) fn count(shared: &Shared, uptime: StdDuration) -> Counted {
 }
 
 /// Collects the server's state; takes each pool's lock once for each of its tenants, for microseconds. `before`: the counters
-/// at the beginning of the window, if there is one.
+/// at the beginning of the window for rates; `None` if there are no earlier counters.
 pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration, before: Option<&Counted>) -> State {
     let snapshot = shared.snapshot();
     let mut connections = Connections::new();
@@ -86,6 +87,7 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration, befo
             moves_total: shared.moves.load(Ordering::Relaxed),
         },
         cluster: None,
+        health: Health::default(),
         version: env!("CARGO_PKG_VERSION").into(),
         uptime_s: uptime.as_secs_f64(),
         engine: engine.name().into(),
@@ -106,7 +108,7 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration, befo
     }
 }
 
-/// All connections that have chosen an export, as their workers saw them last.
+/// All connections that have chosen an export, with the figures that their workers counted last.
 pub(crate) fn clients(shared: &Shared, uptime: StdDuration) -> Clients {
     let (snapshot, now) = (shared.snapshot(), clock::now());
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
@@ -140,7 +142,7 @@ pub(crate) fn clients(shared: &Shared, uptime: StdDuration) -> Clients {
     Clients { uptime_s: uptime.as_secs_f64(), clients }
 }
 
-/// The state of one pool; `None` if it was removed and nothing of it is left.
+/// The state of the pool with this index; `None` if the pool was removed and has no tenants or requests left.
 fn pool(
     shared: &Shared,
     snapshot: &Snapshot,
@@ -353,6 +355,7 @@ fn volume(snapshot: &Snapshot, owners: &Owners<'_>, volume: &Volume) -> VolumeSt
         connections: volume.connections.load(Ordering::Relaxed).into(),
         flags: names.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| (*name).to_owned()).collect(),
         error: volume.sync_error(),
+        failures: volume.failures(),
         remote,
         rbd,
     }

@@ -1,4 +1,4 @@
-//! Room, sockets and folders as a server would find them: for a check of its configuration.
+//! Checks a configuration against the system on which the server would run: free space and memory, sockets and folders.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,13 +10,14 @@ use evenkeel_policy::{Config, Finding, Severity};
 use crate::error::Error;
 use crate::listen::is_obstructed;
 use crate::places::shortage;
+use crate::ram;
 
 fn of_server(severity: Severity, key: &str, message: String) -> Finding {
     Finding { severity, path: vec!["server".to_owned(), key.to_owned()], message }
 }
 
-/// Files for which there is no room, sockets that could not be made, and folders that are not there, as far as this
-/// process can see.
+/// Findings, as far as this process can see, on volumes in files or memory for which there is no room, on Unix sockets that
+/// could not be created, and on missing folders.
 pub(crate) fn findings(config: &Config) -> Vec<Finding> {
     let on_files = config.volumes.iter().filter(|(_, volume)| volume.backend == Backend::File);
     let short = on_files.filter_map(|(name, volume)| {
@@ -29,10 +30,14 @@ pub(crate) fn findings(config: &Config) -> Vec<Finding> {
         let message = format!("{} is not there; make it, or correct the path", place.display());
         of_server(Severity::Warning, "volume_dirs", message)
     });
-    short.chain(obstacles(&config.server)).chain(absent).collect()
+    let beyond = ram::for_volumes().and_then(|most| ram::shortage(config, most)).map(|(name, message)| {
+        let path = ["volumes", name.as_str(), "size"].map(str::to_owned).into();
+        Finding { severity: Severity::Warning, path, message }
+    });
+    short.chain(beyond).chain(obstacles(&config.server)).chain(absent).collect()
 }
 
-/// Unix sockets that could not be made.
+/// Findings on Unix sockets that the server could not create.
 fn obstacles(server: &Server) -> Vec<Finding> {
     let (sockets, control) = (server.unix_paths(), server.control_path());
     let obstacle = |(key, path): (&str, &PathBuf)| {
@@ -53,7 +58,8 @@ fn obstacles(server: &Server) -> Vec<Finding> {
     sockets.iter().map(|path| ("unix", path)).chain([("control", &control)]).filter_map(obstacle).collect()
 }
 
-/// The finding that the record of files in `data_dir` cannot be read. Another user's is not at fault.
+/// The finding that the record of files in `data_dir` cannot be read: an error, but only a warning if this user may not read
+/// it.
 pub(crate) fn of_record(error: &Error) -> Finding {
     match error {
         Error::Volume { path, cause, .. } if cause.kind() == ErrorKind::PermissionDenied => {

@@ -6,64 +6,69 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use evenkeel_control::units::{Kind, Work};
 use evenkeel_nbd::server::Limits;
 use evenkeel_nbd::wire::{Command, CommandFlags, TransmissionFlags};
+use evenkeel_policy::state::FailureState;
 use evenkeel_policy::units::Bytes;
 
 use crate::backend::Backend;
-use crate::backend::memory::CHUNK;
 use crate::backend::operation::{Extent, FileIo, IoResult, MAX_EXTENTS};
 use crate::clock;
 use crate::engine::searches;
 use crate::engine::threads::{Blocking, Threads};
 use crate::error::Error;
-use crate::failures::Failures;
+use crate::failures::{Failure, Failures};
 use crate::faults::{Call, Faults};
+use crate::ram::CHUNK;
 
-/// Smallest request the server takes, in bytes: `O_DIRECT` is used where a request
-/// allows it, so nothing need be forbidden.
+/// Smallest request that the server accepts, in bytes: unaligned requests simply go through the page cache, so that no
+/// restriction is needed.
 const MIN_BLOCK: u32 = 1;
-/// Request size that is served best.
+/// Request size that is served best, in bytes, for volumes that are no remote exports.
 const PREFERRED_BLOCK: u32 = 4096;
 
-/// Bytes that are trimmed or zeroed in about the time in which one byte is moved: punching memory takes 60 ns for a page.
+/// Number of bytes that are trimmed or zeroed in about the time in which one byte is read or written: giving a page of memory
+/// back takes 60 ns.
 pub(crate) const METADATA_RATIO: u64 = 64;
 
 /// A volume that is being served.
 pub(crate) struct Volume {
-    /// Number of the volume, never used again in this process.
+    /// Number of the volume; no other volume of this process ever gets it.
     pub(crate) id: u32,
-    /// Name of the export.
+    /// Name of the volume, which is the name of its export.
     pub(crate) name: String,
     /// Index of the volume's pool.
     pub(crate) pool: usize,
-    /// True if writes are refused.
+    /// True if the volume is served read-only, so that writes are refused.
     pub(crate) read_only: bool,
-    /// The back end that holds the bytes.
+    /// The back end that holds the volume's bytes.
     pub(crate) backend: Backend,
-    /// Threads for the file operations that io_uring does not do.
+    /// Threads for the file operations that do not go through io_uring.
     pub(crate) threads: Threads<Self>,
-    /// Connections at present.
+    /// Number of open connections to the volume.
     pub(crate) connections: AtomicU32,
     size: AtomicU64,
     growth: Mutex<Growth>,
-    /// Extents expected of a search, from recent searches, where each extent costs a call.
+    /// Number of extents that the next search is expected to find, estimated from recent searches; only for back ends where
+    /// each extent costs a call.
     extents: AtomicU32,
-    /// The turn of the last sync asked for, and the last turn that a completed sync covers.
+    /// Number (turn) of the latest sync that was asked for, and the highest turn that a completed sync covers.
     syncs: (AtomicU64, Mutex<u64>),
     sync_failed: AtomicBool,
     sync_error: Mutex<Option<String>>,
     failures: Mutex<Failures>,
 }
 
-/// How a volume's file was lengthened last.
+/// State of the latest growth of a volume's file.
 #[derive(Default)]
 struct Growth {
-    /// How many times the volume was lengthened.
+    /// Number of times that the volume was lengthened.
     times: u64,
-    /// Length before and after the last time, in bytes, while it may have to be undone.
+    /// The file's length before and after the latest growth, in bytes, while that growth may still have to be undone;
+    /// otherwise `None`.
     unsettled: Option<(u64, u64)>,
 }
 
-/// More room in a volume. If dropped without [`Self::keep`], a file is cut back to its former length.
+/// A growth of a volume that is not final yet. If this value is dropped without [`Self::keep`], a file is cut back to its
+/// former length.
 pub(crate) struct MoreRoom {
     volume: Arc<Volume>,
     /// Value of [`Growth::times`] after this growth.
@@ -71,7 +76,7 @@ pub(crate) struct MoreRoom {
 }
 
 impl MoreRoom {
-    /// Makes the growth final: the volume is going to use the room.
+    /// Makes the growth final, because the volume is going to use the room.
     pub(crate) fn keep(self) {
         self.volume.growth().unsettled = None;
     }
@@ -88,7 +93,7 @@ impl Drop for MoreRoom {
 }
 
 impl Volume {
-    /// A volume of `size` bytes.
+    /// A volume of `size` bytes called `name`. `pool`: index of its pool.
     pub(crate) fn new(id: u32, name: &str, pool: usize, read_only: bool, backend: Backend, size: u64) -> Self {
         Self {
             id,
@@ -108,7 +113,7 @@ impl Volume {
         }
     }
 
-    /// The same volume with failures that a test injects.
+    /// This volume, with faults that a test injects into calls on its file.
     pub(crate) fn with(mut self, faults: Faults) -> Self {
         if let Backend::File(file) = &mut self.backend {
             file.set_faults(faults);
@@ -116,7 +121,7 @@ impl Volume {
         self
     }
 
-    /// Logs that a request failed, unless one like it was logged a moment ago.
+    /// Counts a failed request, and logs it unless a failure of the same kind was logged in the latest 10 s.
     #[cold]
     pub(crate) fn has_failed(&self, kind: &'static str, offset: u64, bytes: u64, error: &std::io::Error) {
         if let Some(more) = self.count_failure(kind, error) {
@@ -124,13 +129,43 @@ impl Volume {
         }
     }
 
-    /// Counts a failure; `Some` if it is to be logged: how many like it went unlogged.
+    /// Logs that a request failed because volumes in memory have all that they may have, unless that was logged a moment ago.
+    #[cold]
+    pub(crate) fn has_no_room(&self, offset: u64, bytes: u64) {
+        let error = std::io::Error::from_raw_os_error(libc::ENOSPC);
+        if let Some(more) = self.count_failure("write", &error) {
+            tracing::warn!(volume = self.name, offset, bytes, %error, not_logged = more, "the back end failed a request: volumes in memory have all the memory that they may take together; trim what is no longer needed, remove a volume, or add memory and restart the server");
+        }
+    }
+
+    /// Counts a failure. `Some` if it is to be logged; the number is how many failures of its kind were not logged since the
+    /// latest log line.
     pub(crate) fn count_failure(&self, kind: &'static str, error: &std::io::Error) -> Option<u64> {
         let errno = error.raw_os_error().unwrap_or_default();
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).count(kind, errno, clock::now())
     }
 
-    /// Faults that a test injects into calls on the volume's file.
+    /// Kinds of failed requests in the latest ten minutes, the one with the latest failure first. Requests that the back end
+    /// seems to have lost (ETIMEDOUT) are left out.
+    pub(crate) fn failures(&self) -> Vec<FailureState> {
+        let now = clock::now();
+        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = failures.recent(now).into_iter().filter(|kind| kind.errno != libc::ETIMEDOUT);
+        let state = |kind: &Failure| FailureState {
+            what: kind.what.into(),
+            errno: kind.errno,
+            error: match kind.errno {
+                0 => "an error of the back end, see the log".into(),
+                errno => std::io::Error::from_raw_os_error(errno).to_string(),
+            },
+            requests: kind.count,
+            since_ms: now.since(kind.first_at).as_nanos() / 1_000_000,
+            last_ms: now.since(kind.last_at).as_nanos() / 1_000_000,
+        };
+        known.map(state).collect()
+    }
+
+    /// The faults that a test injects into calls on the volume's file; none for other back ends.
     #[inline]
     pub(crate) fn faults(&self) -> &Faults {
         match &self.backend {
@@ -139,7 +174,7 @@ impl Volume {
         }
     }
 
-    /// Size in bytes.
+    /// Size of the volume, in bytes, that is served at present.
     #[inline]
     pub(crate) fn size(&self) -> u64 {
         if let Backend::Rbd(rbd) = &self.backend {
@@ -152,15 +187,19 @@ impl Volume {
         self.growth.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for `size` bytes; the volume's size stays as it is. One call at a time, until the file is synced: a call that
-    /// hung undoes nothing of a later one. Fails if `asker` is gone, which may have stopped waiting.
+    /// Makes room for `size` bytes in the back end; the served size stays unchanged. Calls run one after the other, each
+    /// until the file is synced, so that a call that hung undoes nothing of a later one. Fails if `asker` has been dropped,
+    /// because the command that asked may have stopped waiting.
     ///
     /// # Errors
-    /// When the back end cannot grow so far.
+    /// If the back end cannot grow to `size`.
     pub(crate) fn lengthen(self: &Arc<Self>, size: u64, asker: &Weak<()>) -> Result<MoreRoom, Error> {
         let mut growth = self.growth();
         if asker.strong_count() == 0 {
-            return Err(Error::Refused(format!("volume \"{}\" is not grown: its command has ended", self.name)));
+            return Err(Error::Refused(format!(
+                "volume \"{}\" is not grown: the command that asked for it has ended",
+                self.name
+            )));
         }
         match &self.backend {
             Backend::Memory(memory) | Backend::Emulate(memory, _) => {
@@ -193,7 +232,7 @@ impl Volume {
         Ok(MoreRoom { volume: Arc::clone(self), times: growth.times })
     }
 
-    /// Undoes a growth that was not kept; never cuts off what is served.
+    /// Undoes a growth that was not kept; never makes the file shorter than the served size.
     fn shorten(&self, growth: &mut Growth) {
         if let (Backend::File(file), Some((before, grown))) = (&self.backend, growth.unsettled.take())
             && let Err(error) = file.shorten(grown, before.max(self.size()))
@@ -202,15 +241,15 @@ impl Volume {
         }
     }
 
-    /// Serves `size` bytes from now on, which must be there. Open connections may use the new part at once; clients see the
-    /// new size when they reconnect.
+    /// Serves `size` bytes from now on; the back end must have room for them. Open connections may use the new part at once;
+    /// clients see the new size when they reconnect.
     pub(crate) fn set_size(&self, size: u64) {
         self.size.fetch_max(size, Ordering::Relaxed);
     }
 
-    /// The work that a request is for the device. Zeroes that must be written count as a write, up to 4 GiB a request. Trims
-    /// and other zeroes count as the bytes moved in the same time, block status as the extents expected; reading ahead counts
-    /// as a read, and as nothing where reads go past the cache.
+    /// The work that a request causes for the device. Zeroing by writing zeros counts as a write, of up to 4 GiB for a
+    /// request. Trims and other zeroing count as the bytes that could be moved in the same time, block status as the expected
+    /// number of extents. Reading ahead counts as a read, or as nothing if reads bypass the page cache.
     #[inline]
     pub(crate) fn work(&self, command: Command, flags: CommandFlags, length: u64) -> Work {
         let read = || Work::new(Kind::Read, saturate(length));
@@ -227,7 +266,8 @@ impl Volume {
         }
     }
 
-    /// The work of looking for extents in `length` bytes: for as many as a reply may have, fit in, and were found of late.
+    /// The work of searching for extents in `length` bytes, by the number of extents expected: at most as many as a reply may
+    /// have, as fit into the range, and as recent searches have found.
     fn search(&self, length: u64) -> Work {
         let most = match &self.backend {
             Backend::Memory(_) | Backend::Emulate(..) => length / CHUNK,
@@ -238,15 +278,15 @@ impl Volume {
         Work::new(Kind::Meta, saturate(most.clamp(1, MAX_EXTENTS as u64)) * size_of::<Extent>() as u32)
     }
 
-    /// Takes note that a search has found `extents` extents. The number expected of the next search falls by an eighth at
-    /// most, so that one search with a thousand pays for itself also among many with one.
+    /// Updates the number of expected extents after a search that has found `extents`. The number falls by at most an eighth
+    /// per search, so that an occasional search that finds a thousand extents is charged for, too.
     pub(crate) fn has_found(&self, extents: usize) {
         let expected = self.extents.load(Ordering::Relaxed);
         let expected = (expected - expected.div_ceil(8)).max(saturate(extents as u64));
         self.extents.store(expected, Ordering::Relaxed);
     }
 
-    /// The work of writing `length` bytes.
+    /// The work of a write of `length` bytes.
     pub(crate) fn write_of(length: u64) -> Work {
         Work::new(Kind::Write, saturate(length))
     }
@@ -263,7 +303,7 @@ impl Volume {
         }
     }
 
-    /// The flags offered to clients of the volume.
+    /// The NBD transmission flags that clients of the volume are offered.
     pub(crate) fn flags(&self) -> TransmissionFlags {
         if let Backend::Remote(remote) = &self.backend {
             return remote.guaranteed().flags(self.read_only);
@@ -292,15 +332,17 @@ impl Volume {
         flags
     }
 
-    /// Asks for a sync of the writes that have completed so far; returns the turn for [`Self::sync`].
+    /// Asks for a sync that covers all writes completed so far; returns the turn for [`Self::sync`].
     pub(crate) fn ask_for_sync(&self) -> u64 {
         self.syncs.0.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Makes every write durable that had completed when `turn` was asked for. Blocks, and fails for ever once a sync has failed.
+    /// Makes every write durable that had completed when [`Self::ask_for_sync`] returned `turn`. Blocks. Once a sync has
+    /// failed, all later ones fail.
     ///
-    /// One sync at a time: the kernel reports a failure to only one of several syncs under way, and the others must not
-    /// be answered before it is recorded. A turn asked for before the last completed sync began needs no sync of its own.
+    /// Syncs run one after the other: the kernel reports a failure to only one of several concurrent syncs, and the others
+    /// must not be answered before the failure is recorded. A turn that was asked for before the latest completed sync began
+    /// needs no sync of its own.
     pub(crate) fn sync(&self, turn: u64) -> rustix::io::Result<()> {
         let Backend::File(file) = &self.backend else { return Ok(()) };
         let (asked, covered) = &self.syncs;
@@ -316,7 +358,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Keeps every sync waiting as long as the result lives, as a device does that hangs.
+    /// For tests: blocks every sync of the volume as long as the result lives, like a device that hangs.
     #[cfg(test)]
     pub(crate) fn hang_syncs(&self) -> std::sync::MutexGuard<'_, u64> {
         self.syncs.1.lock().unwrap()
@@ -344,7 +386,7 @@ impl Volume {
         lost || self.sync_failed.load(Ordering::Acquire)
     }
 
-    /// Why a sync failed or writes may be lost, if so.
+    /// The reason why a sync failed or acknowledged writes may be lost; `None` if neither is the case.
     pub(crate) fn sync_error(&self) -> Option<String> {
         match &self.backend {
             Backend::Remote(remote) => return remote.loss(),
@@ -354,7 +396,7 @@ impl Volume {
         self.sync_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The limits of requests; `max_request`: the largest read or write that the server takes.
+    /// The limits of requests to the volume. `max_request`: the largest read or write that the server accepts, in bytes.
     pub(crate) fn limits(&self, max_request: Bytes) -> Limits {
         let (min_block, max_payload) = match &self.backend {
             Backend::Remote(remote) => (remote.guaranteed().min_block, remote.guaranteed().max_payload),
@@ -363,7 +405,7 @@ impl Volume {
         Limits { size: self.size(), read_only: self.read_only, min_block, max_payload }
     }
 
-    /// Request size that is served best, in bytes.
+    /// Request size that the volume serves best, in bytes.
     pub(crate) fn preferred_block(&self) -> u32 {
         match &self.backend {
             Backend::Remote(remote) => remote.guaranteed().preferred_block,
@@ -392,7 +434,7 @@ impl Blocking for Volume {
 
     fn has_no_thread(&self, error: &std::io::Error) {
         if let Some(more) = self.count_failure("start of a thread", error) {
-            tracing::error!(volume = self.name, %error, not_logged = more, "cannot start an I/O thread; what waits for one is tried again for 5 s. Raise the limit of threads (TasksMax= of the service, ulimit -u)");
+            tracing::error!(volume = self.name, %error, not_logged = more, "cannot start an I/O thread; operations that wait for one are tried again for 5 s. Raise the limit of threads (TasksMax= of the service, ulimit -u)");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who may open what, with real sockets: by address, user and certificate, and what a reload changes for those inside.
+//! Tests of access lists with real sockets: by address, user and certificate, and the effect of a reload on open connections.
 
 use crate::authority;
 use crate::support;
@@ -14,7 +14,7 @@ use evenkeel_policy::config::Engine;
 use rustls::ClientConfig;
 use support::{Client, PATIENCE, Scratch, Stream, TestServer, config};
 
-/// Two volumes, the second with these keys.
+/// Configuration of the volumes `a` and `b` in memory; `keys` are added to `b`.
 fn volumes(keys: &str) -> String {
     format!(
         "[volumes.a]\nbackend = \"memory\"\nsize = \"1MiB\"\n[volumes.b]\nbackend = \"memory\"\nsize = \"1MiB\"\n{keys}\n"
@@ -25,7 +25,8 @@ fn start(name: &str, server: &str, of_b: &str) -> TestServer {
     TestServer::start(name, Engine::Auto, &format!("[server]\n{server}\n{}", volumes(of_b)))
 }
 
-/// How a negotiation ends. `greeting`: what of the server's was read already.
+/// Negotiates for `export`, and returns the outcome. `greeting`: bytes of the server's greeting that were read already; the
+/// answer to them was sent.
 fn outcome(mut stream: impl Read + Write, purpose: Purpose, export: &str, greeting: &[u8]) -> Outcome {
     let wanted = Wanted { export: export.into(), purpose, framing: Framing::Structured, base_allocation: true };
     let (mut handshake, mut input, mut out) = (Handshake::new(wanted), greeting.to_vec(), Vec::new());
@@ -51,7 +52,7 @@ fn outcome(mut stream: impl Read + Write, purpose: Purpose, export: &str, greeti
     }
 }
 
-/// The code with which an export is refused over a stream.
+/// The error code with which the server refuses `export`; `None` if it does not refuse.
 fn refusal(stream: impl Read + Write, export: &str) -> Option<u32> {
     match outcome(stream, Purpose::Go, export, b"") {
         Outcome::Refused(refusal) => Some(refusal.code),
@@ -125,7 +126,7 @@ fn a_client_that_asks_again_and_again_counts_once() {
     assert_eq!(refused(&test, "server_deny"), 1);
 }
 
-/// Takes a configuration up that differs in the lists of the server and of volume b.
+/// Reloads the configuration with other access lists: `server` in its section `[server]`, `of_b` in the volume `b`.
 fn reload(test: &TestServer, server: &str, of_b: &str) {
     let mut config: Config = test.config.clone();
     let new = Config::parse(&format!("[server]\n{server}\n{}", volumes(of_b)), "new").unwrap();
@@ -135,7 +136,7 @@ fn reload(test: &TestServer, server: &str, of_b: &str) {
 }
 
 #[test]
-fn a_reload_closes_whom_it_shuts_out_and_nobody_else() {
+fn a_reload_closes_excluded_clients_alone() {
     let test = start("access-reload", "", "");
     let (mut local, mut remote) = (test.connect("b"), test.connect_tcp("b"));
     let mut elsewhere = test.connect_tcp("a");
@@ -151,7 +152,7 @@ fn a_reload_closes_whom_it_shuts_out_and_nobody_else() {
     test.connect_tcp("b").read(0, 4096).unwrap();
 }
 
-/// A session under TLS, on which the negotiation goes on.
+/// A new connection with a completed TLS handshake, on which the client may negotiate further.
 fn session(test: &TestServer, config: &Arc<ClientConfig>) -> Stream {
     let mut stream = secure(test.raw_tcp(), config);
     while stream.conn.is_handshaking() {

@@ -1,5 +1,5 @@
-//! The same requests by chance on every back end, on two connections with several in flight, compared with a volume in the test's
-//! memory. RBD images have a lab with a real cluster.
+//! Sends the same random requests to every back end, on two connections with several requests in flight, and compares the
+//! results with a model in the test's memory.
 
 use crate::support;
 
@@ -7,21 +7,22 @@ use evenkeel_nbd::wire::{Command, CommandFlags, Errno, STATE_ZERO};
 use evenkeel_policy::config::Engine;
 use support::{Client, ENGINES, Random, Scratch, TestServer, loop_device, pattern};
 
-/// Parts of the volume, in each of which one request is in flight at a time: what comes about in a part depends on no order.
+/// Number of parts of the volume. At most one request is in flight in each part, so that the result does not depend on the
+/// order of requests.
 const PARTS: u64 = 8;
 const PART: u64 = 256 << 10;
-/// Of files and memory, which no block size binds, the last part is shorter.
+/// Bytes by which the last part is shorter for volumes in files and memory, which need not be multiples of a block.
 const ODD_END: u64 = 1_236;
 const ROUNDS: u64 = 100;
 
 /// Expected content of the volume.
 struct Model {
     bytes: Vec<u8>,
-    /// Trimmed: what it was, or zero.
+    /// For each byte: true if it was trimmed, so that it may read as its old value or as zero.
     trimmed: Vec<bool>,
 }
 
-/// A request in flight.
+/// A request in flight, with the index of its client.
 struct Asked {
     client: usize,
     cookie: u64,
@@ -36,7 +37,7 @@ impl Model {
         Self { bytes: vec![0; size as usize], trimmed: vec![false; size as usize] }
     }
 
-    /// Takes what a request was answered with; why that is wrong, if it is.
+    /// Applies a request and its result to the model; an error says why the result is wrong.
     fn take(&mut self, asked: &Asked, result: Result<Vec<u8>, Errno>) -> Result<(), String> {
         let (bytes, trimmed) = (&mut self.bytes[asked.range.clone()], &mut self.trimmed[asked.range.clone()]);
         match (asked.command, result) {
@@ -69,7 +70,7 @@ impl Model {
         }
     }
 
-    /// Whether what was said to read as zeros does.
+    /// Checks that each extent (length in bytes, status) that is said to read as zero may be zero according to the model.
     fn has_zeros(&self, asked: &Asked, extents: &[(u64, u64)]) -> Result<(), String> {
         let mut at = asked.range.start;
         for &(length, status) in extents {
@@ -86,7 +87,7 @@ impl Model {
     }
 }
 
-/// A request by chance within a part of the volume.
+/// Sends a random request within a part of the volume. `status`: it may be a block status request.
 fn ask(client: &mut Client, which: usize, part: u64, status: bool, round: u64, random: &mut Random) -> Asked {
     let begin = part * PART;
     let room = PART.min(client.connected.size - begin);
@@ -122,7 +123,7 @@ fn ask(client: &mut Client, which: usize, part: u64, status: bool, round: u64, r
     Asked { client: which, cookie, command, flags, range, payload }
 }
 
-/// Compares a volume `disk0` of a server with the model; what it holds in the end.
+/// Compares the volume `disk0` of a server with the model after random requests; returns the volume's final content.
 fn compare(name: &str, test: &TestServer, engine: Engine, seed: u64) -> Vec<u8> {
     // Extended and structured replies, by socket and by TCP.
     let mut clients = [test.connect("disk0"), test.connect_tcp("disk0")];
@@ -164,7 +165,7 @@ fn compare(name: &str, test: &TestServer, engine: Engine, seed: u64) -> Vec<u8> 
     whole
 }
 
-/// The same with each of some settings of `disk0`, on both engines.
+/// Calls [`compare`] for servers with the configuration `settings`, with both engines.
 fn compare_all(name: &str, settings: &str) {
     for (engine, seed) in ENGINES.into_iter().zip(1u64..) {
         let test = TestServer::start(&format!("differential-{name}-{engine:?}"), engine, settings);
@@ -226,5 +227,19 @@ fn a_volume_on_another_server_is_what_was_written() {
                 "{engine:?}: the server behind holds something else"
             );
         }
+    }
+}
+
+/// The lab `rbd` starts a cluster, creates an image for each engine, and runs this test.
+#[test]
+#[ignore = "needs a Ceph cluster: cargo xtask lab rbd"]
+fn an_rbd_image_is_what_was_written() {
+    let variable = |name| std::env::var(name).expect("the lab rbd sets the variables and starts this test");
+    let (conf, images) = (variable("EVENKEEL_CEPH_CONF"), variable("EVENKEEL_RBD_IMAGES"));
+    assert_eq!(images.split(' ').count(), ENGINES.len(), "one image for each engine: {images}");
+    for ((engine, seed), image) in ENGINES.into_iter().zip(300..).zip(images.split(' ')) {
+        let text = format!("[volumes.disk0]\nbackend = \"rbd\"\nrbd = \"{image}\"\nceph_conf = \"{conf}\"\n");
+        let test = TestServer::start(&format!("differential-rbd-{engine:?}"), engine, &text);
+        compare("rbd", &test, engine, seed);
     }
 }

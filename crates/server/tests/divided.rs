@@ -1,4 +1,4 @@
-//! Requests that are divided into slices: for a client they are one.
+//! Tests that a request that the server divides into slices behaves as one for its client.
 
 use crate::support;
 
@@ -6,10 +6,10 @@ use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing};
 use evenkeel_policy::config::Engine;
 use support::{Client, Stream, TestServer, pattern};
 
-/// Bytes of the volume, and its copy in the test.
+/// Bytes of the volume, and of its copy in the test.
 const SIZE: usize = 48 << 20;
 
-/// A generator of numbers, for offsets and lengths.
+/// A generator of pseudo-random offsets and lengths.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,5 @@
-//! Every call of the data path fails in every way that is plausible: the tables of `docs/reference/failures.md`, line by line.
+//! Injects failures into every system call of the data path, and checks the tables of `docs/reference/failures.md`, row by
+//! row.
 
 use crate::{support, tables};
 
@@ -16,10 +17,10 @@ use tables::table;
 
 /// Bytes of each volume.
 const SIZE: u64 = 1 << 20;
-/// A request: two pages, so that a short one past the page cache stays there.
+/// Bytes of a request: two pages, so that also the rest of a short transfer can go past the page cache.
 const LENGTH: u64 = 8192;
 
-/// What fails, and in which ways the last of it does.
+/// The calls that fail according to a table's cell, each with the ways in which it fails.
 fn calls(cell: &str) -> Vec<(Call, Vec<Fault>)> {
     cell.split(", then ")
         .map(|part| {
@@ -65,7 +66,7 @@ fn fault(name: &str) -> Fault {
     ))
 }
 
-/// What a client sees, and after which time at least.
+/// The result that a client sees according to a table's cell, and the least time after which it comes.
 fn seen(cell: &str) -> (Result<(), Errno>, Duration) {
     let (what, after) = cell.split_once(" after ").unwrap_or((cell, "0 s"));
     let after = match after.split_once(' ').expect("a time") {
@@ -93,7 +94,7 @@ fn times(cell: &str) -> u64 {
     }
 }
 
-/// A server whose calls fail by a table.
+/// A server with two workers, and the table of failures to inject into its system calls.
 fn start(name: &str, engine: Engine, text: &str) -> (TestServer, Faults) {
     let (scratch, faults) = (Scratch::new(name), Faults::table());
     let mut config = config(&scratch, engine, text);
@@ -106,17 +107,17 @@ fn volume(name: &str) -> String {
     format!("[volumes.{name}]\nsize = {SIZE}\n")
 }
 
-/// Descriptors of this process for files in `folder`.
+/// Number of open descriptors of this process for files in `folder`.
 fn open_files(folder: &Path) -> usize {
     let links =
         std::fs::read_dir("/proc/self/fd").expect("a list").filter_map(|entry| entry.ok()?.path().read_link().ok());
     links.filter(|path| path.starts_with(folder)).count()
 }
 
-/// Where the requests go.
+/// Offset in bytes of the tests' requests.
 const OFFSET: u64 = 2 * LENGTH;
 
-/// Asks as the first column says; what is there afterwards, if that is known.
+/// Sends the request that the table's first column names; returns the content of its range afterwards, if it has changed.
 fn ask(client: &mut Client, request: &str) -> Result<Option<Vec<u8>>, Errno> {
     let (request, manner) = request.split_once(' ').unwrap_or((request, ""));
     let flags = match manner {
@@ -148,7 +149,7 @@ fn ask(client: &mut Client, request: &str) -> Result<Option<Vec<u8>>, Errno> {
     Ok((command == Command::WriteZeroes).then(|| vec![0; length as usize]))
 }
 
-/// One line of the first table, on a volume of its own.
+/// Checks one row of the page's first table, on a volume of its own.
 fn judge(test: &TestServer, faults: &Faults, volume: &str, row: &[&str; 5]) {
     let [request, what, often, sees, afterwards] = row;
     let ((expected, after), (afterwards, _)) = (seen(sees), seen(afterwards));
@@ -195,7 +196,7 @@ fn judge(test: &TestServer, faults: &Faults, volume: &str, row: &[&str; 5]) {
     }
 }
 
-/// Waits until the server holds nothing for anybody.
+/// Waits until the server has no connections, no queued or in-flight requests and no buffer memory in use.
 fn wait_for_nothing_left(test: &TestServer) {
     test.wait_for("nothing left", |state| {
         let pool = &state.pools[0];
@@ -233,7 +234,8 @@ fn every_call_for_a_file_fails_as_the_page_says() {
     }
 }
 
-/// What comes of requests on a connection: the first that fails, or `None` if the connection ends.
+/// Sends a write, a flush and a read, one after the other; returns the first error, `Ok` if all succeed, or `None` if the
+/// connection ends.
 fn talk(client: &mut Client) -> Option<Result<(), Errno>> {
     let content = pattern(OFFSET, 1, LENGTH as usize);
     for (command, length, payload) in

@@ -1,4 +1,4 @@
-//! Files that the server did not create, and those that it must not touch.
+//! Tests of files that the server did not create, and of files that it must not change.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -25,7 +25,7 @@ fn start(config: &Config) -> Result<Server, Error> {
     Server::start(config.clone(), Start::default())
 }
 
-/// Why it does not start.
+/// The message of the error with which a server with this configuration refuses to start.
 #[track_caller]
 fn refused(config: &Config) -> String {
     match start(config).map(drop) {
@@ -137,7 +137,7 @@ fn what_clients_write_changes_nothing() {
 }
 
 #[test]
-fn what_a_foreign_file_holds_is_told_once() {
+fn what_a_foreign_file_holds_is_reported_once() {
     let test = TestServer::start("foreign-told", Engine::Auto, "[volumes.m]\nbackend = \"memory\"\nsize = \"1MiB\"\n");
     let path = test.scratch.path().join("with-fs.img");
     foreign(&path, b"XFSB");
@@ -255,7 +255,7 @@ fn a_volume_is_on_nothing_that_is_in_use() {
 }
 
 #[test]
-fn a_size_above_the_free_space_is_told() {
+fn a_size_above_the_free_space_is_reported() {
     let test = TestServer::start("foreign-space", Engine::Auto, "[volumes.m]\nbackend = \"memory\"\nsize = \"1MiB\"\n");
     let space = rustix::fs::statvfs(test.scratch.path()).unwrap();
     let size = Bytes((space.f_blocks * space.f_frsize).next_multiple_of(512) + (1 << 40));
@@ -321,7 +321,7 @@ fn a_file_that_is_missing_is_not_replaced_by_an_empty_one() {
     // Its file system is not mounted any more.
     fs::rename(&path, scratch.path().join("elsewhere.img")).unwrap();
     let found = evenkeel_server::inspect(&std::sync::Arc::new(config.clone()), &[]);
-    assert!(found.iter().any(|finding| finding.message.contains("on record, but not there")), "{found:?}");
+    assert!(found.iter().any(|finding| finding.message.contains("lists it), but is not there")), "{found:?}");
     for _ in 0..2 {
         let why = refused(&config);
         assert!(why.contains("Mount its file system") && why.contains("v.img"), "{why}");

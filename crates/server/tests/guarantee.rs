@@ -1,6 +1,6 @@
-//! The wiring of a throughput guarantee: it reaches the controller, the controller's limit reaches the device, reloads
-//! change it and take it away, and the state names what binds. `crates/control/tests/pool_guarantee` judges how exactly
-//! guarantees are met, on the same device in virtual time.
+//! Tests of the wiring of a throughput guarantee: the guarantee reaches the controller, the controller's limit reaches the
+//! device, reloads change and remove the guarantee, and the state names the binding constraint.
+//! `crates/control/tests/pool_guarantee` checks how exactly guarantees are met, on the same device in virtual time.
 
 use crate::support;
 
@@ -12,10 +12,10 @@ use evenkeel_policy::state::{State, TenantState};
 use evenkeel_policy::units::{Bytes, Rates};
 use support::{Stop, TestServer};
 
-/// The guarantee of one tenant, and the limit of another.
+/// Guarantee of the tenant `guaranteed` and limit of the tenant `limited`, in bytes per second.
 const RATE: u64 = 2_000_000;
-/// The modelled device does nothing for a third of the time. Writes of 16 KiB, 16 of them outstanding, get 10 MB/s and more
-/// if nothing limits them.
+/// Configuration with a modelled device that stands still for a third of the time. Without limits, 16 outstanding writes of
+/// 16 KiB get at least 10 MB/s.
 const DEVICE: &str = "[pools.main]\ntuning.admission = \"none\"\n\
     [pools.main.emulate]\nbandwidth = \"20MB\"\nstall_every = \"700ms\"\nstall_for = \"250ms\"\n\
     [tenants.guaranteed]\nguarantee = { bytes_per_s = 2_000_000 }\n[tenants.limited]\nlimit = { bytes_per_s = 2_000_000 }\n\
@@ -31,7 +31,8 @@ fn guaranteed(test: &TestServer) -> TenantState {
     find(&test.server.state(), "guaranteed").clone()
 }
 
-/// Waits until this binds the guarantee of so many bytes per second; the tenant as it is then.
+/// Waits until `binding` is the binding constraint of the guarantee of `rate` bytes per second; returns the guaranteed
+/// tenant's state at that moment.
 fn binds(test: &TestServer, rate: u64, binding: &str) -> TenantState {
     let mut seen = None;
     test.wait_for(&format!("the binding {binding} at {rate} B/s"), |state| {
@@ -43,8 +44,8 @@ fn binds(test: &TestServer, rate: u64, binding: &str) -> TenantState {
     seen.expect("waited for")
 }
 
-/// Bytes that the tenant with the guarantee reads and writes while the limited one writes a megabyte, in megabytes. The
-/// limited one gets 1.7 MB/s of its 2 MB/s on this device.
+/// Megabytes that the guaranteed tenant reads (first) and writes (second) while the limited tenant writes one megabyte. On
+/// this device, the limited tenant gets 1.7 MB/s of its 2 MB/s.
 fn beside_the_limit(test: &TestServer) -> [f64; 2] {
     let counts = |state: &State| {
         let guaranteed = find(state, "guaranteed");

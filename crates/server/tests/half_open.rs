@@ -1,5 +1,6 @@
-//! TCP clients that are half there. Their host or network is gone: no packet comes from them any more, not even one that ends
-//! the connection. Or they have closed their end and take replies still.
+//! Tests of half-open and half-closed TCP connections: clients whose host or network is gone, so that no packet comes from
+//! them any more, not even one that ends the connection; and clients that have closed their sending side and still take
+//! replies.
 
 use crate::support;
 
@@ -11,14 +12,14 @@ use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 use evenkeel_policy::config::Engine;
 use support::{Client, Stream, TestServer, pattern};
 
-/// A client that is there and takes no replies counts as gone after that time, too: what they wait for before they vanish
-/// has to be seen by then.
+/// Configuration with a `peer_timeout` of 5 s. A live client that takes no replies counts as gone after that time, too, so a
+/// test must have seen what it waits for within it.
 const TEXT: &str = "[server]\npeer_timeout = \"5s\"\nbuffer_memory = \"32MiB\"\nmax_connections = 3\n\
     [tenants.slow]\nlimit = { iops = 1 }\n\
     [volumes.disk0]\nsize = \"64MiB\"\n[volumes.slow]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
 
-/// Lets the host of a client vanish: its socket drops every packet that arrives, so nothing is acknowledged. It has
-/// nothing of its own to send either once all that it sent has been acknowledged.
+/// Simulates that a client's host vanishes. Waits until the server has acknowledged all that the client sent, so that the
+/// client sends no more packets; then its socket drops every packet that arrives.
 fn vanish(client: &Client) {
     let Stream::Tcp(stream) = &client.stream else { panic!("only TCP has networks that fail") };
     let fd = stream.as_raw_fd();
@@ -98,7 +99,7 @@ fn a_silent_client_that_is_still_there_stays() {
     assert!(silent.read(0, 512).is_ok());
 }
 
-/// Requests of each of the two clients below.
+/// Number of requests that each client in the test below sends.
 const EACH: u64 = 100;
 
 #[test]

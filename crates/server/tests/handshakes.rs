@@ -1,4 +1,5 @@
-//! Clients that never get on with it: bounds in number and time, with real sockets.
+//! Tests of clients that do not complete their negotiation, with real sockets: bounds on their number, time and processor
+//! time.
 
 use crate::support;
 
@@ -16,7 +17,7 @@ fn start(name: &str, server: &str) -> TestServer {
     TestServer::start(name, Engine::Auto, &text)
 }
 
-/// Whether the server greets; otherwise it has closed.
+/// True if the server sends its greeting; false if it closes the connection.
 fn is_greeted(mut stream: &std::net::TcpStream) -> bool {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // The kernel may interrupt a read, see `support::Stream`. This one goes on then.
@@ -79,7 +80,7 @@ fn what_trickles_makes_no_handshake_longer() {
     assert_eq!(refused(&test, "handshake_timeout"), 3);
 }
 
-/// A server with so many volumes in memory.
+/// A server with `volumes` volumes in memory; `server`: keys of its section `[server]`.
 fn start_many(name: &str, server: &str, volumes: usize) -> TestServer {
     let mut text = format!("[server]\n{server}\n");
     for n in 0..volumes {
@@ -88,10 +89,10 @@ fn start_many(name: &str, server: &str, volumes: usize) -> TestServer {
     TestServer::start(name, Engine::Auto, &text)
 }
 
-/// A client that asks options and reads every answer to its end.
+/// A client that sends options of the negotiation and reads every answer to its end.
 struct Asker<S> {
     stream: S,
-    /// Whether header and data of an option are sent one after the other.
+    /// True if the client sends the header of an option in one call and the data in another.
     split: bool,
     input: Vec<u8>,
 }
@@ -116,7 +117,7 @@ impl<S: Read + Write> Asker<S> {
         Ok(std::mem::replace(&mut self.input, rest))
     }
 
-    /// What comes with each reply but the last, which must be an acknowledgement.
+    /// Sends an option; returns the data of each reply but the last, which must be an acknowledgement.
     fn ask(&mut self, option: u32, data: &[u8]) -> io::Result<Vec<Vec<u8>>> {
         let mut bytes = b"IHAVEOPT".to_vec();
         bytes.extend(option.to_be_bytes());
@@ -140,7 +141,7 @@ impl<S: Read + Write> Asker<S> {
         }
     }
 
-    /// Lists all exports and asks two options of each of the first `most`; how many were listed.
+    /// Lists all exports, and sends two options for each of the first `most`; returns how many were listed.
     fn describe(&mut self, most: usize) -> io::Result<usize> {
         assert_eq!(self.ask(option::STRUCTURED_REPLY, b"")?, Vec::<Vec<u8>>::new());
         let list = self.ask(option::LIST, b"")?;
@@ -205,8 +206,9 @@ fn lists_that_are_read_late_are_whole_and_keep_no_other_client_waiting() {
     }
 }
 
-/// Lets `attack` run in some threads for a while, which counts what it gets done; the share of a processor that workers take once what may be taken at
-/// once is used up. Meanwhile clients from another address, by `connect`, get on with it.
+/// Repeats `attack`, which counts its successes, in four threads for 8 s. Returns the share of one processor that the workers
+/// take in the last 5 s, when the attacker's burst is used up. Checks that clients made by `connect`, from another address,
+/// are served in this time.
 pub(crate) fn storm(
     test: &TestServer,
     attack: impl Fn(&AtomicU64) -> io::Result<()> + Sync,
@@ -242,12 +244,13 @@ pub(crate) fn storm(
     })
 }
 
-/// A client from another address.
+/// A client from another address than the attacker's.
 fn bystander(test: &TestServer) -> Client {
     Client::new(Stream::Tcp(test.raw_tcp_from(2).unwrap()), "volume-00000", Framing::Structured)
 }
 
-/// A tenth, and a good deal for what is not measured: what the kernel does between two looks at the clock, and the others.
+/// Largest share of one processor in a storm: a tenth for the attacker, and the rest for the other clients and for work of
+/// the kernel that the server does not measure.
 pub(crate) const STORM_SHARE: f64 = 0.35;
 
 #[test]

@@ -1,4 +1,5 @@
-//! What idle connections cost. Alone in its file: memory is measured of the whole process.
+//! A test of the memory that idle connections cost. The test is alone in its file, because the memory of the whole process is
+//! measured.
 
 mod support;
 
@@ -8,7 +9,7 @@ use evenkeel_nbd::wire::Framing;
 use evenkeel_policy::config::Engine;
 use support::{Client, Stream, TestServer, pattern, skip};
 
-/// Not a test: the other end of `ten_thousand_idle_connections…`, in a process with descriptors of its own.
+/// Not a test: the clients of `ten_thousand_idle_connections…`, in a process with file descriptors of its own.
 #[test]
 #[ignore = "started by another test"]
 fn hold_idle_connections() {
@@ -24,7 +25,7 @@ fn hold_idle_connections() {
 const IDLE: usize = 10_000;
 
 #[test]
-fn ten_thousand_idle_connections_cost_little_and_hurt_nobody() {
+fn ten_thousand_idle_connections_cost_little_and_hurt_no_other() {
     use rustix::process::{Resource, getrlimit};
     if getrlimit(Resource::Nofile).maximum.is_some_and(|limit| limit < IDLE as u64 + 200) {
         return skip("the hard limit on open files is too low");

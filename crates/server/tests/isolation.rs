@@ -1,5 +1,5 @@
-//! What one client asks for must not keep another one waiting. Every attack is counted in requests of the attacker that are
-//! carried out for one of the light client, so that a slow or busy machine changes nothing.
+//! Tests that the requests of one client do not delay those of another. Each test counts the attacker's requests that are
+//! carried out for each request of the light client, so that a slow or busy machine changes nothing.
 
 use crate::support;
 
@@ -12,19 +12,20 @@ use evenkeel_policy::config::Engine;
 use evenkeel_policy::state::State;
 use support::{TestServer, pattern};
 
-/// Connections of the attacker, and requests that each keeps outstanding.
+/// Number of the attacker's connections, and (`DEPTH`) of requests that each keeps outstanding.
 const CONNECTIONS: usize = 8;
 const DEPTH: usize = 64;
-/// Requests of the light client.
+/// Number of requests that the light client sends.
 const LIGHT: u64 = 200;
-/// Bytes of the volume that is attacked. Nothing is ever stored in it.
+/// Bytes of the attacker's volume, to which no data is ever written.
 const SIZE: u64 = 4 << 30;
-/// Requests of the attacker for each of the light client. A worker deals with all pools for 1 ms at a time, twice for each
-/// request of the light client, and one of the attacker's takes 0.1 ms at least. A worker that carries out all
-/// that there is comes to `CONNECTIONS` times `DEPTH`.
+/// Largest number of the attacker's requests for each request of the light client. A worker works on pools for 0.25 ms in a
+/// row, about twice for each request of the light client, and a request of the attacker takes at least 0.1 ms. A worker that
+/// carried out all waiting requests would reach `CONNECTIONS` times `DEPTH`.
 const AT_MOST: u64 = 64;
 
-/// Requests of attackers that are carried out, after so many others, while the light client has its reads answered.
+/// Number of the attacker's requests that are carried out while the light client's reads are served. The light client begins
+/// when more than `after` requests of the attacker have been carried out.
 fn noise_beside_light(test: &TestServer, command: Command, length: u64, after: u64) -> u64 {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -55,14 +56,15 @@ fn work_on_memory_of_another_pool_is_shared_out_in_turns() {
     }
 }
 
-/// Pieces of data in the fragmented file, each of one block of its file system, with a hole behind it of many times that.
+/// Number of pieces of data in the fragmented file. Each is one file system block (`PIECE` bytes) long; a piece begins every
+/// `APART` bytes, with a hole behind it.
 const PIECES: u64 = 4096;
 const PIECE: u64 = 4 << 10;
 const APART: u64 = 256 << 10;
-/// Extents in one answer of a file at most.
+/// Largest number of extents in one reply of a volume in a file.
 const MOST_EXTENTS: usize = 1024;
 
-/// A file with holes as the volume `noise`, and a light volume whose reads wait for no disk.
+/// A server with a fragmented file as the volume `noise`, and a volume `light` in memory, whose reads wait for no disk.
 fn fragmented(test: &str, engine: Engine, pools: &str) -> TestServer {
     let scratch = support::Scratch::new(test);
     let text = format!(
@@ -141,7 +143,7 @@ fn searches_of_a_fragmented_file_are_paid_for_by_weight() {
     assert!(reads >= searches, "{reads} reads beside {searches} searches");
 }
 
-/// Tenants, and volumes of files, because those need buffers.
+/// Configuration of two tenants with volumes in files, because reads of files need buffers.
 const TENANTS: &str = "[tenants.light]\n[tenants.noise]\n\
     [volumes.light]\ntenant = \"light\"\nsize = \"16MiB\"\n[volumes.noise]\ntenant = \"noise\"\nsize = \"64MiB\"\n";
 
@@ -225,7 +227,7 @@ fn one_client_cannot_take_all_connections() {
     drop(flood);
 }
 
-/// Requests of the attacker that are done.
+/// Number of trims, zeroings and searches that have been carried out, all of which are the attacker's.
 fn carried_out(state: &State) -> u64 {
     state.pools.iter().flat_map(|pool| &pool.tenants).map(|tenant| tenant.metas_total).sum()
 }

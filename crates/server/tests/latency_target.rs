@@ -1,6 +1,6 @@
-//! The wiring of a latency target for reads: a reload brings it to the controller, its throttle reaches the device, and both
-//! leave again. `crates/control/tests/pool_target.rs` and `crates/sim/tests/latency_target.rs` judge how well targets are met, in
-//! virtual time.
+//! A test of the wiring of a latency target for reads: a reload brings the target to the controller, the controller's
+//! throttle reaches the device, and another reload removes both. `crates/control/tests/pool_target.rs` and
+//! `crates/sim/tests/latency_target.rs` check how well targets are met, in virtual time.
 
 use crate::support;
 
@@ -11,13 +11,13 @@ use evenkeel_policy::config::{Engine, Latency, Throttle};
 use evenkeel_policy::state::{PoolState, State, TenantState};
 use support::{Client, Stop, TestServer};
 
-/// Writes that the backup keeps outstanding.
+/// Number of writes that the tenant `backup` keeps outstanding.
 const DEPTH: u64 = 64;
-/// The modelled device: 64 writes of 32 KiB at 20 MB/s keep a read waiting for 100 ms.
+/// Configuration with a modelled device, on which 64 writes of 32 KiB at 20 MB/s keep a read waiting for 100 ms.
 const DEVICE: &str = "[pools.main]\ntuning.admission = \"none\"\n[pools.main.emulate]\nbandwidth = \"20MB\"\n\
     [tenants.backup]\n[tenants.database]\n\
     [volumes.backup]\nbackend = \"emulate\"\nsize = \"8MiB\"\n[volumes.database]\nbackend = \"emulate\"\nsize = \"8MiB\"\n";
-/// A fifth of that.
+/// Latency target in milliseconds: a fifth of a read's latency behind 64 writes.
 const TARGET_MS: u64 = 20;
 
 fn main_pool(state: &State) -> &PoolState {
@@ -28,20 +28,21 @@ fn tenant<'a>(state: &'a State, name: &str) -> &'a TenantState {
     main_pool(state).tenants.iter().find(|tenant| tenant.name == name).unwrap()
 }
 
-/// Whether the pool delays no write of the backup. A client that gets no processor has fewer than all of its writes there.
+/// True if the pool queues no write of the tenant `backup`, and more than half of its writes are in flight. A client that
+/// gets no processor has fewer than all of its writes at the server.
 fn none_is_queued(state: &State) -> bool {
     let backup = tenant(state, "backup");
     backup.throttled.is_none() && backup.queued_requests == 0 && backup.in_flight_requests > DEPTH / 2
 }
 
-/// Whether the backup has a throttle and the pool keeps most of its writes from the device for that.
+/// True if the tenant `backup` is throttled, and the pool queues most of its writes.
 fn most_are_queued(state: &State) -> bool {
     let backup = tenant(state, "backup");
     backup.throttled.is_some() && backup.queued_requests > DEPTH / 2 && backup.in_flight_requests < DEPTH / 4
 }
 
-/// How many writes the device completes while a read waits for it, in the median of five reads. A count, because a busy
-/// machine makes every read slower, but does not put more writes before it.
+/// Median over five reads of the number of writes that the device completes while the read is in flight. Writes are counted
+/// because a busy machine makes every read slower, but does not put more writes before it.
 fn writes_ahead_of_a_read(test: &TestServer, client: &mut Client) -> u64 {
     let written = || tenant(&test.server.state(), "backup").writes_total;
     let mut counts = [(); 5].map(|()| {

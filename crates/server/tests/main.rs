@@ -1,4 +1,4 @@
-//! A server in the test's own process and small clients: one program, because each costs a link.
+//! Tests of a server in the test's own process with small clients. All are one program, because each program must be linked.
 
 mod access;
 #[path = "../../net/src/tls/authority.rs"]

@@ -1,5 +1,5 @@
-//! The wiring of a pool's limit and of the tenants' shares in it. `a_light_tenant_gets_its_half_of_a_slow_pool` in
-//! `crates/control/tests/pool.rs` judges how exact the shares are, in virtual time.
+//! A test of the wiring of a pool's limit and of the tenants' shares in it. `a_light_tenant_gets_its_half_of_a_slow_pool` in
+//! `crates/control/tests/pool.rs` checks how exact the shares are, in virtual time.
 
 use crate::support;
 
@@ -10,12 +10,13 @@ use evenkeel_nbd::wire::Command;
 use evenkeel_policy::config::Engine;
 use support::TestServer;
 
-/// The limit of the pool. A request every 20 ms: so slow that the light tenant may send its next request 120 ms late and
-/// still gets a seventh.
+/// The pool's limit in requests per second. A request every 20 ms is so slow that the light tenant may send its next request
+/// 120 ms late and still gets a seventh of the requests.
 const IOPS: u64 = 50;
-/// Requests of the light tenant.
+/// Number of requests that the light tenant sends.
 const LIGHT: u64 = 20;
-/// Requests of the heavy tenant for each of the light one: one with equal shares, 32 without.
+/// Largest number of the heavy tenant's requests for each request of the light tenant: with equal shares there is one,
+/// without shares there are 32.
 const AT_MOST: u64 = 8;
 
 #[test]

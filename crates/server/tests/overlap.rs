@@ -1,4 +1,4 @@
-//! Writes past the page cache and through it, on the same blocks at the same time.
+//! Tests of writes past the page cache and through it, on the same blocks at the same time.
 
 use crate::support;
 
@@ -6,13 +6,13 @@ use evenkeel_nbd::wire::{Command, CommandFlags};
 use support::{Client, ENGINES, Scratch, TestServer, loop_device, pattern};
 
 const BLOCK: u64 = 4096;
-/// Shorter than any logical block, so that no device takes it past the page cache.
+/// Bytes of a small write: fewer than any logical block has, so that no device takes it past the page cache.
 const PIECE: u64 = 500;
 const BLOCKS: u64 = 16;
 const ROUNDS: u64 = 40;
 
-/// A block and a piece of it written at the same time, on all blocks and with flushes in between: every flush
-/// succeeds, and what is there afterwards is what some order of these writes leaves.
+/// Writes each block and a piece of it at the same time, with flushes in between. Checks that every flush succeeds, and that
+/// each block's content is the result of the two writes in one of the two orders.
 fn write_blocks_and_pieces_at_once(test: &TestServer) {
     let mut clients = [test.connect("disk0"), test.connect("disk0")];
     for round in 0..ROUNDS {

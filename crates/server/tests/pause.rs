@@ -1,5 +1,6 @@
-//! What a move of a connection costs its client. `a_connection_that_moves_is_served_in_the_next_round` in
-//! `crates/server/src/worker/tests.rs` counts it in rounds of a worker, without a clock.
+//! A measurement of the delay that a move of a connection between workers causes its client.
+//! `a_connection_that_moves_is_served_in_the_next_round` in `crates/server/src/worker/tests.rs` counts the delay in rounds of
+//! a worker, without a clock.
 
 use crate::support;
 
@@ -10,22 +11,22 @@ use evenkeel_policy::config::Engine;
 use support::{Client, PATIENCE, TestServer};
 
 const TWO_WORKERS: &str = "[server]\nworkers = 2\n[volumes.disk0]\nbackend = \"memory\"\nsize = \"64MiB\"\n";
-/// Connections that move, and as many do not.
+/// Number of connections that move; the same number does not move.
 const MOVED: usize = 2;
 const MOVES: usize = 200;
-/// The time after a move in which it would be felt.
+/// Time after a move in which a delayed request counts as the move's effect.
 const WINDOW: Duration = Duration::from_millis(4);
-/// What a move may cost in the median. It costs some tens of microseconds. A worker that nothing wakes looks for its
-/// connections once a second: a move that relied on that would cost half a second.
+/// Largest median delay by a move. The usual delay is some tens of microseconds. A worker that nothing wakes looks for its
+/// connections once a second: if a move relied on that, the median would be half a second.
 const BOUND: Duration = Duration::from_millis(200);
 
-/// The `percent`th percentile.
+/// The `percent`th percentile of `times`.
 fn percentile(mut times: Vec<Duration>, percent: usize) -> Duration {
     times.sort_unstable();
     times[(times.len() - 1) * percent / 100]
 }
 
-/// The median of the slowest requests after each move: of connections that moved, and of others.
+/// Median over the moves of the slowest request after a move: first on connections that moved, second on the others.
 fn measure() -> [Duration; 2] {
     let test = TestServer::start("pause", Engine::Auto, TWO_WORKERS);
     // One after the other, so that those that move have the first slots.
@@ -86,7 +87,7 @@ fn measure() -> [Duration; 2] {
     [moved, unmoved].map(|times| percentile(times, 50))
 }
 
-/// Prints what a move costs clients that wait for replies, with `--nocapture`.
+/// Prints, with `--nocapture`, how long requests take after a move.
 #[test]
 fn a_connection_that_moves_is_served_without_waiting_for_a_timer() {
     let [moved, unmoved] = measure();

@@ -1,4 +1,4 @@
-//! Connections move between workers while they serve.
+//! Tests of connections that move between workers while they have requests in flight.
 
 use crate::support;
 
@@ -11,7 +11,7 @@ use support::{Client, ENGINES, TestServer, pattern};
 
 const TWO_WORKERS: &str = "[server]\nworkers = 2\n[volumes.disk0]\nbackend = \"memory\"\nsize = \"64MiB\"\n";
 
-/// Keeps `depth` requests outstanding until told to stop.
+/// Keeps `depth` reads outstanding until `stop` is set.
 fn hammer(client: &mut Client, depth: u64, stop: &AtomicBool) {
     let mut cookies: VecDeque<u64> =
         (0..depth).map(|n| client.send(Command::Read, CommandFlags::NONE, n * 4096, 4096, &[])).collect();
@@ -65,7 +65,8 @@ fn connect(test: &TestServer, n: u64) -> Client {
     if n.is_multiple_of(2) { test.connect("disk0") } else { test.connect_tcp("disk0") }
 }
 
-/// Writes the `n`th MiB, 16 requests at a time, and reads all of it back, until told to stop.
+/// Writes the first 64 KiB of the `n`th MiB of the volume with 16 requests at once, and reads them back, until `stop` is set.
+/// Adds the number of writes to `written`.
 fn verify(client: &mut Client, n: u64, stop: &AtomicBool, written: &AtomicU64) {
     let at = |place: usize| (n << 20) + place as u64 * 4096;
     for round in 0.. {

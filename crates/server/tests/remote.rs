@@ -1,4 +1,4 @@
-//! Volumes on another server: what is learnt of it, what happens when it goes away, lies or hangs.
+//! Tests of volumes on another NBD server: the properties taken over from it, and its loss, its wrong answers and its hangs.
 
 use crate::fake;
 use crate::support;
@@ -18,7 +18,7 @@ use support::{Client, ENGINES, Random, Scratch, TestServer, pattern};
 
 const FRAMINGS: [Framing; 3] = [Framing::Simple, Framing::Structured, Framing::Extended];
 
-/// A server whose volume `far` is on a fake one.
+/// A server, and the fake remote server that holds its volume `far`.
 struct Pair {
     fake: Fake,
     test: TestServer,
@@ -54,7 +54,7 @@ impl Pair {
     }
 }
 
-/// Why a server with this configuration does not start.
+/// The error with which a server with the configuration `text` refuses to start.
 fn refusal(name: &str, text: &str) -> Error {
     let scratch = Scratch::new(name);
     let config = support::config(&scratch, Engine::Auto, text);
@@ -112,7 +112,7 @@ fn everything_goes_through_in_every_framing() {
 }
 
 #[test]
-fn what_the_export_can_do_is_what_clients_are_told() {
+fn what_the_export_can_do_is_what_clients_learn() {
     use TransmissionFlags as Has;
     let all =
         [Has::SEND_FLUSH, Has::SEND_FUA, Has::SEND_TRIM, Has::SEND_WRITE_ZEROES, Has::SEND_FAST_ZERO, Has::SEND_CACHE];
@@ -503,7 +503,7 @@ fn requests_that_wait_are_answered_when_the_server_is_back() {
 fn an_export_that_comes_back_as_something_else_is_not_used() {
     let shown = Shown::default();
     for (now, why) in [
-        (Shown { size: 1 << 20, ..shown }, "clients expect 4194304"),
+        (Shown { size: 1 << 20, ..shown }, "clients of the volume expect 4194304"),
         (Shown { flags: shown.flags | TransmissionFlags::READ_ONLY, ..shown }, "read-only"),
         (without(&[TransmissionFlags::SEND_FLUSH]), "no longer supports flush"),
         (Shown { min_block: 512, ..shown }, "multiples of 512 bytes"),
@@ -525,7 +525,7 @@ fn an_export_that_comes_back_as_something_else_is_not_used() {
     }
 }
 
-/// Answers that no server gives.
+/// Wrong replies to a request that no correct server sends, each with words of the error that it must cause.
 fn lies(seen: &Seen) -> Vec<(&'static str, Vec<u8>)> {
     let (framing, cookie, offset) = (seen.framing, seen.request.cookie, seen.request.offset);
     let length = seen.request.length;
@@ -625,7 +625,7 @@ fn a_server_that_says_good_bye_is_not_believed_to_have_failed() {
 }
 
 #[test]
-fn a_silent_server_is_reported_and_holds_up_nobody_else() {
+fn a_server_without_answers_is_reported_and_delays_no_other() {
     let folder = Scratch::new("silent-fake");
     let fake = Fake::start(folder.path(), Shown::default(), |seen| {
         if seen.request.offset == 4096 { Act::Ignore } else { Act::Serve }

@@ -1,4 +1,4 @@
-//! What a reader of the code suspected, made to happen.
+//! Tests of faults that reviews of the code suspected.
 
 use crate::support;
 
@@ -11,10 +11,10 @@ use evenkeel_policy::config::Engine;
 use support::{Client, ENGINES, TestServer, pattern};
 
 const MEMORY: &str = "[volumes.disk0]\nbackend = \"memory\"\nsize = \"64MiB\"\n";
-/// One request a second: the rest waits in the pool.
+/// Configuration that lets one request a second through; the others wait in the pool.
 const SLOW: &str = "[tenants.default]\nlimit = { iops = 1 }\n";
 
-/// Leaves `count` requests unanswered.
+/// Sends `count` requests of `length` bytes, and does not wait for the replies.
 fn ask(client: &mut Client, count: u64, command: Command, length: u64) {
     let payload = if command == Command::Write { vec![1; length as usize] } else { Vec::new() };
     let requests: Vec<u8> =
@@ -221,7 +221,7 @@ fn large_writes_that_do_not_go_on_stop_no_other() {
     test.wait_for("all given back", |state| state.connections == 0 && state.buffer_memory_used_bytes == 0);
 }
 
-/// What the default tenant was charged for, by bytes: reads, writes, and requests without.
+/// Charges to the default tenant: bytes read, bytes written, and the number of requests that are neither.
 fn charged(test: &TestServer) -> (u64, u64, u64) {
     let tenant = &test.server.state().pools[0].tenants[0];
     (tenant.read_bytes_total, tenant.write_bytes_total, tenant.metas_total)

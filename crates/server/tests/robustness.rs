@@ -1,4 +1,4 @@
-//! What hostile, dead and unlucky clients and devices may not do: hurt others, the server, or data.
+//! Tests that hostile, dead and unlucky clients, and failing devices, do not harm other clients, the server, or data.
 
 use crate::support;
 
@@ -11,7 +11,7 @@ use support::{Client, ENGINES, Stream, TestServer, pattern};
 
 const MEMORY: &str = "[volumes.disk0]\nbackend = \"memory\"\nsize = \"64MiB\"\n";
 
-/// All that a client sends in a short life: handshake, a write, a read, a flush, good-bye.
+/// All bytes that a client sends in a short session: negotiation, a write, a read, a flush and a disconnect request.
 fn whole_life() -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend_from_slice(&3u32.to_be_bytes());
@@ -62,7 +62,7 @@ fn a_client_may_die_at_any_byte() {
 }
 
 #[test]
-fn clients_that_freeze_at_any_byte_hold_up_nobody() {
+fn clients_that_freeze_at_any_byte_delay_no_other() {
     let test = TestServer::start("freeze", Engine::Auto, MEMORY);
     let life = whole_life();
     let frozen: Vec<_> = (0..life.len())
@@ -93,7 +93,7 @@ fn a_client_that_does_not_choose_an_export_in_time_is_closed() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_holds_bounded_memory_and_nobody_up() {
+fn a_reader_that_does_not_read_holds_bounded_memory_and_delays_no_other() {
     for engine in ENGINES {
         let text = "[server]\nbuffer_memory = \"32MiB\"\n[volumes.disk0]\nsize = \"64MiB\"\n";
         let test = TestServer::start("slow-reader", engine, text);
@@ -226,7 +226,8 @@ fn a_write_behind_more_reads_than_may_wait_is_done_if_a_disconnect_follows() {
     }
 }
 
-/// A client writes a hundred times `size` bytes, says good-bye and is gone without taking a reply: all of it is done.
+/// Lets a client send a hundred writes of `size` bytes and a disconnect request, and close without reading a reply; checks
+/// that all writes are carried out.
 fn write_and_go(test: &TestServer, size: u64) {
     let client = test.connect("disk0");
     let mut bytes = Vec::new();
@@ -447,7 +448,7 @@ fn a_lost_operation_is_reported_even_when_its_volume_is_removed() {
 }
 
 #[test]
-fn a_block_device_that_somebody_else_has_is_refused() {
+fn a_block_device_that_another_program_has_is_refused() {
     use std::os::unix::fs::OpenOptionsExt;
     let scratch = support::Scratch::new("claimed");
     let Some(device) = support::loop_device(&scratch) else {

@@ -1,4 +1,4 @@
-//! Data stays right while connections move, volumes and guarantees change, and everything runs on both engines.
+//! Tests that data stays correct while connections move and volumes and guarantees change, with both engines.
 
 use crate::support;
 
@@ -12,7 +12,8 @@ use evenkeel_policy::config::Engine;
 use evenkeel_policy::units::Bytes;
 use support::{Client, ENGINES, Stream, TestServer, pattern};
 
-/// Reads and writes a region of its own with many requests outstanding, and checks every byte.
+/// Writes and reads 256 KiB from `base` on with 32 requests outstanding, and checks every byte, until `stop` is set. Returns
+/// the number of rounds.
 fn hammer(mut client: Client, base: u64, stop: &AtomicBool) -> u64 {
     const BLOCKS: u64 = 32;
     const BLOCK: u64 = 8192;
@@ -109,7 +110,8 @@ fn a_graceful_stop_answers_connections_on_their_way_between_workers() {
     }
 }
 
-/// What a reservation is owed goes to the kernel with a priority, which it must take from both engines.
+/// Requests dispatched by reservation go to the kernel with a raised I/O priority, which the kernel must accept from both
+/// engines.
 #[test]
 fn what_a_reservation_is_owed_comes_through_whole_on_both_engines() {
     for engine in ENGINES {
@@ -132,7 +134,8 @@ fn what_a_reservation_is_owed_comes_through_whole_on_both_engines() {
     }
 }
 
-/// TCP resets a socket that is closed while requests arrive, and drops what the client has not received.
+/// TCP resets a socket that is closed while requests arrive, and drops the bytes that the client has not received; the server
+/// must avoid that.
 #[test]
 fn a_graceful_stop_answers_a_client_that_asks_on() {
     const READS: u64 = 4;
@@ -300,7 +303,7 @@ fn a_read_only_volume_refuses_writes_and_leaves_the_file_alone() {
 }
 
 #[test]
-fn a_tenant_can_be_told_by_its_address() {
+fn a_tenant_can_be_known_by_its_address() {
     let text = "[tenants.local]\nmatch = [\"127.0.0.0/8\"]\n[volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
     let test = TestServer::start("address", Engine::Auto, text);
     test.connect_tcp("disk0").write(0, &[1; 512]).unwrap();

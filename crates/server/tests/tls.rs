@@ -1,4 +1,4 @@
-//! Connections under TLS: many requests at once, on the move between workers, and clients that misbehave.
+//! Tests of connections under TLS: many requests at once, moves between workers, and clients that misbehave.
 
 use crate::authority;
 use crate::support;
@@ -19,7 +19,8 @@ use support::{Client, ENGINES, PATIENCE, Scratch, Stream, TestServer, config, pa
 
 const MEMORY: &str = "[volumes.disk0]\nbackend = \"memory\"\nsize = \"64MiB\"\n";
 
-/// A server of its own authority, and what its client shows.
+/// A server with a certificate authority of its own, and the TLS configuration of a client with a certificate of that
+/// authority.
 fn start(name: &str, engine: Engine, server: &str, volumes: &str) -> (TestServer, Arc<ClientConfig>) {
     let (scratch, authority) = (Scratch::new(name), Authority::new());
     let text = format!("[server]\n{server}\n{}{volumes}", authority.serve(scratch.path(), ""));
@@ -117,7 +118,7 @@ fn many_requests_at_once_are_answered_while_the_connection_moves() {
 }
 
 #[test]
-fn a_client_that_takes_no_replies_holds_up_nobody_and_bounded_memory() {
+fn a_client_that_takes_no_replies_delays_no_other_and_holds_bounded_memory() {
     let (test, config) = start(
         "tls-slow",
         Engine::Auto,
@@ -138,7 +139,7 @@ fn a_client_that_takes_no_replies_holds_up_nobody_and_bounded_memory() {
     }
 }
 
-/// All that the server says before it closes.
+/// All bytes that the server sends until it closes the connection.
 fn last_words(mut stream: TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut all = Vec::new();

@@ -1,4 +1,5 @@
-//! Judges the default of a controller on drawn cases, and counts: `cargo run -p evenkeel-sim --example harm -- slots 0 48`.
+//! Judges a controller's default settings on drawn cases and counts the verdicts. Arguments are the controller, the first
+//! seed and the number of cases: `cargo run -p evenkeel-sim --example harm -- slots 0 48`.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Numbers of cases judged, harmed, harmed gravely, and helped.
+/// Judges `cases` drawn cases from seed `first` on; counts the cases judged, harmed, gravely harmed, and helped.
 fn counts(controller: Controller, first: u64, cases: u64) -> Result<[usize; 4], Failure> {
     let (next, counts) = (AtomicU64::new(first), Mutex::new(Ok([0; 4])));
     let work = || {

@@ -1,8 +1,8 @@
 //! The event queue, in integer nanoseconds of virtual time.
 //!
-//! *Events* are pushed once, happen once and carry data. *Alarms* are a fixed few, each set to one instant that can be
-//! moved earlier or later at no cost: for a state machine that names a new deadline after each call. Moving an event
-//! would leave a stale one behind in the heap.
+//! *Events* are pushed once, happen once and carry data. *Alarms* are few and fixed in number. Each is set to one
+//! instant, which can be moved earlier or later at no cost; so alarms suit a state machine that names a new deadline
+//! after each call. An event that were moved would leave a stale entry in the heap.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,24 +11,24 @@ use evenkeel_control::Instant;
 
 use crate::slab::Slab;
 
-/// Events at one instant of virtual time beyond which the run counts as an endless loop. A run of a million clients
-/// that all begin at once stays below; a loop gets there in well under a second.
+/// More events than this at one instant of virtual time count as an endless loop. A million clients that all start at
+/// the same instant stay below; an endless loop exceeds the number in well under a second of real time.
 pub const EVENTS_AT_ONE_INSTANT: u64 = 4_000_000;
 
-/// The next thing that happens.
+/// The alarm or event that the queue delivers next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due<E> {
-    /// The alarm of this number; the queue has switched it off.
+    /// The alarm with this number fired; it is off until it is set again.
     Alarm(usize),
     /// An event, with its data.
     Event(E),
 }
 
-/// Events in order of time. Among simultaneous ones alarms come first, in order of their numbers, then events in order
+/// Events and alarms in order of time. At one instant alarms come first, in order of their numbers, then events in order
 /// of insertion: the order depends on nothing but the calls made.
 #[derive(Debug)]
 pub struct Queue<E, const ALARMS: usize = 0> {
-    /// Instant, sequence number, and place in `events`.
+    /// For each pending event: its instant, its sequence number, and its index in `events`.
     heap: BinaryHeap<Reverse<(Instant, u64, u32)>>,
     events: Slab<E>,
     alarms: [Instant; ALARMS],
@@ -63,13 +63,14 @@ impl<E, const ALARMS: usize> Queue<E, ALARMS> {
         self.popped
     }
 
-    /// True if more than [`EVENTS_AT_ONE_INSTANT`] events and alarms were taken out at the present instant: a loop.
+    /// True if more than [`EVENTS_AT_ONE_INSTANT`] events and alarms were taken out at the present virtual instant, which
+    /// means an endless loop.
     #[inline]
     pub fn is_looping(&self) -> bool {
         self.at_this_instant > EVENTS_AT_ONE_INSTANT
     }
 
-    /// Makes `event` happen at `at`, or now if `at` is past. O(log n).
+    /// Makes `event` happen at `at`, or at the present instant if `at` is past. O(log n) for n pending events.
     pub fn push(&mut self, at: Instant, event: E) {
         let place = self.events.insert(event);
         self.heap.push(Reverse((at.max(self.now), self.pushed, place)));
@@ -85,7 +86,8 @@ impl<E, const ALARMS: usize> Queue<E, ALARMS> {
         self.alarms[alarm] = at.max(self.now);
     }
 
-    /// The next thing due; `None` when there is nothing before `Instant::FAR_FUTURE`. O(log n + alarms).
+    /// Takes out the next event or alarm, and moves virtual time to its instant; `None` if none is due before
+    /// `Instant::FAR_FUTURE`. O(log n + alarms) for n pending events.
     #[inline]
     pub fn pop(&mut self) -> Option<(Instant, Due<E>)> {
         let mut at = self.heap.peek().map_or(Instant::FAR_FUTURE, |Reverse((at, ..))| *at);

@@ -6,8 +6,8 @@ use evenkeel_control::units::Kind;
 
 use crate::workload::trace::{BadLines, Event, Format, Options, Reader};
 
-/// A trace: the first byte chooses format, events and the treatment of bad lines. Reading must end, no line may give more than
-/// one record, and a reader that stops at a bad line must give the same records before it as one that skips bad lines.
+/// Reads the bytes as a trace. The first byte chooses the format, the events and the treatment of bad lines. Reading must end;
+/// no line may give more than one record; readers that stop at, and that skip, a bad line must agree on the records before it.
 pub fn trace(data: &[u8]) {
     let [choice, text @ ..] = data else { return };
     let format = Format::ALL.get(usize::from(choice & 7)).copied();

@@ -1,17 +1,17 @@
 //! Evenkeel in virtual time.
 //!
-//! The same controllers (`evenkeel-control`) and devices (`evenkeel-model`) as in the server, driven by an event
-//! engine instead of a clock. The same seed gives the same bytes of output on every machine.
+//! The simulator runs the server's controllers (`evenkeel-control`) and device models (`evenkeel-model`), driven by an event
+//! queue instead of a clock. The same seed gives the same bytes of output on every machine.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
-//! | [`engine`] | the event queue, in integer nanoseconds |
+//! | [`engine`] | the event queue, in integer nanoseconds of virtual time |
 //! | [`scenario`] | a setup and bounds on its outcome, written as a text |
-//! | [`sweep`] | a scenario over several settings and seeds, with its results |
+//! | [`sweep`] | a scenario run with several settings and seeds, and the results |
 //! | [`report`] | results as text, as rows and as a page with plots |
 //! | [`statistics`] | statistics over several seeds |
 //! | [`workload`] | requests of clients: generators and traces |
-//! | [`experiment`] | experiments of publications, repeated |
+//! | [`experiment`] | experiments of publications, repeated in virtual time |
 //! | [`world`] | clients, one pool or one on each of several hosts, and one device, run together |
 
 pub mod engine;

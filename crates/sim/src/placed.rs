@@ -1,24 +1,26 @@
-//! Workers whose connections the controller of `serve` places and moves.
+//! Modelled workers, with the controller of `serve` that places connections on them and moves connections between them.
 
 use evenkeel_control::placement::{Placement, Sample, Usage};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::worker::{Counters, Worked, WorkerParams, Workers};
 
-/// Interval at which workers report the costs of their connections, as in `serve`; a placement's interval is a multiple of it.
+/// Interval at which workers report the costs of their connections, as in `serve`. The interval between decisions of a
+/// placement is a multiple of this.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
-/// Workers, and the controller that assigns connections to them. A slot of the placement is the number of a connection.
+/// Workers, and the controller that assigns connections to them. The slot numbers of [`Placement`] are connection numbers.
 #[derive(Debug)]
 pub(crate) struct Placed {
     pub(crate) workers: Workers,
     pub(crate) placement: Placement,
-    /// Counters at the last observation: of each connection, and of each worker.
+    /// Per connection: its counters at the last call of `observe`.
     before: Vec<Counters>,
+    /// Per worker: its counters at the last call of `tell`.
     worked: Vec<Worked>,
 }
 
 impl Placed {
-    /// Workers with connections that `placement` has already assigned.
+    /// Workers whose connections `placement` has already assigned.
     pub(crate) fn new(workers: Workers, placement: Placement) -> Self {
         let worked = vec![Worked::default(); placement.workers()];
         Self { workers, placement, before: Vec::new(), worked }
@@ -29,15 +31,15 @@ impl Placed {
         Self::new(Workers::new(params, placement.workers(), &[], seed), placement)
     }
 
-    /// Opens a connection; its number.
+    /// Opens a connection on the worker that the placement chooses. Returns the connection's number.
     pub(crate) fn connect(&mut self) -> u32 {
         let worker = self.placement.join(self.before.len() as u32);
         self.before.push(Counters::default());
         self.workers.connect(worker)
     }
 
-    /// Reports to the placement the cost of connections `0..connections` since the last call; calls `each` with
-    /// connection, worker and counters.
+    /// Reports to the placement the costs of connections `0..connections` since the last call. Calls `each` for each of
+    /// them with connection, worker, and the counters since the last call.
     pub(crate) fn observe(&mut self, connections: u32, mut each: impl FnMut(u32, u32, Counters)) {
         self.before.resize(connections as usize, Counters::default());
         for (connection, before) in (0..).zip(&mut self.before) {
@@ -48,8 +50,8 @@ impl Placed {
         }
     }
 
-    /// Reports to the placement how busy each worker was in the `interval` since the last call, as a worker of `serve`
-    /// does itself; each worker's busy part of the interval.
+    /// Reports to the placement how busy each worker was in the `interval` since the last call, as a worker of `serve` does
+    /// for itself. Returns each worker's busy fraction of the interval, 0 to 1.
     pub(crate) fn tell(&mut self, interval: Duration) -> Vec<f64> {
         let usage = |(worker, before): (u32, &mut Worked)| {
             let seen = self.workers.worked(worker);
@@ -65,7 +67,7 @@ impl Placed {
         (0..).zip(&mut self.worked).map(usage).collect()
     }
 
-    /// Lets the placement decide, and moves the connections that it names; their number.
+    /// Makes the placement decide, and moves the connections that it names. Returns the number of moves.
     pub(crate) fn tick(&mut self, now: Instant) -> usize {
         let Some(decision) = self.placement.tick(now) else { return 0 };
         for one in self.placement.moves() {

@@ -1,4 +1,4 @@
-//! Values under numbers; the number of a removed value is used again.
+//! A slab: stores values under numbers. The number of a removed value is used again.
 
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
@@ -13,7 +13,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Stores a value; its number.
+    /// Stores a value. Returns the value's number.
     #[inline]
     pub(crate) fn insert(&mut self, what: T) -> u32 {
         let place = self.free.pop().unwrap_or_else(|| {
@@ -24,7 +24,7 @@ impl<T> Slab<T> {
         place
     }
 
-    /// Removes the value with this number; `None` if there is none.
+    /// Removes and returns the value with this number; `None` if no value has this number.
     #[inline]
     pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
         let place = usize::try_from(number).unwrap_or(usize::MAX);
@@ -33,13 +33,13 @@ impl<T> Slab<T> {
         Some(what)
     }
 
-    /// The value with this number; `None` if there is none.
+    /// The value with this number; `None` if no value has this number.
     #[inline]
     pub(crate) fn get(&self, number: u64) -> Option<&T> {
         self.places.get(usize::try_from(number).ok()?)?.as_ref()
     }
 
-    /// The value with this number, mutable; `None` if there is none.
+    /// The value with this number, mutable; `None` if no value has this number.
     #[inline]
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         self.places.get_mut(usize::try_from(number).ok()?)?.as_mut()

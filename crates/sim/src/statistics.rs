@@ -15,8 +15,8 @@ const T_975: [f64; 30] = [
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
-/// The 97.5 % quantile for any number of degrees of freedom; beyond the table an approximation, which tends to the
-/// normal distribution's as 1/degrees.
+/// The 97.5 % quantile of Student's t distribution for any number of degrees of freedom. Beyond [`T_975`] an approximation is
+/// used, which tends to the quantile of the normal distribution as 1/degrees.
 fn t_975(degrees: usize) -> f64 {
     match T_975.get(degrees.wrapping_sub(1)) {
         Some(&quantile) => quantile,
@@ -25,19 +25,19 @@ fn t_975(degrees: usize) -> f64 {
 }
 
 impl Estimate {
-    /// The statistics of `values`. O(n).
+    /// The mean of `values` with its confidence interval. O(n).
     pub fn of(values: &[f64]) -> Self {
         let (mean, error) = mean_and_error(values);
         Self { mean, half_width: if values.len() < 2 { f64::NAN } else { t_975(values.len() - 1) * error } }
     }
 
-    /// The estimate of `figure` over all `items`.
+    /// The mean, with its confidence interval, of `figure` over all `items`.
     pub fn over<T>(items: impl IntoIterator<Item = T>, figure: impl Fn(T) -> f64) -> Self {
         Self::of(&items.into_iter().map(figure).collect::<Vec<_>>())
     }
 }
 
-/// The mean, and its standard error.
+/// The mean of `values`, and the mean's standard error.
 fn mean_and_error(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -48,8 +48,8 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
 /// 99.5 % quantiles of Student's t distribution with 1 to 9 degrees of freedom.
 const T_995: [f64; 9] = [63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250];
 
-/// The 99 % confidence interval of the mean of independent values, by Student's t distribution. It is unbounded for
-/// fewer than two values, and for more than ten. O(n).
+/// Lower and upper end of the 99 % confidence interval of the mean of independent values, by Student's t distribution. The
+/// interval is unbounded for fewer than two values, and for more than ten. O(n).
 pub fn interval_99(values: &[f64]) -> (f64, f64) {
     let Some(quantile) = T_995.get(values.len().wrapping_sub(2)) else { return (f64::NEG_INFINITY, f64::INFINITY) };
     let (mean, error) = mean_and_error(values);

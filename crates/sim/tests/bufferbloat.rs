@@ -1,4 +1,5 @@
-//! Tests of the experiment's judgements, on a device that is a formula: no simulation, so every branch is reached quickly.
+//! Tests of the bufferbloat experiment's judgements. Runs are computed by a formula instead of being simulated, so that every
+//! branch is reached quickly.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -8,7 +9,8 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_sim::experiment::{Digest, LatencyDigest, Options, Report, TenantDigest, bufferbloat};
 use evenkeel_sim::world::{BudgetSpread, Deficit, Sample, Served, Setup, TenantSample};
 
-/// Budget at the knee, in bytes: throughput rises with the budget up to it, and latency grows in proportion to the budget.
+/// Budget at the knee of the formula, in bytes: throughput rises with the budget up to the knee; latency is proportional to
+/// the budget.
 const KNEE_BYTES: f64 = 400_000.0;
 
 fn budget(config: &Config) -> f64 {

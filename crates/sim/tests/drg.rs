@@ -1,4 +1,4 @@
-//! The experiment of the DRG paper, with one seed.
+//! Tests of the DRG paper's experiment, run with one seed.
 
 use evenkeel_sim::experiment::drg::world::{Outcome, Setup, simulate};
 use evenkeel_sim::experiment::drg::{self, Traces};

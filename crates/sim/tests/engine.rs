@@ -1,4 +1,4 @@
-//! The event queue, compared with a list that is searched from end to end.
+//! Tests of the event queue, compared with a list that is searched from end to end.
 
 use evenkeel_control::Instant;
 use evenkeel_sim::engine::{Due, EVENTS_AT_ONE_INSTANT, Queue};
@@ -21,7 +21,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..200)
 }
 
-/// A reference for the queue's guarantees, as slow and as simple as possible.
+/// A reference implementation of the queue's guarantees, as simple as possible and slow.
 #[derive(Default)]
 struct List {
     now: u64,

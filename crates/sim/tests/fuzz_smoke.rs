@@ -1,4 +1,4 @@
-//! The fuzz targets on stable: the kept corpus, and mutations of it.
+//! Runs the fuzz targets on stable Rust, with the stored corpus and with mutations of it.
 
 #[allow(clippy::disallowed_methods, reason = "the corpus is files")]
 #[path = "../../../fuzz/smoke.rs"]

@@ -1,10 +1,10 @@
-//! First, do no harm: the latency target on cases drawn at random. For more cases: `evenkeel reproduce harm`.
+//! First, do no harm: tests of a pool's latency target on cases drawn at random. `evenkeel reproduce harm` runs more cases.
 
 use evenkeel_sim::experiment::harm::response::{self, Case, Method};
 
 use crate::parallel::{each, in_turn};
 
-/// Cases with more requests a second are left out, as they take too long to run.
+/// Cases with more requests per second than this are left out, as they take too long to run.
 const MOST_REQUESTS_PER_S: f64 = 3_000.0;
 
 fn listed(cases: &[Case], which: impl Fn(&Case) -> bool) -> Vec<String> {
@@ -21,7 +21,7 @@ fn listed(cases: &[Case], which: impl Fn(&Case) -> bool) -> Vec<String> {
     cases.iter().filter(|case| which(case)).map(line).collect()
 }
 
-/// With HARM_FROM and HARM_CASES set, the test judges other cases.
+/// With the environment variables HARM_FROM and HARM_CASES set, the test judges that many cases from that seed on.
 #[test]
 fn a_latency_target_harms_few_cases_and_helps_many() {
     let number = |name: &str, usual: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);

@@ -1,4 +1,5 @@
-//! The experiment on the shared iSCSI target: its bars, and properties that must hold on other targets, too.
+//! Tests of the experiment on the shared iSCSI target: the experiment's bars, and properties that must hold on other modelled
+//! iSCSI targets, too.
 
 use evenkeel_control::response::Config;
 use evenkeel_control::units::Kind;
@@ -152,7 +153,7 @@ fn delays_end_with_the_load_and_idle_costs_nothing() {
 }
 
 #[test]
-fn an_open_window_is_noticed_and_all_packets_bite() {
+fn an_open_window_is_noticed_and_delaying_all_packets_is_effective() {
     let open = LinkParams { target_window_bytes: 1 << 20, ..LinkParams::shared() };
     let mut setup = bursts(open, &[4, 4, 4], Config::adaptive(Duration::from_millis(15)));
     let (_, outcome) = verdict(&setup, 15.0, 3);
@@ -169,7 +170,7 @@ fn an_open_window_is_noticed_and_all_packets_bite() {
     assert!(everything.above * 20 <= everything.windows, "{everything:?}");
 }
 
-/// Hosts begin each burst one after the other; the second burst overshoots by at most 20 % of the target.
+/// In each burst the hosts begin one after the other. In the second burst the overshoot is at most 20 % of the latency target.
 #[test]
 fn hosts_that_return_one_by_one_are_met_in_time() {
     for target_ms in [20.0, 15.0, 10.0] {
@@ -186,7 +187,8 @@ fn hosts_that_return_one_by_one_are_met_in_time() {
     }
 }
 
-/// Per cent of the windows of 1 s above the target, with a reader of this pace and bursts of these lengths; seeds 900 to 904.
+/// Per cent of the windows of 1 s above the latency target, over seeds 900 to 904. `pace` is the time between the reader's
+/// requests; `bursts_s` are beginnings and ends of the writers' bursts in seconds.
 fn above_percent(pace: Duration, bursts_s: &[(u64, u64)], control: &Control) -> f64 {
     let active: Vec<_> = bursts_s.iter().map(|&(begin, end)| (at(begin), at(end))).collect();
     let (mut above, mut windows) = (0, 0);
@@ -217,8 +219,8 @@ fn a_target_is_held_for_a_reader_of_two_reads_a_second_and_beside_short_bursts()
     }
 }
 
-/// Where the longest delay cannot meet the target, the throttle is tried; on a modelled target its trial ends rightly
-/// with every seed.
+/// If the longest delay cannot meet the latency target, the controller tries the throttle. On a modelled iSCSI target this
+/// trial ends with the right decision with every seed.
 #[test]
 fn every_trial_on_a_modelled_target_ends_as_it_must() {
     let shared = LinkParams::shared();

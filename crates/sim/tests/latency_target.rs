@@ -1,4 +1,4 @@
-//! A latency target for reads on a pool: met in virtual time by the same code that serves in real time.
+//! Tests of a pool's latency target for reads, in virtual time, with the controllers that the server runs in real time.
 
 use evenkeel_control::{Duration, Instant};
 use evenkeel_sim::scenario::metric::Metric;
@@ -18,7 +18,7 @@ fn run(assignments: &[&str], seed: u64) -> Run {
     run_quietly(&scenario(assignments).setup, seed).unwrap()
 }
 
-/// Values of a metric in each second of the run from `from` to `until`.
+/// Values of a metric in each second of the run, from second `from` to second `until`.
 fn seconds(run: &Run, metric: &str, from: u64, until: u64) -> Vec<f64> {
     let (backup, database) = ("backup".to_owned(), "database".to_owned());
     let metric = Metric::parse(metric, &[&backup, &database]).unwrap();
@@ -30,7 +30,7 @@ fn mean(of: &[f64]) -> f64 {
     of.iter().sum::<f64>() / of.len() as f64
 }
 
-/// Values of the reads' metric in each second of both bursts, without the first second of each.
+/// Values of the reads' latency metric in each second of both bursts, without the first second of each burst.
 fn reads_in_bursts(run: &Run) -> Vec<f64> {
     [seconds(run, "database.mean_ms", 6, 25), seconds(run, "database.mean_ms", 31, 50)].concat()
 }
@@ -136,7 +136,7 @@ fn four_hundred_tenants_of_sixty_kib_a_second_are_noisy_together() {
     assert!(with[1] > 0.95 * none[1], "{none:?} {with:?}");
 }
 
-/// A latency target breaks no reservation, and a throttled request waits for a bounded time.
+/// A latency target does not violate a reservation, and a throttled request waits for a bounded time.
 #[test]
 fn a_reservation_of_500_iops_is_kept_beside_a_target() {
     let text = |target: &str| {

@@ -1,4 +1,4 @@
-//! All tests of the simulator in one program, because each program costs a link.
+//! All integration tests of the simulator, in one program, because each test program must be linked.
 
 mod bufferbloat;
 mod drg;

@@ -1,5 +1,5 @@
-//! The experiment on messenger workers: a few short runs with seeds that were not used to choose constants, and checks
-//! of the counts.
+//! Tests of the experiment on messenger workers: a few short runs with seeds that were not used to choose constants, and
+//! checks of the counted figures.
 
 use evenkeel_control::placement::{Config, Moving};
 use evenkeel_control::{Duration, Instant};

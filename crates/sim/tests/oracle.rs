@@ -1,11 +1,9 @@
-//! The oracle against the model whose knee is known.
+//! Tests of the oracle's search on a device model whose best budget is known.
 
 use std::ops::ControlFlow;
 
-use evenkeel_control::admission::Config;
-use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::{self, Scheduler};
-use evenkeel_control::units::{Kind, Rates};
+use evenkeel_control::mclock::Qos;
+use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::DeviceParams;
 use evenkeel_model::store::StoreParams;
@@ -14,32 +12,12 @@ use evenkeel_sim::workload::{Requests, Spec};
 use evenkeel_sim::world::{Client, Failure, Setup, Tenant};
 
 fn setup(queue_depth: u32) -> Setup {
-    Setup {
-        workers: None,
-        device: DeviceParams::Store(StoreParams::ssd()),
-        pool: pool::Config {
-            scheduler: Scheduler::Mclock,
-            admission: Config::None,
-            base_cost_bytes: 4_000,
-            cost: CostModel::default(),
-            limit: Rates::UNSET,
-            limit_burst: Duration::from_millis(10),
-            target: None,
-            slots: None,
-        },
-        tenants: vec![Tenant::new("bulk", Qos::default())],
-        clients: vec![Client {
-            tenant: 0,
-            workload: Spec::closed(queue_depth, Requests::random(Kind::Write, 64 << 10, 1 << 30)),
-            from: Instant::ZERO,
-            until: Instant::FAR_FUTURE,
-        }],
-        changes: Vec::new(),
-        warmup: Duration::from_millis(500),
-        duration: Duration::from_secs(4),
-        sample_every: Duration::from_secs(4),
-        divides: true,
-    }
+    let workload = Spec::closed(queue_depth, Requests::random(Kind::Write, 64 << 10, 1 << 30));
+    let client = Client { tenant: 0, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE };
+    let (tenant, device) = (Tenant::new("bulk", Qos::default()), DeviceParams::Store(StoreParams::ssd()));
+    let mut setup = Setup::new(device, vec![tenant], vec![client], Duration::from_secs(4));
+    setup.pool.base_cost_bytes = 4_000;
+    Setup { warmup: Duration::from_millis(500), divides: true, ..setup }
 }
 
 #[test]

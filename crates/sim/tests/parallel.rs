@@ -1,4 +1,4 @@
-//! Runs of experiments on all processors.
+//! Runs experiments and cases on all processors, for the tests.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use evenkeel_sim::experiment::Digest;
 use evenkeel_sim::world::{Failure, Setup, run_quietly};
 
-/// Runs each setup with its seed, one after the other.
+/// Runs each setup with its seed, one after the other; the outcomes are in the order of the setups.
 pub(crate) fn in_turn(_: &str, runs: &[(Setup, u64)]) -> Result<Vec<Digest>, Failure> {
     runs.iter().map(|(setup, seed)| run_quietly(setup, *seed).map(Digest::of)).collect()
 }
 
-/// The results of `work` for the seeds for which it returns one, in order. All processors work; each takes the next seed.
+/// The results that `work` returns for `seeds`, in the order of the seeds; seeds for which it returns `None` are left out. All
+/// processors work, and each takes the next seed.
 pub(crate) fn each<R: Send>(seeds: std::ops::Range<u64>, work: impl Fn(u64) -> Option<R> + Sync) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).min(8);
     let (next, made) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));

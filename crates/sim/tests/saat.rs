@@ -1,4 +1,5 @@
-//! The experiment on the hybrid device: a few runs with a seed that no constant was looked at with, and its bookkeeping.
+//! Tests of the SAAT experiment on the cached device: a few runs with a seed that was not used to choose constants, and checks
+//! of the experiment's bookkeeping.
 
 use evenkeel_control::Duration;
 use evenkeel_control::throughput::{Config, Method};
@@ -18,7 +19,7 @@ fn setup(group: usize, control: Control, seconds: u64) -> Setup {
     Setup { device, tenants, habits, control, lead, duration: Duration::from_secs(seconds) }
 }
 
-/// DAT and jitter of a run, as parts of the guarantee; means over the tenants.
+/// DAT (deviation of the mean throughput) and jitter of a run, as fractions of the guarantee, averaged over the tenants.
 fn figures(setup: &Setup, outcome: &Outcome) -> (f64, f64) {
     let n = setup.tenants.len() as f64;
     let of = |(place, guaranteed): (usize, f64)| {
@@ -134,8 +135,8 @@ fn other_constants_are_tried_with_their_own_device_and_tenants() {
     assert!(section.text[0].contains("between 3.00 and 3.00 %"), "12 % are beyond what fits: {}", section.text[0]);
 }
 
-/// A trace in the format of the MSR Cambridge files: one of every `reads_in` requests is a read. Requests go to `span`
-/// bytes, but of every 6,000 requests 400 in a row go to new offsets.
+/// A trace in the format of the MSR Cambridge files with `requests` requests, of which one in `reads_in` is a read. Requests go
+/// to the first `span` bytes, except that 400 consecutive ones of every 6,000 go to new offsets.
 fn msr(requests: u64, reads_in: u64, span: u64) -> String {
     let line = |n: u64| {
         let op = if n.is_multiple_of(reads_in) { "Read" } else { "Write" };

@@ -1,4 +1,5 @@
-//! Recorded traces through a whole run: the published ones where their files exist, and a synthetic twin of each everywhere.
+//! Tests that replay recorded traces in a whole run: published traces if their files are present, and a synthetic trace like
+//! each of them in any case.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt::Write as _;
@@ -6,11 +7,9 @@ use std::io::{self, BufRead, Cursor};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use evenkeel_control::admission;
-use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::{self, Scheduler};
+use evenkeel_control::mclock::Qos;
 use evenkeel_control::rng::SplitMix64;
-use evenkeel_control::units::{Kind, Rates};
+use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::DeviceParams;
 use evenkeel_model::store::StoreParams;
@@ -21,8 +20,8 @@ use evenkeel_sim::world::{Client, Run, Setup, Tenant, run};
 
 use crate::skip::skip;
 
-/// The text of a trace that is stored outside of the project; `None`, after a note that the test is skipped, if it does
-/// not exist.
+/// The text of a trace that is stored outside of the project. If the file is missing, prints that the test is skipped and
+/// returns `None`.
 #[expect(clippy::disallowed_methods, reason = "a test may look at files")]
 fn recorded(file: &str) -> Option<String> {
     let directory = std::env::var_os("EVENKEEL_TRACES").map(PathBuf::from);
@@ -33,7 +32,8 @@ fn recorded(file: &str) -> Option<String> {
     text
 }
 
-/// A trace in MQSim's format: `count` requests on `devices` within `span_ns`, of which every `write_every`th is a write.
+/// A trace in MQSim's format: `count` requests to `devices` devices within `span_ns` nanoseconds; every `write_every`th request
+/// is a write.
 fn synthetic(count: u64, devices: u64, span_ns: u64, write_every: u64) -> String {
     let mut rng = SplitMix64::new(1);
     let mut text = String::new();
@@ -49,7 +49,7 @@ fn records(text: &str) -> Vec<Record> {
     Reader::new(text.as_bytes(), "trace", Options::default()).map(|record| record.unwrap()).collect()
 }
 
-/// The replay of the trace `text` under these keys of a workload.
+/// The replay of the trace `text`; `keys` are further keys of the workload, in TOML.
 fn replay(text: &str, keys: &str) -> Replay {
     let form: Form = toml::from_str(&format!("trace = \"t\"\n{keys}")).unwrap();
     let mut open = |_: &str| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(Cursor::new(text.to_owned()))) };
@@ -59,39 +59,19 @@ fn replay(text: &str, keys: &str) -> Replay {
     }
 }
 
-/// Replays on an NVMe-like store that is fast enough for all requests.
+/// Runs the replay for `seconds` seconds on a store that is as fast as an NVMe device, fast enough for all requests.
 fn play(replay: Replay, seconds: u64) -> Run {
     let device = StoreParams { iops: 500_000, bandwidth_bytes_per_s: 5_000_000_000, ..StoreParams::ssd() };
-    let setup = Setup {
-        workers: None,
-        device: DeviceParams::Store(device),
-        pool: pool::Config {
-            scheduler: Scheduler::Mclock,
-            admission: admission::Config::None,
-            base_cost_bytes: 4000,
-            cost: CostModel::default(),
-            limit: Rates::UNSET,
-            limit_burst: Duration::from_millis(10),
-            target: None,
-            slots: None,
-        },
-        tenants: vec![Tenant::new("all", Qos::default())],
-        clients: vec![Client {
-            tenant: 0,
-            workload: Spec::Replay(replay),
-            from: Instant::ZERO,
-            until: Instant::FAR_FUTURE,
-        }],
-        changes: Vec::new(),
-        warmup: Duration::ZERO,
-        duration: Duration::from_secs(seconds),
-        sample_every: Duration::from_millis(100),
-        divides: true,
-    };
+    let (tenant, workload) = (Tenant::new("all", Qos::default()), Spec::Replay(replay));
+    let client = Client { tenant: 0, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE };
+    let length = Duration::from_secs(seconds);
+    let mut setup = Setup::new(DeviceParams::Store(device), vec![tenant], vec![client], length);
+    setup.pool.base_cost_bytes = 4000;
+    let setup = Setup { sample_every: Duration::from_millis(100), divides: true, ..setup };
     run(&setup, 1, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-/// Figures of a trace: requests, devices, reads in per cent, seconds.
+/// Figures of a trace: number of requests, number of devices, reads in per cent, and length in seconds.
 fn facts(records: &[Record]) -> (usize, usize, f64, f64) {
     let devices: std::collections::BTreeSet<u32> = records.iter().map(|record| record.device).collect();
     let reads = records.iter().filter(|record| record.kind == Kind::Read).count();

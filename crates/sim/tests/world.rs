@@ -1,7 +1,7 @@
-//! Laws that every run obeys, whatever its setup.
+//! Tests of properties that every run has, with any setup.
 
 use evenkeel_control::admission::{Config, SlowFastConfig};
-use evenkeel_control::mclock::{CostModel, Qos};
+use evenkeel_control::mclock::Qos;
 use evenkeel_control::pool::guarantee::Throughputs;
 use evenkeel_control::pool::{self, Scheduler};
 use evenkeel_control::units::{Kind, Rates};
@@ -66,39 +66,26 @@ prop_compose! {
         warmup in Just(warmup),
     ) -> Setup {
         let slow = StoreParams { bandwidth_bytes_per_s: 20_000_000, ..StoreParams::ssd() };
+        let tenant = |(place, qos)| Tenant::new(format!("tenant {place}"), qos);
+        let tenants = (0..guarantees.len()).zip(guarantees).map(tenant).collect();
+        let device = DeviceParams::Store(StoreParams::ssd());
+        let setup = Setup::new(device, tenants, clients, Duration::from_millis(1_200));
         Setup {
-            workers: None,
-            device: DeviceParams::Store(StoreParams::ssd()),
-            pool: pool::Config {
-                scheduler,
-                admission,
-                base_cost_bytes: 4_000,
-                cost: CostModel::default(),
-                limit: Rates::UNSET,
-                limit_burst: Duration::from_millis(10),
-                target: None,
-                slots: None,
-            },
-            tenants: guarantees
-                .into_iter()
-                .enumerate()
-                .map(|(place, qos)| Tenant::new(format!("tenant {place}"), qos))
-                .collect(),
-            clients,
+            pool: pool::Config { scheduler, admission, base_cost_bytes: 4_000, ..setup.pool },
             changes: vec![
                 (at(300), Change::Device(DeviceParams::Store(slow))),
                 (at(500), Change::Stall(Duration::from_millis(100))),
                 (at(700), Change::Tenant(0, changed, Throughputs::NONE, None)),
             ],
             warmup: Duration::from_millis(warmup),
-            duration: Duration::from_millis(1_200),
             sample_every: Duration::from_millis(50),
             divides: true,
+            ..setup
         }
     }
 }
 
-/// FNV-1a hash of the whole result as text.
+/// FNV-1a hash of the whole result's debug text.
 fn fingerprint(result: &impl std::fmt::Debug) -> u64 {
     let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     format!("{result:?}").bytes().fold(0xcbf2_9ce4_8422_2325, hash)
@@ -155,32 +142,13 @@ proptest! {
 
 #[test]
 fn littles_law_holds() {
-    let setup = Setup {
-        workers: None,
-        device: DeviceParams::Store(StoreParams::ssd()),
-        pool: pool::Config {
-            scheduler: Scheduler::Mclock,
-            admission: Config::Fixed { budget_bytes: 256 << 10 },
-            base_cost_bytes: 4_000,
-            cost: CostModel::default(),
-            limit: Rates::UNSET,
-            limit_burst: Duration::from_millis(10),
-            target: None,
-            slots: None,
-        },
-        tenants: vec![Tenant::new("only", Qos::default())],
-        clients: vec![Client {
-            tenant: 0,
-            workload: Spec::closed(32, Requests::random(Kind::Write, 16 << 10, 1 << 30)),
-            from: Instant::ZERO,
-            until: Instant::FAR_FUTURE,
-        }],
-        changes: Vec::new(),
-        warmup: Duration::from_secs(1),
-        duration: Duration::from_secs(10),
-        sample_every: Duration::from_secs(1),
-        divides: true,
-    };
+    let workload = Spec::closed(32, Requests::random(Kind::Write, 16 << 10, 1 << 30));
+    let client = Client { tenant: 0, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE };
+    let (tenant, device) = (Tenant::new("only", Qos::default()), DeviceParams::Store(StoreParams::ssd()));
+    let mut setup = Setup::new(device, vec![tenant], vec![client], Duration::from_secs(10));
+    (setup.pool.admission, setup.pool.base_cost_bytes) = (Config::Fixed { budget_bytes: 256 << 10 }, 4_000);
+    let second = Duration::from_secs(1);
+    let setup = Setup { warmup: second, sample_every: second, divides: true, ..setup };
     let run = run_quietly(&setup, 1).unwrap();
     let outstanding = run.requests_per_s() * run.tenants[0].response.mean().as_secs_f64();
     assert!((outstanding / 32.0 - 1.0).abs() < 0.01, "{outstanding} outstanding");

@@ -1,29 +1,29 @@
-//! The caller, as far as the kernel knows it.
+//! The caller of a request: the process or address at the other end of the connection, as far as the kernel knows it.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use tokio::net::UnixStream;
 
-/// The caller that asks for a change.
+/// The caller that requests a change.
 #[derive(Clone, Copy, Debug)]
 pub enum Caller {
     /// A client of the status address.
     Address(SocketAddr),
-    /// A process on this machine, by the control socket; the kernel knows it.
+    /// A process of this machine that is connected to the control socket.
     Process(Process),
-    /// A client of the control socket that the kernel does not know.
+    /// A client of the control socket about which the kernel gives no information.
     Unknown,
-    /// SIGHUP of a process, where the kernel knows it.
+    /// SIGHUP, with the process that sent it if the kernel names that process.
     Signal(Option<Process>),
 }
 
 /// A process of this machine, as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// User.
+    /// Id of the user that runs the process.
     pub uid: u32,
-    /// Process, where the kernel knows it.
+    /// Process id; `None` if the kernel does not name it.
     pub pid: Option<i32>,
 }
 
@@ -46,7 +46,7 @@ impl Caller {
         stream.peer_cred().map_or(Self::Unknown, |peer| Self::Process(Process { uid: peer.uid(), pid: peer.pid() }))
     }
 
-    /// Its address, if it has one.
+    /// The caller's network address; `None` unless the caller is a client of the status address.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         if let Self::Address(address) = self { Some(*address) } else { None }
     }

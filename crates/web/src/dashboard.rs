@@ -1,7 +1,7 @@
-//! The dashboard: a page, its style and its modules, all from the program itself.
+//! The dashboard: a page, its style sheet and its modules, all contained in the program.
 //!
-//! It shows the state that `/api/v1` serves, and asks for it every second. There is nothing to build, and nothing is loaded from
-//! other servers; browsers keep the files and ask whether they have changed.
+//! The page shows the state that `/api/v1` serves, which it requests every second. The files need no build step, and load no
+//! files from other servers. Browsers cache the files and revalidate them by entity tags.
 
 use axum::Router;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -12,14 +12,14 @@ const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// A file that is served.
+/// A file of the dashboard that is served.
 struct File {
     path: &'static str,
     kind: &'static str,
     content: &'static str,
 }
 
-/// A file of the folder `dashboard`.
+/// The [`File`] with the content of a file of the source folder `dashboard`.
 macro_rules! file {
     ($path:expr, $kind:expr, $name:literal) => {
         File { path: $path, kind: $kind, content: include_str!(concat!("dashboard/", $name)) }
@@ -46,7 +46,7 @@ const FILES: &[File] = &[
     file!("panels.js"),
 ];
 
-/// The routes of the page and of the files that it loads.
+/// The routes of the dashboard's page and of the files that the page loads.
 pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     FILES.iter().fold(Router::new(), |router, file| {
         let tag = tag(file.content);
@@ -65,7 +65,7 @@ fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
     if known { (StatusCode::NOT_MODIFIED, headers).into_response() } else { (headers, file.content).into_response() }
 }
 
-/// The entity tag of a content: its FNV-1a hash, quoted. It need not resist forgery.
+/// The entity tag of a file's content: the content's FNV-1a hash, quoted. The hash need not resist forgery.
 fn tag(content: &str) -> HeaderValue {
     let hash = content
         .bytes()

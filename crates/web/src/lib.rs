@@ -1,7 +1,7 @@
-//! Status over TCP, which changes nothing, and control over a Unix socket, which may change things.
+//! The HTTP API: status over TCP, which is read-only, and control over a Unix socket, which may change settings.
 //!
-//! A web page anywhere can make a browser post to localhost, so nothing that changes anything is reachable over TCP,
-//! and access to the Unix socket is a file permission. Runs on its own thread, away from the data path.
+//! Any web page can make a browser send requests to localhost, so no change is possible over TCP, and access to the Unix
+//! socket is controlled by file permissions. HTTP is served by a thread of its own, apart from the data path.
 
 use std::future::Future;
 use std::io;
@@ -35,7 +35,7 @@ pub use request::Request;
 use serve::Manager;
 use serving::{Bounds, Opening, Pace, serve};
 
-/// How often the server reads the tenants' counters: windows of rates and verdicts last one to two times as long.
+/// Interval at which the server reads the tenants' counters. The windows of rates and verdicts are one to two times as long.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
 
 /// The descriptions of all metrics of a server and of an agent.
@@ -81,8 +81,8 @@ pub fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control: UnixLi
     on_a_thread(runtime, work)
 }
 
-/// Serves a router that changes nothing, on a thread of its own for as long as the process lives; HTTPS where that is
-/// `wanted`, with the certificates that `https` returns at the moment.
+/// Serves a read-only router, on a thread of its own for as long as the process lives. At addresses of `wanted` HTTPS is served,
+/// with the certificates that `https` returns when a connection begins.
 ///
 /// # Errors
 /// When the socket cannot be used or no thread can be started.
@@ -97,7 +97,7 @@ pub fn spawn_read_only(
     on_a_thread(runtime, shown)
 }
 
-/// Serves `router` on a status address, as a future.
+/// Serves `router` at a status address; a future that does not end.
 fn show(
     runtime: &Runtime,
     pace: Pace,
@@ -125,8 +125,8 @@ fn on_a_thread(runtime: Runtime, work: impl Future<Output = ()> + Send + 'static
     thread::Builder::new().name("evenkeel-http".into()).spawn(move || runtime.block_on(work)).map(drop)
 }
 
-/// Decides how new connections to the status address begin, by the certificates of the moment. Where there was HTTPS, there
-/// is no plain HTTP later, although a reload has taken the certificates away.
+/// A function that decides how a new connection to the status address begins (HTTPS or plain HTTP), by the certificates in force.
+/// Once HTTPS was served, plain HTTP is not, even if a reload has removed the certificates.
 fn opening(
     wanted: bool,
     https: impl Fn() -> Option<Arc<ServerConfig>> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Metrics made from records: tables that say which figure of a record is which metric, and the two text formats.
+//! Metrics made from records: tables that map a record's figures to metrics, and the two text formats.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,13 +11,13 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-/// The format that Prometheus asks for, and that [`text::encode`] writes.
+/// Content type of the format that Prometheus requests and that [`text::encode`] writes.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The format for other clients: `curl`, `promtool`, scrapers that know no other.
+/// Content type of the older format for other clients: `curl`, `promtool`, older scrapers.
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Bucket bounds are the powers of two from 2^13 ns (8 µs) to 2^35 ns (34 s): bounds of the server's own finer
-/// histogram, so that the counts are exact.
+/// Exponents of the bounds of histogram buckets: powers of two from 2^13 ns (8 µs) to 2^35 ns (34 s). They are also bounds of
+/// the server's own finer histogram, so that the counts are exact.
 const BUCKET_EXPONENTS: std::ops::RangeInclusive<u32> = 13..=35;
 
 pub(crate) const BYTES: Option<Unit> = Some(Unit::Bytes);
@@ -41,17 +41,17 @@ pub(crate) struct Family {
 /// The description of a metric, for the manual.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// Its name in a scrape, ending in the unit, and for counters in `_total`.
+    /// Name of the metric in a scrape; it ends with the unit, and for counters with `_total`.
     pub name: String,
-    /// `gauge`, `counter` or `histogram`.
+    /// Type of the metric: `gauge`, `counter` or `histogram`.
     pub kind: &'static str,
-    /// Names of its labels.
+    /// Names of the metric's labels.
     pub labels: &'static [&'static str],
-    /// Its HELP text.
+    /// HELP text of the metric.
     pub help: &'static str,
 }
 
-/// HELP texts of figures that server and agent have.
+/// HELP texts of metrics that both server and agent have.
 pub(crate) mod help {
     pub(crate) const SLOTS: &str = "Slots on all hosts; absent: unbounded.";
     pub(crate) const CLUSTERED: &str = "1 if agreed with other hosts.";
@@ -65,7 +65,7 @@ pub(crate) mod help {
     pub(crate) const VIOLATIONS: &str = "Seconds above the latency target.";
 }
 
-/// A metric of every record `T`, or of the records that have it at the moment.
+/// A metric of records of type `T`. A record without the figure at present has no sample.
 pub(crate) struct Metric<T> {
     name: &'static str,
     help: &'static str,
@@ -76,12 +76,12 @@ pub(crate) struct Metric<T> {
 enum Read<T> {
     Gauge(fn(&T) -> Option<f64>),
     Counter(fn(&T) -> u64),
-    /// A counter of seconds.
+    /// A counter whose unit is seconds.
     Time(fn(&T) -> f64),
     Histogram(fn(&T) -> &LatencyState),
 }
 
-/// A metric that goes up and down; `None` leaves the sample out.
+/// A gauge. The sample is left out if `read` returns `None`.
 pub(crate) const fn gauge<T>(
     name: &'static str,
     help: &'static str,
@@ -91,7 +91,7 @@ pub(crate) const fn gauge<T>(
     Metric { name, help, unit, read: Read::Gauge(read) }
 }
 
-/// A count since the start; its samples end in `_total`.
+/// A counter that counts from the start of the program. Names of its samples end with `_total`.
 pub(crate) const fn counter<T>(
     name: &'static str,
     help: &'static str,
@@ -101,27 +101,28 @@ pub(crate) const fn counter<T>(
     Metric { name, help, unit, read: Read::Counter(read) }
 }
 
-/// Seconds spent since the start, a counter.
+/// A counter of the seconds spent since the start of the program.
 pub(crate) const fn time<T>(name: &'static str, help: &'static str, read: fn(&T) -> f64) -> Metric<T> {
     Metric { name, help, unit: SECONDS, read: Read::Time(read) }
 }
 
-/// A distribution of durations. One without samples is left out: tenants that are configured and never seen cost nothing.
+/// A histogram of durations. A histogram without durations is left out, so that configured tenants without requests take no
+/// space in a scrape.
 pub(crate) const fn histogram<T>(name: &'static str, help: &'static str, read: fn(&T) -> &LatencyState) -> Metric<T> {
     Metric { name, help, unit: SECONDS, read: Read::Histogram(read) }
 }
 
-/// A count as the value of a gauge. Counts stay exact up to 2^53, centuries of any of them.
+/// A count as the value of a gauge. Counts are exact up to 2^53, which no count reaches within centuries.
 pub(crate) fn some(value: u64) -> Option<f64> {
     Some(value as f64)
 }
 
-/// 1 if it holds, else 0.
+/// The value of a gauge for a condition: 1 if it holds, otherwise 0.
 pub(crate) fn whether(holds: bool) -> Option<f64> {
     some(u64::from(holds))
 }
 
-/// Seconds, as metrics have them, from milliseconds, as records have them.
+/// Converts milliseconds, the unit of records, to seconds, the unit of metrics.
 pub(crate) fn ms(value: Option<f64>) -> Option<f64> {
     value.map(|ms| ms / 1e3)
 }
@@ -129,7 +130,7 @@ pub(crate) fn ms(value: Option<f64>) -> Option<f64> {
 /// Values of a sample's labels, in the order of the labels' names.
 pub(crate) type Values<'a> = Vec<Cow<'a, str>>;
 
-/// A record with the label values that distinguish it from others of its kind.
+/// A record with its label values, which distinguish it from other records of the table.
 pub(crate) type Row<'a, T> = (Values<'a>, &'a T);
 
 fn labelled<'a>(labels: &[&'static str], values: &'a Values<'_>) -> Vec<(&'static str, &'a str)> {
@@ -201,8 +202,8 @@ impl<T> Read<T> {
     }
 }
 
-/// Writes every metric of a table for every row. A metric without rows is described all the same, so that each scrape has
-/// the names of all metrics.
+/// Writes every metric of a table for every row. A metric without rows is described as well, so that each scrape has the names
+/// of all metrics.
 pub(crate) fn each<T>(encoder: &mut DescriptorEncoder<'_>, table: &Table<T>, rows: &[Row<'_, T>]) -> fmt::Result {
     let labelled: Vec<_> = rows.iter().map(|(values, record)| (labelled(table.labels, values), *record)).collect();
     for Metric { name, help, unit, read } in table.metrics {
@@ -237,7 +238,7 @@ pub(crate) fn family<'a>(
     Ok(())
 }
 
-/// The value of a sample, which was counted elsewhere.
+/// The value of a sample that is read from a record instead of being counted by the metrics library.
 enum Figure<'a> {
     Counter(f64),
     Gauge(f64),
@@ -256,7 +257,8 @@ impl Figure<'_> {
     }
 }
 
-/// Number of durations in each bucket up to the bounds of [`BUCKET_EXPONENTS`], and above the last; with the bounds in seconds.
+/// The buckets of a histogram, each as its upper bound in seconds and its number of durations: one for each of
+/// [`BUCKET_EXPONENTS`], and one for durations above the last bound.
 fn buckets(latency: &LatencyState) -> Vec<(f64, u64)> {
     let mut fine = latency.buckets.iter().peekable();
     let bounds = BUCKET_EXPONENTS.map(|exponent| (1u64 << exponent) as f64 / 1e9).chain([f64::INFINITY]);
@@ -271,7 +273,7 @@ fn buckets(latency: &LatencyState) -> Vec<(f64, u64)> {
         .collect()
 }
 
-/// The answer to a scrape, in the format that it asks for.
+/// The answer to a scrape, in the format that its headers request.
 pub(crate) fn answer(asked: &HeaderMap, prefix: &str, collector: impl Collector) -> Response {
     let mut registry = Registry::with_prefix(prefix);
     registry.register_collector(Box::new(collector));
@@ -287,7 +289,7 @@ pub(crate) fn answer(asked: &HeaderMap, prefix: &str, collector: impl Collector)
     }
 }
 
-/// Turns the text into the older format, which describes counters under the names of their samples and knows no units.
+/// Converts a scrape's text to the older format, which describes counters by the names of their samples and has no units.
 fn plain(openmetrics: &str) -> String {
     let mut text = String::with_capacity(openmetrics.len());
     // A counter is known by its type, which is told after its help.
@@ -341,7 +343,7 @@ pub(crate) fn cluster_described(prefix: &str) -> Vec<Description> {
     [CLUSTER.described(prefix), families.concat()].concat()
 }
 
-/// Writes the state of the cluster, if this host is in one.
+/// Writes the metrics of the cluster's state; none if this host is not in a cluster.
 pub(crate) fn cluster(encoder: &mut DescriptorEncoder<'_>, state: Option<&ClusterState>) -> fmt::Result {
     each(encoder, &CLUSTER, &state.map(|state| (Vec::new(), state)).into_iter().collect::<Vec<_>>())?;
     let members = state.iter().flat_map(|state| {

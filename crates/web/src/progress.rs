@@ -1,4 +1,4 @@
-//! The stages of HTTP connections, and which connection gives way to a new one.
+//! The stages of HTTP connections, and the choice of the connection that gives way to a new one if there are too many.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,19 +10,19 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::caller::{Caller, Process};
 
-/// How often connections check a condition that does not wake them.
+/// Interval at which connections check conditions that do not wake them.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
-/// How soon another connection is asked to give way after one that was asked did not.
+/// Time after which a second connection is asked to give way if the first one that was asked has not.
 const ANOTHER: Duration = Duration::from_millis(2);
 
-/// The caller, as far as the network knows it.
+/// The origin of a connection, by which connections of one client are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Origin {
-    /// A caller that is about to connect.
+    /// The origin is not known: the caller is about to connect.
     Unknown,
-    /// A user on the control socket, where the kernel knows it.
+    /// The id of a user on the control socket; `None` if the kernel does not name the user.
     User(Option<u32>),
-    /// An IPv4 address, or the /64 of an IPv6 address, which is all one host's.
+    /// An IPv4 address, or the /64 prefix of an IPv6 address, all of which may belong to one host.
     Network(u64),
 }
 
@@ -49,37 +49,37 @@ impl From<&Caller> for Origin {
 /// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The head or the body of a request, or anything before the first request, is incomplete since this time.
+    /// The connection has received a request incompletely (or, at its beginning, not at all) since this instant.
     Part(Instant),
-    /// A request waits for the client's turn: silence is not the client's fault.
+    /// A complete request waits for the client's turn. The client is not responsible for the silence.
     Turn,
-    /// A request is being answered: silence is not the client's fault.
+    /// A request is being answered. The client is not responsible for the silence.
     Answering,
-    /// The answer is complete and is being sent since this time: how fast the client reads is its own business.
+    /// The answer is complete and has been being sent since this instant. The client's reading determines the speed.
     Sending(Instant),
     /// The connection waits for the next request.
     Idle,
 }
 
-/// The stage of a connection, and requests to give way.
+/// The stage of a connection, and the state of a request that it give way.
 pub(crate) struct Progress {
     origin: Origin,
     came: Instant,
     state: Mutex<State>,
     /// Wakes the connection when it is asked to give way.
     asked: Notify,
-    /// Wakes the connection's next request when an answer is sent.
+    /// Wakes the connection's next request when the answer before it has been sent.
     sent: Notify,
 }
 
 struct State {
     stage: Stage,
-    /// True from when another connection needs its place until its stage changes.
+    /// True while another connection needs this connection's place; false again when the stage changes.
     gives_way: bool,
 }
 
 impl Progress {
-    /// The progress of a connection that begins now.
+    /// The progress of a connection from `origin` that begins now.
     pub(crate) fn new(origin: Origin) -> Self {
         let came = Instant::now();
         let state = State { stage: Stage::Part(came), gives_way: false };
@@ -103,14 +103,14 @@ impl Progress {
         matches!(self.stage(), Stage::Turn | Stage::Answering)
     }
 
-    /// Bytes were received: ends idleness.
+    /// Reports that bytes were received; an idle connection becomes one with an incomplete request.
     pub(crate) fn receive(&self) {
         if self.stage() == Stage::Idle {
             self.enter(Stage::Part(Instant::now()));
         }
     }
 
-    /// The system has taken all bytes that were to be sent: an answer that was being sent is over.
+    /// Reports that the system has accepted all bytes to be sent, so that an answer that was being sent is complete.
     pub(crate) fn send(&self) {
         if matches!(self.stage(), Stage::Sending(_)) {
             self.enter(Stage::Idle);
@@ -118,14 +118,15 @@ impl Progress {
         }
     }
 
-    /// Waits until no answer is being sent: a client that asks on and reads nothing then has only one answer in memory.
+    /// Waits until no answer is being sent. So a client that sends requests and does not read has only one answer in memory.
     pub(crate) async fn until_sent(&self) {
         while matches!(self.stage(), Stage::Sending(_)) {
             self.sent.notified().await;
         }
     }
 
-    /// Nothing could be read. A connection that is asked to give way stays if `more` says that bytes have arrived.
+    /// Reports that no bytes could be read. A connection that is asked to give way does so now, unless `more` returns true: bytes
+    /// have arrived in the meantime.
     pub(crate) fn starve(&self, more: impl FnOnce() -> bool) {
         let mut state = self.state();
         state.gives_way = state.gives_way && !more();
@@ -137,13 +138,13 @@ impl Progress {
         self.asked.notify_one();
     }
 
-    /// True if another connection is to have its place.
+    /// True if the connection is asked to give way to another one.
     pub(crate) fn gives_way(&self) -> bool {
         self.state().gives_way
     }
 
-    /// Waits until the connection gives way. To be polled after the connection, which then has read all that was there: a
-    /// request that has arrived completely is answered.
+    /// Waits until the connection gives way. To be polled after the connection itself, which by then has read all available
+    /// bytes, so that a request that has arrived completely is answered.
     pub(crate) async fn until_it_gives_way(&self) {
         loop {
             self.asked.notified().await;
@@ -153,7 +154,7 @@ impl Progress {
         }
     }
 
-    /// Waits until a request has been incomplete for `incomplete`, or an answer has been under way for `sending`.
+    /// Waits until a request has been incomplete for the time `incomplete`, or an answer has been sent for the time `sending`.
     pub(crate) async fn until_late(&self, incomplete: Duration, sending: Duration) {
         loop {
             let (since, patience) = match self.stage() {
@@ -173,13 +174,13 @@ impl Progress {
     }
 }
 
-/// Connections in the order in which they came.
+/// All connections, in the order in which they were opened.
 #[derive(Default)]
 pub(crate) struct Crowd(Vec<Weak<Progress>>);
 
 impl Crowd {
-    /// Adds a new connection. O(1) amortised. Ended connections stay until the vector is full: at most about twice as
-    /// many are in memory as were ever open at once.
+    /// Adds a new connection. O(1) amortised. Entries of ended connections stay until the vector is full: it has at most about
+    /// twice as many entries as connections were ever open at once.
     pub(crate) fn push(&mut self, progress: &Arc<Progress>) {
         if self.0.len() == self.0.capacity() {
             self.0.retain(|progress| progress.strong_count() > 0);
@@ -187,9 +188,9 @@ impl Crowd {
         self.0.push(Arc::downgrade(progress));
     }
 
-    /// Asks a connection to give way: one with an incomplete request, else an idle one, else one that is being sent its answer,
-    /// else one that waits for its turn. Among these it is the oldest of the client with the most of them, so that a client
-    /// with few yields last. Incomplete requests have `grace` first. Returns after which time to ask again without a free place.
+    /// Asks a connection to give way, the first that exists of: one with an incomplete request, an idle one, one whose answer is
+    /// being sent, one that waits for its turn. Of several it is the oldest one of the client that has the most of them. An
+    /// incomplete request counts only after `grace`. Returns the time after which to ask again if no place is free by then.
     pub(crate) fn make_room(&mut self, grace: Duration) -> Duration {
         self.0.retain(|progress| progress.strong_count() > 0);
         let open: Vec<_> = self.0.iter().filter_map(Weak::upgrade).collect();

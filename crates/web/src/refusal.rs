@@ -1,4 +1,4 @@
-//! Refusals, as they are logged and answered.
+//! Refusals of requests, as they are logged and sent as answers.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -8,17 +8,17 @@ use evenkeel_server::Error;
 use serde::Serialize;
 use serde_json::json;
 
-/// Why a request was turned down; as an answer `{"error": {"kind", "message", "cure"}}`. The request has changed nothing,
-/// except with `not_recorded` and perhaps with `no_answer`.
+/// The refusal of a request, sent as `{"error": {"kind", "message", "cure"}}`. The request has made no change, except with the
+/// kind `not_recorded`, and possibly with `no_answer`.
 #[derive(Debug, Serialize)]
 pub struct Refusal {
     /// Name of the reason, for programs.
     pub(crate) kind: &'static str,
-    /// The fault.
+    /// The reason in a sentence.
     pub message: String,
-    /// The cure.
+    /// The cure in a sentence.
     pub cure: String,
-    /// HTTP status.
+    /// HTTP status of the answer.
     #[serde(skip)]
     pub(crate) status: u16,
 }
@@ -49,17 +49,17 @@ impl From<Error> for Refusal {
             Error::Volume { .. } | Error::Opening { .. } => {
                 (422, "volume_unusable", "check the path, its permissions and the free space")
             }
-            Error::Remote { .. } => (422, "volume_unusable", "start that server, or correct the uri"),
+            Error::Remote { .. } => (422, "volume_unusable", "start the server that uri names, or correct uri"),
             Error::Rbd { .. } => {
                 (422, "volume_unusable", "correct image, user or keyring; `ceph -s` shows the cluster")
             }
             Error::NoAnswer { .. } => (
                 504,
                 "no_answer",
-                "look after the device (dmesg, `ceph -s`); see `evenkeel state` before you repeat this",
+                "look at the device (dmesg, `ceph -s`); see `evenkeel state` before you repeat the command",
             ),
             Error::Tls(_) => (422, "invalid_configuration", "correct the file or the key that names it, and try again"),
-            _ => (500, "system", "free or permit what the system refuses, and try again"),
+            _ => (500, "system", "give the server the memory, room or right that the system refuses, and try again"),
         };
         Self::new(status, kind, error, cure)
     }

@@ -1,4 +1,4 @@
-//! Tables of the requests of an API: the routers and the reference are made of them.
+//! Tables of the requests of an API, from which the routers and the reference pages are made.
 
 use axum::Router;
 use axum::extract::{FromRequestParts, Path, Query};
@@ -9,20 +9,20 @@ use serde::de::DeserializeOwned;
 
 use crate::refusal::Refusal;
 
-/// A request that an API with the state `S` takes.
+/// A kind of request that an API with the state `S` answers.
 pub struct Request<S> {
-    /// Method.
+    /// HTTP method of the request.
     pub method: Method,
-    /// Path; a name in braces stands for any name. Parameters follow after `?`.
+    /// Path of the request; a word in braces stands for any name. Parameters follow after `?`.
     pub path: &'static str,
-    /// Example of a body; empty if the request has none.
+    /// Example of the request's body; empty if the request has no body.
     pub body: &'static str,
-    /// Answer or effect, as Markdown.
+    /// Answer or effect of the request, as Markdown.
     pub effect: &'static str,
     pub(crate) handler: fn(MethodFilter) -> MethodRouter<S>,
 }
 
-/// A request without a body that only reads.
+/// A request that only reads, without a body.
 pub(crate) const fn read<S>(
     path: &'static str,
     effect: &'static str,
@@ -31,7 +31,7 @@ pub(crate) const fn read<S>(
     Request { method: Method::GET, path, body: "", effect, handler }
 }
 
-/// The parameters of a request, after `?`.
+/// The parameters of a request: those after `?` in its URL.
 pub(crate) struct Asked<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
@@ -44,7 +44,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
     }
 }
 
-/// The name in the path of a request.
+/// The name in the path of a request, such as that of a volume.
 pub(crate) struct Named(pub(crate) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Named {

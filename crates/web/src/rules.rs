@@ -9,20 +9,22 @@ use evenkeel_policy::http::is_this_machine;
 
 use crate::refusal::Refusal;
 
-/// Upper bound on the body of a request, in bytes: larger than any that makes sense.
+/// Upper bound on the body of a request, in bytes: larger than any useful body.
 pub(crate) const MAX_BODY_BYTES: usize = 64 << 10;
 
-/// A page loads nothing from elsewhere, runs nothing inline, and is not shown in a frame of another page.
+/// The Content-Security-Policy header: a page loads only files of this server, runs no inline scripts, and cannot be shown in a
+/// frame of another page.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Lets only reading requests pass; with `loopback` only those that are addressed to this machine.
+/// Adds the checks for a status address: only reading requests pass, and with `loopback` only those whose Host header names this
+/// machine.
 pub(crate) fn read_only(router: Router, loopback: bool) -> Router {
     let router = finish(router).layer(from_fn(refuse_writes));
     let router = if loopback { router.layer(from_fn(refuse_foreign_hosts)) } else { router };
     router.layer(from_fn(refuse_two_hosts)).layer(map_response(add_headers))
 }
 
-/// Bounds the size of requests on the control socket.
+/// Adds the checks for the control socket: an upper bound on the size of requests.
 pub(crate) fn control(router: Router) -> Router {
     let router = finish(router).layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     router.layer(from_fn(refuse_two_hosts)).layer(map_response(add_headers))
@@ -34,7 +36,7 @@ fn finish(router: Router) -> Router {
             Refusal::new(404, "not_found", "there is nothing at this path", "see /api/v1/state, /metrics and /healthz")
         })
         .method_not_allowed_fallback(async |method: Method| {
-            let message = format!("{method} is not possible here");
+            let message = format!("{method} is not possible at this path");
             Refusal::new(405, "method_not_allowed", message, "see docs/reference/api.md for the methods of each path")
         })
 }
@@ -54,7 +56,8 @@ async fn refuse_writes(request: Request, next: Next) -> Response {
     response
 }
 
-/// Refuses a request for another host's name: a page whose name resolves to 127.0.0.1 could else read all (DNS rebinding).
+/// Refuses a request whose Host header names another host: a web page whose host name resolves to 127.0.0.1 could otherwise read
+/// all data (DNS rebinding).
 async fn refuse_foreign_hosts(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     if host.is_some_and(is_this_machine) {
@@ -62,7 +65,7 @@ async fn refuse_foreign_hosts(request: Request, next: Next) -> Response {
     }
     let message = match host {
         Some(host) => format!("the Host header says {host:?}, which is not this machine"),
-        None => "there is no Host header of text".to_owned(),
+        None => "the request has no readable Host header".to_owned(),
     };
     let refusal = Refusal::new(
         StatusCode::MISDIRECTED_REQUEST.as_u16(),
@@ -73,7 +76,7 @@ async fn refuse_foreign_hosts(request: Request, next: Next) -> Response {
     refusal.into_response()
 }
 
-/// Refuses a request with two Host headers: a proxy may go by the one and this server by the other (RFC 9112, 3.2).
+/// Refuses a request with two Host headers, because a proxy may use one of them and this server the other (RFC 9112, 3.2).
 async fn refuse_two_hosts(request: Request, next: Next) -> Response {
     if request.headers().get_all(header::HOST).iter().nth(1).is_none() {
         return next.run(request).await;
@@ -82,7 +85,7 @@ async fn refuse_two_hosts(request: Request, next: Next) -> Response {
         StatusCode::BAD_REQUEST.as_u16(),
         "two_hosts",
         "the request has more than one Host header",
-        "send one, with the address that is asked",
+        "send one Host header, with the address to which the request goes",
     );
     refusal.into_response()
 }

@@ -1,4 +1,5 @@
-//! HTTP connections: how many, from whom, for how long, and encrypted where that is asked for.
+//! Serves HTTP connections, with bounds on their number in all and per client, on their times and on CPU time, and with TLS where
+//! it is configured.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -34,21 +35,23 @@ use crate::caller::Caller;
 use crate::progress::{Crowd, LOOK, Origin, Progress, Stage};
 use crate::rules::MAX_BODY_BYTES;
 
-/// Path whose request, as the first of a connection, does not wait for the client's turn: connections have waited for theirs,
-/// and monitoring may share one address with storms.
+/// Path of the health check. As the first request of a connection it does not wait for the client's turn, because monitoring may
+/// share an address with clients that send very many requests.
 const HEALTH: &str = "/healthz";
 
-/// Handshakes that fail for one reason are logged once in this time: a client may fail hundreds of times a second.
+/// Interval in which failed handshakes with one reason are logged at most once; a client may fail hundreds of times per second.
 const LOGGED_EVERY: Duration = Duration::from_secs(10);
-/// Reasons that are distinguished; all others count as the last of these.
+/// The most reasons that are distinguished; any further reason counts as the last of them.
 const REASONS: usize = 16;
 
-/// Decides which failed handshakes are logged: of each reason the time of the last line, and how many went unlogged since.
+/// Decides which failed handshakes are logged. For each reason it has the instant of the last log line, and the number of
+/// failures that were not logged since.
 #[derive(Default)]
 struct Sparing(Mutex<Vec<(String, Instant, u64)>>);
 
 impl Sparing {
-    /// Counts a failure at `now`. `Some` if it is to be logged: how many like it went unlogged since the last that was.
+    /// Counts a failure at `now`. `Some` if it is to be logged, with the number of failures for this reason that were not logged
+    /// since the last log line.
     fn count(&self, why: &str, now: Instant) -> Option<u64> {
         let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = reasons.iter().position(|(reason, ..)| reason == why);
@@ -66,37 +69,37 @@ impl Sparing {
     }
 }
 
-/// Bounds on connections, all counted from a beginning: a byte now and then makes none of the times longer.
+/// Bounds on HTTP connections. All times count from the beginning of a stage, so that single bytes do not extend them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Connections at once. For a further one another [gives way](Crowd::make_room); while all are being answered, the new
-    /// one waits. Monitoring needs a handful.
+    /// The most simultaneous connections. For a further one another connection [gives way](Crowd::make_room); while all are being
+    /// answered, the new one waits. Monitoring needs a handful.
     pub(crate) connections: usize,
-    /// Time that a connection has for its first request before it may have to give way to another: longer than a busy machine
-    /// takes from connecting to sending. At most `connections` come and go per `grace`.
+    /// Time that a connection has for its first request before it may have to give way: longer than a busy machine takes from
+    /// connecting to sending. At most `connections` connections come and go per `grace`.
     pub(crate) grace: Duration,
-    /// Connections of one address beyond this machine; further ones are closed.
+    /// The most connections from one address of another machine; further ones are closed.
     pub(crate) of_address: usize,
-    /// Time until TLS is established.
+    /// Longest time until TLS is established.
     pub(crate) handshake: Duration,
-    /// Time for the head of a request, from its first byte (for the first request of a connection from the connection's
-    /// beginning), and as much again for its body.
+    /// Longest time for the head of a request, from its first byte (for the first request from the beginning of the connection),
+    /// and also the longest time for its body.
     pub(crate) head: Duration,
-    /// Time until the next request begins. Differs from the usual periods of scrapers, whose next request would meet the
-    /// end of the connection.
+    /// Longest time from an answer until the next request begins. It differs from the usual periods of scrapers, so that their
+    /// next request does not coincide with the end of the connection.
     pub(crate) idle: Duration,
-    /// Time until an answer is completely sent.
+    /// Longest time until an answer is completely sent.
     pub(crate) answer: Duration,
-    /// Time in which no byte moves, though no answer is awaited.
+    /// Longest time without any byte received or sent, unless an answer is being made.
     pub(crate) silence: Duration,
-    /// Time of the whole connection, which then ends after the answer under way.
+    /// Longest time of a connection, which ends after the answer that is under way by then.
     pub(crate) life: Duration,
-    /// Time that the last answer has when the connection is to end.
+    /// Longest time for the last answer of a connection that is to end.
     pub(crate) last_answer: Duration,
 }
 
 impl Bounds {
-    /// The bounds of a server. A scraper asks every 15 s or so; a client that is cut off can connect again.
+    /// The default bounds. A scraper sends a request about every 15 s; a client whose connection is closed can connect again.
     pub(crate) const USUAL: Self = Self {
         connections: 64,
         grace: Duration::from_millis(20),
@@ -111,13 +114,13 @@ impl Bounds {
     };
 }
 
-/// How a connection begins.
+/// The way in which a new connection begins.
 pub(crate) enum Opening {
-    /// With a request.
+    /// The connection begins with a request, without TLS.
     Plain,
-    /// With TLS.
+    /// The connection begins with a TLS handshake.
     Secure(Arc<ServerConfig>),
-    /// Not at all: there was TLS here once, and there are no certificates for it any more.
+    /// The connection is closed at once: TLS was served here before, and its certificates are missing now.
     Close,
 }
 
@@ -131,10 +134,10 @@ impl Opening {
     }
 }
 
-/// Bounds the processor time of all requests by HTTP.
+/// The shared bound on the CPU time of all HTTP requests.
 pub(crate) type Pace = Arc<Paced<Origin>>;
 
-/// Waits until it is a client's turn.
+/// Waits until it is the client's turn to use CPU time.
 async fn turn(pace: &Paced<Origin>, origin: Origin) {
     while let Some(delay) = pace.delay(origin) {
         sleep(delay).await;
@@ -142,12 +145,12 @@ async fn turn(pace: &Paced<Origin>, origin: Origin) {
 }
 
 thread_local! {
-    /// The moment up to which this thread's processor time is charged. The thread serves HTTP and nothing else.
+    /// Position in this thread's CPU time up to which it has been charged to clients. The thread serves only HTTP.
     static CHARGED: Cell<Option<Work>> = const { Cell::new(None) };
 }
 
-/// Charges a client the processor time of `work`, and the time that this thread took to come to it, which is as much again
-/// for short requests.
+/// Does `work` and charges its CPU time to the client, together with the thread's CPU time since the last charge, which is as
+/// much again for short requests.
 async fn charged<T>(pace: &Paced<Origin>, origin: Origin, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let step = |context: &mut Context<'_>| {
@@ -160,14 +163,14 @@ async fn charged<T>(pace: &Paced<Origin>, origin: Origin, work: impl Future<Outp
 }
 
 tokio::task_local! {
-    /// The payer of a request's work on other threads.
+    /// The bound and the client to which a request's work on other threads is charged.
     static PAYS: (Pace, Origin);
 }
 
-/// Does part of a request on a thread that may take its time, and charges it like the rest of the request.
+/// Does a part of a request on a thread that may block, and charges its CPU time like the rest of the request.
 ///
 /// # Errors
-/// When `work` panics.
+/// If `work` panics.
 pub(crate) async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     let pays = PAYS.try_with(Clone::clone).ok();
     let work = move || {
@@ -181,9 +184,9 @@ pub(crate) async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send
     tokio::task::spawn_blocking(work).await
 }
 
-/// Serves a listener for as long as the process lives. `from` returns the other end of a connection, which
-/// requests carry as an extension; `opening` says how a new connection begins. Connections that began otherwise are ended.
-/// All listeners with the same `pace` together take no more processor time than that allows.
+/// Serves a listener for as long as the process lives. `from` returns the caller at the other end of a connection, which is added
+/// to requests as an extension. `opening` returns how a new connection begins; older connections that began otherwise are ended.
+/// All listeners with the same `pace` together use no more CPU time than `pace` allows.
 pub(crate) async fn serve<L: Listener>(
     mut listener: L,
     router: Router,
@@ -240,7 +243,7 @@ pub(crate) async fn serve<L: Listener>(
                             Err(_) => Some(format!("the handshake took over {} s", bounds.handshake.as_secs())),
                         }
                     }
-                    Opening::Close => Some("it is not offered any more".into()),
+                    Opening::Close => Some("a reload has removed TLS from the configuration".into()),
                 }
             };
             let failed = tokio::select! {
@@ -259,15 +262,15 @@ pub(crate) async fn serve<L: Listener>(
     }
 }
 
-/// Waits until new connections begin otherwise than `begun`.
+/// Waits until `opening` returns another value than `begun`, so that new connections begin in another way.
 async fn until_otherwise(opening: &impl Fn() -> Opening, begun: &Opening) {
     while opening().is(begun) {
         sleep(LOOK).await;
     }
 }
 
-/// Answers one connection's requests until the connection ends, its time is over, or `over` is done; then ends it after the
-/// answer under way. Errors of the connection are the client's business.
+/// Answers one connection's requests until the connection ends, its time is over, or `over` is done; in the last two cases the
+/// answer under way is completed. Errors of the connection are ignored.
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
@@ -311,8 +314,8 @@ async fn converse(
     let _ = timeout(bounds.last_answer, connection).await;
 }
 
-/// Reads all of a body, so that one that does not arrive keeps its connection from counting as being answered. The excess over
-/// [`MAX_BODY_BYTES`] is left unread, and refused by its length.
+/// Reads a whole body. Until the body is complete, the connection does not count as being answered. Bytes beyond
+/// [`MAX_BODY_BYTES`] are not read; such a body is refused by its length.
 async fn whole(mut body: Incoming) -> hyper::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     while bytes.len() <= MAX_BODY_BYTES
@@ -323,15 +326,15 @@ async fn whole(mut body: Incoming) -> hyper::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Number of connections by the network that they come from.
+/// The numbers of open connections by the network from which they come, see [`Origin::Network`].
 #[derive(Clone, Default)]
 struct Shares(Arc<Mutex<HashMap<u64, usize>>>);
 
-/// A connection that counts among those of its network, until dropped.
+/// A counted connection of a network; on drop the network's number decreases.
 struct Share(Option<(Shares, u64)>);
 
 impl Shares {
-    /// Counts a connection; `None` if its network has `most` already.
+    /// Counts a connection from an address; `None` if the address's network already has `most` connections.
     fn take(&self, from: Option<IpAddr>, most: usize) -> Option<Share> {
         let from = from.filter(|address| !address.to_canonical().is_loopback());
         let Some(Origin::Network(key)) = from.map(Origin::from) else { return Some(Share(None)) };
@@ -358,7 +361,7 @@ impl Drop for Share {
     }
 }
 
-/// A connection that fails when no byte moves for a while, unless an answer is awaited.
+/// A stream that fails if no byte is received or sent for the time [`Bounds::silence`], unless an answer is being made.
 struct Impatient<T> {
     inner: T,
     patience: Duration,
@@ -371,7 +374,7 @@ impl<T> Impatient<T> {
         Self { inner, patience, progress, silence: Box::pin(sleep(patience)) }
     }
 
-    /// Restarts the clock when something has moved, and fails when the time is over.
+    /// Restarts the clock if bytes have been received or sent, and fails if the time is over.
     fn watch<R>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if result.is_ready() || self.progress.is_answering() {
             self.silence.as_mut().reset(Instant::now() + self.patience);

@@ -319,7 +319,7 @@ fn whole_requests_are_answered_beside_hundreds_of_half_sent_ones() {
 }
 
 #[test]
-fn health_is_told_beside_a_storm_from_the_same_address() {
+fn health_is_answered_beside_a_storm_from_the_same_address() {
     // All of the time that may be used at once is gone at once, and the address is beyond its account.
     let address = start_apart(Bounds::USUAL, 20);
     let _halves = HalfSent::start(address, 100);
@@ -485,7 +485,7 @@ async fn handshakes_that_do_not_get_on_make_room_for_others() {
 }
 
 #[tokio::test]
-async fn what_is_not_tls_is_told_nothing() {
+async fn what_is_not_tls_gets_no_answer() {
     let config = secure();
     let address = start_with(LONG, move || Opening::Secure(Arc::clone(&config))).await;
     let mut stream = TcpStream::connect(address).await.unwrap();

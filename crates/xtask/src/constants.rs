@@ -1,5 +1,5 @@
-//! `cargo xtask constants`: the effect of half and twice the value of each constant of a controller over drawn cases. Each is
-//! changed in a copy of the project.
+//! `cargo xtask constants`: measures on drawn cases the effect of half and of twice the value of each constant of a controller.
+//! Constants are changed one at a time, in a copy of the project.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,16 +13,16 @@ use evenkeel_labs::base::process;
 use crate::mutate::{cargo, copy};
 
 const PAGE: &str = "docs/results/constants.md";
-/// One build and one set of cases.
+/// Time limit of one build with its set of cases.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 /// Types of constants whose values can be halved and doubled.
 const TYPES: [&str; 5] = ["f64", "f32", "u32", "usize", "Duration"];
 
-/// A controller: its name in results, its sources below `crates/control/src`, and constants in them that are none of its own.
+/// A controller: its name in results, its source files below `crates/control/src`, and constants in these that are left out.
 struct Controller {
     name: &'static str,
     sources: &'static [&'static str],
-    /// Names of directions, bounds of numbers, and constants of other methods in the same file.
+    /// Names of constants that are left out: directions, bounds of numbers, and constants of other methods in the same file.
     others: &'static [&'static str],
 }
 
@@ -72,18 +72,18 @@ pub(crate) struct Args {
     list: bool,
 }
 
-/// A constant on a line of its own.
+/// A constant that is defined on a line of its own.
 #[derive(Debug, PartialEq, Eq)]
 struct Constant {
     name: String,
     kind: String,
     value: String,
-    /// Index of the line.
+    /// Index of the constant's line in the file, from 0.
     line: usize,
 }
 
 impl Constant {
-    /// The line with half or twice the value.
+    /// The constant's line with half the value or, if `twice`, with twice the value.
     fn scaled(&self, line: &str, twice: bool) -> String {
         let Self { kind, value, .. } = self;
         let scaled = match (kind.as_str(), twice) {
@@ -99,7 +99,7 @@ impl Constant {
     }
 }
 
-/// True if a value is calculated from another constant, and so is no constant of its own.
+/// True if the text of a value refers to another constant, so that the constant is not independent.
 fn is_derived(value: &str) -> bool {
     let mut words = value.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.any(|word| {
@@ -109,7 +109,7 @@ fn is_derived(value: &str) -> bool {
     })
 }
 
-/// The constants of a source up to its tests.
+/// The constants in a source file's text up to its tests, except those named in `others`.
 fn constants(text: &str, others: &[&str]) -> Vec<Constant> {
     let code = text.lines().enumerate().take_while(|(_, line)| !line.starts_with("#[cfg(test)]"));
     let constant = |(line, text): (usize, &str)| {
@@ -190,7 +190,7 @@ fn head(args: &Args) -> Result<String> {
     ))
 }
 
-/// Does something while a constant of the copy has another value.
+/// Does `work` while a constant in the copy `tree` has half or, if `twice`, twice its value.
 fn with<T>(tree: &Path, path: &str, constant: &Constant, twice: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let file = tree.join(path);
     let whole = std::fs::read_to_string(&file)?;
@@ -206,7 +206,7 @@ fn with<T>(tree: &Path, path: &str, constant: &Constant, twice: bool, work: impl
     outcome
 }
 
-/// Judges the cases with the copy; `None` if it does not compile or panics.
+/// Judges the cases with the copy `tree`; `None` if the copy does not compile or panics.
 fn counts(tree: &Path, controller: &str, args: &Args) -> Result<Option<String>> {
     let (first, cases) = (args.first.to_string(), args.cases.to_string());
     let words = ["run", "--quiet", "--package", "evenkeel-sim", "--example", "harm", "--", controller, &first, &cases];
@@ -247,7 +247,7 @@ mod tests {
         );
     }
 
-    /// Every controller has constants, and no name of another's is mistyped.
+    /// Every controller has constants, and every left-out name exists in the sources.
     #[test]
     fn the_sources_of_the_controllers_are_there() {
         for controller in &CONTROLLERS {

@@ -10,20 +10,20 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use evenkeel_labs::base::{build, process};
 
-/// Compiler options that cargo-fuzz uses with nightly and that stable has, too: counters at each edge, and tracing of
-/// comparisons.
+/// Compiler options for coverage, which cargo-fuzz uses with nightly and which stable Rust has, too: counters at each edge of the
+/// control flow, and tracing of comparisons.
 const INSTRUMENTED: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 /// Longest input, in bytes: enough for several messages of any kind.
 const MAX_INPUT_BYTES: u64 = 4_096;
-/// Time for one input, in seconds, from which on it counts as a finding; inputs normally take microseconds.
+/// Time in seconds from which on the running of one input counts as a finding; inputs normally take microseconds.
 const MAX_INPUT_S: u64 = 10;
-/// Memory of a fuzzing process, in MB, above which its input counts as a finding.
+/// Memory of a fuzzing process, in MB, above which its present input counts as a finding.
 const MAX_MEMORY_MB: u64 = 1_024;
-/// Upper bound on the bytes that are kept of a target's corpus: twelve corpora stay below 1 MB.
+/// The most bytes that are kept of a target's corpus: twelve corpora stay below 1 MB.
 const MAX_CORPUS_BYTES: u64 = 80_000;
-/// Longest time of a build or a merge, and of a fuzzing run beyond its own duration.
+/// Time limit of a build or of a merge of a corpus, and of a fuzzing run beyond its own duration.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// Arguments of `cargo xtask fuzz`.
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 /// The result of fuzzing one target.
 struct Outcome {
     target: String,
-    /// Processor time of the fuzzing run.
+    /// CPU time of the fuzzing run.
     cpu: Duration,
     executions: u64,
     files: usize,
@@ -48,9 +48,10 @@ struct Outcome {
     findings: Vec<PathBuf>,
 }
 
-/// Runs the targets one after the other; the result is true if there are no findings.
+/// Fuzzes the targets one after the other. True if there are no findings.
 ///
-/// # Errors|When the targets cannot be built or run.
+/// # Errors
+/// If the targets cannot be built or run.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let folder = build::workspace().join("fuzz");
     let programs = build_targets(&folder)?;
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(clean)
 }
 
-/// Builds all targets; returns the folder of their programs.
+/// Builds all targets. Returns the folder with the built programs.
 fn build_targets(folder: &Path) -> Result<PathBuf> {
     let version = process::output(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?;
@@ -121,7 +122,7 @@ fn fuzz(folder: &Path, program: &Path, target: &str, time: Duration) -> Result<O
 }
 
 /// Removes the longest of the inputs that the fuzzer has made (their names are digests) until the folder has at most
-/// [`MAX_CORPUS_BYTES`]. Returns the number of files left, and their bytes.
+/// [`MAX_CORPUS_BYTES`]. Returns the number of remaining files, and their size in bytes.
 fn bound(folder: &Path) -> Result<(usize, u64)> {
     let mut files: Vec<(bool, u64, PathBuf)> = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -141,7 +142,7 @@ fn bound(folder: &Path) -> Result<(usize, u64)> {
     Ok((files.len(), bytes))
 }
 
-/// Adds a line to `docs/results/fuzzing.md`.
+/// Adds a line about the outcome to `docs/results/fuzzing.md`.
 fn record(outcome: &Outcome) -> Result<()> {
     const HEAD: &str = "# Fuzzing\n\n\
         Written by `cargo xtask fuzz`, one line for each run of a target, in processor time. What was found is below the table.\n\n\

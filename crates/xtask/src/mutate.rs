@@ -1,5 +1,5 @@
-//! `cargo xtask mutate`: whether the tests notice a fault. Mutations of controllers, data path and agent are drawn by a seed,
-//! each is made in a copy of the project, and the tests of its crate decide.
+//! `cargo xtask mutate`: measures how many faults the tests notice. Mutations of controllers, data path and agent are drawn by a
+//! seed. Each is made in a copy of the project, and counts as caught if the tests of its crate fail.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,8 @@ use anyhow::{Context, Result, ensure};
 use evenkeel_labs::base::build;
 use evenkeel_labs::base::process;
 
-/// Longest time of a crate's tests with a mutation, a quarter of that of a suite; an endless test counts as having caught it.
+/// Time limit of a crate's tests with a mutation; the limit of a whole suite is four times as long. A test that does not end
+/// counts as having caught the mutation.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 /// Packages and source folders of the three areas controllers, data path and agent. Mutations are drawn from the areas in turn.
 const AREAS: [&[(&str, &str)]; 3] = [
@@ -73,7 +74,7 @@ impl Mutation {
     }
 }
 
-/// Runs `cargo xtask mutate`; the result is true if no mutation survived.
+/// Runs `cargo xtask mutate`. True if no mutation survived.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let root = build::workspace();
     let mut places = Vec::new();
@@ -218,7 +219,7 @@ fn sources(root: &Path, folder: &Path, take: &mut impl FnMut(&Path, &str)) -> Re
     Ok(())
 }
 
-/// All possible mutations of a file, up to the tests at its end.
+/// All possible mutations of a source file, except in the tests at its end.
 fn places_in(package: &'static str, file: &Path, text: &str) -> Vec<Mutation> {
     let mut places = Vec::new();
     for (line, before) in text.lines().enumerate() {
@@ -237,7 +238,7 @@ fn places_in(package: &'static str, file: &Path, text: &str) -> Vec<Mutation> {
     places
 }
 
-/// All possible mutations of a line, with the changed line.
+/// All possible mutations of a line, each with its kind and the changed line.
 fn mutants(line: &str) -> Vec<(Kind, String)> {
     let mut mutants = Vec::new();
     for (from, to) in [(" < ", " >= "), (" > ", " <= "), (" <= ", " > "), (" >= ", " < ")] {
@@ -261,8 +262,8 @@ fn mutants(line: &str) -> Vec<(Kind, String)> {
     mutants
 }
 
-/// Index at which the term ends that `text` begins with: at a closing bracket that it did not open, or at a comma, a
-/// semicolon or a space outside of brackets.
+/// Index at which the first term of `text` ends: at a closing bracket that the term did not open, or at a comma, a semicolon or
+/// a space outside of brackets.
 fn end_of_term(text: &str) -> usize {
     let mut depth = 0;
     for (at, c) in text.char_indices() {

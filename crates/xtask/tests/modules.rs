@@ -1,12 +1,13 @@
-//! No modules of a crate form a circle of imports.
+//! Tests that no modules of a crate form a circle of imports.
 //!
-//! A module is a file. A file in a folder is a part of the folder's module, whose items it may use; no circle may leave the
-//! folder that way. A re-export is no use: what comes through it is used where it is defined.
+//! A module is a file. A file in a folder is a part of the folder's module, whose items it may use; but no circle may leave the
+//! folder in this way. A re-export does not count as a use: an item that is used through it counts as used from the module that
+//! defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Circles that stay: the crate, its modules, and why.
+/// Circles that are allowed: the crate, the circle's modules, and the reason.
 const EXCEPTIONS: [(&str, &[&str], &str); 2] = [
     (
         "control",
@@ -16,12 +17,12 @@ const EXCEPTIONS: [(&str, &[&str], &str); 2] = [
     ("model", &["device", "raid"], "the members of a RAID are devices, and a RAID is one"),
 ];
 
-/// Modules by path, each with its text.
+/// Texts of modules, by the module's path.
 type Texts = BTreeMap<Vec<String>, String>;
 /// The modules that each module uses.
 type Edges = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
 
-/// Names, `::`, and all other characters one by one; no comments, literals, lifetimes and blanks.
+/// The tokens of a source: names, `::`, and single other characters, without comments, literals, lifetimes and blanks.
 fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -58,7 +59,7 @@ fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-/// Bytes of a literal up to the quote that ends it.
+/// Number of bytes up to and including the quote that ends a literal; `text` begins after the opening quote.
 fn length(text: &str, quote: char) -> usize {
     let mut escaped = false;
     let end = text.char_indices().find(|&(_, c)| {
@@ -69,7 +70,7 @@ fn length(text: &str, quote: char) -> usize {
     end.map_or(text.len(), |(at, _)| at + 1)
 }
 
-/// Leaves out what is compiled for tests alone.
+/// The tokens without those parts of the source that are compiled only for tests.
 fn without_tests<'t>(tokens: &[&'t str]) -> Vec<&'t str> {
     const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::new();
@@ -96,11 +97,11 @@ fn without_tests<'t>(tokens: &[&'t str]) -> Vec<&'t str> {
 /// Items and imports of a module.
 #[derive(Default)]
 struct Module {
-    /// Names that it defines.
+    /// Names of the items that the module defines.
     items: BTreeSet<String>,
-    /// Paths that it imports, with the name of each here and whether it is exported again.
+    /// Imports of the module: path, name in the module, and true if the item is exported again.
     imports: Vec<(Vec<String>, String, bool)>,
-    /// Paths in its code.
+    /// Paths that the module's code contains.
     paths: Vec<Vec<String>>,
 }
 
@@ -132,7 +133,7 @@ impl Module {
         module
     }
 
-    /// Takes in what follows `use`, below `prefix`.
+    /// Adds the imports of a `use` declaration, given as its tokens; `prefix` is the path before them.
     fn import(&mut self, tree: &[&str], prefix: &[String], public: bool) {
         let named = tree.iter().take_while(|&&token| token != "{" && token != "as");
         let own = named.clone().filter(|&&token| token != "::").map(|&token| token.to_owned());
@@ -159,7 +160,8 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// The module that defines what `path` means in module `at`; `None` if that is in another crate.
+/// The module that defines the item to which `path` refers in module `at`; `None` if the item is in another crate. At most `left`
+/// imports are followed.
 fn resolved(modules: &BTreeMap<Vec<String>, Module>, at: &[String], path: &[String], left: u32) -> Option<Vec<String>> {
     let left = left.checked_sub(1)?;
     let (mut module, mut rest) = (at.to_vec(), path);
@@ -194,9 +196,9 @@ fn resolved(modules: &BTreeMap<Vec<String>, Module>, at: &[String], path: &[Stri
     through.filter_map(|path| resolved(modules, &module, &path, left)).next().or(found)
 }
 
-/// Which module uses which.
+/// The modules that each module uses, found from the modules' texts.
 fn edges(texts: &Texts) -> Edges {
-    /// Imports that are followed from one to the next.
+    /// The most imports that are followed from one to the next.
     const FOLLOWED: u32 = 8;
     let modules: BTreeMap<_, _> = texts.iter().map(|(path, text)| (path.clone(), Module::of(text))).collect();
     let used = modules.iter().map(|(at, module)| {
@@ -211,7 +213,7 @@ fn edges(texts: &Texts) -> Edges {
     used.collect()
 }
 
-/// The sets of modules that reach each other.
+/// The circles: sets of modules that use each other, directly or through other modules.
 fn circles(edges: &Edges) -> BTreeSet<BTreeSet<Vec<String>>> {
     let reached = |from: &Vec<String>| {
         let (mut reached, mut next) = (BTreeSet::new(), vec![from]);
@@ -228,7 +230,7 @@ fn circles(edges: &Edges) -> BTreeSet<BTreeSet<Vec<String>>> {
     reached.iter().map(circle).filter(|circle| circle.len() > 1).collect()
 }
 
-/// The circles that are wrong: not those of a folder's module and its parts alone.
+/// The circles that are not allowed: all except those that consist of a folder's module and its parts.
 fn wrong(edges: &Edges) -> BTreeSet<BTreeSet<Vec<String>>> {
     let inside = |circle: BTreeSet<Vec<String>>| {
         let whole =
@@ -245,7 +247,7 @@ fn wrong(edges: &Edges) -> BTreeSet<BTreeSet<Vec<String>>> {
     circles(edges).into_iter().flat_map(inside).collect()
 }
 
-/// The source files below `folder`, which is that of module `at`; no tests.
+/// Adds the texts of all source files below `folder`, the folder of module `at`, except tests.
 fn read(folder: &Path, at: &[String], texts: &mut Texts) {
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -288,7 +290,7 @@ fn no_modules_of_a_crate_form_a_circle() {
     assert_eq!(excepted, EXCEPTIONS.len(), "an exception without its circle");
 }
 
-/// The circles that are wrong in modules with these texts, as one line each.
+/// The circles that are not allowed in modules with these texts (path and text), one line for each.
 fn found(texts: &[(&str, &str)]) -> Vec<String> {
     let module = |path: &str| path.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect::<Vec<_>>();
     let texts: Texts = texts.iter().map(|(path, text)| (module(path), (*text).to_owned())).collect();

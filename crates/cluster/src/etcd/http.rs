@@ -1,4 +1,4 @@
-//! Requests to one etcd server: JSON over HTTP/1.1, bounded in time and size.
+//! Requests to one etcd server: JSON over HTTP/1.1, with bounds on the time and size of answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,49 +10,50 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Bytes of the longest answer, and of the longest line of a stream: the values of all hosts at their longest.
+/// Largest number of bytes of an answer, or of one line of a streamed answer: as much as the values of all hosts at their
+/// longest.
 const MAX_ANSWER_BYTES: usize = 48 << 20;
-/// etcd's code for a key or lease that does not exist.
+/// etcd's error code for a key or lease that does not exist.
 const NOT_FOUND: i64 = 5;
 
-/// Why etcd did not do what was asked.
+/// Reason why a request to an etcd server failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// No answer came.
+    /// The HTTP request got no complete answer.
     #[error("{endpoint}: {cause}")]
     Http { endpoint: Endpoint, cause: http::Error },
     /// etcd refused the request.
     #[error("{endpoint} refuses: {message}{}", cure(message))]
     Refused { endpoint: Endpoint, code: i64, message: String },
-    /// The answer is none that etcd gives.
-    #[error("{endpoint} does not answer like etcd ({why}); is it one, of version 3.4 or later?")]
+    /// The answer is not one that etcd sends.
+    #[error("{endpoint} does not answer like etcd ({why}); is it an etcd, of version 3.4 or later?")]
     Answer { endpoint: Endpoint, why: String },
-    /// The wanted revision has been compacted away.
+    /// etcd has compacted away the revision from which changes were to be reported.
     #[error("{endpoint} has forgotten the changes since revision {revision}")]
     Compacted { endpoint: Endpoint, revision: i64 },
 }
 
-/// The cure, for a message, for refusals that repeat until an operator acts; else empty.
+/// Text of the cure for a refusal that repeats until an operator acts; empty for other refusals. `message`: etcd's message.
 fn cure(message: &str) -> &'static str {
     let says = |parts: &[&str]| parts.iter().any(|part| message.contains(part));
     if says(&["database space exceeded"]) {
         "; compact, defragment and disarm the alarm (etcdctl), and start etcd with --auto-compaction-mode=periodic \
          --auto-compaction-retention=5m"
     } else if says(&["user name is empty", "invalid auth token", "permission denied"]) {
-        "; its authentication is not supported: turn that off (etcdctl auth disable), or name an etcd without"
+        "; its authentication is not supported: turn that off (etcdctl auth disable), or name an etcd without it"
     } else {
         ""
     }
 }
 
 impl Error {
-    /// True if the refusal says that a lease or key does not exist.
+    /// True if etcd refused the request because a lease or key does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if *code == NOT_FOUND)
     }
 }
 
-/// Payload bytes sent to and received from etcd.
+/// Bytes of HTTP bodies sent to and received from etcd servers since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) sent: AtomicU64,
@@ -60,14 +61,14 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Counts received bytes, and returns their number.
+    /// Adds `received` bytes to the count, and returns `received`.
     fn count(&self, received: usize) -> usize {
         self.received.fetch_add(received as u64, Ordering::Relaxed);
         received
     }
 }
 
-/// A refusal as etcd's gateway writes it.
+/// An error message in the form in which etcd's gateway sends it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Refusal {
@@ -83,7 +84,7 @@ impl Refusal {
     }
 }
 
-/// A connection for requests, one after the other.
+/// A connection to one etcd server, for requests one after the other.
 pub(super) struct Connection {
     endpoint: Endpoint,
     connection: http::Connection,
@@ -92,7 +93,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects; the connecting, and each later request, takes `patience` at most.
+    /// Connects to an etcd server. Connecting and every later request may take `patience`.
     pub(super) async fn open(endpoint: &Endpoint, patience: Duration, traffic: &Arc<Traffic>) -> Result<Self, Error> {
         let place = Place::Plain(endpoint.host().to_owned(), endpoint.port());
         let opened = within(patience, http::Connection::open(&place, patience)).await;
@@ -104,7 +105,7 @@ impl Connection {
         &self.endpoint
     }
 
-    /// Sends a request and waits for the whole answer.
+    /// Sends a request, and waits for the whole answer for at most the connection's `patience`.
     pub(super) async fn call<A: DeserializeOwned>(&mut self, path: &'static str, question: &Value) -> Result<A, Error> {
         let (mut answer, traffic, patience) = (Vec::new(), Arc::clone(&self.traffic), self.patience);
         let asked = async {
@@ -117,7 +118,7 @@ impl Connection {
         serde_json::from_slice(&answer).map_err(|error| unlike(&self.endpoint, &error))
     }
 
-    /// Sends a request whose answer comes line by line, for as long as it takes.
+    /// Sends a request whose answer comes line by line; only the answer's head must come within the connection's `patience`.
     pub(super) async fn stream(mut self, path: &'static str, question: &Value) -> Result<Lines, Error> {
         let asked = within(self.patience, self.ask(path, question)).await;
         let (status, body) = asked.map_err(|cause| self.failed(cause))?;
@@ -138,12 +139,12 @@ impl Connection {
     }
 }
 
-/// An answer that comes line by line.
+/// An answer whose body comes line by line, with one JSON value in each line.
 pub(super) struct Lines {
     connection: Connection,
     body: Body,
     buffer: Vec<u8>,
-    /// Bytes at the beginning of `buffer` that are known to have no end of line.
+    /// Number of bytes at the beginning of `buffer` that were searched for an end of line and have none.
     searched: usize,
 }
 
@@ -152,7 +153,8 @@ impl Lines {
         self.connection.endpoint()
     }
 
-    /// The next line; waits for as long as it takes. No bytes are lost if the future is dropped while it waits.
+    /// The value in the next line; waits for the line without a limit. No bytes are lost if the future is dropped while it
+    /// waits.
     pub(super) async fn next<A: DeserializeOwned>(&mut self) -> Result<A, Error> {
         loop {
             if let Some(end) = self.buffer[self.searched..].iter().position(|&byte| byte == b'\n') {

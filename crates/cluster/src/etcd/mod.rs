@@ -1,7 +1,7 @@
-//! etcd through its JSON gateway: the few calls that the cluster needs.
+//! Client of etcd's JSON gateway, with the few calls that the cluster needs.
 //!
-//! A client with gRPC would bring a protocol compiler or generated code and an HTTP/2 stack for six calls. The gateway is
-//! part of every etcd since 3.4 under `/v3/`, and HTTP/1.1 is in the program already, for its own API.
+//! A gRPC client would need a protocol compiler or generated code, and an HTTP/2 stack, for six calls. Every etcd since 3.4
+//! has the gateway under `/v3/`, and the program already uses HTTP/1.1 for its own API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,22 +16,23 @@ mod http;
 use http::{Connection, Lines, Refusal, unlike};
 pub(crate) use http::{Error, Traffic};
 
-/// Upper bound on the keys of one snapshot; a cluster that is not divided is far smaller.
+/// Largest number of keys that are read at once; an undivided cluster has far fewer.
 const MAX_KEYS: u32 = 1_024;
 
-/// A connection to one etcd server.
+/// A client connected to one etcd server.
 pub(crate) struct Client(Connection);
 
-/// Result of a claim.
+/// Result of [`Client::claim`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// The key is this host's; the revision at which it was made distinguishes it from later keys of the same name.
+    /// This process has created the key, at this etcd revision, which distinguishes the key from later keys with the same
+    /// name.
     Ours(i64),
-    /// Another process made the key, at this revision, and it has this value.
+    /// The key existed already: the etcd revision at which it was created, and its value.
     Taken(i64, Vec<u8>),
 }
 
-/// A range of keys: from `from` on, up to but not including `to`.
+/// A range of etcd keys: from `from` on, up to but not including `to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     from: Vec<u8>,
@@ -44,27 +45,27 @@ impl Keys {
         Self::between(prefix, prefix)
     }
 
-    /// All keys that begin with `first` or `last`, or lie between.
+    /// All keys that begin with `first` or with `last`, and all keys between them in byte order.
     pub(crate) fn between(first: &str, last: &str) -> Self {
         Self { from: first.as_bytes().to_vec(), to: after(last) }
     }
 }
 
-/// The revision of a key that a write depends on.
+/// The condition of a write: the etcd revision that the key must have.
 #[derive(Clone, Copy, Debug)]
 enum Since {
-    /// The revision at which the key was made; 0: it does not exist.
+    /// The key must have been created at this revision; 0: the key must not exist.
     Made(i64),
-    /// The revision at which the key was last written; 0: it does not exist.
+    /// The key's newest write must be at this revision; 0: the key must not exist.
     Written(i64),
 }
 
-/// Change of a key.
+/// A change of a key that a watch reports.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// The key has this value now.
+    /// The key was written, and has this value.
     Put(String, Vec<u8>),
-    /// The key is gone.
+    /// The key was deleted, or its lease has ended.
     Deleted(String),
 }
 
@@ -110,7 +111,7 @@ struct Transaction {
 }
 
 impl Transaction {
-    /// The key that kept the transaction from writing, if it exists.
+    /// The key whose state kept the transaction from writing; `None` if it does not exist.
     fn found(&self) -> Option<&Pair> {
         self.responses
             .iter()
@@ -129,7 +130,7 @@ struct Lease {
     ttl: i64,
 }
 
-/// An answer in a stream: a result or an error.
+/// One answer in a stream of answers: a result or an error.
 #[derive(Debug, Deserialize)]
 struct Streamed<T> {
     result: Option<T>,
@@ -160,12 +161,12 @@ struct Watched {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Event {
-    /// Empty for PUT, for which etcd leaves it out.
+    /// Type of the event: `DELETE`, or empty for a write (`PUT`), for which etcd omits the field.
     r#type: String,
     kv: Pair,
 }
 
-/// Reads a 64-bit number, which etcd writes as text.
+/// Deserialises a 64-bit number, which etcd writes as a JSON string.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -180,12 +181,12 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
 }
 
 impl Client {
-    /// Connects. The connecting and every later request takes `patience` at most.
+    /// Connects to an etcd server. Connecting and every later request may take `patience`.
     pub(crate) async fn open(endpoint: &Endpoint, patience: Duration, traffic: &Arc<Traffic>) -> Result<Self, Error> {
         Connection::open(endpoint, patience, traffic).await.map(Self)
     }
 
-    /// Makes a lease that ends `seconds` after it was last kept alive; returns its number.
+    /// Creates a lease, which ends `seconds` seconds after the newest [`Self::keep_alive`]; returns its number.
     pub(crate) async fn grant(&mut self, seconds: u64) -> Result<i64, Error> {
         let lease: Lease = self.0.call("/v3/lease/grant", &json!({ "TTL": seconds.to_string() })).await?;
         if lease.id == 0 {
@@ -194,18 +195,18 @@ impl Client {
         Ok(lease.id)
     }
 
-    /// Keeps a lease alive; false if it had ended.
+    /// Keeps a lease alive for its full time from now on; false if it has ended.
     pub(crate) async fn keep_alive(&mut self, lease: i64) -> Result<bool, Error> {
         let kept: Streamed<Lease> = self.0.call("/v3/lease/keepalive", &json!({ "ID": lease.to_string() })).await?;
         Ok(kept.result(self.0.endpoint())?.ttl > 0)
     }
 
-    /// Ends a lease, and its keys with it.
+    /// Ends a lease; etcd deletes the keys that belong to it.
     pub(crate) async fn revoke(&mut self, lease: i64) -> Result<(), Error> {
         self.0.call("/v3/lease/revoke", &json!({ "ID": lease.to_string() })).await.map(|_: serde_json::Value| ())
     }
 
-    /// Makes a key if it does not exist.
+    /// Creates a key with `value` under `lease`, if the key does not exist.
     pub(crate) async fn claim(&mut self, key: &str, value: &[u8], lease: i64) -> Result<Claim, Error> {
         let made = self.put_if(key, value, lease, Since::Made(0)).await?;
         if made.succeeded {
@@ -215,8 +216,9 @@ impl Client {
         Ok(Claim::Taken(holder.create_revision, self.bytes(&holder.value)?))
     }
 
-    /// Writes a key if it was last written at `revision` (0: it does not exist). Returns the revision at which the key was
-    /// last written now, and its value if another process wrote that.
+    /// Writes a key under `lease` if the key's newest write is at `revision` (0: if the key does not exist). Returns the
+    /// revision of the key's newest write after this call (0: it does not exist), and, if this call did not write, the key's
+    /// value.
     pub(crate) async fn renew(
         &mut self,
         key: &str,
@@ -233,7 +235,7 @@ impl Client {
         Ok((holder.mod_revision, Some(self.bytes(&holder.value)?)))
     }
 
-    /// Number of these keys that exist.
+    /// Number of existing keys in the range `keys`.
     pub(crate) async fn count(&mut self, keys: &Keys) -> Result<u64, Error> {
         let (from, to) = (BASE64.encode(&keys.from), BASE64.encode(&keys.to));
         let question = json!({ "key": from, "range_end": to, "count_only": true });
@@ -241,7 +243,7 @@ impl Client {
         Ok(u64::try_from(range.count).unwrap_or(0))
     }
 
-    /// Writes a key if it is the one that was made at `revision`; false if it is not.
+    /// Writes a key under `lease` if the key was created at `revision`; false if it was not, or does not exist.
     pub(crate) async fn replace(&mut self, key: &str, value: &[u8], lease: i64, revision: i64) -> Result<bool, Error> {
         self.put_if(key, value, lease, Since::Made(revision)).await.map(|done| done.succeeded)
     }
@@ -260,7 +262,7 @@ impl Client {
         self.0.call("/v3/kv/txn", &question).await
     }
 
-    /// Reads all of these keys; returns them and a watch of every later change.
+    /// Reads all keys in the range `keys`; returns them with their values, and a watch of every later change.
     pub(crate) async fn follow(mut self, keys: &Keys) -> Result<(Vec<(String, Vec<u8>)>, Watch), Error> {
         let (from, to) = (BASE64.encode(&keys.from), BASE64.encode(&keys.to));
         let question = json!({ "key": from, "range_end": to, "limit": MAX_KEYS.to_string() });
@@ -284,15 +286,15 @@ impl Client {
     }
 }
 
-/// A watch: changes as they happen.
+/// A watch of a range of keys, which etcd sends changes to as they happen.
 pub(crate) struct Watch {
     lines: Lines,
-    /// The revision from which on changes have not been returned.
+    /// The lowest etcd revision whose changes [`Self::next`] has not returned yet.
     next: i64,
 }
 
 impl Watch {
-    /// The next changes; waits for as long as it takes. No changes are lost if the future is dropped while it waits.
+    /// The next changes; waits for them without a limit. No changes are lost if the future is dropped while it waits.
     pub(crate) async fn next(&mut self) -> Result<Vec<Change>, Error> {
         loop {
             let streamed: Streamed<Watched> = self.lines.next().await?;
@@ -329,7 +331,7 @@ fn text_of(endpoint: &Endpoint, text: &str) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&bytes(endpoint, text)?).into_owned())
 }
 
-/// The first key after all keys that begin with `prefix`.
+/// The smallest key, in byte order, after all keys that begin with `prefix`.
 fn after(prefix: &str) -> Vec<u8> {
     let mut key = prefix.as_bytes().to_vec();
     while let Some(last) = key.pop() {

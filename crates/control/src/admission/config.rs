@@ -4,9 +4,10 @@ pub use crate::invalid::InvalidConfig;
 
 use crate::time::Duration;
 
-/// The shortest interval: shorter ones would only cost time, and CoDel's square root never gets there from sensible settings.
+/// The shortest interval of either loop: shorter ones would only cost processor time. CoDel, which shortens the fast interval
+/// by a square root, does not get there from sensible settings.
 pub(super) const MIN_INTERVAL: Duration = Duration::from_micros(1);
-/// Largest history: more samples only slow the fit down.
+/// Largest number of samples in the history: more samples only slow the fit down.
 const MAX_HISTORY: u32 = 10_000;
 
 /// Settings of SlowFast CoDel. `Default` is the published form: constants of the authors' public implementation with
@@ -61,7 +62,7 @@ impl Default for SlowFastConfig {
 }
 
 impl SlowFastConfig {
-    /// The published form.
+    /// The published constants, without repairs.
     pub const PUBLISHED: Self = Self {
         fast_interval: Duration::from_millis(50),
         slow_interval: Duration::from_millis(500),
@@ -87,7 +88,7 @@ impl SlowFastConfig {
     /// Checks that the settings make sense together.
     ///
     /// # Errors
-    /// The first setting that does not, and what would be right.
+    /// The first setting that does not make sense, and its required value.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         let positive = |x: f64| x > 0.0 && x.is_finite();
         InvalidConfig::check(&[
@@ -165,7 +166,7 @@ impl SlowFastConfig {
     }
 }
 
-/// Declares the switches once, with their names.
+/// Declares the struct of switches from one list of their names, so that each is written once.
 macro_rules! switches {
     ($($(#[$attribute:meta])* $name:ident,)*) => {
         /// One switch for each known defect of the published form; `false` keeps the defect.
@@ -175,11 +176,11 @@ macro_rules! switches {
         }
 
         impl Repairs {
-            /// The published form.
+            /// No repairs: the published form with all its defects.
             pub const NONE: Self = Self { $($name: false,)* };
             /// Every known defect repaired.
             pub const ALL: Self = Self { $($name: true,)* };
-            /// The switches by name.
+            /// Name of each switch, with access to its field.
             #[cfg(feature = "serde")]
             pub(super) const SWITCHES: &[(&str, fn(&mut Self) -> &mut bool)] =
                 &[$((stringify!($name), |repairs| &mut repairs.$name),)*];

@@ -1,21 +1,21 @@
-//! The numerics of the slow loop: a logarithmic curve through samples, and a skewed draw around an optimum.
+//! The numerics of SlowFast CoDel's slow loop: a fit of throughput over latency, and a random draw of the next latency target.
 
 use crate::rng::SplitMix64;
 
-/// Standard score of the 99th percentile, rounded as the public implementation has it.
+/// Standard score (z) of the 99th percentile, rounded as in the authors' public implementation.
 const Z_99: f64 = 2.33;
 
-/// One slow interval: the target in force and the throughput it gave.
+/// One slow interval: the latency target in force, and the throughput with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
     pub(super) target_ms: f64,
     pub(super) mib_per_s: f64,
 }
 
-/// `throughput = a + slope · ln(latency)` by least squares, in the closed form of the normal equations.
+/// Fits `throughput = a + slope · ln(latency)` by least squares, in the closed form of the normal equations.
 ///
-/// Answers the slope alone: the optimum needs nothing else. Samples that all share one latency make the determinant
-/// zero (or rounding noise) and the answer NaN, infinite or arbitrary: defect `guarded_fit`.
+/// Returns only the slope, in MiB/s: the optimum needs nothing else. Samples that all share one latency make the determinant
+/// zero (or rounding noise), and the slope NaN, infinite or arbitrary: defect `guarded_fit`.
 pub(super) fn slope_by_normal_equations<'a>(samples: impl Iterator<Item = &'a Sample>) -> f64 {
     let (mut n, mut sum_x, mut sum_xx, mut sum_y, mut sum_xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for sample in samples {
@@ -33,15 +33,15 @@ pub(super) fn slope_by_normal_equations<'a>(samples: impl Iterator<Item = &'a Sa
 /// Result of fitting a curve to samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Fit {
-    /// dT/d ln(L) in MiB/s.
+    /// Slope dT/d ln(L) of throughput T over latency L, in MiB/s.
     pub(super) slope_mib_per_s: f64,
-    /// Mean throughput.
+    /// Mean throughput of the samples.
     pub(super) mean_mib_per_s: f64,
-    /// Geometric mean of the latencies.
+    /// Geometric mean of the samples' latency targets.
     pub(super) mean_ms: f64,
-    /// The smallest latency that was tried.
+    /// The smallest latency target of the samples.
     pub(super) lowest_ms: f64,
-    /// The largest latency that was tried.
+    /// The largest latency target of the samples.
     pub(super) highest_ms: f64,
 }
 
@@ -82,8 +82,8 @@ pub(super) fn fit<'a>(samples: impl Iterator<Item = &'a Sample> + Clone, min_dev
 
 /// A draw from the lognormal distribution above `floor` whose mode is `mode` and whose 99th percentile is `p99`.
 ///
-/// With m = mode − floor and M = p99 − floor: σ² + zσ = ln M − ln m and μ = ln M − zσ. `mode == floor` has no such
-/// distribution and answers NaN: defect `floored_mode`.
+/// With m = mode − floor and M = p99 − floor: σ² + zσ = ln M − ln m and μ = ln M − zσ. There is no distribution with
+/// `mode == floor`; the result is NaN: defect `floored_mode`.
 pub(super) fn draw_lognormal(rng: &mut SplitMix64, floor: f64, mode: f64, p99: f64) -> f64 {
     let (ln_mode, ln_p99) = (libm::log(mode - floor), libm::log(p99 - floor));
     let sigma = (libm::sqrt(Z_99 * Z_99 + 4.0 * (ln_p99 - ln_mode)) - Z_99) / 2.0;

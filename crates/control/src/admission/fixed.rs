@@ -1,13 +1,13 @@
-//! A byte throttle: how much may be in flight at once.
+//! A throttle on the cost of the requests in flight, in bytes.
 //!
-//! With a constant budget this is admission control `fixed`; adaptive answers move the budget of the same throttle.
+//! With a constant budget this is admission control `fixed`; adaptive methods change the budget of the same throttle.
 
-/// A bound on the cost of all that is in flight.
+/// A bound on the cost of all requests in flight together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Throttle {
     /// Cost of requests in flight, in bytes.
     pub(super) inside: u64,
-    /// Bytes that may be in flight; `u64::MAX` = unbounded.
+    /// Cost of requests that may be in flight, in bytes; `u64::MAX` = unbounded.
     pub(super) budget: u64,
 }
 
@@ -16,9 +16,9 @@ impl Throttle {
         Self { inside: 0, budget }
     }
 
-    /// Ceph's rule: nothing that would take the sum over the budget enters, except that a request which could never
-    /// fit (it alone exceeds the budget) enters as soon as the rest is within the budget. The sum therefore stays
-    /// below budget + the largest request, and no request waits for ever.
+    /// True if a request of this cost may enter, by Ceph's rule: a request enters if the sum with it stays within the budget.
+    /// A request that alone exceeds the budget enters as soon as the requests in flight are within the budget. The sum
+    /// therefore stays below budget + the largest request, and no request waits for ever.
     #[inline]
     pub(super) const fn fits(&self, cost: u64) -> bool {
         self.inside.saturating_add(cost) <= self.budget || (cost > self.budget && self.inside <= self.budget)
@@ -29,11 +29,11 @@ impl Throttle {
         self.inside = self.inside.saturating_add(cost);
     }
 
-    /// Gives a request's cost back. More than what is in flight is a mistake of the caller; a release build then counts
-    /// from zero, so that requests are admitted again.
+    /// Takes the cost of a request that has left off the cost in flight. A larger cost than that in flight is a mistake of
+    /// the caller; a release build then counts 0 in flight, so that requests are admitted again.
     #[inline]
     pub(super) fn release(&mut self, cost: u64) {
-        debug_assert!(cost <= self.inside, "released {cost} of {} bytes inside", self.inside);
+        debug_assert!(cost <= self.inside, "released {cost} of {} bytes in flight", self.inside);
         self.inside = self.inside.saturating_sub(cost);
     }
 }

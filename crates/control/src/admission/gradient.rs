@@ -1,25 +1,25 @@
 //! A limit that follows the ratio of long-term to present latency, as limiters of concurrency in services use it.
 //!
 //! `limit ← (1 − 0.2) · limit + 0.2 · (limit · g + 4)` requests at each completion, with
-//! `g = clamp(1.5 · long / latency, 0.5, 1)` and `long` an exponential mean over 600 completions that shrinks by 5 %
-//! when it is twice the present latency. It stays when less than half of it is in use. Bytes are requests times their
-//! mean cost.
+//! `g = clamp(1.5 · long / latency, 0.5, 1)` and `long` an exponential mean of latency over 600 completions, which shrinks
+//! by 5 % when it is more than twice the present latency. The limit stays while less than half of it is in use. The budget
+//! in bytes is the limit times the mean cost of a request.
 
 use super::{Completion, MeanCost, Reason, bounded};
 use crate::time::Duration;
 
-/// Latency above the long-term mean that is tolerated, as a factor.
+/// The limit does not shrink while latency is below the long-term mean times this factor.
 const TOLERANCE: f64 = 1.5;
-/// Requests that may queue.
+/// Number of requests that may queue in the back end, which is added to the limit.
 const QUEUE: f64 = 4.0;
-/// Weight of the new limit.
+/// Weight of the new limit in the average with the old one.
 const SMOOTHING: f64 = 0.2;
-/// Completions in the long-term mean.
+/// Number of completions over which the long-term mean latency reaches back.
 const WINDOW: f64 = 600.0;
 /// The limit at the start, in requests.
 const INITIAL: f64 = 20.0;
 
-/// The limit.
+/// The limit on requests in flight, and the figures from which it follows.
 pub(super) struct Gradient {
     limit: f64,
     cost: MeanCost,
@@ -36,7 +36,7 @@ impl Gradient {
         bounded(self.limit * self.cost.bytes()) as u64
     }
 
-    /// One completion.
+    /// Takes a completion and sets the limit anew.
     #[inline]
     pub(super) fn observe(&mut self, done: &Completion) -> Reason {
         let latency = done.latency.max(Duration::from_nanos(1)).as_nanos() as f64;

@@ -1,24 +1,24 @@
 //! Admission: how much may be in flight?
 //!
-//! A back end that accepts everything at once takes the choice of what goes next away from the scheduler: a request
-//! that matters waits behind all that was handed over before it. Admission bounds the cost of the requests in flight, so
-//! that the rest queues where it can still be reordered.
+//! If a back end accepts all requests at once, the scheduler cannot choose which goes next: an important request waits
+//! behind all that were handed over before it. Admission control bounds the cost of the requests in flight, so that
+//! further requests queue where they can still be reordered.
 //!
-//! | answer | budget |
+//! | method | budget (cost that may be in flight) |
 //! |---|---|
 //! | [`Config::None`] | unbounded |
 //! | [`Config::Fixed`] | constant |
-//! | [`Config::Elastic`] | the smallest that costs no throughput |
+//! | [`Config::Elastic`] | the smallest that costs (nearly) no throughput |
 //! | [`Config::SlowFast`] | adapted by two loops, see [`SlowFastConfig`] |
 //! | [`Config::Theta`] | baseline: latency and its gradient, at each completion |
 //! | [`Config::Wbt`] | baseline: halved and doubled around a fixed latency target |
 //! | [`Config::Vegas`] | baseline: a small queue over the lowest latency ever seen |
 //! | [`Config::Gradient`] | baseline: the ratio of long-term to present latency |
 //!
-//! Ask [`Admission::fits`], take in with [`Admission::admit`], give back with [`Admission::observe`] (it says something
-//! about the back end) or [`Admission::forget`] (it does not). Call [`Admission::tick`] at [`Admission::next_tick`] or
-//! whenever convenient: what an adaptive answer decides depends on what was observed and when, not on how punctually
-//! it is called.
+//! Ask [`Admission::fits`] if a request fits, and call [`Admission::admit`] when it enters the back end. When it leaves, call
+//! [`Admission::observe`], or [`Admission::forget`] if its latency is not the back end's. Call [`Admission::tick`] at
+//! [`Admission::next_tick`] or whenever convenient: the decisions of an adaptive method depend on what was observed and
+//! when, not on how punctually `tick` is called.
 
 use alloc::boxed::Box;
 use core::cell::Cell;
@@ -49,12 +49,13 @@ use theta::Theta;
 use vegas::Vegas;
 use wbt::Wbt;
 
-/// Which answer, with its settings. As text a name alone or a table with `kind`; the default is elastic.
+/// The method of admission control, with its settings. Written as a name alone or as a table with `kind`; the default is
+/// elastic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(remote = "Self", tag = "kind", rename_all = "lowercase"))]
 pub enum Config {
-    /// Everything is admitted at once.
+    /// All requests are admitted at once.
     None,
     /// A constant budget.
     Fixed {
@@ -62,15 +63,15 @@ pub enum Config {
         #[cfg_attr(feature = "serde", serde(rename = "budget", with = "crate::text::AsBytes"))]
         budget_bytes: u64,
     },
-    /// The smallest budget that costs no throughput.
+    /// The smallest budget that costs no more throughput than is tolerated, found by trials.
     Elastic(ElasticConfig),
-    /// SlowFast CoDel: a fast loop keeps the smallest latency at a target, a slow one chooses the target.
+    /// SlowFast CoDel: a fast loop keeps the smallest latency of each interval at a target, a slow loop chooses the target.
     SlowFast(SlowFastConfig),
     /// The later rule of SlowFast's authors: the budget shrinks while latency is long or rises.
     Theta,
     /// The rule of Linux's writeback throttle: the budget is halved while latency exceeds the target.
     Wbt {
-        /// Smallest latency of a window that is still good.
+        /// Target for the smallest latency in each window (100 ms or less): a longer one halves the budget.
         target: Duration,
     },
     /// The rule of TCP Vegas: a limit on requests in flight keeps the estimated queue in the device within bounds.
@@ -94,7 +95,7 @@ impl Config {
         }
     }
 
-    /// True if the method is there to compare with, for simulations alone.
+    /// True if the method is a baseline for comparisons, used in simulations only.
     pub const fn is_baseline(&self) -> bool {
         matches!(self, Self::Theta | Self::Wbt { .. } | Self::Vegas | Self::Gradient)
     }
@@ -102,7 +103,7 @@ impl Config {
     /// Checks that the settings make sense together.
     ///
     /// # Errors
-    /// The first setting that does not, and what would be right.
+    /// The first setting that does not make sense, and its required value.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         let positive = |holds, setting| InvalidConfig::check(&[(holds, setting, "greater than 0")]);
         match self {
@@ -121,40 +122,41 @@ impl Default for Config {
     }
 }
 
-/// The concern that goes before throughput.
+/// The requirement that takes precedence over throughput when the `elastic` budget is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Care {
-    /// Nothing.
+    /// Throughput alone counts.
     #[default]
     None,
-    /// A reservation: what is in flight of others may not keep it waiting for long.
+    /// A reservation: requests in flight of other tenants may not delay it for long.
     Reservation,
-    /// A latency target, with or without reservations: latency shows each larger budget that is tried.
+    /// A latency target, with or without reservations: each trial of a larger budget shows in latency.
     Target,
 }
 
-/// Why the controller decided what it decided.
+/// Why the controller chose the present budget, or the present latency target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
-    /// No decision yet: the starting values.
+    /// There was no decision yet: the initial values are in force.
     Initial,
     /// The operator chose the budget.
     Configured,
-    /// Nothing completed and nothing is in flight: nothing is known, nothing changes.
+    /// No request completed in the interval and none is in flight: the budget stays.
     Idle,
-    /// Nothing completed although requests are in flight: nothing is known, nothing changes.
+    /// No request completed in the interval although requests are in flight: the budget stays.
     Stalled {
         /// Cost of the requests in flight, in bytes.
         in_flight_bytes: u64,
     },
-    /// Even the fastest request of the interval took longer than the target: a queue that stays, so the budget shrinks.
+    /// Even the fastest request of the interval took longer than the target: requests queue in the device all the time,
+    /// so the budget shrinks.
     LatencyOverTarget {
         /// Smallest latency of the interval.
         min: Duration,
         /// The target for the smallest latency.
         target: Duration,
     },
-    /// The target is met and the budget is in use, so it grows.
+    /// The target is met and the budget is in use, so the budget grows.
     LatencyUnderTarget {
         /// Smallest latency of the interval.
         min: Duration,
@@ -163,123 +165,125 @@ pub enum Reason {
     },
     /// The target is met, but a larger budget would change nothing: less than the present one is in use.
     BudgetNotUsed {
-        /// The most that was in flight lately, in bytes.
+        /// Largest cost of the requests in flight since the slow loop last ran, in bytes.
         peak_bytes: u64,
     },
     /// The target is met and the budget is the largest allowed.
     BudgetAtMaximum,
-    /// A target was drawn around the optimum without a fit: not enough samples yet.
+    /// A latency target was drawn around the initial target: there are not enough samples for a fit yet.
     TargetExplored {
-        /// The centre of the draw.
+        /// The latency around which the target was drawn.
         optimum: Duration,
-        /// Samples in the history.
+        /// Number of samples (slow intervals) so far.
         samples: u32,
     },
-    /// A target was drawn around the optimum of the fitted throughput-latency curve.
+    /// A latency target was drawn around the optimum of the fitted throughput-latency curve.
     TargetFitted {
-        /// The centre of the draw.
+        /// The optimum, around which the target was drawn.
         optimum: Duration,
-        /// Slope of the curve against ln(latency), in MiB/s.
+        /// Slope of throughput over ln(latency) in the fitted curve, in MiB/s.
         slope_mib_per_s: f64,
     },
-    /// The samples do not determine a curve (all at one target); the optimum stays.
+    /// The samples do not determine a throughput-latency curve, because all have one target; the optimum stays.
     FitDegenerate {
-        /// Samples in the history.
+        /// Number of samples (slow intervals) so far.
         samples: u32,
     },
-    /// The budget was not what limited the throughput, so the interval teaches nothing; the target is the optimum.
+    /// The budget did not limit the throughput in the interval, so nothing is learned from it. A latency target is the
+    /// optimum.
     AppLimited {
-        /// Completions while a request was throttled by the budget.
+        /// Number of completions while a request was throttled by the budget.
         waited: u64,
-        /// All completions of the interval.
+        /// Number of all completions of the interval.
         completions: u64,
     },
-    /// A larger budget brings more throughput than is tolerated to be lost.
+    /// A larger budget gains more throughput than the tolerance: the budget grows.
     IncreasePays {
-        /// Part of the larger budget's throughput that it gains.
+        /// Throughput that the larger budget gains, as a part (0 to 1) of its throughput.
         gain: f64,
     },
-    /// A larger budget gains no more throughput than is tolerated to be lost: the budget is big enough.
+    /// A larger budget gains no more throughput than the tolerance: the budget is large enough.
     IncreaseFutile {
-        /// Part of the larger budget's throughput that it gains.
+        /// Throughput that the larger budget gains, as a part (0 to 1) of its throughput.
         gain: f64,
     },
-    /// A smaller budget is enough too.
+    /// A smaller budget loses no more throughput than the tolerance: the budget shrinks.
     ReductionFree {
-        /// Part of the larger budget's throughput that the smaller one loses.
+        /// Throughput that the smaller budget loses, as a part (0 to 1) of the larger one's throughput.
         loss: f64,
     },
-    /// A smaller budget costs more throughput than is tolerated: the budget is small enough.
+    /// A smaller budget loses more throughput than the tolerance: the budget stays.
     ReductionCosts {
-        /// Part of the larger budget's throughput that the smaller one loses.
+        /// Throughput that the smaller budget loses, as a part (0 to 1) of the larger one's throughput.
         loss: f64,
     },
-    /// The budget is divided by latency · (gradient of latency + 1) / lowest latency, half of it at each completion.
+    /// The budget is divided by the power, latency · (gradient of latency + 1) / lowest latency; each completion makes half of
+    /// that change.
     Power {
-        /// The divisor; 1 on an empty device.
+        /// The power; 1 on an empty device.
         power: f64,
     },
-    /// The limit follows the estimated queue.
+    /// The limit on requests in flight follows the estimated queue in the back end.
     QueueEstimated {
-        /// Requests that wait in the back end.
+        /// Estimated number of requests that wait in the back end.
         requests: f64,
     },
-    /// The limit follows the ratio of long-term to present latency.
+    /// The limit on requests in flight follows the ratio of long-term to present latency.
     LatencyGradient {
         /// The ratio times the tolerance of 1.5, bounded to 0.5 to 1.
         gradient: f64,
     },
 }
 
-/// The controller's decision.
+/// A decision of admission control about the budget and the latency target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
     /// When the decision was due.
     pub at: Instant,
-    /// Bytes that may be in flight; `u64::MAX` = unbounded.
+    /// Cost of requests that may be in flight, in bytes; `u64::MAX` = unbounded.
     pub budget_bytes: u64,
-    /// Latency the controller aims at, if it has an aim.
+    /// Target for the smallest latency of an interval; `None` for methods without a target.
     pub target: Option<Duration>,
-    /// Why the budget is what it is.
+    /// Why the budget has this size.
     pub reason: Reason,
-    /// Why the target is what it is: the newest reason of the loop that sets it.
+    /// Why the target has this value: the newest reason of the slow loop of SlowFast CoDel.
     pub target_reason: Reason,
 }
 
 impl Decision {
-    /// No bound and no reason yet.
+    /// The decision before the first one: no bound.
     const fn initial(now: Instant) -> Self {
         let reason = Reason::Initial;
         Self { at: now, budget_bytes: u64::MAX, target: None, reason, target_reason: reason }
     }
 }
 
-/// The smallest budget of `elastic` and the baselines, in bytes: one request of any size still enters.
+/// The smallest budget of `elastic` and the baselines, in bytes: one request of any size is still admitted.
 const MIN_BUDGET: u64 = 4 << 10;
-/// The largest budget of the answers that have no setting for it, in bytes.
+/// The largest budget of the baselines, which have no setting for it, in bytes.
 const MAX_BUDGET: u64 = 1 << 30;
-/// How often an answer that changes at each completion reports its decision.
+/// Time between two reports of decisions of a method that may decide at each completion.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
-/// A budget within bounds; what is not a number becomes the smallest.
+/// The budget, moved into the range from [`MIN_BUDGET`] to [`MAX_BUDGET`]; NaN becomes the smallest one.
 fn bounded(budget: f64) -> f64 {
     budget.min(MAX_BUDGET as f64).max(MIN_BUDGET as f64)
 }
 
-/// A request that has left, as adaptive answers see it.
+/// A request that left the back end, as adaptive methods get it.
 #[derive(Clone, Copy)]
 struct Completion {
     now: Instant,
-    /// Cost in flight, this request included.
+    /// Cost of the requests in flight in bytes, this request included.
     in_flight_bytes: u64,
-    /// A request waits because it does not fit.
+    /// True if another request waits because it does not fit the budget.
     holding_back: bool,
     cost_bytes: u64,
     payload_bytes: u64,
     latency: Duration,
 }
 
-/// Mean cost of requests, exponentially over about the last hundred.
+/// Exponential mean of the costs of requests, in bytes, over about the last hundred requests; 0 before the first.
 #[derive(Clone, Copy)]
 struct MeanCost(f64);
 
@@ -294,7 +298,7 @@ impl MeanCost {
         self.0 = if self.0 == 0.0 { cost } else { self.0 + (cost - self.0) / 100.0 };
     }
 
-    /// The mean; 64 KiB before the first request, and at least 1.
+    /// The mean cost in bytes, at least 1; 64 KiB before the first request.
     fn bytes(&self) -> f64 {
         if self.0 == 0.0 { 65_536.0 } else { self.0.max(1.0) }
     }
@@ -313,11 +317,11 @@ enum Law {
 /// Admission control in front of one back end.
 ///
 /// [`Admission::fits`], [`Admission::admit`], [`Admission::observe`] and [`Admission::forget`] are O(1), a few
-/// nanoseconds, and do not allocate; `observe` closes an interval of the adaptive answers when one has ended
+/// nanoseconds, and do not allocate; `observe` also closes the intervals of an adaptive method that have ended
 /// (at most three, O(history)).
 pub struct Admission {
     throttle: Throttle,
-    /// True if the last answer of [`Admission::fits`] was no. A cell, so that a scheduler can ask from a closure.
+    /// True if [`Admission::fits`] returned false last. A cell, so that a scheduler can call it from a closure.
     holding_back: Cell<bool>,
     law: Law,
     next_tick: Instant,
@@ -329,7 +333,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// A controller that starts at `now`; `seed` feeds exploration.
+    /// Admission control that starts at `now`; `seed` is for the random targets of SlowFast CoDel.
     pub fn new(config: Config, now: Instant, seed: u64) -> Self {
         let mut admission = Self {
             throttle: Throttle::new(u64::MAX),
@@ -345,11 +349,11 @@ impl Admission {
         admission
     }
 
-    /// True if a request of this cost fits now.
+    /// True if a request of this cost fits the budget now.
     ///
-    /// It fits if the sum stays within the budget. A request larger than the whole budget fits when what is in flight
-    /// does not exceed the budget: it could not enter otherwise. A request that does not fit counts as throttled until
-    /// the next one is admitted.
+    /// It fits if its cost and the cost of the requests in flight together are within the budget. A request larger than the
+    /// whole budget fits when the cost in flight does not exceed the budget: it could never enter otherwise. A request that
+    /// does not fit counts as throttled until the next call.
     #[inline]
     pub fn fits(&self, cost_bytes: u64) -> bool {
         let fits = self.throttle.fits(cost_bytes);
@@ -363,7 +367,8 @@ impl Admission {
         self.throttle.budget
     }
 
-    /// The budget in force, or the settled one while a smaller one is being tried, in bytes; `u64::MAX` = unbounded.
+    /// The budget in force, or while `elastic` tries a smaller one the budget known to be enough, in bytes; `u64::MAX` =
+    /// unbounded.
     #[inline]
     pub fn settled_bytes(&self) -> u64 {
         match &self.law {
@@ -372,7 +377,7 @@ impl Admission {
         }
     }
 
-    /// True if a request waits because it does not fit.
+    /// True if a request waits because it does not fit the budget.
     #[inline]
     pub(crate) fn is_holding_back(&self) -> bool {
         self.holding_back.get()
@@ -384,15 +389,15 @@ impl Admission {
         matches!(self.law, Law::Elastic(_))
     }
 
-    /// Records whether requests wait for the budget, where [`Admission::fits`] is not asked: the back end has the throttle,
-    /// or requests wait for something else.
+    /// Records if requests wait for the budget, for callers that do not ask [`Admission::fits`]: the back end applies the
+    /// budget itself, or all requests wait for something else.
     #[inline]
     pub fn set_waiting(&self, waiting: bool) {
         self.holding_back.set(waiting);
     }
 
-    /// Sets what goes before throughput from now on. Where anything does, the `elastic` budget begins small if nothing is
-    /// known of it, and grows by smaller steps.
+    /// Sets the requirement that takes precedence over throughput from now on. With one, an `elastic` budget of which nothing
+    /// is known yet begins small, and the budget grows by smaller steps.
     pub fn set_care(&mut self, now: Instant, care: Care) {
         if let Law::Elastic(law) = &mut self.law {
             law.set_care(now, care);
@@ -400,7 +405,7 @@ impl Admission {
         }
     }
 
-    /// Takes a change of the base cost: the `elastic` budget has room for as many requests as before.
+    /// Takes a change of the base cost of requests: the `elastic` budget is scaled so that as many requests fit as before.
     pub(crate) fn rescale(&mut self, now: Instant, change: Change) {
         if let Law::Elastic(law) = &mut self.law {
             law.rescale(now, change);
@@ -416,7 +421,8 @@ impl Admission {
         self.throttle.admit(cost_bytes);
     }
 
-    /// A request has left after `latency` in the back end, having moved `payload_bytes`. No method uses `_kind`.
+    /// Notes that a request leaves the back end at `now`, after `latency` in it, having moved `payload_bytes`. No method uses
+    /// `_kind`.
     #[inline]
     pub fn observe(&mut self, now: Instant, cost_bytes: u64, _kind: Kind, payload_bytes: u64, latency: Duration) {
         if now >= self.next_tick {
@@ -457,13 +463,13 @@ impl Admission {
         self.throttle.release(cost_bytes);
     }
 
-    /// A request has left that says nothing about the back end (cancelled, failed at once).
+    /// Notes that a request has left whose latency is not the back end's, because it was cancelled or failed at once.
     #[inline]
     pub fn forget(&mut self, cost_bytes: u64) {
         self.throttle.release(cost_bytes);
     }
 
-    /// When [`Admission::tick`] wants to run next; `Instant::FAR_FUTURE` = never.
+    /// When [`Admission::tick`] should be called next; `Instant::FAR_FUTURE` = never.
     #[inline]
     pub fn next_tick(&self) -> Instant {
         self.next_tick
@@ -492,10 +498,10 @@ impl Admission {
         &self.config
     }
 
-    /// Changes the settings in force; what is in flight stays counted.
+    /// Changes the settings in force; requests in flight stay counted.
     ///
-    /// An adaptive answer keeps what it has learned when only its own settings change. Settings that
-    /// [`SlowFastConfig::validate`] refuses are moved into range.
+    /// An adaptive method keeps what it has learned when only its own settings change. Settings that
+    /// [`SlowFastConfig::validate`] refuses are moved into their range.
     pub fn reconfigure(&mut self, config: Config, now: Instant) {
         match (config, &mut self.law) {
             (Config::None, _) => self.begin(Law::Constant, now, u64::MAX),
@@ -541,7 +547,7 @@ impl Admission {
         self.config = config;
     }
 
-    /// Puts a law with a first budget in force.
+    /// Puts another method (`law`) in force, with its first budget.
     fn begin(&mut self, law: Law, now: Instant, budget_bytes: u64) {
         let reason = if matches!(law, Law::Constant) { Reason::Configured } else { Reason::Initial };
         self.next_tick = match &law {
@@ -583,7 +589,7 @@ impl Admission {
         }
     }
 
-    /// Puts what SlowFast CoDel decided in force.
+    /// Puts the newest decision of SlowFast CoDel in force.
     fn apply(&mut self) {
         if let Law::SlowFast(law) = &self.law {
             self.decision = law.decision();

@@ -9,8 +9,8 @@
 //!  min latency ──▶ fast loop ──▶ budget     throughput ──▶ slow loop ──▶ target ──▶ fast loop
 //! ```
 //!
-//! Intervals are closed by whatever comes first after their end, a completion or a tick, always as of their end.
-//! What is decided is therefore a function of what completed when, however late or often the caller ticks.
+//! An interval is closed by the first completion or tick after its end, always as of its end. Decisions therefore
+//! depend only on which requests completed when, however late or often the caller ticks.
 
 use alloc::collections::VecDeque;
 
@@ -22,46 +22,47 @@ use crate::time::{Duration, Instant};
 
 const MIB: f64 = 1_048_576.0;
 
-/// `early_fit`: enough samples for a first slope (5 s at the published interval).
+/// Repair `early_fit`: number of samples (slow intervals) for a first fit: 5 s at the published interval.
 const EARLY_SAMPLES: usize = 10;
-/// `guarded_fit`: targets must differ by at least 2 % (standard deviation of the logarithm) to determine a curve.
+/// Repair `guarded_fit`: targets must differ by at least 2 % (standard deviation of the logarithm) to determine a curve.
 const MIN_DEVIATION: f64 = 0.02;
-/// `local_fit`: how far from the optimum a sample may lie.
+/// Repair `local_fit`: samples count whose target is within this factor of the optimum.
 const NEIGHBOURHOOD: f64 = 3.0;
-/// `floored_mode`: the mode of the draw stays this fraction of the minimum target above it.
+/// Repair `floored_mode`: the mode of the draw is above the minimum target by at least this part of that target.
 const MODE_CLEARANCE: f64 = 0.1;
-/// `settling_exploration`: a fit within this ratio of the last one counts as agreement.
+/// Repair `settling_exploration`: a fit agrees with the previous one if their optima are within this factor of each other.
 const AGREEMENT: f64 = 1.25;
-/// `settling_exploration`: the spread that always remains, so that a change of the device is noticed.
+/// Repair `settling_exploration`: the least spread of the draw (99th percentile over optimum), so that a change of the device
+/// is noticed.
 const SETTLED_P99_FACTOR: f64 = 1.25;
 
-/// Completions since the fast loop last ran.
+/// The present interval of the fast loop.
 struct FastInterval {
     ends_at: Instant,
     length: Duration,
-    /// `Duration::MAX` = nothing completed that counts.
+    /// Smallest latency of the completed requests that count; `Duration::MAX` if there is none.
     min_latency: Duration,
-    /// `await_effect`: what was admitted before this instant does not count.
+    /// Repair `await_effect`: requests admitted before this instant do not count.
     counts_from: Instant,
-    /// True if something completed that does not count.
+    /// True if a request completed that does not count.
     stale: bool,
-    /// Intervals in a row that missed the target.
+    /// Number of intervals in a row that missed the target.
     violations: u32,
 }
 
-/// Completions since the slow loop last ran.
+/// The present interval of the slow loop.
 struct SlowInterval {
     ends_at: Instant,
     completions: u64,
-    /// Completions while a request was throttled.
+    /// Number of completions while another request was throttled.
     waited: u64,
     bytes: u64,
     peak_bytes: u64,
-    /// Fast intervals with completions.
+    /// Number of fast intervals in it with completions that count.
     judged: u32,
-    /// Fast intervals that missed the target with the smallest budget.
+    /// Number of fast intervals in it that missed the target with the smallest budget.
     unachievable: u32,
-    /// Smallest latency of the unachievable intervals; `Duration::MAX` = none.
+    /// Smallest latency of the unachievable fast intervals; `Duration::MAX` if there is none.
     unachievable_min: Duration,
 }
 
@@ -79,24 +80,24 @@ impl SlowInterval {
         }
     }
 
-    /// The latency that the smallest budget gave, if most of the interval missed the target with it.
+    /// The smallest latency with the smallest budget, if most fast intervals missed the target with this budget.
     fn unachievable_below(&self) -> Option<Duration> {
         (self.unachievable * 2 > self.judged).then_some(self.unachievable_min)
     }
 }
 
-/// The two loops.
+/// SlowFast CoDel: the state of the fast and of the slow loop.
 pub(super) struct SlowFast {
     config: SlowFastConfig,
     rng: SplitMix64,
     budget_bytes: u64,
     target: Duration,
-    /// Target without exploration noise.
+    /// The latency around which targets are drawn at random.
     optimum: Duration,
     fast: FastInterval,
     slow: SlowInterval,
     history: VecDeque<Sample>,
-    /// Fits in a row that agreed.
+    /// Number of fits in a row whose optimum agreed with the one before ([`AGREEMENT`]).
     agreeing_fits: u32,
     decision: Decision,
 }
@@ -131,7 +132,7 @@ impl SlowFast {
         }
     }
 
-    /// New settings; budget, target, optimum and history stay as far as the new bounds allow.
+    /// Changes the settings; budget, target, optimum and history stay as far as the new bounds allow.
     pub(super) fn reconfigure(&mut self, config: SlowFastConfig, now: Instant) {
         let config = config.in_range();
         self.budget_bytes = self.budget_bytes.clamp(config.budget_min_bytes, config.budget_max_bytes);
@@ -156,7 +157,7 @@ impl SlowFast {
         self.decision
     }
 
-    /// A request has left.
+    /// Counts a request that left the back end, in the present interval of both loops.
     #[inline]
     pub(super) fn observe(&mut self, done: &Completion) {
         if done.now - done.latency >= self.fast.counts_from || !self.config.repairs.await_effect {
@@ -171,10 +172,11 @@ impl SlowFast {
         slow.completions += 1;
     }
 
-    /// Closes the intervals that ended by `now`, in order of their ends; true if anything was decided.
+    /// Closes the intervals of both loops that ended by `now`, in order of their ends; true if a decision was made. `inside`:
+    /// cost of the requests in flight, in bytes.
     ///
-    /// All that was observed lies before the earlier end, so each loop has something to do at most once, and the
-    /// empty intervals up to `now` are skipped by arithmetic: three steps at most, however late the call.
+    /// All observed completions lie before the earlier end, so only one interval of each loop has any, and the empty
+    /// intervals up to `now` are skipped by arithmetic: three steps at most, however late the call.
     pub(super) fn close_intervals(&mut self, now: Instant, inside: u64) -> bool {
         let mut decided = false;
         if self.slow.ends_at < self.fast.ends_at && self.slow.ends_at <= now {
@@ -199,7 +201,7 @@ impl SlowFast {
         self.decision.reason = reason;
     }
 
-    /// Budget-adjusting CoDel (the paper's algorithm 1).
+    /// Ends an interval of the fast loop, which adjusts the budget (the paper's algorithm 1). True if a decision was made.
     fn close_fast_interval(&mut self, now: Instant, inside: u64) -> bool {
         let ended_at = self.fast.ends_at;
         let min = core::mem::replace(&mut self.fast.min_latency, Duration::MAX);
@@ -269,7 +271,8 @@ impl SlowFast {
         Reason::LatencyUnderTarget { min, target: self.target }
     }
 
-    /// The target-adjusting loop. An interval without completions changes nothing.
+    /// Ends an interval of the slow loop, which adjusts the target. True if a decision was made: an interval without
+    /// completions changes nothing.
     fn close_slow_interval(&mut self, now: Instant) -> bool {
         let ended_at = self.slow.ends_at;
         let next_end = first_end_after(now, ended_at, self.config.slow_interval);
@@ -303,7 +306,8 @@ impl SlowFast {
         true
     }
 
-    /// The target at which the fitted curve has the slope that the trade-off asks for.
+    /// Sets the optimum to the latency at which the fitted throughput-latency curve has the slope that the configured trade-off
+    /// asks for. Returns the reason.
     fn find_optimum(&mut self) -> Reason {
         let config = &self.config;
         let repairs = config.repairs;
@@ -373,7 +377,7 @@ impl SlowFast {
         self.target = self.target_from_ms(drawn);
     }
 
-    /// A target within its bounds; what is not a number becomes the smallest.
+    /// Converts `ms` to a target within the configured bounds; NaN becomes the smallest target.
     fn target_from_ms(&self, ms: f64) -> Duration {
         // The cast saturates and takes NaN to 0.
         Duration::from_nanos((ms * 1e6) as u64).clamp(self.config.target_min, self.config.target_max)

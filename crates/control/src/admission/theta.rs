@@ -7,14 +7,14 @@
 use super::{Completion, Reason, bounded};
 use crate::time::{Duration, Instant};
 
-/// Weight of the new budget.
+/// γ: weight of the new budget in the average with the old one.
 const GAMMA: f64 = 0.5;
-/// Bytes added at each completion: the queue that remains in equilibrium is of this order.
+/// β: bytes added to the budget at each completion; the queue that remains in equilibrium is of this order.
 const BETA_BYTES: f64 = 102_400.0;
-/// Power when the latency falls faster than time passes, which makes θ + 1 negative or zero.
+/// Lower bound on the power, for latencies that fall faster than time passes, so that θ + 1 is negative or zero.
 const MIN_POWER: f64 = 0.1;
 
-/// The window.
+/// The budget, which the rule calls the window, and the latencies that it depends on.
 pub(super) struct Theta {
     budget: f64,
     min_latency: Duration,
@@ -22,7 +22,7 @@ pub(super) struct Theta {
 }
 
 impl Theta {
-    /// A window that starts at β.
+    /// Starts with a budget of β = 100 KiB.
     pub(super) const fn new() -> Self {
         Self { budget: BETA_BYTES, min_latency: Duration::MAX, last: None }
     }
@@ -31,7 +31,7 @@ impl Theta {
         self.budget as u64
     }
 
-    /// One completion; those of one instant have no gradient among each other (θ = 0).
+    /// Takes a completion and sets the budget anew. A second completion at the same instant has no gradient (θ = 0).
     #[inline]
     pub(super) fn observe(&mut self, done: &Completion) -> Reason {
         let latency = done.latency.max(Duration::from_nanos(1));

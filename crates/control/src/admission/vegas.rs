@@ -1,24 +1,24 @@
-//! Vegas (Brakmo, Peterson 1995) as limiters of concurrency in services use it: keep a small queue.
+//! Vegas (Brakmo, Peterson 1995) as limiters of concurrency in services use it: the limit keeps a small queue.
 //!
-//! The queue is estimated from the lowest latency ever seen: `limit · (1 − lowest / latency)` requests. The limit, in
-//! requests, moves at each completion by steps of log₁₀(limit): up while the queue is below 3 steps, down when it is
-//! above 6, and by 6 when there is hardly any queue. It stays when less than half of it is in use. The lowest latency
-//! is forgotten now and then (each 30 times the limit), or a slower device would never be believed. Bytes are requests
-//! times their mean cost.
+//! The queue is estimated from the lowest latency seen: `limit · (1 − lowest / latency)` requests. The limit, in
+//! requests, moves at each completion by steps of log₁₀(limit): up by 6 steps while the queue is at most 1 step, up by 1
+//! while it is below 3, down by 1 when it is above 6. The limit stays while less than half of it is in use. The lowest
+//! latency is forgotten after 30 completions for each request of the limit; otherwise a device that becomes slower would
+//! look like a queue for ever. The budget in bytes is the limit times the mean cost of a request.
 
 use super::{Completion, MeanCost, Reason, bounded};
 use crate::time::Duration;
 
-/// Queue up to which the limit grows, in steps.
+/// The limit grows while the estimated queue is below this many steps.
 const ALPHA: f64 = 3.0;
-/// Queue beyond which the limit shrinks, in steps.
+/// The limit shrinks while the estimated queue is above this many steps.
 const BETA: f64 = 6.0;
-/// Completions for each request of the limit until the lowest latency is measured anew.
+/// The lowest latency is measured anew after this many completions for each request of the limit.
 const PROBE_EVERY: f64 = 30.0;
 /// The limit at the start, in requests.
 const INITIAL: f64 = 20.0;
 
-/// The limit.
+/// The limit on requests in flight, and the figures from which it follows.
 pub(super) struct Vegas {
     limit: f64,
     cost: MeanCost,
@@ -35,7 +35,7 @@ impl Vegas {
         bounded(self.limit * self.cost.bytes()) as u64
     }
 
-    /// One completion.
+    /// Takes a completion and sets the limit anew.
     #[inline]
     pub(super) fn observe(&mut self, done: &Completion) -> Reason {
         let latency = done.latency.max(Duration::from_nanos(1));

@@ -1,25 +1,27 @@
-//! The rule of Linux's writeback throttle (blk-wbt): halve on a window over target, double back on one within it.
+//! The rule of Linux's writeback throttle (blk-wbt): the budget is halved after a window whose latency exceeds the target,
+//! and doubled after one whose latency meets it.
 //!
-//! Each window of 100 ms, the smallest latency is compared with a fixed target (2 ms for flash, 75 ms for disks). Over
-//! it, the step rises by one and the budget is `base / 2^step`, while the window shrinks to `100 ms / √(step + 1)`;
-//! within it, the step falls by one, down to `base · 4`. A window without completions moves the step one towards 0 after
-//! five of them. In Linux only reads are measured and only writes are throttled; here all requests are.
+//! After each window of 100 ms, its smallest latency is compared with a fixed target (2 ms for flash, 75 ms for disks). The
+//! budget is `base / 2^step`. If the latency exceeds the target, the step rises by one, and windows shrink to
+//! `100 ms / √(step + 1)`; otherwise the step falls by one, down to −2 (`base · 4`). After five windows in a row without
+//! completions, each further one moves the step by one towards 0. In Linux only reads are measured and only writes are
+//! throttled; here all requests are measured and throttled.
 
 use super::{Completion, MAX_BUDGET, MIN_BUDGET, Reason};
 use crate::time::{Duration, Instant};
 
-/// Length of a window at step 0.
+/// Length of a window at step 0, in ns.
 const WINDOW_NS: f64 = 1e8;
-/// Budget at step 0: 16 requests (Linux's default depth) of 64 KiB.
+/// Budget at step 0, in bytes: 16 requests (Linux's default depth) of 64 KiB.
 const BASE_BYTES: u64 = 1 << 20;
-/// Lowest step: the budget is the base doubled twice.
+/// Lowest step, at which the budget is four times the base.
 const MIN_STEP: i32 = -2;
-/// Highest step: the budget shrinks no further.
+/// Highest step, at which the budget has long reached its lower bound.
 const MAX_STEP: i32 = 16;
-/// Windows in a row without completions until the step moves towards 0.
+/// Number of windows in a row without completions after which each further one moves the step towards 0.
 const UNKNOWN_WINDOWS: u32 = 5;
 
-/// The step and its window.
+/// The step, which gives the budget, and the present window.
 pub(super) struct Wbt {
     target: Duration,
     step: i32,
@@ -57,8 +59,8 @@ impl Wbt {
         self.min_latency = self.min_latency.min(done.latency);
     }
 
-    /// Closes the windows that ended by `now`; returns the reason if the step was decided anew. O(1): empty windows bring the
-    /// step to 0 at last, and nothing changes from there.
+    /// Closes the windows that ended by `now`; returns the reason if the step was decided anew. O(1): after at most a few empty
+    /// windows the step is 0, and further ones change nothing.
     pub(super) fn close(&mut self, now: Instant) -> Option<Reason> {
         let min = core::mem::replace(&mut self.min_latency, Duration::MAX);
         let mut reason = None;

@@ -1,4 +1,4 @@
-//! How admission control is written: `"slowfast"` or `{ kind = "fixed", budget = "512KiB" }`.
+//! The written form of admission control in a configuration: `"slowfast"` or `{ kind = "fixed", budget = "512KiB" }`.
 
 use alloc::borrow::{Cow, ToOwned};
 use alloc::format;
@@ -15,7 +15,8 @@ use crate::overlay;
 use crate::text::Bytes;
 use crate::time::Duration;
 
-/// Every kind with its defaults: first those that operators choose from. A budget has no default; this one is an example.
+/// Every kind of admission control with its defaults: first the kinds that operators choose from, then the baselines. The
+/// budget of `fixed` has no default; the one here is an example.
 const KINDS: [Config; 8] = [
     Config::None,
     Config::Fixed { budget_bytes: 512 << 10 },
@@ -32,7 +33,7 @@ impl Config {
     /// Names of the kinds that operators choose from.
     pub const NAMES: [&str; 4] = ["none", "fixed", "elastic", "slowfast"];
 
-    /// Reads a table.
+    /// Reads admission control from a table with `kind`; an error message names the key at fault.
     fn of(written: Table) -> Result<Self, String> {
         let kind = written.get("kind").ok_or("missing field `kind`")?;
         let kind = kind.as_str().ok_or_else(|| format!("kind: invalid type: {}, expected a name", kind.type_str()))?;

@@ -1,8 +1,8 @@
-//! Shards: parts of a cluster that the hosts of other shards know only by a sum.
+//! Shards: parts of a cluster whose hosts are known to hosts of other shards only by the sum of their reports.
 //!
-//! A shard is a range of the hashes of hosts' names: the range of all hashes halved `bits` times. Hosts may halve
-//! differently, because they have other settings or see the cluster grow at another time. Of two shards that overlap, one
-//! then contains the other, and only the larger one counts ([`cover`]): every host is in exactly one shard that counts.
+//! A shard is a range of the hashes of hosts' names: the range of all hashes halved `bits` times. Hosts may differ in how
+//! often they halve it, because they have other settings or see the cluster grow at another time. Of two shards that overlap,
+//! one contains the other, and only the larger one counts ([`cover`]): each host is in exactly one shard that counts.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -10,9 +10,9 @@ use core::fmt;
 use core::ops::RangeInclusive;
 use core::str::FromStr;
 
-/// The finest division: 4,096 shards.
+/// Largest number of times that a cluster is halved, which makes 2^12 = 4,096 shards.
 pub const MAX_BITS: u8 = 12;
-/// Bits of a hash.
+/// Bits of the hash of a host's name.
 const HASH_BITS: u8 = 16;
 
 /// The hash of a host's name: the same everywhere, and evenly spread even over names that differ little.
@@ -34,22 +34,22 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// All hosts.
+    /// The shard of all hosts: the cluster is not divided.
     pub const WHOLE: Self = Self { bits: 0, index: 0 };
 
-    /// The shard of a host where the cluster is halved `bits` times, at most [`MAX_BITS`].
+    /// The shard to which `host` belongs if the cluster is halved `bits` times, at most [`MAX_BITS`].
     pub fn of(host: &str, bits: u8) -> Self {
         let bits = bits.min(MAX_BITS);
         let index = if bits == 0 { 0 } else { hash(host) >> (HASH_BITS - bits) };
         Self { bits, index }
     }
 
-    /// How often the cluster is halved.
+    /// Number of times that the cluster is halved to get shards of this size; 0 = the whole cluster.
     pub fn bits(&self) -> u8 {
         self.bits
     }
 
-    /// The range of hashes of names that makes the shard.
+    /// The range of hashes of host names that belong to the shard.
     pub fn hashes(&self) -> RangeInclusive<u16> {
         let width = 1u32 << (HASH_BITS - self.bits);
         let first = u32::from(self.index) * width;
@@ -100,12 +100,13 @@ impl FromStr for Shard {
 pub struct Sizes {
     /// Clusters of up to this many members are not divided.
     pub above: u64,
-    /// Most members of a shard, in the mean over shards; `None`: as many as there are shards, so that a host reads the least.
+    /// Upper bound on the mean number of members of a shard. `None`: about as many members as there are shards, which makes
+    /// the number of reports and sums that a host reads smallest.
     pub most: Option<u64>,
 }
 
 impl Sizes {
-    /// How often a cluster of `hosts` members is to be halved; 0 if it is not divided.
+    /// Number of times that a cluster of `hosts` members is to be halved; 0 if it is not divided.
     pub fn bits(&self, hosts: u64) -> u8 {
         if hosts <= self.above {
             return 0;
@@ -117,8 +118,8 @@ impl Sizes {
         (1..MAX_BITS).find(|&bits| enough(bits)).unwrap_or(MAX_BITS)
     }
 
-    /// [`Self::bits`] for a cluster that is halved `now` times: shards unite again only when it has become smaller by a
-    /// fifth.
+    /// [`Self::bits`] for a cluster of `hosts` members that is already halved `now` times. Shards unite again only when the
+    /// cluster is a fifth smaller than the size at which it was divided.
     pub fn bits_after(&self, now: u8, hosts: u64) -> u8 {
         let (more, fewer) = (self.bits(hosts), self.bits(hosts.saturating_add(hosts / 4)));
         if more > now { more } else { fewer.min(now) }
@@ -130,15 +131,15 @@ impl Sizes {
 pub struct Seen {
     /// The shard.
     pub shard: Shard,
-    /// Age of the shard's newest sum in periods; 0 = it is of this period.
+    /// Age of the shard's newest sum in periods; 0 = the sum is about this period.
     pub age: u64,
-    /// Members that are in the shard's newest sum.
+    /// Number of members whose reports are in the shard's newest sum.
     pub members: u64,
 }
 
-/// The shards that count, so that no host counts twice. Of shards that overlap the larger one counts, because it contains the
-/// smaller one. But a larger shard without a sum of this period (a suspect one) is replaced when shards within it have sums
-/// of as many members.
+/// The shards whose sums count, so that no host counts twice. Of shards that overlap the larger one counts, because it contains
+/// the smaller one. But a larger shard without a sum of this period (a suspect one) is replaced by shards within it when their
+/// sums have at least as many members together.
 pub fn cover(shards: &[Seen]) -> BTreeSet<Shard> {
     let current: BTreeSet<Shard> = shards.iter().filter(|seen| seen.age == 0).map(|seen| seen.shard).collect();
     let mut counts: BTreeSet<Shard> =

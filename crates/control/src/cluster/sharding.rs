@@ -1,10 +1,10 @@
-//! Clusters of any size: hosts read each other one by one, or, in a large cluster, their own shard's hosts and of the
-//! other shards one sum each.
+//! Clusters of any size. In a small cluster each host reads the reports of all hosts. In a large one it reads the reports of
+//! the hosts of its own shard, and one sum of reports for each shard.
 //!
-//! Two [`Membership`]s of the same kind, one over the other: in the first one hosts report, in the second one shards. When
-//! the hosts of a shard have reported period k, one of them adds up what they reported and publishes the sum. From then on
-//! all decide from the sums alone, their own shard's included as it was published, so that all decide from the same. No host
-//! is elected: the first by name of the hosts that reported publishes first; the next one does so a quarter of a period later
+//! Two [`Membership`]s of the same kind, one over the other: in the lower one hosts report, in the upper one shards. When
+//! the hosts of a shard have reported period k, one of them adds up their reports and publishes the sum. All hosts decide
+//! from the published sums alone, that of their own shard included, so that all decide from the same figures. No host is
+//! elected: of the hosts that reported, the first by name publishes first; the next one does so a quarter of a period later
 //! if no sum has come, and so on. The first sum that is written about a period counts.
 
 use alloc::borrow::ToOwned;
@@ -15,43 +15,43 @@ use super::shard::{Seen, Shard, Sizes, cover};
 use super::{Config, Fault, Membership, Presence, Report, SKEW_PERIODS, Status, View};
 use crate::{Duration, Instant, InvalidConfig};
 
-/// Most shards that are kept track of: as many as there can be of all sizes, so that they fit while a cluster changes how
-/// finely it is divided.
+/// Largest number of shards that are tracked: all possible shards of all sizes together, so that there is room while a
+/// cluster changes how finely it is divided.
 const MAX_SHARDS: usize = 2 << super::shard::MAX_BITS;
-/// Half periods for which a sum is waited for after it was due: three for the hosts' reports, as by default, and two for the
-/// sum's own way.
+/// Half periods after the end of a period for which its missing sums are waited for: three for the hosts' reports (the
+/// default), and two for a sum to be formed and published.
 const SUM_LATE: u64 = 5;
-/// Decisions in a row that have to find a cluster too finely divided before it is divided more coarsely.
+/// A cluster is divided more coarsely after this many decisions in a row that found it divided too finely.
 const SMALLER_FOR: u32 = 10;
 
-/// A host's or shard's part of the cluster's statistics.
+/// The statistics that one host or one shard contributes to those of the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contribution<C> {
-    /// How often the host, or the shard's hosts, halve the cluster.
+    /// Number of times that the host, or the shard's hosts, halve the cluster to get shards; 0 = undivided.
     pub bits: u8,
-    /// Number of members whose statistics are in `content`.
+    /// Number of hosts whose statistics are in `content`.
     pub members: u64,
-    /// The members' statistics, added up.
+    /// The statistics of these hosts, added up.
     pub content: C,
 }
 
-/// A sum to be published.
+/// The sum of the reports of one shard's hosts about one period, which one of these hosts publishes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sum<C> {
     /// The shard that the sum is over.
     pub shard: Shard,
     /// The period that the sum is about.
     pub period: u64,
-    /// True if this is the shard's last sum: no host is left that would publish another.
+    /// True if this is the shard's last sum: no host is left that would publish another one.
     pub leaving: bool,
-    /// The shard's members and their statistics, added up.
+    /// Number of the shard's members, and their statistics, added up.
     pub contribution: Contribution<C>,
 }
 
-/// How statistics add up; the same parts in the same order have to give the same sum everywhere.
+/// A function that adds up statistics; the same parts in the same order have to give the same sum on each host.
 pub type Together<C> = fn(&mut dyn Iterator<Item = &C>) -> C;
 
-/// All hosts that share a device, however many.
+/// All hosts that share a device, as seen by one of them; a large cluster is divided into shards.
 #[derive(Clone, Debug)]
 pub struct Cluster<C> {
     own: String,
@@ -60,12 +60,12 @@ pub struct Cluster<C> {
     members: Membership<Contribution<C>>,
     shards: Membership<Contribution<C>>,
     shard: Shard,
-    /// The period since which sums of shards decide, if they do.
+    /// The period from which on shards' sums are decided from; `None` while hosts' reports are.
     divided: Option<u64>,
-    /// A sum, and when this host publishes it if no other host has done so.
+    /// A sum of this host's shard, and when this host publishes it if no other host has done so before.
     unpublished: Option<(Instant, Sum<C>)>,
     decided: Option<u64>,
-    /// Members of the last view.
+    /// Number of hosts in the latest view, all shards together; 0 before the first view.
     size: u64,
     wanted: u8,
     smaller_for: u32,
@@ -115,17 +115,19 @@ impl<C: Clone + PartialEq> Cluster<C> {
         }
     }
 
-    /// The shard whose hosts this host reads one by one.
+    /// The shard whose hosts' reports this host reads one by one.
     pub fn shard(&self) -> Shard {
         self.shard
     }
 
-    /// The shard whose hosts this host should read one by one: call [`Cluster::divide`] once they are all known.
+    /// The shard whose hosts' reports this host should read one by one, by the cluster's size. Call [`Cluster::divide`] with it
+    /// once the reports of all its hosts are at hand.
     pub fn wanted(&self) -> Shard {
         Shard::of(&self.own, self.wanted)
     }
 
-    /// Reads the hosts of `shard`, to which this host belongs, one by one from now on; other hosts are forgotten.
+    /// Makes `shard`, to which this host belongs, the one whose hosts' reports are read one by one; hosts outside of it are
+    /// forgotten.
     pub fn divide(&mut self, now: Instant, shard: Shard) {
         if shard == self.shard {
             return;
@@ -139,17 +141,17 @@ impl<C: Clone + PartialEq> Cluster<C> {
         self.unpublished = last_sum.map(|sum| (now, sum));
     }
 
-    /// True if sums of shards decide.
+    /// True if decisions are made from sums of shards, false if from reports of hosts.
     pub fn is_divided(&self) -> bool {
         self.divided.is_some()
     }
 
-    /// Members of the last view, all shards together.
+    /// Number of hosts in the latest view, all shards together; 0 before the first view.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Takes a host's report in; see [`Membership::observe`]. Reports of hosts of other shards are ignored without an error.
+    /// Takes in a host's report; see [`Membership::observe`]. Reports of hosts of other shards are ignored without an error.
     ///
     /// # Errors
     /// Why the report was ignored.
@@ -157,7 +159,7 @@ impl<C: Clone + PartialEq> Cluster<C> {
         if self.shard.holds(host) { self.members.observe(now, host, report) } else { Ok(()) }
     }
 
-    /// Takes a shard's sum in; the own shard's too, when it has come back.
+    /// Takes in a shard's published sum. Sums of this host's own shard are taken in too, when they come back from the cluster.
     ///
     /// # Errors
     /// Why the sum was ignored.
@@ -168,14 +170,14 @@ impl<C: Clone + PartialEq> Cluster<C> {
         self.shards.observe(now, &shard.to_string(), report)
     }
 
-    /// Notes that the lease of a host has ended. The end of the lease of a shard's sum says nothing: another host publishes
-    /// the next one.
+    /// Notes that the lease of a host has ended. When the lease of a shard's sum ends, nothing is to be noted: another host
+    /// publishes the shard's next sum.
     pub fn lease_ended(&mut self, host: &str) {
         self.members.lease_ended(host);
     }
 
-    /// The next view to decide from; each period is returned once. Its members are hosts, or shards where the cluster is
-    /// divided. Ask after each report, and at [`Cluster::deadline`].
+    /// The next view to decide from; there is one for each period. The view's members are hosts, or shards if the cluster is
+    /// divided. Ask after each report or sum, and at [`Cluster::deadline`].
     pub fn poll(&mut self, now: Instant) -> Option<View<'_, Contribution<C>>> {
         let current = self.config().period_at(now);
         if self.decided.is_some_and(|decided| decided > current.saturating_add(SKEW_PERIODS)) {
@@ -207,14 +209,16 @@ impl<C: Clone + PartialEq> Cluster<C> {
         None
     }
 
-    /// A sum to be published now, because no other host has published it.
+    /// The sum of this host's shard that this host has to publish now, because no other host has published it; each is
+    /// returned once.
     pub fn to_publish(&mut self, now: Instant) -> Option<Sum<C>> {
         let (_, sum) = self.unpublished.take_if(|(at, _)| *at <= now)?;
         let published = self.shards.newest(&sum.shard.to_string()).is_some_and(|newest| newest >= sum.period);
         (sum.leaving || !published).then_some(sum)
     }
 
-    /// The last sum of our shard, without statistics, if this host is the last one in the shard that would publish one.
+    /// A closing sum of this host's shard, without statistics, to be published when this host leaves the shard; `None` if
+    /// another host of the shard would publish sums, or the shard has no recent sum.
     pub fn last_sum(&self, now: Instant) -> Option<Sum<C>> {
         let newest = self.shards.newest(&self.shard.to_string())?;
         let period = self.config().period_at(now);
@@ -225,13 +229,14 @@ impl<C: Clone + PartialEq> Cluster<C> {
         (recent && !others).then(|| Sum { shard: self.shard, period, leaving: true, contribution: nothing })
     }
 
-    /// When to ask [`Cluster::poll`] and [`Cluster::to_publish`] again even if nothing comes.
+    /// When to ask [`Cluster::poll`] and [`Cluster::to_publish`] again even if no report and no sum comes.
     pub fn deadline(&self, now: Instant) -> Instant {
         let unpublished = self.unpublished.as_ref().map_or(Instant::FAR_FUTURE, |(at, _)| *at);
         unpublished.min(self.members.deadline(now)).min(self.shards.deadline(now))
     }
 
-    /// Status of this host: the worse one of its status by its own reports and that by its shard's sums.
+    /// Status of this host: in a divided cluster the worse of its status by its own reports and the status of its shard by the
+    /// shard's sums.
     pub fn status(&self, now: Instant) -> Status {
         let host = self.members.status(now);
         let Some(since) = self.divided else { return host };
@@ -251,24 +256,24 @@ impl<C: Clone + PartialEq> Cluster<C> {
         }
     }
 
-    /// Period of the last own report that came back.
+    /// Period of this host's newest report that came back from the cluster; `None` if none has.
     pub fn last_own(&self) -> Option<u64> {
         self.members.last_own()
     }
 
-    /// The members that are read one by one, by name, with presence.
+    /// Name and presence of each host whose reports this host reads one by one, in order of names.
     pub fn members(&self, now: Instant) -> impl Iterator<Item = (&str, Presence)> {
         self.members.known(now).map(|(name, _, presence)| (name, presence))
     }
 
-    /// The shards, by name, with presence and members.
+    /// Name, presence and number of members of each known shard, in order of names.
     pub fn shards(&self, now: Instant) -> impl Iterator<Item = (&str, Presence, u64)> {
         let members = |name| self.shards.last(name).map_or(0, |report| report.content.members);
         self.shards.known(now).map(move |(name, _, presence)| (name, presence, members(name)))
     }
 
-    /// True if a period is not decided yet by either kind of view. If so, notes it as decided, and how finely a cluster of
-    /// its size should be divided.
+    /// True if `period` is not decided yet, neither from hosts' reports nor from shards' sums. If so, notes it as decided, and
+    /// how finely a cluster of `members` hosts should be divided.
     fn next(&mut self, period: u64, members: u64) -> bool {
         if self.decided.is_some_and(|decided| decided >= period) {
             return false;
@@ -282,7 +287,7 @@ impl<C: Clone + PartialEq> Cluster<C> {
         true
     }
 
-    /// Hosts of our shard that publish its sum, in the order in which they do.
+    /// Hosts of this host's shard that may publish the shard's sum, in the order of their turns.
     fn publishers<'a>(&self, view: &View<'a, Contribution<C>>) -> impl Iterator<Item = &'a str> {
         let bits = self.shard.bits();
         let publishes = move |member: &&super::Member<'a, Contribution<C>>| {
@@ -292,7 +297,7 @@ impl<C: Clone + PartialEq> Cluster<C> {
         publishers.into_iter()
     }
 
-    /// Adds up our shard's reports of a period, to be published when it is our turn.
+    /// Adds up the reports of this host's shard about `period`, for this host to publish in its turn.
     fn add_up(&mut self, now: Instant, period: u64) {
         if self.members.status(now) == Status::Lost {
             return;
@@ -311,7 +316,7 @@ impl<C: Clone + PartialEq> Cluster<C> {
         self.unpublished = Some((at, Sum { shard: self.shard, period, leaving: false, contribution }));
     }
 
-    /// Names of the shards that count in a view, in order, and how many members they have.
+    /// Names of the shards whose sums count in `period`, in order, and the number of hosts in these sums together.
     fn covered(&self, period: u64) -> (Vec<String>, u64) {
         let view = self.shards.view(period);
         let seen = view.members.iter().filter_map(|member| {

@@ -1,14 +1,14 @@
-//! The small share of service that keeps a phase or class that always comes second from starving.
+//! A small share of the service for a phase or class of requests that always comes second, so that it does not starve.
 
-/// A phase or class that waits behind another is owed 1/64 of the other's service, by cost; this is the inverse.
+/// A phase or class that waits behind another one is owed 1 / this number of the other's service, by cost.
 pub(super) const FRACTION: i64 = 64;
 
-/// The service owed to the phase or class that comes second: a 64th of the first one's service is added, service of the
-/// second one ahead of the first is taken off. The account may be overdrawn by one request, and saves no more than the last
-/// request earned.
+/// Account of the service owed to a phase or class that comes second. A 64th of the service of the first one is added; service
+/// of the second one ahead of the first is taken off. The account may be overdrawn by one request, and saves no more than one
+/// request of the first one earned.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Claim {
-    /// In cost units times [`FRACTION`].
+    /// Service owed, in cost units times [`FRACTION`]; negative if overdrawn.
     balance: i64,
 }
 
@@ -18,7 +18,7 @@ impl Claim {
         self.balance > 0
     }
 
-    /// Counts service of the phase or class that comes first; `waiting`: the second one has something to do.
+    /// Counts service of the phase or class that comes first; `waiting`: the second one has requests queued.
     #[inline]
     pub(super) fn earn(&mut self, cost: u32, waiting: bool) {
         let cost = i64::from(cost);

@@ -1,4 +1,4 @@
-//! One client's tags.
+//! One client's tags (when it is due by reservation, limit and weight) and its queued requests.
 
 use alloc::boxed::Box;
 
@@ -14,50 +14,51 @@ use crate::units::{Kind, Work};
 /// than 10⁹ years at 100 GB/s and weight 1.
 pub(super) type VirtualTime = u128;
 
-/// A step of virtual time is cost × (2⁴⁴ / weight) >> 16: at most 2⁶⁰, so that all tags
+/// A request moves a weight tag by cost × (2⁴⁴ / weight) >> 16: at most 2⁶⁰, so that all tags
 /// in a heap lie within 2⁶² of each other, and exact to 10⁻⁶ even at the greatest weight.
 const INVERSE_BITS: u32 = 44;
 const STEP_SHIFT: u32 = 16;
 
 /// How far service by reservation may put a client's weight tag ahead of virtual time, in cost units.
 ///
-/// That service counts against the share by weight, so that a client gets the greater of
-/// the two, not the sum. Where the reservation exceeds the share, the lead would grow for
-/// ever and be held against the client for hours after the load has changed. Where it does not,
+/// Service by reservation counts against the share by weight, so that a client gets the
+/// greater of the two, not the sum. If the reservation exceeds the share, the lead would grow for
+/// ever and be held against the client for hours after the load has changed. If it does not,
 /// the lead is about one request, which has to fit in: hence also [`MAX_LEAD_REQUESTS`].
 const MAX_LEAD: u64 = 1 << 20;
 
-/// How far behind virtual time a client may return, in cost units.
+/// Credit: how far behind virtual time a client that has requests again may be, in cost units.
 ///
-/// A client with one request outstanding is idle between its requests. When its reply is a little
-/// late it misses its turn, and without a credit the turn is gone: beside a deep queue it would get
-/// less than its share however little it asks. The credit is as much as one request of 64 KiB, or as
-/// [`MAX_CREDIT_REQUESTS`], so a client that returns gets ahead of the others by no more than that, however long it was away.
+/// A client with one request in flight is idle between its requests. When its reply is a little
+/// late it misses its turn, and without a credit the turn is gone: beside a deep queue the client would get
+/// less than its share however little it asks for. The credit is as much as one request of 64 KiB, or as
+/// [`MAX_CREDIT_REQUESTS`], so a client that returns gets ahead of others by no more than that, however long it was idle.
 pub(super) const MAX_CREDIT: u64 = 64 << 10;
 
-/// Lower bound on the credit, in requests without payload: small requests that come in a burst are served as one.
+/// Lower bound on the credit, in requests without payload: this many small requests that come in a burst are served as one.
 pub(super) const MAX_CREDIT_REQUESTS: u64 = 16;
 
 /// Upper bound on the credit, in cost units, so that tags fit the heap.
 pub(super) const MAX_CREDIT_BYTES: u64 = 256 << 20;
 
-/// Lower bound on the lead, in requests of the size that is served.
+/// A client's weight tag may in any case be ahead of virtual time by this many requests of the served request's cost.
 const MAX_LEAD_REQUESTS: u64 = 2;
 
-/// How far a backlogged client may be behind its reservation and still catch up.
+/// How far a client with queued requests may be behind its reservation and still catch up, as time at the reserved rate.
 ///
 /// Makes up for late pulls and stalls of the device. Without a bound, an unachievable
-/// reservation would run up a claim that it collects, alone, once the device recovers.
+/// reservation would run up a debt, and take all service once the device recovers.
 const MAX_LAG: Duration = Duration::from_secs(1);
 
-/// Bytes that a request without payload (a flush, a trim) takes off a reservation in bytes/s. If it were nothing, a
-/// stream of flushes would be owed service for ever.
+/// Bytes that a request without payload (a flush, a trim) takes off a reservation in bytes/s. If it took off none, a
+/// stream of flushes would be due by reservation for ever.
 const EMPTY_REQUEST_BYTES: u32 = 4_096;
 
-/// Heaps of clients that wait for their turn by weight: normal ones without a reservation, background ones, normal ones with a
-/// reservation.
+/// Index of the heap of normal clients without a reservation that wait for their turn by weight.
 pub(super) const PLAIN: usize = 0;
+/// Index of the heap of background clients that wait for their turn by weight.
 pub(super) const BACKGROUND: usize = 1;
+/// Index of the heap of normal clients with a reservation that wait for their turn by weight.
 pub(super) const RESERVED: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,33 +67,33 @@ pub(super) enum Class {
     Background = 1,
 }
 
-/// One client. The first cache line is all that a client without reservation and limit needs.
+/// One client of the queue. A client without reservation and limit needs only the first cache line of this.
 #[repr(C, align(64))]
 pub(super) struct Client {
-    /// Start tag of the next request in its class's virtual time.
+    /// Start tag of the client's next request, in the virtual time of the client's class.
     pub(super) weight_tag: VirtualTime,
     inverse_weight: u64,
-    /// All requests, or those that move no data if there are `lanes`.
+    /// All queued requests of the client that were not put off, or with `lanes` only those that move no data.
     pub(super) fifo: Fifo,
     pub(super) generation: u32,
     pub(super) live: bool,
     pub(super) blocked: bool,
     pub(super) reserved: bool,
     pub(super) limited: bool,
-    /// The class in which the client is served now.
+    /// The class in which the client is served at the moment: `policy`, or background while only put-off requests wait.
     class: Class,
-    /// The class of its QoS policy.
+    /// The class by the client's QoS policy.
     policy: Class,
-    /// The lists of the directions, where one of them has a limit of its own.
+    /// Lists of the client's reads and of its writes, if one of these directions has a limit of its own.
     pub(super) lanes: Option<Box<Lanes>>,
-    /// Requests that were put off, if there are any.
+    /// Requests of the client that were put off, if there are any.
     later: Option<Box<Later>>,
     reservation: TokenBucket,
     limit: TokenBucket,
 }
 
-/// Requests that were put off: served in the background class while nothing else of their client waits, and otherwise by a
-/// 64th of what the client is served.
+/// Requests of a client that were put off: served in the background class while no other request of the client waits, and
+/// otherwise by a 64th of the client's service.
 struct Later {
     fifo: Fifo,
     claim: Claim,
@@ -119,7 +120,8 @@ impl Client {
         }
     }
 
-    /// Takes on a new QoS policy; service that the client has already had counts on, converted.
+    /// Takes over a new QoS policy. The lead that the client has over others by its service so far stays, converted to the new
+    /// weight and class.
     pub(super) fn set_qos(&mut self, now: Instant, qos: &Qos, virtual_time: [VirtualTime; 2]) {
         let lead = self.weight_tag.saturating_sub(virtual_time[self.class as usize]);
         let (old, new) = (self.inverse_weight, inverse(qos.weight));
@@ -140,7 +142,7 @@ impl Client {
         }
     }
 
-    /// Notes that the client has requests again: time without requests earns it nothing.
+    /// Notes that the client has requests again: time without requests gives it no credit by reservation.
     #[inline]
     pub(super) fn activate(&mut self, now: Instant) {
         if self.reserved {
@@ -148,29 +150,29 @@ impl Client {
         }
     }
 
-    /// How much unused limit may be saved up.
+    /// Unused limit that may be saved up, as time at the limit rate.
     pub(super) fn burst(&self) -> Duration {
         self.limit.burst()
     }
 
-    /// How many requests wait.
+    /// Number of the client's queued requests.
     #[inline]
     pub(super) fn len(&self) -> u32 {
         self.ordinary_len() + self.later.as_ref().map_or(0, |later| later.fifo.len())
     }
 
-    /// How many waiting requests were not put off.
+    /// Number of the client's queued requests that were not put off.
     #[inline]
     pub(super) fn ordinary_len(&self) -> u32 {
         self.fifo.len() + self.lanes.as_ref().map_or(0, |lanes| lanes.len())
     }
 
-    /// Where requests go that are put off.
+    /// The list of the client's requests that were put off; created if there is none.
     pub(super) fn later_mut(&mut self) -> &mut Fifo {
         &mut self.later.get_or_insert_with(|| Later { fifo: Fifo::EMPTY, claim: Claim::default() }.into()).fifo
     }
 
-    /// The class in which it is served.
+    /// The class in which the client is served at the moment.
     #[inline]
     pub(super) fn class(&self) -> Class {
         self.class
@@ -181,7 +183,7 @@ impl Client {
         if self.later.is_some() && self.ordinary_len() == 0 { Class::Background } else { self.policy }
     }
 
-    /// Moves the client to the class of its waiting requests; true if that is another class than before.
+    /// Moves the client to the class in which its queued requests are served; true if that differs from its class so far.
     #[inline]
     pub(super) fn settle(&mut self, virtual_time: [VirtualTime; 2]) -> bool {
         let class = self.class_now();
@@ -194,7 +196,7 @@ impl Client {
         true
     }
 
-    /// The heap in which it waits for its turn by weight.
+    /// Index of the heap in which the client waits for its turn by weight.
     #[inline]
     pub(super) fn ready_in(&self) -> usize {
         match self.class {
@@ -204,7 +206,7 @@ impl Client {
         }
     }
 
-    /// Notes that a request of `place` was served, for the claim of requests that were put off.
+    /// Notes that a request of the list `place` was served, which changes the service owed to requests that were put off.
     #[inline]
     pub(super) fn account(&mut self, place: Place, cost: u32) {
         let alone = self.ordinary_len() == 0;
@@ -218,19 +220,19 @@ impl Client {
         }
     }
 
-    /// True if requests wait.
+    /// True if the client has queued requests.
     #[inline]
     pub(super) fn is_active(&self) -> bool {
         self.len() > 0
     }
 
-    /// Where a request of this kind waits.
+    /// The list of the client to which a new request of this kind is appended.
     #[inline]
     pub(super) fn fifo_for(&mut self, kind: Kind) -> &mut Fifo {
         self.fifo_mut(if self.lanes.is_some() { place_of(kind) } else { Place::Common })
     }
 
-    /// The requests in one place.
+    /// The client's list `place`.
     #[inline]
     pub(super) fn fifo_mut(&mut self, place: Place) -> &mut Fifo {
         match (place, &mut self.lanes, &mut self.later) {
@@ -240,7 +242,7 @@ impl Client {
         }
     }
 
-    /// The places in which requests wait that were not put off.
+    /// The client's lists that are not empty, except that of requests that were put off.
     fn waiting(&self) -> impl Iterator<Item = (Place, &Fifo)> {
         let of = |place| match (place, &self.lanes) {
             (Place::Of(direction), lanes) => Some(lanes.as_ref()?.fifo(direction)),
@@ -252,13 +254,13 @@ impl Client {
             .filter(|(_, fifo)| !fifo.is_empty())
     }
 
-    /// The place of the oldest request that was not put off; `age` is when the first of a list came.
+    /// The list of the client's oldest request that was not put off; `age` returns when the first request of a list was queued.
     pub(super) fn oldest<T: Ord>(&self, age: impl Fn(&Fifo) -> T) -> Option<Place> {
         self.waiting().min_by_key(|(_, fifo)| age(fifo)).map(|(place, _)| place)
     }
 
-    /// Where the next request is taken from, whatever entitles the client to it: the oldest of those that no limit on a
-    /// direction throttles. A reservation passes the limits that are below it, but only if nothing else is there.
+    /// The list from which the client's next request is taken: the one whose first request is the oldest that no limit on a
+    /// direction throttles. Service by reservation passes limits below the reservation, if no other request is due.
     #[inline]
     pub(super) fn turn<T: Ord>(&self, now: Instant, by_reservation: bool, age: impl Fn(&Fifo) -> T) -> Place {
         if self.later.is_some() && self.is_turn_of_later(now) {
@@ -290,17 +292,17 @@ impl Client {
         next.map(|(place, _)| place)
     }
 
-    /// When another of its requests may be the next than now, in ns; `None` where they keep their order.
+    /// When the client's next request may be another one than at `now`, in ns; `None` if its requests keep their order.
     pub(super) fn next_turn(&self, now: Instant) -> Option<u64> {
         let lanes = self.lanes.as_ref()?;
         let dues = self.waiting().flat_map(|(place, _)| [lanes.due(place), self.reservation_due_in(place)]);
         dues.filter(|&due| due > now.as_nanos() && due < u64::MAX).min()
     }
 
-    /// When the next request is due by reservation: when either rate is behind, in ns.
+    /// When the client's next request is due by reservation, in ns: when either rate is behind.
     ///
-    /// A limit not below the reservation in the same unit throttles its catching up, so that it
-    /// is never exceeded; any other limit yields to the reservation.
+    /// A limit that is at least the reservation in the same unit is not exceeded when the
+    /// reservation catches up; any other limit yields to the reservation.
     #[inline]
     pub(super) fn reservation_due(&self) -> u64 {
         match &self.lanes {
@@ -314,7 +316,7 @@ impl Client {
         self.waiting().map(|(place, _)| self.reservation_due_in(place)).min().unwrap_or(u64::MAX)
     }
 
-    /// When the next request of one place is due by reservation, in ns.
+    /// When the next request of the list `place` is due by reservation, in ns; `u64::MAX` without a reservation.
     #[inline]
     fn reservation_due_in(&self, place: Place) -> u64 {
         let own = self.lanes.as_ref().and_then(|lanes| lanes.limit(place));
@@ -329,7 +331,7 @@ impl Client {
         })
     }
 
-    /// When the limits let the next request pass, in ns.
+    /// When the client's limits let its next request pass, in ns; 0 without limits.
     #[inline]
     pub(super) fn limit_due(&self) -> u64 {
         let shared = if self.limited { self.limit.ready_at().as_nanos() } else { 0 };
@@ -339,7 +341,7 @@ impl Client {
         }
     }
 
-    /// When the limits let, or have let, the next request of one place pass, in ns.
+    /// When the client's limits let the next request of the list `place` pass, in ns, which may be in the past.
     #[inline]
     pub(super) fn limit_due_in(&self, place: Place) -> u64 {
         let shared = if self.limited { self.limit.ready_at().as_nanos() } else { 0 };
@@ -351,8 +353,8 @@ impl Client {
         self.waiting().map(|(place, _)| lanes.due(place)).min().unwrap_or_else(|| lanes.due(Place::Later))
     }
 
-    /// Charges the limits and the weight; the reservation is left alone, so that service
-    /// by weight comes on top of it.
+    /// Charges a request served by weight to the client's limits and weight tag, but not to its
+    /// reservation, so that service by weight comes on top of the reservation.
     #[inline]
     pub(super) fn charge_weight(&mut self, now: Instant, work: &Work, cost: u32) {
         self.charge(now, work, cost, false);
@@ -369,7 +371,7 @@ impl Client {
         self.weight_tag += u128::from(self.step(u64::from(cost)));
     }
 
-    /// Charges reservation, limit and weight.
+    /// Charges a request served by reservation to the client's reservation, limits and weight tag.
     #[inline]
     pub(super) fn charge_reservation(&mut self, now: Instant, work: &Work, cost: u32, virtual_time: VirtualTime) {
         // A slice takes the device like a request of its size.
@@ -379,14 +381,15 @@ impl Client {
         self.charge(now, work, cost, true);
     }
 
-    /// Bounds the client's lead over others before it is charged for service beside its turn by weight.
+    /// Bounds how far the weight tag is ahead of virtual time, before the client is charged for service out of its turn by
+    /// weight.
     #[inline]
     pub(super) fn bound_lead(&mut self, cost: u32, virtual_time: VirtualTime) {
         let most = self.step(MAX_LEAD.max(MAX_LEAD_REQUESTS * u64::from(cost)));
         self.weight_tag = self.weight_tag.min(virtual_time + u128::from(most));
     }
 
-    /// Raises a weight tag that lies behind `virtual_time` by more than the credit.
+    /// Raises the weight tag if it is behind `virtual_time` by more than `credit` cost units.
     #[inline]
     pub(super) fn catch_up(&mut self, virtual_time: VirtualTime, credit: u64) {
         if self.weight_tag < virtual_time {
@@ -394,7 +397,7 @@ impl Client {
         }
     }
 
-    /// Its weight tag once it has caught up.
+    /// The weight tag, raised so that it is behind `virtual_time` by at most `credit` cost units.
     #[inline]
     pub(super) fn caught_up(&self, virtual_time: VirtualTime, credit: u64) -> VirtualTime {
         self.weight_tag.max(virtual_time.saturating_sub(self.step(credit).into()))

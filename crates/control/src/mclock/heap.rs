@@ -1,10 +1,10 @@
 //! A priority queue of client indices whose keys can change.
 //!
-//! A 4-ary heap on a flat array with each client's position kept beside it: the four
-//! children share a cache line or two, and a heap of 10,000 is seven levels deep where a
-//! binary one is fourteen. All operations are O(log n); positions live in an array of
-//! their own because they are written at every step of a sift and a whole client is
-//! three cache lines.
+//! A 4-ary heap on a flat array, with an array of each client's position in it: the four
+//! children of an entry share a cache line or two, and a heap of 10,000 entries is seven
+//! levels deep (a binary one fourteen). All operations are O(log n). Positions are in an
+//! array of their own because they are written at every step of a sift, and a whole client
+//! is three cache lines.
 
 use alloc::vec::Vec;
 
@@ -31,7 +31,7 @@ impl<const WRAPPING: bool> Heap<WRAPPING> {
         Self { entries: Vec::new(), positions: Vec::new() }
     }
 
-    /// Makes room for a client index one higher than before.
+    /// Makes room for one more client index, the next higher one.
     pub(super) fn grow(&mut self) {
         self.positions.push(ABSENT);
     }
@@ -41,7 +41,7 @@ impl<const WRAPPING: bool> Heap<WRAPPING> {
         self.entries.is_empty()
     }
 
-    /// The client with the smallest key, and the key.
+    /// The smallest key, and the index of its client; `None` if the heap is empty.
     #[inline]
     pub(super) fn peek(&self) -> Option<(u64, u32)> {
         self.entries.first().map(|entry| (entry.key, entry.index))

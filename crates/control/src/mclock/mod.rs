@@ -48,7 +48,7 @@ use slab::{Fifo, Request, Slab};
 /// The greatest weight; greater ones count as this, and 0 counts as 1.
 pub const MAX_WEIGHT: u32 = 1_000_000;
 
-/// Names a client of one [`Queue`]; never reused for another client (index + generation).
+/// Identifies a client of one [`Queue`]; never reused for another client (index + generation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId {
     index: u32,
@@ -58,17 +58,17 @@ pub struct ClientId {
 /// The QoS policy of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Qos {
-    /// Served at least this fast whenever it asks: a request is due while either rate is behind.
-    /// Wins over the limit.
+    /// Rates at which the client is served at least while it has requests: a request is due while either rate is behind.
+    /// Takes precedence over the limit.
     pub reservation: Rates,
-    /// Never served faster than this: over any window at most limit × (window + burst) plus one request.
+    /// Rates that the client does not exceed: over any window at most limit × (window + burst) plus one request is served.
     pub limit: Rates,
-    /// Share of what is left after reservations, 1..=[`MAX_WEIGHT`].
+    /// The client's share of the service that reservations leave, relative to other weights, 1..=[`MAX_WEIGHT`].
     pub weight: u32,
-    /// How much unused limit may be saved up, as time at the limit rate.
+    /// Unused limit that may be saved up, as time at the limit rate.
     pub burst: Duration,
-    /// Served in the weight phase only when no normal client can be, but for a 64th of
-    /// what normal clients get.
+    /// True if the client is served in the weight phase only when no normal client can be, except for a 64th of the
+    /// service that normal clients get.
     pub background: bool,
 }
 
@@ -78,10 +78,10 @@ impl Default for Qos {
     }
 }
 
-/// How much of the device a request takes, in cost units that the weights share out.
+/// The cost of a request: how much it takes of the service that clients share by weight. A cost unit is a byte read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CostModel {
-    /// Bytes every request costs on top of its payload.
+    /// Bytes that each request costs on top of its payload.
     pub base_bytes: u32,
     /// A written byte costs this many hundredths of a read byte.
     pub write_percent: u32,
@@ -102,7 +102,7 @@ impl CostModel {
         u32::try_from(u64::from(self.base_bytes) + payload).unwrap_or(u32::MAX).max(1)
     }
 
-    /// How far behind virtual time a client may return, in cost units.
+    /// How far behind virtual time a client may be when it has requests again, in cost units.
     #[inline]
     fn credit(&self) -> u64 {
         (MAX_CREDIT_REQUESTS * u64::from(self.base_bytes)).clamp(MAX_CREDIT, MAX_CREDIT_BYTES)
@@ -112,36 +112,36 @@ impl CostModel {
 /// Why a request was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Its client was behind its reservation.
+    /// The request's client was behind its reservation.
     Reservation,
-    /// It was the client's turn by weight.
+    /// It was the turn of the request's client by weight.
     Weight,
 }
 
 /// The answer of [`Queue::pull`].
 #[derive(Debug)]
 pub enum Pull<R> {
-    /// Serve this one now.
+    /// This request is to be served now.
     Ready {
         /// The client of the request.
         client: ClientId,
-        /// Why it was chosen.
+        /// Why the request was chosen.
         phase: Phase,
-        /// Its work.
+        /// Kind, size and part of the request.
         work: Work,
-        /// When it was pushed.
+        /// When the request was pushed.
         queued_at: Instant,
-        /// Since when no limit of its client has throttled it: what it waited after that, it waited for other clients.
+        /// Since when no limit of its client has throttled the request: since then it has waited for other clients.
         free_at: Instant,
         /// The request itself.
         payload: R,
     },
-    /// A request is due, but `admit` refused it. Until this instant the next pull chooses the same request, unless something
-    /// else is called in between; at this instant a limit admits another client, or a reservation falls due.
+    /// The request in turn was refused by `admit`. Until this instant the next pull chooses the same request, unless another
+    /// function is called in between; at this instant a limit admits another client, or a reservation falls due.
     Refused(Instant),
-    /// Every waiting client is throttled by its limit until this instant.
+    /// Every client with queued requests is throttled by its limit until this instant.
     Wait(Instant),
-    /// Nothing waits, or all that waits is blocked and has no reservation.
+    /// No request is queued, or all clients with queued requests are blocked and have no reservation.
     Idle,
 }
 
@@ -150,8 +150,8 @@ pub enum Pull<R> {
 pub enum Wish {
     /// The request is served.
     Now,
-    /// The request is put off: served in the background class while nothing else of its client waits, and otherwise by a 64th
-    /// of what the client is served. Its client's limits apply to it, the reservation does not.
+    /// The request is put off: served in the background class while no other request of its client waits, and otherwise by a
+    /// 64th of the client's service. Its client's limits apply to the request, the reservation does not.
     Later,
     /// The request is given back to the caller.
     Never,
@@ -167,22 +167,21 @@ impl From<bool> for Wish {
 struct Choice {
     index: u32,
     phase: Phase,
-    /// Which of its lists the next request is in.
+    /// The list of the client in which its next request is.
     place: Place,
-    /// True if it is served by weight although a reservation is due.
+    /// True if the client is served by weight although a reservation is due.
     ahead_of_reservations: bool,
-    /// True if it is a background client although a normal one could be served.
+    /// True if the client is a background client although a normal one could be served.
     ahead_of_normal: bool,
-    /// True if it is served ahead of its turn ([`Queue::pull_beside`]).
+    /// True if the client is served ahead of its turn ([`Queue::pull_beside`]).
     beside: bool,
 }
 
-/// The scheduler: requests in, in any order of clients; out, in the order of the guarantees.
+/// The scheduler: requests are pushed in any order of clients, and pulled in the order of reservations, weights and limits.
 ///
-/// Requests of one client are served in the order in which they were pushed, but where a direction has a limit of its own:
-/// then reads keep their order among themselves, and so do writes. Memory is
-/// proportional to the most clients there were at a time and to the most requests queued at a time
-/// lately.
+/// Requests of one client are served in the order in which they were pushed, unless a direction has a limit of its own:
+/// then reads keep their order among themselves, and so do writes. Memory is proportional to the largest number of
+/// clients that there were at a time, and to the largest recent number of queued requests.
 pub struct Queue<R> {
     cost: CostModel,
     clients: Vec<Client>,
@@ -194,13 +193,13 @@ pub struct Queue<R> {
     ready: [Heap<true>; 3],
     /// The start tag of the last request served by weight, for each class.
     virtual_time: [VirtualTime; 2],
-    /// Virtual time of normal clients when one was last served by weight although a reservation was due. Clients of the heap
-    /// `RESERVED` lie no further back from here than their credit; their tags are lifted when they are charged or leave
-    /// the heap, so that passing many of them costs nothing.
+    /// Virtual time of normal clients when one of them was last served by weight although a reservation was due. Clients of
+    /// the heap `RESERVED` count as at most their credit behind this time; their tags are raised only when they are charged or
+    /// leave the heap, so that passing many of them costs nothing.
     passed: VirtualTime,
-    /// The debt to the weight phase while reservations take everything.
+    /// Service owed to the weight phase while reservations take all service.
     weight_claim: Claim,
-    /// The debt to the background class while normal clients take everything.
+    /// Service owed to the background class while normal clients take all service.
     background_claim: Claim,
 }
 
@@ -243,8 +242,8 @@ impl<R> Queue<R> {
         ClientId { index, generation: 0 }
     }
 
-    /// Removes a client and returns its queued requests, oldest first, and behind them those that were put off; nothing if it
-    /// has left before. O(log clients + requests returned).
+    /// Removes a client and returns its queued requests, oldest first, followed by requests that were put off; none if the
+    /// client has left before. O(log clients + requests returned).
     pub fn leave(&mut self, id: ClientId) -> Vec<R> {
         let Some(client) = live_mut(&mut self.clients, id) else { return Vec::new() };
         client.live = false;
@@ -267,8 +266,8 @@ impl<R> Queue<R> {
     /// Changes a client's QoS policy; effective at once, also for requests that wait, without a burst of saved-up credit.
     /// Does nothing if the client has left. O(log clients).
     ///
-    /// What did not change keeps its state, so that a controller may adjust one limit
-    /// often without disturbing the rest.
+    /// Settings that do not change keep their state, so that a controller may adjust one limit
+    /// often without disturbing the others.
     pub fn set_qos(&mut self, now: Instant, id: ClientId, qos: Qos) {
         let Some(client) = live_mut(&mut self.clients, id) else { return };
         let is_active = client.is_active();
@@ -279,11 +278,11 @@ impl<R> Queue<R> {
         }
     }
 
-    /// Sets or withdraws (unset) a limit on one direction of a client, beside the one on all that it does. The limit
-    /// throttles neither requests of the other direction nor those that move no data. Effective at once, also for requests
-    /// that wait. The client's burst applies to it too, and like every limit it yields to a higher reservation. Does nothing
-    /// if the client has left. O(log clients); a client's first limit of this kind and the withdrawal of its last take a look
-    /// at each request that it has queued.
+    /// Sets or withdraws (unset) a limit on one direction of a client, beside the limit on all its requests. The limit
+    /// throttles neither requests of the other direction nor requests that move no data. Effective at once, also for requests
+    /// that wait. The client's burst applies to the limit too, and like every limit it yields to a higher reservation. Does
+    /// nothing if the client has left. O(log clients); a client's first limit of this kind, and the withdrawal of its last, go
+    /// through all requests that the client has queued.
     pub fn set_limit_of(&mut self, now: Instant, id: ClientId, direction: Direction, limit: Rates) {
         let Some(client) = live_mut(&mut self.clients, id) else { return };
         let had = client.lanes.is_some();
@@ -310,7 +309,7 @@ impl<R> Queue<R> {
         }
     }
 
-    /// True if a reservation has taken a direction beyond a limit of its own since the last call.
+    /// True if the client's reservation has taken this direction beyond the direction's own limit since the last call.
     pub fn take_beyond_limit_of(&mut self, id: ClientId, direction: Direction) -> bool {
         let lanes = live_mut(&mut self.clients, id).and_then(|client| client.lanes.as_mut());
         lanes.is_some_and(|lanes| lanes.take_beyond(direction))
@@ -335,8 +334,8 @@ impl<R> Queue<R> {
         }
     }
 
-    /// Keeps a client's requests queued until [`Queue::unblock`], but for what its reservation is owed: a reservation
-    /// wins over whatever the caller blocks for. The client can still push. O(log clients).
+    /// Keeps a client's requests queued until [`Queue::unblock`], except for those that are due by its reservation, which
+    /// takes precedence. The client can still push requests. O(log clients).
     pub fn block(&mut self, now: Instant, id: ClientId) {
         let Some(client) = live_mut(&mut self.clients, id) else { return };
         client.blocked = true;
@@ -377,9 +376,9 @@ impl<R> Queue<R> {
 
     /// The next request to serve. O(log clients), amortised over the clients that their limit releases.
     ///
-    /// `admit` is asked about the chosen request, by payload and work; if it says no, no tag moves and the answer is
-    /// [`Pull::Refused`]. After [`Pull::Wait`] a pull at that instant finds a request, and an earlier one does not, unless
-    /// something else is called in between.
+    /// `admit` is asked about the chosen request, by payload and work; if it returns false, no tag moves and the answer is
+    /// [`Pull::Refused`]. After [`Pull::Wait`] a pull at the named instant finds a request, and an earlier pull does not,
+    /// unless another function is called in between.
     #[inline]
     pub fn pull(&mut self, now: Instant, admit: impl FnOnce(&R, &Work) -> bool) -> Pull<R> {
         self.release(now);
@@ -387,13 +386,13 @@ impl<R> Queue<R> {
         self.take(now, &choice, admit)
     }
 
-    /// [`Queue::pull`] that asks `wish` if the request in turn is served, put off, or given back. O(log clients), amortised
-    /// as there.
+    /// Like [`Queue::pull`], but asks `wish` if the request in turn is served, put off, or given back. O(log clients),
+    /// amortised over the clients that their limit releases.
     ///
     /// # Errors
-    /// A request with the answer [`Wish::Never`] is given back, with the instant at which it was queued; `None`: a request
-    /// was put off. It is not charged, so that the next pull finds the same turn for the client's next request. A pull at the
-    /// instant of [`Pull::Wait`] may find nothing else.
+    /// `Some`: the request in turn, for which `wish` answered [`Wish::Never`], is given back with the instant at which it was
+    /// queued. `None`: the request was put off. Neither is charged, so that the next pull finds the same turn for the client's
+    /// next request. A pull at the instant of [`Pull::Wait`] may find no other request.
     #[inline]
     pub fn pull_wanted<W: Into<Wish>>(
         &mut self,
@@ -406,10 +405,10 @@ impl<R> Queue<R> {
         self.serve(now, choice, admit, wish)
     }
 
-    /// [`Queue::pull_wanted`] for one client, ahead of its turn; for after a refusal, when the caller has room for this
-    /// client alone. Limits apply, and background clients keep behind normal ones: [`Pull::Idle`] if it may not be served.
-    /// The service counts against the client's share by weight, but puts it ahead by no more than service by reservation
-    /// does.
+    /// [`Queue::pull_wanted`] for one client, ahead of its turn: after a pull was refused, the caller may have room for a
+    /// request of this client. Limits apply, and background clients keep behind normal ones: [`Pull::Idle`] if the client may
+    /// not be served. The service counts against the client's share by weight, but puts the client ahead of others by no more
+    /// than service by reservation does.
     ///
     /// # Errors
     /// As [`Queue::pull_wanted`].
@@ -429,8 +428,8 @@ impl<R> Queue<R> {
         self.serve(now, choice, admit, wish)
     }
 
-    /// The request of the client that is furthest behind its reservation, ahead of the turn; [`Pull::Idle`] if none is
-    /// behind. O(log clients).
+    /// The next request of the client that is furthest behind its reservation, whatever request is in turn; [`Pull::Idle`] if
+    /// no client is behind. O(log clients).
     ///
     /// # Errors
     /// As [`Queue::pull_wanted`].
@@ -447,7 +446,7 @@ impl<R> Queue<R> {
         self.serve(now, choice, admit, wish)
     }
 
-    /// Serves the request of a choice, gives it back or puts it off.
+    /// Serves the next request of the chosen client, gives it back or puts it off, as `wish` answers.
     #[inline(always)]
     fn serve<W: Into<Wish>>(
         &mut self,
@@ -483,7 +482,7 @@ impl<R> Queue<R> {
         Err(unwanted)
     }
 
-    /// Serves the client's oldest request if `admit` says so.
+    /// Serves the oldest request in the chosen list of the chosen client, if `admit` returns true for it.
     #[inline]
     fn take(&mut self, now: Instant, choice: &Choice, admit: impl FnOnce(&R, &Work) -> bool) -> Pull<R> {
         let client = &mut self.clients[choice.index as usize];
@@ -506,13 +505,13 @@ impl<R> Queue<R> {
         self.reserved.peek().is_some_and(|(due, _)| due <= now.as_nanos())
     }
 
-    /// True if the request in turn goes ahead of due reservations although none is owed to it, as one in 64 does by cost.
+    /// True if the request in turn is served by weight ahead of due reservations, as a 64th of the service is by cost.
     #[inline]
     pub fn is_claimed(&self, now: Instant) -> bool {
         self.choose_client(now).is_some_and(|choice| choice.ahead_of_reservations)
     }
 
-    /// Requests queued.
+    /// Number of requests queued, of all clients.
     #[inline]
     pub fn len(&self) -> usize {
         self.requests.len()
@@ -524,7 +523,7 @@ impl<R> Queue<R> {
         self.requests.len() == 0
     }
 
-    /// Requests this client has queued; 0 if it has left.
+    /// Number of requests that this client has queued; 0 if it has left.
     pub fn client_len(&self, id: ClientId) -> usize {
         let client =
             self.clients.get(id.index as usize).filter(|client| client.live && client.generation == id.generation);
@@ -538,8 +537,8 @@ impl<R> Queue<R> {
         client.and_then(|_| self.held.key_of(id.index)).map(Instant::from_nanos)
     }
 
-    /// Requests this client has queued that were not put off; of this direction alone, if a direction of the client has a
-    /// limit of its own.
+    /// Number of requests that this client has queued and that were not put off: those of this direction if a direction of the
+    /// client has a limit of its own, otherwise all.
     pub fn client_len_of(&self, id: ClientId, direction: Direction) -> usize {
         let client =
             self.clients.get(id.index as usize).filter(|client| client.live && client.generation == id.generation);
@@ -548,7 +547,7 @@ impl<R> Queue<R> {
         lanes.map_or_else(ordinary, |lanes| lanes.fifo(direction).len() as usize)
     }
 
-    /// Releases the clients that their limit throttles no longer.
+    /// Moves clients whose limit no longer throttles them from the heap `held` to the heaps `ready`.
     #[inline]
     fn release(&mut self, now: Instant) {
         while let Some((due, index)) = self.held.peek() {
@@ -560,13 +559,13 @@ impl<R> Queue<R> {
         }
     }
 
-    /// The request to serve now, if any may be.
+    /// The client to serve at `now`, and the list of its next request; `None` if no client may be served.
     #[inline(always)]
     fn choose(&self, now: Instant) -> Option<Choice> {
         Some(self.with_place(now, self.choose_client(now)?))
     }
 
-    /// The same choice with the list that its client's next request is in.
+    /// `choice` with `place` set to the list in which the client's next request is.
     #[inline(always)]
     fn with_place(&self, now: Instant, choice: Choice) -> Choice {
         let client = &self.clients[choice.index as usize];
@@ -575,7 +574,7 @@ impl<R> Queue<R> {
         Choice { place, ..choice }
     }
 
-    /// The client to serve now, if any may be.
+    /// The client to serve at `now`, without the list of its next request; `None` if no client may be served.
     #[inline(always)]
     fn choose_client(&self, now: Instant) -> Option<Choice> {
         let is_due = |due: u64| due <= now.as_nanos();
@@ -600,8 +599,8 @@ impl<R> Queue<R> {
         Some(Choice { ahead_of_normal, ..Choice::weight(index) })
     }
 
-    /// The earliest time at which another request may have to be served before the one of client `chosen`: a reservation
-    /// becomes due, a limit releases a client, or the client's own requests change their order.
+    /// The earliest time at which another request may go before that of the client `chosen`: a reservation becomes due, a
+    /// limit releases a client, or the order of the client's own requests changes.
     fn next_change(&self, now: Instant, chosen: u32) -> Instant {
         let reserved = self.reserved.peek().map(|(due, _)| due);
         // One that is served by weight ahead of reservations gives way once its own is due.
@@ -623,7 +622,7 @@ impl<R> Queue<R> {
         }
     }
 
-    /// Moves the tags for a request that is served, and the client to where they now put it.
+    /// Moves the chosen client's tags for a request that is served, and the client to its new positions in the heaps.
     #[inline(always)]
     fn charge(&mut self, now: Instant, choice: &Choice, work: &Work, cost: u32) {
         let index = choice.index;
@@ -665,15 +664,16 @@ impl<R> Queue<R> {
         }
     }
 
-    /// The key by which a client of the heap `RESERVED` takes its turn by weight, where its own is `key`.
+    /// The key by which a client of the heap `RESERVED` takes its turn by weight, if its key in the heap is `key`: at most the
+    /// credit behind `passed`.
     #[inline]
     fn key_after_passing(&self, key: u64, index: u32) -> u64 {
         let was_passed = (key.wrapping_sub(self.passed as u64) as i64) < 0;
         if was_passed { self.clients[index as usize].caught_up(self.passed, self.cost.credit()) as u64 } else { key }
     }
 
-    /// Lifts the weight tag of a client of the heap `RESERVED` to [`Self::key_after_passing`], before the client is charged
-    /// or leaves the heap; other clients keep theirs.
+    /// Raises the weight tag of a client of the heap `RESERVED` to [`Self::key_after_passing`], before the client is charged
+    /// or leaves the heap. Does nothing for other clients.
     #[inline]
     fn catch_up_passed(&mut self, index: u32) {
         if self.ready[RESERVED].key_of(index).is_some() {
@@ -681,7 +681,7 @@ impl<R> Queue<R> {
         }
     }
 
-    /// Puts an active client where its tags say it belongs.
+    /// Puts a client with queued requests into the heaps, at the positions that its tags give.
     #[inline]
     fn place(&mut self, now: Instant, index: u32) {
         let client = &mut self.clients[index as usize];
@@ -709,7 +709,7 @@ impl<R> Queue<R> {
         }
     }
 
-    /// Enters a client among those who share by weight, or gives it its place there.
+    /// Enters a client into the heap for its turn by weight, or updates its position there.
     #[inline(always)]
     fn make_ready(&mut self, index: u32) {
         // One that waits with a reservation has its tag lifted by `catch_up_passed` alone.
@@ -720,8 +720,8 @@ impl<R> Queue<R> {
         }
     }
 
-    /// Enters a client among those who share by weight, not before the present virtual time less a small credit: time in
-    /// which it did not ask, or was blocked, earns it nothing more.
+    /// Enters a client into the heap for its turn by weight, at most a small credit behind the present virtual time: time in
+    /// which the client had no requests, or was blocked, gives it no more than that.
     #[inline(always)]
     fn enter(&mut self, index: u32) {
         let client = &mut self.clients[index as usize];
@@ -752,7 +752,7 @@ impl Choice {
     }
 }
 
-/// The head with the earlier tag. Tags in the heaps of a class lie within half the range of the key.
+/// Of two heads of heaps (key and client), the one with the earlier key. Keys of a class lie within half of their range.
 #[inline]
 fn earlier(one: Option<(u64, u32)>, other: Option<(u64, u32)>) -> Option<(u64, u32)> {
     match (one, other) {
@@ -766,7 +766,7 @@ fn live_mut(clients: &mut [Client], id: ClientId) -> Option<&mut Client> {
     clients.get_mut(id.index as usize).filter(|client| client.live && client.generation == id.generation)
 }
 
-/// Takes out all that a client has queued, oldest first.
+/// Takes out all requests that a client has queued and that were not put off, oldest first.
 fn take_all<R>(requests: &mut Slab<R>, client: &mut Client) -> Vec<(Request, R)> {
     let mut all = Vec::with_capacity(client.len() as usize);
     while let Some(place) = client.oldest(|fifo| requests.front(fifo).map(|(request, _)| request.queued_at)) {

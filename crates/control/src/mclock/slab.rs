@@ -1,19 +1,19 @@
-//! Storage of the queued requests: one array for all clients, a linked list in it for each.
+//! Storage of the queued requests: one array for all clients, with linked lists in it for each client.
 //!
-//! No allocation per request, and a client that has nothing queued costs nothing.
+//! There is no allocation per request, and a client without queued requests takes no space in the array.
 
 use alloc::vec::Vec;
 
 use crate::time::Instant;
 use crate::units::Work;
 
-/// The end of a list.
+/// Stands for "no slot" at the end of a list, in place of the next slot's index.
 const NONE: u32 = u32::MAX;
 
-/// Below this many slots the array is not worth shrinking.
+/// The array of slots is not shrunk below this many slots.
 const KEPT_SLOTS: usize = 256;
 
-/// One client's requests, oldest first.
+/// A list of queued requests of one client, oldest first: indices of slots in a [`Slab`], and the length.
 #[derive(Clone, Copy)]
 pub(super) struct Fifo {
     head: u32,
@@ -40,26 +40,26 @@ impl Fifo {
 pub(super) struct Request {
     pub(super) queued_at: Instant,
     pub(super) work: Work,
-    /// In cost units, at least 1.
+    /// Cost of the request in cost units, at least 1.
     pub(super) cost: u32,
 }
 
 struct Slot<R> {
-    /// The next request of the same client, or the next free slot.
+    /// Index of the slot of the next request in the same list, or of the next free slot; `NONE` at the end.
     next: u32,
     request: Request,
     payload: Option<R>,
 }
 
-/// The requests of all clients.
+/// The queued requests of all clients.
 pub(super) struct Slab<R> {
     slots: Vec<Slot<R>>,
-    /// Slots given back, most recently used (so most likely cached) first.
+    /// Index of the first slot of the free list; the most recently used slot, most likely cached, comes first.
     free: u32,
-    /// Slots in use or on the free list; those from here on were not used since the slab was last empty.
+    /// Number of slots in use or on the free list; slots from this index on were not used since the slab was last empty.
     touched: usize,
     len: usize,
-    /// How many slots were touched between one time the slab was empty and the next; falls off slowly.
+    /// Largest recent value of `touched` when the slab became empty; falls by a 64th each time the slab becomes empty.
     recent_peak: usize,
 }
 
@@ -73,8 +73,8 @@ impl<R> Slab<R> {
         self.len
     }
 
-    /// Appends a request, unless there are 2³² - 1 already. Inlined, like the other steps of every request, however large `R`
-    /// is: the compiler would rather copy it from call to call.
+    /// Appends a request to the list `fifo`; gives the payload back if the slab holds 2³² - 1 requests already. Inlined, like
+    /// the other steps of every request, however large `R` is: otherwise the compiler copies it from call to call.
     #[inline(always)]
     pub(super) fn push(&mut self, fifo: &mut Fifo, request: Request, payload: R) -> Result<(), R> {
         let slot = Slot { next: NONE, request, payload: Some(payload) };
@@ -107,13 +107,13 @@ impl<R> Slab<R> {
         Ok(())
     }
 
-    /// The oldest request.
+    /// The oldest request of the list `fifo` with its payload; `None` if the list is empty.
     #[inline]
     pub(super) fn front(&self, fifo: &Fifo) -> Option<(&Request, &R)> {
         self.slots.get(fifo.head as usize).and_then(|slot| Some((&slot.request, slot.payload.as_ref()?)))
     }
 
-    /// Takes the oldest request.
+    /// Removes the oldest request of the list `fifo` and returns its payload; `None` if the list is empty.
     #[inline]
     pub(super) fn pop(&mut self, fifo: &mut Fifo) -> Option<R> {
         let slot = self.slots.get_mut(fifo.head as usize)?;
@@ -128,7 +128,7 @@ impl<R> Slab<R> {
         payload
     }
 
-    /// The slab is empty: use it from its start again, and give memory back that a burst long past needed.
+    /// Makes the empty slab use its slots from the first one again, and frees memory that only a burst long ago needed.
     #[inline]
     fn restart(&mut self) {
         self.recent_peak = self.touched.max(self.recent_peak - self.recent_peak / 64);
@@ -140,7 +140,7 @@ impl<R> Slab<R> {
         }
     }
 
-    /// Slots allocated.
+    /// Number of slots allocated.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.slots.len()

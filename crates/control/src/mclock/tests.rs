@@ -1,4 +1,4 @@
-//! What only the inside can show: the heap, the memory of the slab, virtual time at its ends.
+//! Tests that need the scheduler's private parts: the heap, the memory of the slab, the smallest and largest virtual times.
 
 use alloc::vec::Vec;
 
@@ -117,7 +117,7 @@ fn a_payload_is_dropped_once() {
     assert_eq!(alloc::rc::Rc::strong_count(&value), 1);
 }
 
-/// Serves clients of weights 1, 2 and 3 from a given virtual time on; how often each was served.
+/// Serves clients of weights 1, 2 and 3 from this virtual time on; returns the number of requests served of each client.
 fn served_from(virtual_time: VirtualTime) -> [u32; 3] {
     let mut queue = Queue::new(CostModel::default());
     queue.virtual_time = [virtual_time; 2];
@@ -205,7 +205,7 @@ fn a_client_is_three_cache_lines() {
     assert_eq!(core::mem::offset_of!(Client, fifo) / 64, 0);
 }
 
-/// A queue with one client that may write 10 times a second and waits for two writes, 1 and 2.
+/// A queue with one client, which has a limit of 10 writes per second and two writes queued, 1 and 2. Also its id and the time.
 fn limited_writer() -> (Queue<i32>, ClientId, Instant) {
     let mut queue = Queue::new(CostModel::default());
     let now = Instant::from_nanos(1_000_000_000);
@@ -218,7 +218,7 @@ fn limited_writer() -> (Queue<i32>, ClientId, Instant) {
 }
 
 #[test]
-fn what_nobody_wants_lets_nothing_past_the_limit_of_a_direction() {
+fn unwanted_requests_let_nothing_past_the_limit_of_a_direction() {
     let (mut queue, client, now) = limited_writer();
     let now = now + Duration::from_nanos(5);
     assert_eq!(queue.push(now, client, WORK, 3), Ok(()));
@@ -272,7 +272,7 @@ fn service_by_weight_is_never_beyond_a_limit_whatever_the_order_of_the_clocks() 
     assert!(!queue.take_beyond_limit_of(client, Direction::Write));
 }
 
-/// Serves `count` requests, of which the negative ones are put off when their turn comes first.
+/// Serves `count` requests and returns their numbers; a request with a negative number is put off at its first turn.
 fn serve(queue: &mut Queue<i32>, now: Instant, count: usize) -> Vec<i32> {
     let mut served = Vec::new();
     while served.len() < count {

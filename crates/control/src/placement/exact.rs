@@ -1,8 +1,9 @@
-//! Few connections: the best of all ways to place them. Takes exponential time, so it is there to compare with.
+//! The best of all placements of a few connections on workers. It takes exponential time, and is there for comparisons only.
 
 use alloc::vec::Vec;
 
-/// A depth-first search, the heaviest connection first, that gives up what cannot become better than the best so far.
+/// A depth-first search over placements, the heaviest connection first. A partial placement that cannot become better than the
+/// best one so far is given up.
 struct Search<'a> {
     loads: &'a [u64],
     home: &'a [u32],
@@ -12,8 +13,8 @@ struct Search<'a> {
     best: u64,
 }
 
-/// Places connections so that the heaviest worker has as little as possible, with at most `budget` of them elsewhere than
-/// before; returns that worker's load. `fixed` is what each worker carries and keeps, `loads` what each connection does.
+/// Changes `assignment` so that the heaviest worker has as little load as possible, with at most `budget` connections moved;
+/// returns that worker's load. `fixed`: load that each worker has in any case; `loads`: load of each connection.
 ///
 /// # Panics
 /// When `loads` and `assignment` differ in length, or a connection is on a worker that does not exist.

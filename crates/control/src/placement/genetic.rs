@@ -1,16 +1,16 @@
-//! The genetic algorithm of the Ceph messenger paper: the baseline.
+//! The genetic algorithm of the Ceph messenger paper, as a baseline for comparison.
 
 use alloc::vec::Vec;
 
 use crate::rng::SplitMix64;
 
-/// Chromosomes in a generation (section III.B).
+/// Number of chromosomes (assignments of connections to workers) in a generation (section III.B of the paper).
 const CHROMOSOMES: usize = 8;
-/// Generations.
+/// Number of generations of children.
 const GENERATIONS: usize = 50;
-/// Probability that a child has one connection put anywhere.
+/// Probability that a child gets one random connection assigned to a random worker.
 const MUTATION: f64 = 0.05;
-/// α of the fitness: what moving costs, in units of the standard deviation.
+/// α of the fitness: the cost of moving all connections, as a part of the standard deviation of loads.
 const ALPHA: f64 = 0.1;
 
 /// Standard deviation of the workers' loads.
@@ -25,21 +25,22 @@ fn sigma(fixed: &[u64], loads: &[u64], assignment: &[u32], totals: &mut Vec<f64>
     libm::sqrt(totals.iter().map(|total| (total - mean) * (total - mean)).sum::<f64>() / workers)
 }
 
-/// Fitness of an assignment, equation (5): 1 / (σ + σ·α·n_mov/n_con). Infinite for workers that carry the same.
+/// Fitness of the assignment `then`, equation (5) of the paper: 1 / (σ + σ·α·n_mov/n_con), with σ the standard deviation of the
+/// workers' loads, n_mov the connections that move from `now`, n_con all connections. Infinite for equal loads.
 fn fitness(fixed: &[u64], loads: &[u64], now: &[u32], then: &[u32], totals: &mut Vec<f64>) -> f64 {
     let moved = now.iter().zip(then).filter(|(now, then)| now != then).count() as f64;
     let sigma = sigma(fixed, loads, then, totals);
     1.0 / (sigma + sigma * ALPHA * moved / now.len().max(1) as f64)
 }
 
-/// Searches from `assignment` and leaves the fittest there; by how much fitter it is, as a fraction (0 = unchanged).
-/// `fixed` is what each worker carries and keeps, `loads` what each connection does.
+/// Searches from `assignment` and leaves the fittest assignment there; returns by how much its fitness is higher, as a fraction
+/// (0 = unchanged). `fixed`: load that each worker has in any case; `loads`: load of each connection.
 ///
 /// O(400 · (connections + workers)), with an allocation for each child.
 ///
 /// The first chromosome is the present assignment, the others are random; in each generation four pairs are drawn by
-/// roulette wheel and cut at one point. What the paper leaves open: the best of all generations counts, and it is
-/// the fitness itself that is drawn by.
+/// roulette wheel and cut at one point. Choices where the paper leaves a case open: the best of all generations counts, and
+/// chromosomes are drawn with probabilities in proportion to the fitness itself.
 pub fn evolve(fixed: &[u64], loads: &[u64], assignment: &mut [u32], rng: &mut SplitMix64) -> f64 {
     let (connections, workers) = (loads.len(), fixed.len() as u64);
     if connections < 2 || workers < 2 {
@@ -81,7 +82,7 @@ pub fn evolve(fixed: &[u64], loads: &[u64], assignment: &mut [u32], rng: &mut Sp
     if start.is_infinite() { 0.0 } else { best / start - 1.0 }
 }
 
-/// The roulette wheel: each with a probability in proportion to its fitness.
+/// The roulette wheel: the index of a chromosome, each drawn with a probability in proportion to its fitness in `fit`.
 fn spin(fit: &[f64], rng: &mut SplitMix64) -> usize {
     let mut point = rng.next_f64() * fit.iter().sum::<f64>();
     fit.iter()

@@ -1,15 +1,15 @@
 //! Which worker serves which connection?
 //!
-//! A worker is a thread with its connections. A connection stays where it was accepted unless it is moved, and its load is
+//! A worker is a thread with its connections. A connection stays on its first worker unless it is moved, and its load is
 //! not known when it is accepted. Methods by name: `round_robin` and `least_connections` place and never move; `genetic` is
-//! the published method (message-aware scheduling for Ceph); `lpt` evens out load at any cost; `waits`, the default, moves
-//! connections to where they wait less. See `docs/algorithms/placement.md`.
+//! the published method (message-aware scheduling for Ceph); `lpt` evens out load, however many connections move; `waits`,
+//! the default, moves connections to workers where they wait less. See `docs/algorithms/placement.md`.
 //!
 //! ```text
 //!  join ──▶ worker        observe ──▶ load of the interval ──▶ tick, once an interval ──▶ moves, and why
 //! ```
 //!
-//! Connections are named by slots: small numbers that their owner uses again when one has left.
+//! A connection is identified by its slot: a small number that the caller uses again when the connection has left.
 
 use alloc::vec::Vec;
 
@@ -26,25 +26,26 @@ pub use usage::Usage;
 use usage::{Part, Usages};
 use waits::Waits;
 
-/// `genetic` and `lpt` do not move a connection that carries less than this part (1/500) of what a worker does on average.
+/// `genetic` and `lpt` do not move a connection whose load is at most the mean load of a worker divided by this number.
 const LIGHT_DIVISOR: u64 = 500;
-/// `lpt` moves nothing while every worker is busy for less than this part of the time.
+/// `lpt` moves no connection while every worker is busy for less than this part of the time.
 const BUSY: f64 = 0.3;
-/// Largest load of a connection in an interval, so that the loads of 65,536 add up: 78 hours, or 281 TB.
+/// Upper bound on a connection's load in an interval (ns or bytes), so that the sum over 65,536 connections fits 64 bits: 78
+/// hours, or 281 TB.
 const MOST_LOAD: u64 = u64::MAX >> 16;
 
-/// How connections are placed.
+/// The method by which connections are placed on workers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Config {
-    /// One worker after the other.
+    /// A new connection goes to the next worker in turn, and never moves.
     RoundRobin,
-    /// The worker with the fewest connections, for good: what Ceph does today.
+    /// A new connection goes to the worker with the fewest connections, and never moves, as in Ceph today.
     LeastConnections,
-    /// The published method: connections moved by a genetic algorithm, by the bytes that they received.
+    /// The published method: a genetic algorithm moves connections by the bytes received on them.
     Genetic(Moving),
-    /// All connections anew, the heaviest first, each to the lightest worker.
+    /// In each interval all connections are placed anew, the heaviest first, each on the worker with the least load so far.
     Lpt(Moving),
-    /// Connections go where they wait less, if others lose less by that than they gain.
+    /// Connections move to workers where they wait less, if other connections lose less by that than these gain.
     Waits(Moving),
 }
 
@@ -53,23 +54,23 @@ pub enum Config {
 pub struct Moving {
     /// Time between two decisions; 100 ms to minutes.
     pub interval: Duration,
-    /// The least gain of a move, as a fraction (0 to 1): for `waits` of the time that the connection's requests take, for
-    /// `lpt` of the heaviest worker's load, for `genetic` of the fitness (the paper's δ, whose unit there is 1/bytes).
+    /// The least gain for which connections move, as a fraction (0 to 1). `waits`: of the time that the connection's requests
+    /// take; `lpt`: of the heaviest worker's load; `genetic`: of the fitness (the paper's δ, which has the unit 1/bytes there).
     pub min_gain: f64,
 }
 
 impl Moving {
-    /// The defaults of `waits`: ten times a second, for 5 %.
+    /// The defaults of `waits`: ten decisions a second, a least gain of 5 %.
     pub const fn new() -> Self {
         Self { interval: Duration::from_millis(100), min_gain: 0.05 }
     }
 
-    /// The default of `lpt`: once a second.
+    /// The defaults of `lpt`: one decision a second, a least gain of 5 %.
     pub const fn slow() -> Self {
         Self { interval: Duration::from_secs(1), ..Self::new() }
     }
 
-    /// As published: every 5 s (section III.B).
+    /// The published interval of `genetic`: a decision every 5 s (section III.B of the paper).
     pub const fn published() -> Self {
         Self { interval: Duration::from_secs(5), ..Self::new() }
     }
@@ -107,73 +108,73 @@ impl Config {
     }
 }
 
-/// A connection's work since the last sample.
+/// A connection's work since its previous sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Time that the worker spent on the connection: the load of `lpt` and `waits`.
     pub cpu: Duration,
-    /// Bytes received from the client: the load of `genetic`, as in the paper, blind to what reads cost.
+    /// Bytes received from the client: the load of `genetic`, as in the paper, which does not see the cost of reads.
     pub received_bytes: u64,
 }
 
 /// A connection that goes to another worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which connection.
+    /// Slot (number) of the connection.
     pub slot: u32,
-    /// The worker that it leaves.
+    /// The worker that the connection leaves.
     pub from: u32,
-    /// The worker that it goes to.
+    /// The worker that the connection goes to.
     pub to: u32,
 }
 
-/// Why connections move, or do not. Loads are shares of the time that a worker is busy; for `genetic`, which counts bytes,
-/// multiples of the mean.
+/// Why connections move, or do not. A worker's load is the part of the time for which it is busy (0 to 1); for `genetic`, which
+/// counts bytes, a multiple of the workers' mean load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
-    /// This method leaves connections where they are.
+    /// The method never moves connections.
     Static,
-    /// There is one worker.
+    /// There is only one worker.
     OneWorker,
     /// No worker is so busy that requests wait.
     NotBusy {
         /// The heaviest worker's load.
         heaviest: f64,
     },
-    /// The best moves that were found would gain too little.
+    /// The best moves that were found would gain less than [`Moving::min_gain`].
     NotWorth {
         /// The heaviest worker's load.
         heaviest: f64,
-        /// The gain, as [`Moving::min_gain`] counts it.
+        /// The gain of these moves, as [`Moving::min_gain`] counts it.
         gain: f64,
     },
-    /// The heaviest worker's load is nearly all of one connection, which cannot be split.
+    /// Nearly all of the heaviest worker's load is that of one connection, which cannot be divided.
     Elephant {
-        /// The connection.
+        /// Slot (number) of the connection.
         slot: u32,
         /// The heaviest worker's load.
         heaviest: f64,
     },
-    /// The gain may be chance: it varies by as much from interval to interval.
+    /// The gain of the best move may be chance: it varies by as much from interval to interval.
     Uncertain {
-        /// The gain, as [`Moving::min_gain`] counts it.
+        /// The gain of this move, as [`Moving::min_gain`] counts it.
         gain: f64,
-        /// The least gain that is no chance.
+        /// The least gain that chance does not explain, as [`Moving::min_gain`] counts it.
         noise: f64,
     },
     /// Connections move.
     Rebalanced {
-        /// The heaviest worker's load.
+        /// The heaviest worker's load in the past without the moves.
         before: f64,
-        /// The heaviest worker's load in the same interval, had the moves been made before it.
+        /// The load that the heaviest worker would have had in the same time with the moves.
         after: f64,
     },
-    /// A connection is on another worker for a short time, to see what it does where it need not share a full worker.
+    /// A connection is on another worker for a short time, to measure its load where it does not share a full worker.
     Trial {
-        /// The worker of the trial.
+        /// The worker on which the connection is during the trial.
         worker: u32,
     },
-    /// There are more workers or fewer; connections of those that are gone go to the others.
+    /// The number of workers changed; connections of workers that are gone move to the others.
     WorkersChanged {
         /// Number of workers from now on.
         workers: usize,
@@ -197,25 +198,25 @@ impl Reason {
     }
 }
 
-/// A decision.
+/// A decision about which connections move.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
     /// Time of the decision.
     pub at: Instant,
     /// Reason for the moves, or for none.
     pub reason: Reason,
-    /// Number of connections that move; [`Placement::moves`] names them.
+    /// Number of connections that move; [`Placement::moves`] lists them.
     pub moves: usize,
 }
 
-/// A connection.
+/// A connection's worker and its load.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     worker: u32,
-    /// Load in the interval under way, in ns or bytes.
+    /// Load observed in the present interval so far, in ns, or in bytes for `genetic`.
     load: u64,
-    /// The load that counts until the interval ends: that of the interval before, or the mean of all connections for a new
-    /// one.
+    /// The load that counts until the interval ends, in ns or bytes: the connection's load in the past, or for a new
+    /// connection the mean of all.
     counts_for: u64,
 }
 
@@ -280,7 +281,7 @@ impl Placement {
         self.workers
     }
 
-    /// Where a connection is; `None` for an unused slot.
+    /// The worker of the connection in `slot`; `None` for an unused slot.
     pub fn worker(&self, slot: u32) -> Option<u32> {
         Some(self.entries.get(slot as usize)?.as_ref()?.worker)
     }
@@ -295,7 +296,7 @@ impl Placement {
         self.decision
     }
 
-    /// Adds a connection and returns its worker. A slot in use is given to the newcomer. O(workers).
+    /// Adds a connection in `slot` and returns its worker. A connection that was in the slot is removed. O(workers).
     pub fn join(&mut self, slot: u32) -> u32 {
         self.leave(slot);
         // What it will carry is not known: as much as others, so that many who come at once are spread.
@@ -316,7 +317,7 @@ impl Placement {
         worker as u32
     }
 
-    /// Removes a connection.
+    /// Removes the connection in `slot`, if there is one.
     pub fn leave(&mut self, slot: u32) {
         if let Some(entry) = self.entries.get_mut(slot as usize).and_then(Option::take) {
             self.counts[entry.worker as usize] -= 1;
@@ -324,15 +325,15 @@ impl Placement {
         }
     }
 
-    /// The worker for one more connection: the one with the least load where the method counts it, then with the fewest
-    /// connections.
+    /// The worker for one more connection: the one with the least load, if the method goes by time; of equals, the one with
+    /// the fewest connections.
     fn roomiest(&self) -> usize {
         let by_load = matches!(self.config, Config::Lpt(_) | Config::Waits(_));
         let key = |&worker: &usize| (if by_load { self.carries[worker] } else { 0 }, self.counts[worker]);
         (0..self.workers).min_by_key(key).unwrap_or(0)
     }
 
-    /// Counts a connection for another worker.
+    /// Counts the connection in `slot`, and its load, for the worker `to` instead of its worker so far.
     fn transfer(&mut self, slot: u32, to: u32) {
         let Some(Some(entry)) = self.entries.get_mut(slot as usize) else { return };
         for (worker, sign) in [(entry.worker, false), (to, true)] {
@@ -346,15 +347,15 @@ impl Placement {
         entry.worker = to;
     }
 
-    /// A connection is on another worker than was decided: a move that could not be carried out. Workers that do not
-    /// exist are ignored.
+    /// Notes that a connection is on `worker` and not on the one that was decided, because a move could not be carried out. A
+    /// worker that does not exist is ignored.
     pub fn found_on(&mut self, slot: u32, worker: u32) {
         if (worker as usize) < self.workers {
             self.transfer(slot, worker);
         }
     }
 
-    /// Observes a connection's work since the last time; may come as often as one likes within an interval. O(1).
+    /// Takes a connection's work since its previous sample; any number of times in an interval. O(1).
     #[inline]
     pub fn observe(&mut self, slot: u32, sample: Sample) {
         if let Some(Some(entry)) = self.entries.get_mut(slot as usize) {
@@ -364,15 +365,15 @@ impl Placement {
         }
     }
 
-    /// Takes how busy a worker was since its last report. The loads observed of its connections then only say how that time
-    /// divides among them. Where no worker ever reports, loads are taken as they are, and a worker counts as busy as its
-    /// connections' loads say. Workers that do not exist are ignored. O(1).
+    /// Takes a worker's report on how busy it was since its previous report. The observed loads of its connections then only
+    /// divide this time among them. If no worker ever reports, a worker counts as busy for the sum of its connections' loads.
+    /// A worker that does not exist is ignored. O(1).
     pub fn observe_worker(&mut self, worker: u32, usage: Usage) {
         self.usages.observe(worker, usage);
     }
 
-    /// There are `workers` workers (at least one) from now on. Connections of those that are gone move; where there are
-    /// more, the next tick fills them.
+    /// Sets the number of workers (at least one). Connections of workers that are gone move at once; to new workers
+    /// connections move at the next tick.
     pub fn set_workers(&mut self, now: Instant, workers: usize) -> Decision {
         self.moves.clear();
         let workers = workers.max(1);
@@ -404,7 +405,8 @@ impl Placement {
         Some(self.began_at + self.interval()?)
     }
 
-    /// Ends the interval if it is over and decides which connections move. The moves are taken as done.
+    /// Ends the interval if it is over, and decides which connections move; `None` if it is not over, or the method never moves
+    /// connections. The caller has to carry out [`Placement::moves`]: they count as done.
     ///
     /// O(n log n) for n connections.
     pub fn tick(&mut self, now: Instant) -> Option<Decision> {
@@ -426,7 +428,7 @@ impl Placement {
         Some(self.decision)
     }
 
-    /// Turns the observations of each connection into its load.
+    /// Ends an interval of `interval_ns` ns: updates the load that counts of each connection and worker.
     fn end_interval(&mut self, interval_ns: f64) {
         self.carries.fill(0);
         self.entries.iter().flatten().for_each(|entry| self.carries[entry.worker as usize] += entry.load);
@@ -461,8 +463,8 @@ impl Placement {
         }
     }
 
-    /// Sorts connections into those that may move and those that stay, which count as fixed. Returns the mean load of the
-    /// workers.
+    /// Lists the connections that may move; the load of all others counts as fixed on their workers. Returns the workers' mean
+    /// load.
     fn sort_out(&mut self) -> u64 {
         let mean = self.carries.iter().sum::<u64>() / self.workers as u64;
         self.fixed.clone_from(&self.carries);
@@ -479,7 +481,7 @@ impl Placement {
         mean
     }
 
-    /// Adopts the assignment that was found.
+    /// Moves connections to the workers of the assignment that was found.
     fn adopt(&mut self) {
         for n in 0..self.slots.len() {
             let (slot, to) = (self.slots[n], self.assignment[n]);
@@ -510,14 +512,15 @@ impl Placement {
         Reason::Rebalanced { before: busy(before), after: busy(after) }
     }
 
-    /// The connection that is nearly all of the heaviest worker's load.
+    /// Slot of a connection whose load exceeds 90 % of the load of the heaviest worker, `heaviest`, and `mean`, the mean load of
+    /// workers.
     fn elephant(&self, mean: u64, heaviest: u64) -> Option<u32> {
         let loads = (0..).zip(&self.entries).filter_map(|(slot, entry)| Some((slot, entry.as_ref()?.counts_for)));
         let largest = loads.max_by_key(|&(_, load)| load);
         largest.filter(|&(_, load)| load > mean && load as f64 > heaviest as f64 * 0.9).map(|(slot, _)| slot)
     }
 
-    /// Load of the heaviest worker under the assignment.
+    /// Load of the heaviest worker with the connections placed as in `assignment`, in ns or bytes.
     fn heaviest(&self) -> u64 {
         let mut totals = self.fixed.clone();
         for (&load, &worker) in self.loads.iter().zip(&self.assignment) {
@@ -526,7 +529,7 @@ impl Placement {
         totals.into_iter().max().unwrap_or(0)
     }
 
-    /// `genetic`, the published method: all connections that are not light, whatever they did before.
+    /// `genetic`, the published method: may move all connections that are not light, by their load in the last interval alone.
     fn evolve(&mut self, moving: &Moving) -> Reason {
         let mean = self.sort_out() as f64;
         let times = |load: u64| load as f64 / mean;

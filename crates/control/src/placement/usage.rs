@@ -1,29 +1,30 @@
-//! How much a worker has to do, whatever share of a core it gets.
+//! Measures how much work a worker has, whatever share of a core it gets.
 //!
-//! CPU time alone does not tell. A worker that is held to a fifth of a core, or shares one, never uses much of it,
+//! CPU time alone does not show that. A worker that is limited to a fifth of a core, or shares a core, never uses much of it,
 //! however many requests wait. So a worker that never waits for events counts as fully busy.
 
 use alloc::vec::Vec;
 
 use crate::time::Duration;
 
-/// Busy parts of the time between which a worker goes from not full to full.
+/// A worker that is busy for up to the first part of the time counts as not full, from the second part on as full, and in
+/// between as full in proportion.
 const FULL: (f64, f64) = (0.8, 0.95);
-/// Weight of a report of a worker that had nothing to do; that of one that was busy all the time is 1.
+/// Weight of a report of a worker that was never busy; the weight of a report of one that was busy all the time is 1.
 const IDLE: f64 = 1e-9;
 
-/// Report of a worker about itself, once an interval.
+/// Report of a worker about its own work since its previous report.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Share of the time (0 to 1) for which it had something to do, on a processor or waiting for one.
+    /// Part of the time (0 to 1) for which the worker had something to do, on a processor or waiting for one.
     pub busy: f64,
-    /// CPU time of the requests that lie before the worker at the same time, in the mean over requests.
+    /// CPU time of all requests that wait for the worker together with a request, that one included; mean over requests.
     pub backlog: Duration,
-    /// CPU time of a request.
+    /// Mean CPU time of a request.
     pub each: Duration,
 }
 
-/// Sums over a worker's reports in the interval under way. Times are in nanoseconds, weighted by how busy the worker was.
+/// Sums over a worker's reports in the present interval. Times are in nanoseconds, weighted by how busy the worker was.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     times: f64,
@@ -33,30 +34,30 @@ struct Told {
     each: f64,
 }
 
-/// An observed load as a part of its worker's interval.
+/// The part that a connection's observed load makes of its worker's time in an interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Part {
-    /// Load while the worker was not full, as a share of the interval.
+    /// Load while the worker was not full, as a part of the interval.
     pub(super) open: f32,
-    /// Load while the worker was full, as a share of the interval.
+    /// Load while the worker was full, as a part of the interval.
     pub(super) hidden: f32,
-    /// Work that was waiting while the worker was full, in intervals.
+    /// CPU time of the connection's requests that were waiting while the worker was full, as a part of the interval.
     pub(super) waiting: f32,
 }
 
 impl Part {
-    /// The part for a load of `load` nanoseconds, where `self` is the part for one.
+    /// The part for an observed load of `load` nanoseconds, if `self` is the part for one nanosecond.
     pub(super) fn times(self, load: u64) -> Self {
         let times = load as f32;
         Self { open: self.open * times, hidden: self.hidden * times, waiting: self.waiting * times }
     }
 }
 
-/// Reports of all workers.
+/// The reports of all workers in the present interval.
 #[derive(Debug, Default)]
 pub(super) struct Usages {
     told: Vec<Told>,
-    /// True if any worker ever reported.
+    /// True if any worker has reported in this or an earlier interval.
     known: bool,
 }
 
@@ -77,8 +78,8 @@ impl Usages {
         self.known = true;
     }
 
-    /// The part for a nanosecond of the worker's observed connections, whose loads add up to `sum`. `None`: the worker hangs
-    /// and reports nothing, so what was observed is not all of the interval.
+    /// The part of the worker's interval that one nanosecond of observed load makes. `sum`: observed loads of all connections
+    /// of the worker, in ns. `None`: the worker hangs and has not reported, so that loads of the interval are incomplete.
     pub(super) fn part(&self, worker: usize, sum: u64, interval_ns: f64) -> Option<Part> {
         let told = self.told.get(worker).filter(|told| told.times > 0.0);
         let Some(told) = told else {
@@ -95,7 +96,7 @@ impl Usages {
         })
     }
 
-    /// CPU time of a request, in the mean over requests; `None` where no worker reports.
+    /// Mean CPU time of a request over all workers, in ns; `None` if no worker has reported a request.
     pub(super) fn each_ns(&self) -> Option<f64> {
         let (mut busy, mut requests) = (0.0, 0.0);
         for told in self.told.iter().filter(|told| told.each > 0.0) {
@@ -106,7 +107,7 @@ impl Usages {
         (requests > 0.0).then(|| busy / requests)
     }
 
-    /// The interval ends.
+    /// Ends the interval: discards its reports.
     pub(super) fn end_interval(&mut self) {
         self.told.fill(Told::default());
     }

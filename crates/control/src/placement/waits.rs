@@ -1,18 +1,18 @@
-//! Waits: connections move to where they wait less, if that costs others less than it gains.
+//! The method `waits`: a connection moves to a worker where it waits less, if others lose less by that than it gains.
 //!
-//! A wait needs two that ask at the same time. So the load of each connection is kept slot by slot, and the waits under any
-//! assignment follow from sums of slots:
+//! A connection waits only if another one asks at the same time. So the load of each connection is kept for each time slot (an
+//! interval of the past), and the waits under any assignment follow from sums over time slots:
 //!
 //! ```text
-//!  slot        1   2   3   4   5                    1   2   3   4   5
+//!  time slot   1   2   3   4   5                    1   2   3   4   5
 //!  worker 0   ██  ··  ██  ··  ██   a        a:     ██  ··  ██  ··  ██
 //!             ██  ··  ██  ··  ██   b  ─┐
 //!  worker 1   ··  ██  ··  ██  ··   c   │    b, c:  ██  ██  ██  ██  ██
 //!             ··  ██  ··  ██  ··   d   └▶   d:     ··  ██  ··  ██  ··
 //! ```
 //!
-//! What a connection does on a full worker is not what it would like to do. There it counts for what it has waiting, which
-//! it would have waiting elsewhere, too; a trial finds out whether it would not. See `docs/algorithms/placement.md`.
+//! The load of a connection on a full worker is less than it would be elsewhere. There it counts by its waiting work, as if
+//! this work would wait on another worker, too; a trial finds out if it would. See `docs/algorithms/placement.md`.
 
 use alloc::vec::Vec;
 
@@ -20,35 +20,36 @@ use super::usage::Part;
 use super::{Move, Moving, Placement, Reason};
 use crate::rng::SplitMix64;
 
-/// Slots of the past that are kept. A new one takes the place of one drawn by chance, so that their ages are spread.
+/// Number of past time slots that are kept. A new one replaces one drawn at random, so that their ages are spread.
 const SLOTS: usize = 32;
-/// Standard errors by which a gain must exceed 0.
+/// A gain is certain if it exceeds 0 by this many standard errors.
 const CERTAIN: f32 = 3.0;
-/// Slots that a trial takes. In the first, what has waited on the old worker is served.
+/// Number of time slots that a trial takes. In the first one the work that waited on the old worker is served.
 const TRIAL: usize = 4;
-/// After a trial that failed the next one waits for so many times as long: trials stay below the 99th percentile.
+/// After a failed trial the next one begins this many lengths of a trial later: trials affect less than 1 % of the time.
 const RARELY: usize = 100;
-/// The loss of others by a trial that succeeds, at most, as a part of what all gain.
+/// Upper bound on the loss of the other connections by a successful trial, as a part of the gain of all.
 const LOSS: f32 = 0.25;
-/// Connections looked at exactly in a decision: those that guarantee most.
+/// Number of connections whose moves are computed exactly in a decision: those with the largest estimated gain.
 const CANDIDATES: usize = 64;
-/// Pairs of a connection and a worker that are looked at roughly in a decision; those that are left have the next turn.
+/// Number of pairs of a connection and a worker whose gain is estimated in a decision; further connections are estimated in
+/// the next decision.
 const PAIRS: usize = 16_384;
-/// Bit mask of all slots.
+/// Bit mask of all time slots.
 const ALL: u32 = u32::MAX;
 
 type Row = [f32; SLOTS];
 
-/// The work of a connection, or of all connections of a worker, in each slot.
+/// The work of a connection, or of all connections of a worker, in each time slot.
 #[derive(Clone, Copy, Debug)]
 struct Share {
-    /// Load while the worker was not full, as a share of the slot.
+    /// Load while the worker was not full, as a part of the time slot.
     open: Row,
-    /// Load while the worker was full, as a share of the slot.
+    /// Load while the worker was full, as a part of the time slot.
     hidden: Row,
-    /// Work that was waiting while the worker was full, in slots.
+    /// CPU time of requests that were waiting while the worker was full, as a part of the time slot.
     closed: Row,
-    /// The part of the time in which requests come, 0 to 1.
+    /// For a connection the part of the time slot in which it has requests, 0 to 1; for a worker the sum over connections.
     asks: Row,
 }
 
@@ -73,21 +74,22 @@ impl Share {
     }
 }
 
-/// The past of a connection.
+/// The work of a connection in past time slots.
 #[derive(Clone, Copy, Debug)]
 struct Past {
     share: Share,
-    /// Slots in which the connection was seen, a bit each.
+    /// Bit mask of the time slots for which the connection's work is known.
     known: u32,
-    /// Slots in which the connection asked for something, a bit each.
+    /// Bit mask of the time slots in which the connection had requests.
     busy: u32,
 }
 
 impl Past {
     const NONE: Self = Self { share: Share::NONE, known: 0, busy: 0 };
 
-    /// Finds in which slots the connection asks. Requests that come one by one at random count evenly for all slots; those
-    /// that come together count only for their own. `each` is the time of a request.
+    /// Estimates for each time slot the part in which the connection has requests. Requests that come one by one at random count
+    /// evenly for all time slots; requests that come in bursts count only for their own. `slots`: number of time slots so
+    /// far; `each`: time of a request, in time slots.
     fn spread(&mut self, slots: f32, each: f32) {
         let busy = self.busy.count_ones() as f32;
         let by_chance = slots * (1.0 - libm::expf(-self.share.total() / each / slots));
@@ -100,43 +102,43 @@ impl Past {
     }
 }
 
-/// A worker: the sums of its connections.
+/// The sums over a worker's connections, by time slot.
 #[derive(Clone, Debug)]
 struct Worker {
     sum: Share,
-    /// Logarithm of the time that a request takes, in multiples of that without others.
+    /// For each time slot, the logarithm of the time that a request takes divided by its time without other requests.
     logs: Row,
-    /// By how much all the worker's connections together wait longer for a little more load (first row), and for a little
-    /// more waiting work (second row).
+    /// By how much the logarithms of all the worker's connections together rise per unit of additional load (first row), and
+    /// of additional waiting work (second row).
     slopes: [Row; 2],
 }
 
-/// A connection that was moved to see what it does there.
+/// A trial: a connection was moved to another worker to measure its load there.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
-    /// Number of the connection.
+    /// Slot (number) of the connection.
     slot: u32,
     from: u32,
     to: u32,
     began: usize,
-    /// Time slots in which the trial was under way, a bit each, without the first.
+    /// Bit mask of the time slots of the trial so far, without the first.
     seen: u32,
 }
 
-/// The gain of a move, summed over slots: logarithms of waits.
+/// The gain of a move: reductions of the logarithm of the time that requests take, summed over time slots.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gain {
-    /// Gain of all connections that ask.
+    /// Gain of all connections; each counts by the part of the time in which it has requests.
     all: f32,
     /// Standard error of `all`.
     error: f32,
     /// Gain of the connections that do not move.
     others: f32,
-    /// Gain of all requests: each connection counts by its load.
+    /// Gain of all connections, each counted by its load.
     work: f32,
-    /// Slots in which the connection that moves asks.
+    /// Number of time slots, with fractions, in which the connection that moves has requests.
     asks: f32,
-    /// Load of the connection that moves.
+    /// Sum over time slots of the load of the connection that moves.
     load: f32,
 }
 
@@ -145,31 +147,31 @@ impl Gain {
         self.all - CERTAIN * self.error
     }
 
-    /// True if connections gain enough, for certain, and throughput does not suffer.
+    /// True if the gain is certain and at least `min_gain`, and requests weighted by load lose at most `min_gain`.
     fn is_worth(&self, min_gain: f32) -> bool {
         self.sure() > 0.0 && self.all >= min_gain * self.asks && self.work >= -min_gain * self.load
     }
 }
 
-/// The work of connections in the slots of the past.
+/// The work of connections in the past time slots, and the trial under way.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     connections: Vec<Past>,
     workers: Vec<Worker>,
-    /// Place of the time slot under way, below [`SLOTS`].
+    /// Index of the newest time slot in rows, below [`SLOTS`].
     slot: usize,
     /// Number of time slots so far.
     seen: usize,
-    /// Time of a request, in slots.
+    /// Mean time of a request, in time slots.
     each: f32,
-    /// The connection whose turn it is.
+    /// The connection with which the next decision begins to estimate gains.
     next: usize,
     trial: Option<Trial>,
     next_trial: usize,
 }
 
 impl Waits {
-    /// Clears the past of the connection in `slot`, which is a new one.
+    /// Clears the past of the connection of number `slot`, because the number now belongs to a new connection.
     pub(super) fn forget(&mut self, slot: u32) {
         if self.connections.len() <= slot as usize {
             self.connections.resize(slot as usize + 1, Past::NONE);
@@ -178,7 +180,8 @@ impl Waits {
         self.trial = self.trial.filter(|trial| trial.slot != slot);
     }
 
-    /// Chooses the place for the slot of time that ends now. `each`: the mean time of a request in it, in slots, if known.
+    /// Chooses the index at which the time slot that ends now is kept. `each`: the mean time of a request in this time slot, in
+    /// time slots, if it is known.
     pub(super) fn begin_slot(&mut self, each: Option<f64>, workers: usize, rng: &mut SplitMix64) {
         self.slot = if self.seen < SLOTS { self.seen } else { rng.next_below(SLOTS as u64) as usize };
         self.seen += 1;
@@ -188,7 +191,8 @@ impl Waits {
         self.workers.resize(workers, Worker { sum: Share::NONE, logs: [0.0; SLOTS], slopes: [[0.0; SLOTS]; 2] });
     }
 
-    /// Learns a connection's work in the slot, if that is known; returns its mean load.
+    /// Keeps the work `new` of the connection of number `slot` in the newest time slot, if it is known. Returns the connection's
+    /// mean load over its known time slots, as a part of a time slot.
     pub(super) fn learn(&mut self, slot: u32, worker: u32, new: Option<Part>) -> Option<f32> {
         let (past, n) = (&mut self.connections[slot as usize], self.slot);
         if let Some(Part { open, hidden, waiting }) = new {
@@ -205,7 +209,8 @@ impl Waits {
         (past.known != 0).then(|| past.share.total() / past.known.count_ones() as f32)
     }
 
-    /// Logarithm of the time of a request beside this load and waiting work, as in a queue with random arrivals.
+    /// Logarithm of the time that a request takes beside the load `open` and the waiting work `closed`, divided by its time
+    /// alone; as in a queue with random arrivals.
     fn log(&self, open: f32, closed: f32) -> f32 {
         libm::logf((self.each + closed.max(0.0)) / (1.0 - open).max(self.each) / self.each)
     }
@@ -225,13 +230,14 @@ impl Waits {
         (worker.logs, worker.slopes) = (logs, [open, closed]);
     }
 
-    /// Load of the heaviest worker, in the mean over slots.
+    /// Mean load of the heaviest worker over the time slots, as a part of a time slot.
     fn heaviest(&self) -> f64 {
         let most = self.workers.iter().map(|worker| worker.sum.total()).fold(0.0, f32::max);
         f64::from(most / self.seen.clamp(1, SLOTS) as f32)
     }
 
-    /// The gain of a move in the slots `among`; `hopeful`, as if the connection had nothing waiting there.
+    /// The gain of a move of the connection of number `slot`, over the time slots of the bit mask `among`. `hopeful`: as if none
+    /// of the connection's work would wait on the worker `to`.
     fn gain(&self, slot: u32, from: u32, to: u32, among: u32, hopeful: bool) -> Gain {
         let c = &self.connections[slot as usize].share;
         let (from, to) = (&self.workers[from as usize], &self.workers[to as usize]);
@@ -266,7 +272,7 @@ impl Waits {
         gain
     }
 
-    /// An estimate of what the best move of a connection gains.
+    /// An estimate of the gain of the best move of the connection of number `slot`, from the slopes of the workers.
     fn guarantee(&self, slot: u32, from: u32) -> f32 {
         let c = &self.connections[slot as usize].share;
         let cost = |worker: &Worker| {
@@ -278,13 +284,13 @@ impl Waits {
     }
 }
 
-/// Sorts by the figure, the largest first.
+/// Sorts pairs of gain and connection, the largest gain first.
 fn most_first(all: &mut [(f32, u32)]) {
     all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
 }
 
 impl Placement {
-    /// Moves the connections that certainly gain, those that gain most first.
+    /// `waits`: makes the moves with a certain gain, those with the largest first; without any, may begin a trial.
     pub(super) fn shorten_waits(&mut self, moving: &Moving) -> Reason {
         (0..self.workers).for_each(|worker| self.waits.take_logs(worker));
         let before = self.waits.heaviest();
@@ -307,7 +313,7 @@ impl Placement {
         self.begin_trial(&candidates, is_worth).unwrap_or_else(|| self.why_not(&candidates, before))
     }
 
-    /// The connections that guarantee most, among those whose turn it is.
+    /// The connections with the largest estimated gain (first of the pair), among those whose turn it is in this decision.
     fn candidates(&mut self) -> Vec<(f32, u32)> {
         let (first, count) = (self.waits.next, self.entries.len());
         let turns = (0..count).map(|n| ((first + n) % count) as u32);
@@ -322,7 +328,7 @@ impl Placement {
         candidates
     }
 
-    /// The best move of a connection that is good enough.
+    /// The best move of the connection of number `slot` for which `is_good` holds: its gain, and the worker it leads to.
     fn best(&self, slot: u32, hopeful: bool, is_good: impl Fn(&Gain) -> bool) -> Option<(Gain, u32)> {
         let from = self.worker(slot)?;
         let others = (0..self.workers as u32).filter(|&to| to != from);
@@ -330,7 +336,7 @@ impl Placement {
         gains.filter(|(gain, _)| is_good(gain)).max_by(|a, b| a.0.sure().total_cmp(&b.0.sure()))
     }
 
-    /// Why nothing moves, not even the one that guarantees most.
+    /// The reason why no connection moves, not even the first candidate, which has the largest estimated gain.
     fn why_not(&self, candidates: &[(f32, u32)], heaviest: f64) -> Reason {
         let (all, most) = self.carries.iter().fold((0, 0), |(all, most), &one| (all + one, most.max(one)));
         if let Some(slot) = self.elephant(all / self.workers as u64, most) {
@@ -353,7 +359,7 @@ impl Placement {
         self.moves.push(Move { slot, from, to });
     }
 
-    /// Begins a trial: a connection of a full worker moves to where it would gain if it had nothing waiting there.
+    /// Begins a trial: a connection of a full worker moves to a worker where it would gain if none of its work waited there.
     fn begin_trial(&mut self, candidates: &[(f32, u32)], is_good: impl Fn(&Gain) -> bool) -> Option<Reason> {
         if self.waits.seen < self.waits.next_trial {
             return None;
@@ -367,8 +373,8 @@ impl Placement {
         Some(Reason::Trial { worker: to })
     }
 
-    /// True if a trial is under way. In the end the connection goes back if all would gain by that, or if others have
-    /// lost much of what it has gained.
+    /// True if a trial is under way or has just failed. At the end of a trial the connection goes back if all connections
+    /// together would gain by that, or if the others have lost too much ([`LOSS`]) of the gain.
     fn goes_on_trying(&mut self) -> bool {
         let Some(mut trial) = self.waits.trial.take() else { return false };
         let age = self.waits.seen - trial.began;

@@ -1,14 +1,14 @@
 //! A guaranteed throughput on one device: which limit gives it to a tenant?
 //!
-//! The sensor and the throttle of a [`throughput::Controller`] where the queue is ours. A tenant under a limit of exactly
-//! what it was guaranteed gets less whenever the device has other things to do, and never has it back. So the limit follows
-//! what is still due: it belongs to [`Owner::Throughput`], beside those of others, and the smallest binds. Reservations go
-//! before all of them.
+//! The sensor and the throttle of a [`throughput::Controller`] for a pool, which has the queue itself. A tenant whose limit
+//! equals its guarantee gets less whenever the device serves other work, and never makes up for it. So the limit follows
+//! the throughput that is still due. It belongs to [`Owner::Throughput`], beside the limits of other owners, and the smallest
+//! limit binds. Reservations take precedence over all limits.
 //!
-//! A guarantee is about reads and writes together, about reads alone or about writes alone. One to a direction alone limits
-//! what of it leaves the queue, and throttles nothing else ([`Queue::set_limit_of`](crate::mclock::Queue::set_limit_of)).
-//! What misses a cache below is not known here, and does not have to be: who had requests waiting all the time was kept
-//! from what it did not get.
+//! A guarantee is about reads and writes together, about reads alone or about writes alone. A guarantee of one direction limits
+//! the dispatch of requests of this direction only ([`Queue::set_limit_of`](crate::mclock::Queue::set_limit_of)). Misses of a
+//! cache below the pool are not known here, and need not be: a tenant that had requests waiting all the time did not get
+//! less by its own choice.
 
 use alloc::vec::Vec;
 
@@ -22,16 +22,16 @@ use crate::throughput::{
 use crate::time::{Duration, Instant};
 use crate::units::{Direction, Kind, Rates};
 
-/// Time between two measurements and decisions; a guarantee holds in each window of ten.
+/// Time between two measurements and decisions; a guarantee holds in each window of ten of these intervals (1 s).
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Decisions about a guarantee that are remembered: enough to see how the present one came about.
+/// Number of log entries for decisions about a guarantee: enough to see how the present decision came about.
 const RECORDS: usize = 32;
 
 /// The requests that a guarantee is about. Guarantees of different scopes to one tenant are kept independently of each
 /// other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// All that a tenant does: reads and writes together, and in requests also those that move no data.
+    /// All requests of a tenant: a rate in bytes counts reads and writes together, a rate in requests also those without data.
     All,
     /// Requests that move data in this direction.
     Of(Direction),
@@ -41,7 +41,7 @@ impl Scope {
     /// Every scope.
     pub const ALL: [Self; 3] = [Self::All, Self::Of(Direction::Read), Self::Of(Direction::Write)];
 
-    /// Name as shown to people and programs.
+    /// The scope's name in logs, metrics and API answers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -59,14 +59,14 @@ impl Scope {
     }
 }
 
-/// The throughputs that a tenant is guaranteed: at most one of each scope.
+/// The guaranteed throughputs of a tenant: at most one of each scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throughputs {
-    /// For all that the tenant does.
+    /// Guaranteed throughput of all requests together.
     pub all: Option<Rate>,
-    /// For reads.
+    /// Guaranteed throughput of reads.
     pub read: Option<Rate>,
-    /// For writes.
+    /// Guaranteed throughput of writes.
     pub write: Option<Rate>,
 }
 
@@ -74,7 +74,7 @@ impl Throughputs {
     /// No guarantee.
     pub const NONE: Self = Self { all: None, read: None, write: None };
 
-    /// One throughput of all that a tenant does.
+    /// A guaranteed throughput of all requests together, and no other guarantee.
     pub const fn of_all(rate: Rate) -> Self {
         Self { all: Some(rate), ..Self::NONE }
     }
@@ -90,17 +90,17 @@ impl Throughputs {
     }
 }
 
-/// The cause that decides how much a tenant gets.
+/// The reservation or limit that decided how much throughput a tenant with a guarantee got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// The tenant's reservation is as high as the smallest limit or higher, and wins.
+    /// The tenant's reservation, which is as high as the smallest limit or higher, and takes precedence.
     Reservation,
-    /// The smallest limit, which is this owner's: on a rate, or on the requests in flight.
+    /// The limit that bound the tenant, which is this owner's: on a rate, or on the requests in flight.
     Limit(Owner),
 }
 
 impl Binding {
-    /// Name as shown to people and programs.
+    /// The name of the cause in logs, metrics and API answers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Reservation => "reservation",
@@ -109,12 +109,12 @@ impl Binding {
     }
 }
 
-/// A decision as it is remembered.
+/// A decision about a throughput guarantee, as its log keeps it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
-    /// The limit and why.
+    /// The limit assigned for the guarantee, with the reason.
     pub limit: Limit,
-    /// The cause that bound the tenant in the interval before the decision.
+    /// The reservation or limit that bound the tenant in the interval before the decision.
     pub binding: Binding,
 }
 
@@ -128,29 +128,29 @@ impl Decided for Decision {
     }
 }
 
-/// A look at a tenant's guarantee.
+/// The state of one throughput guarantee of a tenant.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The requests that the guarantee is about.
     pub scope: Scope,
     /// The guaranteed rate.
     pub guaranteed: Rate,
-    /// The tenant's rate in the last interval, per second; `None` before the first.
+    /// The tenant's rate in the last interval, per second in the unit of the guarantee; `None` before the first interval.
     pub measured: Option<f64>,
-    /// The limit assigned for the guarantee, and why.
+    /// The limit assigned for the guarantee, with the reason.
     pub limit: Limit,
-    /// The cause that bound the tenant in the last interval.
+    /// The reservation or limit that bound the tenant in the last interval.
     pub binding: Binding,
-    /// Decisions lately, oldest first.
+    /// The latest decisions, oldest first.
     pub records: &'a Log<Decision>,
 }
 
-/// The controller of all guarantees on a pool.
+/// The throughput controller of a pool, for all guarantees of its tenants.
 pub(super) struct Guarantees {
     controller: Controller,
     next_tick: Instant,
     ticked_at: Instant,
-    /// True if requests went first come, first served since the last tick: limits did not decide what tenants got.
+    /// True if requests were served first come, first served since the last tick, so that limits had no effect.
     suspended: bool,
     samples: Vec<TenantSample>,
 }
@@ -162,36 +162,36 @@ impl Guarantees {
     }
 }
 
-/// One guarantee to a tenant.
+/// One throughput guarantee of a tenant.
 pub(super) struct Guaranteed {
     id: throughput::TenantId,
     pub(super) scope: Scope,
     pub(super) guaranteed: Rate,
-    /// The tenant's counter of what is guaranteed, at the last tick.
+    /// Bytes or requests in the guarantee's scope that the tenant had completed by the last tick.
     counted: u64,
-    /// The tenant's counters of all requests and bytes, at the last tick.
+    /// All requests and bytes that the tenant had completed by the last tick; counters, not rates.
     counted_in_all: Rates,
     measured: Option<f64>,
     limit: Limit,
     binding: Binding,
     records: Log<Decision>,
-    /// Since when nothing in the scope is queued or in flight; `None`: something is.
+    /// Since when no request in the scope is queued or in flight; `None` while there is one.
     idle_since: Option<Instant>,
-    /// For how long nothing in the scope was queued or in flight since the last tick, in spans that have ended.
+    /// Time since the last tick in which no request in the scope was queued or in flight, up to `idle_since`.
     idle: Duration,
-    /// True if all of the tenant's slots were taken at a time since the last tick.
+    /// True if all of the tenant's slots were in use at some time since the last tick.
     pub(super) blocked: bool,
 }
 
 impl Guaranteed {
-    /// Notes that a request has come: nothing is idle any longer.
+    /// Notes that a request in the scope has arrived: an idle span ends, if there was one.
     pub(super) fn wakes(&mut self, now: Instant) {
         if let Some(since) = self.idle_since.take() {
             self.idle = self.idle + now.since(since);
         }
     }
 
-    /// Notes that the last request has left: an idle span begins.
+    /// Notes that no request in the scope is queued or in flight any more: an idle span begins.
     pub(super) fn sleeps(&mut self, now: Instant) {
         self.idle_since.get_or_insert(now);
     }
@@ -226,7 +226,8 @@ impl Guaranteed {
     }
 }
 
-/// A tenant's rates in an interval, per second: of the guaranteed requests, and of all.
+/// A tenant's rates in an interval: `measured` of the requests in a guarantee's scope, in the unit of the guarantee per second;
+/// the others of all its requests.
 struct Got {
     measured: f64,
     iops: f64,
@@ -234,7 +235,7 @@ struct Got {
 }
 
 impl Tenant {
-    /// The tenant's counter for this scope since it joined, in the unit of `unit`.
+    /// Bytes or requests in this scope (as the variant of `unit` says) that the tenant has completed since it joined.
     pub(super) fn done(&self, scope: Scope, unit: Rate) -> u64 {
         let (stats, all) = (&self.stats, self.done_in_all());
         match (scope, unit) {
@@ -256,8 +257,8 @@ impl Tenant {
         }
     }
 
-    /// The smallest limit on all that the tenant does, with its owner, and the tenant's reservation (0 for none), in the unit
-    /// of `unit`.
+    /// The smallest limit on the tenant's requests in all scopes, with its owner, and the tenant's reservation (0 for none); in
+    /// bytes or requests per second, as the variant of `unit` says.
     fn bounds(&self, unit: Rate) -> (Option<(Owner, u64)>, u64) {
         match unit {
             Rate::BytesPerS(_) => (self.limit_bytes_per_s.binding(), self.qos.reservation.bytes_per_s),
@@ -265,8 +266,8 @@ impl Tenant {
         }
     }
 
-    /// The cause that bound the tenant, which got the rates `got`, and the limit that held for the guarantee; `None`: the
-    /// assigned limit. `beyond`: a reservation took a direction beyond its limit.
+    /// For a tenant that got the rates `got`: the reservation or limit that bound it, and the limit that was in force for the
+    /// guarantee if that was not the assigned one. `beyond`: a reservation took the guarantee's direction beyond its limit.
     fn bound_by(&self, guaranteed: &Guaranteed, got: &Got, beyond: bool) -> (Binding, Option<InForce>) {
         let (limit, reservation) = self.bounds(guaranteed.guaranteed);
         let assigned = guaranteed.limit.limit.value();
@@ -290,7 +291,7 @@ impl Tenant {
         (Binding::Limit(owner), (owner != Owner::Throughput).then(|| only(limit)))
     }
 
-    /// True if no request of this scope is in flight; queued ones are not looked at.
+    /// True if no request in this scope is in flight; queued requests do not matter.
     pub(super) fn has_none_inside(&self, scope: Scope) -> bool {
         match scope {
             Scope::All => self.in_flight == 0,
@@ -364,7 +365,7 @@ impl<R> Pool<R> {
         self.assign(now, id.index);
     }
 
-    /// Withdraws a guarantee, and its limit with it.
+    /// Withdraws a tenant's guarantee of this scope, and the limit assigned for it.
     fn withdraw_guarantee(&mut self, now: Instant, index: u32, scope: Scope) {
         let tenant = &mut self.tenants[index as usize];
         let Some(place) = tenant.guaranteed.iter().position(|guaranteed| guaranteed.scope == scope) else { return };
@@ -375,7 +376,7 @@ impl<R> Pool<R> {
         self.limit_throughput(now, index, scope, None);
     }
 
-    /// Renews a tenant's guarantees after the operator's limit or the weight has changed.
+    /// Sets a tenant's guarantees anew after the operator's limit or the tenant's weight has changed.
     pub(super) fn renew_guarantees(&mut self, now: Instant, id: TenantId) {
         let guaranteed =
             self.live_mut(id).map(|tenant| tenant.guaranteed.iter().map(|p| (p.scope, p.guaranteed)).collect());
@@ -385,7 +386,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Notes for a tenant's guarantees that a request of this kind has come.
+    /// Notes for a tenant's guarantees that a request of this kind has arrived.
     #[inline]
     pub(super) fn wake_guarantees(tenant: &mut Tenant, now: Instant, kind: Kind) {
         for guarantee in tenant.guaranteed.iter_mut().filter(|guarantee| guarantee.scope.covers(kind)) {
@@ -393,7 +394,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Notes that a request has left: guarantees with nothing more to do become idle.
+    /// Notes that a request of the tenant has completed or left the queue: guarantees without any other request become idle.
     #[inline(always)]
     pub(super) fn rest_guarantees(&mut self, now: Instant, index: u32) {
         if !self.tenants[index as usize].guaranteed.is_empty() {
@@ -416,8 +417,7 @@ impl<R> Pool<R> {
         tenant.guaranteed = guaranteed;
     }
 
-    /// Notes that limits are in force again after requests went first come, first served: idle spans are counted anew from
-    /// now.
+    /// Notes that limits are in force again after a time of [`Scheduler::None`]: idle spans are counted anew from `now`.
     pub(super) fn resume_guarantees(&mut self, now: Instant) {
         let Some(guarantees) = &mut self.guarantees else { return };
         guarantees.suspended = true;
@@ -430,7 +430,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Measures and decides anew when it is time.
+    /// Measures the throughput of tenants with guarantees and decides their limits anew, if a decision is due.
     #[inline]
     pub(super) fn tick_guarantees(&mut self, now: Instant) {
         if self.guarantees.as_ref().is_some_and(|guarantees| now >= guarantees.next_tick)
@@ -495,7 +495,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Puts the newest decisions about a tenant in force, and records them.
+    /// Puts the newest decisions about a tenant's guarantees in force, and records them.
     fn assign(&mut self, now: Instant, index: u32) {
         let Some(guarantees) = &self.guarantees else { return };
         let tenant = &mut self.tenants[index as usize];
@@ -533,7 +533,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Lifts the limits on single directions of a tenant, or puts them back in force.
+    /// Lifts the limits assigned for a tenant's guarantees of single directions, or puts them back in force.
     pub(super) fn apply_directions(&mut self, now: Instant, index: u32, in_force: bool) {
         let tenant = &self.tenants[index as usize];
         for guarantee in &tenant.guaranteed {
@@ -544,7 +544,8 @@ impl<R> Pool<R> {
         }
     }
 
-    /// A guarantee that has become missed, or kept again, since the last call, and why; the newest if there were several.
+    /// The newest change of a guarantee to missed, or to kept again, since the last call: the tenant, the guarantee's scope and
+    /// the reason. `None` without a change.
     #[inline]
     pub fn take_guarantee_decision(&mut self) -> Option<(TenantId, Scope, Reason)> {
         self.guarantee_decided.take()

@@ -1,44 +1,45 @@
-//! Room for the request in turn: for how long are other requests stopped for it?
+//! Room in the admission budget for the request in turn: for how long are other requests stopped for it?
 //!
-//! A request that has been overtaken long enough waits for room in the budget, and nothing else is admitted meanwhile: the
-//! requests in flight complete and leave their room. Requests that hang in a device never do, so the wait ends when nothing
-//! has completed for a while, and other requests are admitted again.
+//! When a request in turn has been overtaken long enough, no other request is admitted until the budget has room for it: the
+//! requests in flight complete and leave their room. Requests that hang in a device never complete, so the wait ends when
+//! nothing has completed for a while ([`PATIENCE`]), and other requests are admitted again.
 
 use crate::time::{Duration, Instant};
 
-/// A device that works completes a request within this time: it is longer than devices pause for.
+/// A device that works completes a request within this time, which is longer than devices pause for.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// For how long other requests are admitted after a wait in vain, as a multiple of the wait: twice as long after each such wait
-/// in a row, so that a device that hangs takes little of their time, and one that has stood still once is soon trusted again.
+/// Upper bound on the pause after a wait for room in vain, as a multiple of the wait. In the pause other requests are admitted.
+/// It doubles with each wait in vain in a row, so that a device that hangs takes little time from other requests, and one
+/// that stood still once is soon waited for again.
 const LONGEST_PAUSE: u64 = 40;
-/// Part of the time for which due reservations may be stopped: one in this many, as by cost.
+/// Due reservations may be stopped for one part in this many of the time: the same part as the request in turn has by cost.
 const ONE_IN: u64 = 64;
 
 /// Decides if other requests are stopped to make room for the request in turn.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// When a request last came back, or was last admitted in turn.
+    /// When a request last completed, or was last admitted in turn.
     moved_at: Instant,
     /// Before this instant no requests are stopped to make room.
     in_vain_until: Instant,
     /// Length of the pause after the last wait in vain, as a multiple of the wait; 0: the last wait was not in vain.
     pause: u64,
-    /// When the request in turn began to wait for its room, if it is one that goes before reservations.
+    /// When the request in turn began to wait for its room, if it goes before due reservations.
     waits_since: Option<Instant>,
-    /// When due reservations were stopped for it.
+    /// When due reservations were stopped for the request in turn; `None`: they are not stopped.
     stopped_since: Option<Instant>,
     /// Before this instant no reservations are stopped.
     paid_until: Instant,
 }
 
 impl Room {
-    /// A request has come back, or was admitted in turn.
+    /// Notes that a request has completed, or was admitted in turn.
     #[inline]
     pub(super) fn moves(&mut self, now: Instant) {
         self.moved_at = now;
     }
 
-    /// A request was served in turn.
+    /// Notes that a request was served in turn.
     #[inline]
     pub(super) fn serves(&mut self, now: Instant) {
         (self.pause, self.waits_since) = (0, None);
@@ -55,17 +56,18 @@ impl Room {
         now >= self.in_vain_until
     }
 
-    /// True if reservations that are due are stopped, too: the request in turn goes before them. It is given a moment without
-    /// them, in which a fast device makes room, then waits for room beside them, and then without them.
-    pub(super) fn stops_reservations(&mut self, now: Instant) -> bool {
+    /// Stops due reservations, too, for a request in turn that goes before them. Reservations are stopped for a moment (4 ms),
+    /// in which a fast device makes room; then they are served while the request waits; after 250 ms they are stopped again.
+    /// Returns when reservations are to be looked at again if no request completes; `None`: they are not stopped.
+    pub(super) fn stop_reservations(&mut self, now: Instant) -> Option<Instant> {
         let since = *self.waits_since.get_or_insert(now);
-        let moment = Duration::from_nanos(PATIENCE.as_nanos() / ONE_IN);
-        let alone = now < since + moment || now >= since + PATIENCE;
-        let stops = alone && now >= self.paid_until;
-        if stops {
-            self.stopped_since.get_or_insert(now);
+        let moment_ends = since + Duration::from_nanos(PATIENCE.as_nanos() / ONE_IN);
+        let alone = now < moment_ends || now >= since + PATIENCE;
+        if !alone || now < self.paid_until {
+            return None;
         }
-        stops
+        self.stopped_since.get_or_insert(now);
+        Some(if now < moment_ends { moment_ends.min(self.waits_until()) } else { self.waits_until() })
     }
 
     fn lets_reservations_go(&mut self, now: Instant) {
@@ -77,5 +79,25 @@ impl Room {
     /// When the wait for room ends if no request completes.
     pub(super) fn waits_until(&self) -> Instant {
         self.moved_at + PATIENCE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_instant_at_which_reservations_go_again_is_named() {
+        let at = |us| Instant::ZERO + Duration::from_micros(us);
+        let mut room = Room::default();
+        let moment_ends = Instant::from_nanos(1_000_000 + 250_000_000 / 64);
+        for us in [1_000, 2_000, 4_900] {
+            assert_eq!(room.stop_reservations(at(us)), Some(moment_ends), "{us} us");
+        }
+        for now in [moment_ends, at(5_000), at(250_999)] {
+            assert_eq!(room.stop_reservations(now), None, "{now:?}");
+        }
+        room.moves(at(240_000));
+        assert_eq!(room.stop_reservations(at(251_000)), Some(at(490_000)), "without a completion the wait is in vain");
     }
 }

@@ -1,23 +1,23 @@
 //! Shares of the admission budget: which request passes although the budget is used up?
 //!
-//! The budget bounds what is in flight, and the scheduler says whose turn it is. Alone the two would divide bytes by weight:
-//! a tenant whose requests take the device little time would wait for those whose requests take it long. A device without
-//! admission control divides its time otherwise: it serves each tenant in proportion to what the tenant has in flight. So the
-//! budget is divided by weight among the tenants that have anything queued or in flight,
+//! The budget bounds the bytes in flight, and the scheduler decides whose turn it is. Without shares the two would divide bytes
+//! by weight: a tenant whose requests take the device little time would wait for tenants whose requests take long. A device
+//! without admission control divides its time otherwise: it serves each tenant in proportion to its requests in flight. So
+//! the budget is divided by weight among the tenants that have anything queued or in flight,
 //!
 //! ```text
 //! share = budget × weight / sum of weights
 //! ```
 //!
-//! and a request passes beside a budget that is used up while it and what its tenant has in flight are no more than the
-//! tenant's share. Where shares are smaller than requests, one that is smaller than the mean of those in flight passes if its
-//! tenant has nothing in flight, unless it is the turn of a tenant with a greater weight. Nothing passes while a reservation is
-//! due. Nor does it while the tenant in turn has nothing in flight, its request is larger than its share, and others have had
-//! their part by weight meanwhile: they would take the room for it as fast as it becomes free (see [`Room`]). See
-//! `docs/algorithms/mclock.md`.
+//! and a request passes beside a budget that is used up if its cost and its tenant's cost in flight together are at most the
+//! tenant's share. Where shares are smaller than requests, a request that is smaller than the mean of the requests in flight
+//! passes if its tenant has nothing in flight, unless it is the turn of a tenant with a greater weight. No request passes while
+//! a reservation is due. None passes either while the tenant in turn has nothing in flight, its request is larger than its
+//! share, and others have had their part by weight since the last request in turn: they would take the room for this request
+//! as fast as room becomes free (see [`Room`]). See `docs/algorithms/mclock.md`.
 //!
-//! A tenant is looked at when it submits a request, when one of its own has completed, and when its limits throttle it no
-//! longer: O(1), with a limit O(log tenants).
+//! A tenant's share is checked when the tenant submits a request, when one of its requests completes, and when its limits
+//! cease to throttle it: O(1), with a limit O(log tenants).
 
 use alloc::collections::{BinaryHeap, VecDeque};
 use core::cmp::Reverse;
@@ -32,48 +32,49 @@ use crate::units::{Rates, Work};
 /// Answer of a pull: see [`Queue::pull_wanted`](crate::mclock::Queue::pull_wanted).
 type Pulled<R> = Result<Pull<Entry<R>>, Option<(Instant, Entry<R>)>>;
 
-/// The tenants that share the budget, and those that have space in their shares.
+/// The tenants that share the admission budget, and those whose shares are to be checked for room.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     /// Sum of the weights of the tenants that have anything queued or in flight.
     weights: u64,
-    /// Cost of what has passed beside the budget since a request was last served in turn, in bytes.
+    /// Cost in bytes of the requests that have passed beside the budget since a request was last served in turn.
     overtaken: u64,
-    /// Says if other requests are stopped to make room for the request in turn.
+    /// Decides if other requests are stopped to make room for the request in turn.
     pub(super) room: Room,
-    /// Tenants that submitted a request, or had one completed, since they were last looked at; each once.
+    /// Indices of tenants that submitted a request, or had one completed, since their share was last checked; each once.
     asking: VecDeque<u32>,
-    /// Tenants that their limits throttled when they were looked at, and until when. An entry counts if it has the instant of
-    /// the tenant's `parked`; others are old.
+    /// Tenants that were throttled by their limits when their share was checked: until when, and the tenant's index. An entry
+    /// with another instant than the tenant's `parked` is outdated.
     throttled: BinaryHeap<Reverse<(Instant, u32)>>,
 }
 
 impl Shares {
-    /// The bytes that a tenant of this weight may have in flight beside a budget that is used up.
+    /// Share of a tenant of this weight in a budget of `budget_bytes`: the bytes that the tenant may have in flight although
+    /// the budget is used up.
     fn of(&self, weight: u32, budget_bytes: u64) -> u64 {
         let share = u128::from(budget_bytes) * u128::from(weight) / u128::from(self.weights.max(1));
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 }
 
-/// A request that is owed to those whom reservations leave nothing goes beyond the budget up to this part of it: it delays
-/// what is in flight by little.
+/// A request that goes before due reservations, so that these do not starve other requests, may exceed the budget if its cost
+/// is at most the budget divided by this number: it delays the requests in flight only a little.
 const SMALL_PART: u64 = 8;
 
-/// The request in turn, for which there is no room.
+/// The request in turn, for which the budget has no room.
 #[derive(Clone, Copy, Default)]
 struct InTurn {
-    /// Its tenant's weight.
+    /// Weight of the request's tenant.
     weight: u32,
-    /// Its cost in bytes.
+    /// Cost of the request in bytes.
     cost: u64,
-    /// True if its tenant has nothing in flight.
+    /// True if the request's tenant has nothing in flight.
     waits: bool,
 }
 
 impl Shares {
-    /// Takes the answer of a pull that the budget did not refuse. Service by reservation, and what is given back, is no turn of
-    /// a request that waits.
+    /// Notes the answer of a pull that the budget did not refuse. A request that is served by reservation, or given back, does
+    /// not count as served in turn.
     #[inline]
     fn serve<R>(&mut self, now: Instant, pulled: &Pulled<R>) {
         if !matches!(pulled, Ok(Pull::Ready { phase: Phase::Reservation, .. }) | Err(_)) {
@@ -83,8 +84,8 @@ impl Shares {
         self.room.moves(now);
     }
 
-    /// True if a request waits that is larger than its tenant's share, and other tenants have had their part by weight since
-    /// a request was last served in turn.
+    /// True if the request in turn is larger than its tenant's share, its tenant has nothing in flight, and requests of other
+    /// tenants that passed beside the budget since the last request in turn have had their part by weight.
     fn have_overtaken(&self, InTurn { weight, cost, waits }: InTurn, budget_bytes: u64) -> bool {
         let own = u64::from(weight.max(1));
         let others = u128::from(self.weights.saturating_sub(own));
@@ -94,7 +95,8 @@ impl Shares {
 }
 
 impl<R> Pool<R> {
-    /// Notes that a tenant has submitted a request, or that one of its own has completed: it is looked at for its share.
+    /// Notes that the tenant of this index has submitted a request, or that one of its requests has completed: its share of
+    /// the budget is to be checked for room.
     #[inline]
     pub(super) fn ask_for_share(&mut self, index: u32) {
         let tenant = &mut self.tenants[index as usize];
@@ -106,7 +108,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Notes that a tenant has one request less. After its last one it has no share.
+    /// Notes that a tenant has one request less, queued or in flight. A tenant without requests has no share of the budget.
     #[inline]
     pub(super) fn keep_share(&mut self, index: u32) {
         let tenant = &self.tenants[index as usize];
@@ -125,7 +127,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Removes a tenant that has left.
+    /// Removes a tenant that has left the pool from the shares of the budget.
     pub(super) fn leave_shares(&mut self, index: u32) {
         self.end_share(index);
         let tenant = &mut self.tenants[index as usize];
@@ -135,7 +137,8 @@ impl<R> Pool<R> {
         }
     }
 
-    /// The next request of the queue: the one in turn if it fits the budget, otherwise one that may pass beside the budget.
+    /// The next request of the queue: the request in turn if it fits the budget, otherwise a request that may pass beside the
+    /// budget, if there is one.
     #[inline]
     pub(super) fn pull_in_order<W: Into<Wish>>(&mut self, now: Instant, wish: impl Fn(&R) -> W) -> Pulled<R> {
         let base = self.base_in_budget();
@@ -161,11 +164,14 @@ impl<R> Pool<R> {
             return pulled;
         }
         let room = &mut self.shares.room;
-        if claimed && room.is_worth_a_wait(now) && room.stops_reservations(now) {
-            return Ok(Pull::Refused(until.min(room.waits_until())));
+        if claimed
+            && room.is_worth_a_wait(now)
+            && let Some(end) = room.stop_reservations(now)
+        {
+            return Ok(Pull::Refused(until.min(end)));
         }
         if !self.queue.is_reservation_due(now) {
-            return self.pull_within_share(now, in_turn, &wish).unwrap_or(Ok(Pull::Refused(until)));
+            return self.pull_within_share(now, until, in_turn, &wish);
         }
         // A reservation goes before shares, and before a budget that is used up: that may be a trial, or what is in flight was
         // admitted under a larger one. Half of it is left to a request that waits for its room.
@@ -177,20 +183,22 @@ impl<R> Pool<R> {
         self.queue.pull_reserved(now, fits, |entry| wish(&entry.request))
     }
 
-    /// The next request that passes beside the budget while the one in turn waits. A tenant that was looked at in vain is
-    /// looked at again when it asks, or when its limits throttle it no longer.
+    /// The next request that passes beside the budget while the request in turn waits, until `until` at least. A tenant whose
+    /// share has no room is checked again after its next submission or completion, or when its limits cease to throttle it.
     #[inline]
     fn pull_within_share<W: Into<Wish>>(
         &mut self,
         now: Instant,
+        until: Instant,
         in_turn: InTurn,
         wish: impl Fn(&R) -> W,
-    ) -> Option<Pulled<R>> {
+    ) -> Pulled<R> {
         let (base, budget) = (self.base_in_budget(), self.admission.budget_bytes());
         if self.shares.have_overtaken(in_turn, budget) && self.shares.room.is_worth_a_wait(now) {
-            return Some(Ok(Pull::Refused(self.shares.room.waits_until())));
+            return Ok(Pull::Refused(until.min(self.shares.room.waits_until())));
         }
-        let small = (self.admission.in_flight_bytes() / self.in_flight.max(1)).saturating_sub(1);
+        let counted = (self.in_flight - self.exempt).max(1);
+        let small = (self.admission.in_flight_bytes() / counted).saturating_sub(1);
         while let Some(&Reverse((until, index))) = self.shares.throttled.peek()
             && until <= now
         {
@@ -212,7 +220,7 @@ impl<R> Pool<R> {
                 continue;
             }
             let room = self.shares.of(tenant.qos.weight.max(1), budget).saturating_sub(tenant.in_flight_cost);
-            let may_begin = tenant.in_flight == 0 && tenant.qos.weight >= in_turn.weight;
+            let may_begin = tenant.in_flight_cost == 0 && tenant.qos.weight >= in_turn.weight;
             let room = if may_begin { room.max(small) } else { room };
             let fits = |_: &Entry<R>, work: &Work| base + u64::from(work.bytes) <= room;
             let pulled = self.queue.pull_beside(now, tenant.client, fits, |entry| wish(&entry.request));
@@ -221,17 +229,18 @@ impl<R> Pool<R> {
                     self.shares.overtaken += base + u64::from(work.bytes);
                 }
                 self.ask_for_share(index);
-                return Some(pulled);
+                return pulled;
             }
         }
-        None
+        Ok(Pull::Refused(until))
     }
 
-    /// Frees the admission budget of a request that is in no queue of the back end: the caller carries it out himself. The
-    /// ticket still goes to [`Pool::complete`] when the request returns; admission learns nothing from it.
+    /// Frees the admission budget of a request that is in no queue of the back end, because the caller carries it out itself.
+    /// The ticket still goes to [`Pool::complete`] at the end of the request; admission control learns nothing from it.
     pub fn exempt(&mut self, ticket: &mut Ticket) {
         if !ticket.is_exempt() {
             self.admission.forget(ticket.cost);
+            self.exempt += 1;
             let tenant = &mut self.tenants[ticket.tenant.index as usize];
             if tenant.generation == ticket.tenant.generation {
                 tenant.in_flight_cost -= ticket.cost;
@@ -240,7 +249,8 @@ impl<R> Pool<R> {
         }
     }
 
-    /// [`Pool::exempt`] for a request that seems to be lost; from now on it takes none of its tenant's slots either.
+    /// [`Pool::exempt`] for a request that seems to be lost in the back end; from now on it also takes none of its tenant's
+    /// slots.
     pub fn give_up(&mut self, now: Instant, ticket: &mut Ticket) {
         self.exempt(ticket);
         let tenant = &mut self.tenants[ticket.tenant.index as usize];
@@ -252,15 +262,15 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Counts tenants with a reservation: one has changed. Admission hears of all changes together, before the next request
-    /// is dispatched.
+    /// Updates the number of tenants with a reservation when one tenant's reservation changes from `before` to `after`. Admission
+    /// control gets all changes together, before the next request is dispatched.
     pub(super) fn count_reservation(&mut self, before: Rates, after: Rates) {
         self.reserved = self.reserved + u32::from(after != Rates::UNSET) - u32::from(before != Rates::UNSET);
         self.care_is_due = true;
     }
 
-    /// Passes on to admission that a latency target or a reservation goes before throughput: neither can call back requests
-    /// that are in the device.
+    /// Tells admission control if a latency target or a reservation takes precedence over throughput: neither can call back
+    /// requests that are in the device.
     pub(super) fn apply_care(&mut self, now: Instant) {
         let care = match (self.config.scheduler, self.config.target) {
             (Scheduler::None, _) => Care::None,

@@ -1,8 +1,8 @@
-//! Slots of tenants: what each did in a period, and how many requests it may have in flight.
+//! Slots of tenants: the figures of each tenant in a period, and the number of requests that it may have in flight.
 //!
-//! The sensor and the throttle of a [`slots::Controller`](crate::slots::Controller) where the queue is ours. A pool that has
-//! the device for itself decides alone. One that shares it with pools of other hosts reports to them what its tenants did
-//! ([`Pool::take_summary`]), and decides when it knows what the tenants of all pools did ([`Pool::decide_slots`]).
+//! The sensor and the throttle of a [`slots::Controller`](crate::slots::Controller) for a pool, which has the queue itself. A
+//! pool that has the device for itself decides alone. A pool that shares the device with pools of other hosts reports its
+//! tenants' figures to them ([`Pool::take_summary`]), and decides from the figures of all pools ([`Pool::decide_slots`]).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -19,19 +19,19 @@ use crate::throughput::Rate;
 use crate::time::{Duration, Instant};
 use crate::units::Rates;
 
-/// Length of time over which a latency target is judged.
+/// Length of the windows in each of which a tenant's latency is compared with its target.
 const WINDOW: Duration = Duration::from_secs(1);
-/// A tenant with requests queued has a slot once in this time at least, however small its share.
+/// A tenant with requests queued has a slot at least once in this time, however small its share.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Least time between two reports of a tenant's missed target.
+/// Least time between two reports of a missed target of the same tenant.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// A latency target of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatencyTarget {
-    /// The bound on the statistic.
+    /// Upper bound on the statistic of the tenant's latencies.
     pub time: Duration,
-    /// The statistic, over the latencies of a second.
+    /// The statistic, over the latencies in each second.
     pub statistic: Statistic,
 }
 
@@ -43,21 +43,21 @@ impl LatencyTarget {
 }
 
 /// Sums over a tenant's requests since it joined; the figures of a period are differences of two readings. Sums of instants
-/// and of times may wrap around; differences do not mind.
+/// and of times may wrap around; wrapping differences stay exact.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     arrived: u64,
     waiting: u64,
-    /// Instants at which the waiting requests were queued, added up, in ns.
+    /// Sum of the instants, in ns, at which the queued requests were queued.
     queued_at: u64,
-    /// When the one that left the queue last was queued, in ns.
+    /// The instant, in ns, at which the request that left the queue last had been queued.
     left: u64,
-    /// The time that requests waited which entered the device, added up, in ns.
+    /// Time in the queue of all requests that have entered the device, added up, in ns.
     waits: u64,
     inside: u64,
-    /// Instants at which the requests in flight were admitted, added up, in ns.
+    /// Sum of the instants, in ns, at which the requests in flight were dispatched.
     admitted_at: u64,
-    /// Time in the device of requests that have left it, added up, in ns.
+    /// Time in the device of all requests that have left the device, added up, in ns.
     spent: u64,
 }
 
@@ -69,7 +69,7 @@ impl Tally {
         self.queued_at = self.queued_at.wrapping_add(now.as_nanos());
     }
 
-    /// A request left the queue, wherever it went.
+    /// Notes that a request that was queued at `queued_at` left the queue, dispatched or not.
     #[inline]
     pub(super) fn leaves(&mut self, queued_at: Instant) {
         self.waiting -= 1;
@@ -77,7 +77,7 @@ impl Tally {
         self.left = queued_at.as_nanos();
     }
 
-    /// The request that left the queue last entered the device.
+    /// Notes that the request that left the queue last enters the device.
     #[inline]
     pub(super) fn enters(&mut self, now: Instant) {
         self.waits = self.waits.wrapping_add(now.as_nanos()).wrapping_sub(self.left);
@@ -92,7 +92,7 @@ impl Tally {
         self.spent = self.spent.wrapping_add(latency.as_nanos());
     }
 
-    /// The time that waiting requests have waited, added up.
+    /// The time that the queued requests have waited by `now`, added up.
     fn waited(&self, now: Instant) -> Duration {
         Duration::from_nanos(self.waiting.wrapping_mul(now.as_nanos()).wrapping_sub(self.queued_at))
     }
@@ -103,7 +103,7 @@ impl Tally {
     }
 }
 
-/// A tenant's readings when the period began.
+/// Readings of a tenant's sums at the beginning of the period.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     arrived: u64,
@@ -116,73 +116,77 @@ struct Mark {
     latency: Duration,
 }
 
-/// Sums over a second or more, until a request is finished in it. Slices of divided requests are pieces.
+/// Sums over a tenant's requests in a second, or longer until a request completes. A piece is a whole request, or a slice of a
+/// request that is divided into slices.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
-    /// Whole requests that were finished.
+    /// Number of whole requests that completed.
     finished: u64,
-    /// Latencies of whole requests, added up.
+    /// Latencies of the whole requests that completed, added up.
     latency: Duration,
-    /// Pieces that were completed.
+    /// Number of pieces that completed.
     pieces: u64,
     /// The time that pieces waited and were in the device, added up.
     stayed: Duration,
 }
 
-/// A target that a tenant has missed.
+/// A latency target that a tenant has missed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Missed {
     /// The tenant.
     pub tenant: TenantId,
     /// The target.
     pub target: LatencyTarget,
-    /// The tenant's latency in the last second that exceeded the target.
+    /// The tenant's latency in the latest second in which it exceeded the target.
     pub figure: Duration,
-    /// Earlier seconds that exceeded the target and were not reported.
+    /// Number of earlier seconds in which the latency exceeded the target and which were not reported.
     pub unreported: u64,
-    /// Why the tenant has no more slots; `None` before the first decision.
+    /// Why the tenant has no more slots; `None` before the first decision about slots.
     pub reason: Option<Reason>,
 }
 
 /// A tenant's target, its slots, and how often it missed the target.
 #[derive(Clone, Debug, Default)]
 pub struct Granted {
-    /// The target for its latency over a second.
+    /// The target for the tenant's latency in each second; `None` if it has no target.
     pub target: Option<LatencyTarget>,
-    /// Ratio of the target's percentile to the mean, over the last 5 to 10 s; 1 for a target of the mean.
+    /// Ratio of the latency percentile that the target is for to the mean latency, over the last 5 to 10 s; 1 for a target of
+    /// the mean.
     pub times_mean: f64,
     /// Requests that the tenant may have in flight until the next decision; `None` for no bound.
     pub slots: Option<u64>,
-    /// The decided number of slots before it was rounded to `slots`.
+    /// The decided number of slots with its fraction, before it is rounded to `slots`; `None` for no bound.
     pub share: Option<f64>,
-    /// The slots that the tenant's target needs.
+    /// Number of slots that the tenant needs to meet its target.
     pub need: f64,
     /// Why the tenant has these slots; `None` before the first decision.
     pub reason: Option<Reason>,
     /// The tenant's report on the last period.
     pub report: Report,
-    /// Seconds with completed requests since the target was set.
+    /// Number of seconds with completed requests since the target was set.
     pub windows: u64,
-    /// Seconds since the target was set in which the latency exceeded it.
+    /// Number of seconds since the target was set in which the tenant's latency exceeded the target.
     pub violated: u64,
     mark: Mark,
-    /// Whole requests finished in the last period.
+    /// Number of whole requests that completed in the last period.
     finished: u64,
-    /// Mean size of its pieces in the last period in which some completed.
+    /// Mean payload of the tenant's pieces (whole requests or slices) in bytes, in the last period with payload.
     mean_bytes: u64,
-    /// Mean number of pieces of a request over the last second in which one was finished; less than 1 counts as 1.
+    /// Mean number of pieces of a request in the last second in which a request completed; less than 1 counts as 1.
     pieces: f64,
-    /// Mean latency of requests over that of pieces in that second; less than 1 counts as 1.
+    /// Mean latency of whole requests divided by the mean latency of pieces, in the last second in which a request completed;
+    /// less than 1 counts as 1.
     stretch: f64,
-    /// Granted slots that were not used, 0 to 1, for the next period: lost by rounding, or because the tenant asked for less.
+    /// Slots (0 to 1) that the tenant did not get or use in earlier periods, because shares were rounded down or it asked for
+    /// less; they are added to its next share.
     owed: f64,
     /// Sums over the present second.
     window: Window,
-    /// True if the tenant is in the list of those that may have missed a target.
+    /// True if the tenant is in [`Slots::missed`].
     listed: bool,
-    /// The latency in the last second that exceeded the target.
+    /// The latency in the latest second in which it exceeded the target.
     figure: Duration,
-    /// How many of the seconds in `violated` are dealt with by reports, and when the last report was.
+    /// Number of the seconds in `violated` that reports cover, and the time of the last report.
     told: (u64, Instant),
 }
 
@@ -195,16 +199,16 @@ pub(super) struct Slots {
     window_began: Instant,
     /// True if decisions rest on the figures of other hosts too.
     clustered: bool,
-    /// Part of their shares that tenants get, 0 (the least that every tenant has) to 1.
+    /// Part of its share that each tenant gets, from 0 (only the least that each tenant has) to 1.
     ramp: f64,
-    /// Bound on the requests in flight of all tenants together.
+    /// Upper bound on the requests in flight of all tenants of this pool together.
     together: u64,
-    /// The summary of the last period for other hosts, until it is taken.
+    /// The summary of the last period for other hosts, until [`Pool::take_summary`] takes it.
     summary: Option<Summary>,
     total: Option<f64>,
     tightness: Option<f64>,
     workloads: Vec<Workload>,
-    /// Indices of tenants that may have missed a target that is not reported yet; each once.
+    /// Indices of tenants that have missed their target in seconds that may not be reported yet; each once.
     missed: VecDeque<u32>,
 }
 
@@ -215,22 +219,22 @@ impl Slots {
     }
 }
 
-/// A look at a pool's slots.
+/// The state of a pool's slot controller.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// The settings.
+    /// The controller's settings.
     pub config: &'a Config,
-    /// All slots of the cluster together; `None`: no bound.
+    /// Slots of all pools of the cluster together; `None`: no bound.
     pub total: Option<f64>,
-    /// Factor by which all targets could be multiplied and still be met: up to 1 they are met. `None` without targets, or
-    /// where even ten times would not do.
+    /// Smallest factor by which all targets could be multiplied and still be met; they are met if it is at most 1. `None`
+    /// without targets, or for a factor above ten.
     pub tightness: Option<f64>,
     /// True if decisions rest on the figures of other hosts too.
     pub clustered: bool,
 }
 
 impl<R> Pool<R> {
-    /// Sets the target for a tenant's latency over a second; `None` for no target.
+    /// Sets the target for a tenant's latency in each second; `None` for no target.
     pub fn set_latency_target(&mut self, id: TenantId, target: Option<LatencyTarget>) {
         if let Some(tenant) = self.live_mut(id)
             && tenant.granted.target != target
@@ -245,12 +249,12 @@ impl<R> Pool<R> {
         }
     }
 
-    /// For a device that is shared with pools of other hosts: `clustered` says if their figures are received, so that
-    /// [`Pool::decide_slots`] brings them. Periods then end when [`Pool::take_summary`] is called.
+    /// For a device that is shared with pools of other hosts. `clustered`: the figures of these pools are received, and the
+    /// caller passes them to [`Pool::decide_slots`]; periods end when [`Pool::take_summary`] is called.
     ///
-    /// While the other hosts' figures are not received, the pool decides alone, at first as if it knew nothing: the cluster's
-    /// total is not its own, and it takes no more than the latency that it measures allows. Fixed totals and their shares
-    /// stay as they are. Not to be called where no other host shares the device.
+    /// Otherwise the pool decides alone, and begins with the least total: it does not use the cluster's total, and takes no
+    /// more slots than the latency that it measures allows. Fixed totals and their shares stay as they are. Not to be called
+    /// where no other host shares the device.
     pub fn share_slots(&mut self, clustered: bool) {
         let Some(slots) = &mut self.slots else { return };
         if slots.clustered && !clustered {
@@ -263,16 +267,17 @@ impl<R> Pool<R> {
         slots.controller.set_alone(!clustered);
     }
 
-    /// Sets the part of their shares that tenants get, 0 (the least that every tenant has) to 1: a host that joins takes its
-    /// part in steps, while the others free it.
+    /// Sets the part of its share that each tenant gets, from 0 (only the least that each tenant has) to 1: a host that joins
+    /// takes its part of the cluster's slots in steps, while the other hosts free it.
     pub fn set_slot_ramp(&mut self, ramp: f64) {
         if let Some(slots) = &mut self.slots {
             slots.ramp = ramp.clamp(0.0, 1.0);
         }
     }
 
-    /// A latency target that a tenant has missed since the last report; each tenant's once in ten seconds, with the number of
-    /// seconds that were not reported. To be called until nothing comes, at least once a second.
+    /// A latency target that a tenant has missed, to be reported now; at most one report in ten seconds for each tenant, with
+    /// the number of missed seconds that were not reported. To be called at least once a second, each time until it returns
+    /// `None`.
     #[inline]
     pub fn take_missed_target(&mut self, now: Instant) -> Option<Missed> {
         if self.slots.as_ref()?.missed.is_empty() { None } else { self.find_missed_target(now) }
@@ -293,8 +298,8 @@ impl<R> Pool<R> {
         None
     }
 
-    /// The tenants' summary of the last period for the other hosts; once for each period. Where their figures are received
-    /// ([`Pool::share_slots`]), this call ends the period.
+    /// The summary of this pool's tenants in the last period, for the other hosts; returned once for each period. If the other
+    /// hosts' figures are received ([`Pool::share_slots`]), this call ends the period.
     pub fn take_summary(&mut self, now: Instant) -> Option<Summary> {
         if self.slots.as_ref()?.clustered {
             self.end_period(now);
@@ -302,7 +307,7 @@ impl<R> Pool<R> {
         self.slots.as_mut()?.summary.take()
     }
 
-    /// The slot controller, for a look at its state.
+    /// State of the slot controller; `None` if the pool has none.
     pub fn slots(&self) -> Option<View<'_>> {
         let slots = self.slots.as_deref()?;
         Some(View { config: &slots.config, total: slots.total, tightness: slots.tightness, clustered: slots.clustered })
@@ -343,7 +348,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Ends the period when it is due; not where other hosts' figures are received.
+    /// Ends the period if it is over, unless [`Pool::take_summary`] ends periods.
     #[inline]
     pub(super) fn tick_slots(&mut self, now: Instant) {
         if now >= self.slots_due() {
@@ -351,7 +356,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// When [`Self::tick_slots`] next ends a period; far in the future where other hosts' figures are received.
+    /// When [`Self::tick_slots`] next ends a period; far in the future if [`Pool::take_summary`] ends periods.
     #[inline]
     pub(super) fn slots_due(&self) -> Instant {
         let own = self.slots.as_ref().filter(|slots| !slots.clustered);
@@ -393,8 +398,8 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Shares slots out by what the whole cluster did in the last period: `cluster` is the sum of the summaries of all its
-    /// pools, this one's included.
+    /// Decides the slots of this pool's tenants from the figures of the whole cluster in the last period: `cluster` is the sum
+    /// of the summaries of all pools, this pool's included.
     pub fn decide_slots(&mut self, now: Instant, cluster: &Summary) {
         let Some(mut slots) = self.slots.take() else { return };
         let plan = slots.controller.tick(cluster);
@@ -476,8 +481,8 @@ impl super::Tenant {
         report
     }
 
-    /// Requests and slices per second that are reserved for or guaranteed to the tenant, at their mean size: no bound
-    /// for other tenants' targets takes them. A rate in bytes counts once a size is known.
+    /// Requests (or slices) per second that are reserved for or guaranteed to the tenant: bounds for other tenants' targets
+    /// leave them. A rate in bytes is divided by the mean size, and counts once a size is known.
     fn guaranteed_iops(&self) -> f64 {
         let granted = &self.granted;
         let of_bytes = |bytes: u64| if granted.mean_bytes > 0 { bytes as f64 / granted.mean_bytes as f64 } else { 0.0 };
@@ -494,8 +499,8 @@ impl super::Tenant {
 }
 
 impl Granted {
-    /// Whole slots whose mean over periods is `slots`. A period at whose end nothing waits costs only the slots that were
-    /// used: a tenant that uses less than its part of a slot is never without one.
+    /// Rounds `slots` to a whole number so that the mean over periods is `slots`. A period at whose end no request waits counts
+    /// only with the slots that were used: a tenant that uses less than its fraction of a slot always has a slot.
     fn round(&mut self, slots: f64) -> u64 {
         let used = self.report.occupied.as_secs_f64() / self.report.length.as_secs_f64().max(1e-9);
         let (share, whole) = (self.share.unwrap_or(0.0), self.slots.unwrap_or(0) as f64);
@@ -504,20 +509,20 @@ impl Granted {
         libm::floor(slots + self.owed) as u64
     }
 
-    /// Mean latency in the last period of a request, or of a slice where requests are divided, in seconds; `None` when
-    /// no request was finished.
+    /// Mean latency of the tenant's requests in the last period, in seconds, converted to that of slices if requests are
+    /// divided into slices; `None` when no request completed.
     pub fn latency_s(&self) -> Option<f64> {
         let mean_s = self.report.latency.as_secs_f64() / self.finished as f64;
         (self.finished > 0).then(|| mean_s / self.stretch.max(1.0))
     }
 
-    /// The target, converted to one for the mean latency of requests, or of slices where they are divided.
+    /// The tenant's target, converted to a target for the mean latency of requests, or of slices if requests are divided.
     fn mean_target(&self) -> Option<Duration> {
         let target = self.target?;
         Some(Duration::from_nanos((target.time.as_nanos() as f64 / self.times_mean / self.stretch.max(1.0)) as u64))
     }
 
-    /// Ends a second: counts it, and is true if it missed the target.
+    /// Ends the tenant's window of a second, and counts it. True if the tenant's latency in the window exceeded its target.
     fn judge(&mut self) -> bool {
         if self.window.finished == 0 {
             return false;
@@ -538,7 +543,7 @@ impl Granted {
         false
     }
 
-    /// The target that was missed, if that is to be reported now.
+    /// The report of the tenant's missed target, if a report is due.
     fn tell(&mut self, now: Instant, tenant: TenantId) -> Option<Missed> {
         let (told, at) = self.told;
         let target = self.target.filter(|_| self.violated > told && (told == 0 || now.since(at) >= TOLD_EVERY))?;

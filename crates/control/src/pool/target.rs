@@ -1,10 +1,10 @@
-//! A latency target for reads on one device: who waits, and who is to be throttled for it?
+//! A latency target for reads on one device: which tenants wait, and which are throttled for them?
 //!
-//! The sensor of a [`response::Controller`] where the queue is ours. The measured latency is that which the pool sees, from
-//! arrival to completion, of reads of tenants that are not noisy: a tenant that loads the device so much that it could be
-//! throttled waits behind its own requests, and throttling it for that would slow it ever more.
+//! The sensor of a [`response::Controller`] for a pool, which has the queue itself. The measured latency is the time from
+//! arrival in the pool to completion, of reads of tenants that are not noisy: a tenant that loads the device so much that it
+//! could be throttled waits behind its own requests, and throttling it for that would slow it ever more.
 //!
-//! The delay that the controller decides is acted on in `throttles`.
+//! The module `throttles` puts the decided delays in force.
 
 use alloc::vec::Vec;
 
@@ -12,39 +12,39 @@ use crate::log::{Decided, Log};
 use crate::response::{self, ClientDelay, ClientId, ClientSample, Controller, InvalidConfig, Reason, Sample, Shape};
 use crate::time::{Duration, Instant};
 
-/// Decisions that are remembered: enough to see how the present one came about.
+/// Number of log entries for decisions about the target: enough to see how the present decision came about.
 const RECORDS: usize = 32;
 
-/// Which figure of the latencies is to stay below the target.
+/// The statistic of latencies that is to stay below a latency target.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Statistic {
-    /// Their mean over an interval.
+    /// The mean latency.
     #[default]
     Mean,
-    /// A percentile (above 0, below 100), over some seconds.
+    /// A percentile of the latencies (above 0, below 100): the mean times a ratio learned over the last 5 to 10 s.
     Percentile(f64),
 }
 
-/// The load that makes a tenant noisy.
+/// The traffic that counts as a tenant's load and can make it noisy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Load {
-    /// Payload bytes that it writes.
+    /// Payload bytes that the tenant writes.
     #[default]
     Writes,
-    /// Payload bytes that it reads.
+    /// Payload bytes that the tenant reads.
     Reads,
     /// All payload bytes, read and written.
     All,
 }
 
-/// Settings of a latency target.
+/// Settings of a pool's latency target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// Settings of the controller; its loads are in payload bytes per second.
+    /// Settings of the controller, with the target itself; its loads are in payload bytes per second.
     pub response: response::Config,
-    /// The statistic that the target is for.
+    /// The statistic of read latencies that the target is for.
     pub statistic: Statistic,
-    /// The load that makes a tenant noisy.
+    /// The traffic that counts as a tenant's load and can make it noisy.
     pub load: Load,
 }
 
@@ -52,7 +52,7 @@ impl Config {
     /// Checks that the settings make sense together.
     ///
     /// # Errors
-    /// The first setting that does not, and what would be right.
+    /// The first setting that does not make sense, and its required value.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         let is_within =
             !matches!(self.statistic, Statistic::Percentile(percentile) if !(percentile > 0.0 && percentile < 100.0));
@@ -61,7 +61,7 @@ impl Config {
     }
 }
 
-/// A decision as it is remembered.
+/// A decision for a pool's latency target, as its log keeps it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
     /// Why the delays are what they are.
@@ -87,20 +87,20 @@ impl Decided for Decision {
 pub struct View<'a> {
     /// The settings of the target.
     pub config: &'a Config,
-    /// The newest figure that the controller observed; `None` before the first read that counted.
+    /// The newest measured statistic of read latencies; `None` before the first read of a tenant that is not noisy.
     pub measured: Option<Duration>,
-    /// Decisions lately, the newest included.
+    /// The latest decisions, up to the newest.
     pub records: &'a Log<Decision>,
 }
 
-/// The latency target of a pool.
+/// The latency target of a pool, with its controller and the figures of the present interval.
 pub(super) struct Target {
     config: Config,
     controller: Controller,
-    /// When the present interval began.
+    /// When the present control interval began.
     began: Instant,
     next_tick: Instant,
-    /// True if anything at all has completed in the interval.
+    /// True if any request of the pool has completed in the present interval.
     moved: bool,
     shape: Shape,
     measured: Option<Duration>,
@@ -128,7 +128,7 @@ impl Target {
         })
     }
 
-    /// Takes over `config` if nothing but the target's value differs; false if it did not.
+    /// Takes over `config` if it differs from the present settings only in the target's value. False if it was not taken over.
     pub(super) fn adopt(&mut self, config: &Config) -> bool {
         let mut same = *config;
         same.response.target = self.config.response.target;
@@ -147,13 +147,13 @@ impl Target {
         self.next_tick
     }
 
-    /// Notes that a request has completed.
+    /// Notes that a request of any tenant has completed.
     #[inline]
     pub(super) fn progress(&mut self) {
         self.moved = true;
     }
 
-    /// A read of a tenant whose reads count has completed.
+    /// Counts a completed read, of this latency, of a tenant that is not noisy.
     #[inline]
     pub(super) fn read(&mut self, response_time: Duration) {
         if self.config.statistic != Statistic::Mean {
@@ -161,10 +161,10 @@ impl Target {
         }
     }
 
-    /// Ends the interval and returns its length; `None` if the interval goes on.
+    /// Ends the control interval and returns its length; `None` if the interval goes on. `inside`: requests in flight.
     ///
-    /// An interval in which nothing completed although requests are in flight goes on: that is not idleness, for which
-    /// tenants would be released. In the end the controller counts its signal as lost.
+    /// An interval in which nothing completed although requests are in flight goes on: the pool is not idle, so throttles
+    /// must not end. If it goes on for too long, the controller counts its signal as lost.
     pub(super) fn close_interval(&mut self, now: Instant, inside: u64) -> Option<Duration> {
         self.next_tick = now + self.config.response.interval;
         let length = now.since(self.began);
@@ -176,14 +176,14 @@ impl Target {
         Some(length)
     }
 
-    /// Lists for the caller to fill: what each tenant did in the interval that was closed, and its load were it not
-    /// throttled.
+    /// Two lists for the caller to fill, with an entry for each tenant: its figures of the interval that was closed, and the
+    /// load that it would have had without a throttle, in bytes per second.
     pub(super) fn samples(&mut self) -> (&mut Vec<ClientSample>, &mut Vec<f64>) {
         (&mut self.samples, &mut self.loads)
     }
 
-    /// Passes the closed interval to the controller: the tenants in [`Self::samples`], which are cleared, and `reads` reads
-    /// that counted, whose latencies add up to `sum`.
+    /// Passes the closed interval to the controller: the tenants' figures in [`Self::samples`], which are cleared, and `reads`
+    /// reads of tenants that are not noisy, whose latencies add up to `sum`.
     pub(super) fn observe(&mut self, now: Instant, reads: u64, sum: Duration) {
         let mean = (reads > 0).then(|| Duration::from_nanos(sum.as_nanos() / reads));
         let figure = mean.map(|mean| match self.config.statistic {
@@ -199,8 +199,8 @@ impl Target {
         self.samples.clear();
     }
 
-    /// Decides; [`Self::delay`] has the delay of each client. Returns the reason, and true if the decision is of another kind
-    /// than the one before.
+    /// Decides the delays; [`Self::delay`] returns that of a client. Returns the reason, and true if the decision differs in
+    /// kind from the previous one.
     pub(super) fn decide(&mut self, now: Instant) -> (Reason, bool) {
         let decision = self.controller.tick(now);
         self.delays.clear();
@@ -210,13 +210,18 @@ impl Target {
         (reason, self.records.record(now, Decision { reason, mean_delay, throttled }))
     }
 
-    /// How a client is throttled by the newest decision, if it is.
+    /// A client's delay by the newest decision; `None` if the client is not throttled.
     pub(super) fn delay(&self, client: ClientId) -> Option<&ClientDelay> {
         let place = self.delays.binary_search_by_key(&client, |delay| delay.client).ok()?;
         self.delays.get(place)
     }
 
-    /// True if a tenant's reads count: it is not noisy.
+    /// Notes that a shorter delay than the decided one is in force for the tenant with this number.
+    pub(super) fn shorten(&mut self, client: ClientId, delay: Duration) {
+        self.controller.shorten_delay(client, delay);
+    }
+
+    /// True if the tenant with this number is not noisy, so that its reads count in the measured latency.
     pub(super) fn counts(&self, client: ClientId) -> bool {
         !self.controller.is_noisy(client)
     }

@@ -1,13 +1,13 @@
-//! How a tenant is throttled for a target: its slots are delayed.
+//! Throttles tenants for a pool's latency target by delaying their slots.
 //!
-//! A tenant that is throttled may have as many requests in flight as it had when the throttle began, and after each of them
-//! its slot stays empty for a while. That is the system for which packet delays were designed: a number of requests in
-//! circulation, each of which comes back `delay` later. By Little's law `slots` requests that take R each pass at
-//! `slots / (R + delay)`, whether the tenant has four requests waiting or four thousand; a little delay already empties the device a
-//! little; and a device that becomes faster gives more without a decision. A limit in bytes per second has none of these
-//! properties: above what the device can do it does nothing, below it the queue of the device runs empty.
+//! A throttled tenant may have as many requests in flight as it had when the throttle began, and after each request its slot
+//! stays empty for a delay. Packet delays were designed for the same system: a number of requests in circulation, each of
+//! which comes back `delay` later. By Little's law `slots` requests that take R each pass at a rate of `slots / (R + delay)`,
+//! whether the tenant has four requests queued or four thousand. A short delay already shortens the device's queue a little,
+//! and a device that becomes faster gives the tenant more without a decision. A limit in bytes per second has none of these
+//! properties: above the device's bandwidth it has no effect, below it the queue of the device runs empty.
 //!
-//! Reservations win: requests that a reservation is owed pass without a slot.
+//! Reservations take precedence: requests that are due by reservation pass without a slot.
 
 use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
@@ -20,47 +20,47 @@ use crate::limits::Owner;
 use crate::response::{ClientId, ClientReason, ClientSample, Reason, Throttle, loud_from};
 use crate::time::{Duration, Instant};
 
-/// How a tenant is throttled.
+/// A tenant's throttle for the pool's latency target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Throttled {
-    /// Requests it may have in flight, delayed slots included.
+    /// Requests that the tenant may have in flight; a slot that stays empty for a delay counts as a request.
     pub slots: u64,
     /// Requests that the tenant had in flight when it was not throttled.
     pub usual: u64,
-    /// How long a slot stays empty after a request.
+    /// Time for which a slot stays empty after its request has left the device.
     pub delay: Duration,
-    /// Why the delay is so long.
+    /// Why the delay has this length.
     pub reason: ClientReason,
 }
 
-/// A slot that is delayed.
+/// A tenant's slot that stays empty for a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Delay {
     due: Instant,
-    /// The tenant's index and generation.
+    /// Index of the tenant.
     index: u32,
     generation: u32,
-    /// When the slot's request left, and the delay began.
+    /// When the slot's request left the device, and the delay began.
     since: Instant,
 }
 
-/// All slots that are delayed, the first that ends first.
+/// All slots that stay empty for a delay, in order of the ends of the delays.
 #[derive(Debug, Default)]
 pub(super) struct Delays(BinaryHeap<Reverse<Delay>>);
 
 impl Delays {
-    /// A slot of this tenant is delayed from now on.
+    /// Begins the delay of one slot of the tenant of this index and generation.
     pub(super) fn begin(&mut self, now: Instant, index: u32, generation: u32, delay: Duration) {
         self.0.push(Reverse(Delay { due: now + delay, index, generation, since: now }));
     }
 
-    /// When the next delay ends.
+    /// When the next delay ends; far in the future if no slot is delayed.
     #[inline]
     pub(super) fn next(&self) -> Instant {
         self.0.peek().map_or(Instant::FAR_FUTURE, |Reverse(delay)| delay.due)
     }
 
-    /// A delay that has ended: index and generation of its tenant.
+    /// Removes a delay that has ended by `now`; returns index and generation of its tenant, or `None` if none has ended.
     pub(super) fn end(&mut self, now: Instant) -> Option<(u32, u32)> {
         if self.next() > now {
             return None;
@@ -68,7 +68,8 @@ impl Delays {
         self.0.pop().map(|Reverse(delay)| (delay.index, delay.generation))
     }
 
-    /// Changes the lengths of delays, also of those that have begun; a delay for which `delay` gives `None` is dropped.
+    /// Changes the lengths of all delays that have begun to what `delay` gives for a tenant's index and generation; with `None`
+    /// the delay is dropped.
     pub(super) fn change(&mut self, delay: impl Fn(u32, u32) -> Option<Duration>) {
         let lengthened = |Reverse(old): Reverse<Delay>| {
             let length = delay(old.index, old.generation)?;
@@ -78,8 +79,9 @@ impl Delays {
     }
 }
 
-/// Trades slots for a shorter delay so that as much passes, with half of the slots delayed: many slots that are delayed for
-/// long come back as the burst as which they left.
+/// Replaces `slots` slots with a delay longer than `latency`, the device's, by fewer slots with a shorter delay and the same
+/// throughput, so that half of the slots are delayed at a time: the requests of many slots with a long delay would come back
+/// as one burst.
 fn fewer(slots: u64, delay: Duration, latency: Duration) -> (u64, Duration) {
     let (delay, latency) = (delay.as_nanos(), latency.as_nanos());
     let busy = (2 * latency).saturating_mul(slots).div_ceil((latency + delay).max(1)).clamp(1, slots.max(1));
@@ -87,34 +89,34 @@ fn fewer(slots: u64, delay: Duration, latency: Duration) -> (u64, Duration) {
     (busy, Duration::from_nanos((cycle as u64).saturating_sub(latency)))
 }
 
-/// A tenant's figures for the target at the end of its last interval.
+/// A tenant's figures that the latency target needs, as of the end of the target's last control interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// Payload bytes that count as load, since the pool began.
+    /// The tenant's payload bytes that count as load, since it joined.
     moved: u64,
-    /// All payload bytes since the pool began.
+    /// All payload bytes of the tenant since it joined.
     all: u64,
-    /// Bytes per second that the tenant would have moved in the interval without a throttle; 0 if it did nothing that a
-    /// throttle slows.
+    /// Bytes per second that the tenant would have moved in the last interval without a throttle; 0 if it moved no bytes that
+    /// a throttle slows.
     freed: f64,
-    /// Time that requests spent in the back end, added up since the pool began.
+    /// Time that the tenant's requests spent in the back end since it joined, added up.
     device_time: Duration,
-    /// Requests that have left the back end since the pool began.
+    /// Number of the tenant's requests (or slices) that the back end has served since the tenant joined.
     served: u64,
-    /// Mean time of a request in the back end, smoothed over intervals.
+    /// Mean time of a request (or slice) in the back end, smoothed over intervals.
     latency: Duration,
-    /// Bytes or requests that counted towards a guarantee of one direction since the pool began.
+    /// Bytes or requests that counted towards the tenant's guarantee of one direction since it joined.
     guaranteed: u64,
-    /// Requests in flight in the interval, on average.
+    /// Mean number of requests in flight in the last interval, rounded up.
     requests: u64,
-    /// Reads in the interval.
+    /// Number of the tenant's reads that completed in the present interval.
     reads: u64,
-    /// Latencies of the reads in the interval, added up.
+    /// Latencies of the tenant's reads that completed in the present interval, added up.
     sum: Duration,
 }
 
 impl Seen {
-    /// Counts a read that has completed.
+    /// Counts a completed read with this latency.
     #[inline]
     pub(super) fn read(&mut self, response_time: Duration) {
         self.reads += 1;
@@ -123,8 +125,8 @@ impl Seen {
 }
 
 impl<R> Pool<R> {
-    /// Brings the latency target in line with the settings. Its controller goes on if nothing changes, or the target's value
-    /// alone.
+    /// Brings the latency target in line with the pool's settings. The target's controller keeps its state if nothing changes,
+    /// or only the target's value.
     pub(super) fn set_target(&mut self, now: Instant) {
         let wanted = self.config.target.filter(|_| self.config.scheduler == Scheduler::Mclock);
         let goes_on = match (&mut self.target, &wanted) {
@@ -149,7 +151,7 @@ impl<R> Pool<R> {
         self.delays = Delays::default();
     }
 
-    /// Ends delays that are over, and decides anew when it is time.
+    /// Ends delays of slots that are over, and decides the throttles for the latency target anew when a decision is due.
     #[inline]
     pub(super) fn tick_target(&mut self, now: Instant) {
         let Some(target) = &self.target else { return };
@@ -230,8 +232,10 @@ impl<R> Pool<R> {
             }
             let client = client(index, tenant.generation);
             tenant.counts = target.counts(client);
-            let queued = self.queue.client_len(tenant.client) as u64;
+            let mut shortened = None;
             let throttled = target.delay(client).map(|wanted| {
+                // Requests that a limit of their own lets pass later do not wait for the throttle.
+                let queued = self.queue.client_len_within(tenant.client, max_delay);
                 let usual = tenant.throttled.map_or_else(|| tenant.usual_slots(&reason), |throttled| throttled.usual);
                 // The last of the queue waits for as many requests and delays as there are requests for each slot. What a long
                 // queue gives it ends with that queue.
@@ -239,10 +243,14 @@ impl<R> Pool<R> {
                 let slots = usual.max(latency.saturating_mul(queued).div_ceil(most));
                 let most = (most.saturating_mul(slots) / queued.max(slots)).saturating_sub(latency.min(most / 2));
                 let delay = wanted.delay.min(Duration::from_nanos(most));
-                let reason = if delay < wanted.delay { ClientReason::LongestWait } else { wanted.reason };
+                shortened = Some(delay).filter(|delay| *delay < wanted.delay);
+                let reason = shortened.map_or(wanted.reason, |_| ClientReason::LongestWait);
                 let (slots, delay) = fewer(slots, delay, tenant.seen.latency);
                 Throttled { slots, usual, delay, reason }
             });
+            if let Some(delay) = shortened {
+                target.shorten(client, delay);
+            }
             if throttled != tenant.throttled {
                 changed = true;
                 self.set_throttled(now, index, throttled);
@@ -258,7 +266,7 @@ impl<R> Pool<R> {
         self.target = Some(target);
     }
 
-    /// Changes how a tenant is throttled; `None` releases it.
+    /// Changes a tenant's throttle for the latency target; `None` ends it.
     fn set_throttled(&mut self, now: Instant, index: u32, throttled: Option<Throttled>) {
         let tenant = &mut self.tenants[index as usize];
         if let (Some(before), None) = (tenant.throttled, throttled) {
@@ -272,14 +280,14 @@ impl<R> Pool<R> {
 }
 
 impl Tenant {
-    /// True if every request of it counts towards a guarantee.
+    /// True if every read and write of the tenant counts towards a throughput guarantee.
     fn is_guaranteed_all(&self) -> bool {
         self.guaranteed.iter().any(|guarantee| guarantee.scope == Scope::All) || self.guaranteed.len() > 1
     }
 
-    /// The tenant's throughput in an interval of this length, as a multiple of its guarantee of one direction; infinite
-    /// without one, or while it asks for nothing of that direction. A throttle takes nothing else that is owed to the tenant:
-    /// reservations pass without a slot.
+    /// The tenant's throughput in the last interval, which had this length, divided by its guarantee of one direction.
+    /// Infinite without such a guarantee, or if the tenant moved nothing in that direction. Reservations do not count: requests
+    /// due by reservation pass without a slot, so that a throttle takes nothing from them.
     fn paid(&mut self, length: Duration) -> f64 {
         let Some(guarantee) = self.guaranteed.first().filter(|guarantee| guarantee.scope != Scope::All) else {
             return f64::INFINITY;
@@ -299,7 +307,7 @@ impl Tenant {
     }
 }
 
-/// The controller's number for a tenant; numbers are in order of index.
+/// The number by which the latency controller knows a tenant; numbers are in order of the tenants' indices.
 fn client(index: u32, generation: u32) -> ClientId {
     ClientId(u64::from(index) << 32 | u64::from(generation))
 }

@@ -8,7 +8,7 @@ use crate::limits::{LimitSet, Owner, rate};
 use crate::mclock::Qos;
 use crate::response::Throttle;
 
-/// Counters of a tenant since the pool began.
+/// Counters of a tenant since it joined the pool.
 #[derive(Clone, Default)]
 pub struct TenantStats {
     /// Reads completed.
@@ -17,7 +17,7 @@ pub struct TenantStats {
     pub writes: u64,
     /// Flushes completed.
     pub flushes: u64,
-    /// Trims, zeroings and the like completed.
+    /// Requests without payload other than flushes completed: trim, write zeroes, cache hints, block status.
     pub metas: u64,
     /// Payload bytes read.
     pub read_bytes: u64,
@@ -25,19 +25,19 @@ pub struct TenantStats {
     pub write_bytes: u64,
     /// Requests, or slices of them, that the back end failed.
     pub errors: u64,
-    /// Requests dispatched to meet the reservation.
+    /// Requests or slices dispatched for the tenant's reservation.
     pub by_reservation: u64,
-    /// Requests dispatched by weight.
+    /// Requests or slices dispatched by the tenant's weight.
     pub by_weight: u64,
-    /// Time from submission to admission; for a divided request, of its first slice.
+    /// Time from submission to dispatch; for a request that is divided into slices, of its first slice.
     pub queue_latency: Histogram,
-    /// Time from admission to completion; for a divided request, of each slice.
+    /// Time from dispatch to completion; for a request that is divided into slices, of each slice.
     pub device_latency: Histogram,
-    /// Time from submission to completion of the whole request.
+    /// Time from submission to completion of whole requests.
     pub latency: Histogram,
 }
 
-/// A look at one tenant.
+/// The settings and state of one tenant.
 pub struct TenantView<'a> {
     /// The QoS policy as configured.
     pub qos: &'a Qos,
@@ -47,15 +47,15 @@ pub struct TenantView<'a> {
     pub limit_bytes_per_s: &'a LimitSet,
     /// The limits on the tenant's requests in flight, by owner.
     pub slots: &'a LimitSet,
-    /// Requests queued.
+    /// Number of the tenant's requests queued in the pool.
     pub queued: usize,
-    /// Requests in flight.
+    /// Number of the tenant's requests in flight.
     pub in_flight: u64,
     /// The tenant's counters.
     pub stats: &'a TenantStats,
-    /// The order in which it is throttled for the pool's target.
+    /// The order in which the tenant is throttled for the pool's latency target.
     pub throttle: Throttle,
-    /// How it is throttled for the pool's target, if it is.
+    /// The tenant's throttle for the pool's latency target; `None` if it is not throttled.
     pub throttled: Option<Throttled>,
     /// The tenant's latency target, and the slots that the slot controller grants for it.
     pub granted: &'a Granted,
@@ -84,7 +84,7 @@ impl<R> Pool<R> {
         })
     }
 
-    /// A look at one tenant; `None` when it has left.
+    /// The settings and state of one tenant; `None` when it has left the pool.
     pub fn tenant(&self, id: TenantId) -> Option<TenantView<'_>> {
         let tenant = self.tenants.get(id.index as usize).filter(|t| t.live && t.generation == id.generation)?;
         Some(TenantView {

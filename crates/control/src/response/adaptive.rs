@@ -1,14 +1,14 @@
-//! Ours: a mean delay by the measured effect of delays, split by share of the load.
+//! Evenkeel's own method: a mean delay by the measured effect of delays, divided among clients by share of the load.
 //!
 //! One number is controlled, the mean delay D of the noisy clients weighted by load. The controller is an integrator whose
-//! gain is scheduled from the measured plant: while the error is beyond chance, D moves by error/k, with k the learned
-//! [gain](super::gain), and the controller waits until the measurements show the effect; afterwards D moves by a tenth of
-//! that in each interval. D never leaves the range that is allowed, so that nothing winds up. No derivative.
+//! gain follows the measured effect k of delays ([gain](super::gain)). While the error of latency is larger than chance
+//! explains, D moves by error/k, and the controller waits until the measurements show the effect. Otherwise D moves by a
+//! tenth of error/k in each interval. D never leaves the allowed range, so that nothing winds up. No derivative.
 //!
-//! The set point lies three standard deviations of means over ten intervals (1 s) below the target, so that such means stay
-//! below it.
+//! The set point lies three standard deviations of means over ten intervals (1 s) below the target, so that these means stay
+//! below the target.
 //!
-//! A delay at its bound has to prove that it does anything ([`super::trial`]); one that does not is released.
+//! A delay at its upper bound is tested for its effect ([`super::trial`]); one without effect is released.
 
 use alloc::vec::Vec;
 
@@ -19,13 +19,13 @@ use super::trial::Trial;
 use super::{ClientDelay, ClientReason, Config, Decision, Reason, Sample, from_ms};
 use crate::time::Duration;
 
-/// Standard deviations beyond which an error is not chance, and by which the set point lies below the target: of a normal
-/// distribution one value in 700 lies above.
+/// An error beyond this many standard deviations is not chance; the set point lies this many standard deviations below the
+/// target. Of a normal distribution one value in 700 lies above three.
 const SIGMAS: f64 = 3.0;
-/// Part of a delay that a step takes off at least while reads do not wait at all.
+/// While reads do not wait at all, a step shortens the delay by at least this part of it.
 const RELEASE: f64 = 0.25;
 
-/// Our controller.
+/// The controller of [`Method::Adaptive`](super::Method::Adaptive).
 #[derive(Debug, Default)]
 pub(super) struct Adaptive {
     target: Duration,
@@ -35,42 +35,42 @@ pub(super) struct Adaptive {
     largest_ms: f64,
 
     pub(super) clients: Clients,
-    /// Time without reads, in intervals.
+    /// Time since the latest sample with reads, in intervals.
     without_reads: f64,
     /// Usual time between two samples with reads, in intervals.
     gap: f64,
-    /// Time without load of the noisy clients, in intervals.
+    /// Time for which noisy clients have had no load, in intervals.
     without_load: f64,
 
-    /// The mean delay that is wanted, in ms.
+    /// The mean delay that the controller wants, weighted by load, in ms.
     demand_ms: f64,
-    /// Estimate of how many delays a request meets (k), and its variance.
+    /// Estimate of the number of delays that a request meets (k), and the estimate's variance.
     gain: (f64, f64),
-    /// Intervals whose samples are not the effect of the present delay yet.
+    /// Number of intervals until samples show the effect of the present delay.
     skip: f64,
-    /// Means since the last large step.
+    /// Mean load, latency and delayed load since the last large step of the delay.
     mean: Point,
-    /// Number of samples since the last large step.
+    /// Number of samples since the last large step of the delay.
     samples: f64,
-    /// True if the last sample was far above the mean, false if far below; `None` if it was near.
+    /// True if the last sample's latency was far above the mean, false if far below; `None` if it was near.
     outlier: Option<bool>,
-    /// The means before the last large step.
+    /// The value of `mean` just before the last large step of the delay, until `gain` has learned from the step.
     before: Option<Point>,
-    /// Variance of means over ten intervals around the set point, as a part of the squared target.
+    /// Variance of mean latencies over ten intervals around the set point, as a part of the squared target.
     variance: f64,
-    /// Mean over the ten intervals under way, as sum of latencies in ms, reads, and length in intervals.
+    /// The present ten intervals: sum of latencies of reads in ms, number of reads, and length so far in intervals.
     window: [f64; 3],
-    /// The mean delay that last held the target, in ms, for noisy clients that return.
+    /// The mean delay that last held the target, in ms, to begin with when noisy clients return.
     held_ms: f64,
-    /// True if clients have become noisy or are away.
+    /// True if clients have become noisy since the delay was last decided, or no noisy client has been active.
     joined: bool,
 
-    /// Intervals at the longest delay with reads above the set point, less those without.
+    /// Intervals at the longest delay with reads clearly above the set point, less other intervals; 0 or more.
     stuck: f64,
     trial: Option<Trial>,
-    /// Intervals for which the last trial's verdict still counts.
+    /// Number of intervals for which the last trial's verdict still counts; 0 or less if it does not.
     verdict_counts: f64,
-    /// The reason of the last trial's verdict that the delay does nothing; `None` with any other verdict.
+    /// [`Reason::Ineffective`] if the last trial found that the delay has no effect, otherwise `None`.
     useless: Option<Reason>,
 
     reason: Reason,
@@ -107,7 +107,7 @@ impl Adaptive {
         self.begin_anew();
     }
 
-    /// Takes a sample into account.
+    /// Takes the sample of an interval of this length, and decides the delays.
     pub(super) fn observe(&mut self, length: Duration, sample: &Sample<'_>) {
         let before_ms = if self.mean.response_ms > 0.0 { self.mean.response_ms } else { self.target_ms };
         let latency_ms = sample.read_response.map_or(before_ms, Duration::as_millis_f64);
@@ -128,7 +128,7 @@ impl Adaptive {
         self.publish();
     }
 
-    /// Releases all clients; the delay that held is remembered.
+    /// Ends the delays of all clients; the mean delay that held the target is remembered.
     pub(super) fn release(&mut self, reason: Reason) {
         (self.demand_ms, self.without_reads, self.joined, self.reason) = (0.0, 0.0, true, reason);
         self.begin_anew();
@@ -140,7 +140,7 @@ impl Adaptive {
         Decision { reason: self.reason, mean_delay: from_ms(mean_ms), delays: &self.delays }
     }
 
-    /// The largest mean delay, in ms, that leaves tenants what they are owed.
+    /// The largest mean delay, in ms, with which tenants still get their reservations and throughput guarantees.
     fn reach_ms(&self) -> f64 {
         if self.clients.noisy().all(|client| client.most_ms.is_none()) {
             return self.largest_ms;
@@ -152,17 +152,18 @@ impl Adaptive {
         self.target_ms * (1.0 - (SIGMAS * libm::sqrt(self.variance)).min(MARGIN.1))
     }
 
-    /// Standard deviation of the latency of an interval, in ms, as if intervals were independent.
+    /// Standard deviation of the mean latency of one interval, in ms, as if intervals were independent.
     fn scatter_ms(&self) -> f64 {
         self.target_ms * libm::sqrt(self.variance * (PATIENCE / self.gap.max(1.0)).max(1.0))
     }
 
-    /// Standard deviation of the mean since the last step, in ms.
+    /// Standard deviation of the mean latency since the last large step of the delay, in ms.
     fn deviation_ms(&self) -> f64 {
         self.scatter_ms() * libm::sqrt(NEWEST.max(1.0 / self.samples))
     }
 
-    /// Discards the samples so far, and the next interval: requests from before the change are in flight in it.
+    /// Discards the samples before a change of the delay, and the first interval after it, in which requests from before the
+    /// change are still in flight.
     fn begin_anew(&mut self) {
         (self.skip, self.samples, self.window, self.stuck) = (1.0, 0.0, [0.0; 3], 0.0);
         (self.trial, self.before) = (None, None);
@@ -276,7 +277,8 @@ impl Adaptive {
         }
     }
 
-    /// Follows the scatter of means around the set point, while a delay between zero and the largest keeps them there.
+    /// Updates the variance of mean latencies around the set point, from intervals in which the delay was above zero and below
+    /// the largest.
     fn watch_scatter(&mut self) {
         let [sum_ms, count, length] = self.window;
         if length >= PATIENCE {
@@ -289,7 +291,7 @@ impl Adaptive {
         }
     }
 
-    /// Turns the mean delay into one for each noisy client.
+    /// Divides the mean delay into a delay for each noisy client.
     fn publish(&mut self) {
         let mean_ms = if self.trial.as_ref().is_none_or(Trial::holds) { self.demand_ms } else { 0.0 };
         split(&mut self.clients.all, mean_ms, self.step_ms, self.largest_ms);

@@ -1,53 +1,54 @@
-//! Finds noisy clients.
+//! Finds noisy clients: the few that make most of a pool's load.
 
 use alloc::vec::Vec;
 
 use super::{ClientId, ClientSample, Throttle, whole};
 use crate::time::Duration;
 
-/// Distance of the set point below the target, as a part of the target: at first, and at most. The tenant of a throttled
-/// client keeps more than it is owed, by the first of these parts.
+/// Distance of the set point below the target, as a part of the target: the initial and the largest value. Also, the tenant of
+/// a throttled client keeps its reservation or guarantee plus the first of these parts.
 pub(super) const MARGIN: (f64, f64) = (0.15, 0.5);
-/// Time constant of the smoothed load.
+/// Time constant with which the load of a client is smoothed.
 const SMOOTHING: Duration = Duration::from_secs(1);
-/// No client moves more; a larger figure is mistaken, and would stay in the smoothed load for good.
+/// Upper bound on a client's load: a larger figure is an error, and would stay in the smoothed load for good.
 const MOST_BYTES_PER_S: f64 = 1e13;
-/// A noisy client stays one until its load has fallen below this part of the load that makes one.
+/// A noisy client stays noisy until its load has fallen below this part of the load above which a client becomes noisy.
 const LEAVES_AT: f64 = 0.5;
-/// Part of all load that the smallest set of loud clients makes (Pareto's).
+/// Part of all load that the smallest set of clients has to make (Pareto's 80 %) for its members to count as loud.
 const MOST: f64 = 0.8;
 
-/// A client of the pool.
+/// A client of the pool, with its load and its delay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Client {
     pub(super) id: ClientId,
     pub(super) throttle: Throttle,
-    /// Load in the last interval, in bytes per second.
+    /// Load that the throttle slows in the last interval, in bytes per second, not smoothed.
     pub(super) now_bytes_per_s: f64,
     /// Load that the throttle slows, in bytes per second, smoothed.
     pub(super) bytes_per_s: f64,
     /// Load of all that the client moves, in bytes per second, smoothed.
     pub(super) all_bytes_per_s: f64,
-    /// True if it is among those that may be throttled.
+    /// True if the client counts as noisy, so that it may be throttled.
     pub(super) noisy: bool,
-    /// Share of the load of all noisy clients, 0 to 1, for the adaptive method; `delay_ms`: the delay in force.
+    /// The client's share of the load of all noisy clients, 0 to 1, for the adaptive method; 0 if the client is not noisy.
     pub(super) share: f64,
+    /// The client's delay in force, in ms.
     pub(super) delay_ms: f64,
-    /// The longest delay that leaves its tenant what it is owed, in ms; `None` if nothing is owed.
+    /// The longest delay with which the client's tenant gets its reservation or guarantee, in ms; `None` if it has neither.
     pub(super) most_ms: Option<f64>,
-    /// By Little's law: the throughput of the client's tenant, as a multiple of what it is owed, times the latency with the
-    /// delay in ms; smoothed.
+    /// Throughput of the client's tenant, as a multiple of its reservation or guarantee, times latency plus effect of the
+    /// delay in ms; smoothed. By Little's law this product does not depend on the delay.
     pub(super) circulation: f64,
     pub(super) present: bool,
 }
 
 impl Client {
-    /// The client's usual load, or its present load if that is larger.
+    /// The larger of the client's smoothed load and its load in the last interval, in bytes per second that the throttle slows.
     pub(super) fn load(&self) -> f64 {
         self.bytes_per_s.max(self.now_bytes_per_s)
     }
 
-    /// Takes the load of an interval, with this weight in the smoothed one.
+    /// Takes the client's load in an interval, which enters the smoothed load with `weight` (0 to 1).
     fn take(&mut self, sample: &ClientSample, weight: f64) {
         let valid = |load: f64| if load.is_nan() { 0.0 } else { load.clamp(0.0, MOST_BYTES_PER_S) };
         let load = valid(sample.bytes_per_s);
@@ -56,9 +57,9 @@ impl Client {
         (self.throttle, self.now_bytes_per_s, self.present) = (sample.throttle, load, true);
     }
 
-    /// Finds the longest delay that leaves its tenant what it is owed, where `latency_ms` is that of the storage and a request
-    /// meets the delay `k` times. With so much in circulation the throughput is `circulation / (latency + k·delay)`; errors of
-    /// latency and k cancel where the delay is the longest one.
+    /// Finds the longest delay with which the client's tenant gets its reservation or guarantee. `paid`: see
+    /// [`ClientSample::paid`]; `latency_ms`: latency of the storage; a request meets the delay `k` times. Throughput is taken as
+    /// `circulation / (latency + k·delay)`; errors of latency and k cancel at the longest delay.
     fn bound(&mut self, paid: f64, latency_ms: f64, k: f64, weight: f64) {
         self.most_ms = paid.is_finite().then(|| {
             let now = paid * (latency_ms + k * self.delay_ms);
@@ -68,7 +69,8 @@ impl Client {
         });
     }
 
-    /// The longest delay it may have, of `largest_ms`: a multiple of the step, or any with a step of 0.
+    /// The longest delay that the client may have, in ms: `largest_ms`, or less for a reservation or guarantee of its tenant,
+    /// rounded down to a multiple of `step_ms` unless that is 0.
     pub(super) fn most_of(&self, largest_ms: f64, step_ms: f64) -> f64 {
         match self.most_ms.filter(|most| *most < largest_ms) {
             Some(most) if step_ms > 0.0 => whole(most / step_ms) * step_ms,
@@ -77,7 +79,7 @@ impl Client {
     }
 
     /// Decides anew if the client is noisy. `loads` are pairs of a load and its threshold: the client becomes noisy when all
-    /// loads exceed their thresholds, and stays so until one falls below half of its threshold.
+    /// loads exceed their thresholds, and stays noisy until a load falls below half of its threshold.
     pub(super) fn judge(&mut self, loads: &[(f64, f64)]) {
         let part = if self.noisy { LEAVES_AT } else { 1.0 };
         self.noisy = match self.throttle {
@@ -88,8 +90,8 @@ impl Client {
     }
 }
 
-/// The load above which a client is loud: half of the least load in the smallest set of clients that makes most of the load,
-/// so that equals are treated alike. Sorts the loads.
+/// The load above which a client is loud: half of the least load in the smallest set of clients that makes 80 % of all load, so
+/// that clients with equal loads are treated alike. Infinite without load. Sorts `loads`.
 pub(crate) fn loud_from(loads: &mut [f64]) -> f64 {
     loads.sort_unstable_by(|a, b| b.total_cmp(a));
     let mut left = MOST * loads.iter().sum::<f64>();
@@ -100,17 +102,17 @@ pub(crate) fn loud_from(loads: &mut [f64]) -> f64 {
     least.map_or(f64::INFINITY, |least| LEAVES_AT * least)
 }
 
-/// The clients in order of their numbers, so that the order in which samples come changes nothing.
+/// The clients in order of their numbers, so that the order of their samples does not matter.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     pub(super) all: Vec<Client>,
-    /// Memory that [`Self::find_noisy`] uses again.
+    /// Memory that [`Self::find_noisy`] uses for loads, kept to avoid allocations.
     loads: Vec<f64>,
 }
 
 impl Clients {
-    /// Takes the loads of an interval of this length, in which the storage had this latency and a request met a delay `k`
-    /// times. O(clients · log clients).
+    /// Takes the clients' loads of an interval of this length. `latency_ms`: the storage's latency in the interval; `k`: number
+    /// of times that a request meets the delay. O(clients · log clients).
     pub(super) fn observe(&mut self, length: Duration, samples: &[ClientSample], latency_ms: f64, k: f64) {
         let usual = 1.0 - libm::exp(-length.as_secs_f64() / SMOOTHING.as_secs_f64());
         self.all.iter_mut().for_each(|client| client.present = false);
@@ -129,11 +131,11 @@ impl Clients {
         self.all.retain(|client| client.present);
     }
 
-    /// Decides anew which clients are noisy: those that are loud by all that they move, and also loud by what the
-    /// throttle slows, or with a good part of their own traffic in that. By what is slowed alone, a client that mostly
-    /// reads would hide; by all traffic alone, a victim that moves most while noisy clients are throttled would be
-    /// taken for noisy for a single write. Where one that is never throttled is loud, the others are compared with each
-    /// other, so that it does not hide them all. Returns true if there are more than before. O(clients · log clients).
+    /// Decides anew which clients are noisy: those that are loud by all their traffic, and also either loud by the traffic that
+    /// the throttle slows, or with more than 20 % of their traffic slowed. By slowed traffic alone, a client that mostly reads
+    /// would not be found; by all traffic alone, a victim that moves most while noisy clients are throttled would count as
+    /// noisy for a single write. If a client that is never throttled is loud, the others are compared with each other, so that
+    /// it does not hide them all. Returns true if there are more noisy clients than before. O(clients · log clients).
     pub(super) fn find_noisy(&mut self) -> bool {
         let all = |client: &Client| client.all_bytes_per_s.max(client.now_bytes_per_s);
         let mut from = |load: fn(&Client) -> f64, of: fn(&&Client) -> bool| {
@@ -159,12 +161,19 @@ impl Clients {
         self.noisy().count() > before
     }
 
+    /// Notes that the client's delay in force until the next decision is `delay`, not the decided one.
+    pub(super) fn set_delay(&mut self, client: ClientId, delay: Duration) {
+        if let Ok(place) = self.all.binary_search_by_key(&client, |client| client.id) {
+            self.all[place].delay_ms = delay.as_millis_f64();
+        }
+    }
+
     /// True if this client is noisy.
     pub(super) fn is_noisy(&self, client: ClientId) -> bool {
         self.all.binary_search_by_key(&client, |client| client.id).is_ok_and(|place| self.all[place].noisy)
     }
 
-    /// The noisy clients, in order.
+    /// The noisy clients, in order of their numbers.
     pub(super) fn noisy(&self) -> impl Iterator<Item = &Client> {
         self.all.iter().filter(|client| client.noisy)
     }

@@ -1,31 +1,33 @@
-//! Estimates the effect of a millisecond of delay.
+//! Estimates the effect k of a millisecond of delay.
 //!
-//! A client that keeps a fixed amount in circulation, waits and asks again obeys Little's law: with load x, latency R and a
-//! delay d that it meets k times for each request, x·(R + k·d) is constant as long as the client does not change. So is the
-//! sum over all noisy clients, whatever the others do and however fast the storage is. Two moments with different delays
-//! therefore give k: with X = Σx and Q = Σx·d,
+//! A client that keeps a fixed amount of data in circulation, and asks again when it gets an answer, obeys Little's law: with
+//! load x, latency R and a delay d that it meets k times for each request, x·(R + k·d) is constant as long as the client does
+//! not change. The sum over all noisy clients is constant too, whatever other clients do and however fast the storage is. Two
+//! moments (0 and 1) with different delays therefore give k: with X = Σx and Q = Σx·d,
 //!
 //! ```text
 //! X₀·R₀ + k·Q₀ = X₁·R₁ + k·Q₁    ⇒    k·(Q₁ − Q₀) = X₀·R₀ − X₁·R₁
 //! ```
 //!
-//! And k is what the controller needs: while the storage is saturated X does not change, and a millisecond more of mean
-//! delay takes k milliseconds off the latency; when it is no longer, less. A step of error/k does not overshoot.
+//! The controller needs k: while the storage is saturated X does not change, and a millisecond more of mean delay shortens
+//! the latency by k milliseconds; on storage that is not saturated it shortens it by less. A step of error/k does not
+//! overshoot.
 //!
-//! k is estimated by recursive least squares with one parameter, a variance that says how well it is known, and forgetting. It
-//! depends on the size of requests and of windows: for a request of one window k is 1, more windows in turn make it larger.
+//! k is estimated by recursive least squares with one parameter, its variance, and forgetting. It depends on the size of
+//! requests and of TCP windows: a request of one window meets the delay once, larger requests meet it more often.
 
-/// Weight of the newest value in every moving average, and part of an error that is mended in an interval.
+/// Weight of the newest value in every moving average, and the part of a small error that is corrected in one interval.
 pub(super) const NEWEST: f64 = 0.1;
-/// Intervals without reads or load after which clients count as idle or gone. Also: a load below the usual one divided by
-/// this counts as none; means over this many intervals are to stay below the target. A decision that is older than this many
-/// intervals without a new sample is given up: signal lost.
+/// A number of intervals with several uses. Clients without reads or load for this long count as idle or gone; means over this
+/// long are to stay below the target; without a sample for longer the signal counts as lost. Also, a load below the usual
+/// one divided by this number counts as none.
 pub(super) const PATIENCE: f64 = 1.0 / NEWEST;
-/// Where estimation begins, k and its variance (a standard deviation of 2.5): packet delays were measured to be met 1, 2, 4 and
-/// 5 times by a request, the rest of a slot once.
+/// The initial estimate of k, and its variance (a standard deviation of 2.5). Measured: a request meets packet delays of
+/// `guard` 1, 2, 4 or 5 times, and the delay of an emptied slot in `serve` once.
 pub(super) const PRIOR: (f64, f64) = (4.0, 6.25);
 
-/// A moment, or the mean of several: load X in bytes per second, latency R in ms, Σx·d in bytes per second times ms.
+/// Figures of the noisy clients at one moment, or their means over several: load X in bytes per second, latency R of reads in
+/// ms, and Σx·d in bytes per second times ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Point {
     pub(super) load: f64,
@@ -34,7 +36,7 @@ pub(super) struct Point {
 }
 
 impl Point {
-    /// Moves towards another moment by this part of the way.
+    /// Moves all figures towards those of `to` by the part `weight` (0 to 1) of the difference.
     pub(super) fn approach(&mut self, to: &Self, weight: f64) {
         self.load += weight * (to.load - self.load);
         self.response_ms += weight * (to.response_ms - self.response_ms);
@@ -42,8 +44,8 @@ impl Point {
     }
 }
 
-/// Learns k and its variance from two moments between which nothing but the delay changed, with latencies that are good
-/// to `deviation_ms`.
+/// Improves the estimate of k and its variance from two moments between which only the delay changed. `deviation_ms`: standard
+/// deviation of the two latencies, in ms.
 pub(super) fn learn((k, variance): (f64, f64), before: &Point, after: &Point, deviation_ms: f64) -> (f64, f64) {
     let load = 0.5 * (before.load + after.load);
     let moved_ms = (after.load_delay - before.load_delay) / load;
@@ -60,7 +62,8 @@ pub(super) fn learn((k, variance): (f64, f64), before: &Point, after: &Point, de
 mod tests {
     use super::*;
 
-    /// Twelve clients with 64 KiB each on storage of 18 MB/s that answers in 3 ms at best.
+    /// Figures of twelve clients with 64 KiB in circulation each, on storage of 18 MB/s with a latency of at least 3 ms, whose
+    /// requests meet a delay of `delay_ms` `k` times.
     fn storage(k: f64, delay_ms: f64) -> Point {
         let circulation = 12.0 * 65_536.0 * 1e3;
         let response_ms = (circulation / 18e6 - k * delay_ms).max(3.0);

@@ -1,20 +1,20 @@
 //! Latency: how long to throttle a noisy client?
 //!
-//! On storage that is already there the queue is out of reach. What can be done is to delay what is sent back to a client,
-//! so that its next request comes later. This module decides the delays: for one *pool* (a volume group, a disk)
-//! it observes how long reads took and how much each client wrote, and answers how long each client is to be delayed so
-//! that the mean latency of reads stays below a *target*.
+//! The queue of storage that is served by another program cannot be reordered. But answers to a client can be delayed, so that
+//! its next request comes later. This module decides the delays: for one *pool* (a volume group, a disk) it takes the latency
+//! of reads and the load of each client, and returns the delay of each client, so that the mean latency of reads stays
+//! below a *target*.
 //!
-//! | answer | delay |
+//! | method | delay |
 //! |---|---|
 //! | [`Method::Pid`] | one for all noisy clients, by a one-sided PID controller (Bjørgeengen and Haugerud) |
 //! | [`Method::Adaptive`] | by each noisy client's share of the load; gain and margin learned |
 //!
-//! The control interval is the caller's: call [`Controller::observe`] with what happened since the last call, then
+//! The caller chooses the control interval: call [`Controller::observe`] with the figures since the previous call, then
 //! [`Controller::tick`]. Ticks without a new sample repeat the decision until the signal counts as lost.
 //!
-//! What "load" means is the caller's too: bytes written for a throttle that delays acknowledgements, bytes read for one
-//! that delays data.
+//! The caller also chooses which bytes are "load": bytes written for a throttle that delays acknowledgements, bytes read for
+//! one that delays data.
 
 pub use crate::invalid::InvalidConfig;
 use alloc::boxed::Box;
@@ -34,7 +34,7 @@ pub(crate) use clients::loud_from;
 use pid::Pid;
 pub use pid::PidConfig;
 
-/// A client of a pool, by whatever number its owner gives it.
+/// A number that identifies a client of a pool; the caller chooses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
@@ -54,51 +54,41 @@ pub enum Throttle {
     Always,
 }
 
-impl Throttle {
-    /// Name as written in the policy.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Never => "never",
-            Self::Last => "last",
-            Self::Normal => "normal",
-            Self::Always => "always",
-        }
-    }
-}
+crate::named!(Throttle: Never "never", Last "last", Normal "normal", Always "always");
 
-/// One client's load in an interval.
+/// One client's load since the pool's previous sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClientSample {
     /// The client.
     pub client: ClientId,
-    /// The order in which it is throttled. [`Method::Pid`] takes [`Throttle::Last`] as [`Throttle::Never`].
+    /// The order in which the client is throttled. [`Method::Pid`] takes [`Throttle::Last`] as [`Throttle::Never`].
     pub throttle: Throttle,
-    /// Load that the throttle slows, in bytes per second, 0 or more; what is not a number counts as 0.
+    /// Load that the throttle slows, in bytes per second, 0 or more; NaN counts as 0.
     pub bytes_per_s: f64,
     /// All load of the client, in bytes per second; at least `bytes_per_s`.
     pub all_bytes_per_s: f64,
-    /// Throughput of its tenant as a multiple of what higher rows of the policy owe it (a reservation, a throughput
-    /// guarantee): no delay takes it below 1. Infinite if nothing is owed, or the tenant asks for nothing.
+    /// Throughput of the client's tenant divided by its reservation or throughput guarantee, which take precedence over
+    /// latency targets: no delay takes this ratio below 1. Infinite if the tenant has neither, or asks for nothing.
     pub paid: f64,
 }
 
-/// A pool's figures since the last sample.
+/// A pool's figures since its previous sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'a> {
-    /// Mean latency of the reads that completed; `None` when none did.
+    /// Mean latency of the reads that completed; `None` when no read did.
     pub read_response: Option<Duration>,
     /// Number of reads that completed; 0 counts as 1 if there is a latency.
     pub reads: u64,
-    /// The clients of the pool. A client that is missing is gone; of several with one number the last counts.
+    /// The clients of the pool, each once. A client that is missing is forgotten.
     pub clients: &'a [ClientSample],
 }
 
-/// How a delay is chosen.
+/// The method by which delays are chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Method {
     /// The published controller, a one-sided PID.
     Pid(PidConfig),
-    /// Ours: by the measured effect of delays, and each client's share of the load.
+    /// Evenkeel's own controller: by the measured effect of delays, and each client's share of the load.
     Adaptive,
 }
 
@@ -109,19 +99,19 @@ pub struct Config {
     pub method: Method,
     /// The target for the mean latency of reads (10 us to 100 s).
     pub target: Duration,
-    /// How often the caller observes and ticks (1 ms to 10 s).
+    /// Time between two calls of [`Controller::tick`] (1 ms to 10 s).
     pub interval: Duration,
-    /// Delays are multiples of this; zero for any delay.
+    /// All delays are multiples of this; zero allows any delay.
     pub step: Duration,
     /// Largest delay (above zero, at most 10 s, at least one step).
     pub max_delay: Duration,
     /// Load in bytes per second above which [`Method::Pid`] takes a client with a normal `throttle` for a noisy one.
-    /// [`Method::Adaptive`] goes by shares of the load.
+    /// [`Method::Adaptive`] ignores it, and goes by shares of the load.
     pub noisy_bytes_per_s: u64,
 }
 
 impl Config {
-    /// The adaptive method with this target; interval, step and maximum as published.
+    /// The adaptive method with this target; interval, step and largest delay are those published for [`Method::Pid`].
     pub const fn adaptive(target: Duration) -> Self {
         Self {
             method: Method::Adaptive,
@@ -141,17 +131,14 @@ impl Config {
     /// Checks that the settings make sense together.
     ///
     /// # Errors
-    /// The first setting that does not, and what would be right.
+    /// The first setting that does not make sense, and its required value.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
-        let within = |d: Duration, least: Duration, most: Duration| (least..=most).contains(&d);
+        let targets = Duration::from_micros(10)..=Duration::from_secs(100);
+        let longest = Duration::from_secs(10);
         InvalidConfig::check(&[
-            (within(self.target, Duration::from_micros(10), Duration::from_secs(100)), "target", "from 10 us to 100 s"),
-            (within(self.interval, Duration::from_millis(1), Duration::from_secs(10)), "interval", "from 1 ms to 10 s"),
-            (
-                within(self.max_delay, Duration::from_nanos(1), Duration::from_secs(10)),
-                "max_delay",
-                "above 0 and at most 10 s",
-            ),
+            (targets.contains(&self.target), "target", "from 10 us to 100 s"),
+            ((Duration::from_millis(1)..=longest).contains(&self.interval), "interval", "from 1 ms to 10 s"),
+            (!self.max_delay.is_zero() && self.max_delay <= longest, "max_delay", "above 0 and at most 10 s"),
             (self.step <= self.max_delay, "step", "at most max_delay"),
         ])?;
         match &self.method {
@@ -160,7 +147,7 @@ impl Config {
         }
     }
 
-    /// The largest multiple of the step up to `most`, at least one step.
+    /// The largest delay up to `most` that is a multiple of [`Self::step`]; at least one step.
     fn largest_delay(&self, most: Duration) -> Duration {
         match self.step.as_nanos() {
             0 => most,
@@ -169,16 +156,16 @@ impl Config {
     }
 }
 
-/// Why the delays are what they are. A target is the configured one; the adaptive method controls reads to its *set point*,
-/// which lies a margin below.
+/// Why the delays are what they are. The target is the configured mean latency of reads; the adaptive method controls reads to
+/// its *set point*, which lies a margin below the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Reason {
     /// No read has been seen yet: no client is known to wait.
     #[default]
     NotEnoughData,
-    /// No reads for a while: none waits, and no client is throttled. The delay that held the target is remembered.
+    /// No read completed for a while: no read waits, and no client is throttled. The delay that held the target is remembered.
     Idle,
-    /// No samples for a while: no client is throttled on old news.
+    /// No sample came for more than ten intervals: no client is throttled by outdated figures.
     SignalLost,
     /// Reads are fast enough without a delay.
     UnderTarget {
@@ -187,8 +174,8 @@ pub enum Reason {
         /// The target.
         target: Duration,
     },
-    /// Reads take too long, but there is no client to throttle: no client's load is above the threshold, or all are on the
-    /// list of those never throttled.
+    /// Reads take too long, but there is no client to throttle: none is noisy at the moment, or all are configured never to
+    /// be throttled.
     NoNoisy {
         /// Mean latency of reads, smoothed.
         measured: Duration,
@@ -208,57 +195,57 @@ pub enum Reason {
         measured: Duration,
         /// The target.
         target: Duration,
-        /// The set point, which is exceeded; `None` where the target itself is the set point and reads get slower.
+        /// The set point, which reads exceed; `None` with [`Method::Pid`], which controls to the target itself.
         set_point: Option<Duration>,
     },
-    /// Reads are faster than need be: the delay shrinks.
+    /// Reads are faster than the target needs: the delay shrinks.
     ReadsUnderTarget {
         /// Mean latency of reads, smoothed.
         measured: Duration,
         /// The target.
         target: Duration,
     },
-    /// The delay was changed just now, and what is measured is not its effect yet.
+    /// The delay was changed just now, and measured latencies do not show the effect yet.
     AwaitingEffect {
         /// The target.
         target: Duration,
     },
-    /// These noisy clients were throttled before: their delay is in force again.
+    /// Clients are noisy again: the delay that held the target before is in force again.
     KnownBurst {
-        /// The delay that held, a mean weighted by load.
+        /// The mean delay, weighted by load, that held the target before.
         held: Duration,
     },
-    /// Every noisy client is throttled as far as allowed: that is enough for the target, not for the margin below it.
+    /// Every noisy client is throttled as far as allowed: reads meet the target, but not the margin below it.
     AtLargestDelay {
         /// Mean latency of reads, smoothed; above the set point, at most the target.
         measured: Duration,
         /// The target.
         target: Duration,
     },
-    /// Every noisy client is throttled as far as allowed, and reads still exceed the target: it is out of reach.
+    /// Every noisy client is throttled as far as allowed, and reads still exceed the target: the target is out of reach.
     Unachievable {
         /// Mean latency of reads, smoothed.
         measured: Duration,
         /// The target.
         target: Duration,
     },
-    /// Reads exceed the set point although all are throttled as far as allowed, and what that does is not known: for some
-    /// seconds the delay is lifted and put back in force in turn.
+    /// Reads exceed the set point although all noisy clients are throttled as far as allowed, and the effect of the throttle
+    /// is not known: in a trial of some seconds the delay is lifted and put back in force in turn.
     TestingEffect {
-        /// The delay that is tried, a mean weighted by load.
+        /// The mean delay, weighted by load, that is tried.
         delay: Duration,
     },
     /// A trial showed that the delay changes neither load nor latency: the throttle is ineffective (acknowledgements
-    /// that travel on data, an uncapped receive window). Delay everything that is sent to these clients, or cap the
-    /// window. The delay is released. At most 1 in 1,000 trials says so wrongly.
+    /// that travel on data, an uncapped receive window), and the delay is released. The remedy is to delay all packets to
+    /// the clients, or to cap the window. At most 1 in 1,000 trials of an effective throttle ends so.
     Ineffective {
-        /// The delay that does nothing, a mean weighted by load.
+        /// The mean delay, weighted by load, that had no effect.
         delay: Duration,
     },
 }
 
 impl Reason {
-    /// Name as shown to people and programs.
+    /// The reason's name in logs, metrics and API answers.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::NotEnoughData => "not_enough_data",
@@ -278,7 +265,7 @@ impl Reason {
         }
     }
 
-    /// The measured figure, smoothed, and the target, where the reason has them.
+    /// The smoothed mean latency of reads, and its target, where the reason has them.
     pub const fn figures(&self) -> (Option<Duration>, Option<Duration>) {
         match *self {
             Self::UnderTarget { measured, target }
@@ -304,31 +291,33 @@ impl Reason {
 pub enum ClientReason {
     /// All noisy clients have the same delay.
     SameForAll,
-    /// By its share of the noisy clients' load.
+    /// The delay is in proportion to the client's share of the noisy clients' load.
     ShareOfLoad {
-        /// The client's share, from 0 to 1.
+        /// The client's share of the noisy clients' load, from 0 to 1.
         share: f32,
     },
-    /// With a longer delay a request would wait longer than allowed.
+    /// With a longer delay a request would wait longer than [`Config::max_delay`].
     LongestWait,
-    /// With a longer delay the client's tenant would get less than its reservation or throughput guarantee, which win.
+    /// With a longer delay the client's tenant would get less than its reservation or throughput guarantee, which take
+    /// precedence over latency targets.
     Owed,
     /// The delay is the largest that is allowed.
     LargestDelay,
 }
 
-/// A client that is throttled.
+/// The delay of one throttled client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClientDelay {
     /// The client.
     pub client: ClientId,
-    /// How long what is sent to it is delayed; above zero, a multiple of the step, at most the maximum.
+    /// Time by which answers to the client are delayed; above zero, a multiple of [`Config::step`], at most
+    /// [`Config::max_delay`].
     pub delay: Duration,
-    /// Why the delay is so long.
+    /// Why the delay has this length.
     pub reason: ClientReason,
 }
 
-/// The delays until the next decision.
+/// The delays of a pool's clients until the next decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision<'a> {
     /// Why the delays are what they are.
@@ -339,13 +328,13 @@ pub struct Decision<'a> {
     pub delays: &'a [ClientDelay],
 }
 
-/// The controller of one pool.
+/// Controls the delays of one pool's clients, so that the mean latency of the pool's reads stays below a target.
 pub struct Controller {
     config: Config,
     inner: Inner,
-    /// When the last sample came.
+    /// Time of the latest sample; `None` before the first.
     sampled_at: Option<Instant>,
-    /// True if a sample has come since the last tick.
+    /// True if a sample has come since the latest call of [`Self::tick`].
     fresh: bool,
 }
 
@@ -368,7 +357,7 @@ impl Controller {
         Ok(Self { config: *config, inner, sampled_at: None, fresh: false })
     }
 
-    /// Takes what happened since the last sample. O(clients · log clients).
+    /// Takes the pool's figures since the previous sample. O(clients · log clients).
     pub fn observe(&mut self, now: Instant, sample: &Sample<'_>) {
         // The first sample is about an interval of unknown beginning.
         let length = self.sampled_at.map_or(self.config.interval, |before| now.since(before));
@@ -380,7 +369,8 @@ impl Controller {
         self.fresh = true;
     }
 
-    /// Decides. Without a new sample the last decision stands until the signal counts as lost.
+    /// Decides the delays. Without a new sample the previous decision stands for ten intervals; after that the signal counts
+    /// as lost, and no client is delayed.
     pub fn tick(&mut self, now: Instant) -> Decision<'_> {
         self.decide(now);
         self.decision()
@@ -413,16 +403,24 @@ impl Controller {
         }
     }
 
-    /// The throttle works in another way from now on (other packets are delayed): what was learned about the effect of a
-    /// delay is void. The published method has learned nothing.
+    /// Notes that the throttle works in another way from now on (for example, other packets are delayed): the learned effect
+    /// of delays is forgotten. [`Method::Pid`] learns no effect, and stays as it is.
     pub fn throttle_changed(&mut self) {
         if let Inner::Adaptive(adaptive) = &mut self.inner {
             adaptive.throttle_changed();
         }
     }
 
-    /// Bounds delays from the next decision on: by the configured maximum, or by less while longer delays do harm. Rounded
-    /// down to a multiple of the step, at least one step.
+    /// Notes that the caller has put a shorter delay in force for a client than the decided one, until the next decision: trials
+    /// and the learned effect are about delays in force. [`Method::Pid`] has neither, and stays as it is.
+    pub fn shorten_delay(&mut self, client: ClientId, delay: Duration) {
+        if let Inner::Adaptive(adaptive) = &mut self.inner {
+            adaptive.clients.set_delay(client, delay);
+        }
+    }
+
+    /// Bounds delays from the next decision on by `most`: the configured maximum, or less while longer delays do harm. `most`
+    /// is rounded down to a multiple of [`Config::step`], but to at least one step.
     pub fn limit_delay(&mut self, most: Duration) {
         let most = self.config.largest_delay(most);
         match &mut self.inner {
@@ -431,7 +429,7 @@ impl Controller {
         }
     }
 
-    /// True if a client was noisy at the last decision: its reads wait behind its own requests.
+    /// True if the client was noisy at the latest decision. The reads of a noisy client wait behind its own requests.
     pub fn is_noisy(&self, client: ClientId) -> bool {
         match &self.inner {
             Inner::Pid(pid) => pid.is_noisy(client),
@@ -453,13 +451,13 @@ impl Controller {
     }
 }
 
-/// Milliseconds to a duration; what is negative or not a number is zero.
+/// Converts milliseconds to a duration; a negative value and NaN give zero.
 fn from_ms(ms: f64) -> Duration {
     Duration::from_nanos((ms * 1e6) as u64)
 }
 
-/// The whole number at or below `x`, which is 0 or more and below 2^53. Exact, and without the detours of libm: it is asked for
-/// every client at every tick.
+/// The largest whole number up to `x`, which is 0 or more and below 2^53. Exact, and faster than libm's `floor`, because it is
+/// needed for each client at each tick.
 fn whole(x: f64) -> f64 {
     x as i64 as f64
 }

@@ -7,12 +7,12 @@
 //! u_k = K_p·e_k + (I_{k−1} + K_p·T/T_i·e_k) + K_p·T_d/T·(e_k − e_{k−1})
 //! ```
 //!
-//! Output and integral are clamped to 0 … the largest class, and the output is rounded up to a class, a multiple of the
-//! step. "One-sided" is that clamp: below the threshold the integral winds down, and the delay with it, to nothing.
+//! Output and integral are clamped to 0 … the largest class, and the output is rounded up to a class, which is a delay of a
+//! whole number of steps. "One-sided" is that clamp: below the threshold the integral winds down to 0, and the delay with it.
 //!
-//! The paper gives neither the gains nor the constant of the moving average; the defaults here held a real target in a
-//! test with the same load. The one liberty taken: the first error counts as the one before it, so that the derivative
-//! does not kick at the start.
+//! The paper gives neither the gains nor the constant of the moving average; with the defaults here a latency target was
+//! held in a test with the paper's load. One deviation: at the first sample e_{k−1} is taken as e_k, so that the derivative
+//! part starts at 0.
 
 use alloc::vec::Vec;
 
@@ -24,10 +24,10 @@ use crate::time::{Duration, Instant};
 /// Distance between two delay classes in the paper.
 const PUBLISHED_STEP: Duration = Duration::from_micros(500);
 
-/// Constants of the published controller.
+/// Constants of the published controller, a one-sided PID.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PidConfig {
-    /// Proportional gain K_p, in classes per millisecond of error (0 to 1000).
+    /// Proportional gain K_p, in classes (delays of one step each) per millisecond of latency over the target (0 to 1000).
     pub gain_classes_per_ms: f64,
     /// Integral time T_i (above zero, at most 1000 s).
     pub integral_time: Duration,
@@ -35,7 +35,7 @@ pub struct PidConfig {
     pub derivative_time: Duration,
     /// Weight of the newest sample in the moving average of the latency (above 0, at most 1).
     pub newest_weight: f64,
-    /// How often the set of noisy clients is brought up to date.
+    /// Time between two updates of the set of noisy clients.
     pub set_interval: Duration,
 }
 
@@ -54,7 +54,7 @@ impl PidConfig {
         InvalidConfig::check(&[
             ((0.0..=1000.0).contains(&self.gain_classes_per_ms), "gain_classes_per_ms", "from 0 to 1000"),
             (
-                self.integral_time > Duration::ZERO && self.integral_time <= long,
+                !self.integral_time.is_zero() && self.integral_time <= long,
                 "integral_time",
                 "above 0 and at most 1000 s",
             ),
@@ -70,7 +70,7 @@ impl Default for PidConfig {
     }
 }
 
-/// The published controller.
+/// The controller of [`Method::Pid`](super::Method::Pid).
 #[derive(Debug)]
 pub(super) struct Pid {
     config: PidConfig,
@@ -83,7 +83,7 @@ pub(super) struct Pid {
     clients: Clients,
     since_set: Duration,
     sampled_at: Option<Instant>,
-    /// Moving average of the latency; `None` before the first read.
+    /// Moving average of the latency of reads, in ms; `None` before the first read.
     response_ms: Option<f64>,
     integral: f64,
     previous_error: Option<f64>,
@@ -187,7 +187,7 @@ impl Pid {
         };
     }
 
-    /// Releases all clients; the next sample begins anew.
+    /// Ends the delays of all clients and resets the controller's state.
     pub(super) fn signal_lost(&mut self) {
         (self.integral, self.previous_error, self.class, self.response_ms) = (0.0, None, 0, None);
         self.reason = Reason::SignalLost;

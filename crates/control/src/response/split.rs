@@ -1,16 +1,17 @@
 //! Divides the mean delay among clients.
 //!
-//! The effect of delays is that of their mean, weighted by load (see [`super::gain`]). How the mean is divided among clients
-//! is left free. Here each noisy client's delay is in proportion to its share of the load, so that the client that causes
-//! most of it gives up most. No delay exceeds the largest one, or a smaller bound of a client whose tenant is owed something;
-//! the delay that this takes away goes to the other clients. Clients that are throttled last come in only when all others
-//! have the largest.
+//! The effect of delays on latency depends only on their mean, weighted by load (see [`super::gain`]), so the mean may be
+//! divided among clients freely. Here each noisy client's delay is in proportion to its share of the load, so that the client
+//! with most load is throttled most. No delay exceeds the largest allowed one, or the smaller bound of a client whose tenant
+//! has a reservation or guarantee; delay that a client cannot take goes to the other clients. Clients with
+//! [`Throttle::Last`] are delayed only when all others have their largest delay.
 
 use super::clients::Client;
 use super::{Throttle, nearest, whole};
 
-/// Gives each noisy client its delay so that their mean, weighted by load, is `mean_ms`, or as near as `most_ms` allows; all
-/// others get none. Delays are multiples of `step_ms`, or any with 0. O(clients²) at worst.
+/// Gives each noisy client its delay so that the mean of the delays, weighted by load, is `mean_ms`, or as near to it as
+/// `most_ms`, the largest delay, allows; clients that are not noisy get no delay. Delays are multiples of `step_ms` unless that
+/// is 0. O(clients²) at worst.
 pub(super) fn split(clients: &mut [Client], mean_ms: f64, step_ms: f64, most_ms: f64) {
     let total: f64 = clients.iter().filter(|client| client.noisy).map(Client::load).sum();
     for client in clients.iter_mut() {

@@ -1,36 +1,38 @@
-//! Does the delay do anything?
+//! Tests by trial if the delay has any effect.
 //!
 //! An acknowledgement that travels on data is not delayed by delaying bare ones, so that a throttle can be without any
-//! effect. Samples alone cannot tell: while reads stay slow at the longest delay, clients that come and go change more than
-//! the delay does. So the controller tries it: the delay is lifted and put back in force in turn, in pairs of blocks whose
-//! order alternates, so that a slow drift cancels.
+//! effect. Samples alone cannot show that: while reads stay slow at the longest delay, clients that come and go change
+//! more than the delay does. So the controller lifts the delay and puts it back in force in turn, in pairs of blocks (one
+//! with the delay, one without) whose order alternates, so that a slow drift cancels.
 //!
-//! By Little's law (see [`super::gain`]) a pair gives y = X·R without the delay − X·R with it = k·q + chance, with q = Σx·d
-//! while it is in force. Let S(k) be the sum of (y − k·q)² over n pairs. If the size of the chance is unknown, the
-//! likelihood ratio of k = 0 against k = 1, which every request that meets the delay once has, is (S(1)/S(0))^(n/2); it
-//! exceeds 1/[`ERROR`] at any time with a probability of at most [`ERROR`] where k = 1.
+//! By Little's law (see [`super::gain`]) a pair gives y = (X·R without the delay) − (X·R with the delay) = k·q + chance, with
+//! q = Σx·d while the delay is in force. Let S(k) be the sum of (y − k·q)² over n pairs. If the size of the chance is
+//! unknown, the likelihood ratio of k = 0 (no effect) against k = 1 (each request meets the delay once) is
+//! (S(1)/S(0))^(n/2). If k = 1, the probability that this ratio ever exceeds 1/[`ERROR`] is at most [`ERROR`].
 //!
-//! The trial ends when that or its inverse has happened, and after twenty pairs in favour of the throttle.
+//! The trial ends when the ratio or its inverse exceeds 1/[`ERROR`], and after twenty pairs with a verdict of "effective".
 
 use super::gain::{PATIENCE, Point};
 
-/// Probability with which the verdict on a throttle may be wrong.
+/// Largest probability with which an effective throttle may be found ineffective.
 const ERROR: f64 = 1e-3;
 
-/// A trial under way.
+/// A trial under way, which tests if the delay has any effect.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trial {
-    /// Intervals so far.
+    /// Number of intervals that the trial has taken so far.
     pub(super) intervals: u32,
-    /// Sums in the pair under way, with the delay in force and lifted.
+    /// Sums of X·R and of Σx·d over the present pair's intervals with the delay in force.
     held: Point,
+    /// Sums of X·R and of Σx·d over the present pair's intervals with the delay lifted.
     lifted: Point,
     /// The sums S(0) and S(1) of the module's documentation.
     errors: [f64; 2],
 }
 
 impl Trial {
-    /// Intervals of a block. In the first of them requests are still in flight that met the other state.
+    /// Number of intervals of a block, in which the delay is either in force or lifted. The first interval does not count:
+    /// requests from the block before are still in flight in it.
     const BLOCK: u32 = PATIENCE as u32 / 2;
 
     /// True if the delay is in force in the next interval.
@@ -39,8 +41,8 @@ impl Trial {
         matches!(self.intervals / Self::BLOCK % 4, 0 | 3)
     }
 
-    /// Takes an interval in which the delay was as [`Self::holds`] said before it. Returns the verdict at the end of the
-    /// trial: true if the throttle is effective.
+    /// Takes the figures of an interval in which the delay was in force or lifted as [`Self::holds`] demanded. Returns the
+    /// verdict at the end of the trial: true if the throttle is effective.
     pub(super) fn take(&mut self, point: &Point) -> Option<bool> {
         let sums = if self.holds() { &mut self.held } else { &mut self.lifted };
         if !self.intervals.is_multiple_of(Self::BLOCK) {
@@ -67,8 +69,9 @@ mod tests {
     use super::*;
     use crate::rng::SplitMix64;
 
-    /// Clients with 64 KiB each on saturated storage, measured with this relative noise. `drift` is how much they grow in
-    /// each interval.
+    /// The verdict of a trial with twelve clients of 64 KiB in circulation each on saturated storage, whose requests meet the
+    /// delay `k` times. Latencies are measured with the relative `noise`; the amount in circulation grows by the part `drift`
+    /// in each interval.
     fn trial(k: f64, noise: f64, drift: f64, seed: u64) -> bool {
         let mut rng = SplitMix64::new(seed);
         let mut trial = Trial::default();
@@ -95,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_bites_is_not_accused() {
+    fn one_that_is_effective_is_not_ineffective() {
         for (k, drift) in [(1.0, 0.0), (1.0, 0.002), (1.0, -0.002), (2.0, 0.0), (5.0, 0.0)] {
             let runs = (0..5_000).map(|seed| trial(k, 0.3, drift, seed));
             let accused = runs.filter(|&effective| !effective).count();

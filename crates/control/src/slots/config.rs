@@ -1,4 +1,4 @@
-//! Settings.
+//! Settings of the slot controller.
 
 use crate::invalid::InvalidConfig;
 use crate::time::Duration;
@@ -24,22 +24,7 @@ pub enum Method {
     Needs,
 }
 
-impl Method {
-    /// Every method, as the documentation lists them.
-    pub const ALL: [Self; 6] = [Self::None, Self::Rwd, Self::Parda, Self::SfqD, Self::Drg, Self::Needs];
-
-    /// Name in configuration and results.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Rwd => "rwd",
-            Self::Parda => "parda",
-            Self::SfqD => "sfq_d",
-            Self::Drg => "drg",
-            Self::Needs => "needs",
-        }
-    }
-}
+crate::named!(Method: None "none", Rwd "rwd", Parda "parda", SfqD "sfq_d", Drg "drg", Needs "needs");
 
 /// Settings of a [`Controller`](super::Controller).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,17 +33,17 @@ pub struct Config {
     pub method: Method,
     /// Time between two decisions (10 ms to 60 s).
     pub period: Duration,
-    /// Mean latency of the device that the total aims at (10 us to 100 s). `None`: [`Method::Needs`] finds one, other methods
-    /// aim at half of the smallest target.
+    /// Mean device latency at which the total number of slots aims (10 us to 100 s). `None`: [`Method::Needs`] chooses one,
+    /// other methods aim at half of the smallest target.
     pub latency: Option<Duration>,
-    /// Fewest slots of all workloads together, and how many there are at first (1 to 1e6).
+    /// Smallest number of slots of all workloads together, with which methods without a fixed total begin (1 to 1e6).
     pub least: f64,
-    /// Most slots of all workloads together, and how many methods with a fixed total have (at least `least`, at most 1e6).
+    /// Largest number of slots of all workloads together, and the total of methods with a fixed one (`least` to 1e6).
     pub most: f64,
 }
 
 impl Config {
-    /// Settings as published: one decision a second.
+    /// Settings as in the publications of the methods: one decision a second.
     pub const fn published(method: Method, latency: Duration, most: f64) -> Self {
         Self { method, period: Duration::from_secs(1), latency: Some(latency), least: 4.0, most }
     }
@@ -67,7 +52,7 @@ impl Config {
     pub const NEEDS: Self =
         Self { method: Method::Needs, period: Duration::from_millis(100), latency: None, least: 4.0, most: 4096.0 };
 
-    /// As configured: one decision each `period`; `least` as in [`Self::NEEDS`], at most `most`.
+    /// Settings from a configuration: one decision each `period`; `least` is that of [`Self::NEEDS`], or `most` if smaller.
     pub fn configured(method: Method, period: Duration, latency: Option<Duration>, most: u32) -> Self {
         let most = f64::from(most);
         Self { method, period, latency, least: Self::NEEDS.least.min(most), most }
@@ -76,22 +61,15 @@ impl Config {
     /// Checks that the settings make sense together.
     ///
     /// # Errors
-    /// The first setting that does not, and what would be right.
+    /// The first setting that does not make sense, and its required value.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
-        let within = |d: Duration, least: Duration, most: Duration| (least..=most).contains(&d);
+        let periods = Duration::from_millis(10)..=Duration::from_secs(60);
+        let latencies = Duration::from_micros(10)..=Duration::from_secs(100);
         InvalidConfig::check(&[
-            (within(self.period, Duration::from_millis(10), Duration::from_secs(60)), "period", "from 10 ms to 60 s"),
-            (
-                self.latency.is_none_or(|l| within(l, Duration::from_micros(10), Duration::from_secs(100))),
-                "latency",
-                "from 10 us to 100 s",
-            ),
+            (periods.contains(&self.period), "period", "from 10 ms to 60 s"),
+            (self.latency.is_none_or(|latency| latencies.contains(&latency)), "latency", "from 10 us to 100 s"),
             ((1.0..=1e6).contains(&self.least), "least", "from 1 to 1,000,000"),
-            (
-                (1.0..=1e6).contains(&self.most) && self.most >= self.least,
-                "most",
-                "at least `least`, at most 1,000,000",
-            ),
+            ((self.least..=1e6).contains(&self.most), "most", "at least `least`, at most 1,000,000"),
         ])
     }
 }

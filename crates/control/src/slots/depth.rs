@@ -1,33 +1,33 @@
-//! How slots become the length of a queue of another program: whole numbers, changed seldom.
+//! Converts slots into queue depths of a device that another program serves: whole numbers, changed seldom.
 
 use core::num::NonZeroU32;
 
-/// A change below this part of the present length is not worth stopping the queue for a moment.
+/// A change by less than this part of the present queue depth is not made: each change stops the queue for a moment.
 const WORTH: f64 = 0.1;
-/// A change below this many requests is not worth it either: a length that is to be halfway between two whole numbers would
+/// A change by less than this many requests is not made either: a depth that should be halfway between two whole numbers would
 /// change for ever.
 const WORTH_AT_LEAST: f64 = 0.75;
 
-/// The possible lengths of a device's queues. A device has one queue, or several of the same length, which share its slots.
+/// The possible depths of a device's queues. A device has one queue, or several of the same depth, which share its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
-    /// How many queues have this length.
+    /// Number of queues of the device.
     pub queues: NonZeroU32,
-    /// Shortest length of each (at least 1).
+    /// Smallest depth of each queue, in requests (at least 1).
     pub least: u32,
-    /// Longest length of each; counts as `least` if it is smaller.
+    /// Largest depth of each queue, in requests; a value below `least` counts as `least`.
     pub most: u32,
 }
 
 impl Depth {
-    /// The length of each queue that is nearest to `slots` slots in all, within the bounds. `f64::INFINITY` and NaN are no
-    /// bound: the longest.
+    /// The depth of each queue at which all queues together are nearest to `slots` slots, within the bounds. `f64::INFINITY`
+    /// and NaN stand for no bound on slots and give the largest depth.
     pub fn of(&self, slots: f64) -> u32 {
         libm::round(self.each(slots)) as u32
     }
 
-    /// The length to which to change queues of length `now`; `None` where that is not worth it. The same slots again never
-    /// change the length that they have led to; no bound always ends at the longest.
+    /// The depth to which to change queues of depth `now` for `slots` slots; `None` if the change is too small to be made.
+    /// After a change, the same slots do not change the depth again. No bound on slots always leads to the largest depth.
     pub fn change(&self, now: u32, slots: f64) -> Option<u32> {
         let (each, wanted) = (self.each(slots), self.of(slots));
         let differs = (each - f64::from(now)).abs();

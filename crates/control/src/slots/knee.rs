@@ -1,47 +1,48 @@
-//! How much more comes out of a device for more slots: where the curve of throughput over slots bends.
+//! Estimates how much more throughput a device gives for more slots, and so where its curve of throughput over slots bends.
 
 use crate::time::Duration;
 
-/// The elasticity that is assumed while nothing is known.
+/// The elasticity of throughput over slots that is assumed before anything is measured.
 const ASSUMED: f64 = 0.1;
-/// From this elasticity of the throughput on, more slots are worth the latency that targets allow.
+/// From this elasticity of throughput over slots on, more slots are worth the latency that targets allow.
 pub(super) const WORTH_A_TARGET: f64 = 2.0 * ASSUMED;
-/// The value of [`Knee::known`] at which the assumed elasticity, give or take twice of it, counts half: the counts are taken to
-/// vary by half of what chance makes of them.
+/// The value of [`Knee::known`] at which the measured and the assumed elasticity count equally. The assumed one is taken to
+/// have a standard error of twice its value, and counts of completions to have half the variance of random arrivals.
 pub(super) const DOUBT: f64 = 0.5 / (4.0 * ASSUMED * ASSUMED);
-/// For how long what was seen of a device, and what was asked for, counts (time constant).
+/// Time constant with which measurements of a device are forgotten; also the idle time after which a workload's target does
+/// not count any more.
 pub(super) const MEMORY: Duration = Duration::from_secs(30);
 /// Latencies that differ by more than this part from the expected ones, in the mean over [`SURPRISE_OVER`] completions, show
-/// that the device or its load is another one: what was learned is forgotten. So it is where the total weight of the cluster
-/// changes by more.
+/// that the device or its load has changed: all that was learned is forgotten. The same holds if the total weight of the
+/// cluster's workloads changes by more than this part.
 pub(super) const SURPRISE: f64 = 0.12;
-/// So many completions that chance makes half of [`SURPRISE`].
+/// Number of completions over which chance alone makes a mean difference of half of [`SURPRISE`].
 const SURPRISE_OVER: f64 = 4.0 / (SURPRISE * SURPRISE);
 
-/// Estimates the elasticity of throughput, d ln X / d ln s, of a device that is kept busy: how many per cent more it does
-/// for one per cent more slots s. 1 while slots are what limits it, 0 beyond the knee, in between for disks, which choose
-/// better among more requests.
+/// Estimates the elasticity of throughput X over slots s, d ln X / d ln s, of a device that is kept busy: by how many per cent
+/// throughput rises for one per cent more slots. It is 1 while slots limit the throughput, 0 beyond the knee, and in between
+/// for disks, which order more requests better.
 ///
-/// Latency is close to l = a + b·s for devices of all kinds: a is what a request takes on its own, and b what another one in
-/// front of it costs. With Little's law the elasticity is then a / l. Weighted regression of l on s over the last half
-/// minute; where s has not varied, the assumed elasticity counts.
+/// Latency is close to l = a + b·s for devices of all kinds: a is the time that a request takes alone, and b the time that
+/// another request in front of it adds. By Little's law the elasticity is a / l. Weighted regression of l on s, in which
+/// periods fade with [`MEMORY`]; where s has not varied, the assumed elasticity counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Knee {
-    /// Completions, older ones fading.
+    /// Number of completions that the means are over; older ones fade with [`MEMORY`].
     weight: f64,
     slots: f64,
     latency_s: f64,
     spread: f64,
     both: f64,
-    /// Slots in the newest period.
+    /// Slots in use in the newest period.
     used: f64,
-    /// The relative difference of latencies from the expected ones, smoothed.
+    /// The relative difference of latencies from the expected ones, smoothed over about [`SURPRISE_OVER`] completions.
     off: f64,
 }
 
 impl Knee {
-    /// Learns from a period of this length in which the device had `used` slots in use, all that it was to have, and
-    /// completed `completed` requests.
+    /// Learns from a period of this length in which `used` slots were in use, as many as were granted, and `completed`
+    /// requests completed.
     pub(super) fn learn(&mut self, length: Duration, used: f64, completed: f64) {
         if used <= 0.0 || completed <= 0.0 || length == Duration::ZERO {
             return;
@@ -69,34 +70,36 @@ impl Knee {
         self.used = used;
     }
 
-    /// How much is known: the squared relative distance of s from its mean, summed over completions.
+    /// How much is known of the elasticity: the squared relative distance of the slots in use from their mean, summed over
+    /// completions. 0 if the slots in use have not varied.
     pub(super) fn known(&self) -> f64 {
         let known = if self.slots > 0.0 { self.spread / (self.slots * self.slots) } else { 0.0 };
         // What is left of adding equal numbers is no knowledge.
         if known < 1e-9 * DOUBT { 0.0 } else { known }
     }
 
-    /// The elasticity at the slots of the newest period, 0 to 1.
+    /// The elasticity of throughput over slots at the slots in use in the newest period, 0 to 1.
     pub(super) fn elasticity(&self) -> f64 {
         let slope = self.slope(ASSUMED);
         ((1.0 - slope) / self.relative_latency(self.used, slope)).clamp(0.0, 1.0)
     }
 
-    /// The elasticity over all hosts: `known` is the sum of their [`Self::known`], `elasticity` the sum of each one's `known`
-    /// times its elasticity.
+    /// The elasticity by the measurements of all hosts: `known` is the sum of the hosts' [`Self::known`], `elasticity` the sum
+    /// of each host's [`Self::known`] times its [`Self::elasticity`].
     pub(super) fn together(known: f64, elasticity: f64) -> f64 {
         if known > 0.0 { elasticity / known } else { ASSUMED }
     }
 
-    /// The slope of latency over slots, both as parts of their means, 0 to 1, where `assumed` is the elasticity that is
-    /// assumed.
+    /// The slope of latency over slots, both divided by their means, 0 to 1. `assumed` is the elasticity that counts where
+    /// little is measured.
     fn slope(&self, assumed: f64) -> f64 {
         let scale = self.slots * self.latency_s;
         let both = if scale > 0.0 { self.both / scale } else { 0.0 };
         ((both + DOUBT * (1.0 - assumed)) / (self.known() + DOUBT)).clamp(0.0, 1.0)
     }
 
-    /// The latency to expect with `slots` slots and this slope, as a multiple of the mean latency.
+    /// The latency to expect with `slots` slots in use if the slope of latency over slots is `slope`, as a multiple of the mean
+    /// latency.
     fn relative_latency(&self, slots: f64, slope: f64) -> f64 {
         let relative = if self.slots > 0.0 { slots / self.slots } else { 1.0 };
         (1.0 + slope * (relative - 1.0)).max(1e-9)

@@ -5,20 +5,20 @@
 //! the host plus latency of the device. Once a period this module decides how many slots there are, and how many of them each
 //! workload has, so that as many latency targets as possible are met.
 //!
-//! | answer | slots |
+//! | method | slots |
 //! |---|---|
-//! | [`Method::None`] | as many as each likes |
+//! | [`Method::None`] | no bound |
 //! | [`Method::Rwd`] | a fixed total by weight (RW(D), Jin and Chase) |
 //! | [`Method::Parda`] | a window for each workload, which follows the device's latency (Gulati, Ahmad and Waldspurger) |
 //! | [`Method::SfqD`] | a fixed total for all together (SFQ(D), Jin and Chase) |
 //! | [`Method::Drg`] | by need, smallest first (DRG; Liu, Xu and Yang) |
-//! | [`Method::Needs`] | ours: all targets met with equal margins; where that cannot be done each what it needs, up to one level for all; without a target within reach as many as each likes |
+//! | [`Method::Needs`] | Evenkeel's own: all targets are met with equal margins; if that is impossible, each workload gets its need up to a bound per unit of weight that is equal for all; without a target within reach there is no bound |
 //!
-//! **Decentralised.** Every host calls [`Controller::observe`] with what its own workloads did in period k and sends the others
-//! the [`Summary`] that comes back. When the summaries of all members are there, each adds them up in the same order and
-//! calls [`Controller::tick`] with the sum: from the same sum all hosts draw the same conclusions, each takes its part, and
-//! the parts add up. No host leads, and what is sent does not grow with the number of workloads. A host that is alone
-//! passes its own summary on.
+//! **Decentralised.** Every host calls [`Controller::observe`] with the reports of its own workloads on period k and sends the
+//! [`Summary`] that comes back to the other hosts. When the summaries of all members are there, each host adds them up in the
+//! same order and calls [`Controller::tick`] with the sum: from the same sum all hosts draw the same conclusions, each takes
+//! its part, and the parts add up. No host leads, and a summary does not grow with the number of workloads. A host that is
+//! alone calls [`Controller::tick`] with its own summary.
 
 use alloc::vec::Vec;
 use core::iter::Peekable;
@@ -43,46 +43,47 @@ pub use report::Report;
 use split::Claim;
 pub use summary::{CLASSES, Class, SCALES, Summary, scale};
 
-/// Part of the tightest target that device latency may take where none is configured: at ease; [`MOST_OF_TARGET`]: under
-/// pressure.
+/// Part of the tightest target that device latency may take if none is configured, while targets are easily met.
 const PART_OF_TARGET: f64 = 0.5;
+/// Part of the tightest target that device latency may take if none is configured, while targets are hard to meet.
 const MOST_OF_TARGET: f64 = 0.7;
-/// Part of the tightest target that device latency may take where more slots bring only latency.
+/// Part of the tightest target that device latency may take if more slots raise only latency, not throughput.
 const PART_BEYOND_KNEE: f64 = PART_OF_TARGET / 2.0;
 /// Device latency in seconds at which PARDA, and a host that is alone, aims without any target or configured latency.
 const WITHOUT_TARGETS_S: f64 = 0.02;
-/// Every workload may have this many I/Os in flight, while there are that many slots for each.
+/// Slots that each workload has in any case, as long as the total has this many for each.
 const LEAST: f64 = 1.0;
-/// Weight of the newest period in the total, and in what is remembered of arrivals and latency.
+/// Weight of the newest period in the total number of slots, and in averages of arrival rates and latencies.
 const NEWEST: f64 = 0.5;
-/// Periods for which needs are calculated ahead: as many as are remembered.
+/// Number of periods ahead for which needs are calculated: as many as the averages reach back.
 const HORIZON_PERIODS: f64 = 1.0 / NEWEST;
-/// α of equation (4.1).
+/// α of the DRG paper's equation (4.1): weight of the previous period's device latency.
 const ALPHA: f64 = 0.002;
-/// γ of PARDA: weight of the newest period in a window.
+/// γ of PARDA: weight of the newest period in a workload's window.
 const PARDA_GAIN: f64 = 0.2;
 /// β of PARDA for a workload of average weight, in slots.
 const PARDA_STEP: f64 = 4.0;
 
-/// The factor by which the target of a workload without one of its own exceeds the smallest one: the largest scale.
+/// A workload without a latency target is treated as if it had the cluster's smallest target times this factor, which is the
+/// largest [`scale`].
 fn without_target() -> f64 {
     scale(SCALES - 1)
 }
 
-/// A workload, by whatever number its owner gives it.
+/// A number that identifies a workload; the caller chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkloadId(pub u64);
 
-/// One workload and its report.
+/// One workload of a host, with its report on the last period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workload {
     /// The number of the workload.
     pub id: WorkloadId,
-    /// The target for its mean latency.
+    /// The target for the workload's mean latency; `None` if it has no target.
     pub target: Option<Duration>,
     /// The workload's worth where not all targets can be met, and its share in methods by weight (above 0, at most 1e6).
     pub weight: f64,
-    /// Requests per second that it was guaranteed while it asks for them; 0 for none.
+    /// Requests per second that are reserved for or guaranteed to the workload while it asks for them; 0 = none.
     pub guaranteed_iops: f64,
     /// The workload's report on the last period.
     pub report: Report,
@@ -95,26 +96,27 @@ pub enum Reason {
     Unbounded,
     /// A share of the total by weight.
     ByWeight,
-    /// Nothing arrives: it has the least.
+    /// The workload is idle: it may use a share by weight, which takes no slots from the others before requests arrive.
     Idle,
     /// The workload gets slots that meet all targets with equal margins.
     EqualMargin {
-        /// Factor by which all targets could be multiplied and still be met; at most 1.
+        /// Smallest factor by which all targets could be multiplied and still be met; at most 1, unless no workload that asks
+        /// for anything has a target.
         tightness: f64,
     },
     /// The workload gets the slots that its target needs, although not all targets can be met.
     NeedMet,
-    /// The workload's target cannot be met beside the others; the workload gets slots that are left.
+    /// The workload's target cannot be met beside the other workloads, or with any number of slots.
     Unachievable {
-        /// Factor by which the targets would have to be multiplied to be met; `None` if not even ten times would do.
+        /// Factor by which targets would have to be multiplied to be met; `None` if unknown or above ten.
         achievable_at: Option<f64>,
     },
-    /// The window follows the device's latency.
+    /// The workload's slots follow the device's latency ([`Method::Parda`]).
     ByLatency,
 }
 
 impl Reason {
-    /// Name as shown to people and programs.
+    /// The reason's name in logs, metrics and API answers.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Unbounded => "unbounded",
@@ -128,28 +130,29 @@ impl Reason {
     }
 }
 
-/// One workload's share.
+/// The slots of one workload until the next decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// The number of the workload.
     pub id: WorkloadId,
     /// I/Os that the workload may have in flight; a fraction is a slot for part of the time. `None`: no bound.
     pub slots: Option<f64>,
-    /// The slots that the workload's target needs; 0 without a target.
+    /// Slots that the workload needs to meet its target; 0 if it is idle or the method does not go by need.
+    /// [`Method::Needs`] assumes ten times the smallest target for a workload without one.
     pub need: f64,
     /// Why the workload has these slots.
     pub reason: Reason,
 }
 
-/// The plan until the next decision.
+/// The slots of this host's workloads until the next decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan<'a> {
-    /// All slots of the cluster together; `None`: no bound.
+    /// Slots of all workloads of the cluster together; `None`: no bound.
     pub total: Option<f64>,
-    /// Factor by which all targets could be multiplied and still be met: up to 1 they are met. `None`: no targets, or over
-    /// ten.
+    /// Smallest factor by which all targets could be multiplied and still be met; they are met if it is at most 1. `None`: no
+    /// targets, or a factor above ten.
     pub tightness: Option<f64>,
-    /// One for each workload of the last [`Controller::observe`], in its order.
+    /// One share for each workload of the latest [`Controller::observe`], in the same order.
     pub shares: &'a [Share],
 }
 
@@ -157,45 +160,48 @@ pub struct Plan<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     workload: Workload,
-    /// The workload's target, if that is within reach; `beyond`: the device's latency over the target, if it is not.
+    /// The workload's target, if the device can meet it with any number of slots.
     target: Option<Duration>,
+    /// If the target is out of reach: the latency of a request alone at the device divided by the target, 1 or more.
     beyond: Option<f64>,
     /// For how long the workload has been idle; [`knee::MEMORY`] if it was idle when first seen.
     idle: Duration,
-    /// Arrivals per second, smoothed; `spread`: how far they lie from that in the mean.
+    /// Arriving requests per second, smoothed over periods.
     arrivals: f64,
+    /// Smoothed absolute difference between a period's arrivals per second and `arrivals`.
     spread: f64,
-    /// Mean latency of the device for it, in seconds, lately.
+    /// Mean device latency of the workload's requests in seconds, smoothed over periods.
     latency_s: f64,
-    /// Seconds that its requests have spent in the device since one of them completed, added up.
+    /// Seconds that the workload's requests have spent in the device since the last period with a completion, added up.
     pending_s: f64,
-    /// Mean device latency of the last period alone, in seconds; `raw_before_s`: of the period before.
+    /// Mean device latency in the last period with completions, in seconds, not smoothed.
     raw_s: f64,
+    /// The value of `raw_s` one period earlier.
     raw_before_s: f64,
-    /// PARDA's window, in slots.
+    /// Slots of the workload with [`Method::Parda`], which calls them the window.
     window: f64,
 }
 
-/// Decides for the workloads of one host on one device. See the module's documentation.
+/// Decides the slots of the workloads of one host on one device. See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Controller {
     config: Config,
     known: Vec<Known>,
-    /// The host's own part of the cluster.
+    /// The summary of this host's own workloads.
     own: Summary,
     total: f64,
     aim_s: f64,
-    /// Latency of the device for the whole cluster, lately.
+    /// Mean device latency over the whole cluster in seconds, smoothed over periods; `None` before the first completion.
     latency_s: Option<f64>,
-    /// The assumed target of those that have none, in seconds.
+    /// The assumed target of workloads that have none, in seconds.
     no_target_s: f64,
     tightness: Option<f64>,
     knee: Knee,
-    /// The elasticity of throughput by what the cluster knows; 1 while alone.
+    /// The elasticity of throughput over slots (0 to 1, see [`Knee`]) by the measurements of all hosts; 1 while alone.
     elasticity: f64,
-    /// True if the elasticity is measured more than assumed.
+    /// True if the elasticity follows more from measurements than from the assumed value.
     is_sure: bool,
-    /// True if other hosts load the device and nothing is heard of them.
+    /// True if other hosts load the device but their summaries do not come.
     alone: bool,
     /// Weights of all workloads of the cluster together.
     weight: f64,
@@ -203,7 +209,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that knows nothing yet.
+    /// A controller without workloads, which has not measured the device yet.
     ///
     /// # Errors
     /// See [`Config::validate`].
@@ -235,10 +241,10 @@ impl Controller {
         &self.config
     }
 
-    /// Records whether this host is alone: others load the device, but nothing is heard of them. A host that becomes alone
-    /// forgets how many slots the cluster has together, and finds out anew how many the device can take, from the least, by
-    /// latency alone: the effect of the others cannot be distinguished from that of the device. What is known of its
-    /// workloads stays, and so do fixed totals.
+    /// Records if this host is alone: others load the device, but their summaries do not come. A host that becomes alone
+    /// forgets the total of the cluster's slots, and finds a total of its own from [`Config::least`] on, by latency alone: it
+    /// cannot tell the load of the other hosts from the device's own speed. Knowledge of its workloads stays, and so do fixed
+    /// totals.
     pub fn set_alone(&mut self, alone: bool) {
         if alone && !self.alone {
             self.forget();
@@ -246,7 +252,8 @@ impl Controller {
         self.alone = alone;
     }
 
-    /// Begins anew from the least total, as a host that joins others: what was learned alone does not hold for the cluster.
+    /// Begins anew from a total of [`Config::least`], for a host that joins others: figures learned alone do not hold for the
+    /// cluster. Fixed totals stay.
     pub fn forget(&mut self) {
         if !matches!(self.config.method, Method::Rwd | Method::SfqD) {
             self.total = self.config.least;
@@ -260,8 +267,8 @@ impl Controller {
         self.alone
     }
 
-    /// Observes the workloads of this host over a period, in ascending order of their ids; those that are missing are
-    /// gone. Returns the summary for the other hosts. O(n).
+    /// Takes the workloads of this host with their reports on a period, in ascending order of their ids; workloads that are
+    /// not listed are forgotten. Returns the summary for the other hosts. O(n).
     pub fn observe(&mut self, workloads: &[Workload]) -> &Summary {
         let before = core::mem::take(&mut self.known);
         let mut before = before.iter().peekable();
@@ -273,7 +280,7 @@ impl Controller {
         &self.own
     }
 
-    /// Decides from what the whole cluster did, this host's part included.
+    /// Decides the slots of this host's workloads from the sum of all hosts' summaries, this host's included.
     pub fn tick(&mut self, cluster: &Summary) -> Plan<'_> {
         let latency = cluster.device_latency_s();
         if let Some(latency) = latency {
@@ -330,7 +337,7 @@ impl Controller {
         }));
     }
 
-    /// [`Method::Parda`]: a window for each workload, by the latency over the whole cluster.
+    /// [`Method::Parda`]: a window (number of slots) for each workload, by the device's mean latency over the whole cluster.
     fn parda(&mut self, cluster: &Summary) {
         let (aim_s, most) = (self.aim_s, self.config.most);
         let latency_s = self.latency_s.unwrap_or(aim_s);
@@ -341,7 +348,8 @@ impl Controller {
         self.share(|known| (Some(known.window), 0.0, Reason::ByLatency));
     }
 
-    /// [`Method::Drg`] as published: the total by (4.2), split by need, smallest first, the rest handed out.
+    /// [`Method::Drg`] as published: the total by equation (4.2), divided by need, smallest need first; slots that are left are
+    /// shared out.
     fn drg(&mut self, cluster: &Summary) {
         let active = || self.known.iter().filter(|known| known.workload.report.completed > 0);
         let (count, sum) = active().fold((0.0, 0.0), |(count, sum), known| (count + 1.0, sum + known.published_s()));
@@ -368,14 +376,14 @@ impl Controller {
         });
     }
 
-    /// True if there is anything to bound slots for: without a latency that is to be met and without targets that
-    /// count, fewer slots would cost throughput and bring nothing. A host that is alone does not know the others'
+    /// True if slots are to be bounded. Without a configured device latency and without targets that count, fewer slots
+    /// would cost throughput and improve nothing. A host that is alone bounds them, as it does not know the others'
     /// targets.
     fn is_bounded(&self, cluster: &Summary) -> bool {
         cluster.targets > 0.0 || self.config.latency.is_some() || self.alone
     }
 
-    /// Learns of the device from the last period; `bounded`: slots were bounded in it.
+    /// Learns from the last period how the device's throughput depends on slots; `bounded`: slots were bounded in that period.
     fn learn(&mut self, cluster: &Summary, bounded: bool) {
         if (cluster.weight - self.weight).abs() > knee::SURPRISE * self.weight {
             self.knee = Knee::default();
@@ -389,7 +397,7 @@ impl Controller {
         self.is_sure = !self.alone && cluster.known > knee::DOUBT;
     }
 
-    /// Moves the total towards where the device's latency is as long as targets permit.
+    /// Moves the total number of slots towards the one at which the device's latency is just as long as targets permit.
     fn follow_device(&mut self, cluster: &Summary) {
         // While those with a target are idle, the total stays what it is.
         let aims = cluster.smallest_target.is_some() || self.config.latency.is_some() || self.alone;
@@ -493,15 +501,16 @@ impl Controller {
     }
 }
 
-/// Advances in a list in ascending order of ids to `id`, which is above the one of the call before: O(n) for all calls.
+/// Advances `list`, which is in ascending order of ids, past `id`; returns the element with this id, if any. From call to call
+/// `id` must ascend: all calls together are O(n).
 fn advance<'a, T>(list: &mut Peekable<Iter<'a, T>>, id: WorkloadId, of: impl Fn(&T) -> WorkloadId) -> Option<&'a T> {
     while list.next_if(|one| of(one) < id).is_some() {}
     list.next_if(|one| of(one) == id)
 }
 
 impl Known {
-    /// Takes note if the target is within reach: one that a single request alone would exceed, as far as that is known, is
-    /// met with no number of slots.
+    /// Notes if the target is within reach. A target shorter than the latency of a request that is alone in the device, as far
+    /// as that latency is known, cannot be met with any number of slots.
     fn judge(&mut self, elasticity: f64) {
         let target_s = self.workload.target.map_or(f64::INFINITY, Duration::as_secs_f64);
         let times = self.latency_s * elasticity / target_s.max(1e-9);
@@ -558,12 +567,14 @@ impl Known {
         }
     }
 
-    /// l' of equation (4.1): it mixes with the latency of the period before as it was measured, not as it was smoothed.
+    /// l' of the DRG paper's equation (4.1), in seconds: the device latency of the last period, mixed with the measured (not
+    /// the smoothed) latency of the period before.
     fn published_s(&self) -> f64 {
         (1.0 - ALPHA) * self.raw_s + ALPHA * self.raw_before_s
     }
 
-    /// w(t) = (1 − γ)·w + γ·(L / L(t)·w + β), β by weight, unless idle.
+    /// Updates PARDA's window w: w(t) = (1 − γ)·w + γ·(L / L(t)·w + β), with L the latency aimed at, L(t) the measured one, and
+    /// β in proportion to the weight. An idle workload keeps its window.
     fn follow_latency(&mut self, aim_s: f64, latency_s: f64, mean_weight: f64, most: f64) {
         if self.workload.report.is_idle() {
             return;
@@ -579,7 +590,8 @@ impl Known {
         if self.workload.report.queued > 0 { self.workload.guaranteed_iops * self.latency_s } else { 0.0 }
     }
 
-    /// Slots needed to meet the target times `scale`. Not increasing in `scale`.
+    /// Slots that the workload needs to meet its target times `scale`: the larger `scale`, the fewer or equally many.
+    /// `no_target_s`: the assumed target without one; `horizon_s`: time to calculate ahead. Both are in seconds.
     fn need(&self, scale: f64, no_target_s: f64, horizon_s: f64) -> f64 {
         let target_s = self.target.map_or(no_target_s, Duration::as_secs_f64);
         let allowance = target_s * scale - self.latency_s;
@@ -603,7 +615,7 @@ mod tests {
     use super::{WorkloadId, advance};
 
     proptest! {
-        /// Those that join and leave in between cost the others no search.
+        /// Workloads that join or leave between two periods cost no search for the others.
         #[test]
         fn a_period_looks_at_each_of_its_workloads_and_of_those_before_a_few_times(
             all in prop::collection::btree_map(0u64..100_000, any::<(bool, bool)>(), 0..300),

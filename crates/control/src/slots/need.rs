@@ -1,17 +1,18 @@
-//! How many slots does a target need?
+//! The rate at which the device must serve a workload so that its latency target is met. By Little's law, this rate times the
+//! device's latency is the number of slots that the target needs.
 
 use super::report::Report;
 
-/// Shortest allowance for waiting that is calculated with, as a part of the horizon; shorter ones count as this.
+/// Shortest allowed waiting time that is calculated with, as a part of the horizon; a shorter one counts as this.
 const LEAST_ALLOWANCE: f64 = 0.02;
 
 /// The rate, in requests per second, at which the device must serve a workload so that requests that arrive within
-/// `horizon_s` wait for `allowance_s` at most, and those that are queued now do so in the mean, as far as they have not
-/// waited for longer already.
+/// `horizon_s` wait for `allowance_s` at most, and requests that are queued now wait for `allowance_s` in the mean, as far as
+/// they have not waited for longer already.
 ///
-/// While μ is served and λ arrives, a request that arrives after t waits for (q⁰ + (λ − μ)·t) / μ: at most the allowance s at
-/// the end of the horizon h where μ ≥ (q⁰ + λh) / (s + h). The queued ones have waited for D⁰/q⁰ in the mean and wait for q⁰
-/// / 2μ more: s in the mean where μ ≥ q⁰ / (2·(s − D⁰/q⁰)). Not increasing in `allowance_s`.
+/// At the service rate μ and the arrival rate λ, a request that arrives after the time t waits for (q⁰ + (λ − μ)·t) / μ: at
+/// most the allowance s at the end of the horizon h if μ ≥ (q⁰ + λh) / (s + h). The q⁰ queued requests have waited for D⁰/q⁰
+/// in the mean and wait for q⁰ / 2μ more: s in the mean if μ ≥ q⁰ / (2·(s − D⁰/q⁰)). Not increasing in `allowance_s`.
 pub(super) fn rate(report: &Report, arrival_rate: f64, allowance_s: f64, horizon_s: f64) -> f64 {
     let least = horizon_s * LEAST_ALLOWANCE;
     let queued = report.queued as f64;
@@ -25,10 +26,11 @@ pub(super) fn rate(report: &Report, arrival_rate: f64, allowance_s: f64, horizon
     later.max(now.min(queued / least))
 }
 
-/// The rate that the paper's equations (4.3) to (4.7) ask for, in requests per second: constant arrivals and service over the
-/// window `window_s`, Little's law, and the waiting that is already done. `None` where no rate is enough.
+/// The rate that the DRG paper's equations (4.3) to (4.7) ask for, in requests per second, so that latency meets `target_s`.
+/// They take arrivals and service as constant over the window `window_s`, and count the waiting of queued requests so far.
+/// `latency_s` is the device's. `None` if no rate is enough.
 ///
-/// With the sign of (4.3) corrected and D⁰/(λw) for the last term of (4.6), as the dimensions demand.
+/// The sign of (4.3) is corrected, and the last term of (4.6) is D⁰/(λw), as the dimensions demand.
 pub(super) fn published(report: &Report, target_s: f64, latency_s: f64, window_s: f64) -> Option<f64> {
     let (queued, arrivals) = (report.queued as f64, report.arrival_rate());
     if arrivals <= 0.0 {

@@ -2,27 +2,28 @@
 
 use crate::time::Duration;
 
-/// The report of one workload (a tenant on a device) on one period, in whole numbers that add up. A slice of a divided
-/// request is a request of its own.
+/// The report of one workload (a tenant on a device) on one period, in whole numbers that add up. Each slice of a request that
+/// is divided into slices counts as a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Length of the period.
     pub length: Duration,
-    /// Requests that arrived.
+    /// Requests that arrived in the period.
     pub arrived: u64,
-    /// Requests that the device completed.
+    /// Requests that the device completed in the period.
     pub completed: u64,
-    /// Payload bytes of the completed requests.
+    /// Payload bytes of the requests completed in the period.
     pub bytes: u64,
-    /// Requests waiting at the host when the period ended: q⁰.
+    /// Requests queued at the host when the period ended: q⁰ of the DRG paper.
     pub queued: u64,
-    /// The time that the queued requests had waited when the period ended, added up: D⁰.
+    /// The time that the queued requests had waited when the period ended, added up: D⁰ of the DRG paper.
     pub waited: Duration,
     /// The time that the workload's requests spent in the device during the period, added up.
     pub occupied: Duration,
-    /// Device latencies of completed requests, added up.
+    /// Device latencies of the requests completed in the period, added up.
     pub device_time: Duration,
-    /// Latencies from arrival to completion of completed requests, divided ones as a whole, added up.
+    /// Latencies from arrival to completion of the requests completed in the period, added up. A request that is divided into
+    /// slices counts once.
     pub latency: Duration,
 }
 
@@ -42,17 +43,18 @@ impl Report {
         per_second(self.completed, self.length)
     }
 
-    /// Mean time in the device in seconds; `None` when nothing completed.
+    /// Mean device latency in seconds; `None` when nothing completed.
     pub fn device_latency_s(&self) -> Option<f64> {
         mean_s(self.device_time, self.completed)
     }
 
-    /// Mean latency in seconds, where no request is divided; `None` when nothing completed.
+    /// Mean latency from arrival to completion in seconds, true only if no request is divided into slices; `None` when nothing
+    /// completed.
     pub fn latency_s(&self) -> Option<f64> {
         mean_s(self.latency, self.completed)
     }
 
-    /// True if nothing arrived, completed, was queued or in flight.
+    /// True if no request of the workload arrived, completed, was queued or was in flight.
     pub fn is_idle(&self) -> bool {
         self.arrived == 0 && self.completed == 0 && self.queued == 0 && self.occupied == Duration::ZERO
     }

@@ -1,21 +1,21 @@
-//! Sharing out.
+//! Divides a number of slots among workloads.
 
 use alloc::vec::Vec;
 
-/// One claim on slots.
+/// One workload's claim on slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Claim {
-    /// The need; infinite for a target that cannot be met.
+    /// Slots that the workload's target needs; infinite for a target that cannot be met.
     pub need: f64,
-    /// The weight (above 0).
+    /// The workload's weight (above 0).
     pub weight: f64,
-    /// The claim's weight in sharing out what is left (0 or more).
+    /// The claim's weight when slots are shared out that are left after needs are met (0 or more).
     pub use_for: f64,
 }
 
-/// Shares out `total` so that the claims that are met have as much weight as possible, by taking the smallest for its weight
-/// first (for equal weights that is the best). Every claim gets `least`. What is left is shared by `use_for`: among the
-/// claims that could not be met, if there are some. O(n log n).
+/// Divides `total` slots so that the claims whose need is met have much weight together: claims are met in ascending order of
+/// need per weight, which is optimal for equal weights. Every claim gets `least` slots, or an equal part of too small a total.
+/// Slots that are left are shared by `use_for` among the claims that are not met, or among all if all are met. O(n log n).
 pub(super) fn smallest_first(claims: &[Claim], total: f64, least: f64) -> Vec<f64> {
     let least = least.min(total / claims.len().max(1) as f64);
     let mut order: Vec<usize> = (0..claims.len()).collect();

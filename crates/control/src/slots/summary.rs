@@ -1,22 +1,22 @@
-//! The sum over a group of workloads: all that hosts need to know of each other.
+//! The sum over a group of workloads: all that the hosts of a cluster need to know of each other.
 //!
-//! Everything here is a sum (or a smallest), so that figures of hosts add up to figures of a rack, those to the whole, and
-//! what a host sends does not grow with its workloads.
+//! Each figure is a sum (or a smallest or largest value), so that figures of hosts add up to those of a rack, and figures of
+//! racks to those of the cluster, and the size of a host's summary does not grow with the number of its workloads.
 
 use crate::time::Duration;
 
-/// Scales of the targets at which needs are added up: from a tenth of each target to ten times, evenly in the logarithm.
+/// Number of factors on all targets at which needs are added up: from 0.1 to 10, evenly in the logarithm.
 pub const SCALES: usize = 25;
 /// Number of scales below 1: `scale(OWN)` is 1.
 pub(super) const OWN: usize = 12;
-/// Number of classes of needs by size.
+/// Number of classes into which workloads are divided by the size of their needs.
 pub const CLASSES: usize = 48;
 /// Number of classes for each doubling of the need.
 const PER_DOUBLING: f64 = 4.0;
 /// Needs of up to this many slots for each unit of weight are in the first class.
 const SMALLEST: f64 = 1.0 / 16.0;
 
-/// The scale of place `n`: 10^((n − 12) / 12).
+/// The factor on targets at index `n` of [`Summary::needs`]: 10^((n − 12) / 12), from 0.1 to 10.
 pub fn scale(n: usize) -> f64 {
     libm::pow(10.0, (n as f64 - OWN as f64) / OWN as f64)
 }
@@ -24,21 +24,21 @@ pub fn scale(n: usize) -> f64 {
 /// Workloads whose needs are of about one size, relative to their weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Class {
-    /// Weights of the class's workloads together.
+    /// Sum of the weights of the class's workloads.
     pub weight: f64,
-    /// Slots that the targets of the class's workloads need together.
+    /// Slots that the class's workloads need together to meet their targets.
     pub need: f64,
 }
 
-/// The scale of all targets at which the needs add up to the total: between two of the [`SCALES`].
+/// The factor on all targets at which the slots needed add up to the total. It lies between two of the [`SCALES`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Fit {
-    /// Index of the first scale at which the needs fit into the total.
+    /// Index of the smallest scale at which the slots needed are at most the total.
     pub place: usize,
-    /// Position of the fit between scale `place − 1` (0, excluded) and scale `place` (1), interpolated by the needs at
-    /// both scales.
+    /// Position of the fit between the scales of index `place − 1` (0, excluded) and `place` (1). Linear: 0 is where the total
+    /// equals the slots needed at the former scale, 1 where it equals those needed at the latter.
     pub part: f64,
-    /// Slots beyond the needs at the smallest scale, if even that fits.
+    /// Slots that the total exceeds the need at the smallest scale by; 0 if the total is smaller than that need.
     pub left: f64,
 }
 
@@ -49,43 +49,44 @@ impl Fit {
     }
 }
 
-/// The sum over a group of workloads in a period, and its need in the next.
+/// Sums over a group of workloads: their figures in one period, and their needs of slots in the next.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct Summary {
-    /// Workloads that are not idle.
+    /// Number of workloads that are not idle.
     #[cfg_attr(feature = "serde", serde(rename = "tenants"))]
     pub workloads: f64,
-    /// Weights of the workloads that are not idle together.
+    /// Sum of the weights of the workloads that are not idle.
     pub active_weight: f64,
-    /// Weights of all workloads together.
+    /// Sum of the weights of all workloads.
     pub weight: f64,
-    /// Slots in use, in the mean.
+    /// Mean number of slots in use in the period.
     pub used: f64,
-    /// Unused part of the slot that every workload that is not idle has in any case, added up.
+    /// Each workload that is not idle has at least one slot, whether it uses the slot or not: the unused parts, added up.
     pub unused: f64,
-    /// Workloads with a target within reach that have asked for something lately.
+    /// Number of workloads with a target within reach that had requests in the last 30 s.
     pub targets: f64,
     /// Requests completed in the period.
     pub completed: f64,
-    /// Device latencies of completed requests, in seconds, added up.
+    /// Device latencies of the requests completed in the period, in seconds, added up.
     pub device_s: f64,
-    /// The largest ratio of the device's latency for a workload to that workload's target.
+    /// The largest ratio of a workload's mean device latency to its target.
     pub device_part: f64,
-    /// Requests waiting at hosts.
+    /// Requests queued at hosts when the period ended.
     pub queued: f64,
-    /// How much each host knows of what more slots bring (of the elasticity of throughput over slots), added up.
+    /// Each host's amount of knowledge of the elasticity of throughput over slots (the per cent of throughput gained for one
+    /// per cent more slots), added up.
     pub known: f64,
-    /// Each host's `known` times the elasticity of throughput that it has measured, added up.
+    /// Each host's amount of knowledge of the elasticity of throughput over slots, times that elasticity, added up.
     pub elasticity: f64,
-    /// The smallest target within reach of a workload that is not idle.
+    /// The smallest latency target among workloads that are not idle and whose target is within reach.
     #[cfg_attr(feature = "serde", serde(rename = "smallest_target_us", with = "written::micros"))]
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub smallest_target: Option<Duration>,
-    /// Slots needed to meet every target times [`scale`].
+    /// For each [`scale`], the slots needed in all to meet every target multiplied by this scale.
     #[cfg_attr(feature = "serde", serde(with = "written::needs"))]
     pub needs: [f64; SCALES],
-    /// The needs for the targets themselves, by size.
+    /// The slots needed to meet the targets themselves (scale 1), by class of need per unit of weight.
     #[cfg_attr(feature = "serde", serde(with = "written::classes"))]
     pub classes: [Class; CLASSES],
 }
@@ -133,7 +134,7 @@ impl Summary {
         sums.into_iter().chain(&mut self.needs).chain(classes)
     }
 
-    /// Adds another group. For bit-equal answers everywhere, all must add in the same order.
+    /// Adds the figures of another group. For bit-equal sums on all hosts, all must add in the same order.
     pub fn add(&mut self, other: &Self) {
         self.workloads += other.workloads;
         self.active_weight += other.active_weight;
@@ -160,7 +161,7 @@ impl Summary {
         }
     }
 
-    /// Counts a workload that needs `need` slots for its own target.
+    /// Counts a workload that needs `need` slots to meet its target, in its class.
     pub(super) fn count(&mut self, need: f64, weight: f64) {
         let class = &mut self.classes[class(need, weight)];
         class.weight += weight;
@@ -172,7 +173,7 @@ impl Summary {
         (self.completed > 0.0).then(|| self.device_s / self.completed)
     }
 
-    /// The scale of the targets for which `total` slots are just enough; `None` if ten times the targets need more.
+    /// The factor on all targets at which `total` slots just meet them; `None` if ten times the targets need more slots.
     pub(super) fn fit(&self, total: f64) -> Option<Fit> {
         let place = self.needs.iter().position(|&need| need <= total)?;
         let Some(before) = place.checked_sub(1) else {
@@ -182,8 +183,8 @@ impl Summary {
         Some(Fit { place, part: if more > less { (more - total) / (more - less) } else { 1.0 }, left: 0.0 })
     }
 
-    /// The most slots for each unit of weight, where each workload gets its need up to that bound and all together get
-    /// `total` (max-min fairness); infinite if `total` covers all needs.
+    /// The bound on slots for each unit of weight at which all workloads together get `total` slots, if each gets its need up
+    /// to the bound (max-min fairness); infinite if `total` covers all needs.
     pub(super) fn level(&self, total: f64) -> f64 {
         let (mut left, mut weight) = (total.max(0.0), self.classes.iter().map(|class| class.weight).sum::<f64>());
         for class in self.classes.iter().filter(|class| class.weight > 0.0) {
@@ -198,13 +199,13 @@ impl Summary {
     }
 }
 
-/// The class of a need.
+/// Index of the class (0 to `CLASSES - 1`) of a workload of weight `weight` that needs `need` slots.
 pub(super) fn class(need: f64, weight: f64) -> usize {
     let doublings = libm::log2((need / weight / SMALLEST).max(1.0));
     ((doublings * PER_DOUBLING) as usize).min(CLASSES - 1)
 }
 
-/// A [`Summary`] as it is written: scales and classes without a need are left out.
+/// The written form of a [`Summary`], without needs if all are 0, and without empty classes.
 #[cfg(feature = "serde")]
 mod written {
     use alloc::format;
@@ -228,7 +229,7 @@ mod written {
         }
     }
 
-    /// Needs by scale: all, or none where none is above 0.
+    /// Needs by scale: the list of all of them, or an empty list if all are 0.
     pub(super) mod needs {
         use super::*;
 
@@ -244,7 +245,7 @@ mod written {
         }
     }
 
-    /// Classes in order, each with its number, the weights and the slots.
+    /// The classes that are not empty, in order, each as a triple of index, sum of weights and slots needed.
     pub(super) mod classes {
         use super::*;
 

@@ -1,23 +1,24 @@
-//! Ours: hold the guarantee in every window, remember what is owed, repay it slowly, learn only from what binds.
+//! Evenkeel's own method: holds the guarantee in each window, remembers missing throughput as a debt, repays debts slowly, and
+//! learns only from windows in which the limit was binding.
 //!
 //! Time is divided into windows (1 s). In each window a stream (one direction of one tenant) is due T·window, T being its
-//! guarantee, plus a part of its debt from earlier windows. The limit spreads the rest of that over the rest of the window,
-//! less the time that misses usually take:
+//! guarantee, plus a part of its debt from earlier windows. The limit A spreads the part of it that the stream has not got
+//! yet over the rest of the window, less the time that misses usually take:
 //!
 //! ```text
 //! A = (due − got) / ((1 − κ)·time left)
 //! ```
 //!
 //! κ is the part of the time during which the stream could not use its limit, averaged over some twenty windows in which the
-//! limit did bind. With one interval to a window this is A = due/(1 − κ): what a limit yields has been learned, once. With
-//! several intervals, throughput lost to a burst of misses is made up in the rest of the same window, and κ makes the stream
-//! run ahead a little, so that a burst at the end of a window finds less left to do. A stream without misses has κ = 0 and an
-//! even limit. Where the load of the slow device matters, its measured utilisation is used before its estimated bandwidth, so
-//! that a wrong estimate does no harm.
+//! limit was binding. With one control interval per window, A = due/((1 − κ)·window). With several intervals, throughput lost
+//! to a burst of misses is made up in the rest of the same window, and κ makes the stream run ahead of an even pace, so that a
+//! burst at the end of a window finds less left to do. A stream without misses has κ = 0 and an even limit. The load of the
+//! slow device is taken from its measured utilisation, and from its estimated bandwidth only where that is not known, so that
+//! a wrong estimate does no harm.
 //!
 //! At the end of a window: a stream that got less than was due, without misses to explain it, was limited by its own demand;
 //! nothing is owed to it and nothing learned. The debt is bounded, and so is the part that a window repays. While the slow
-//! device is saturated for long and a tenant is short of its guarantee, streams that miss are owed nothing and nothing is
+//! device is saturated for long and a tenant is short of its guarantee, streams with misses are owed nothing and nothing is
 //! learned from them; see `share`.
 
 use alloc::vec::Vec;
@@ -25,41 +26,44 @@ use alloc::vec::Vec;
 use super::stream::{Device, Interval, Seen, Stream};
 use super::{Config, Demand, PATIENCE, REMEMBERED, Reason, share};
 
-/// Weight of the newest window in the average of κ, and part of the debt that a window repays.
+/// Weight of the newest window in the average of κ (the part of the time lost to misses). Also the part of a stream's debt
+/// that one window repays.
 pub(super) const NEWEST: f64 = 1.0 / REMEMBERED as f64;
-/// Weight of the newest window in the averages of what is usual: a change shows within the windows that κ remembers.
+/// Weight of the newest window in the averages of rates and of the slow device's utilisation: a change shows nearly in full
+/// within [`REMEMBERED`] windows.
 pub(super) const USUAL: f64 = 2.0 * NEWEST;
-/// Part that is too small to matter. A limit is at least this part of the guarantee, so that no stream is stopped.
-/// Misses explain a shortage of this part however few they are. A debt is worth a reason of its own above this part of
-/// its bound.
+/// A part that is too small to matter. A limit is at least this part of the guarantee, so that no stream is stopped. A
+/// shortage of up to this part is put down to misses, however few there are. A debt is the reason of a limit only above this
+/// part of its upper bound.
 pub(crate) const LEAST: f64 = 0.1;
-/// A stream runs ahead by this multiple of the part of a window that misses usually take: bursts come singly, so that the
-/// next window may well hold twice as much. A shortage is put down to misses up to `AHEAD - 1` times the part of the
-/// time in which the slow device was busy: requests behind a miss come late too.
+/// A stream runs ahead of an even pace by this multiple of κ, the part of a window that misses usually take: misses come in
+/// bursts, so that the next window may well have twice as many. A shortage is put down to misses up to `AHEAD - 1` times the
+/// part of the time in which the slow device was busy: requests behind a miss come late too.
 const AHEAD: f64 = 2.5;
-/// Most that a stream runs ahead for misses, as a part of the rest of the window.
+/// Upper bound on `AHEAD` × κ, as a part of the rest of the window.
 const AHEAD_MOST: f64 = 0.65;
-/// A stream that got at least this part of what its limit and its guarantee allowed is not short. From this utilisation
-/// over a window on, the slow device and not the limit decides throughput: κ is not learned from the window.
+/// A stream that got at least this part of the smaller of its limit and its guarantee is not short. If the slow device was
+/// busy for at least this part of a window, it and not the limit decided throughput: κ is not learned from the window.
 pub(crate) const ENOUGH: f64 = 0.97;
 
 /// A stream's state from window to window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
-    /// κ: part of the time during which the limit could not be used, averaged over the last windows.
+    /// κ: part of the time during which the stream could not use its limit, averaged over about twenty windows.
     lost: f64,
-    /// The debt to the stream in units (bytes or requests); below zero the stream's excess.
+    /// Units (bytes or requests) that the stream is owed; negative if it got more than it was due.
     pub(super) owed: f64,
     window: Window,
-    /// Averages over the last windows, for `share`: the stream's rate; `usual_slow`: its bytes per second at the slow device.
+    /// The stream's rate in units of its guarantee per second, averaged over about ten windows.
     pub(super) usual_rate: f64,
+    /// The stream's bytes per second at the slow device, averaged over about ten windows.
     pub(super) usual_slow: f64,
-    /// While the stream is limited to its share of the slow device: the bytes per second that all streams had of that device
-    /// when the cut began. Otherwise 0.
+    /// While the stream is limited to its share of the slow device: the bytes per second that all streams together had at that
+    /// device when shares began to be enforced. Otherwise 0.
     pub(super) cut: f64,
-    /// The stream's answer to bandwidth of the slow device that others leave to it.
+    /// How the stream's rate responds to bandwidth of the slow device that limits on other streams leave to it.
     pub(super) wants: share::Wants,
-    /// The tenant's demand in the last whole window.
+    /// The stream's demand in the latest complete window.
     activity: Activity,
 }
 
@@ -81,19 +85,19 @@ struct Window {
     due: f64,
     got: f64,
     slow_bytes: f64,
-    /// Seconds during which the limit could not be used.
+    /// Seconds of this window during which the stream could not use its limit.
     lost: f64,
-    /// Seconds during which the slow device was busy.
+    /// Seconds of this window during which the slow device was busy; intervals in which the stream had no misses count 0.
     busy: f64,
-    /// The assigned limits, each times the seconds for which it was in force.
+    /// Units that the assigned limits allowed in this window: the sum of each limit times its seconds in force.
     assigned: f64,
     app_limited: bool,
-    /// True if nothing can be learned from the window: counters began anew, or another program's limit was in force.
+    /// True if nothing can be learned from this window: counters began anew, or another program's limit was in force.
     void: bool,
 }
 
 impl Memory {
-    /// False if the tenant asked for nothing in the last window, or for less than it could have.
+    /// False if the stream got nothing in the latest complete window, or asked for less than it could have.
     pub(super) fn is_backlogged(&self) -> bool {
         self.activity == Activity::Backlogged
     }
@@ -155,7 +159,8 @@ fn step(config: &Config, stream: &mut Stream, seen: &Seen, device: &Device) {
     stream.assign(limit, reason);
 }
 
-/// Part of the interval in which the slow device was busy, as well as can be known; 0 if the stream had no misses.
+/// Part (0 to 1) of the interval in which the slow device was busy: as measured, else by its estimated bandwidth, else 1. It is
+/// 0 if the stream had no misses.
 fn busy(seen: &Seen, device: &Device) -> f64 {
     let slow = seen.slow_bytes_per_s.unwrap_or(0.0);
     if slow <= 0.0 {
@@ -165,12 +170,13 @@ fn busy(seen: &Seen, device: &Device) -> f64 {
     device.utilisation.or_else(estimated).unwrap_or(1.0)
 }
 
-/// Bound on the debt, and on the excess, in units; more is forgotten.
+/// Upper bound on the debt to a stream and on its excess, in units (bytes or requests). `guaranteed`: units per second;
+/// `length`: seconds of a window.
 fn most_owed(guaranteed: f64, length: f64) -> f64 {
     guaranteed * f64::from(PATIENCE) * length
 }
 
-/// Ends a window: updates the debt and the averages, and begins the next window with what it is due.
+/// Ends a stream's window: updates its debt and averages, and begins its next window with the units that are due in it.
 fn close(config: &Config, memory: &mut Memory, guaranteed: f64, backlogged: bool, misses_known: bool) {
     let (window, length) = (memory.window, config.window_s());
     let share = |part: f64| part / window.elapsed;

@@ -1,4 +1,4 @@
-//! Estimates the rate of the slow device while it is busy, never while it is idle.
+//! Estimates the bandwidth of the slow device, only from intervals in which it was busy for at least half of the time.
 
 use alloc::vec::Vec;
 
@@ -6,21 +6,22 @@ use super::config::LONGEST;
 use super::{Counters, PATIENCE, REMEMBERED};
 use crate::time::{Duration, Instant};
 
-/// The slow device's counters since some beginning (`/proc/diskstats`); every field only grows.
+/// The slow device's counters since an arbitrary beginning (`/proc/diskstats`); every field only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowDevice {
-    /// Bytes and requests of all its users together.
+    /// Bytes and requests of all users of the device together.
     pub counters: Counters,
-    /// Time during which it had at least one request (`io_ticks`).
+    /// Time during which the device had at least one request in flight (`io_ticks`).
     pub busy: Duration,
 }
 
-/// The assumed rate of the slow device.
+/// The assumed bandwidth of the slow device while it is busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Bandwidth {
-    /// Bytes per second; `None` before it was seen busy.
+    /// Bytes per second; `None` before the device was seen busy.
     pub bytes_per_s: Option<f64>,
-    /// True if decisions rest on it: set by the operator, or seen busy often and lately enough.
+    /// True if decisions may rest on the figure: the operator set it, or the device was seen busy in at least 5 intervals, the
+    /// latest of them at most 5 minutes ago.
     pub trusted: bool,
 }
 
@@ -28,7 +29,7 @@ pub struct Bandwidth {
 pub(super) struct Estimator {
     fixed: Option<f64>,
     seen: Option<(Instant, SlowDevice)>,
-    /// Bytes per busy second of the last busy intervals; a ring.
+    /// Bytes per busy second in the latest [`REMEMBERED`] busy intervals; a ring buffer, overwritten at `next`.
     samples: Vec<f64>,
     next: usize,
     busy_at: Instant,
@@ -40,8 +41,8 @@ impl Estimator {
         Self { fixed, seen: None, samples: Vec::new(), next: 0, busy_at: Instant::ZERO }
     }
 
-    /// Takes the device's counters. Returns its bytes per second and the part of the time in which it was busy since the last
-    /// call; `None` at first, and if the counters began anew.
+    /// Takes the slow device's counters at `now`. Returns, for the time since the previous call, the device's bytes per second
+    /// and the part of the time (0 to 1) in which it was busy; `None` at the first call, and if the counters began anew.
     pub(super) fn observe(&mut self, now: Instant, device: SlowDevice) -> Option<(f64, f64)> {
         let (at, before) = self.seen.replace((now, device))?;
         let seconds = now.since(at).as_secs_f64();
@@ -67,7 +68,7 @@ impl Estimator {
         Some((bytes / seconds, (busy / seconds).min(1.0)))
     }
 
-    /// The bandwidth that the operator set; otherwise the median over the remembered busy intervals.
+    /// The bandwidth that the operator set; otherwise the median over the latest [`REMEMBERED`] busy intervals.
     pub(super) fn bandwidth(&self, now: Instant) -> Bandwidth {
         if self.fixed.is_some() {
             return Bandwidth { bytes_per_s: self.fixed, trusted: true };

@@ -5,7 +5,7 @@ pub use crate::invalid::InvalidConfig;
 use super::{Bounds, Guarantee};
 use crate::time::Duration;
 
-/// The longest interval, and the longest window.
+/// Upper bound on [`Config::interval`] and on [`Config::window`].
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
 /// How limits are assigned.
@@ -22,30 +22,18 @@ pub enum Method {
     Accurate,
 }
 
-impl Method {
-    /// Every method.
-    pub const ALL: [Self; 3] = [Self::Static, Self::Saat, Self::Accurate];
-
-    /// Name as people and programs write it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Static => "static",
-            Self::Saat => "saat",
-            Self::Accurate => "accurate",
-        }
-    }
-}
+crate::named!(Method: Static "static", Saat "saat", Accurate "accurate");
 
 /// Settings of the controller of one cached device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// How limits are assigned.
     pub method: Method,
-    /// How often the caller observes and ticks (50 ms to 60 s). [`Method::Saat`] was published with 1 s; [`Method::Accurate`]
-    /// holds the guarantee in each [window](Self::window) if there are several intervals in one.
+    /// Time between two calls of [`Controller::tick`](super::Controller::tick), 50 ms to 60 s. [`Method::Saat`] was published
+    /// with 1 s; [`Method::Accurate`] holds the guarantee in each [window](Self::window) of several intervals.
     pub interval: Duration,
-    /// [`Method::Accurate`] holds the guarantee over each window of this length (50 ms to 60 s); one shorter than an interval
-    /// counts as an interval.
+    /// [`Method::Accurate`] holds the guarantee over each window of this length (50 ms to 60 s); a window shorter than
+    /// [`Self::interval`] counts as one interval.
     pub window: Duration,
     /// Bandwidth of the slow device in bytes per second, if it was measured (1 or more); `None`: it is estimated.
     pub slow_bytes_per_s: Option<u64>,
@@ -66,7 +54,7 @@ impl Config {
     /// Checks that the settings make sense.
     ///
     /// # Errors
-    /// The first setting that does not, and what would be right.
+    /// The first setting that does not make sense, and its required value.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         let interval = Duration::from_millis(50)..=LONGEST;
         InvalidConfig::check(&[
@@ -77,7 +65,7 @@ impl Config {
         ])
     }
 
-    /// The length of a window in seconds; at least an interval.
+    /// The length of a window in seconds; at least [`Self::interval`].
     pub(super) fn window_s(&self) -> f64 {
         self.window.as_secs_f64().max(self.interval.as_secs_f64())
     }

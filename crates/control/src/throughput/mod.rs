@@ -1,15 +1,15 @@
 //! Throughput: which limit gives the throughput that was guaranteed?
 //!
-//! A tenant on a *cached device* (a slow one behind a fast one) under a limit of exactly what it was guaranteed gets less:
+//! A tenant on a *cached device* (a slow one behind a fast one) whose limit equals its guarantee gets less than the guarantee:
 //! while its requests miss the cache the slow device cannot keep up, and while they hit the limit forbids to catch up. So the
-//! *assigned* limit has to stand above the guarantee, by as much as the misses cost. This module decides the assigned limit,
-//! once an interval, for the tenants of one cached device.
+//! *assigned* limit has to be above the guarantee, by as much throughput as the misses cost. This module decides the assigned
+//! limits of the tenants of one cached device, once in each control interval.
 //!
-//! | answer | assigned limit |
+//! | method | assigned limit |
 //! |---|---|
-//! | [`Method::Static`] | the guarantee, as people do today |
+//! | [`Method::Static`] | the guarantee, as administrators set it by hand |
 //! | [`Method::Saat`] | by the equations of Wang et al., *Enabling Accurate Performance Isolation on Hybrid Storage Devices in Cloud Environment* |
-//! | [`Method::Accurate`] | ours: what the limit yields is learned, what is owed is remembered and repaid |
+//! | [`Method::Accurate`] | Evenkeel's own: learns the throughput that a limit yields, and repays missing throughput later |
 //!
 //! Counters go in as they are read (they only grow; one that shrinks was reset), so that no caller has to subtract:
 //!
@@ -55,11 +55,11 @@ pub use reason::Reason;
 use bandwidth::Estimator;
 use stream::{Device, Stream};
 
-/// Number of windows over which an average reaches back, and of busy intervals of the slow device whose median is its
-/// bandwidth: one of them counts a twentieth.
+/// Number of windows over which the average of lost time reaches back (the newest weighs a twentieth), and of busy intervals of
+/// the slow device whose median is taken as its bandwidth.
 const REMEMBERED: usize = 20;
-/// Number of intervals for which a decision stands without a new sample (then: signal lost), of windows whose debt is
-/// kept, and of busy intervals before the bandwidth of the slow device is trusted.
+/// Three numbers at once: intervals without a new sample after which the signal counts as lost; windows' worth of guaranteed
+/// throughput that a debt may reach; busy intervals that it takes to trust the bandwidth of the slow device.
 const PATIENCE: u32 = 5;
 
 /// A tenant, by the number that [`Controller::join`] gave it. Numbers are dense, and are used again after
@@ -98,30 +98,31 @@ impl Rate {
 pub struct Bounds {
     /// The guaranteed throughput, above 0.
     pub guaranteed: Rate,
-    /// The assigned limit never exceeds this, in the unit of the guarantee; at least the guarantee. `None`: only
-    /// [`Config::max_raise`] bounds it.
+    /// Upper bound on the assigned limit, in the unit of the guarantee; at least the guarantee. `None`: only
+    /// [`Config::max_raise`] bounds the limit.
     pub ceiling: Option<u64>,
 }
 
 impl Bounds {
-    /// A guarantee without a ceiling of its own.
+    /// A guarantee without a [ceiling](Self::ceiling) of its own.
     pub const fn new(guaranteed: Rate) -> Self {
         Self { guaranteed, ceiling: None }
     }
 }
 
-/// The guarantee of a tenant. A direction without bounds gets no limit from here.
+/// The guarantee of a tenant. A direction without a guarantee gets no limit from the controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Guarantee {
     /// The guarantee for reads.
     pub read: Option<Bounds>,
     /// The guarantee for writes.
     pub write: Option<Bounds>,
-    /// Share of the slow device while it cannot keep all guarantees, relative to other tenants (above 0, at most 1e6).
+    /// The tenant's share of the slow device while that device cannot keep all guarantees, relative to the weights of other
+    /// tenants (above 0, at most 1e6).
     pub weight: f64,
 }
 
-/// Counters of a tenant or device since some beginning; every field only grows.
+/// Counters of a tenant or device since an arbitrary beginning; every field only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes read.
@@ -139,13 +140,13 @@ impl Counters {
     pub const ZERO: Self = Self { read_bytes: 0, written_bytes: 0, reads: 0, writes: 0 };
 }
 
-/// A tenant's demand since the last sample: continuous or not.
+/// A tenant's demand between two samples: continuous or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Demand {
-    /// Not known: the controller infers the demand from the tenant's throughput.
+    /// Not measured: the controller infers the demand from the tenant's throughput.
     #[default]
     Unknown,
-    /// The tenant had requests outstanding all the time: it wanted more than it got.
+    /// The tenant had requests queued or in flight all the time: it wanted more than it got.
     Backlogged,
     /// The tenant had no requests at times: it may have got all that it asked for.
     AppLimited,
@@ -154,9 +155,9 @@ pub enum Demand {
 /// The limits that were found in force for a tenant, for example in `io.max`; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InForce {
-    /// On reads, in the unit of the guarantee.
+    /// The limit on reads, per second in the unit of the guarantee.
     pub read: Option<u64>,
-    /// On writes, in the unit of the guarantee.
+    /// The limit on writes, per second in the unit of the guarantee.
     pub write: Option<u64>,
 }
 
@@ -165,14 +166,15 @@ pub struct InForce {
 pub struct TenantSample {
     /// The tenant.
     pub tenant: TenantId,
-    /// Its counters on the cached device (its cgroup's row of `io.stat`; zero if there is none yet).
+    /// The tenant's counters on the cached device (that device's row of `io.stat` in the tenant's cgroup; 0 without a row).
     pub cached: Counters,
-    /// Its counters on the slow device (the same file's row of that device): the misses. `None` if that is not known.
+    /// The tenant's counters on the slow device, which are its cache misses (that device's row of the same `io.stat`). `None`
+    /// if they are not known.
     pub slow: Option<Counters>,
-    /// The limits that were found in force since the last sample; `None`: the assigned ones. A limit other than the assigned
-    /// one was set by another program, and nothing is learned from it.
+    /// The limits that were found in force since the tenant's previous sample; `None`: the assigned ones. A limit other than
+    /// the assigned one was set by another program, and nothing is learned from it.
     pub in_force: Option<InForce>,
-    /// Its demand since the last sample.
+    /// The tenant's demand since its previous sample.
     pub demand: Demand,
 }
 
@@ -210,20 +212,21 @@ impl Assignment {
     }
 }
 
-/// The limits until the next decision.
+/// The limits of all tenants until the next decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision<'a> {
     /// The assumed bandwidth of the slow device.
     pub slow_device: Bandwidth,
-    /// Bytes per second at the slow device in the last interval that belonged to no tenant: write-back, promotion, other
-    /// users.
+    /// Bytes per second that the slow device moved for no tenant (write-back, promotion, other users) in the latest interval
+    /// with samples.
     pub background_bytes_per_s: f64,
     /// The limits of every tenant, in order of number.
     pub assignments: &'a [Assignment],
 }
 
 struct Tenant {
-    /// Time and counters (cached device, slow device) of the last sample; `None` before the first.
+    /// Time, counters on the cached device and counters on the slow device of the tenant's latest sample; `None` before its
+    /// first sample.
     seen: Option<(Instant, Counters, Option<Counters>)>,
     read: Option<Stream>,
     write: Option<Stream>,
@@ -243,18 +246,18 @@ impl Tenant {
     }
 }
 
-/// The controller of the tenants of one cached device.
+/// Controls the limits of the tenants of one cached device, so that they get their guaranteed throughput.
 pub struct Controller {
     config: Config,
     tenants: Vec<Option<Tenant>>,
-    /// Numbers of tenants that have left, to be given anew.
+    /// Numbers of tenants that have left, for tenants that join later.
     vacant: Vec<TenantId>,
     estimator: Estimator,
     device: Device,
     assignments: Vec<Assignment>,
-    /// When the last sample came.
+    /// Time of the latest call of [`Self::observe`]; `None` before the first.
     sampled_at: Option<Instant>,
-    /// True if a sample has come since the last decision.
+    /// True if [`Self::observe`] was called after the latest decision.
     fresh: bool,
 }
 
@@ -277,7 +280,7 @@ impl Controller {
         })
     }
 
-    /// Adds a tenant. Before the first decision its limits are what it was guaranteed.
+    /// Adds a tenant. Until its first decision its limits equal its guarantees.
     ///
     /// # Errors
     /// The part of the guarantee that makes no sense.
@@ -295,7 +298,7 @@ impl Controller {
         Ok(id)
     }
 
-    /// Forgets a tenant; its number may be given to another. An unknown number changes nothing.
+    /// Forgets a tenant; a tenant that joins later may get its number. An unknown number changes nothing.
     pub fn leave(&mut self, tenant: TenantId) {
         if self.tenants.get_mut(tenant.0 as usize).is_some_and(|slot| slot.take().is_some()) {
             self.vacant.push(tenant);
@@ -303,8 +306,8 @@ impl Controller {
         }
     }
 
-    /// Changes a tenant's guarantee, and its limits in proportion. State learned under the old guarantee stays if the unit
-    /// does; the debt under the old guarantee is forgotten. An unknown number changes nothing.
+    /// Changes a tenant's guarantee, and its limits in proportion. State learned under the old guarantee stays if the new one
+    /// has the same unit; the debt is forgotten. An unknown number changes nothing.
     ///
     /// # Errors
     /// The part of the guarantee that makes no sense; the old guarantee stays.
@@ -354,8 +357,8 @@ impl Controller {
         self.fresh = true;
     }
 
-    /// Decides the limits. Without a new sample the last decision stands until the signal counts as lost; then the limits are
-    /// what was guaranteed. O(tenants).
+    /// Decides the limits. Without a new sample the previous decision stands for 5 intervals; after that the signal counts as
+    /// lost, and the limits equal the guarantees. O(tenants).
     pub fn tick(&mut self, now: Instant) -> Decision<'_> {
         let patience = Duration::from_nanos(self.config.interval.as_nanos().saturating_mul(u64::from(PATIENCE)));
         if core::mem::take(&mut self.fresh) {
@@ -376,7 +379,7 @@ impl Controller {
         self.decision()
     }
 
-    /// The last decision again.
+    /// The limits in force, without a new decision.
     pub fn decision(&self) -> Decision<'_> {
         Decision {
             slow_device: self.device.bandwidth,
@@ -391,8 +394,8 @@ impl Controller {
         self.assignments.extend(known.map(|(index, tenant)| tenant.assignment(TenantId(index as u32))));
     }
 
-    /// Brings one tenant's entry in the assignments up to date. O(log tenants), and a shift of the entries behind it if the
-    /// tenant has come or gone.
+    /// Brings one tenant's entry in `assignments` up to date. O(log tenants), or O(tenants) if the tenant has just joined or
+    /// left.
     fn list_one(&mut self, id: TenantId) {
         let assignment = self.tenants[id.0 as usize].as_ref().map(|tenant| tenant.assignment(id));
         match (self.assignments.binary_search_by_key(&id.0, |listed| listed.tenant.0), assignment) {

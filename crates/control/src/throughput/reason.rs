@@ -5,27 +5,27 @@
 pub enum Reason {
     /// No interval has been seen yet: the guarantee is the limit.
     NotEnoughData,
-    /// The guarantee itself is the limit: the method knows no other, or nothing has to be made up for.
+    /// The limit equals the guarantee: the method assigns no other limit, or no throughput has to be made up for.
     AsGuaranteed,
     /// The tenant asked for nothing: the limit stays, nothing is learned and nothing is owed.
     Idle,
-    /// The tenant asked for less than it may have: the limit stays, nothing is learned and nothing is owed.
+    /// The tenant asked for less than its limit allows: the limit stays, nothing is learned and nothing is owed.
     AppLimited {
-        /// The tenant's rate in the last window.
+        /// The tenant's rate in the latest complete window.
         measured: f64,
-        /// The tenant's mean limit in the last window, which it did not use up.
+        /// The tenant's mean limit in the latest complete window, which it did not use up.
         limit: f64,
     },
-    /// Misses cost throughput: the limit stands as far above the guarantee as makes up for them.
+    /// Cache misses cost throughput: the limit is above the guarantee by as much as makes up for them.
     Compensating {
         /// The tenant's rate in the last interval.
         measured: f64,
         /// The guaranteed rate.
         guaranteed: f64,
-        /// Part of the tenant's bytes that came from or went to the slow device, 0 to 1.
+        /// Part of the tenant's bytes in the last interval that came from or went to the slow device, 0 to 1.
         miss_rate: f64,
     },
-    /// The tenant is owed more than half of its guarantee for a window: the limit also repays that debt.
+    /// The tenant is owed more than half of the throughput that one window guarantees: the limit also repays that debt.
     Repaying {
         /// The tenant's rate in the last interval.
         measured: f64,
@@ -34,7 +34,7 @@ pub enum Reason {
         /// The debt to the tenant, in units (bytes or requests).
         owed: f64,
     },
-    /// The tenant got more than it was guaranteed: the limit takes that back.
+    /// The tenant got more than its guarantee before: the limit is below the guarantee until that excess is used up.
     GivingBack {
         /// The tenant's rate in the last interval.
         measured: f64,
@@ -43,10 +43,10 @@ pub enum Reason {
         /// The excess of the tenant, in units (bytes or requests).
         ahead: f64,
     },
-    /// At the present miss rate the slow device cannot keep what was guaranteed; its bandwidth is shared by weight.
-    /// Throughput that is missed for this reason is not owed afterwards.
+    /// At the present miss rates the slow device cannot give all tenants their guarantees; its bandwidth is shared by weight.
+    /// Throughput that is missing for this reason is not owed afterwards.
     Unachievable {
-        /// The tenant's rate in the last interval.
+        /// The tenant's rate, averaged over about ten windows.
         measured: f64,
         /// The guaranteed rate.
         guaranteed: f64,
@@ -60,24 +60,24 @@ pub enum Reason {
         /// The guaranteed rate.
         guaranteed: f64,
     },
-    /// The published equation has no solution here (the guarantee is unachievable at this miss rate, or the slow device did more
-    /// than it can): the limit is the guarantee.
+    /// The published equation (SAAT) has no solution: the guarantee is unachievable at this miss rate, or the slow device moved
+    /// more than its assumed bandwidth. The limit is the guarantee.
     NoSolution {
         /// The tenant's rate in the last interval.
         measured: f64,
         /// The guaranteed rate.
         guaranteed: f64,
     },
-    /// The published method needs the bandwidth of the slow device or the miss rate, and does not know it: the limit stays.
+    /// The published method (SAAT) does not know the bandwidth of the slow device or the miss rate: the limit stays.
     SlowDeviceUnknown,
-    /// A limit of another program was in force: respected, and nothing is learned from it.
+    /// A limit that another program had set was in force: nothing is learned from the interval.
     OtherLimit {
-        /// The other program's limit; infinite if it had lifted the limit.
+        /// The other program's limit; infinite if that program had removed the limit.
         in_force: f64,
     },
-    /// Counters began anew, or there was a pause: nothing is learned from this interval.
+    /// Counters began anew, or samples paused for more than 5 intervals: nothing is learned from this interval.
     CountersReset,
-    /// No samples for a while: the guarantee is the limit.
+    /// No sample came for more than 5 intervals: the limit is the guarantee.
     SignalLost,
 }
 
@@ -87,7 +87,7 @@ impl Reason {
         matches!(self, Self::AtCeiling { .. } | Self::Unachievable { .. })
     }
 
-    /// Name as shown to people and programs.
+    /// The reason's name in logs, metrics and API answers.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::NotEnoughData => "not_enough_data",

@@ -1,8 +1,9 @@
-//! SAAT as published, with the equation for several tenants put right.
+//! The SAAT method as published, with its equation for several tenants corrected.
 //!
 //! C. Wang, D. Sun, Y. Chai and F. Zhou, *Enabling Accurate Performance Isolation on Hybrid Storage Devices in Cloud
-//! Environment*, section III. M is what a stream got, A its limit, R its miss rate, T its guarantee, B the bandwidth of the
-//! slow device, op the part of the fast device's time during which the slow one worked too:
+//! Environment*, section III. M is the throughput of a stream, A its limit, R its miss rate, T its guarantee, B the bandwidth
+//! of the slow device, t_s and t_f the times that the slow and the fast device worked, op the part of t_f during which the
+//! slow device worked too:
 //!
 //! ```text
 //! (1)  M = A·t_f / (t_s + t_f − op·t_f)          (4)  t_s·B = Σ R_j·A_j·t_f
@@ -13,10 +14,9 @@
 //! The printed equation (5) subtracts a pure number from the reciprocal of a throughput; f₁ and f₂ are what (1) and (4)
 //! give, with one op for the device, from sums. With one tenant they are equation (3).
 //!
-//! What the paper leaves open, and how it is read here: op is a part, so below 0 it is 0; where the equation has no solution
-//! (Σ R·T ≥ B, or op ≥ 1 because the slow device did more than B) nothing is divided and the algorithm begins anew with
-//! A = T; a stream that got nothing takes no part; requests are counted with their mean size. There is no memory: what was
-//! missed is not made up for.
+//! Choices where the paper leaves a case open: a negative op counts as 0; where the equation has no solution (Σ R·T ≥ B, or
+//! op ≥ 1 because the slow device moved more than B) the algorithm begins anew with A = T; a stream without throughput takes
+//! no part; requests are counted with their mean size. The method has no memory: missing throughput is not made up for.
 
 use alloc::vec::Vec;
 
@@ -63,7 +63,8 @@ pub(super) fn decide(device: &Device, mut streams: Vec<&mut Stream>) {
     }
 }
 
-/// A stream's figures and its miss rate; `None` if it got nothing or its miss rate is not known.
+/// A stream's figures of the last interval and its miss rate (0 to 1); `None` if the stream had no throughput or its miss rate
+/// is not known.
 fn usable(stream: &Stream) -> Option<(Seen, f64)> {
     let Interval::Seen(seen) = stream.interval else { return None };
     Some((seen, seen.miss_rate()?)).filter(|_| seen.rate > 0.0)

@@ -1,11 +1,11 @@
-//! Shares a shortage by weight.
+//! Shares the bandwidth of a saturated slow device by weight.
 //!
-//! When the slow device has been saturated for long and tenants that miss get less than they were guaranteed, their
-//! guarantees are unachievable at their present miss rates, and no limit changes that. Left alone, the tenant with most
-//! requests in flight gets most of the slow device. So the slow device's bytes are dealt out by weight, to no tenant more
-//! than it needs for its guarantee (weighted max-min fairness), and a tenant that takes more than its share from others is
-//! limited to its share. Tenants that do not need the slow device, ask for nothing, or take no more when others are limited,
-//! are not concerned.
+//! When the slow device has been saturated for long and tenants with cache misses get less than their guarantees, these
+//! guarantees are unachievable at the present miss rates, and no limit changes that. Without intervention, the tenant with
+//! most requests in flight gets most of the slow device. So the slow device's bytes are divided by weight, with no tenant
+//! getting more than it needs for its guarantee (weighted max-min fairness), and a tenant that takes more than its share from
+//! others is limited to its share. A tenant that does not need the slow device, asks for nothing, or takes no more when
+//! others are limited, gets no limit from this rule.
 
 use alloc::vec::Vec;
 
@@ -13,16 +13,16 @@ use super::accurate::{LEAST, NEWEST};
 use super::stream::{Device, Stream};
 use super::{PATIENCE, Reason};
 
-/// Relative difference of averages over the last windows that says nothing: a window that is half empty makes as much.
-/// From this part below 1 on, the slow device is saturated and a stream is not short of its guarantee. Shares are dealt
-/// out of this part more bytes than were seen, so that the device stays busy and more is found when there is more.
+/// A relative difference of averages over windows that may be chance: one half-empty window causes it. The slow device counts
+/// as saturated from a utilisation of 1 − `SLACK` on; a stream is short below 1 − `SLACK` of its guarantee. Shares are parts
+/// of 1 + `SLACK` times the bytes seen, so that the device stays busy and any additional bandwidth is found.
 const SLACK: f64 = NEWEST;
-/// A stream whose rate rises by this factor when others are limited makes use of what they leave: a debt that is repaid
-/// raises a rate by no more.
+/// A stream whose rate rises by this factor while others are limited uses the bandwidth that they leave: repayment of a debt
+/// raises a rate by at most this factor.
 const TAKES: f64 = 1.0 + NEWEST * PATIENCE as f64;
 
-/// Limits streams to their shares of a slow device that is saturated. `seconds`: how long a change takes to show in the
-/// averages; `interval`: seconds since the last decision.
+/// Limits streams to their shares of a slow device that is saturated. `seconds`: time until a change shows in the averages, in
+/// seconds; `interval`: time since the previous decision, in seconds.
 pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream], seconds: f64, interval: f64) {
     // Once cut, cut until nothing is short: otherwise a tenant that is cut would be released as soon as it helps.
     let was_cut = streams.iter_mut().fold(0.0_f64, |all, stream| all.max(core::mem::take(&mut stream.memory.cut)));
@@ -72,17 +72,18 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream], second
     }
 }
 
-/// A stream's answer when others are limited in its favour.
+/// How a stream's rate responds when other streams are limited in its favour. Rates are in units of the stream's guarantee per
+/// second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Wants {
     /// The stream is assumed to want more than it gets.
     #[default]
     More,
-    /// Others have been limited in the stream's favour for `for_s` seconds; its rate was `had` when that began.
+    /// Others have been limited in the stream's favour for `for_s` seconds; the stream's rate was `had` when that began.
     Offered { had: f64, for_s: f64 },
-    /// The stream took more when others were limited, up to this rate.
+    /// The stream's rate rose, up to the rate `up_to`, when others were limited.
     Takes { up_to: f64 },
-    /// The stream took hardly more than the rate `had` when others were limited, so it is not short.
+    /// The stream's rate hardly rose above `had` when others were limited, so the stream is not short of the slow device.
     NoMore { had: f64 },
 }
 
@@ -102,7 +103,8 @@ impl Wants {
     }
 }
 
-/// Deals `all` out to `needs` (need, weight): by weight, to none more than it needs.
+/// Divides `all` among `needs`, which are pairs of need and weight: in proportion to weights, but at most the need to each.
+/// Returns the shares in the order of `needs`.
 fn deal(all: f64, needs: &[(f64, f64)]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..needs.len()).collect();
     // Who needs least for its weight is satisfied first.

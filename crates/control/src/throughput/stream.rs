@@ -1,4 +1,4 @@
-//! One direction of one tenant: what was guaranteed, what it did in the last interval, what it is assigned.
+//! A stream, which is one direction of one tenant: its guarantee, its figures of the last interval, its assigned limit.
 
 use crate::time::Duration;
 
@@ -9,16 +9,16 @@ use super::{Bandwidth, Bounds, Counters, Demand, Limit, Rate, Reason, TenantSamp
 pub(super) struct Device {
     pub(super) bandwidth: Bandwidth,
     pub(super) background_bytes_per_s: f64,
-    /// Part of the last interval in which the slow device was busy, if that is known.
+    /// Part (0 to 1) of the last interval in which the slow device was busy; `None` if not known.
     pub(super) utilisation: Option<f64>,
-    /// Part of the time in which the slow device was busy, averaged over ten windows or so, if that is known: long
-    /// enough that one burst of misses is not taken for a lasting shortage.
+    /// Part (0 to 1) of the time in which the slow device was busy, averaged over about ten windows, so that one burst of
+    /// misses does not count as a lasting shortage; `None` if not known.
     pub(super) usual_utilisation: Option<f64>,
 }
 
 impl Device {
-    /// Takes the slow device's figures of an interval (bytes per second, part of the time busy), and how many of its bytes
-    /// per second were the tenants'. `since`: length of the interval; `window_s`: of a window, in seconds.
+    /// Takes the figures of an interval. `slow`: the slow device's bytes per second and the part of the time it was busy;
+    /// `tenants_bytes_per_s`: the tenants' part of these bytes; `since`: the interval's length; `window_s`: seconds of a window.
     pub(super) fn observe(
         &mut self,
         slow: Option<(f64, f64)>,
@@ -45,15 +45,15 @@ impl Device {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) seconds: f64,
-    /// The stream's rate.
+    /// The stream's rate in units (bytes or requests, as in its guarantee) per second.
     pub(super) rate: f64,
-    /// Bytes in one unit: 1, or the mean size of a request.
+    /// Bytes in one unit of the guarantee: 1 for a guarantee in bytes, the mean request size for one in requests.
     pub(super) unit_bytes: f64,
     /// The stream's bytes per second that reached the slow device; `None` if that is not known.
     pub(super) slow_bytes_per_s: Option<f64>,
     pub(super) demand: Demand,
-    /// The limit in force if another program had set it, infinite if it had lifted the limit; `None`: the assigned limit was
-    /// in force.
+    /// The limit in force if another program had set it, infinite if that program had removed the limit. `None`: the assigned
+    /// limit was in force.
     pub(super) other_limit: Option<f64>,
 }
 
@@ -65,7 +65,7 @@ impl Seen {
     }
 }
 
-/// The kind of the last interval.
+/// A stream's figures of the interval since the previous decision, if there are any.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Interval {
     /// No interval has been observed since the last decision.
@@ -79,7 +79,7 @@ pub(super) enum Interval {
 pub(super) struct Stream {
     unit: Rate,
     pub(super) guaranteed: f64,
-    /// The largest limit that may be assigned.
+    /// Upper bound on the assigned limit, in the unit of the guarantee per second.
     pub(super) most: f64,
     pub(super) weight: f64,
     pub(super) assigned: f64,
@@ -103,8 +103,8 @@ impl Stream {
         }
     }
 
-    /// This stream, which has another guarantee than `old`, with the state that `old` has learned; with nothing if the unit
-    /// differs.
+    /// Gives this stream the state that `old`, the same stream with its previous guarantee, has learned. Nothing is taken over
+    /// if the two guarantees differ in unit.
     pub(super) fn learned_from(mut self, old: &Self) -> Self {
         if core::mem::discriminant(&self.unit) == core::mem::discriminant(&old.unit) {
             self.memory = old.memory.without_debt();
@@ -119,18 +119,18 @@ impl Stream {
         self.reason = reason;
     }
 
-    /// Keeps the limit, for another reason.
+    /// Keeps the assigned limit, and sets `reason` as the reason for it.
     pub(super) fn keep(&mut self, reason: Reason) {
         self.reason = reason;
     }
 
-    /// Forgets everything learned.
+    /// Forgets all that was learned of the stream, and the figures of its last interval.
     pub(super) fn forget(&mut self) {
         self.memory = accurate::Memory::default();
         self.interval = Interval::None;
     }
 
-    /// Forgets the stream's debt or excess.
+    /// Sets the stream's debt or excess of throughput to zero.
     pub(super) fn forgive(&mut self) {
         self.memory.owed = 0.0;
     }
@@ -169,7 +169,7 @@ impl Stream {
 pub(super) struct Change {
     seconds: f64,
     demand: Demand,
-    /// Growth of the counters on the cached device; `None` if a counter began anew, or there was a pause.
+    /// Growth of the counters on the cached device; `None` if a counter began anew, or the samples are too far apart.
     cached: Option<Counters>,
     slow: Option<Counters>,
     in_force: Option<super::InForce>,
@@ -206,7 +206,8 @@ fn difference(before: &Counters, after: &Counters) -> Option<Counters> {
     })
 }
 
-/// Passes a tenant's figures of an interval to its streams; returns its bytes per second at the slow device.
+/// Passes a tenant's figures of an interval to its read and its write stream; returns the tenant's bytes per second at the slow
+/// device.
 pub(super) fn observe([read, write]: [&mut Option<Stream>; 2], change: &Change) -> f64 {
     let Some(cached) = change.cached else {
         [read, write].into_iter().flatten().for_each(|stream| stream.interval = Interval::Reset);

@@ -1,4 +1,4 @@
-//! A pool in front of an imagined device, and tenants that keep it busy.
+//! A test bench: a pool in front of a simulated device, and tenants that keep the pool busy.
 
 use std::collections::VecDeque;
 
@@ -26,47 +26,47 @@ pub(crate) const CONFIG: Config = Config {
     slots: None,
 };
 
-/// As tenants are by default: a limit would lose what late looks cost.
+/// A tenant's policy with a burst of 10 ms; without a burst, a limit would lose rate whenever dispatch comes late.
 pub(crate) fn qos() -> Qos {
     Qos { burst: Duration::from_millis(10), ..Qos::default() }
 }
 
-/// So many megabytes per second as a guarantee.
+/// A guarantee of `rate` megabytes per second.
 pub(crate) fn mb(rate: u64) -> Option<Rate> {
     Some(Rate::BytesPerS(rate * BYTES))
 }
 
-/// So many megabytes per second as a limit or a reservation.
+/// A limit or a reservation of `rate` megabytes per second.
 pub(crate) fn limit(rate: u64) -> Rates {
     Rates { bytes_per_s: rate * BYTES, iops: 0 }
 }
 
-/// How far a rate is from the one guaranteed, as a fraction; both in megabytes per second.
+/// Distance of the measured rate from the guaranteed one, as a fraction of the guaranteed; both in megabytes per second.
 pub(crate) fn off(measured: f64, guaranteed: u64) -> f64 {
     (measured / guaranteed as f64 - 1.0).abs()
 }
 
-/// Who keeps how many requests of a kind in the pool.
+/// A tenant's source of requests of one kind, which keeps `depth` of them in the pool.
 struct Client {
     id: TenantId,
     kind: Kind,
     depth: usize,
-    /// How many there are now.
+    /// Requests of this tenant and kind that are in the pool now, queued or in flight.
     there: usize,
 }
 
-/// Megabytes per second of the device.
+/// Throughput of the device while it is fast, in megabytes per second.
 const FAST: f64 = 200.0;
 
-/// A device that does nothing for the last `stalls_ms` of every `every_ms`.
+/// A device serves nothing in the last `stalls_ms` of every period of `every_ms`.
 #[derive(Clone, Copy)]
 pub(crate) struct Stalls {
     pub(crate) every_ms: u64,
     pub(crate) stalls_ms: u64,
 }
 
-/// A pool in front of a device of 200 MB/s that serves one request after the other, and now and then a tenth as fast; or of
-/// a slower one that stalls.
+/// A pool in front of a device that serves one request after the other: by default at 200 MB/s, and at 20 MB/s for a part
+/// of the time; [`Bench::stalling`] has a device of another rate that stalls.
 pub(crate) struct Bench {
     pub(crate) pool: Pool<(TenantId, Kind)>,
     pub(crate) now: Instant,
@@ -76,9 +76,10 @@ pub(crate) struct Bench {
     rate: f64,
     stalls: Option<Stalls>,
     rng: SplitMix64,
-    /// Part of the time in which the device is slow, and until when it is as it is now.
+    /// Part of the time in which the device is slow, from 0 to 1.
     slow_part: f64,
     slow: bool,
+    /// When the device changes between fast and slow next.
     turns_at: Instant,
     clients: Vec<Client>,
 }
@@ -100,12 +101,12 @@ impl Bench {
         }
     }
 
-    /// In front of a device of so many megabytes per second that stalls.
+    /// A pool in front of a device that serves `rate` megabytes per second and stalls.
     pub(crate) fn stalling(seed: u64, rate: f64, stalls: Stalls) -> Self {
         Self { rate, stalls: Some(stalls), ..Self::new(seed, 0.0) }
     }
 
-    /// A tenant that keeps so many reads and so many writes in the pool.
+    /// Adds a tenant that keeps `reads` reads and `writes` writes in the pool.
     pub(crate) fn join(&mut self, qos: Qos, targets: Throughputs, reads: usize, writes: usize) -> TenantId {
         let id = self.pool.join(self.now, qos);
         let client = |kind, depth| Client { id, kind, depth, there: 0 };
@@ -114,7 +115,7 @@ impl Bench {
         id
     }
 
-    /// Takes a tenant out; how many of its requests were waiting.
+    /// Takes a tenant out of the pool; returns the number of its requests that were queued.
     pub(crate) fn leave(&mut self, id: TenantId) -> usize {
         self.clients.retain(|client| client.id != id);
         self.pool.leave(id).len()
@@ -124,18 +125,18 @@ impl Bench {
         self.pool.set_guarantees(self.now, id, &targets);
     }
 
-    /// From now on it keeps so many requests of a kind in the pool.
+    /// Lets the tenant keep `depth` requests of this kind in the pool from now on.
     pub(crate) fn set_depth(&mut self, id: TenantId, kind: Kind, depth: usize) {
         self.clients.iter_mut().filter(|client| (client.id, client.kind) == (id, kind)).for_each(|c| c.depth = depth);
     }
 
-    /// One request, beside those that it keeps there.
+    /// Submits one request of the tenant at once, even if `depth` of them are in the pool already.
     pub(crate) fn submit(&mut self, id: TenantId, kind: Kind) {
         self.pool.submit(self.now, id, Work::new(kind, BLOCK), (id, kind)).expect("has not left");
         self.clients.iter_mut().filter(|client| (client.id, client.kind) == (id, kind)).for_each(|c| c.there += 1);
     }
 
-    /// Time passes.
+    /// Runs tenants, pool and device for `ms` milliseconds of virtual time.
     pub(crate) fn run(&mut self, ms: u64) {
         let until = self.now + Duration::from_millis(ms);
         while self.now < until {
@@ -154,7 +155,7 @@ impl Bench {
         }
     }
 
-    /// The device does what it can in a step.
+    /// Completes as many requests as the device serves in one step of time.
     fn serve(&mut self) {
         if self.slow_part > 0.0 && self.now >= self.turns_at {
             self.slow = !self.slow;
@@ -182,7 +183,7 @@ impl Bench {
         }
     }
 
-    /// Megabytes per second that each of these reads and writes over so long.
+    /// Runs for `seconds`; returns `[read, written]` of each tenant in megabytes per second of that time.
     pub(crate) fn rates<const N: usize>(&mut self, seconds: u64, tenants: [TenantId; N]) -> [[f64; 2]; N] {
         let moved = |pool: &Pool<_>, id| {
             let stats = pool.tenant(id).expect("has not left").stats;
@@ -197,7 +198,7 @@ impl Bench {
         })
     }
 
-    /// What binds the tenant in this, and why its limit is as it is.
+    /// The tenant's guarantee in this scope: the limit that binds it now, and the reason for the limit that the controller set.
     pub(crate) fn state(&self, id: TenantId, scope: Scope) -> (Binding, Reason) {
         let guarantee = self.pool.tenant(id).expect("has not left").guarantee(scope).expect("was guaranteed something");
         (guarantee.binding, guarantee.limit.reason)

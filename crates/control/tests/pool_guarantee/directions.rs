@@ -16,7 +16,7 @@ use super::bench::{BLOCK, Bench, CONFIG, limit, mb, off, qos};
 const READ: Scope = Scope::Of(Direction::Read);
 const WRITE: Scope = Scope::Of(Direction::Write);
 
-/// Megabytes per second that a tenant reads and writes over so long.
+/// Runs for `seconds`; returns `[read, written]` of the tenant in megabytes per second of that time.
 fn moved(bench: &mut Bench, seconds: u64, tenant: TenantId) -> [f64; 2] {
     let [rates] = bench.rates(seconds, [tenant]);
     rates
@@ -182,7 +182,7 @@ enum Event {
     Slots(usize, Option<u64>),
     Leave(usize),
     Wait(u64),
-    /// The requests of this tenant are not wanted any more.
+    /// From now on dispatch gives this tenant's requests back instead of running them, as after a disconnect.
     Disown(usize),
 }
 
@@ -216,7 +216,8 @@ fn an_event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever changes: each request comes out once, those of a kind in their order, and none is kept for ever.
+    /// Under any events each request leaves the pool exactly once and in the end; mClock keeps a tenant's requests of one kind
+    /// in order.
     #[test]
     fn nothing_is_lost_or_stuck_or_overtaken_by_its_own_kind(events in prop::collection::vec(an_event(), 1..200)) {
         let mut now = Instant::ZERO;

@@ -1,4 +1,5 @@
-//! A guaranteed throughput on a pool: kept where a limit alone loses it, beside other owners of limits, and how it ends.
+//! A pool's throughput guarantees: met on devices where a fixed limit of the same rate falls short, beside limits that other
+//! controllers set, and taken away again.
 
 mod bench;
 mod directions;
@@ -15,14 +16,14 @@ use evenkeel_control::units::{Kind, Rates};
 
 use bench::{BLOCK, Bench, CONFIG, Stalls, limit, mb, off, qos};
 
-/// Megabytes per second.
+/// Guaranteed throughput of a tenant in most of these tests, in megabytes per second.
 const GUARANTEE: u64 = 50;
 
 fn of_all(rate: u64) -> Throughputs {
     Throughputs { all: mb(rate), ..Throughputs::NONE }
 }
 
-/// Megabytes per second that each of these writes over so long.
+/// Runs for `seconds`; returns the megabytes per second that each tenant writes in that time.
 fn written<const N: usize>(bench: &mut Bench, seconds: u64, tenants: [TenantId; N]) -> [f64; N] {
     bench.rates(seconds, tenants).map(|[_, writes]| writes)
 }
@@ -41,7 +42,7 @@ fn a_guarantee_is_kept_on_a_device_that_makes_a_plain_limit_lose() {
     }
 }
 
-/// The device and the settings of `crates/server/tests/guarantee.rs`, which asserts that they are wired.
+/// Same device and settings as in `crates/server/tests/guarantee.rs`, which asserts that the server passes them to the pool.
 #[test]
 fn on_a_device_that_stalls_a_guarantee_is_met_and_changes() {
     const RATE: u64 = 2;

@@ -1,22 +1,22 @@
-//! What may happen to admission control, in any order.
+//! Random events for admission control, in any order, for property tests.
 
 use evenkeel_control::admission::{Admission, Config};
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
-/// What may happen to a controller.
+/// An event that an admission controller may see.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// Time passes.
+    /// Time advances by `ns` nanoseconds.
     Wait { ns: u64 },
-    /// A request asks; it enters if it fits.
+    /// A request of this cost arrives; it is admitted if the budget has room for it.
     Arrive { cost: u64 },
-    /// One inside completes (which one, after how long, with how much payload).
+    /// An admitted request completes: number `pick` modulo their count, with this latency and `bytes` of payload.
     Complete { pick: usize, latency_ns: u64, bytes: u64 },
-    /// One inside is cancelled.
+    /// An admitted request is cancelled: number `pick` modulo their count.
     Cancel { pick: usize },
-    /// The caller ticks.
+    /// The caller calls `tick`.
     Tick,
 }
 
@@ -33,11 +33,11 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A controller with its caller, who remembers what is inside.
+/// An admission controller and a caller that remembers the admitted requests.
 pub(crate) struct Run {
     pub(crate) admission: Admission,
     pub(crate) now: Instant,
-    /// What each request inside cost.
+    /// Cost of each request that is admitted and neither completed nor cancelled.
     pub(crate) inside: Vec<u64>,
 }
 

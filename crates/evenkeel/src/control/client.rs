@@ -1,4 +1,4 @@
-//! Requests to servers and agents, and advice when none answers.
+//! HTTP requests to a server or an agent, and error messages with advice if it does not answer.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -13,23 +13,23 @@ use evenkeel_policy::source::Source;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Longest wait for an answer. Only the removal of a volume takes long: it waits for the device.
+/// Time limit for each part of an answer. Only the removal of a volume takes long, as the server waits for its device.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Longest answer: enough for the state of thousands of tenants.
+/// Upper bound on an answer, in bytes: enough for the state of thousands of tenants.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// The table of a configuration that names the control socket.
+/// The one table of a configuration that names the control socket: `[server]`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Named {
     server: Server,
 }
 
-/// The settings of the server that a configuration names. Faults of other tables do not matter: the server runs with the
-/// last good file.
+/// The table `[server]` of a configuration file. Faults in other tables are ignored: a running server keeps the last
+/// configuration without faults, so its control socket is where `[server]` says.
 ///
 /// # Errors
-/// A file that cannot be read, or a fault of `[server]`.
+/// A file that cannot be read or is no TOML, or a fault in `[server]`.
 pub(super) fn named(file: &Path) -> Result<Server, Errors> {
     let source = Source::read(file)?;
     let (document, mut problems) = Document::parse(&source.host.text, &source.host.origin);
@@ -41,16 +41,16 @@ pub(super) fn named(file: &Path) -> Result<Server, Errors> {
     }
 }
 
-/// A refusal of the API.
+/// The error of a request that the server refused.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct Refusal {
     message: String,
-    /// The answer as it came, in JSON.
+    /// The body of the server's answer, unchanged: JSON with message and cure.
     pub(super) body: String,
 }
 
-/// A path of the API: `prefix` and the percent-encoded name.
+/// The path of the API that consists of `prefix` and the percent-encoded `name`.
 pub(crate) fn path(prefix: &str, name: &str) -> String {
     let encoded = name.bytes().map(|byte| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
@@ -59,18 +59,18 @@ pub(crate) fn path(prefix: &str, name: &str) -> String {
     format!("{prefix}{}", encoded.collect::<String>())
 }
 
-/// The answer to a GET request for `path`; each part of it may take `patience`.
+/// Sends a GET request for `path` and returns the body of the answer. Each part of the answer may take `patience`.
 ///
 /// # Errors
-/// When no server answers at `place`, or it refuses the request.
+/// When no server answers at `place`, or the server refuses the request.
 pub(crate) fn get(place: &Place, path: &str, patience: Duration) -> anyhow::Result<String> {
     send(place, patience, Method::GET, path, None)
 }
 
-/// Sends a request; the body of a successful answer.
+/// Sends a request and returns the body of a successful answer. Each part of the answer may take `patience`.
 ///
 /// # Errors
-/// When no server answers at `place`, or it refuses the request.
+/// When no server answers at `place`, or the server refuses the request.
 pub(super) fn send(
     place: &Place,
     patience: Duration,
@@ -100,7 +100,10 @@ fn explain(place: &Place, error: Error) -> anyhow::Error {
             format!("nothing answers on {}; is it running, and is this its status address?", place.authority())
         }
         (Place::Socket(_), _) => "the server did not answer".to_owned(),
-        (Place::Plain(..), _) => format!("{} did not answer; is it https:// there?", place.authority()),
+        (Place::Plain(..), _) => format!(
+            "{} did not answer over HTTP; if it serves HTTPS, write https:// before the address",
+            place.authority()
+        ),
         (Place::Secure(..), Error::Broken(_)) => format!("TLS with {place} failed"),
         (Place::Secure(..), _) => format!("{place} did not answer"),
     };

@@ -17,13 +17,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 mod client;
+mod reach;
 pub(crate) mod show;
 mod site;
 
 use crate::output::{self, Usage};
 pub(crate) use client::{PATIENCE, get, path};
+pub(crate) use reach::{Reach, first};
 pub(crate) use show::{table, words};
 pub(crate) use site::{Certificates, Site, plain};
+
+/// Error message about an answer of the server that cannot be parsed.
+const OTHER_VERSION: &str = "the server speaks another version of the API: use an evenkeel of its version";
 
 /// Which server to talk to.
 #[derive(Args)]
@@ -69,7 +74,7 @@ impl Connect {
 
     fn state(&self) -> anyhow::Result<State> {
         let text = get(&self.socket()?, "/api/v1/state", PATIENCE)?;
-        serde_json::from_str(&text).context("the server speaks another version of the API")
+        serde_json::from_str(&text).context(OTHER_VERSION)
     }
 }
 
@@ -84,14 +89,14 @@ pub(crate) struct Ask {
     connect: Connect,
 }
 
-/// The changes that were made: one sentence each.
+/// A server's answer to a change: the changes that it made, one sentence each.
 #[derive(Deserialize, Serialize)]
 struct Changed {
     changes: Vec<String>,
 }
 
 impl Ask {
-    /// Sends a change and prints the changes that the server made; true if there were any.
+    /// Requests a change and prints the changes that the server made. Returns true if it made any.
     fn change(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<bool> {
         let answer = client::send(&self.connect.socket()?, PATIENCE, method, path, body);
         if self.json
@@ -100,7 +105,7 @@ impl Ask {
             output::say(&format!("{}\n", refusal.body.trim_end()));
         }
         let text = answer?;
-        let changed: Changed = serde_json::from_str(&text).context("the server speaks another version of the API")?;
+        let changed: Changed = serde_json::from_str(&text).context(OTHER_VERSION)?;
         output::show(self.json, &changed, |Changed { changes }| match changes.as_slice() {
             [] => "nothing changed\n".to_owned(),
             changes => changes.iter().map(|change| format!("{change}\n")).collect(),
@@ -108,13 +113,13 @@ impl Ask {
         Ok(!changed.changes.is_empty())
     }
 
-    /// Sends a change of settings that are in force until the next reload, and prints that. `example`: an option to
-    /// name if there is none.
+    /// Requests a change of settings, which stays in force until the next reload or restart, and prints so. `example`:
+    /// an option for the error message if `body` changes nothing.
     fn patch(&self, path: &str, body: &Value, example: &str) -> anyhow::Result<()> {
         ensure!(changes(body), Usage(format!("nothing to change: give at least one option, for example {example}")));
         if self.change(Method::PATCH, path, Some(body))? && !self.json {
             output::print(
-                "in force until the next reload or restart; to keep it, put it into the configuration file\n",
+                "in force until the next reload or restart; to keep the change, put it into the configuration file\n",
             )?;
         }
         Ok(())
@@ -132,7 +137,7 @@ pub(crate) struct StateArgs {
     connect: Connect,
 }
 
-/// Shows the state of a server.
+/// Runs `evenkeel state`: prints the state of a server.
 ///
 /// # Errors
 /// When no server answers.
@@ -140,10 +145,10 @@ pub(crate) fn state(args: &StateArgs) -> anyhow::Result<()> {
     output::show(args.json, &args.connect.state()?, show::state)
 }
 
-/// Makes a server read its configuration again.
+/// Runs `evenkeel reload`: makes a server read its configuration again.
 ///
 /// # Errors
-/// When no server answers, or the configuration cannot take effect; then nothing has changed.
+/// When no server answers, or the configuration cannot take effect. In the latter case the server changes nothing.
 pub(crate) fn reload(ask: &Ask) -> anyhow::Result<()> {
     ask.change(Method::POST, "/api/v1/reload", None).map(drop)
 }
@@ -191,13 +196,13 @@ pub(crate) struct Create {
     /// Size, for example 10GiB; not needed for a block device or a file that exists
     #[arg(long)]
     size: Option<Bytes>,
-    /// The pool it is on [default: main]
+    /// The pool of the volume [default: main]
     #[arg(long)]
     pool: Option<String>,
     /// The tenant of its connections [default: the tenant named like it, else `default`]
     #[arg(long)]
     tenant: Option<String>,
-    /// Storage of the data [default: file]
+    /// Kind of storage of the data [default: file]
     #[arg(long, value_parser = PossibleValuesParser::new(["file", "block", "memory", "emulate", "nbd", "rbd"]))]
     backend: Option<String>,
     /// File or block device, in DATA_DIR or in what server.volume_dirs names [default for a file: DATA_DIR/NAME.img]
@@ -215,10 +220,10 @@ pub(crate) struct Create {
     /// Image of a Ceph cluster, for rbd: POOL/IMAGE or POOL/NAMESPACE/IMAGE, with @SNAPSHOT to read a snapshot
     #[arg(long)]
     rbd: Option<Image>,
-    /// Configuration of that cluster [default: where Ceph's programs look]
+    /// Configuration file of the Ceph cluster [default: where Ceph's programs look]
     #[arg(long, value_parser = absolute())]
     ceph_conf: Option<PathBuf>,
-    /// User of that cluster, without `client.` [default: admin]
+    /// User of the Ceph cluster, without `client.` [default: admin]
     #[arg(long)]
     ceph_user: Option<String>,
     /// That user's keyring [default: as the configuration says]
@@ -227,7 +232,7 @@ pub(crate) struct Create {
     /// Way of I/O: direct goes around the page cache [default: direct]
     #[arg(long, value_parser = PossibleValuesParser::new(["direct", "buffered"]))]
     cache: Option<String>,
-    /// Shown to clients that list exports
+    /// Description, shown to clients that list exports
     #[arg(long)]
     description: Option<String>,
     /// Refuse writes
@@ -238,17 +243,17 @@ pub(crate) struct Create {
     ask: Ask,
 }
 
-/// Checks a name of a tenant or volume: some names would make another path of the API.
+/// Checks the name of a tenant or volume on the command line, as the name becomes part of a path of the API.
 fn usable_name(text: &str) -> Result<String, String> {
     if is_name(text) { Ok(text.to_owned()) } else { Err(unusable_name(text)) }
 }
 
-/// Checks a name of a pool: some names would make another path of the API.
+/// Checks the name of a pool on the command line, as the name becomes part of a path of the API.
 fn usable_pool_name(text: &str) -> Result<String, String> {
     if is_pool_name(text) { Ok(text.to_owned()) } else { Err(unusable_name(text)) }
 }
 
-/// Parses a whole number, such as a rate or a weight.
+/// Parses a whole number from 0 to the largest of type `T`, such as a rate or a weight.
 pub(crate) fn whole<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let number = text.parse::<u64>().map_err(|error| match error.kind() {
         IntErrorKind::PosOverflow => "is too large".to_owned(),
@@ -275,7 +280,7 @@ fn reachable(text: &str) -> Result<Target, String> {
 /// Runs `evenkeel volume`.
 ///
 /// # Errors
-/// When no server answers, or it refuses; then nothing has changed.
+/// When no server answers, or the server refuses the command and changes nothing.
 pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
     match command {
         VolumeCommand::List { ask } => {
@@ -359,7 +364,7 @@ pub(crate) struct SetTenant {
     /// Priority: background is served when no normal tenant can be
     #[arg(long, value_parser = PossibleValuesParser::new(["normal", "background"]))]
     priority: Option<String>,
-    /// Throttle for latency targets of others
+    /// When the tenant is throttled for latency targets of others
     #[arg(long, value_parser = PossibleValuesParser::new(["never", "last", "normal", "always"]))]
     throttle: Option<String>,
     /// Clients and volumes that belong to it, in place of those it has: volume:db-*, address:10.1.0.0/16, uid:1000,
@@ -379,7 +384,7 @@ pub(crate) struct SetTenant {
 /// Runs `evenkeel tenant`.
 ///
 /// # Errors
-/// When no server answers, or it refuses; then nothing has changed.
+/// When no server answers, or the server refuses the command and changes nothing.
 pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
     let set = match command {
         TenantCommand::List { ask } => {
@@ -435,7 +440,7 @@ pub(crate) struct SetPool {
     /// Bytes per second the pool lets through at most, for example 500MB; 0 = no limit
     #[arg(long, value_name = "BYTES")]
     limit_bytes_per_s: Option<Bytes>,
-    /// Cost of a request on top of its payload, for example 4000
+    /// Cost of a request in bytes on top of its payload, for example 4000
     #[arg(long)]
     base_cost: Option<Bytes>,
     /// Latency target for reads, for example 20ms@99 (percentile) or 20ms@mean; 20ms keeps the present percentile;
@@ -480,12 +485,12 @@ fn parse_latency(text: &str) -> Result<Value, String> {
     Ok(json!({ "target": target, "percentile": percentile }))
 }
 
-/// The value of one option `--admission`.
+/// The value of one option `--admission` of `evenkeel pool set`.
 #[derive(Clone, Debug, PartialEq)]
 enum Admission {
-    /// A kind of admission control; for a fixed one, its budget.
+    /// The name of a kind of admission control and, for the kind `fixed`, its budget, such as `512KiB`.
     Kind(String, Option<String>),
-    /// A setting of the present kind, as key and value.
+    /// A setting of the pool's present kind of admission control, as key and value.
     Setting(String, Value),
 }
 
@@ -498,7 +503,8 @@ fn parse_admission(text: &str) -> Result<Admission, String> {
     }
 }
 
-/// The change of the pool's admission for the server to merge: either a kind, or settings of the present kind.
+/// The JSON object `admission` of a request, which the server merges with the pool's settings: either a kind, or settings of
+/// the present kind. `None` if no option was given.
 fn admission(given: Vec<Admission>) -> anyhow::Result<Option<Value>> {
     let mut table = Map::new();
     let mut kinds = 0;
@@ -520,7 +526,7 @@ fn admission(given: Vec<Admission>) -> anyhow::Result<Option<Value>> {
 /// Runs `evenkeel pool`.
 ///
 /// # Errors
-/// When no server answers, or it refuses; then nothing has changed.
+/// When no server answers, or the server refuses the command and changes nothing.
 pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
     let set = match command {
         PoolCommand::List { ask } => {
@@ -559,7 +565,7 @@ pub(crate) struct SetServer {
     /// Threads that serve connections, or auto: one per core; connections of those that are too many move to the others
     #[arg(long, value_name = "N|auto")]
     workers: Option<Workers>,
-    /// How long a graceful stop waits, for example 30s
+    /// How long a graceful stop waits for requests in flight, for example 30s
     #[arg(long, value_name = "TIME")]
     drain_timeout: Option<Duration>,
     #[command(flatten)]
@@ -570,13 +576,13 @@ pub(crate) struct SetServer {
 /// Runs `evenkeel server`.
 ///
 /// # Errors
-/// When no server answers, or it refuses; then nothing has changed.
+/// When no server answers, or the server refuses the command and changes nothing.
 pub(crate) fn server(command: ServerCommand) -> anyhow::Result<()> {
     let ServerCommand::Set(set) = command;
     set.ask.patch("/api/v1/server", &set_members(&set)?, "--drain-timeout 30s")
 }
 
-/// The options that were given, as members of a JSON object.
+/// A JSON object of the options that were given on the command line.
 fn set_members(options: &impl Serialize) -> anyhow::Result<Value> {
     let mut members = serde_json::to_value(options).context("an option is not Unicode")?;
     members
@@ -586,17 +592,17 @@ fn set_members(options: &impl Serialize) -> anyhow::Result<Value> {
     Ok(members)
 }
 
-/// True if a request changes anything: it has members besides `force`, the consent to unusual values.
+/// True if a request's body has any member besides `force`, which alone changes no setting.
 fn changes(body: &Value) -> bool {
     body.as_object().is_some_and(|members| members.keys().any(|key| key != "force"))
 }
 
-/// An object of the members that have a value.
+/// A JSON object of the members that have a value.
 fn object<const N: usize>(members: [(&str, Option<Value>); N]) -> Value {
     Value::Object(members.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect())
 }
 
-/// An object of the members that have a value; `None` if none has.
+/// A JSON object of the members that have a value; `None` if no member has one.
 fn given<const N: usize>(members: [(&str, Option<Value>); N]) -> Option<Value> {
     members.iter().any(|(_, value)| value.is_some()).then(|| object(members))
 }
@@ -613,8 +619,8 @@ fn limit(iops: Option<u64>, bytes_per_s: Option<Bytes>, burst: Option<Duration>)
     ])
 }
 
-/// The guarantee to set: one in requests replaces one in bytes and the reverse, and one for reads and writes together
-/// replaces separate ones.
+/// The tenant's guarantee for the request. A guarantee in requests replaces one in bytes, and the reverse. A guarantee for
+/// reads and writes together replaces separate ones.
 fn guarantee(set: &SetTenant) -> Option<Value> {
     let rates = |iops: Option<u64>, bytes_per_s: Option<Bytes>| match (iops, bytes_per_s) {
         (None, None) => None,
@@ -679,7 +685,7 @@ mod tests {
         assert!(parse_admission("fixed").is_err_and(|error| error.contains("fixed:512KiB")));
     }
 
-    /// The options accept exactly the values that the configuration knows for their keys.
+    /// Options of commands accept exactly the values that the configuration accepts for the keys of the same meaning.
     #[test]
     fn options_have_the_values_of_their_keys() {
         let described = crate::program();
@@ -702,7 +708,7 @@ mod tests {
         }
     }
 
-    /// The reason for which the parser refuses a command line.
+    /// The message with which the parser refuses a command line; panics if the parser accepts it.
     fn refused(line: &str) -> String {
         let words = line.split(' ').map(|word| OsString::from(if word == "''" { "" } else { word }));
         crate::program().try_get_matches_from(crate::joined(words.collect())).expect_err(line).to_string()
@@ -739,7 +745,7 @@ mod tests {
             ("pool set a --scheduler fifo", "[possible values: mclock, none]"),
             ("load foo", "is not an NBD URI"),
             ("load nbd://a --duration 0s", "use more than 0s, at most 7d"),
-            ("top --interval 1ms", "out of range: 100ms to 1h make sense"),
+            ("top --interval 1ms", "out of range; use 100ms to 1h"),
             ("load nbd://a --rate -3", "use a whole number, 1 to 100000000"),
             ("load nbd://a --queue-depth 0", "use a whole number, 1 to 65536"),
             ("load nbd://a --check-journal j --fill", "cannot be used with '--fill"),

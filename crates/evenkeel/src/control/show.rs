@@ -1,9 +1,10 @@
-//! State as text for a terminal.
+//! The state of a server as text for a terminal.
 
 use std::fmt::Write as _;
 
 use evenkeel_policy::explain::owner_name;
 use evenkeel_policy::figures::{aligned, bytes, count, counted, megabytes, ms, short, uptime};
+use evenkeel_policy::health::Trouble;
 use evenkeel_policy::state::{
     GuaranteeState, LatencyState, LimitState, PoolState, RemoteState, State, TenantState, VolumeState,
 };
@@ -33,7 +34,7 @@ fn rates(iops: Option<u64>, bytes_per_s: Option<u64>) -> String {
     if rates.is_unset() { "-".into() } else { rates.to_string() }
 }
 
-/// A limit as text, with its owner unless the operator set it.
+/// A limit as text: its rates, and the owner of each rate that not the operator but a controller has set.
 pub(crate) fn limit(limit: &LimitState) -> String {
     let others =
         [&limit.iops_owner, &limit.bytes_per_s_owner].into_iter().flatten().filter(|owner| *owner != "operator");
@@ -46,7 +47,7 @@ fn percentiles(latency: &LatencyState) -> String {
     if latency.count == 0 { "-".into() } else { format!("{:.3} / {:.3}", latency.p50_ms, latency.p99_ms) }
 }
 
-/// The state of a server as text.
+/// The output of `evenkeel state`: facts about the server, its troubles, its pools with their tenants, and its volumes.
 pub(super) fn state(state: &State) -> String {
     let mut text = head(state).join(", ") + "\n";
     troubles(state).iter().for_each(|trouble| text += &format!("{trouble}\n"));
@@ -57,7 +58,7 @@ pub(super) fn state(state: &State) -> String {
     text
 }
 
-/// Facts about a server, short ones first.
+/// Facts about a server for the first line: version, running time, engine, load of the workers, clients, read-only.
 pub(crate) fn head(state: &State) -> Vec<String> {
     let busy = state.workers.iter().fold(0.0, |sum, worker| sum + worker.busy);
     let workers = state.workers.len();
@@ -74,32 +75,14 @@ pub(crate) fn head(state: &State) -> Vec<String> {
     head
 }
 
-/// Troubles that concern the whole server.
+/// The server's troubles as sentences, without those that show in the row of a pool, tenant or volume.
 pub(crate) fn troubles(state: &State) -> Vec<String> {
-    let mut troubles = Vec::new();
-    if state.draining {
-        troubles.push("the server is stopping".into());
-    }
-    for pool in &state.pools {
-        for io in &pool.overdue {
-            troubles.push(format!(
-                "OVERDUE: {} of {} at {} of volume {}, in flight in pool {} for {:.0} s",
-                io.kind,
-                bytes(io.length_bytes),
-                io.offset_bytes,
-                io.volume,
-                pool.name,
-                io.age_s
-            ));
-        }
-    }
-    if let Some(cluster) = state.cluster.as_ref().filter(|cluster| cluster.status != "shared") {
-        troubles.push(format!("cluster {}: {}", cluster.status, cluster.because));
-    }
-    troubles
+    const ON_ROWS: [&str; 4] = ["target_missed", "target_unachievable", "sync_failed", "remote_lost"];
+    let troubles = state.health.troubles.iter();
+    troubles.filter(|trouble| !ON_ROWS.contains(&trouble.kind.as_str())).map(Trouble::sentence).collect()
 }
 
-/// Settings and figures of a pool, each with its name.
+/// Settings and figures of a pool, as pairs of name and text.
 pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
     let admission = &pool.admission;
     let mut facts = vec![
@@ -138,7 +121,7 @@ pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// A guarantee as text: the rate reached, and the reason.
+/// A throughput guarantee as text: the guaranteed rate, the rate reached, the limit that binds, and the reason.
 pub(crate) fn guarantee(of: &GuaranteeState) -> String {
     let rate = |value: f64| match of.unit.as_str() {
         "bytes" => megabytes(value) + " MB/s",
@@ -167,7 +150,7 @@ fn pool(pool: &PoolState) -> String {
     text + &table(&TENANT, &pool.tenants.iter().map(tenant).collect::<Vec<_>>())
 }
 
-/// Columns of a table of tenants.
+/// Headings of the columns in a table of tenants.
 const TENANT: [&str; 10] = [
     "tenant",
     "reserved",
@@ -181,7 +164,7 @@ const TENANT: [&str; 10] = [
     "errors",
 ];
 
-/// A tenant with the name of its pool.
+/// A tenant on one pool, with the pool's name.
 #[derive(Serialize)]
 pub(super) struct OnPool<'s> {
     pool: &'s str,
@@ -252,13 +235,13 @@ fn tenant(tenant: &TenantState) -> Vec<String> {
     ]
 }
 
-/// Location of a volume's data: a path, another server, or an image of Ceph.
+/// Location of a volume's data: its path, the URI of another server, or an image of Ceph. `None` if it is only in memory.
 pub(crate) fn place(volume: &VolumeState) -> Option<&str> {
     let place = volume.path.as_ref().or(volume.remote.as_ref().map(|remote| &remote.uri));
     place.or(volume.rbd.as_ref().map(|rbd| &rbd.image)).map(String::as_str)
 }
 
-/// A table of volumes, with a further line for each that has failed or is on another server.
+/// A table of volumes, with a further line for each volume that has failed or whose data is on another server.
 pub(super) fn volumes(state: &State) -> String {
     let row = |volume: &VolumeState| {
         vec![
@@ -285,7 +268,7 @@ pub(super) fn volumes(state: &State) -> String {
     text
 }
 
-/// The state of the server on which a volume is, as text.
+/// The connection to the remote server that stores a volume, as text.
 pub(crate) fn remote(remote: &RemoteState) -> String {
     let mut text = match remote.away_ms {
         Some(ms) if !remote.connected => format!("AWAY for {:.1} s", ms as f64 / 1e3),

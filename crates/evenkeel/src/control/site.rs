@@ -1,4 +1,4 @@
-//! Status addresses as given on the command line, with authorities and certificates for HTTPS.
+//! Status addresses from the command line, with the authorities and certificates for HTTPS.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,12 +8,12 @@ use anyhow::{anyhow, bail};
 use evenkeel_net::http::Place;
 use evenkeel_net::tls;
 
-/// A status address as given on the command line.
+/// The status address of a server or an agent, as parsed from the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Site {
-    /// `ADDR:PORT`
+    /// `ADDR:PORT`, for plain HTTP.
     Plain(SocketAddr),
-    /// `https://HOST[:PORT]`: host, without brackets, and port.
+    /// `https://HOST[:PORT]`: the host, of an IPv6 address without brackets, and the port if one was given.
     Secure(String, Option<u16>),
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// The place to send requests to; without a port in the address, at port `usual`.
+    /// The place to which requests for `site` go. An address without a port gets the port `usual`.
     ///
     /// # Errors
     /// When a file for TLS is missing or cannot be used.
@@ -83,7 +83,7 @@ impl Certificates {
     }
 }
 
-/// A status address without TLS. The scope of an IPv6 address is part of its host.
+/// The place for plain HTTP at `address`. An IPv6 address keeps its scope (`%3`) as part of the host.
 pub(crate) fn plain(address: SocketAddr) -> Place {
     let text = address.to_string();
     let host = text.rsplit_once(':').map_or(text.as_str(), |(host, _)| host);

@@ -1,6 +1,8 @@
-//! Shows where requests wait: before the device, where they can be reordered, or in it.
+//! `evenkeel demo bufferbloat`: shows that requests wait in the device's queue without admission control, and with it in the
+//! server's queue, where the scheduler can reorder them.
 //!
-//! One server with a device for each [setting](SETTINGS), and the clients that load it.
+//! One server has an emulated device for each [setting](SETTINGS) of admission control; two clients load one device after
+//! another.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,23 +48,23 @@ pub(super) struct Args {
     svg: Option<PathBuf>,
 }
 
-/// A parser of settings by their names.
+/// A parser for the option `--settings`, which accepts the names in [`SETTINGS`].
 fn setting() -> impl TypedValueParser<Value = &'static str> {
     let names = SETTINGS.map(|setting| setting.name);
     PossibleValuesParser::new(names)
         .try_map(move |given| names.into_iter().find(|name| *name == given).ok_or("no setting"))
 }
 
-/// Parses a factor on the speed of the device.
+/// Parses a factor by which the device's speed is multiplied, from 0.01 to 100.
 fn speed(text: &str) -> Result<f64, String> {
     let speed: f64 = text.parse().map_err(|_| "it is a number like 0.4".to_string())?;
     if (0.01..=100.0).contains(&speed) { Ok(speed) } else { Err("it lies between 0.01 and 100".into()) }
 }
 
-/// Setting of the device: a batching store with a deep buffer.
+/// The line of a pool's configuration that emulates its device: an SSD modelled as a batching store with a deep buffer.
 const DEVICE: &str = "emulate = { preset = \"ssd\" }";
 
-/// Measures every setting and prints the results.
+/// Measures every chosen setting in every phase (speed of the device, bulk load) and prints the results.
 ///
 /// # Errors
 /// When the server or its clients cannot run.
@@ -115,8 +117,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if done < of { Err(Stopped::Interrupted { done, of }.into()) } else { Ok(()) }
 }
 
-/// A configuration with a pool and a device for each setting; on each, a volume for the bulk writer and one for the
-/// light client.
+/// The server's configuration: for each setting a pool with its own emulated device, and on each pool a volume for the bulk
+/// writer and one for the light client.
 fn config(folder: &Path) -> String {
     let folder = folder.display();
     let mut text = format!(
@@ -137,7 +139,8 @@ fn config(folder: &Path) -> String {
     text
 }
 
-/// Jobs of the bulk writer and of the light client, which sends steadily and in bursts.
+/// Jobs of the load generator for one measurement: the bulk writer, the light client's steady writes, and its bursts of
+/// writes (50 ms of every 500 ms). `warmup` and `seconds`: unmeasured and measured time, in seconds.
 fn jobs(folder: &Path, setting: &Setting, bulk: Bulk, warmup: u32, seconds: u32) -> String {
     let (name, socket) = (setting.name, folder.join("nbd.sock"));
     let job = |client: &str, volume: &str, options: &str| {
@@ -179,7 +182,7 @@ fn measure(
     })
 }
 
-/// A private folder, removed with its content on drop.
+/// A temporary folder that only this user can open; removed with its content on drop.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -15,7 +15,7 @@ enum Demo {
     Bufferbloat(bufferbloat::Args),
 }
 
-/// Runs a demonstration.
+/// Runs the demonstration that `args` names.
 ///
 /// # Errors
 /// When the server or its clients cannot run.

@@ -8,8 +8,8 @@ use evenkeel_control::cluster::sharding::Contribution;
 use evenkeel_guard::host::{Shared, lock};
 use evenkeel_policy::cluster::Pools;
 
-/// The agent's shared state. Slots are decided under its lock, between two ticks of the agent's loop, which alone
-/// changes settings.
+/// The agent's state, shared with its loop. The cluster decides slots under the state's lock, between two ticks of the loop;
+/// only the loop changes settings of the host.
 pub(super) struct SharedArrays(pub(super) Arc<Mutex<Shared>>);
 
 impl Participant for SharedArrays {

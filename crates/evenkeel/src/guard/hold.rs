@@ -1,4 +1,4 @@
-//! `evenkeel guard hold`: delays packets of single clients, without a controller.
+//! `evenkeel guard hold`: delays packets to named clients by a fixed time, without a controller.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -17,7 +17,8 @@ use evenkeel_policy::units::Duration;
 use super::JOURNAL;
 use crate::output::{self, Usage};
 
-/// Interval at which delays are renewed. Their timeout must be several times longer.
+/// Interval at which this command renews the delays. The timeout after which the kernel ends a delay must be several times
+/// longer.
 const TICK: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Arguments of `evenkeel guard hold`.
@@ -26,7 +27,7 @@ pub(crate) struct Args {
     /// Address of a client; may be repeated
     #[arg(long = "client", required = true, value_name = "ADDRESS", value_parser = address)]
     clients: Vec<IpAddr>,
-    /// How long every packet waits, at most the longest delay
+    /// How long every packet waits, at most --maximum
     #[arg(long)]
     delay: Duration,
     /// Network device by which the clients are reached; may be repeated
@@ -39,10 +40,10 @@ pub(crate) struct Args {
     /// Port of the service on this host; may be repeated. By default those of iSCSI, NVMe/TCP and NBD
     #[arg(long = "port", default_values_t = DEFAULT_PORTS)]
     ports: Vec<u16>,
-    /// Longest delay
+    /// Longest delay that --delay may have
     #[arg(long, default_value = "20ms")]
     maximum: Duration,
-    /// Time after which a hold ends that is not renewed
+    /// Time after which the kernel ends the delay by itself if this command no longer renews it
     #[arg(long, default_value = "3s")]
     timeout: Duration,
     /// End after this time; without it, at Ctrl-C
@@ -59,7 +60,7 @@ pub(crate) struct Args {
     dry_run: bool,
 }
 
-/// A parser of the packets' names on the command line.
+/// A parser for the option `--packets`: which packets to a client are delayed.
 fn packets() -> impl TypedValueParser<Value = Packets> {
     PossibleValuesParser::new(["acknowledgements", "data", "all"]).map(|name| match name.as_str() {
         "acknowledgements" => Packets::Acknowledgements,
@@ -68,12 +69,12 @@ fn packets() -> impl TypedValueParser<Value = Packets> {
     })
 }
 
-/// Parses the address of a client.
+/// Parses the IP address of a client.
 fn address(text: &str) -> Result<IpAddr, &'static str> {
     text.parse().map_err(|_| "write an address, for example 192.0.2.21")
 }
 
-/// Runs the command.
+/// Delays the clients' packets until the time is over or a signal stops the command, then removes the delays.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (delay, maximum) = (args.delay, args.maximum);
     ensure!(delay > Duration::ZERO, Usage("--delay 0s delays no packet; give more, for example 5ms".into()));
@@ -135,5 +136,5 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let drops = acting.stop()?;
     outcome?;
     let drops = drops.map_or_else(|| "an unknown number of packets".to_owned(), |n| counted(n, "packet"));
-    output::print(&format!("put back; {drops} dropped while delayed\n"))
+    output::print(&format!("settings put back; {drops} dropped while delayed\n"))
 }

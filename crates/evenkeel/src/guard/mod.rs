@@ -1,4 +1,4 @@
-//! `evenkeel guard`: keeps the latency of reads on existing storage.
+//! `evenkeel guard`: the agent that enforces QoS on existing storage, and the commands that ask it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ mod run;
 pub(crate) mod show;
 
 /// Message about a configuration that gives an agent nothing to do.
-pub(crate) const IDLE: &str = "no pool has anything to enforce here; add [pools.NAME] with latency, NAME as `evenkeel guard discover` shows it, with devices and tenants whose control groups have a throughput guarantee, with tuning.slots and tenants that name its devices, or with devices = [\"osd:*\"]";
+pub(crate) const IDLE: &str = "no pool has anything to enforce here; add a table [pools.NAME] with one of these: latency (NAME as `evenkeel guard discover` shows it); devices, beside a tenant whose control groups have a throughput guarantee; tuning.slots, beside a tenant that names a device of the pool; devices = [\"osd:*\"]";
 
 /// The default port of the status address.
 const PORT: u16 = 9810;
@@ -36,7 +36,7 @@ pub(crate) enum Command {
     Run(run::Args),
     /// Show which client reaches which volume, device and pool
     Discover {
-        /// A configuration whose pools have devices of their own
+        /// Configuration file, whose pools with devices of their own are shown too
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
         /// Print the map as JSON
@@ -58,7 +58,7 @@ pub(crate) enum Command {
     Why {
         /// The pool or OSD; all if left out
         pool: Option<String>,
-        /// How many decisions
+        /// Most decisions that are shown
         #[arg(long, short = 'n', default_value_t = 10, value_name = "N", value_parser = control::whole::<usize>)]
         count: usize,
         /// Print the records as JSON, as /api/v1/decisions does
@@ -102,7 +102,7 @@ pub(crate) enum ConfigCommand {
 /// Which agent to ask.
 #[derive(clap::Args)]
 pub(crate) struct Connect {
-    /// Its status address
+    /// Status address of the agent
     #[arg(long, value_name = "ADDR:PORT|https://HOST:PORT", default_value = "127.0.0.1:9810")]
     status: Site,
 
@@ -120,18 +120,21 @@ impl Connect {
 /// Parses the answer of an agent.
 ///
 /// # Errors
-/// When the text is no such answer, or of another version.
+/// When the text is the answer of a server, or of an agent of another version.
 fn read_answer<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
     serde_json::from_str(text).map_err(|error| match serde_json::from_str::<State>(text) {
         Ok(_) => anyhow!("this is `evenkeel serve`, not an agent; use `evenkeel state` or `evenkeel top`"),
-        Err(_) => anyhow::Error::new(error).context("the agent speaks another version of the API"),
+        Err(_) => {
+            let why = "the agent speaks another version of the API: use an evenkeel of its version";
+            anyhow::Error::new(error).context(why)
+        }
     })
 }
 
-/// Runs the command.
+/// Runs a subcommand of `evenkeel guard`.
 ///
 /// # Errors
-/// When the command cannot do what was asked.
+/// The errors of the subcommand.
 pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
@@ -159,12 +162,12 @@ fn discover(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
     output::show(json, &map, show::map)
 }
 
-/// Reads a configuration, and warnings about it.
+/// Reads an agent's configuration; returns it with the warnings about it.
 fn read(file: &Path) -> anyhow::Result<(Config, Vec<Problem>)> {
     Config::read(file, abilities()).map_err(|errors| anyhow!("the configuration cannot be used\n{errors}"))
 }
 
-/// True if a configuration gives an agent nothing to do; it then refuses to run.
+/// True if a configuration gives an agent nothing to enforce, so that the agent refuses to run.
 pub(crate) fn is_idle(config: &Config) -> bool {
     !config.watches_devices() && config.ceph.is_none()
 }
@@ -173,12 +176,12 @@ fn evidence() -> Evidence {
     Evidence::read(&Roots::default(), &modules_folder())
 }
 
-/// The features of this kernel.
+/// The features of this kernel that the agent needs, each present or missing.
 pub(crate) fn judged() -> Preflight {
     preflight::judge(&evidence())
 }
 
-/// The measurements that are possible here.
+/// The kinds of measurement that this kernel allows.
 pub(crate) fn abilities() -> Abilities {
     Abilities { tracepoints: evidence().tracepoints }
 }
@@ -189,7 +192,7 @@ fn modules_folder() -> PathBuf {
     PathBuf::from("/lib/modules").join(kernel.release().to_string_lossy().as_ref())
 }
 
-/// The address of the API in a configuration; `None` if it is off.
+/// The address of the API in the setting `agent.status`; `None` if the API is off.
 fn address(status: Status) -> Option<SocketAddr> {
     match status {
         Status::Off => None,

@@ -118,7 +118,7 @@ fn last_words(dry_run: bool) -> &'static str {
     if dry_run { "stopping: a dry run has changed nothing" } else { "stopping: putting everything back" }
 }
 
-/// Reads the policy in the file again and hands it to the agent's loop.
+/// Reads the policy file again and hands the new policy to the agent's loop. An invalid file is logged and changes nothing.
 fn reread(path: &Path, policies: &Policies) {
     match super::read(path) {
         Ok((config, doubts)) => policies.offer(config, &doubts),
@@ -126,7 +126,8 @@ fn reread(path: &Path, policies: &Policies) {
     }
 }
 
-/// Starts the cluster, if the configuration has one, so that slots of arrays are decided together with other hosts.
+/// Joins the cluster, so that slots of arrays are decided together with other hosts; `None` if the configuration has no arrays
+/// or no cluster.
 fn start_cluster(
     config: &Config,
     shared: &Arc<Mutex<Shared>>,

@@ -1,4 +1,4 @@
-//! Maps and findings as text for a terminal.
+//! The agent's map, state and decisions as text for a terminal.
 
 use std::fmt::Write as _;
 
@@ -18,12 +18,13 @@ fn or_dash(text: Option<&str>) -> String {
     text.unwrap_or("-").to_owned()
 }
 
-/// The map of clients, volumes and devices as tables, with its uncertainties below.
+/// The map of clients, volumes and devices as tables, with notes below about links that are uncertain.
 pub(super) fn map(map: &Map) -> String {
     let mut text = String::new();
     if map.links.is_empty() {
         text.push_str(
-            "no targets found: neither LIO, tgt, nvmet, nbd-server, qemu-nbd nor evenkeel serves a volume here\n",
+            "no targets found: neither LIO, tgt, nvmet, nbd-server, qemu-nbd nor evenkeel serves a volume here; run \
+             this as root, in the network namespace of the targets\n",
         );
     } else {
         let head = ["client", "name", "server", "target", "volume", "device", "pool", "known by"];
@@ -64,7 +65,7 @@ pub(super) fn map(map: &Map) -> String {
     text
 }
 
-/// The agent's measurements and decisions.
+/// The output of `evenkeel guard status`: the agent's measurements and decisions for each pool.
 pub(super) fn state(state: &State) -> String {
     let mut text = String::new();
     let _ = writeln!(
@@ -106,7 +107,7 @@ pub(super) fn state(state: &State) -> String {
     text
 }
 
-/// A pool with a latency target, with its clients, as text.
+/// A pool whose clients' packets the agent delays for a latency target, with these clients, as text.
 fn packets(pool: &PoolState, at: &PacketsState) -> String {
     let mut text = String::new();
     let mut reads =
@@ -159,7 +160,7 @@ fn array(pool: &PoolState, array: &QueueDepthState) -> String {
     text
 }
 
-/// A disk's queue depth, and the depth that it had before the agent changed it.
+/// A disk's queue depth as text, with the depth before the agent changed it; or the depth that another program has set.
 pub(crate) fn queue(queue: &QueueState) -> String {
     let length = |length: Option<u32>| length.map_or_else(|| "-".into(), |length| length.to_string());
     match &queue.foreign {
@@ -184,7 +185,7 @@ fn osd(pool: &PoolState, osd: &OsdState) -> Vec<String> {
     ]
 }
 
-/// A device, with its control groups, as text.
+/// A pool whose control groups the agent limits: its device and its groups, as text.
 fn groups(pool: &PoolState, at: &CgroupState) -> String {
     let mut text = String::new();
     let slow = match (at.slow_bytes_per_s, at.slow_is_trusted) {
@@ -196,7 +197,7 @@ fn groups(pool: &PoolState, at: &CgroupState) -> String {
     };
     let _ = writeln!(
         text,
-        "\n{}: {} {}, {slow}, {:.2} MB/s of it without a guarantee; limits by {}",
+        "\n{}: {} {}, {slow}, groups without a guarantee take {:.2} MB/s of that; limits by {}",
         pool.name,
         at.kind,
         at.device,
@@ -246,10 +247,10 @@ fn client(client: &ClientState) -> Vec<String> {
     ]
 }
 
-/// Decisions, newest first.
+/// The agent's decisions as text, newest first.
 pub(super) fn decisions(all: &Decisions) -> String {
     if all.decisions.is_empty() {
-        return "nothing has been decided yet\n".into();
+        return "the agent has decided nothing yet\n".into();
     }
     all.decisions.iter().map(|record| format!("{record}\n")).collect()
 }

@@ -1,4 +1,4 @@
-//! `evenkeel help`: prints the help of a command, a page of the manual, or what the manual says about a term.
+//! `evenkeel help`: prints the help of a command, a page of the manual, or the manual's entries about a term.
 
 use std::ffi::OsString;
 
@@ -32,10 +32,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the command.
+/// Runs `evenkeel help`. `program` is the parser of all commands.
 ///
 /// # Errors
-/// When the manual has no such page, or nothing about the words.
+/// When the manual lacks the page that `args` names, or has nothing about the words.
 pub(crate) fn run(args: &Args, mut program: Command) -> anyhow::Result<()> {
     if let Some(name) = &args.page {
         return output::print(page(name)?);
@@ -76,16 +76,16 @@ pub(crate) fn in_front(mut words: Vec<OsString>, program: &Command) -> Vec<OsStr
     words
 }
 
-/// Commands that users of other programs try, each with the one that does it here.
+/// Commands that users of other programs try but Evenkeel lacks, each with a hint at the Evenkeel command for the purpose.
 const HINTS: &[(&str, &str)] = &[
     ("why", "`evenkeel state` has the reasons of a server, `evenkeel guard why` those of an agent"),
-    ("health", "a server and an agent answer /healthz at their status address"),
     ("replay", "`evenkeel sim` replays a recorded trace: trace = FILE in a scenario"),
     ("config check", "`evenkeel check FILE` checks a configuration"),
     ("guard check", "`evenkeel check FILE` checks a configuration"),
 ];
 
-/// The error about a command that does not exist, with the one that does the same in place of one that sounds like it.
+/// Adds the hint from [`HINTS`] to the parser's error about a command that does not exist. The hint replaces the parser's
+/// suggestion of a command with a similar name. Other errors stay as they are.
 pub(crate) fn hinted(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let line = words.iter().skip(1).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let is = |name: &str| line.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
@@ -98,12 +98,12 @@ pub(crate) fn hinted(mut error: clap::Error, words: &[OsString]) -> clap::Error 
     error
 }
 
-/// True if the words name a command; no words name the program itself.
+/// True if the words name a command of `program`; an empty list names the program itself.
 fn is_command(program: &Command, words: &[String]) -> bool {
     words.iter().try_fold(program, |command, word| command.find_subcommand(word)).is_some()
 }
 
-/// The text of a page, by its path or the last part of its path.
+/// The text of the manual's page that `name` gives by its path or the last part of its path; an error if there is none.
 fn page(name: &str) -> anyhow::Result<&'static str> {
     let wanted = name.split('#').next().unwrap_or(name).to_lowercase();
     let wanted =
@@ -118,7 +118,8 @@ fn page(name: &str) -> anyhow::Result<&'static str> {
     })
 }
 
-/// The result of a search as text: terms first, then the other kinds, each under a heading.
+/// The results of a search as text, by kind and each kind under a heading: terms first, then commands, keys, metrics and
+/// sections of pages.
 fn text(found: &Found) -> String {
     let mut text = String::new();
     for (kind, heading) in [

@@ -1,4 +1,5 @@
-//! Search in the manual: in the glossary, commands, keys, metrics and sections of pages; the best results of each come first.
+//! Search in the manual: in the glossary, commands, keys, metrics and sections of pages. Of each kind the best results come
+//! first.
 
 use std::cmp::Reverse;
 
@@ -9,20 +10,23 @@ use serde::Serialize;
 use crate::manual::book::{self, GLOSSARY, PAGES, Section, Term};
 use crate::manual::keys::{self, Key};
 
-/// The most results of each kind but sections.
+/// Upper bound on the terms of the glossary among the results.
 const TERMS: usize = 2;
+/// Upper bound on the commands among the results.
 const COMMANDS: usize = 2;
+/// Upper bound on the keys of the configuration among the results.
 const KEYS: usize = 3;
+/// Upper bound on the metrics among the results.
 const METRICS: usize = 2;
-/// The most results in total; sections get those that the other kinds leave.
+/// Upper bound on all results; sections of pages get the places that the other kinds leave empty, at most [`SECTIONS`].
 const ROWS: usize = 12;
-/// The most sections.
+/// Upper bound on the sections of pages among the results.
 const SECTIONS: usize = 5;
-/// The most sections of one page.
+/// Upper bound on the sections of one and the same page among the results.
 const SECTIONS_OF_A_PAGE: usize = 2;
-/// The most similar names that are suggested if nothing is found.
+/// Upper bound on the similar names that are suggested if nothing is found.
 const SUGGESTIONS: usize = 3;
-/// Longest extract of a section, in characters.
+/// Upper bound on the text that a result quotes from a section, in characters.
 const EXTRACT: usize = 180;
 
 /// The results of a search.
@@ -30,26 +34,26 @@ const EXTRACT: usize = 180;
 pub(super) struct Found {
     words: String,
     pub(super) rows: Vec<Row>,
-    /// Similar names, if there are no results.
+    /// Names in the manual that are similar to the searched words; empty if there are results.
     pub(super) suggestions: Vec<String>,
 }
 
-/// A result: a place in the manual.
+/// A result of a search: a place in the manual.
 #[derive(Serialize)]
 pub(super) struct Row {
     pub(super) kind: Kind,
-    /// The term, command, key, metric or heading.
+    /// The term, command, key or metric that was found, or the heading of the section.
     pub(super) name: String,
-    /// Its meaning, or the sentence that contains the words.
+    /// The meaning of `name`; for a section, its sentence that contains most of the searched words.
     pub(super) text: String,
-    /// Path of its page, below `docs/` and below the manual's folder.
+    /// Path of the page with the result, relative to `docs/` and to the folder of the installed manual; or `README.md`.
     pub(super) place: &'static str,
-    /// Related keys, metrics and pages.
+    /// For a term: related keys, metrics and pages.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) see: Vec<String>,
 }
 
-/// The kind of a place.
+/// The kind of a search result.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
@@ -60,13 +64,13 @@ pub(super) enum Kind {
     Section,
 }
 
-/// The words that are searched for, in lower case and separated by blanks.
+/// The searched words in lower case: as one phrase with blanks between the words, and as a list.
 struct Query {
     phrase: String,
     words: Vec<String>,
 }
 
-/// Endings with which a word still counts as the same word.
+/// Endings that a searched word may have in a text and still count as found.
 const ENDINGS: [&str; 7] = ["", "s", "es", "d", "ed", "ing", "r"];
 
 impl Query {
@@ -75,7 +79,7 @@ impl Query {
         Self { words: phrase.split(' ').map(str::to_owned).collect(), phrase }
     }
 
-    /// Number of occurrences of the whole phrase in a text; 1 if the text has only its words, in any order.
+    /// Number of occurrences of the whole phrase in `text`; 1 if `text` lacks the phrase but has all of its words, in any order.
     fn count(&self, text: &str) -> usize {
         let text = folded(text);
         match occurrences(&text, &self.phrase) {
@@ -92,7 +96,7 @@ impl Query {
         folded(text) == self.phrase
     }
 
-    /// Number of the words that a text contains, plus one if it contains the phrase.
+    /// Number of the searched words that `text` contains, plus one if `text` contains the whole phrase.
     fn share(&self, text: &str) -> usize {
         let text = folded(text);
         let words = self.words.iter().filter(|word| occurrences(&text, word) > 0).count();
@@ -100,13 +104,13 @@ impl Query {
     }
 }
 
-/// The text in lower case with a blank for each mark that joins words; the length does not change.
+/// `text` in lower case, with a blank in place of each hyphen, underscore, backtick and bracket; the length does not change.
 fn folded(text: &str) -> String {
     let letter = |c: char| if matches!(c, '-' | '_' | '`' | '[' | ']') { ' ' } else { c.to_ascii_lowercase() };
     text.chars().map(letter).collect()
 }
 
-/// Number of occurrences of a word or phrase in a text, as whole words and with any of [`ENDINGS`].
+/// Number of occurrences of `phrase` in `text` as whole words, whose last one may have one of [`ENDINGS`].
 fn occurrences(text: &str, phrase: &str) -> usize {
     if phrase.is_empty() {
         return 0;
@@ -120,7 +124,7 @@ fn occurrences(text: &str, phrase: &str) -> usize {
     text.match_indices(phrase).filter(|found| is_whole(*found)).count()
 }
 
-/// Searches the manual for words.
+/// Searches the manual for words. A plural is searched for as the singular if only the latter is a term of the glossary.
 pub(super) fn search(words: &str, program: &Command) -> Found {
     let words = words.trim();
     let (query, singular) = (Query::new(words), Query::new(words.strip_suffix('s').unwrap_or(words)));
@@ -159,7 +163,8 @@ fn rows(query: &Query, program: &Command) -> Vec<Row> {
     rows
 }
 
-/// The at most `most` rows with the highest scores, equal ones in their order; scores of 0 are left out.
+/// The rows of the items with the highest scores, at most `most`. Items with equal scores keep their order; items with score
+/// 0 are left out.
 fn best<'a, T: 'a>(scored: impl Iterator<Item = (usize, &'a T)>, most: usize, row: impl Fn(&'a T) -> Row) -> Vec<Row> {
     let mut scored: Vec<_> = scored.filter(|(score, _)| *score > 0).collect();
     scored.sort_by_key(|(score, _)| Reverse(*score));
@@ -178,7 +183,7 @@ fn row_of_term(term: &Term) -> Row {
     Row { kind: Kind::Term, name: term.names.join(", "), text: term.meaning.clone(), place: GLOSSARY, see }
 }
 
-/// Names of the commands for users, each with its first sentence.
+/// Names of all commands that are not hidden, each with the first sentence of its help.
 fn commands(program: &Command) -> Vec<(String, String)> {
     fn add(command: &Command, name: &str, commands: &mut Vec<(String, String)>) {
         for below in command.get_subcommands().filter(|command| !command.is_hide_set()) {
@@ -206,7 +211,8 @@ fn score_of_key(query: &Query, named: &[&Term], key: &Key) -> usize {
         + usize::from(query.is_in(&key.meaning))
 }
 
-/// True if `written` names the key `path`: any name may stand for `NAME`, and it may be written as a table or with a value.
+/// True if `written` names the key `path`. In `written` any name may stand for `NAME` in `path`, and brackets around a table
+/// or a value after ` = ` do not matter.
 fn is_path(path: &str, written: &str) -> bool {
     let written = written.split(" = ").next().unwrap_or(written).trim_matches(['[', ']']);
     let (parts, names) = (path.split('.'), written.split('.'));
@@ -226,8 +232,9 @@ fn row_of_metric(metric: &Description) -> Row {
     Row { kind: Kind::Metric, name, text, place: book::METRICS, see: Vec::new() }
 }
 
-/// The best sections: those linked in the glossary first, then those with exactly the words as heading, then those with
-/// the words in heading or title, then those with most occurrences of the words; code does not count.
+/// The best sections of the manual's pages, at most `most`: first those to which the glossary's entry of the term links, then
+/// those whose heading is the phrase, then those with the words in heading or title, then those with most occurrences of the
+/// words in sentences.
 fn sections(query: &Query, named: &[&Term], most: usize) -> Vec<Row> {
     let pages = PAGES.iter().filter(|page| page.path != GLOSSARY);
     let all = pages.flat_map(book::sections).map(|section| (score_of_section(query, named, &section), section));
@@ -263,7 +270,8 @@ fn score_of_section(query: &Query, named: &[&Term], section: &Section) -> usize 
         + usize::from(section.code().any(|line| query.is_in(line)))
 }
 
-/// The sentence of a section with the most of the words, cut around them; the first sentence if none has any.
+/// The sentence of `section` that contains most of the searched words, shortened to about [`EXTRACT`] characters around them; the
+/// first sentence if none contains any.
 fn extract(query: &Query, section: &Section) -> String {
     let sentences: Vec<String> = section.sentences().chain(section.code().map(str::to_owned)).collect();
     let best = sentences.iter().rev().max_by_key(|sentence| query.share(sentence));
@@ -284,7 +292,7 @@ fn extract(query: &Query, section: &Section) -> String {
     format!("{begin}{whole}{end}")
 }
 
-/// Names that differ from the words in a few letters only.
+/// Names in the manual (terms, commands, keys, metrics, headings) that differ from `words` in a few letters only.
 fn similar(words: &str, program: &Command) -> Vec<String> {
     let commands = commands(program).into_iter().filter_map(|(name, _)| Some(name.split_once(' ')?.1.to_owned()));
     let keys = keys::keys().into_iter().filter_map(|key| key.path.rsplit('.').next().map(str::to_owned));

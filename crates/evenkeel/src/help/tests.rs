@@ -117,7 +117,7 @@ fn a_command_of_other_programs_is_answered_by_ours() {
 }
 
 #[test]
-fn commands_are_told_from_terms() {
+fn commands_are_distinguished_from_terms() {
     let program = Cli::command();
     let is = |words: &str| is_command(&program, &words.split(' ').map(str::to_owned).collect::<Vec<_>>());
     assert!(is("serve") && is("tenant set") && is_command(&program, &[]));

@@ -1,15 +1,15 @@
-//! The pages of the manual inside the program, their sections, the glossary's terms, and the metrics.
+//! The manual as a part of the program: its pages, their sections, the glossary's terms, and the metrics.
 
 /// A page of the manual.
 pub(crate) struct Page {
-    /// Its path below `docs/`, where it comes from, and below [`FOLDER`], where the package installs it; or `README.md`.
+    /// Path of the page, relative to `docs/` in the sources and to [`FOLDER`] where installed; or `README.md`.
     pub(crate) path: &'static str,
     pub(crate) text: &'static str,
 }
 
-/// Folder in which the package installs the pages.
+/// Folder in which the Debian package installs the manual's pages.
 pub(crate) const FOLDER: &str = "/usr/share/doc/evenkeel";
-/// The page whose tables define the terms.
+/// The page whose tables define the terms: the glossary.
 pub(crate) const GLOSSARY: &str = "glossary.md";
 /// The page that lists the metrics.
 pub(crate) const METRICS: &str = "guide/monitoring.md";
@@ -23,7 +23,7 @@ macro_rules! pages {
     };
 }
 
-/// All pages except the results of runs.
+/// All pages of the manual: those of `docs/` except `docs/results/`, and the README.
 pub(crate) const PAGES: &[Page] = &pages![
     "glossary.md",
     "ARCHITECTURE.md",
@@ -72,22 +72,22 @@ pub(crate) const PAGES: &[Page] = &pages![
 /// A part of a page, from one heading to the next.
 pub(crate) struct Section {
     pub(crate) page: &'static str,
-    /// Text of the page's first heading.
+    /// Text of the first heading on the section's page.
     pub(crate) title: &'static str,
     pub(crate) heading: &'static str,
     lines: Vec<Line>,
 }
 
-/// A line of a page.
+/// A line of a page's Markdown, by kind.
 enum Line {
     Heading(&'static str),
     Prose(&'static str),
     Code(&'static str),
-    /// A row of a table; the head is a row, too.
+    /// A row of a table, also its head.
     Row(&'static str),
 }
 
-/// The lines of a text, without fences of code, comments, and the rules below heads of tables.
+/// The lines of a Markdown text by kind, without fences around code, comments, and the rules below heads of tables.
 fn lines(text: &'static str) -> Vec<Line> {
     let is_rule = |line: &str| line.contains("--") && line.chars().all(|c| matches!(c, '|' | '-' | ':' | ' '));
     let (mut found, mut lines) = (Vec::new(), text.lines().peekable());
@@ -109,7 +109,7 @@ fn lines(text: &'static str) -> Vec<Line> {
 }
 
 impl Section {
-    /// Name of the section's heading in links.
+    /// Anchor of the section: the text after `#` in links to its heading.
     pub(crate) fn anchor(&self) -> String {
         let kept = self.heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
         kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
@@ -120,7 +120,7 @@ impl Section {
         self.heading == self.title
     }
 
-    /// Sentences and rows of tables of the section, without markup.
+    /// The section's sentences, and the rows of its tables as sentences, without markup. Headings and code are left out.
     pub(crate) fn sentences(&self) -> impl Iterator<Item = String> + '_ {
         self.lines.iter().flat_map(|line| match line {
             Line::Prose(line) => divided(plain(line.trim().trim_start_matches("- "))),
@@ -134,13 +134,13 @@ impl Section {
         })
     }
 
-    /// The section's lines of code.
+    /// The lines in the section's code blocks, without indentation.
     pub(crate) fn code(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.lines.iter().filter_map(|line| if let Line::Code(line) = line { Some(line.trim()) } else { None })
     }
 }
 
-/// The sentences of a text: it is divided after each full stop that another sentence follows.
+/// The sentences of `text`. A sentence ends at a full stop and blank before a capital letter or backtick.
 fn divided(text: String) -> Vec<String> {
     let mut sentences: Vec<String> = Vec::new();
     for part in text.split_inclusive(". ") {
@@ -170,16 +170,16 @@ pub(crate) fn sections(page: &Page) -> Vec<Section> {
 
 /// A row of the glossary.
 pub(crate) struct Term {
-    /// Words with the same meaning.
+    /// The words that the row defines; all have the same meaning.
     pub(crate) names: Vec<String>,
     pub(crate) meaning: String,
-    /// Pages below `docs/` to which the row links, with the heading after `#`.
+    /// Pages to which the row links, as paths relative to `docs/`, with the heading's anchor after `#` if there is one.
     pub(crate) links: Vec<&'static str>,
-    /// Keys and metrics in the row's last cell.
+    /// Keys and metrics, from the row's cells behind name and meaning.
     pub(crate) codes: Vec<&'static str>,
 }
 
-/// The rows of the glossary.
+/// The terms that the glossary defines.
 pub(crate) fn terms() -> Vec<Term> {
     let glossary = PAGES.iter().find(|page| page.path == GLOSSARY).map_or("", |page| page.text);
     let rows = lines(glossary)
@@ -201,12 +201,12 @@ pub(crate) fn terms() -> Vec<Term> {
     rows.filter_map(term).collect()
 }
 
-/// The metrics of server and agent.
+/// Descriptions of all metrics of server and agent.
 pub(crate) fn metrics() -> Vec<evenkeel_web::Description> {
     evenkeel_web::metrics().concat()
 }
 
-/// The cells of a row of a table, with or without bars at the ends. An escaped bar (`\|`) belongs to its cell.
+/// The cells of a table's row, which may have bars at its ends. An escaped bar (`\|`) belongs to its cell.
 fn cells(line: &str) -> Vec<&str> {
     let row = line.trim();
     let row = row.strip_prefix('|').unwrap_or(row);
@@ -217,12 +217,12 @@ fn cells(line: &str) -> Vec<&str> {
     starts.zip(&ends).map(|(start, end)| row[start..*end].trim()).collect()
 }
 
-/// The targets of the links in a text.
+/// The targets of the links in a Markdown text, except those to other sites.
 fn links<'a>(text: &'a str) -> impl Iterator<Item = &'a str> + use<'a> {
     text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|target| !target.contains("://"))
 }
 
-/// Markdown in which each link is replaced by its text.
+/// `text` with each Markdown link replaced by the link's text.
 pub(super) fn unlinked(text: &str) -> String {
     let (mut plain, mut rest) = (String::new(), text);
     while let Some((label, tail)) = rest.split_once("](") {
@@ -234,7 +234,7 @@ pub(super) fn unlinked(text: &str) -> String {
     (plain + rest).replace("[`", "`").replace("`]", "`")
 }
 
-/// Markdown without markup.
+/// `text` without Markdown's marks for links, code and bold.
 fn plain(text: &str) -> String {
     unlinked(text).replace("\\|", "|").replace('`', "").replace("**", "")
 }

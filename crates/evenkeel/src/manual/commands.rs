@@ -1,19 +1,19 @@
 //! Examples, files, exit statuses and related pages of each command, for `--help` and for the manual pages.
 
-/// Two texts: a command line, a file or an exit status, and its meaning.
+/// A command line, a file or an exit status as first text, and its meaning as second text.
 pub(super) type Pair = (&'static str, &'static str);
 
-/// The part of a command's manual page that its parser does not contain.
+/// The parts of a command's manual page that do not come from the command-line parser.
 pub(super) struct Facts {
-    /// Name of the command, without `evenkeel`.
+    /// The command's words without `evenkeel`, such as `tenant set`; empty for the program itself.
     pub(super) command: &'static str,
-    /// Command lines with their effects. For a command with subcommands, the first example of each subcommand is used.
+    /// Command lines with their effects. If empty, the first example of each subcommand is shown.
     pub(super) examples: &'static [Pair],
     pub(super) files: &'static [Pair],
     pub(super) status: &'static [Pair],
-    /// Related manual pages.
+    /// Related pages of `man`, such as `evenkeel-check(1)`.
     pub(super) see: &'static [&'static str],
-    /// Related pages below the manual's folder.
+    /// Related pages of the Markdown manual, as paths relative to its folder.
     pub(super) pages: &'static [&'static str],
 }
 
@@ -39,7 +39,7 @@ impl Facts {
     }
 }
 
-/// The facts of a command.
+/// The facts of the command with the words `command`; facts without examples for an unknown command.
 pub(super) fn of(command: &str) -> &'static Facts {
     const NONE: &Facts = &Facts::of("");
     COMMANDS.iter().find(|facts| facts.command == command).unwrap_or(NONE)
@@ -63,6 +63,12 @@ const LOADED: &[Pair] = &[
     ("0", "The server answered every request."),
     ("1", "The server cannot be reached or was lost, a request failed, content was wrong, or a durable write is lost."),
     USAGE,
+];
+const HEALTH: &[Pair] = &[
+    ("0", "There is no trouble."),
+    ("1", "The worst trouble is a warning."),
+    ("2", "A trouble is critical; also: the command line cannot be used."),
+    ("3", "Neither a server nor an agent answers."),
 ];
 const CHECKED: &[Pair] = &[
     ("0", "The file can be used."),
@@ -107,7 +113,7 @@ const DATA: &[Pair] = &[
     ("./evenkeel-data", "data folder without --data-dir and server.data_dir; the package's is /var/lib/evenkeel"),
     ("DATA_DIR/NAME.img", "content of the volume NAME, unless it has a path of its own"),
     ("DATA_DIR/volumes.toml", "volumes that evenkeel volume create has made"),
-    ("DATA_DIR/files.toml", "files that Evenkeel has made"),
+    ("DATA_DIR/files.toml", "files known to hold volumes"),
     ("DATA_DIR/nbd.sock, DATA_DIR/control.sock", "sockets for NBD and for changes"),
 ];
 
@@ -276,6 +282,14 @@ pub(super) const COMMANDS: &[Facts] = &[
         ])
         .files(CONTROL)
         .see(&["evenkeel-state(1)", "evenkeel-guard-status(1)"], &["guide/top.md", "guide/dashboard.md"]),
+    Facts::of("health")
+        .examples(&[
+            ("evenkeel health", "the server of this folder, else the server or agent of this host"),
+            ("evenkeel health --status 192.0.2.10:9809", "a server on another host, for a monitoring system"),
+        ])
+        .files(CONTROL)
+        .status(HEALTH)
+        .see(&["evenkeel-top(1)", "evenkeel-state(1)"], &["guide/monitoring.md"]),
     Facts::of("state")
         .examples(&[
             ("evenkeel state", "show the server of this folder"),

@@ -1,4 +1,4 @@
-//! The keys of the configuration, from its JSON schema; the agent's keys from its commented example.
+//! The keys of the configuration for the manual: the agent's from its commented example, all others from the JSON schema.
 
 use serde_json::Value;
 
@@ -7,19 +7,19 @@ use super::book::unlinked;
 /// A key of the configuration.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Key {
-    /// Its path, such as `pools.NAME.limit.iops`.
+    /// Path of the key, such as `pools.NAME.limit.iops`.
     pub(crate) path: String,
-    /// Type, unit and range of its values, or the values themselves.
+    /// Type, unit and range of the key's values, or a list of the values.
     pub(crate) kind: String,
-    /// Its default in TOML; a table has none, but its keys have.
+    /// The key's default as TOML; `None` for a key without one, and for a table.
     pub(crate) default: Option<String>,
     pub(crate) meaning: String,
-    /// Its special values, each with its meaning.
+    /// Those values of the key that have a description, each with its description.
     pub(super) values: Vec<(String, String)>,
 }
 
 impl Key {
-    /// Type and default, as text.
+    /// The key's type and default, as text.
     pub(crate) fn facts(&self) -> String {
         match &self.default {
             Some(default) => format!("{}, default {default}", self.kind),
@@ -28,7 +28,7 @@ impl Key {
     }
 }
 
-/// All keys, sorted by path.
+/// All keys of the configuration, sorted by path, each once.
 pub(crate) fn keys() -> Vec<Key> {
     let schema = evenkeel_policy::schema();
     let mut keys = Vec::new();
@@ -39,7 +39,7 @@ pub(crate) fn keys() -> Vec<Key> {
     keys
 }
 
-/// Appends the keys of the tables that the part `node` of the schema describes.
+/// Appends to `keys` the keys, also those of subtables, of the table at `path`, which the part `node` of the schema describes.
 fn collect(schema: &Value, node: &Value, path: &str, keys: &mut Vec<Key>) {
     for part in parts(schema, node) {
         for (name, property) in part["properties"].as_object().into_iter().flatten() {
@@ -56,7 +56,7 @@ fn collect(schema: &Value, node: &Value, path: &str, keys: &mut Vec<Key>) {
     }
 }
 
-/// The part `node` of the schema, followed by the parts that it refers to.
+/// The part `node` of the schema, followed by all parts that `node` refers to by `$ref` or `anyOf`, also indirectly.
 fn parts<'a>(schema: &'a Value, node: &'a Value) -> Vec<&'a Value> {
     let reference = node["$ref"].as_str().and_then(|path| schema.pointer(path.trim_start_matches('#')));
     let options = node["anyOf"].as_array().into_iter().flatten();
@@ -90,7 +90,8 @@ fn key(schema: &Value, property: &Value, path: String) -> Key {
     }
 }
 
-/// The kinds of values that a part of the schema accepts, as text.
+/// Texts for the values that a part of the schema accepts: the values themselves, or types with units and ranges. The key's
+/// `path` decides if a size is in bytes or in bytes per second.
 fn kinds_of(part: &Value, path: &str) -> Vec<String> {
     let options = part["oneOf"].as_array().into_iter().flatten().map(|option| &option["const"]);
     let values = options.chain(part["enum"].as_array().into_iter().flatten()).chain(part.get("const"));
@@ -122,7 +123,7 @@ fn kinds_of(part: &Value, path: &str) -> Vec<String> {
     types.into_iter().filter_map(named).collect()
 }
 
-/// The range of a number, as text, if it is narrower than that of its type.
+/// The type `name` of a number as text, with its bounds in the schema, except a lower bound of 0.
 fn range(part: &Value, name: &str) -> Option<String> {
     let low = part.get("minimum").or(part.get("exclusiveMinimum")).filter(|low| low.as_f64() != Some(0.0));
     let high = part.get("maximum").or(part.get("exclusiveMaximum"));
@@ -134,13 +135,13 @@ fn range(part: &Value, name: &str) -> Option<String> {
     })
 }
 
-/// A doc comment as one line.
+/// A description from the schema as one line, without links.
 fn sentence(text: &str) -> String {
     unlinked(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The keys of a table, and of its subtables, in an example in which every key follows its comment; a default is
-/// commented out with `#`.
+/// The keys of a table and its subtables, read from the example `text`. In the example every key follows the comment that
+/// explains it; a key that is commented out shows its default.
 fn of_example(text: &str, table: &str) -> Vec<Key> {
     let (mut keys, mut path, mut comment) = (Vec::new(), String::new(), Vec::new());
     let mut closed = true;
@@ -176,7 +177,7 @@ fn is_bare(name: &str) -> bool {
     name.chars().all(|c| c.is_ascii_lowercase() || c == '_')
 }
 
-/// The type of a TOML value, as text.
+/// The type of a value in an example, as text; `value` is written in TOML.
 fn kind_of(value: &str) -> &'static str {
     match value {
         "true" | "false" => "true or false",

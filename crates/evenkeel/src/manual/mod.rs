@@ -16,9 +16,9 @@ pub(crate) mod keys;
 mod tests;
 mod troff;
 
-/// Name of the page about the configuration file.
+/// Name of the page for `man` about the configuration file, in section 5.
 const FILE_PAGE: &str = "evenkeel.toml";
-/// A short configuration as an example on that page.
+/// A short configuration, as an example on the page evenkeel.toml(5).
 const FILE_EXAMPLE: &str = r#"[pools.main]
 limit = { iops = 5000 }
 
@@ -35,10 +35,10 @@ size = "10GiB"
 size = "20GiB"
 "#;
 
-/// `evenkeel completions`: prints completions for a shell.
+/// `evenkeel completions`: prints the script by which `shell` completes command lines.
 ///
 /// # Errors
-/// When they cannot be written to standard output.
+/// When the script cannot be written to standard output.
 pub(crate) fn completions(program: Command, shell: Shell) -> anyhow::Result<()> {
     output::print(&script(program, shell))
 }
@@ -56,7 +56,7 @@ fn script(program: Command, shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// A command as completions offer it: without hidden subcommands, and with files only for options that take paths.
+/// The command as completions offer it: without hidden subcommands, and with names of files only for options that take a path.
 fn offered(command: &'static Command) -> Command {
     let args = command.get_arguments().map(|arg| {
         let takes_path = arg.get_value_hint() != ValueHint::Unknown;
@@ -80,7 +80,7 @@ pub(crate) fn pages(program: Command, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All pages, each with the name of its file.
+/// All pages for `man`, as pairs of file name and text in troff.
 fn rendered(mut program: Command) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     program.build();
     let mut pages = Vec::new();
@@ -90,7 +90,7 @@ fn rendered(mut program: Command) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     Ok(pages)
 }
 
-/// Appends the pages of a command and of its subcommands.
+/// Appends to `pages` the pages of a command and of its subcommands. `path`: the command's words without `evenkeel`.
 fn add(command: &Command, path: &str, pages: &mut Vec<(String, Vec<u8>)>) -> std::io::Result<()> {
     let facts = commands::of(path);
     // The command above it first.
@@ -133,10 +133,11 @@ fn described(command: Command, path: &str) -> Command {
     })
 }
 
-/// Width in which an example and its effect fit on one line, in columns.
+/// Width of a line in help texts, in columns; a longer example has its effect on the next line.
 const COLUMNS: usize = 98;
 
-/// The examples of a command; if it only has subcommands, the first example of each.
+/// The examples of a command, or if it has none, the first example of each subcommand. `path`: the command's words without
+/// `evenkeel`.
 fn examples(command: &Command, path: &str) -> Vec<commands::Pair> {
     match commands::of(path).examples {
         [] => visible(command).flat_map(|below| first(examples(below, &join(path, below.get_name())))).collect(),
@@ -152,12 +153,12 @@ fn visible(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set())
 }
 
-/// Path of a subcommand: `tenant` and `set` give `tenant set`.
+/// The words of a subcommand: `tenant` and `set` give `tenant set`.
 fn join(path: &str, name: &str) -> String {
     format!("{path} {name}").trim_start().to_owned()
 }
 
-/// Name of a command's page: `tenant set` gives `evenkeel-tenant-set`.
+/// Name of a command's page for `man`: `tenant set` gives `evenkeel-tenant-set`.
 fn page_name(path: &str) -> String {
     format!("evenkeel {path}").trim_end().replace(' ', "-")
 }

@@ -1,4 +1,4 @@
-//! Manual pages in troff: for each command from its parser and facts, and for `evenkeel.toml(5)`.
+//! Pages for `man` in troff: one for each command, from its parser and its facts, and `evenkeel.toml(5)`.
 
 use clap::{Arg, Command};
 use clap_mangen::Man;
@@ -8,16 +8,16 @@ use super::commands::{Facts, Pair};
 use super::keys::Key;
 use super::{FILE_PAGE, book};
 
-/// Name of the manual, in the pages' headers and footers.
+/// Name of the manual in the headers and footers of the pages for `man`.
 const MANUAL: &str = "Evenkeel";
-/// Lines that define the preformatted apostrophe, with which each part of clap's pages begins.
+/// Beginnings of the lines that define an apostrophe in troff. Each part that `clap_mangen` renders begins with these lines.
 const PREAMBLE: [&str; 2] = [".ie \\n(.g .ds Aq", ".el .ds Aq"];
 
 fn source() -> String {
     format!("Evenkeel {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// The page of a command; its examples may be those of its subcommands.
+/// The page of a command. `see`: names of the related pages for `man`.
 pub(super) fn command(command: &Command, facts: &Facts, examples: &[Pair], see: &[String]) -> std::io::Result<Vec<u8>> {
     let man = Man::new(command.clone()).source(source()).manual(MANUAL);
     let mut page = Vec::new();
@@ -45,7 +45,7 @@ pub(super) fn command(command: &Command, facts: &Facts, examples: &[Pair], see: 
     Ok(once(&page))
 }
 
-/// A command with its options, each with its value, and then its arguments.
+/// The command's synopsis: its name, its options with their values, and then its arguments.
 fn synopsis(command: &Command) -> Vec<Inline> {
     let mut args: Vec<&Arg> = command.get_arguments().filter(|arg| !arg.is_hide_set()).collect();
     args.sort_by_key(|arg| arg.is_positional());
@@ -67,7 +67,7 @@ fn synopsis(command: &Command) -> Vec<Inline> {
     line
 }
 
-/// A page with the preamble only once, at its start.
+/// `page` with the lines of [`PREAMBLE`] only at its start, and not before every part.
 fn once(page: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(page);
     let is_preamble = |line: &str| PREAMBLE.iter().any(|begin| line.starts_with(begin));
@@ -75,7 +75,7 @@ fn once(page: &[u8]) -> Vec<u8> {
     lines.flat_map(|(_, line)| [line.as_bytes(), b"\n"].concat()).collect()
 }
 
-/// The page of the configuration file.
+/// The page about the configuration file, with an entry for each of `keys`. `see`: names of the related pages for `man`.
 pub(super) fn file(keys: &[Key], see: &[String]) -> Vec<u8> {
     let mut page = Roff::new();
     page.control("TH", [FILE_PAGE, "5", "", source().as_str(), MANUAL]);
@@ -103,9 +103,10 @@ pub(super) fn file(keys: &[Key], see: &[String]) -> Vec<u8> {
             name => entry(&mut page, name, key),
         }
     }
-    page.control("SH", ["EXAMPLE"]);
-    code(&mut page, super::FILE_EXAMPLE);
     pairs(&mut page, "FILES", FILES);
+    pairs(&mut page, "EXIT STATUS", STATUS);
+    page.control("SH", ["EXAMPLES"]);
+    code(&mut page, super::FILE_EXAMPLE);
     related(&mut page, see, &["reference/config.md", "reference/check.md", "guide/serve.md", "guide/guard.md"]);
     let mut bytes = Vec::new();
     // Writing into memory does not fail.
@@ -137,8 +138,12 @@ const FILES: &[Pair] = &[
     ("/etc/evenkeel/guard.toml", "read by the package's evenkeel-guard.service"),
     ("/usr/share/doc/evenkeel/examples", "every key, explained: evenkeel.toml, guard.toml"),
 ];
+const STATUS: &[Pair] = &[
+    ("1", "of evenkeel serve and evenkeel check: the file cannot be used; standard error has line, key and cure"),
+    ("78", "of evenkeel guard run: the file cannot be used, or has nothing to enforce"),
+];
 
-/// The table that contains a key, and the key's name in it; for a table itself, no name.
+/// The table that contains the key `path`, and the key's name in that table. The name is empty if `path` is a table itself.
 fn place(path: &str) -> (&str, &str) {
     let table = path.split('.').next().unwrap_or(path);
     let rest = &path[table.len()..];
@@ -165,13 +170,13 @@ fn entry(page: &mut Roff, name: &str, key: &Key) {
     }
 }
 
-/// A text in which code in backticks becomes bold.
+/// `text` for troff, with bold in place of backticks around code.
 fn inlines(text: &str) -> Vec<Inline> {
     let pieces = text.split('`').enumerate();
     pieces.map(|(at, piece)| if at % 2 == 1 { bold(piece) } else { roman(piece) }).collect()
 }
 
-/// Paragraphs with an empty line between them.
+/// Appends the paragraphs of `text`, which empty lines separate, to the page.
 fn paragraphs(page: &mut Roff, text: &str) {
     for (at, paragraph) in text.split("\n\n").enumerate() {
         if at > 0 {
@@ -204,13 +209,13 @@ fn shown(page: &mut Roff, examples: &[Pair]) {
     }
 }
 
-/// The text with a capital first letter.
+/// `text` with its first letter as a capital.
 fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Appends lines verbatim.
+/// Appends the lines of `text` to the page, indented and without filling.
 fn code(page: &mut Roff, text: &str) {
     page.control("PP", []).control("RS", ["4"]).control("nf", []);
     for line in text.lines() {

@@ -1,5 +1,5 @@
-//! Tables of the requests to server and agent, and of the fields of their states, made from the routers' tables and the
-//! schemas.
+//! Generated tables of the API's page: the requests that server and agent answer, from the routers' tables, and the fields of
+//! their states, from the JSON schemas.
 
 use evenkeel_guard::loops::record;
 use evenkeel_policy::state;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Block, linked, phrase, table};
 
 const PAGE: &str = "docs/reference/api.md";
-/// Links from answers to pages that explain them further.
+/// Links in the tables: name of a request's path or of a field, and the page that explains it further.
 const PAGES: [(&str, &str); 2] = [("/metrics", "../guide/monitoring.md"), ("lately", "#verdicts")];
 
 fn row<S>(request: &Request<S>) -> [String; 3] {
@@ -23,7 +23,7 @@ fn reads<S>(requests: &[Request<S>]) -> String {
     table(&["request", "answer"], requests.iter().map(row).map(|[name, _, effect]| vec![name, effect]))
 }
 
-/// The fields of a kind of record; `None`: of the whole state.
+/// A table of the fields of a kind of record in `schema`; of the whole state if `kind` is `None`.
 fn fields(schema: &Value, kind: Option<&str>) -> String {
     let record = kind.map_or(schema, |kind| &schema["$defs"][kind]);
     let fields = record["properties"].as_object().unwrap_or_else(|| panic!("{kind:?} has no fields"));
@@ -48,7 +48,7 @@ pub(super) fn blocks() -> Vec<Block> {
     ]
 }
 
-/// Keys of a schema without a description.
+/// Names of the schema's fields that have no description, also of those in its definitions.
 fn undescribed(schema: &Value) -> Vec<&str> {
     let own = schema["properties"].as_object().into_iter().flatten();
     let own = own.filter(|(_, property)| property["description"].is_null()).map(|(key, _)| key.as_str());

@@ -1,4 +1,4 @@
-//! The table of commands, made from the parser of the command line.
+//! Generated parts of the page about the command line: the table of commands and the list of global options, from the parser.
 
 use clap::{Arg, Command, CommandFactory};
 
@@ -6,7 +6,7 @@ use super::{Block, phrase, table};
 
 const PAGE: &str = "docs/reference/cli.md";
 
-/// The commands that have no subcommands.
+/// The visible commands below `command` that have no subcommands; `command` itself if it has none.
 fn leaves(command: &Command) -> Vec<&Command> {
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help");
     let leaves: Vec<&Command> = shown.flat_map(leaves).collect();

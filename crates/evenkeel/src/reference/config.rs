@@ -1,13 +1,14 @@
-//! Tables of keys, made from the JSON schema of the configuration.
+//! Generated tables of the configuration's keys, from its JSON schema.
 //!
-//! A key's doc comment is its meaning. Text after `Default: ` is its default, if the schema has none.
+//! The meaning of a key is its doc comment. Text after `Default: ` in the comment is shown as the key's default.
 
 use serde_json::{Map, Value};
 
 use super::{Block, linked, phrase, table};
 
 const CONFIG: &str = "docs/reference/config.md";
-/// For each block: its page, and its table in the configuration; `NAME` stands for any name.
+/// For each generated block: the page that contains it, and the table of the configuration whose keys it lists. `NAME` stands for
+/// any name.
 const TABLES: [(&str, &str); 11] = [
     (CONFIG, "server"),
     (CONFIG, "server.tls"),
@@ -21,7 +22,7 @@ const TABLES: [(&str, &str); 11] = [
     ("docs/guide/guard.md", "agent"),
     ("docs/guide/ceph.md", "agent.ceph"),
 ];
-/// Links from keys to pages that explain them further, relative to the page of their table.
+/// Links in the tables: path of a key, and the page that explains the key further, relative to the page with the table.
 const PAGES: [(&str, &str); 32] = [
     ("server.listen", "#servertls"),
     ("server.http", "#serverhttp"),
@@ -57,12 +58,12 @@ const PAGES: [(&str, &str); 32] = [
     ("agent.ceph", "ceph.md"),
 ];
 
-/// A schema whose parts may refer to its definitions.
+/// A JSON schema whose parts may refer to its definitions (`$defs`).
 #[derive(Clone, Copy)]
 struct Schema<'a>(&'a Value);
 
 impl<'a> Schema<'a> {
-    /// The part of the schema behind references and optional values.
+    /// The part of the schema to which `at` refers by `$ref` or as an optional value, also indirectly; `at` if it refers to none.
     fn resolved(self, mut at: &'a Value) -> &'a Value {
         while let Some(path) = at["$ref"].as_str().or_else(|| at["anyOf"][0]["$ref"].as_str()) {
             at = &self.0["$defs"][path.trim_start_matches("#/$defs/")];
@@ -78,7 +79,7 @@ impl<'a> Schema<'a> {
         path.split('.').fold(self.0, step)
     }
 
-    /// Values of an enumeration, or of a list's elements, each with its description.
+    /// The values that a key with an enumeration as its type may have, or the elements of its list, each with its description.
     fn values(self, property: &'a Value) -> Vec<(&'a str, &'a str)> {
         let property = self.resolved(property);
         let items = property.get("items").map_or(property, |items| self.resolved(items));
@@ -142,7 +143,7 @@ impl<'a> Schema<'a> {
     }
 }
 
-/// The text with quoted values as code, except inside of code.
+/// `text` with quoted values as Markdown code, except in parts that are code already.
 fn coded(text: &str) -> String {
     let parts = text.split('`').enumerate().map(|(place, part)| {
         if place % 2 == 1 {
@@ -154,7 +155,7 @@ fn coded(text: &str) -> String {
     parts.collect()
 }
 
-/// A default as in a configuration file; `None` if it is unset.
+/// A default of the schema as TOML; `None` if it is `null` or has only members that are 0.
 fn written(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

@@ -1,21 +1,21 @@
-//! Lists of metrics, made from the tables that answer scrapes.
+//! Generated lists of the metrics, from the tables that also answer scrapes.
 
 use evenkeel_web::Description;
 
 use super::{Block, linked, phrase};
 
 const PAGE: &str = "docs/guide/monitoring.md";
-/// Links from metrics to pages that explain them further.
+/// Links in the lists: name of a metric, and the page that explains the metric further.
 const PAGES: [(&str, &str); 1] = [("evenkeel_refused_clients_total", "security.md#who-may-open-what")];
 
-/// The metric's name in a list; histograms are marked, other types show in their names.
+/// A metric's name for a list. A histogram is marked as one; other types show in the name itself.
 fn name(metric: &Description) -> String {
     let name = linked(&metric.name, &metric.name, &PAGES);
     if metric.kind == "histogram" { format!("{name} (histogram)") } else { name }
 }
 
-/// The metrics, grouped by their labels. A metric that `known` contains under the same name without `prefix`, and with
-/// the same HELP text, is listed by name alone.
+/// A list of `metrics`, grouped by their labels. A metric whose name begins with `prefix` is listed by name alone if `known` has
+/// it with the same text and `evenkeel_` in place of `prefix`.
 fn list(metrics: &[Description], known: &[Description], prefix: &str) -> String {
     let mut text = String::new();
     for group in metrics.chunk_by(|a, b| a.labels == b.labels) {

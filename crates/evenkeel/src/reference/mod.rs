@@ -1,6 +1,6 @@
-//! Generated tables of the manual.
+//! Generated tables of the manual's pages, and the test that the pages have them.
 //!
-//! `EVENKEEL_WRITE=1 cargo test -p evenkeel --bin evenkeel reference` writes them into the pages.
+//! `EVENKEEL_WRITE=1 cargo test -p evenkeel --bin evenkeel reference` writes the tables into the pages.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ mod metrics;
 
 const END: &str = "<!-- end -->";
 
-/// A generated part of a page, between a marker with its name and [`END`].
+/// A generated part of a page, between a marker with the block's name and the marker [`END`].
 #[derive(Clone)]
 struct Block {
     /// Path of the page from the root of the repository.
@@ -26,7 +26,7 @@ impl Block {
         format!("<!-- begin generated: {} -->\n", self.name)
     }
 
-    /// The page with this text in place of the block's old one.
+    /// `page` with this block's text in place of the old text between the markers; panics if a marker is missing.
     fn put_into(&self, page: &str) -> String {
         let parts = page.split_once(&self.marker()).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
         let (before, after) = parts.unwrap_or_else(|| panic!("{} lacks {}and {END}", self.page, self.marker()));
@@ -40,7 +40,7 @@ fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     head + &rows.map(|cells| cells.join(" | ") + "\n").collect::<String>()
 }
 
-/// A name as code, with a link if `pages` has one for `key`.
+/// `name` as Markdown code, with a link to the page that `pages` has for `key`, if any.
 fn linked(name: &str, key: &str, pages: &[(&str, &str)]) -> String {
     match pages.iter().find(|(known, _)| *known == key) {
         Some((_, page)) => format!("[`{name}`]({page})"),
@@ -48,7 +48,8 @@ fn linked(name: &str, key: &str, pages: &[(&str, &str)]) -> String {
     }
 }
 
-/// A sentence as part of another one: without its full stop, and in lower case unless it begins with a name.
+/// `sentence` as a part of another sentence: without its full stop, and with a small first letter unless it begins with a proper
+/// name or an abbreviation.
 fn phrase(sentence: &str) -> String {
     const NAMES: [&str; 4] = ["Ceph", "Linux", "QoS", "Unix"];
     let sentence = sentence.trim().trim_end_matches('.');

@@ -1,5 +1,5 @@
-//! `evenkeel reproduce harm`: judges the chosen controllers on the chosen number of cases, one case on each thread,
-//! until an interrupt.
+//! `evenkeel reproduce harm`: judges the chosen controllers on randomly drawn cases. Each thread judges one case at a time; an
+//! interrupt ends the work.
 
 use std::io::{ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use evenkeel_sim::world::{self, Failure, Setup};
 
 use crate::{output, parallel};
 
-/// Number of lines of progress if standard error is no terminal.
+/// Upper bound on the lines of progress for each controller if standard error is no terminal.
 const LINES: usize = 20;
 
 /// Arguments for this experiment alone.
@@ -38,7 +38,7 @@ pub(super) struct HarmArgs {
 }
 
 impl HarmArgs {
-    /// The first option of this experiment that was given, so that other experiments can refuse it.
+    /// Name of the first option that was given among those for harm alone, so that other experiments can refuse it.
     pub(super) fn given(&self) -> Option<&'static str> {
         let given = [
             (self.cases.is_some(), "--cases"),
@@ -48,7 +48,8 @@ impl HarmArgs {
         given.into_iter().find_map(|(given, name)| given.then_some(name))
     }
 
-    /// Reads the record of drawn sets; it may be missing. `drawn`: this run uses the set that belongs to the constants.
+    /// Reads the record of drawn sets, whose file may be missing. `drawn`: true if the seed of this run follows from the
+    /// controllers' constants, false if `--seed` gave it.
     pub(super) fn read(&self, drawn: bool) -> anyhow::Result<Sets> {
         let path = self.sets.display();
         let text = match std::fs::read_to_string(&self.sets) {
@@ -58,10 +59,10 @@ impl HarmArgs {
         Sets::read(text, drawn).map_err(|why| anyhow!("{path} {why}"))
     }
 
-    /// Adds a run to the record.
+    /// Adds the run with this report to the record of drawn sets, and writes the file.
     pub(super) fn add(&self, sets: &mut Sets, report: &Report) -> anyhow::Result<()> {
         std::fs::write(&self.sets, sets.record(report)).with_context(|| {
-            format!("cannot write {}; name a file in a folder that is there with --sets", self.sets.display())
+            format!("cannot write {}; with --sets name a file in a folder that exists", self.sets.display())
         })
     }
 
@@ -71,7 +72,7 @@ impl HarmArgs {
     }
 }
 
-/// A parser of controllers by their names in results, without spaces.
+/// A parser for the option `--controller`: names as in results, with hyphens in place of spaces.
 fn controller() -> impl TypedValueParser<Value = Controller> {
     const NAMES: [(&str, &str); Controller::ALL.len()] = [
         ("admission", "Admission control"),
@@ -87,10 +88,10 @@ fn controller() -> impl TypedValueParser<Value = Controller> {
     })
 }
 
-/// Judges the cases. After an interrupt the report covers the cases judged until then.
+/// Judges the cases of all chosen controllers. After an interrupt the report covers the cases judged until the interrupt.
 ///
 /// # Errors
-/// A model's failure, with its case.
+/// When a simulation fails (the message names the case), or a scenario cannot be written.
 pub(super) fn run(options: &Options, args: &HarmArgs, threads: usize, stop: &AtomicBool) -> anyhow::Result<Report> {
     let folder = args.write_failures.as_deref();
     if let Some(folder) = folder {
@@ -100,10 +101,10 @@ pub(super) fn run(options: &Options, args: &HarmArgs, threads: usize, stop: &Ato
 }
 
 fn cannot_write(path: &Path) -> String {
-    format!("cannot write {}; name a folder with --write-failures in which files can be made", path.display())
+    format!("cannot write {}; with --write-failures name a folder in which files can be made", path.display())
 }
 
-/// Writes the scenario of a case, if it has one.
+/// Writes the scenario of the case `seed` into `folder`, if the first of `judged` has a shrunken failure.
 fn write(folder: &Path, seed: u64, judged: &[harm::Judged]) -> anyhow::Result<()> {
     let Some(text) = judged.first().and_then(|ours| ours.failure.as_ref()) else { return Ok(()) };
     let path = folder.join(format!("case-{seed}.toml"));

@@ -1,4 +1,4 @@
-//! `evenkeel reproduce`: repeats the papers' experiments in virtual time, with our methods beside the papers'.
+//! `evenkeel reproduce`: repeats the papers' experiments in virtual time, with Evenkeel's methods beside those of the papers.
 
 mod harm;
 mod record;
@@ -74,13 +74,13 @@ pub(crate) struct Args {
     harm: harm::HarmArgs,
 }
 
-/// Parses a seed.
+/// Parses a seed, which must be less than 2^48.
 fn seed(text: &str) -> Result<u64, String> {
     let seed = whole::<u64>(text)?;
     if seed < (1 << 48) { Ok(seed) } else { Err("is too large; use less than 2^48".into()) }
 }
 
-/// Runs an experiment and shows its results. The figures do not change the exit status.
+/// Runs an experiment and prints its results. The exit status does not depend on the figures.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match show(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -104,7 +104,7 @@ fn show(args: &Args) -> anyhow::Result<()> {
     }
     ensure!(
         !(is_harm && args.record && args.seed.is_some()),
-        Usage("--record of harm is without --seed: the record is of sets whose seed follows from the constants".into())
+        Usage("--record of harm takes no --seed: the record is of sets whose seed follows from the constants".into())
     );
     ensure!(
         args.traces.is_empty() || matches!(args.experiment, Experiment::Saat | Experiment::Drg),
@@ -146,7 +146,7 @@ fn show(args: &Args) -> anyhow::Result<()> {
     if stop.load(Ordering::Relaxed) { Err(Partial.into()) } else { Ok(()) }
 }
 
-/// The error after an interrupted run, when the figures of the finished cases have been shown.
+/// The error of an interrupted run that has printed figures of the cases that were finished at the interrupt.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted: the figures are about the cases that were judged until then")]
 struct Partial;
@@ -187,7 +187,7 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
     })
 }
 
-/// Runs each setup with its seed.
+/// Runs `simulate` on each setup with its seed, on all threads; returns the outcomes in the order of `runs`.
 fn each<S: Sync, O: Send>(
     args: &Args,
     stop: &AtomicBool,

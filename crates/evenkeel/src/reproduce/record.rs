@@ -9,10 +9,10 @@ use clap::ValueEnum;
 
 use super::Experiment;
 
-/// Path of the file from the root of a checkout.
+/// The file of recorded results, relative to the root of a checkout of Evenkeel.
 pub(super) const FILE: &str = "docs/results/papers.md";
 
-/// The text above the sections.
+/// The text of the file above the sections.
 const HEAD: &str = "\
 # Reproduced papers: output
 
@@ -20,17 +20,17 @@ const HEAD: &str = "\
 them. Figures are in virtual time and the same on every machine; running times are not.
 ";
 
-/// The section of one run.
+/// The facts about one run that the heading of its section names.
 pub(super) struct Section {
     pub(super) experiment: Experiment,
     pub(super) seed: u64,
     pub(super) quick: bool,
-    /// Running time, and number of threads.
+    /// Running time of the experiment and number of threads, as text such as `90 s on 2 threads`.
     pub(super) took: String,
 }
 
 impl Section {
-    /// The command that repeats these figures.
+    /// The command line that repeats the run.
     fn command(&self) -> String {
         let mut command = format!("evenkeel reproduce {}", name(self.experiment));
         if self.seed != 1 {
@@ -39,7 +39,8 @@ impl Section {
         command + if self.quick { " --quick --record" } else { " --record" }
     }
 
-    /// The section: a heading with command, seed, date and commit, and the output.
+    /// The section as Markdown: the experiment's name as heading, a line with command, seed, date, commit and running time, and
+    /// the output.
     fn text(&self, date: &str, commit: &str, output: &str) -> String {
         let (name, command, seed, took) = (name(self.experiment), self.command(), self.seed, &self.took);
         let output = output.trim_end();
@@ -47,10 +48,10 @@ impl Section {
     }
 }
 
-/// The commit of the checkout in the current folder.
+/// The commit of the checkout in the current folder, followed by `with changes` if files in `crates` differ from it.
 ///
 /// # Errors
-/// When the current folder is no checkout with the file.
+/// When the current folder is not the root of a checkout with [`FILE`].
 pub(super) fn commit() -> anyhow::Result<String> {
     let cure = "--record writes docs/results/papers.md of Evenkeel's sources: run it in their root folder";
     anyhow::ensure!(Path::new(FILE).exists(), "{FILE} is not in this folder; {cure}");
@@ -59,7 +60,7 @@ pub(super) fn commit() -> anyhow::Result<String> {
     Ok(if changed.is_empty() { commit } else { commit + " with changes" })
 }
 
-/// Replaces the section in the file, or adds it.
+/// Replaces the experiment's section in [`FILE`], or adds it.
 ///
 /// # Errors
 /// When the file cannot be read or written.
@@ -70,8 +71,8 @@ pub(super) fn write(section: &Section, commit: &str, output: &str) -> anyhow::Re
     std::fs::write(FILE, page).with_context(|| format!("cannot write {FILE}"))
 }
 
-/// The page with this section in place of the experiment's old one. Sections are in the order of the experiments; text
-/// outside of all sections is replaced by [`HEAD`].
+/// `page` with `section` in place of the experiment's old section. The sections come in the order of [`Experiment`]; [`HEAD`]
+/// replaces all text outside of sections.
 fn replaced(page: &str, experiment: Experiment, section: &str) -> String {
     let mut text = HEAD.to_owned();
     for each in Experiment::value_variants() {
@@ -83,7 +84,7 @@ fn replaced(page: &str, experiment: Experiment, section: &str) -> String {
     text
 }
 
-/// The section of an experiment; `None` if the page has none.
+/// The section of an experiment in `page`; `None` if there is none.
 fn of(page: &str, experiment: Experiment) -> Option<String> {
     let heading = format!("## {}", name(experiment));
     let mut lines = page.lines().skip_while(|line| *line != heading);
@@ -97,7 +98,7 @@ fn name(experiment: Experiment) -> String {
     experiment.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// The output of a program; an error if it fails.
+/// Runs a program with these arguments and returns its standard output, trimmed; an error if it fails.
 fn said(program: &str, words: &[&str]) -> anyhow::Result<String> {
     let output = Command::new(program).args(words).output().with_context(|| format!("cannot run {program}"))?;
     let error = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-/// Options of harm are accepted by the program's own parser, and refused for other experiments.
+/// The program's parser accepts the options of the experiment harm; other experiments refuse them.
 #[test]
 fn options_for_harm_are_read_and_others_are_refused() {
     use clap::{Args as _, FromArgMatches as _};
@@ -19,7 +19,7 @@ fn options_for_harm_are_read_and_others_are_refused() {
     }
     for (words, why) in [
         (&["drg", "--cases", "9"][..], "--cases is for harm"),
-        (&["harm", "--seed", "1", "--record"], "--record of harm is without --seed"),
+        (&["harm", "--seed", "1", "--record"], "--record of harm takes no --seed"),
         // Tests run in the folder of the package.
         (&["drg", "--record"], "run it in their root folder"),
     ] {

@@ -1,4 +1,4 @@
-//! Recorded traces for `evenkeel reproduce saat` and `drg`.
+//! Recorded traces for `evenkeel reproduce saat` and `evenkeel reproduce drg`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +12,8 @@ use evenkeel_sim::experiment::saat::Traces;
 use evenkeel_sim::experiment::saat::recorded::{MAX_REQUESTS, Recorded, name_of};
 use evenkeel_sim::workload::trace::{Format, Options, Reader, Record};
 
-/// Reads files of the MSR Cambridge format, and from folders the files that are named like a trace of the paper.
+/// Reads the traces for saat from files in the MSR Cambridge format. Of a folder only those files count whose names are like
+/// those of the paper's traces.
 ///
 /// # Errors
 /// A file that cannot be read, or that is none of the paper's traces.
@@ -21,8 +22,8 @@ pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Traces> {
     files.into_iter().map(|(name, paths)| Ok((name, trace(name, paths)?))).collect()
 }
 
-/// The files of each trace, in the order of `paths`; of a folder, those that end with `end`, sorted by name. `name_of`:
-/// the trace to which a file's name belongs. `example`: a valid name, for error messages.
+/// The files of each trace, in the order of `paths`. Of a folder only files whose names end with `end` count, sorted by name.
+/// `name_of`: the trace to which a file's name belongs, if any. `example`: a valid name, for error messages.
 fn files(
     paths: &[PathBuf],
     name_of: fn(&str) -> Option<&'static str>,
@@ -40,11 +41,14 @@ fn files(
             found = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>().with_context(cannot_read)?;
             found.retain(|file| name(file).is_some() && file.to_string_lossy().ends_with(end) && file.is_file());
             found.sort();
-            ensure!(!found.is_empty(), "{} has no file that is called like {example}", path.display());
+            ensure!(!found.is_empty(), "{} has no file with a name like {example}", path.display());
         }
         for file in found {
             let Some(name) = name(&file) else {
-                bail!("{} is called like none of the paper's traces; name it for example {example}", file.display());
+                bail!(
+                    "the name of {} is like none of the paper's traces; rename the file, for example to {example}",
+                    file.display()
+                );
             };
             files.entry(name).or_default().push(file);
         }
@@ -57,7 +61,7 @@ fn reader(path: &Path, format: Option<Format>) -> anyhow::Result<Reader<BufReade
     Ok(Reader::new(BufReader::new(file), path.display().to_string(), Options { format, ..Options::default() }))
 }
 
-/// The files of one trace, in the order of their names.
+/// Reads the files of the trace `name` as one recording, in the order of the files' names.
 fn trace(name: &str, mut paths: Vec<PathBuf>) -> anyhow::Result<Arc<Recorded>> {
     paths.sort();
     paths.dedup();
@@ -72,8 +76,8 @@ fn trace(name: &str, mut paths: Vec<PathBuf>) -> anyhow::Result<Arc<Recorded>> {
     Ok(Arc::new(recorded))
 }
 
-/// Reads files of any format that `evenkeel sim` knows, and from folders those that are named like the paper's traces.
-/// Of two files for one trace the last one counts.
+/// Reads the traces for drg from files in any format that `evenkeel sim` knows. Of a folder only those files count whose names
+/// are like those of the paper's traces. Of several files for one trace the last one counts.
 ///
 /// # Errors
 /// A file that cannot be read, or whose name fits no trace.

@@ -1,4 +1,4 @@
-//! The banner for a new user: the server's addresses, and commands to paste.
+//! The banner that `evenkeel serve` prints at its start: the server's addresses, and commands to paste.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -10,7 +10,8 @@ use evenkeel_policy::uri::{Address, Target};
 
 use crate::output::quoted;
 
-/// The banner's text, for the addresses on which the server listens.
+/// The banner's text. `uris`: the server's addresses for NBD; `status`: that of its dashboard and API; `control`: its control
+/// socket.
 pub(crate) fn lines(config: &Config, uris: &[String], status: Option<SocketAddr>, control: &Path) -> String {
     let mut text = String::new();
     let out = &mut text;
@@ -69,7 +70,7 @@ fn try_it(out: &mut String, export: &str, first: &str, uris: &[String], config: 
     }
 }
 
-/// The URI of a server with the name of an export added.
+/// The URI of an export, from the URI of its server.
 fn with_export(uri: &str, export: &str) -> String {
     match uri.split_once("///") {
         Some((scheme, rest)) => format!("{scheme}///{export}{rest}"),

@@ -39,7 +39,7 @@ pub(super) struct Flags {
     workers: Option<Workers>,
 }
 
-/// A parser of engines by their names.
+/// A parser for the option `--engine`, which accepts the engines' names.
 fn engine() -> impl TypedValueParser<Value = Engine> {
     const ENGINES: [Engine; 3] = [Engine::Auto, Engine::IoUring, Engine::Epoll];
     PossibleValuesParser::new(ENGINES.map(Engine::name)).try_map(|given| {
@@ -48,13 +48,13 @@ fn engine() -> impl TypedValueParser<Value = Engine> {
     })
 }
 
-/// Parses the address of a TCP listener.
+/// Parses the IP address and port of a TCP listener; names of hosts are refused.
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "write ADDR:PORT, for example 127.0.0.1:10809; names are not looked up")
 }
 
 impl Flags {
-    /// Overrides settings of the file by those of the command line.
+    /// Overrides the settings in `config`, which come from a file, by those of the command line.
     pub(super) fn apply(&self, config: &mut Config) {
         let server = &mut config.server;
         server.read_only |= self.read_only;

@@ -55,7 +55,7 @@ const STATUS_CURE: &str =
     "choose another address with --status ADDR:PORT (or server.status), or do without: --status off";
 const LISTEN_CURE: &str = "choose another address with --listen or --unix (or server.listen, server.unix)";
 
-/// Serves until it is stopped.
+/// Runs the server until a signal stops it.
 ///
 /// # Errors
 /// A configuration that cannot be used, addresses or volumes that are in use, or a stop that could not make everything durable.
@@ -128,10 +128,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     wait(&manager, signals, &reload)
 }
 
-/// Refuses a configuration that cannot be read again at a reload.
+/// Checks that the configuration file can be read again at a reload.
 ///
 /// # Errors
-/// When it is standard input.
+/// When `config` is `-`, which stands for standard input.
 pub(crate) fn readable_again(config: &Path) -> anyhow::Result<()> {
     anyhow::ensure!(
         config.as_os_str() != "-",
@@ -140,11 +140,11 @@ pub(crate) fn readable_again(config: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A worker reports once a second; one that is silent for longer than this hangs, even if half of the watchdog's
-/// timeout is shorter.
+/// Lower bound on the time without a report after which a worker counts as hung; above it half of the watchdog's timeout counts.
+/// A worker reports once a second.
 const SILENT_FOR: Duration = Duration::from_secs(3);
 
-/// Notifies the service manager's watchdog as long as no worker hangs.
+/// Starts a thread that notifies the service manager's watchdog as long as no worker of the server hangs.
 fn watch(mut watchdog: Watchdog, manager: Arc<Manager>) -> anyhow::Result<()> {
     let watch = move || {
         let mut silent = false;
@@ -155,7 +155,7 @@ fn watch(mut watchdog: Watchdog, manager: Arc<Manager>) -> anyhow::Result<()> {
                 watchdog.tell(Instant::now());
             } else if !silent {
                 tracing::error!(
-                    "a worker has not responded for {silence:?}; systemd's watchdog is not notified until it does, so that it restarts the server after WatchdogSec=. See the kernel's log for a device that hangs"
+                    "a worker has not responded for {silence:?}; until it does, the server does not notify systemd's watchdog, which restarts the server after WatchdogSec=. See the kernel's log for a device that hangs"
                 );
             }
             silent = hangs;
@@ -169,7 +169,7 @@ fn watch(mut watchdog: Watchdog, manager: Arc<Manager>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file of a socket that this process has made; removed on drop.
+/// Path of a Unix socket that this process has made; the file is removed on drop.
 struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
@@ -178,7 +178,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Opens the status address. `cure`: how to give the command another address, for the error.
+/// Listens on the status address. `cure`: advice for the error message, how to choose another address.
 ///
 /// # Errors
 /// When the address cannot be opened.
@@ -186,7 +186,8 @@ pub(crate) fn listen_status(address: SocketAddr, cure: &str) -> anyhow::Result<T
     evenkeel_server::bind(address).map_err(|error| anyhow!("cannot show status: {error}; {cure}"))
 }
 
-/// Opens the control socket, to which only this user can connect. A file left by a dead server is replaced.
+/// Listens on the control socket, to which only this user can connect. The socket file of a server that no longer runs is
+/// replaced.
 fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
     let fail = |error: io::Error| {
         anyhow!(
@@ -222,12 +223,13 @@ fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
     Ok((listener, SocketFile(path.to_owned())))
 }
 
-/// A seed that differs from run to run, for the controllers' exploration and jitter.
+/// A seed for the controllers' exploration and jitter, which differs at each start of the server.
 fn seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Handles signals until the server has stopped.
+/// Handles signals until the server has stopped. SIGHUP requests a reload through `reload`; a signal to stop starts a graceful
+/// stop, and a second one aborts it.
 fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sender>) -> anyhow::Result<()> {
     let mut stopping: Option<(thread::JoinHandle<_>, Instant)> = None;
     let handle = signals.handle();
@@ -278,7 +280,8 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
     }
 }
 
-/// Starts a thread that reloads on each request. A device may block it; signals are handled in the meantime.
+/// Starts a thread that calls `reload` for each sender of SIGHUP in the returned channel, and reports the reload to the service
+/// manager. A slow device may block this thread, but not the handling of signals.
 ///
 /// # Errors
 /// When no thread can be started.

@@ -8,7 +8,7 @@ use evenkeel_control::cluster::sharding::Contribution;
 use evenkeel_policy::cluster::Pools;
 use evenkeel_web::serve::Manager;
 
-/// The server whose pools share slots with other hosts.
+/// The server, whose pools share the slots of their devices with other hosts.
 pub(super) struct ServedPools(pub(super) Arc<Manager>);
 
 impl Participant for ServedPools {

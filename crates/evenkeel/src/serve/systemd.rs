@@ -13,26 +13,27 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-/// First descriptor of socket activation, as its protocol says.
+/// Number of the first inherited descriptor, as the protocol of socket activation defines it.
 const FIRST: RawFd = 3;
-/// The most inherited sockets: more than any unit has.
+/// Upper bound on the number of inherited sockets: more than any unit has.
 const MAX_SOCKETS: RawFd = 1024;
 
 /// Listening sockets that the service manager opened for this process.
 #[derive(Default)]
 pub(crate) struct Sockets {
-    /// Sockets for NBD: all but those named `status` or `control`.
+    /// Sockets that serve NBD: all inherited sockets but those named `status` or `control`.
     pub(crate) nbd: Vec<OwnedFd>,
-    /// Socket named `status`: the read-only dashboard and API.
+    /// The socket named `status`, for the read-only dashboard and API.
     pub(crate) status: Option<TcpListener>,
-    /// Socket named `control`: the API that may change settings.
+    /// The socket named `control`, for the API that can change settings.
     pub(crate) control: Option<UnixListener>,
 }
 
-/// Takes the sockets that `LISTEN_FDS`, `LISTEN_PID` and `LISTEN_FDNAMES` name; none if they are for another process.
+/// Takes the sockets that the environment variables `LISTEN_FDS`, `LISTEN_PID` and `LISTEN_FDNAMES` describe; none if
+/// `LISTEN_PID` is another process. To be called at most once, before other threads exist.
 ///
 /// # Errors
-/// When the variables contradict each other. To be called at most once, before other threads exist.
+/// When `LISTEN_FDS` is no number or out of range, or a descriptor is not open.
 pub(crate) fn inherited() -> anyhow::Result<Sockets> {
     let (pid, count) = (env::var("LISTEN_PID"), env::var("LISTEN_FDS"));
     let (Ok(pid), Ok(count)) = (pid, count) else { return Ok(Sockets::default()) };
@@ -41,7 +42,7 @@ pub(crate) fn inherited() -> anyhow::Result<Sockets> {
     }
     let count: RawFd = count.parse().with_context(|| format!("LISTEN_FDS={count} is not a number"))?;
     if !(0..=MAX_SOCKETS).contains(&count) {
-        bail!("LISTEN_FDS={count} is out of range");
+        bail!("LISTEN_FDS={count} is out of range: at most {MAX_SOCKETS} sockets can be inherited");
     }
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
@@ -60,35 +61,36 @@ pub(crate) fn inherited() -> anyhow::Result<Sockets> {
     Ok(sockets)
 }
 
-/// Reason why users other than the owner can change the server over an inherited control socket; `None` if they cannot.
+/// A warning, with its cure, if users other than the owner of an inherited control socket can change the server over it; `None`
+/// if they cannot.
 pub(crate) fn danger(control: &UnixListener) -> Option<String> {
     let address = control.local_addr().ok()?;
     let Some(path) = address.as_pathname() else {
         return Some(
-            "every user may change the server by it: it has no file. Give it a path, and SocketMode=0600".into(),
+            "every user may change the server through it: the socket has no file. Give it a path (ListenStream=) and SocketMode=0600".into(),
         );
     };
     let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
     // To connect is to write.
     (mode & 0o022 != 0).then(|| {
         format!(
-            "other users than its owner may change the server by it: {} has mode {mode:04o}. Set SocketMode=0600",
+            "other users than its owner may change the server through it: {} has mode {mode:04o}. Set SocketMode=0600",
             path.display()
         )
     })
 }
 
-/// A report to a service manager.
+/// A state of this process, as reported to the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
     Ready,
     Reloading,
     Stopping,
-    /// The watchdog's notification: the process is not hung.
+    /// A notification for the watchdog: the process is not hung.
     Alive,
 }
 
-/// Reports to the service manager, if there is one. A failure is logged, and does not stop the server.
+/// Reports `condition` to the service manager, if the variable `NOTIFY_SOCKET` names one. A failure is only logged.
 pub(crate) fn notify(condition: Condition) {
     let Some(socket) = env::var_os("NOTIFY_SOCKET") else { return };
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -105,34 +107,35 @@ pub(crate) fn notify(condition: Condition) {
     }
 }
 
-/// The service manager's watchdog (`WatchdogSec=`), which restarts a process that does not notify it in time.
+/// The service manager's watchdog (`WatchdogSec=`), which restarts a process that has sent no notification for the watchdog's
+/// timeout.
 pub(crate) struct Watchdog {
     patience: Duration,
     told: Option<Instant>,
 }
 
 impl Watchdog {
-    /// Notifications in one timeout of the watchdog: enough for one of them to be late.
+    /// Number of notifications in one timeout of the watchdog: enough for one of them to be late.
     const PARTS: u32 = 4;
 
-    /// The watchdog of this process; `None` if there is none, or if it is for another process.
+    /// The watchdog that `WATCHDOG_USEC` and `WATCHDOG_PID` describe; `None` without one, or if it is for another process.
     pub(crate) fn of_this_process() -> Option<Self> {
         let (patience, pid) = (env::var("WATCHDOG_USEC").ok()?, env::var("WATCHDOG_PID").ok());
         let patience = patience_of(&patience, pid.as_deref(), std::process::id())?;
         Some(Self { patience, told: None })
     }
 
-    /// Timeout of the watchdog.
+    /// The watchdog's timeout: the longest time without a notification before it restarts the process.
     pub(crate) fn patience(&self) -> Duration {
         self.patience
     }
 
-    /// Interval at which [`Self::tell`] sends a notification.
+    /// Interval at which [`Self::tell`] sends a notification: a quarter of the timeout.
     pub(crate) fn every(&self) -> Duration {
         self.patience / Self::PARTS
     }
 
-    /// Sends a notification if one is due. To be called by the loop that must not hang.
+    /// Sends a notification if the last one is at least [`Self::every`] ago. To be called by the loop that must not hang.
     pub(crate) fn tell(&mut self, now: Instant) {
         if self.told.is_none_or(|told| now.saturating_duration_since(told) >= self.every()) {
             self.told = Some(now);
@@ -141,13 +144,14 @@ impl Watchdog {
     }
 }
 
-/// The timeout in `WATCHDOG_USEC` for the process `own`; `None` if `WATCHDOG_PID` names another process.
+/// The watchdog's timeout for the process `own`. `usec`: value of `WATCHDOG_USEC`, in microseconds; `pid`: value of
+/// `WATCHDOG_PID`. `None` if `pid` is another process or `usec` is no positive number.
 fn patience_of(usec: &str, pid: Option<&str>, own: u32) -> Option<Duration> {
     let meant = pid.is_none_or(|pid| pid.parse() == Ok(own));
     usec.parse().ok().filter(|&usec: &u64| usec > 0 && meant).map(Duration::from_micros)
 }
 
-/// Sends a datagram to a socket by its path or, with a leading `@`, by its abstract name.
+/// Sends a datagram to the Unix socket with the path `socket` or, if that begins with `@`, with the abstract name after it.
 fn send(socket: &[u8], message: &[u8]) -> io::Result<()> {
     let address = match socket.strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,

@@ -12,9 +12,9 @@ use crate::control::whole;
 use crate::output;
 use crate::parallel::{self, INTERRUPTED, Stopped};
 
-/// Environment variable with the folder that is searched for traces after the scenario's own.
+/// Environment variable with the folder in which a trace is searched if it is not in the scenario's folder.
 const TRACES: &str = "EVENKEEL_TRACES";
-/// Exit status for invalid input, as with clap.
+/// Exit status for an invalid scenario; the parser of the command line uses the same one.
 const BAD_INPUT: u8 = 2;
 
 /// Options of `evenkeel sim`.
@@ -46,7 +46,8 @@ pub(crate) struct Args {
     jobs: Option<u16>,
 }
 
-/// Runs the scenario and prints the results; the exit status says if every bound is met.
+/// Runs the scenario and prints the results. The exit status is 0 if every bound of the scenario is met, 1 if one is missed, 2
+/// for invalid input, and 130 after an interrupt.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match simulate(args) {
         Ok(outcome) if outcome.met() => ExitCode::SUCCESS,
@@ -84,7 +85,7 @@ fn simulate(args: &Args) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-/// The scenario's text, and its name for messages.
+/// Reads the scenario from a file or, for `-`, from standard input. Returns its text, and its name for messages.
 fn read(path: &Path) -> anyhow::Result<(String, String)> {
     if path == Path::new("-") {
         let text = io::read_to_string(io::stdin()).context("cannot read the scenario from standard input")?;
@@ -95,7 +96,8 @@ fn read(path: &Path) -> anyhow::Result<(String, String)> {
     Ok((text, origin))
 }
 
-/// Opens a trace: by its path, from the scenario's folder, or from the folder that `EVENKEEL_TRACES` names.
+/// Opens the trace `name`: by its path if that is absolute, else in the scenario's folder, else in the folder that the variable
+/// `EVENKEEL_TRACES` names.
 fn open(scenario: &Path, name: &str) -> io::Result<Box<dyn BufRead>> {
     let beside = scenario.parent().unwrap_or(Path::new("")).join(name);
     let file = match (File::open(&beside), std::env::var_os(TRACES)) {

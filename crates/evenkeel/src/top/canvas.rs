@@ -1,17 +1,17 @@
-//! Styles, and drawing of text at a position.
+//! Styles of the screen of `evenkeel top`, and drawing of text at a position.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-/// Abilities of the terminal.
+/// Abilities of the terminal, by which the screen's look is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Look {
-    /// True for colours, of the sixteen that every terminal has.
+    /// True if the screen uses colours: the sixteen that every terminal has.
     pub(super) colour: bool,
-    /// True for characters beyond ASCII.
+    /// True if the screen may have characters beyond ASCII.
     pub(super) unicode: bool,
-    /// True for a single frame, for a pipe: no row is selected and no keys are shown.
+    /// True if one frame is printed as text (`--once`), in which no row is selected and no keys are shown.
     pub(super) once: bool,
 }
 
@@ -20,17 +20,17 @@ impl Look {
         if self.colour { style.fg(colour) } else { style }
     }
 
-    /// Style of figures that are good.
+    /// Style of good news, such as a met target.
     pub(super) fn good(self) -> Style {
         self.with(Style::new(), Color::Green)
     }
 
-    /// Style of figures that are bad; bold, so that they stand out without colour, too.
+    /// Style of bad news, such as a missed target; bold, to be seen without colours too.
     pub(super) fn bad(self) -> Style {
         self.with(Style::new().add_modifier(Modifier::BOLD), Color::Red)
     }
 
-    /// Style of throttled rows.
+    /// Style of texts about throttling and of other notices, such as a filter.
     pub(super) fn held(self) -> Style {
         self.with(Style::new(), Color::Yellow)
     }
@@ -40,27 +40,27 @@ impl Look {
         self.with(Style::new().add_modifier(Modifier::BOLD), Color::Cyan)
     }
 
-    /// Style of less important text.
+    /// Style of less important text, such as hints.
     pub(super) fn faint(self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }
 
-    /// The separator between parts of a line.
+    /// Text that separates the parts of a line.
     pub(super) const fn dot(self) -> &'static str {
         if self.unicode { " · " } else { " - " }
     }
 }
 
-/// Facts about the drawn screen that the handling of keys needs.
+/// Facts about the drawn screen that the next keys need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Drawn {
-    /// Number of rows on a page.
+    /// Number of a table's rows, or of a detail view's lines, that the screen shows at a time.
     pub(super) page: usize,
-    /// The last line of a detail view that can be its first visible line.
+    /// Index of the detail view's line that is the first visible one when the view is scrolled to its end.
     pub(super) last_line: usize,
 }
 
-/// Writes as much of a text as fits, at a position in an area; the column after its end.
+/// Writes as much of `text` as fits into `area`, at column `x` and line `y` of the area. Returns the column after the text's end.
 pub(super) fn put(buf: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, style: Style) -> u16 {
     if y >= area.height || x >= area.width {
         return x;
@@ -69,13 +69,13 @@ pub(super) fn put(buf: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, styl
     buf.set_stringn(area.x + x, area.y + y, text, room, style).0 - area.x
 }
 
-/// Writes a text that ends at column `right`.
+/// Writes `text` into line `y` of `area` so that it ends before column `right` of the area.
 pub(super) fn put_right(buf: &mut Buffer, area: Rect, right: u16, y: u16, text: &str, style: Style) {
     let width = text.chars().count() as u16;
     put(buf, area, right.saturating_sub(width), y, text, style);
 }
 
-/// Lines of at most `width` characters, broken between words if possible.
+/// `text` in lines of at most `width` characters, broken between words if possible.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = Vec::new();

@@ -11,16 +11,17 @@ use super::source::{Answer, More, Wanted};
 use crate::control::show;
 use crate::guard;
 
-/// The content of the detail view.
+/// The content of the detail view of one row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Detail {
-    /// Settings and figures, each with its name.
+    /// Settings and figures of the row, as pairs of name and text.
     pub(super) facts: Vec<(&'static str, String)>,
-    /// Decisions about the row, newest first.
+    /// The controllers' decisions about the row, newest first.
     pub(super) decisions: Vec<DecisionRecord>,
 }
 
-/// The content for the row `wanted`. `more` is the newest further answer about it, and the one before.
+/// The detail view's content for the row `wanted`, from the whole state in `answer`. `more`: the newest answer about this row
+/// alone, and the one before it.
 pub(super) fn of(answer: &Answer, wanted: &Wanted, more: (Option<&More>, Option<&More>)) -> Detail {
     let Wanted { tab, id } = wanted;
     match answer {
@@ -207,7 +208,7 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
     Some(facts)
 }
 
-/// Slots of a tenant, and how often its latency target was missed, as text.
+/// A tenant's slots as text: granted, needed and used, and the number of seconds in which its latency target was missed.
 fn slots(slots: &TenantSlotsState) -> String {
     let granted = slots.granted.map_or_else(|| "without bound".into(), |granted| format!("{granted:.1}"));
     let TenantSlotsState { need, used, violated_total: missed, windows_total: all, because, .. } = slots;

@@ -1,4 +1,4 @@
-//! The detail view of one row, as lines that can be scrolled.
+//! Drawing of the detail view of one row, as lines that can be scrolled.
 
 use evenkeel_policy::decision::DecisionRecord;
 use ratatui::buffer::Buffer;
@@ -9,17 +9,17 @@ use super::canvas::{Drawn, Look, put, wrap};
 use super::model::{History, Model};
 use super::row::Column;
 
-/// Column at which the text after a name begins.
+/// Column of the detail view at which the text beside a name begins.
 const INDENT: u16 = 12;
-/// Characters for the heights of a bar, lowest first.
+/// Characters for the eight heights of a bar, lowest first, on terminals with Unicode.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// ASCII characters for the heights of a bar, lowest first.
+/// Characters for the eight heights of a bar, lowest first, on terminals with ASCII only.
 const ASCII_BARS: [char; 8] = ['_', '.', ':', '-', '=', '+', '*', '#'];
 
-/// A line of the view: name, text, and style.
+/// A line of the detail view: its name, its text, and the text's style.
 type Line = (String, String, Style);
 
-/// Draws the view from line `from` on.
+/// Draws the detail view of the model's selected row. `from`: index of the first visible line.
 pub(super) fn draw(model: &Model, look: Look, from: usize, area: Rect, buf: &mut Buffer) -> Drawn {
     let Some((wanted, row, detail)) = model.detail() else { return Drawn::default() };
     let of = wanted.tab.about().owner.map(|owner| format!(" of {owner} {}", wanted.id.of)).unwrap_or_default();
@@ -71,7 +71,8 @@ fn add(lines: &mut Vec<Line>, name: &str, text: &str, style: Style, room: usize)
     }
 }
 
-/// Time of a decision as text: how long ago it was last taken, how often, and over what time.
+/// The times of a repeated decision as text: how long ago it was made for the last time, how often it was made, and the time
+/// between the first and the last time. `uptime_s`: the present moment on the clock of the record, in seconds.
 fn when(told: &DecisionRecord, uptime_s: f64) -> String {
     let ago = (uptime_s - told.until_s).max(0.0);
     let lasted = told.until_s - told.from_s;
@@ -79,7 +80,8 @@ fn when(told: &DecisionRecord, uptime_s: f64) -> String {
     if ago < 1.5 { format!("now{times}") } else { format!("{ago:.0} s ago{times}") }
 }
 
-/// A line with a figure over time; `None` if the row never had the figure.
+/// A line that shows a figure of a row over time as bars, with its newest and its largest value; `None` if the row never had
+/// the figure.
 fn spark_line(history: &History, figure: Column, look: Look, room: usize) -> Option<Line> {
     let known = history.of(figure).flatten();
     let most = known.clone().reduce(f32::max)?;
@@ -92,7 +94,7 @@ fn spark_line(history: &History, figure: Column, look: Look, room: usize) -> Opt
     Some((name.into(), bars + &text, Style::new()))
 }
 
-/// Bars of the newest values, at most `width`; unknown values are blank.
+/// One bar for each of the newest values, at most `width` bars, as high as the value's part of `most`; an unknown value is blank.
 fn sparkline(values: impl DoubleEndedIterator<Item = Option<f32>>, most: f32, unicode: bool, width: usize) -> String {
     let bars = if unicode { BARS } else { ASCII_BARS };
     let bar = |value: f32| {

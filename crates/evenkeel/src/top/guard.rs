@@ -1,17 +1,19 @@
-//! Converts the state of an agent into rows.
+//! Converts the state of an agent into the rows of `evenkeel top`.
 
 use evenkeel_guard::loops::record::{
     CgroupState, ClientState, DirectionState, GroupState, OsdState, PacketsState, PoolState, QueueDepthState, State,
     VolumeState,
 };
 use evenkeel_policy::decision::Unit;
-use evenkeel_policy::verdict::{self, AT_LIMIT, Kind, Target};
+use evenkeel_policy::health::Trouble;
+use evenkeel_policy::verdict::{self, AT_LIMIT};
 
-use super::figures::{bytes, count, counted, megabytes, ms, short, uptime};
+use super::figures::{bytes, counted, ms, short, uptime};
 use super::row::{Hold, Row, Sample, Tab, Table};
 use crate::guard::show;
 
-/// The views for an answer, where `before` is the previous answer. Views that would be empty are left out.
+/// The views for an agent's state; empty views are left out. `before`: the previous state of the agent, for counts between
+/// the two states.
 pub(super) fn sample(state: &State, before: &State) -> Sample {
     let queues = state.queue_depths().flat_map(|(pool, array)| {
         let was = before.queue_depths().find(|(was, _)| was.name == pool.name).map(|(_, was)| was);
@@ -47,43 +49,23 @@ fn head(state: &State) -> Vec<String> {
     head
 }
 
+/// The agent's troubles as sentences, without those that show in a row.
 fn troubles(state: &State) -> Vec<String> {
-    let mut troubles = Vec::new();
-    if !state.acting {
-        troubles.push(format!("nothing takes effect: {}", state.acting_reason));
-    }
-    if let Some(error) = &state.last_error {
-        troubles.push(format!("{}, the last: {error}", counted(state.errors_total, "error")));
-    }
-    if let Some(cluster) = state.cluster.as_ref().filter(|cluster| cluster.status != "shared") {
-        troubles.push(format!("cluster {}: {}", cluster.status, cluster.because));
-    }
-    for (pool, at) in state.cgroups() {
-        let trouble = at.cache.as_ref().and_then(|cache| cache.trouble.as_ref());
-        troubles.extend(trouble.map(|trouble| format!("cache of {}: {trouble}", pool.name)));
-    }
-    for pool in &state.pools {
-        troubles.extend(pool.notes.iter().map(|note| format!("{}: {note}", pool.name)));
-    }
-    troubles.extend(state.notes.iter().map(|note| note.message.clone()));
-    troubles
+    const ON_ROWS: [&str; 4] = ["target_missed", "target_unachievable", "ineffective", "signal_lost"];
+    let troubles = state.health.troubles.iter();
+    troubles.filter(|trouble| !ON_ROWS.contains(&trouble.kind.as_str())).map(Trouble::sentence).collect()
 }
 
-/// The row of a pool. Its device latency is the time in the devices; waiting in the target's queue, which the agent
-/// does not own, is not included.
+/// The row of a pool with a latency target. The device latency is the time of reads in the pool's devices; their wait in the
+/// queue of the storage target, which belongs to another program, is not included.
 fn of_pool(pool: &PoolState, packets: &PacketsState) -> Row {
-    let figure = if packets.percentile == "mean" { packets.read_latency_ms } else { packets.read_percentile_ms };
     let held = packets.clients.iter().filter(|client| client.delay_ms > 0.0).count();
     Row {
         name: pool.name.clone(),
         bytes_per_s: Some(packets.read_bytes_per_s + packets.write_bytes_per_s),
-        response_ms: figure.or(packets.read_latency_ms),
+        response_ms: packets.figure_ms().or(packets.read_latency_ms),
         device_ms: packets.read_latency_ms,
-        target: Some(Target {
-            what: format!("{} < {} ms", packets.percentile, short(packets.target_ms)),
-            kind: Kind::Latency,
-            verdict: verdict::latency(packets.target_ms, figure, &pool.reason),
-        }),
+        target: Some(packets.target(&pool.reason)),
         hold: (held > 0).then(|| Hold {
             by: counted(held as u64, "client") + " throttled",
             how: format!("mean {} ms", ms(packets.mean_delay_ms)),
@@ -125,7 +107,6 @@ fn of_groups(pool: &PoolState, at: &CgroupState) -> Vec<Row> {
 
 fn of_group(pool: &PoolState, tenant: &GroupState, direction: &str, state: &DirectionState) -> Row {
     let in_bytes = state.unit == Unit::BytesPerS;
-    let rate = |value: f64| if in_bytes { megabytes(value) + " MB/s" } else { count(value) + " IOPS" };
     let at_limit = state.measured >= AT_LIMIT * state.limit && tenant.foreign_limit.is_none();
     let foreign = show::foreign(tenant);
     Row {
@@ -134,12 +115,8 @@ fn of_group(pool: &PoolState, tenant: &GroupState, direction: &str, state: &Dire
         tenant: tenant.tenant.clone(),
         iops: (!in_bytes).then_some(state.measured),
         bytes_per_s: in_bytes.then_some(state.measured),
-        target: Some(Target {
-            what: rate(state.guaranteed),
-            kind: Kind::Guarantee,
-            verdict: verdict::guarantee(state.guaranteed, Some(state.measured), &state.reason),
-        }),
-        hold: at_limit.then(|| Hold { by: "throughput".into(), how: rate(state.limit) }),
+        target: Some(state.target()),
+        hold: at_limit.then(|| Hold { by: "throughput".into(), how: state.rate(state.limit) }),
         why: foreign.clone().unwrap_or_else(|| state.because.clone()),
         trouble: foreign,
         ..Row::default()

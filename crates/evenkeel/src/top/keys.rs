@@ -1,23 +1,23 @@
-//! Handling of keys.
+//! Handling of keys in `evenkeel top`.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::model::{Model, Pane, Sort};
 
-/// Consequence of a key.
+/// Consequence of a key for the program's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
-    /// The loop continues.
+    /// The loop continues as usual.
     Go,
     /// The program ends.
     Quit,
-    /// The program is suspended, as by Ctrl-Z elsewhere.
+    /// The program is suspended, as Ctrl-Z does to other programs.
     Suspend,
     /// The whole screen is drawn again, because another program may have written on the terminal.
     Redraw,
 }
 
-/// Keys with their effects, for the help.
+/// Keys with their effects, for the help on the screen.
 pub(super) const HELP: &[(&str, &str)] = &[
     ("Up Down j k", "select a row; scroll a detail"),
     ("PgUp PgDn Home End", "the same, by page or to the end"),
@@ -31,7 +31,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("q Ctrl-C", "quit"),
 ];
 
-/// Handles a key; `page` is the number of rows on a page.
+/// Changes the model as a key demands. `page`: number of rows by which PgUp and PgDn move.
 pub(super) fn press(model: &mut Model, key: KeyEvent, page: usize) -> After {
     if key.kind == KeyEventKind::Release {
         return After::Go;

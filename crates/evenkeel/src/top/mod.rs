@@ -1,4 +1,4 @@
-//! `evenkeel top`: shows a server or an agent in a terminal.
+//! `evenkeel top`: shows the state of a server or an agent in a terminal.
 //!
 //! ```text
 //!  source ─ answers ─▶ model ─▶ view ─▶ terminal
@@ -6,8 +6,8 @@
 //!    └── more about ────┴── keys
 //! ```
 //!
-//! One thread sends requests, one reads keys, one waits for signals. All send events through one channel to the loop,
-//! which owns the model. Model and view know neither clock nor terminal.
+//! One thread sends requests, one reads keys, one waits for signals. All three send events through one channel to the main
+//! loop, which owns the model. Model and view use neither clock nor terminal.
 
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clap::builder::PossibleValuesParser;
-use evenkeel_net::http::Place;
 use evenkeel_policy::units::UnitError;
 use evenkeel_policy::{figures, units};
 use ratatui::DefaultTerminal;
@@ -41,7 +40,7 @@ mod source;
 mod tests;
 mod view;
 
-use crate::control::{Certificates, Connect, Site, plain};
+use crate::control::Reach;
 use crate::output;
 use canvas::{Drawn, Look};
 use keys::After;
@@ -50,35 +49,23 @@ use row::Column;
 use source::{Answer, More, Source, Wanted};
 use view::FRAME_LINES;
 
-/// Default status addresses of a server and an agent.
-const USUAL: [([u8; 4], u16); 2] = [([127, 0, 0, 1], 9809), ([127, 0, 0, 1], 9810)];
-/// Shortest and longest interval of samples: people see no faster changes, and a request costs the server something.
+/// Shortest and longest interval between two samples. People see no faster changes, and each sample costs the server CPU time.
 const INTERVALS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3600)];
-/// Time between the first two samples; rates need two, and should be shown soon.
+/// Upper bound on the time between the first two samples: rates need two samples and should be shown soon.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
-/// Time in which workers count their connections once, which they do every second.
+/// Time in which each worker of a server updates its counts of connections at least once; workers do so every second.
 const ONE_COUNT: Duration = Duration::from_millis(1_200);
-/// Width of a frame for a pipe, in columns.
+/// Width of a frame for `--once` in columns, if neither `COLUMNS` nor a terminal gives a width.
 const ONCE_WIDTH: u16 = 120;
-/// Names of views for `--view`.
+/// Names of views for the option `--view`.
 const VIEWS: [&str; 7] = ["pools", "tenants", "volumes", "clients", "groups", "queues", "osds"];
 
 /// Arguments of `top`.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// Status address of a server or an agent, for example of one on another host
-    ///
-    /// Without this, --control, --data-dir or --config: the server of this folder (./evenkeel-data/control.sock), else
-    /// the server at 127.0.0.1:9809 (evenkeel serve), else the agent at 127.0.0.1:9810 (evenkeel guard).
-    #[arg(long, value_name = "ADDR:PORT|https://HOST:PORT", conflicts_with_all = ["control", "config", "data_dir"])]
-    status: Option<Site>,
-
     #[command(flatten)]
-    certificates: Certificates,
-
-    #[command(flatten)]
-    connect: Connect,
+    reach: Reach,
 
     /// Time between two samples, 100ms to 1h
     #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = sampled)]
@@ -107,38 +94,38 @@ s sort, S the other way round, / filter, p pause, ? all keys.
 
 Colours are the terminal's sixteen, none with NO_COLOR; what matters is also said in words.";
 
-/// An event for the loop.
+/// An event that a thread sends to the main loop.
 enum Event {
     /// A key was pressed, or the terminal's size has changed.
     Input(event::Event),
-    /// The state of server or agent, or the error of the request.
+    /// The newest state of the server or agent, or the error of the request for it.
     Told(anyhow::Result<Answer>),
-    /// Further figures about one row.
+    /// The row in the detail view and, if there are any, further figures about it.
     More(Wanted, Option<More>),
-    /// The user or a signal ends the program.
+    /// A signal ends the program.
     Stop,
     /// The terminal can no longer be read.
     Broken(io::Error),
 }
 
-/// Parses an interval of samples, which must be in range.
+/// Parses an interval between samples, which must lie within [`INTERVALS`].
 fn sampled(text: &str) -> Result<units::Duration, String> {
     let interval: units::Duration = text.parse().map_err(|error: UnitError| error.to_string())?;
     let fits = (INTERVALS[0]..=INTERVALS[1]).contains(&Duration::from(interval));
-    if fits { Ok(interval) } else { Err("out of range: 100ms to 1h make sense".to_owned()) }
+    if fits { Ok(interval) } else { Err("out of range; use 100ms to 1h".to_owned()) }
 }
 
-/// Shows a server or an agent until the program is stopped.
+/// Runs `evenkeel top` until the user or a signal ends it; with `--once` prints one frame.
 ///
 /// # Errors
-/// When no server or agent answers at first, there is no terminal, or it is lost.
+/// When no server or agent answers the first request, or the terminal is missing or lost.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interval = Duration::from(args.interval);
     let on_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if !(args.once || on_terminal) {
         bail!("top draws on a terminal, and this is none; --once prints one frame as text");
     }
-    let mut source = Source::new(places(args)?);
+    let mut source = Source::new(args.reach.places()?);
     let first = source.ask()?;
     let mut model = Model::new(source.place());
     model.take(first);
@@ -160,7 +147,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     ended
 }
 
-/// Shows the view of that name; an error if there is none.
+/// Shows the view `name`; an error if this server or agent has no such view.
 fn show(model: &mut Model, name: &str) -> anyhow::Result<()> {
     let mut tabs = model.sample.tables.iter().map(|table| table.tab);
     let Some(tab) = tabs.find(|tab| tab.about().title.eq_ignore_ascii_case(name)) else {
@@ -172,20 +159,7 @@ fn show(model: &mut Model, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Places at which a server or an agent may answer, in order.
-fn places(args: &Args) -> anyhow::Result<Vec<Place>> {
-    if let Some(site) = &args.status {
-        let [(_, of_a_server), _] = USUAL;
-        return Ok(vec![args.certificates.reach(site, of_a_server)?]);
-    }
-    let mut places = vec![args.connect.socket()?];
-    if !args.connect.is_given() {
-        places.extend(USUAL.map(|address| plain(address.into())));
-    }
-    Ok(places)
-}
-
-/// The terminal's abilities according to the environment.
+/// The terminal's abilities, from the environment: `NO_COLOR`, and the character set in `LC_ALL`, `LC_CTYPE` or `LANG`.
 fn look() -> Look {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let charset = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default().to_lowercase();
@@ -193,7 +167,7 @@ fn look() -> Look {
     Look { colour: set("NO_COLOR").is_none(), unicode, once: false }
 }
 
-/// One frame with all rows, as text.
+/// One frame with all rows of the view, as text for `--once`.
 fn once(model: &Model) -> String {
     let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let of_terminal = || io::stdout().is_terminal().then(|| size().ok()).flatten().map(|(columns, _)| columns);
@@ -205,7 +179,7 @@ fn once(model: &Model) -> String {
     text(&buffer)
 }
 
-/// The characters of a frame, one line for each of its lines.
+/// The characters of a frame as text, each line without blanks at its end.
 fn text(buffer: &Buffer) -> String {
     let lines = buffer.content().chunks(usize::from(buffer.area.width));
     let line = |cells: &[ratatui::buffer::Cell]| {
@@ -215,7 +189,7 @@ fn text(buffer: &Buffer) -> String {
     lines.map(line).collect()
 }
 
-/// The state of the loop: model, abilities of the terminal, and facts about the drawn screen.
+/// The state of the main loop: the model, the terminal's abilities, and facts about the drawn screen.
 struct Screen {
     model: Model,
     look: Look,
@@ -223,7 +197,8 @@ struct Screen {
 }
 
 impl Screen {
-    /// Handles events and draws, until an event ends the program.
+    /// Starts the threads, then draws the screen and handles events until one of them ends the program. `interval`: time
+    /// between two samples.
     fn run(mut self, terminal: &mut DefaultTerminal, source: Source, interval: Duration) -> anyhow::Result<()> {
         let (events, told) = mpsc::channel();
         let (wants, wanted) = mpsc::channel();
@@ -236,7 +211,7 @@ impl Screen {
         let mut want = None;
         loop {
             self.draw(terminal)?;
-            let first = told.recv().map_err(|_| anyhow!("the threads that ask and read keys have ended"))?;
+            let first = told.recv().map_err(|_| anyhow!("the threads of top have ended; report this as a bug"))?;
             // What has come in the meantime is drawn once.
             for event in std::iter::once(first).chain(told.try_iter()) {
                 if !self.take(event, terminal)? {
@@ -244,7 +219,7 @@ impl Screen {
                 }
             }
             if asking.is_finished() {
-                bail!("the thread that asks the server has failed; please report what it said above");
+                bail!("the thread that asks the server has failed; report what it said above as a bug");
             }
             let now = self.model.wanted();
             if now != want {
@@ -263,7 +238,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Handles an event; false when the program ends.
+    /// Handles an event. Returns false if the event ends the program.
     fn take(&mut self, event: Event, terminal: &mut DefaultTerminal) -> anyhow::Result<bool> {
         match event {
             Event::Told(Ok(answer)) => self.model.take(answer),
@@ -288,7 +263,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<thr
     thread::Builder::new().name(name.into()).spawn(work).context("cannot start a thread")
 }
 
-/// Releases the terminal, stops the process, and takes the terminal again when the process is continued.
+/// Releases the terminal and stops this process as Ctrl-Z does; takes the terminal again when the process is continued.
 fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     ratatui::restore();
     kill_process(getpid(), Signal::TSTP).context("cannot stop")?;
@@ -296,7 +271,8 @@ fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Requests the state in every interval, and further figures as soon as another row is wanted. Ends with the loop.
+/// Requests the state in every interval, and further figures about the row that `wanted` names. Sends the answers through
+/// `events`. Ends with the main loop.
 fn ask(mut source: Source, interval: Duration, wanted: &Receiver<Option<Wanted>>, events: &Sender<Event>) {
     let mut want: Option<Wanted> = None;
     let mut next = Instant::now() + interval.min(SECOND_LOOK);

@@ -1,4 +1,5 @@
-//! The model of the screen: the newest sample, earlier ones, and the user's position. Pure: its input is answers and keys.
+//! The model of the screen: the newest sample, figures of earlier samples, and the user's position. Only answers and keys change
+//! it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,14 +8,14 @@ use super::row::{Column, Id, Row, Sample, Tab};
 use super::source::{Answer, More, Wanted};
 use super::{guard, serve};
 
-/// Length of a history in samples: two minutes at the default interval, and more than fit on a screen.
+/// Upper bound on the samples in a row's history: two minutes at the default interval, and more than a screen shows.
 pub(super) const HISTORY: usize = 120;
-/// Samples for which the history of a row that is gone is kept: a client may be away for a moment.
+/// Number of samples for which the history of a vanished row is kept, as a client may be away for a moment.
 const FORGET_AFTER: u64 = 60;
-/// Longest filter, in characters.
+/// Upper bound on the length of the filter, in characters.
 const MAX_FILTER: usize = 64;
 
-/// Figures of one row over time, oldest first.
+/// Figures of one row over time: one point for each sample, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     points: VecDeque<[Option<f32>; Column::FIGURES.len()]>,
@@ -30,46 +31,46 @@ impl History {
         self.seen = sample;
     }
 
-    /// The history of one figure, oldest value first.
+    /// The values of one figure, oldest first; `None` for samples in which the row did not have the figure.
     pub(super) fn of(&self, figure: Column) -> impl DoubleEndedIterator<Item = Option<f32>> + Clone {
         let at = Column::FIGURES.iter().position(|column| *column == figure);
         self.points.iter().map(move |point| point[at?])
     }
 }
 
-/// The state of the connection.
+/// State of the connection to the server or agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Link {
     /// No request has been answered yet.
     #[default]
     Waiting,
-    /// Requests are answered.
+    /// The newest request was answered.
     Live,
-    /// Requests were answered before, but not now.
+    /// The newest request was not answered.
     Lost {
-        /// Number of failed attempts since then.
+        /// Number of failed requests since the last answer.
         tries: u32,
-        /// Error of the last attempt.
+        /// Error of the newest request.
         error: String,
     },
 }
 
-/// Number of targets by verdict, and number of throttled rows.
+/// Counts for the second line of the screen, over all views.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Targets by [verdict](evenkeel_policy::verdict::Verdict): missed, unachievable, met, idle.
+    /// Number of targets with each [verdict](evenkeel_policy::verdict::Verdict): missed, unachievable, met, idle.
     pub(super) verdicts: [usize; 4],
-    /// Number of throttled rows; pools are not counted.
+    /// Number of throttled rows in all views but that of pools.
     pub(super) throttled: usize,
 }
 
-/// The pane that is shown.
+/// The kind of content on the screen below the first lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Pane {
-    /// The table of a view.
+    /// The table of the chosen view.
     #[default]
     Table,
-    /// The detail view of the selected row; the number is its first visible line.
+    /// The detail view of the selected row; the number is the index of its first visible line.
     Detail(usize),
     /// The help on keys and columns.
     Help,
@@ -78,23 +79,23 @@ pub(super) enum Pane {
 /// The model of the screen.
 #[derive(Debug, Default)]
 pub(super) struct Model {
-    /// The place that answers.
+    /// Name of the place that answers requests, for the screen.
     pub(super) place: String,
-    /// The state of the connection.
+    /// State of the connection to the server or agent.
     pub(super) link: Link,
-    /// The newest sample.
+    /// The newest answer, converted into rows.
     pub(super) sample: Sample,
-    /// The pane that is shown.
+    /// The content on the screen: a table, a detail view or the help.
     pub(super) pane: Pane,
     /// True while new answers are ignored.
     pub(super) paused: bool,
-    /// Text that rows must contain to be shown.
+    /// Text that a row must contain in name, owner, tenant or throttle to be shown; empty without a filter.
     pub(super) filter: String,
-    /// True while the user edits the filter.
+    /// True while the user's keys edit the filter.
     pub(super) editing: bool,
-    /// The column by which rows are sorted.
+    /// The order of the rows.
     pub(super) sort: Sort,
-    /// The newest answer.
+    /// The newest answer of the server or agent.
     answer: Option<Answer>,
     /// Recent rates of a server's connections.
     paces: serve::Paces,
@@ -102,9 +103,9 @@ pub(super) struct Model {
     history: HashMap<(Tab, Id), History>,
     tab: Option<Tab>,
     selected: HashMap<Tab, Id>,
-    /// The rows to whose parts the view is restricted, each with its view; the innermost comes last.
+    /// The rows to whose parts the shown view is restricted, such as a pool and then one of its tenants, each with its view.
     scope: Vec<(Tab, Id)>,
-    /// The row in the detail view, with the newest further answer about it and the one before.
+    /// The row in the detail view, the newest answer about this row alone, and the one before it.
     more: Option<(Wanted, Option<More>, Option<More>)>,
 }
 
@@ -118,19 +119,19 @@ pub(super) struct Sort {
 }
 
 impl Default for Sort {
-    /// The order by rate, busiest row first.
+    /// The order by requests per second, busiest row first.
     fn default() -> Self {
         Self { by: Column::Iops, reversed: false }
     }
 }
 
 impl Model {
-    /// A model without any answer, for requests to `place`.
+    /// A model without any answer. `place`: name of the place that answers requests.
     pub(super) fn new(place: String) -> Self {
         Self { place, ..Self::default() }
     }
 
-    /// Takes a new answer.
+    /// Takes a new answer. While paused the answer only changes the state of the connection.
     pub(super) fn take(&mut self, answer: Answer) {
         self.link = Link::Live;
         if self.paused {
@@ -160,7 +161,7 @@ impl Model {
         self.history.retain(|_, history| samples - history.seen < FORGET_AFTER);
     }
 
-    /// Takes a further answer about a row, if that row is still wanted.
+    /// Takes an answer about the row `about` alone, if the detail view still shows that row.
     pub(super) fn take_more(&mut self, about: Wanted, more: Option<More>) {
         let known = self.more.as_ref().is_some_and(|(wanted, ..)| *wanted == about);
         if self.wanted().as_ref() != Some(&about) || self.paused && known {
@@ -170,26 +171,26 @@ impl Model {
         self.more = Some((about, more, before));
     }
 
-    /// Records that a request was not answered.
+    /// Records that a request has failed with `error`.
     pub(super) fn lose(&mut self, error: String) {
         let tries = if let Link::Lost { tries, .. } = self.link { tries + 1 } else { 1 };
         self.link = Link::Lost { tries, error };
     }
 
-    /// The view that is shown.
+    /// The view that is shown: the chosen one, or the first if the newest sample lacks it.
     pub(super) fn tab(&self) -> Tab {
         let first = self.sample.tables.first().map_or(Tab::Pools, |table| table.tab);
         self.tab.filter(|tab| self.sample.tables.iter().any(|table| table.tab == *tab)).unwrap_or(first)
     }
 
-    /// Shows a view, without a restriction to parts of a row.
+    /// Shows the whole table of a view, without a restriction to parts of one row.
     pub(super) fn show(&mut self, tab: Tab) {
         self.tab = Some(tab);
         self.scope.clear();
         self.pane = Pane::Table;
     }
 
-    /// Shows the view `by` places further.
+    /// Shows the view `by` places after the present one, or before it if `by` is negative; the first follows the last.
     pub(super) fn turn(&mut self, by: isize) {
         let tabs: Vec<Tab> = self.sample.tables.iter().map(|table| table.tab).collect();
         let at = tabs.iter().position(|tab| *tab == self.tab()).unwrap_or(0);
@@ -199,12 +200,12 @@ impl Model {
         }
     }
 
-    /// The innermost row to whose parts the view is restricted.
+    /// The row to whose parts the shown view is restricted, with the row's view; `None` without a restriction.
     pub(super) fn scope(&self) -> Option<&(Tab, Id)> {
         self.scope.last()
     }
 
-    /// The rows of the view that pass the filter, in the chosen order.
+    /// The rows of the shown view that pass the restriction and the filter, in the chosen order.
     pub(super) fn rows(&self) -> Vec<&Row> {
         let tab = self.tab();
         let all = self.sample.tables.iter().filter(|table| table.tab == tab).flat_map(|table| &table.rows);
@@ -224,13 +225,14 @@ impl Model {
         rows
     }
 
-    /// Index of the selected row among these: 0 until the user selects one.
+    /// Index of the selected row in `rows`: 0 until the user selects one.
     pub(super) fn selected(&self, rows: &[&Row]) -> usize {
         let chosen = self.selected.get(&self.tab());
         chosen.and_then(|id| rows.iter().position(|row| row.is(id))).unwrap_or(0)
     }
 
-    /// Selects the row `by` places further; in the detail view, scrolls by as many lines.
+    /// Selects the row `by` places below the selected one, or above it if `by` is negative. In the detail view scrolls by as
+    /// many lines.
     pub(super) fn step(&mut self, by: isize) {
         if let Pane::Detail(line) = self.pane {
             self.pane = Pane::Detail(line.saturating_add_signed(by));
@@ -242,7 +244,7 @@ impl Model {
         self.selected.insert(self.tab(), id);
     }
 
-    /// Limits scrolling in the detail view; `most` is the last line that can be the first visible one.
+    /// Limits scrolling in the detail view. `most`: upper bound on the index of the first visible line.
     pub(super) fn clamp_detail(&mut self, most: usize) {
         if let Pane::Detail(line) = self.pane {
             self.pane = Pane::Detail(line.min(most));
@@ -259,7 +261,7 @@ impl Model {
         }
     }
 
-    /// Restricts the view below to parts of the selected row, and shows it.
+    /// Shows the view with the parts of the selected row (such as a pool's tenants), restricted to these parts.
     pub(super) fn down(&mut self) {
         let rows = self.rows();
         let (tab, id) = (self.tab(), rows.get(self.selected(&rows)).map(|row| row.id()));
@@ -272,7 +274,7 @@ impl Model {
         }
     }
 
-    /// Goes one step back: closes a pane, clears the filter, or removes a restriction.
+    /// Goes one step back: closes the detail view or the help, else clears the filter, else removes the last restriction.
     pub(super) fn back(&mut self) {
         if self.pane != Pane::Table {
             self.pane = Pane::Table;
@@ -283,7 +285,7 @@ impl Model {
         }
     }
 
-    /// Sorts by the next visible column.
+    /// Sorts the rows by the view's next column, in that column's usual order.
     pub(super) fn sort_by_next(&mut self) {
         let columns = self.tab().about().columns;
         let at = columns.iter().position(|column| *column == self.sort.by);
@@ -298,13 +300,13 @@ impl Model {
         }
     }
 
-    /// The row for which a further request is needed.
+    /// The row in the detail view, about which requests for further figures are needed; `None` in other panes.
     pub(super) fn wanted(&self) -> Option<Wanted> {
         let id = self.selected.get(&self.tab())?.clone();
         matches!(self.pane, Pane::Detail(_)).then(|| Wanted { tab: self.tab(), id })
     }
 
-    /// The row in the detail view, if it still exists, and the view's content.
+    /// The detail view's row by name, the row itself if it still exists, and the view's content; `None` in other panes.
     pub(super) fn detail(&self) -> Option<(Wanted, Option<&Row>, Detail)> {
         let wanted = self.wanted()?;
         let table = self.sample.tables.iter().find(|table| table.tab == wanted.tab);
@@ -315,12 +317,12 @@ impl Model {
         Some((wanted, row, detail))
     }
 
-    /// The history of a row.
+    /// The history of the row `id` of the view `tab`.
     pub(super) fn history(&self, tab: Tab, id: &Id) -> Option<&History> {
         self.history.get(&(tab, id.clone()))
     }
 
-    /// Counts targets and throttles of the whole sample.
+    /// Counts the targets and the throttled rows in all views of the newest sample.
     pub(super) fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         for table in &self.sample.tables {

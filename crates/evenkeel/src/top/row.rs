@@ -1,4 +1,4 @@
-//! Rows, and the columns that all views share: rate, latency, target and throttle.
+//! The rows and columns of `evenkeel top`: all views have the same kinds of columns, such as rate, latency, target and throttle.
 
 use std::cmp::Ordering;
 
@@ -9,37 +9,37 @@ use super::figures::{count, megabytes, ms};
 /// A view: a table of rows of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Tab {
-    /// Shared devices of a server.
+    /// Pools of a server: its devices that tenants share.
     Pools,
-    /// Tenants of the server's pools.
+    /// Tenants of a server, one row for each pool that a tenant is on.
     Tenants,
-    /// Exports of the server.
+    /// Volumes of a server, which are its NBD exports.
     Volumes,
-    /// Connections of the server.
+    /// Clients of a server, one row for each connection.
     Clients,
-    /// Pools whose clients an agent throttles for a latency target.
+    /// Pools of an agent that have a latency target, for which the agent delays clients' packets.
     Guarded,
-    /// Clients that reach those pools.
+    /// Clients of the storage targets on an agent's pools of the kind [`Self::Guarded`].
     Initiators,
-    /// Control groups with guarantees.
+    /// Control groups for which an agent enforces guarantees, one row for reads and one for writes.
     Groups,
-    /// Volumes of arrays, controlled by the queue depths of this host.
+    /// Volumes of arrays, which an agent controls by queue depths on its host.
     Queues,
-    /// OSDs of Ceph.
+    /// OSDs of Ceph that an agent controls.
     Osds,
 }
 
 /// Names and columns of a view.
 pub(super) struct About {
-    /// Heading, and name for `--view`, which ignores case.
+    /// Heading of the view, and its name for `--view`, where case does not matter.
     pub(super) title: &'static str,
-    /// The word for one of its rows.
+    /// The word for one row of the view, such as `tenant`.
     pub(super) one: &'static str,
-    /// The word for the owner of a row; `None` if rows have no owner.
+    /// The word for the owner of a row, such as `pool` for a tenant; `None` if rows have no owner.
     pub(super) owner: Option<&'static str>,
-    /// The view with the parts of a row.
+    /// The view with the parts of a row, such as a pool's tenants; `None` if rows have no parts.
     pub(super) below: Option<Tab>,
-    /// The columns, from left to right.
+    /// The columns of the view, from left to right.
     pub(super) columns: &'static [Column],
 }
 
@@ -62,7 +62,7 @@ impl Tab {
         About { title, one, owner, below, columns }
     }
 
-    /// True if `row` belongs to the row `one` of this view.
+    /// True if `row` of another view is a part of the row `one` of this view.
     pub(super) fn holds(self, one: &Id, row: &Row) -> bool {
         match self {
             Self::Tenants => row.tenant == one.name,
@@ -72,48 +72,49 @@ impl Tab {
     }
 }
 
-/// The throttle of a row.
+/// The throttle that slows a row's requests.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hold {
-    /// Owner of the limit that throttles.
+    /// Owner of the limit that binds: the operator or a controller. For an agent's pool: text with the number of throttled
+    /// clients.
     pub(super) by: String,
-    /// The limit, for example `400 IOPS`.
+    /// The limit that binds as text, for example `400 IOPS`, or the delay.
     pub(super) how: String,
 }
 
-/// One row: a tenant, a client, ...
+/// One row of a view: a tenant, a client or the like.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Row {
-    /// Its name.
+    /// Name of the row.
     pub(super) name: String,
-    /// Name of its owner; empty without one.
+    /// Name of the row's owner; empty if there is none.
     pub(super) of: String,
-    /// Its tenant, if that is not its name or owner.
+    /// Name of the row's tenant; empty if there is none.
     pub(super) tenant: String,
-    /// Its volume, if that is not its name or owner.
+    /// Name of the row's volume; empty if there is none.
     pub(super) volume: String,
-    /// Requests per second.
+    /// Requests per second; `None` if unknown or not measured, as for all figures of a row.
     pub(super) iops: Option<f64>,
     /// Payload bytes per second.
     pub(super) bytes_per_s: Option<f64>,
-    /// Mean latency, the sum of the two below.
+    /// Mean latency of requests in ms, queue and device together.
     pub(super) response_ms: Option<f64>,
-    /// Mean queue latency, before the device.
+    /// Mean queue latency in ms: the wait before a request goes to the device.
     pub(super) queue_ms: Option<f64>,
-    /// Mean device latency.
+    /// Mean device latency in ms.
     pub(super) device_ms: Option<f64>,
-    /// The target; if there are several, a missed one.
+    /// The row's target with its verdict; the one with the worst verdict if there are several.
     pub(super) target: Option<Target>,
-    /// The throttle; `None` if it is not throttled.
+    /// The throttle on the row; `None` if the row is not throttled.
     pub(super) hold: Option<Hold>,
-    /// The fault; `None` without one.
+    /// The row's trouble as text; `None` if there is none.
     pub(super) trouble: Option<String>,
-    /// The newest reason on record for a decision about it, as a sentence.
+    /// A sentence about the row's state: the reason of the newest decision about it, or facts if no controller decides about it.
     pub(super) why: String,
 }
 
 impl Row {
-    /// The value of a column; `None` if the column has no figures or the row has no value.
+    /// The row's figure for a column; `None` if the column has no figures or the row's figure is unknown.
     pub(super) const fn figure(&self, column: Column) -> Option<f64> {
         match column {
             Column::Iops => self.iops,
@@ -125,27 +126,27 @@ impl Row {
         }
     }
 
-    /// True if `id` names this row among the rows of its view.
+    /// True if `id` is the identity of this row.
     pub(super) fn is(&self, id: &Id) -> bool {
         self.of == id.of && self.name == id.name
     }
 
-    /// The name of this row among the rows of its view.
+    /// The identity of this row among the rows of its view.
     pub(super) fn id(&self) -> Id {
         Id { of: self.of.clone(), name: self.name.clone() }
     }
 }
 
-/// The name of a row among the rows of its view.
+/// The identity of a row among the rows of its view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Id {
-    /// Name of the row's owner.
+    /// Name of the row's owner; empty if there is none.
     pub(super) of: String,
     /// Name of the row.
     pub(super) name: String,
 }
 
-/// A column; rows can be sorted by it.
+/// A column of a view, by which rows can be sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     Name,
@@ -156,13 +157,13 @@ pub(super) enum Column {
     Device,
     Target,
     Hold,
-    /// The owner's name.
+    /// Name of the row's owner.
     Owner,
     Tenant,
 }
 
 impl Column {
-    /// All columns, with their headings and their names for `--sort`.
+    /// All columns in the order of the enum, each with its heading and its name for `--sort`.
     pub(super) const ALL: [(Self, &'static str, &'static str); 10] = [
         (Self::Name, "name", "name"),
         (Self::Iops, "IOPS", "iops"),
@@ -184,7 +185,7 @@ impl Column {
         Self::ALL[self as usize].1
     }
 
-    /// A figure of the column in few characters.
+    /// A figure of this column as text of few characters.
     pub(super) fn shown(self, figure: f64) -> String {
         match self {
             Self::Iops => count(figure),
@@ -194,7 +195,7 @@ impl Column {
     }
 
     /// The order of two rows by this column: names from A on; missed targets and throttled rows first; figures from the
-    /// largest on, rows without a figure last. Equal ones by name.
+    /// largest on, rows without a figure last. Rows that are equal in this column are ordered by name.
     pub(super) fn order(self, a: &Row, b: &Row) -> Ordering {
         let figure = |row: &Row| row.figure(self).unwrap_or(-1.0);
         let met = |row: &Row| row.target.as_ref().map_or((1, Verdict::Idle), |target| (0, target.verdict));
@@ -214,21 +215,21 @@ impl Column {
 /// All rows of a server or an agent at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Sample {
-    /// Facts about the server or agent, short ones first.
+    /// Facts about the server or agent for the first line, the most important first.
     pub(super) head: Vec<String>,
-    /// Running time of the server or agent, in seconds.
+    /// Time since the start of the server or agent, in seconds.
     pub(super) uptime_s: f64,
-    /// Troubles of the whole server or agent.
+    /// Troubles of the server or agent that do not show in a row, as sentences.
     pub(super) troubles: Vec<String>,
-    /// The views.
+    /// The content of each view.
     pub(super) tables: Vec<Table>,
 }
 
 /// The content of a view.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Table {
-    /// The view.
+    /// The view whose content this is.
     pub(super) tab: Tab,
-    /// Its rows, in no order.
+    /// The rows of the view, in no particular order.
     pub(super) rows: Vec<Row>,
 }

@@ -1,4 +1,4 @@
-//! Converts the state of a server into rows.
+//! Converts the state of a server into the rows of `evenkeel top`.
 
 use std::collections::HashMap;
 
@@ -9,13 +9,14 @@ use super::figures::{bytes, counted};
 use super::row::{Hold, Row, Sample, Tab, Table};
 use crate::control::show::{head, troubles};
 
-/// Largest difference in seconds between two times of the same count, as the server computes times anew for each answer.
+/// Upper bound, in seconds, on the difference between the times that two answers give for one and the same count of a worker. The
+/// times differ a little because the server computes them for each answer.
 const SAME_S: f64 = 0.01;
 
-/// Rates of connections, between the last two counts of their workers.
+/// Rates of all connections by their ids. A rate is measured between the last two counts of the connection's worker.
 pub(super) type Paces = HashMap<String, Pace>;
 
-/// Recent rates of a connection.
+/// Recent rates of a connection, and the count from which the next rates start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     counted_at_s: f64,
@@ -25,7 +26,7 @@ pub(super) struct Pace {
     bytes_per_s: Option<f64>,
 }
 
-/// The views for an answer, with rates from the counts of its connections.
+/// The views for a server's state. The rates of volumes and clients come from the connections' counts, which update `paces`.
 pub(super) fn sample(state: &State, clients: &[ClientState], paces: &mut Paces) -> Sample {
     pace(clients, paces);
     let tenants = state.pools.iter().flat_map(|pool| pool.tenants.iter().map(move |tenant| of_tenant(tenant, pool)));
@@ -48,7 +49,8 @@ pub(super) fn sample(state: &State, clients: &[ClientState], paces: &mut Paces) 
     }
 }
 
-/// Updates the rates. Workers count once a second, independently of requests, so rates use the times of the counts.
+/// Updates the rates in `paces` from new counts of the connections. Workers count once a second, independently of the requests
+/// of `top`, so rates are computed from the times of the counts.
 fn pace(clients: &[ClientState], paces: &mut Paces) {
     let was = std::mem::take(paces);
     for client in clients {
@@ -120,7 +122,7 @@ fn of_volume(volume: &VolumeState, paces: &[Pace]) -> Row {
     }
 }
 
-/// Address of a connection; connections over Unix sockets are distinguished by their numbers.
+/// Name of a connection: its client's address. Connections over Unix sockets are distinguished by their ids.
 pub(super) fn client_name(client: &ClientState) -> String {
     if client.address.starts_with("unix") {
         format!("{} #{}", client.address, client.id)
@@ -129,7 +131,8 @@ pub(super) fn client_name(client: &ClientState) -> String {
     }
 }
 
-/// The row of a pool or tenant of that name, with the server's recent figures and verdict.
+/// The row of the pool or tenant `name` with the owner `of`. `lately`: the server's figures and verdicts over its last second, if
+/// known.
 fn of(name: &str, of: &str, lately: Option<&Lately>) -> Row {
     let row = Row { name: name.into(), of: of.into(), ..Row::default() };
     let Some(lately) = lately else { return row };
@@ -159,7 +162,8 @@ fn of_tenant(tenant: &TenantState, pool: &PoolState) -> Row {
     Row { tenant: tenant.name.clone(), ..of(&tenant.name, &pool.name, tenant.lately.as_ref()) }
 }
 
-/// Percentiles 50, 99 and 99.9 % in ms of the latencies counted since `then`, or since the server's start.
+/// The 50th, 99th and 99.9th percentile, in ms, of the latencies counted from the state `then` to the state `now`. Without `then`
+/// they count from the server's start; `None` if there are no latencies.
 pub(super) fn percentiles(now: &LatencyState, then: Option<&LatencyState>) -> Option<[f64; 3]> {
     let counted = |bound: f64| {
         let found = then.and_then(|then| then.buckets.iter().find(|(le, _)| *le == bound));

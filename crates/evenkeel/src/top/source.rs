@@ -1,8 +1,8 @@
-//! Requests to a server or an agent.
+//! The requests of `evenkeel top` to a server or an agent.
 
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use evenkeel_guard::loops::record;
 use evenkeel_net::http::Place;
 use evenkeel_policy::decision::Decisions;
@@ -10,61 +10,61 @@ use evenkeel_policy::state::{Clients, State};
 use serde::de::DeserializeOwned;
 
 use super::row::{Id, Tab};
-use crate::control::{get, path};
+use crate::control::{first, get, path};
 
-/// Longest wait for an answer: a server answers in milliseconds, or hangs.
+/// Time limit for each part of an answer: a server answers within milliseconds, or it hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Number of decisions that are requested; the user would not read more.
+/// Number of newest decisions that are requested for a detail view; the user would not read more.
 const DECISIONS: usize = 64;
 
-/// The row that the user wants details of.
+/// The row in the detail view, about which further figures are requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// Its view.
+    /// The row's view.
     pub(super) tab: Tab,
-    /// Its name in the view.
+    /// The row's identity in the view.
     pub(super) id: Id,
 }
 
 /// The answer to a request for the whole state.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// The state of a server, and its connections.
+    /// The state of a server, and the list of its connections.
     Serve(Box<State>, Clients),
     /// The state of an agent.
     Guard(Box<record::State>),
 }
 
-/// A further answer about one row.
+/// The answer to a request about one row.
 #[derive(Debug)]
 pub(super) enum More {
-    /// The state of a server, with everything about one tenant and nothing about others.
+    /// The state of a server with all figures of one tenant and none of other tenants.
     Serve(Box<State>),
-    /// Decisions of an agent.
+    /// The newest decisions of an agent about one pool.
     Guard(Decisions),
 }
 
-/// The source of answers.
+/// The source of all answers: the server or agent that is shown.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Places that may answer; after the first answer, the place that gave it.
+    /// Places at which to look for a server or an agent, in order; after the first answer only the place that gave it.
     places: Vec<Place>,
     /// True if an agent answers, false for a server; `None` before the first answer.
     agent: Option<bool>,
 }
 
 impl Source {
-    /// A source that tries these places in order.
+    /// A source that asks `places` in order until one answers.
     pub(super) fn new(places: Vec<Place>) -> Self {
         Self { places, agent: None }
     }
 
-    /// The place of the source, as text.
+    /// The first of the source's places as text; after the first answer the one that answers.
     pub(super) fn place(&self) -> String {
         self.places.first().map_or_else(String::new, Place::to_string)
     }
 
-    /// Requests the whole state.
+    /// Requests the whole state of the server or agent.
     ///
     /// # Errors
     /// When no place answers, or an answer cannot be parsed.
@@ -84,7 +84,7 @@ impl Source {
         Ok(answer)
     }
 
-    /// Requests further figures about one row; `None` if there are none.
+    /// Requests further figures about the row `wanted`; `None` if its kind has none.
     ///
     /// # Errors
     /// When the place does not answer, or its answer cannot be parsed.
@@ -109,26 +109,11 @@ impl Source {
         get(self.places.first().context("no server is named; give --status ADDR:PORT")?, path, PATIENCE)
     }
 
-    /// The state as text, from the first place that answers; other places are dropped.
+    /// Requests the state from the places in order. Returns the first answer as text, and forgets all other places.
     fn find(&mut self) -> anyhow::Result<String> {
-        let mut complaints = Vec::new();
-        for place in &self.places {
-            match get(place, "/api/v1/state?brief=true", PATIENCE) {
-                Ok(text) => {
-                    self.places = vec![place.clone()];
-                    return Ok(text);
-                }
-                Err(error) => complaints.push((place, error)),
-            }
-        }
-        if let [(_, error)] = &complaints[..] {
-            return Err(anyhow!("{error:#}"));
-        }
-        let places: Vec<String> = complaints.iter().map(|(place, _)| place.to_string()).collect();
-        Err(anyhow!(
-            "neither a server nor an agent answers at {}; start one with `evenkeel serve`, or name it with --status, --control, --data-dir or --config",
-            places.join(", ")
-        ))
+        let (place, text) = first(&self.places, "/api/v1/state?brief=true", PATIENCE)?;
+        self.places = vec![place.clone()];
+        Ok(text)
     }
 }
 

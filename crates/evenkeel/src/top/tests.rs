@@ -1,4 +1,4 @@
-//! Tests from answers and keys to screens.
+//! Tests of `evenkeel top` without a terminal: answers and keys come in, and the drawn screens are checked.
 
 use evenkeel_guard::loops::record::{
     self, At, CgroupState, ClientState as Initiator, DirectionState, GroupState, PacketsState, QueueDepthState,
@@ -25,7 +25,7 @@ use super::{once, text};
 
 const PLAIN: Look = Look { colour: false, unicode: false, once: false };
 
-/// Draws the model on a terminal of this size.
+/// Draws the model on a test terminal of `width` columns and `height` lines.
 fn terminal(model: &Model, look: Look, width: u16, height: u16) -> (Terminal<TestBackend>, Drawn) {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
     let mut drawn = Drawn::default();
@@ -33,12 +33,12 @@ fn terminal(model: &Model, look: Look, width: u16, height: u16) -> (Terminal<Tes
     (terminal, drawn)
 }
 
-/// The screen for a terminal of 80 x 24 characters.
+/// The model's screen as text, for a terminal of 80 columns and 24 lines.
 fn screen(model: &Model) -> String {
     text(terminal(model, PLAIN, 80, 24).0.backend().buffer())
 }
 
-/// Asserts that all parts are on the screen; a sentence may extend over several lines.
+/// Asserts that all `parts` are on the screen; a part may extend over several lines.
 #[track_caller]
 fn shows(screen: &str, parts: &[&str]) {
     let sentences = screen.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -66,7 +66,7 @@ fn latency(count: u64, mean_ms: f64) -> LatencyState {
     LatencyState { count, sum_s, buckets: vec![(mean_ms / 1e3, count)], ..LatencyState::default() }
 }
 
-/// A tenant that has completed so many requests of 4 KiB.
+/// A tenant that has completed `requests` reads of 4 KiB, with these mean latencies in ms.
 fn tenant(name: &str, requests: u64, queue_ms: f64, device_ms: f64) -> TenantState {
     TenantState {
         name: name.into(),
@@ -79,7 +79,7 @@ fn tenant(name: &str, requests: u64, queue_ms: f64, device_ms: f64) -> TenantSta
     }
 }
 
-/// The counts of a tenant's last second; see [`tenant`].
+/// A tenant's counts for one second: `requests` of 4 KiB, with these mean latencies in ms.
 fn work(requests: u64, queue_ms: f64, device_ms: f64) -> Option<Counts> {
     let sum_s = |ms: f64| latency(requests, ms).sum_s;
     Some(Counts {
@@ -93,7 +93,7 @@ fn work(requests: u64, queue_ms: f64, device_ms: f64) -> Option<Counts> {
     })
 }
 
-/// A server with three tenants, after `seconds` of 1,000, 500 and 50 requests per second.
+/// The state of a server with three tenants, which for `seconds` have completed 1,000, 500 and 50 requests per second.
 fn server(seconds: u64) -> State {
     let decision =
         DecisionRecord { because: "reads take 30.00 ms, above 19.00 ms".into(), ..DecisionRecord::default() };
@@ -165,7 +165,7 @@ fn server(seconds: u64) -> State {
     }
 }
 
-/// The server's connections; their workers count at different times.
+/// The connections of [`server`] after `seconds`; their workers have counted 0.3 s earlier.
 fn clients(seconds: u64) -> Clients {
     let client = |id: &str, address: &str, volume: &str, tenant: &str, per_s: u64| ClientState {
         id: id.into(),
@@ -187,7 +187,7 @@ fn answer(seconds: u64) -> Answer {
     Answer::Serve(Box::new(server(seconds)), clients(seconds))
 }
 
-/// A model after two samples, a second apart.
+/// A model that has taken two answers of [`server`], one second apart.
 fn watching() -> Model {
     let mut model = Model::new("./control.sock".into());
     model.take(answer(100));
@@ -363,7 +363,7 @@ fn details_have_history_percentiles_and_decisions() {
 }
 
 #[test]
-fn what_vanishes_is_told_and_what_comes_back_begins_anew() {
+fn what_vanishes_is_reported_and_what_comes_back_begins_anew() {
     let mut model = watching();
     model.show(Tab::Tenants);
     model.lose("no server answers on ./control.sock\nstart one".into());
@@ -409,7 +409,7 @@ fn histories_are_bounded_and_forget_who_is_gone() {
     assert!(model.history(Tab::Tenants, &id("shop")).is_none());
 }
 
-/// An agent that throttles one of its clients.
+/// The state of an agent that throttles one of its clients, after `seconds`.
 fn agent(seconds: u64) -> Answer {
     let client = |address: &str, delay_ms: f64| Initiator {
         address: address.into(),

@@ -1,4 +1,4 @@
-//! Draws the model as a screen. Pure; parts that do not fit are left out, the least important first.
+//! Draws the model of `evenkeel top` as a screen. Parts that do not fit are left out, the least important first.
 
 use evenkeel_policy::verdict::Verdict;
 use ratatui::buffer::Buffer;
@@ -11,15 +11,15 @@ use super::keys::HELP;
 use super::model::{Link, Model, Pane};
 use super::row::{Column, Row};
 
-/// Smallest size in columns and lines; below it only a message is shown.
+/// Smallest usable size of the terminal in columns and lines; on a smaller one only a message is shown.
 const LEAST: (u16, u16) = (40, 10);
-/// Number of lines for the reason of the selected row.
+/// Number of lines below the table for the selected row's trouble, throttle and reason.
 const WHY_LINES: u16 = 2;
 
-/// Number of lines of a frame besides the rows of its table.
+/// Number of lines of a frame for `--once` besides the rows of its table.
 pub(super) const FRAME_LINES: u16 = 5;
 
-/// Draws the whole screen.
+/// Draws the whole screen into `area`.
 pub(super) fn draw(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
     if area.width < LEAST.0 || area.height < LEAST.1 && !look.once {
         let text = format!("{} x {} is too small; {} x {} will do", area.width, area.height, LEAST.0, LEAST.1);
@@ -62,7 +62,7 @@ fn title(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     put_right(buf, area, right, 0, &text, style);
 }
 
-/// The first line: how many targets are met and missed, and how many rows are throttled.
+/// Draws the second line: the number of targets that are met, missed and idle, the number of throttled rows, and the place.
 fn summary(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let tally = model.tally();
     let mut x = put(buf, area, 1, 1, "targets: ", Style::new());
@@ -174,10 +174,11 @@ fn table(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
     Drawn { page: usize::from(page), last_line: 0 }
 }
 
-/// A column with its width.
+/// A column with its width in characters.
 type Wide = (Column, u16);
 
-/// Widths of the columns: figures get the width they need, names and reasons share the rest.
+/// The shown columns with their widths. Figures get the width that they need, texts share the rest of `width`; columns without
+/// room are left out. `owners`: true if names show their owners.
 fn columns(model: &Model, rows: &[&Row], owners: bool, width: u16) -> Vec<Wide> {
     let shown = model.tab().about().columns;
     let fixed = |column: Column| match column {
@@ -278,7 +279,7 @@ fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) 
     }
 }
 
-/// True if rows of the view belong to several owners and no column shows these.
+/// True if the rows of the shown view belong to several owners and no column shows the owners, so that names must show them.
 fn several_owners(model: &Model) -> bool {
     let tab = model.tab();
     if tab.about().columns.contains(&Column::Owner) {
@@ -313,8 +314,8 @@ fn help(look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
         y += 1;
     }
     let columns = [
-        "lat ms: latency, mean; queue: before the device, device: inside it",
-        "target: met, MISSED, UNACHIEVABLE, or idle (less was asked for than that)",
+        "lat ms: latency, mean; queue: before the device, device: in flight",
+        "target: met, MISSED, UNACHIEVABLE, or idle (asked for less than the target)",
         "throttled by: whose limit binds, and how much it is",
     ];
     put(buf, area, 1, y + 1, "Columns, about the time between two samples", look.head());

@@ -1,4 +1,5 @@
-//! Access lists with common NBD clients: a client that is allowed reads the volume's content, another one reports the refusal.
+//! Tests of access lists with common NBD clients: an allowed client reads the volume's content, other clients report that the
+//! server refuses them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,10 +10,10 @@ use crate::harness::{Case, SIZE, assert_same};
 
 on_both_engines! {
     volumes_are_for_whom_they_allow: "nbdinfo" "nbdcopy" "qemu-img";
-    a_reload_lets_in_and_shuts_out: "nbdinfo";
+    a_reload_admits_and_excludes: "nbdinfo";
 }
 
-/// Entry of an access list for the user that runs the test.
+/// Entry of an access list that allows the user who runs the test.
 fn me(case: &Case) -> String {
     format!("uid:{}", fs::metadata(case.path("")).unwrap().uid())
 }
@@ -47,14 +48,14 @@ fn volumes_are_for_whom_they_allow(case: &Case) {
     };
     assert_eq!(names(&tcp("")), ["open", "remote"]);
     assert_eq!(names(&server.unix("")), ["local", "open"]);
-    server.until_logged("allow of the volume does not name it");
-    server.until_logged("deny of the volume names it");
+    server.until_logged("the key allow of the volume does not name this client");
+    server.until_logged("the key deny of the volume names this client");
     let refused = &server.state()["refused_clients_total"];
     assert!(refused["volume_allow"].as_u64() >= Some(3) && refused["volume_deny"].as_u64() >= Some(3), "{refused}");
     server.stop();
 }
 
-fn a_reload_lets_in_and_shuts_out(case: &Case) {
+fn a_reload_admits_and_excludes(case: &Case) {
     let tables = |keys: &str| format!("{keys}\n[volumes.v]\nbackend = \"memory\"\nsize = \"32MiB\"\n");
     let server = case.serve_with(&[], &tables("deny = [\"unix\"]"));
     let tcp = format!("nbd://{}/v", server.tcp());

@@ -1,4 +1,4 @@
-//! `fio --ioengine=nbd` with verification.
+//! Tests with `fio --ioengine=nbd`, which verifies the data that it has written.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ on_both_engines! {
     fio_verifies_what_another_server_left: "fio";
 }
 
-/// Runs fio jobs that verify with CRC-32C, and asserts that they succeed. Returns fio's totals of all jobs.
+/// Runs fio jobs that verify their data by CRC-32C, and asserts that they succeed. Returns fio's JSON totals of all jobs.
 #[track_caller]
 pub(crate) fn verify(case: &Case, uri: &str, arguments: &[&str]) -> Value {
     let uri = format!("--uri={uri}");
@@ -28,7 +28,7 @@ pub(crate) fn verify(case: &Case, uri: &str, arguments: &[&str]) -> Value {
     job
 }
 
-/// Bytes that the fio job wrote, and bytes that it read to verify them.
+/// Number of bytes that fio wrote, and number of bytes that it read, from its totals `job`.
 pub(crate) fn bytes(job: &Value) -> (u64, u64) {
     let count = |op: &str| job[op]["io_bytes"].as_u64().expect("a number");
     (count("write"), count("read"))

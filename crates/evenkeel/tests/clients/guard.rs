@@ -1,5 +1,5 @@
-//! The agent's API follows the rules of the server's: HTTPS where other machines reach it, with certificates that
-//! SIGHUP renews.
+//! Tests of the agent's API, which follows the same rules as the server's: HTTPS on addresses that other machines reach, with
+//! certificates that SIGHUP renews.
 
 use std::fs;
 use std::process::Command;
@@ -14,20 +14,19 @@ use crate::tls::Authority;
 
 const TARGET: &str = "[pools.nothing-served]\nlatency.target = \"15ms\"\n";
 
-/// A folder for a test that needs `openssl` and `curl`; `None` if one is missing. No server is started, so the engine
-/// does not matter.
+/// A folder for a test that needs `openssl` and `curl`; `None` if one of the programs is missing.
 fn prepared() -> Option<Case> {
     Case::new("epoll", &["openssl", "curl"])
 }
 
-/// Writes a configuration with this address of the API and these tables; returns its path.
+/// Writes an agent's configuration with the API at the address `status` and with further `tables`. Returns the file's path.
 fn configure(case: &Case, status: &str, tables: &str) -> String {
     let text = format!("[agent]\nstatus = \"{status}\"\ninterval = \"20ms\"\n{tables}{TARGET}");
     fs::write(case.path("guard.toml"), text).expect("written");
     case.file("guard.toml")
 }
 
-/// Starts `evenkeel guard run --dry-run`: an agent that throttles no client.
+/// Starts an agent with `--dry-run`, so that it throttles no client. The API is at the address `status`.
 fn guard(case: &Case, status: &str, tables: &str) -> Server {
     let mut command = Command::new(EVENKEEL);
     command.args(["guard", "run", "--dry-run", "--config", &configure(case, status, tables)]);
@@ -62,7 +61,7 @@ fn the_agents_api_is_https_where_others_reach_it() {
         (there("ca-cert.pem", bob), "TLS with https://localhost:"),
         (there(&format!("{stranger}/ca-cert.pem"), alice), "UnknownIssuer"),
         (format!("--status https://localhost:{port}"), "--ca"),
-        (format!("--status 127.0.0.1:{port}"), "is it https:// there?"),
+        (format!("--status 127.0.0.1:{port}"), "write https:// before the address"),
     ] {
         let said = ask(&case, &format!("status {options}")).expect_err("a refusal");
         assert!(said.contains(complaint), "{options}: {said}");

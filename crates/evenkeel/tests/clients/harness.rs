@@ -1,4 +1,5 @@
-//! Test harness: each test has a server of its own, and client programs that end with the test or after a minute.
+//! Harness of the tests with NBD clients: each test has a server of its own, and client programs that are killed at the test's
+//! end or after a minute.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
@@ -26,10 +27,11 @@ const TABLES: &str = "\
 [volumes.memory]\nbackend = \"memory\"\nsize = \"32MiB\"\n\
 [volumes.direct]\nsize = \"32MiB\"\n\
 [volumes.buffered]\nsize = \"32MiB\"\ncache = \"buffered\"\n";
-/// Longest wait for any event; only a broken program takes longer.
+/// Upper bound on the wait for any event; only a broken program takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes two tests, one per engine, of `fn name(case: &Case)`; each is skipped if a program that it needs is missing.
+/// Makes two tests, one per I/O engine, of each named function `fn(case: &Case)`. A test is skipped if one of the programs behind
+/// its name is missing.
 macro_rules! on_both_engines {
     (@ $engine:ident; $($test:ident: $($program:literal)+;)+) => {
         mod $engine {
@@ -50,15 +52,15 @@ macro_rules! on_both_engines {
     };
 }
 
-/// A test's folder, removed when the value is dropped, and the engine under test.
+/// A test's folder, removed when the value is dropped, and the I/O engine under test.
 pub(crate) struct Case {
     folder: PathBuf,
     engine: &'static str,
 }
 
 impl Case {
-    /// `None` if a program that the test needs is missing or the engine does not work here; the test is then reported
-    /// as skipped.
+    /// A case for a test with `engine` that needs `programs`. If a program is missing or the kernel refuses the engine, reports
+    /// the test as skipped and returns `None`.
     pub(crate) fn new(engine: &'static str, programs: &[&str]) -> Option<Self> {
         let missing = programs.iter().find(|program| !installed(program));
         let reason = match missing {
@@ -78,7 +80,7 @@ impl Case {
         Self { folder, engine }
     }
 
-    /// A case with a new folder, for a second server on the same engine.
+    /// A case with the same engine and a new folder, for a second server of the test.
     pub(crate) fn beside(&self) -> Self {
         Self::in_new_folder(self.engine)
     }
@@ -87,12 +89,12 @@ impl Case {
         self.folder.join(name)
     }
 
-    /// [`Case::path`] as text, for a command line.
+    /// Path of the file `name` in the case's folder as text, for a command line.
     pub(crate) fn file(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 
-    /// Writes a configuration of `[server]` and these tables; returns its path.
+    /// Writes a server's configuration: the table `[server]`, then the text `tables`. Returns the file's path.
     pub(crate) fn configure(&self, tables: &str) -> String {
         let at = self.folder.display();
         let text = format!(
@@ -103,7 +105,7 @@ impl Case {
         self.file("config.toml")
     }
 
-    /// The command `PREFIX.. evenkeel serve`, with a configuration of this case and these tables.
+    /// The command `evenkeel serve` behind the words `prefix`, with a configuration as [`Case::configure`] writes it.
     pub(crate) fn command(&self, prefix: &[&str], tables: &str) -> Command {
         let config = self.configure(tables);
         let words = [prefix, &[EVENKEEL, "serve", "--config", &config]].concat();
@@ -112,7 +114,7 @@ impl Case {
         command
     }
 
-    /// Starts a server with one volume of each kind.
+    /// Starts a server with the volumes [`VOLUMES`], one of each kind, and waits until it serves.
     pub(crate) fn serve(&self) -> Server {
         self.serve_with(&[], TABLES)
     }
@@ -124,7 +126,7 @@ impl Case {
         server
     }
 
-    /// Starts a command that may become a server of this case, without waiting for it.
+    /// Starts `command` as a server in this case's folder, without waiting until it serves.
     pub(crate) fn spawn(&self, mut command: Command) -> Server {
         let create = |name| File::create(self.path(name)).expect("a file for its output");
         command.stdout(create("stdout")).stderr(create("stderr"));
@@ -217,7 +219,8 @@ impl Drop for Case {
     }
 }
 
-/// Ranges of bytes in which [`Case::image`] has data: whole chunks of 64 KiB, so that every kind of volume can keep the holes.
+/// Ranges (start, end), in bytes, in which [`Case::image`] has data. Their bounds are multiples of 64 KiB, so that every kind of
+/// volume can keep the holes.
 pub(crate) const DATA: [(u64, u64); 4] = [
     (MIB, 2 * MIB),
     (5 * MIB, 5 * MIB + (64 << 10)),
@@ -225,13 +228,13 @@ pub(crate) const DATA: [(u64, u64); 4] = [
     (SIZE - (64 << 10), SIZE),
 ];
 
-/// Bytes of data in [`Case::image`].
+/// Number of bytes of data in [`Case::image`], without the holes.
 pub(crate) fn data_bytes() -> u64 {
     DATA.iter().map(|(start, end)| end - start).sum()
 }
 
-/// Asserts that a file occupies the space of the data of [`Case::image`], and at most 64 KiB more for the file system's
-/// records.
+/// Asserts that a file occupies as much space on the disk as the data of [`Case::image`], plus at most 64 KiB for the file
+/// system's own records.
 #[track_caller]
 pub(crate) fn assert_sparse(path: &Path) {
     let allocated = fs::metadata(path).expect("it exists").blocks() * 512;
@@ -239,7 +242,7 @@ pub(crate) fn assert_sparse(path: &Path) {
     assert!(expected.contains(&allocated), "{}: {allocated} bytes allocated, not {expected:?}", path.display());
 }
 
-/// Asserts that two contents are equal; reports the first difference otherwise.
+/// Asserts that two contents are equal; panics with the index of the first difference otherwise. `what`: name of the content.
 #[track_caller]
 pub(crate) fn assert_same(left: &[u8], right: &[u8], what: &str) {
     assert_eq!(left.len(), right.len(), "{what}");
@@ -250,7 +253,7 @@ pub(crate) fn assert_same(left: &[u8], right: &[u8], what: &str) {
     }
 }
 
-/// Repeats `probe` until it returns `Some`; panics after [`PATIENCE`].
+/// Repeats `probe` until it returns `Some`; panics after [`PATIENCE`]. `what`: name of the awaited event, for the panic.
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
@@ -285,7 +288,7 @@ fn io_uring_works() -> bool {
 pub(crate) struct Process(Child);
 
 impl Process {
-    /// Starts the command as leader of its own process group. The kernel kills it when the thread that started it ends.
+    /// Starts the command as leader of its own process group. The kernel kills the process when the calling thread ends.
     pub(crate) fn spawn(command: &mut Command) -> Self {
         let die_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
         // SAFETY: between fork and exec the closure makes one system call and nothing else.
@@ -335,12 +338,12 @@ impl Server {
         fs::read_to_string(self.folder.join(name)).expect("its output")
     }
 
-    /// The server's log so far.
+    /// The server's log up to now.
     pub(crate) fn log(&self) -> String {
         self.said("stderr")
     }
 
-    /// Waits until the server's log has these words.
+    /// Waits until the server's log contains `words`.
     #[track_caller]
     pub(crate) fn until_logged(&self, words: &str) {
         until(words, || self.log().contains(words).then_some(()));
@@ -398,18 +401,18 @@ impl Server {
         serde_json::from_str(&body).expect("JSON")
     }
 
-    /// Process id of the server, if it was started directly or through a program that replaced itself.
+    /// Process id of the server; valid if its command was started without a prefix, or behind a program that replaced itself.
     pub(crate) fn pid(&self) -> u32 {
         self.process.0.id()
     }
 
-    /// Connections that the server has accepted so far.
+    /// Number of connections that the server has accepted since its start.
     #[track_caller]
     pub(crate) fn accepted(&self) -> u64 {
         self.state()["accepted_connections_total"].as_u64().expect("a number")
     }
 
-    /// Reads and writes of the first tenant that the server has answered so far.
+    /// Number of reads and writes that the server has answered since its start to the first tenant of its first pool.
     #[track_caller]
     pub(crate) fn requests(&self) -> u64 {
         let state = self.state();
@@ -434,7 +437,7 @@ impl Session {
         Self { _process: process, commands, answers }
     }
 
-    /// Sends `qemu-io` a command and waits until its output contains `answer`; `timeout` ends a wait without answer.
+    /// Sends `qemu-io` a command and waits until its output contains `answer`; panics if the command fails or `qemu-io` ends.
     #[track_caller]
     pub(crate) fn ask(&mut self, command: &str, answer: &str) {
         writeln!(self.commands, "{command}").expect("qemu-io listens");

@@ -1,5 +1,5 @@
-//! The API over HTTPS, with `curl` and `openssl`. Clients have a good certificate, one that is expired, revoked or of
-//! another authority, or none.
+//! Tests of the API over HTTPS with the clients `curl` and `openssl`. Clients have a good certificate, an expired or revoked one,
+//! one of another authority, or none.
 
 use std::fs;
 
@@ -15,7 +15,8 @@ on_both_engines! {
     certificates_come_and_go_and_never_does_plain_http_come_back: "openssl" "curl";
 }
 
-/// Tables `[TABLE.tls]` and `[TABLE.http]` of a server or an agent, with these further keys and the case's certificates.
+/// The configuration's tables `[TABLE.tls]`, with the case's certificates and the further keys `tls`, and `[TABLE.http]`, with
+/// the keys `http`. `table` is `server` or `agent`.
 pub(crate) fn terms(case: &Case, table: &str, tls: &str, http: &str) -> String {
     let [certificate, key, clients] = ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(|name| case.file(name));
     format!(
@@ -30,7 +31,8 @@ fn tables(case: &Case, tls: &str, http: &str) -> String {
 
 const VOLUME: &str = "[volumes.memory]\nbackend = \"memory\"\nsize = \"32MiB\"\n";
 
-/// Starts a server whose API listens on all addresses; returns it with the port of the API.
+/// Starts a server whose API listens on all addresses of this machine, with `scheme` http or https. Returns the server and the
+/// API's port.
 fn serve(case: &Case, scheme: &str, tables: &str) -> (Server, String) {
     let mut command = case.command(&[], tables);
     command.args(["--status", "0.0.0.0:0"]);
@@ -39,7 +41,7 @@ fn serve(case: &Case, scheme: &str, tables: &str) -> (Server, String) {
     (server, port(case, scheme, "0.0.0.0"))
 }
 
-/// Port of the API, from the address that a server or an agent has printed.
+/// Port of the API, from the address `SCHEME://HOST:PORT` that the case's server or agent prints at its start.
 pub(crate) fn port(case: &Case, scheme: &str, host: &str) -> String {
     until("the address of the API", || {
         let said = fs::read_to_string(case.path("stdout")).ok()?;
@@ -48,14 +50,14 @@ pub(crate) fn port(case: &Case, scheme: &str, host: &str) -> String {
     })
 }
 
-/// Answer that `curl` gets over plain HTTP; may be empty.
+/// Output of `curl` for a request over plain HTTP; empty if there is no answer.
 pub(crate) fn plain(case: &Case, port: &str) -> String {
     let url = format!("http://localhost:{port}/healthz");
     let output = case.run(&["curl", "--silent", "--max-time", "20", "--http0.9", "--include", &url]);
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Answer that `curl` gets over HTTPS; `None` if it fails.
+/// Answer to a request of `curl` for `path` over HTTPS; `None` if `curl` fails.
 pub(crate) fn curl(case: &Case, port: &str, path: &str, options: &str) -> Option<String> {
     let words = format!(
         "curl --silent --show-error --max-time 20 --cacert ca-cert.pem {options} https://localhost:{port}{path}"
@@ -64,12 +66,12 @@ pub(crate) fn curl(case: &Case, port: &str, path: &str, options: &str) -> Option
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Options with a client's certificate and key, for curl as well as for evenkeel's commands.
+/// Options with the client's certificate and key in `folder`, for curl as well as for Evenkeel's commands.
 pub(crate) fn shows(folder: &str) -> String {
     format!("--cert {folder}/client-cert.pem --key {folder}/client-key.pem")
 }
 
-/// Configuration key that names the list of revoked certificates.
+/// The line of a table `[TABLE.tls]` that names the case's list of revoked certificates.
 pub(crate) fn revoked(case: &Case) -> String {
     format!("revoked = \"{}\"", case.file("crl.pem"))
 }
@@ -83,8 +85,8 @@ fn the_api_is_https_where_others_reach_it(case: &Case) {
     server.stop();
 }
 
-/// Asserts that state, metrics and `top` have these words for the first client of [`Authority::good_and_bad`] only, and
-/// that plain HTTP is refused.
+/// Asserts that of the clients of [`Authority::good_and_bad`] only the first one gets state, metrics and the screen of `top`,
+/// each with the given word, and that plain HTTP is refused.
 pub(crate) fn assert_good_certificates_alone(
     case: &Case,
     server: &Server,
@@ -143,7 +145,7 @@ fn a_reload_renews_and_revokes_https(case: &Case) {
     server.stop();
 }
 
-/// Asserts that on SIGHUP a server or an agent uses renewed files, and keeps the old ones if the new ones are invalid.
+/// Asserts that a server or an agent uses renewed TLS files after SIGHUP, and keeps the old ones if the new ones are invalid.
 pub(crate) fn assert_renewed_by_a_signal(case: &Case, authority: &Authority<'_>, server: &Server, port: &str) {
     let [alice, bob] = ["alice", "bob"].map(|name| authority.issue(name, "client", 2));
     let asks = |folder: &str| curl(case, port, "/healthz", &shows(folder)).is_some();

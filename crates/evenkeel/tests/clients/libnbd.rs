@@ -1,4 +1,4 @@
-//! Content, holes and totals with the clients `nbdinfo` and `nbdcopy`.
+//! Tests of content, holes and totals with the NBD clients `nbdinfo` and `nbdcopy`.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ fn nbdinfo_sees_what_is_offered(case: &Case) {
     server.stop();
 }
 
-/// Offset, length and flags (1: hole, 2: zero) of each extent, as `nbdinfo` prints them.
+/// Offset and length in bytes, and flags (1: hole, 2: zero; 3: both), of each extent of a volume, as `nbdinfo` prints them.
 fn extents(case: &Case, uri: &str) -> Vec<(u64, u64, u64)> {
     let map = case.json(&["nbdinfo", "--map", "--json", uri]);
     let number = |extent: &Value, key: &str| extent[key].as_u64().expect("a number");
@@ -76,7 +76,7 @@ fn nbdinfo_maps_data_and_holes(case: &Case) {
     server.stop();
 }
 
-/// Copies with `nbdcopy` over this many connections.
+/// Copies with `nbdcopy` over the given number of connections, and flushes at the end.
 #[track_caller]
 fn copy(case: &Case, connections: u64, from: &str, to: &str) {
     // Without as many threads it opens fewer connections.

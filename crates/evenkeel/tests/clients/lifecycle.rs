@@ -1,4 +1,5 @@
-//! Effects on clients when the server runs out of descriptors, starts, reloads or stops, or when other clients die.
+//! Tests of the effects on clients when the server runs out of descriptors, starts, reloads or stops, or when other clients
+//! are killed.
 
 use std::fs;
 use std::io::Read;
@@ -16,7 +17,7 @@ use crate::harness::{Case, EVENKEEL, MIB, Process, SIZE, Server, Session, VOLUME
 
 on_both_engines! {
     without_descriptors_those_who_are_in_stay_and_others_wait: "qemu-io" "nbdinfo" "prlimit";
-    clients_killed_in_flight_harm_nobody: "fio" "qemu-img" "qemu-io";
+    clients_killed_in_flight_harm_no_other: "fio" "qemu-img" "qemu-io";
     a_second_server_of_the_same_data_refuses: "qemu-io";
     a_stop_keeps_what_was_acknowledged: "qemu-io" "fio" "nbdcopy";
     a_reload_keeps_connections: "fio" "qemu-io";
@@ -25,7 +26,7 @@ on_both_engines! {
     only_direct_volumes_go_around_the_page_cache: "qemu-io";
 }
 
-/// Starts `fio` for 600 s, longer than any test.
+/// Starts `fio` on the volume at `uri` with a running time of 600 s, longer than any test.
 fn endless_fio(case: &Case, uri: &str, arguments: &[&str]) -> Process {
     let uri = format!("--uri={uri}");
     let mut words = vec!["fio", "--name=endless", "--ioengine=nbd", &uri, "--thread", "--iodepth=32", "--bs=4k"];
@@ -34,7 +35,7 @@ fn endless_fio(case: &Case, uri: &str, arguments: &[&str]) -> Process {
     case.start(&words)
 }
 
-/// Waits until the server has answered more than 32 requests beyond the first `before`; panics if the client ends.
+/// Waits until the server has answered more than `before + 32` requests since its start; panics if `client` ends earlier.
 #[track_caller]
 fn until_in_flight(server: &Server, client: &mut Process, before: u64) {
     until("requests", || {
@@ -75,7 +76,7 @@ fn without_descriptors_those_who_are_in_stay_and_others_wait(case: &Case) {
     server.stop();
 }
 
-fn clients_killed_in_flight_harm_nobody(case: &Case) {
+fn clients_killed_in_flight_harm_no_other(case: &Case) {
     const ROUNDS: usize = 30;
     let server = case.serve();
     let mut witness = Session::open(case, &server.unix("buffered"));

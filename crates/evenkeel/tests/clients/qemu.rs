@@ -1,4 +1,4 @@
-//! Content and holes with the clients `qemu-img` and `qemu-io`.
+//! Tests of content and holes with the NBD clients `qemu-img` and `qemu-io`.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ on_both_engines! {
     qemu_io_cannot_write_a_read_only_volume: "qemu-io";
 }
 
-/// Runs `qemu-io` with these commands.
+/// Runs `qemu-io` on the volume at `uri` with these commands, asserts that it succeeds, and returns its output.
 #[track_caller]
 fn io(case: &Case, uri: &str, commands: &[&str]) -> String {
     let mut words = vec!["qemu-io", "-f", "raw"];
@@ -24,7 +24,7 @@ fn io(case: &Case, uri: &str, commands: &[&str]) -> String {
     case.succeed(&words)
 }
 
-/// Start and end of each range of data, as `qemu-img map` prints them.
+/// Start and end, in bytes, of each range of a volume that is data and no hole, as `qemu-img map` prints them.
 fn data_ranges(case: &Case, uri: &str) -> Vec<(u64, u64)> {
     let map = case.json(&["qemu-img", "map", "--output=json", "-f", "raw", uri]);
     let extents = map.as_array().expect("a list");

@@ -1,4 +1,4 @@
-//! Volumes of backend `nbd`, which another server stores: nbdkit, qemu-nbd or `evenkeel serve`.
+//! Tests of volumes with the backend `nbd`, which a remote server stores: nbdkit, qemu-nbd or another `evenkeel serve`.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -18,8 +18,8 @@ on_both_engines! {
     a_server_that_is_not_there_is_named: "nbdkit" "nbdinfo";
 }
 
-/// The remote server that stores our server's volume: a program of others, or `evenkeel serve`. It holds a file of
-/// [`SIZE`] bytes, unless the program's arguments say otherwise.
+/// The remote server that stores a volume of the server under test: nbdkit or qemu-nbd (`Program`), or another `evenkeel serve`
+/// (`Own`). Its export has [`SIZE`] bytes unless the program's arguments say otherwise.
 enum Peer {
     Program { words: Vec<String>, socket: PathBuf, process: Process },
     Own { case: Case, server: Option<Server> },
@@ -71,12 +71,12 @@ impl Peer {
         format!("[volumes.disk]\nsize = {SIZE}\n")
     }
 
-    /// One remote server of each kind (nbdkit, qemu-nbd, evenkeel), each with a file.
+    /// Starts one remote server of each kind (nbdkit, qemu-nbd, evenkeel), each with a file for its data.
     fn all(case: &Case) -> [Self; 3] {
         [Self::nbdkit_file(case), Self::qemu_nbd(case), Self::own(case)]
     }
 
-    /// Configuration of a volume `far` that this remote server stores, with further settings.
+    /// Configuration of a volume `far` that this remote server stores, with the further lines `settings`.
     fn volume(&self, settings: &str) -> String {
         let uri = match self {
             Self::Program { socket, .. } => format!("nbd+unix:///?socket={}", socket.display()),
@@ -120,7 +120,7 @@ fn remote(server: &Server) -> Value {
     server.state()["volumes"][0]["remote"].clone()
 }
 
-/// Runs a `qemu-io` command and asserts that it fails with EIO.
+/// Runs the command line `words` of `qemu-io`, and asserts that it fails with EIO.
 #[track_caller]
 fn io_error(case: &Case, words: &[&str]) {
     let output = case.run(words);

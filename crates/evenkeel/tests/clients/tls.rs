@@ -1,5 +1,5 @@
-//! TLS with common NBD clients. `openssl` makes their certificates: good, expired, revoked, or of another authority;
-//! some have none.
+//! Tests of TLS with common NBD clients. Their certificates, made by `openssl`, are good, expired, revoked, or of another
+//! authority; some clients have none.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -32,7 +32,7 @@ const OPENSSL: &str = "\
 const NEW: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -config openssl.cnf";
 const CA: &str = "openssl ca -config openssl.cnf -keyfile ca-key.pem -cert ca-cert.pem";
 
-/// A certificate authority in the case's folder; files of certificates have their owners' names.
+/// A certificate authority whose files are in the case's folder. The files of each certificate begin with its owner's name.
 pub(crate) struct Authority<'a>(&'a Case);
 
 impl<'a> Authority<'a> {
@@ -54,8 +54,8 @@ impl<'a> Authority<'a> {
         self.0.succeed(&command.split(' ').collect::<Vec<_>>());
     }
 
-    /// Makes a key and a certificate that is valid for `days` (expired if negative), in a folder as NBD clients want
-    /// it; returns the folder's path.
+    /// Makes a key and a certificate for the owner `name`, valid for `days` from now (expired if negative). `role`: `client` or
+    /// `server`. Returns the path of a folder that has them under the names that NBD clients expect.
     pub(crate) fn issue(&self, name: &str, role: &str, days: i32) -> String {
         self.make(&format!("openssl req -new {NEW} -subj /CN={name} -keyout {name}-key.pem -out {name}.csr"));
         self.make(&format!(
@@ -74,8 +74,8 @@ impl<'a> Authority<'a> {
         self.0.file(name)
     }
 
-    /// Folders of four clients: with a good, a revoked and an expired certificate of this authority, and with one of
-    /// another authority, whose files are in `beside`.
+    /// Folders of four clients, in this order: with a good, a revoked and an expired certificate of this authority, and with a
+    /// certificate of another authority, whose files are in `beside`.
     pub(crate) fn good_and_bad(&self, beside: &Case) -> [String; 4] {
         let [alice, bob] = ["alice", "bob"].map(|name| self.issue(name, "client", 2));
         let old = self.issue("old", "client", -1);
@@ -83,7 +83,7 @@ impl<'a> Authority<'a> {
         [alice, bob, old, Authority::new(beside).issue("stranger", "client", 2)]
     }
 
-    /// Revokes these certificates and writes the revocation list; without names and earlier calls the list is empty.
+    /// Revokes the certificates of the owners `names`, and writes the list of all revoked certificates; `names` may be empty.
     pub(crate) fn revoke(&self, names: &[&str]) {
         for name in names {
             self.make(&format!("{CA} -revoke {name}-cert.pem"));
@@ -91,7 +91,8 @@ impl<'a> Authority<'a> {
         self.make(&format!("{CA} -gencrl -out crl.pem"));
     }
 
-    /// Starts a server with a certificate of this authority, further keys of `[server.tls]` and further tables.
+    /// Starts a server with a certificate of this authority and a volume in memory. `keys`: further keys of `[server.tls]`;
+    /// `tables`: further tables of the configuration.
     fn serve(&self, keys: &str, tables: &str) -> Server {
         let file = |name| self.0.file(name);
         let (certificate, key, clients) = (file("server-cert.pem"), file("server-key.pem"), file("ca-cert.pem"));
@@ -113,7 +114,7 @@ fn secure(server: &Server, volume: &str, folder: &str) -> String {
     format!("nbds://localhost:{}/{volume}?tls-certificates={folder}", port(server))
 }
 
-/// Options of qemu's programs for TLS: the credentials, and the image.
+/// Options of qemu's programs for TLS: the one for the client's credentials in `folder`, and the one for the image.
 fn qemu(server: &Server, folder: &str) -> (String, String) {
     let image = format!("driver=nbd,host=localhost,port={},export=memory,tls-creds=me", port(server));
     (format!("tls-creds-x509,id=me,dir={folder},endpoint=client"), image)
@@ -161,8 +162,8 @@ fn qemu_works_under_tls(case: &Case) {
     server.stop();
 }
 
-/// Starts a relay that sends STARTTLS and the bytes `behind` to the server, which openssl cannot do, then passes bytes
-/// on. Returns the address to which openssl must connect.
+/// Starts a relay between `openssl` and the server. It sends STARTTLS, which openssl cannot do for NBD, and the bytes `behind` to
+/// the server; afterwards it relays all bytes. Returns the address to which openssl must connect.
 fn relay(server: &Server, behind: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, server) = (listener.local_addr().unwrap().to_string(), server.tcp());
@@ -188,8 +189,8 @@ fn relay(server: &Server, behind: &'static [u8]) -> String {
     address
 }
 
-/// Runs `openssl s_client`, with bytes `behind` that an attacker has inserted after STARTTLS. Returns its success and
-/// its output.
+/// Runs `openssl s_client` against the server through a relay that inserts the bytes `behind` after STARTTLS, as an attacker
+/// could. Returns true if openssl succeeds, and its output.
 fn openssl(case: &Case, server: &Server, options: &str, behind: &'static [u8]) -> (bool, String) {
     let address = relay(server, behind);
     let words = format!("openssl s_client -connect {address} -CAfile ca-cert.pem -verify_return_error {options}");
@@ -214,7 +215,7 @@ fn openssl_speaks_1_2_and_1_3_and_nothing_older(case: &Case) {
     // Options that somebody put behind STARTTLS: neither understood nor passed over.
     let (success, text) = client("-tls1_3", b"IHAVEOPT\0\0\0\x03\0\0\0\0");
     assert!(!success, "{text}");
-    server.until_logged("it sent unencrypted bytes behind STARTTLS");
+    server.until_logged("the client sent unencrypted bytes behind STARTTLS");
     server.stop();
 }
 
@@ -291,14 +292,14 @@ fn what_needs_tls_is_not_shown_without(case: &Case) {
     server.stop();
 }
 
-/// Starts a client that reads 4 KiB and stays connected.
+/// Starts `qemu-io` with the certificate in `folder`; it reads 4 KiB and stays connected.
 fn stay(case: &Case, server: &Server, folder: &str) -> Process {
     let (credentials, image) = qemu(server, folder);
     let options = ["--object", &credentials, "--image-opts", &image, "-r"];
     case.start(&[&["qemu-io"], &options[..], &["-c", "read 0 4k", "-c", "sleep 50000"]].concat())
 }
 
-/// Reads that the server has answered to a tenant so far.
+/// Number of reads that the server has answered to a tenant since its start; 0 if there is no such tenant.
 fn reads(server: &Server, tenant: &str) -> u64 {
     let state = server.state();
     let tenants = state["pools"][0]["tenants"].as_array().unwrap();
@@ -320,7 +321,7 @@ fn certificates_choose_tenants(case: &Case) {
         until(tenant, || (reads(&server, tenant) > 0).then_some(()));
     }
     case.fail(&["nbdinfo", "--size", &secure(&server, "memory", &carol)]);
-    server.until_logged("no tenant names its certificate");
+    server.until_logged("no tenant names this client's certificate");
     server.until_logged("(carol)");
     server.stop();
 }

@@ -1,4 +1,4 @@
-//! A small NBD server on the server role of `evenkeel-nbd` that can be made to misbehave.
+//! A small NBD server for tests, built on the server side of the crate `evenkeel-nbd`, that misbehaves on demand.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,7 +10,7 @@ use evenkeel_nbd::wire::{Command, MAX_PAYLOAD, TransmissionFlags};
 use super::peers::{Scratch, scratch};
 
 const SIZE: usize = 4 << 20;
-/// Requests that the server answers correctly before its fault shows.
+/// Number of requests that the server answers correctly before its fault shows.
 const GOOD: u32 = 100;
 
 /// Misbehaviour of the server after [`GOOD`] correct answers.
@@ -29,7 +29,7 @@ pub(crate) enum Fault {
     WrongByte,
 }
 
-/// A server that ends with the test process.
+/// A running test server; its threads end with the test process.
 pub(crate) struct Server {
     socket: String,
     _dir: Scratch,
@@ -71,7 +71,8 @@ impl Directory for Shelf {
 }
 
 impl Server {
-    /// Starts a server that offers structured replies and extended headers as given.
+    /// Starts a server that misbehaves by `fault`. The two booleans are true if it offers structured replies and extended
+    /// headers, respectively.
     pub(crate) fn start((structured, extended): (bool, bool), fault: Fault) -> Self {
         let (dir, path) = scratch("socket");
         let listener = UnixListener::bind(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Servers and the program under test, as child processes that end with their test.
+//! NBD servers, and `evenkeel load` as the program under test: child processes that end with their test.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::skip::skip;
 
-/// Longest wait for a server or a load to start; only a broken program takes longer.
+/// Upper bound on the wait until a server or a load has started; only a broken program takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A test's temporary directory, removed when the value is dropped.
@@ -30,7 +30,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Makes a temporary directory; returns it with the path of `name` in it.
+/// Makes a temporary directory. Returns it, and the path of a file `name` in it, which does not exist yet.
 pub(crate) fn scratch(name: &str) -> (Scratch, PathBuf) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let unique = format!("evenkeel-load-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -40,7 +40,7 @@ pub(crate) fn scratch(name: &str) -> (Scratch, PathBuf) {
     (Scratch(dir), file)
 }
 
-/// True if `program` is installed; otherwise the test is reported as skipped.
+/// True if `program` is installed; otherwise reports the test as skipped.
 pub(crate) fn need(program: &str) -> bool {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     if !found {
@@ -57,7 +57,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a file has this many lines.
+/// Waits until the file at `path` has at least `lines` lines.
 pub(crate) fn wait_for_lines(path: &Path, lines: usize) {
     wait_until("the load", || fs::read_to_string(path).is_ok_and(|text| text.lines().count() >= lines));
 }
@@ -70,7 +70,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts nbdkit on a Unix socket; `None` if it is not installed.
+    /// Starts nbdkit on a Unix socket; `None` if nbdkit is not installed.
     pub(crate) fn start(arguments: &[&str]) -> Option<Self> {
         let (dir, socket) = scratch("socket");
         need("nbdkit").then(|| {
@@ -80,7 +80,7 @@ impl Peer {
         })
     }
 
-    /// Starts nbdkit on a TCP port; `None` if it is not installed.
+    /// Starts nbdkit on a free TCP port; `None` if nbdkit is not installed.
     pub(crate) fn start_tcp(arguments: &[&str]) -> Option<Self> {
         need("nbdkit").then(|| {
             // It is handed a socket that listens already, so that nobody else can take the port before it does.
@@ -118,7 +118,7 @@ impl Drop for Peer {
     }
 }
 
-/// Starts qemu-nbd with a device that stores nothing; `None` if it is not installed.
+/// Starts qemu-nbd with a device of 16 MiB that stores nothing; `None` if qemu-nbd is not installed.
 pub(crate) fn qemu_nbd() -> Option<Peer> {
     let (dir, socket) = scratch("socket");
     need("qemu-nbd").then(|| {
@@ -129,13 +129,13 @@ pub(crate) fn qemu_nbd() -> Option<Peer> {
     })
 }
 
-/// A running `evenkeel serve` on a Unix socket, with a folder of its own.
+/// A running `evenkeel serve` on a Unix socket, and the temporary folder with its configuration and data.
 pub(crate) struct Evenkeel {
     server: Peer,
     folder: PathBuf,
 }
 
-/// Starts `evenkeel serve` with further lines of `[server]` and these tables.
+/// Starts `evenkeel serve`. `server`: further lines of the table `[server]`; `tables`: further tables of the configuration.
 pub(crate) fn evenkeel(server: &str, tables: &str) -> Evenkeel {
     let (dir, socket) = scratch("nbd.sock");
     let folder = dir.path().to_owned();
@@ -162,7 +162,7 @@ impl Evenkeel {
     }
 }
 
-/// A running `evenkeel load`.
+/// A running `evenkeel load --json`.
 pub(crate) struct Load(Child);
 
 /// Output and exit status of `evenkeel load`.
@@ -186,7 +186,7 @@ impl Load {
         Finished(self.0.wait_with_output().unwrap())
     }
 
-    /// Sends SIGINT, as Ctrl-C does.
+    /// Sends SIGINT to the load, as Ctrl-C does.
     pub(crate) fn interrupt(&self) {
         let pid = self.0.id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
@@ -194,12 +194,12 @@ impl Load {
 }
 
 impl Finished {
-    /// The report in JSON on standard output.
+    /// The report that the load has printed as JSON on standard output.
     pub(crate) fn report(&self) -> serde_json::Value {
         serde_json::from_slice(&self.0.stdout).unwrap_or_else(|error| panic!("{error}: {self}"))
     }
 
-    /// Asserts that the run succeeded without errors; returns its only job.
+    /// Asserts that the load succeeded without errors; returns the report of its first job.
     pub(crate) fn success(&self) -> serde_json::Value {
         assert!(self.0.status.success(), "{self}");
         let job = self.report()["jobs"][0].take();
@@ -208,19 +208,19 @@ impl Finished {
         job
     }
 
-    /// Asserts that the run failed with exit status 1 and these words; returns its report.
+    /// Asserts that the load failed with exit status 1 and an error message with all of `words`; returns its report.
     pub(crate) fn fails_with(&self, words: &[&str]) -> serde_json::Value {
         self.says(words, 1);
         self.report()
     }
 
-    /// Asserts that the run failed with these words before it began: exit status 1 and no report.
+    /// Asserts that the load failed before it began: with exit status 1, an error message with all of `words`, and no report.
     pub(crate) fn fails_before_start(&self, words: &[&str]) {
         self.says(words, 1);
         assert!(self.0.stdout.is_empty(), "{self}");
     }
 
-    /// Asserts that the options were rejected with these words: exit status 2 and no report.
+    /// Asserts that the load rejected its options: with exit status 2, an error message with all of `words`, and no report.
     pub(crate) fn is_misused(&self, words: &[&str]) {
         self.says(words, 2);
         assert!(self.0.stdout.is_empty(), "{self}");

@@ -1,12 +1,12 @@
-//! Files, tenants and values that a command must not touch, make or set by mistake, and the log's record of the user
-//! that ran a command.
+//! Tests of commands to a running server: by mistake they touch no foreign files, make no tenants and set no unusual values, and
+//! the log names the user who ran a command.
 
 use std::fs;
 use std::path::PathBuf;
 
 use super::server::{EVENKEEL, Folder, Server, control, fail, run, succeed};
 
-/// A second folder beside the server's, removed when the value is dropped, and a file of 1 MiB in it.
+/// A temporary folder outside the server's, removed when the value is dropped, and the path of a file of 1 MiB in it.
 fn elsewhere() -> (Folder, PathBuf) {
     let folder = Folder::new();
     let file = folder.join("foreign.img");
@@ -70,7 +70,7 @@ fn an_image_is_refused_until_raw_is_meant_and_a_killed_server_remembers() {
 }
 
 #[test]
-fn a_file_system_and_a_lack_of_space_are_told_in_the_answer() {
+fn a_file_system_and_a_lack_of_space_are_named_in_the_answer() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
     let mut content = vec![0; 1 << 20];
@@ -184,7 +184,7 @@ fn values_that_hang_are_refused_unless_forced() {
 }
 
 #[test]
-fn what_is_doubtful_about_a_change_is_told_once_in_the_answer_and_in_the_log() {
+fn what_is_doubtful_about_a_change_is_reported_once_in_the_answer_and_in_the_log() {
     let folder = Folder::new();
     let text = "[pools.main]\nlimit = { iops = 500 }\n[tenants.database]\n[volumes.database]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
     fs::write(folder.join("e.toml"), text).expect("written");
@@ -317,7 +317,7 @@ fn every_change_by_command_is_on_record_with_who_what_from_and_to() {
 }
 
 #[test]
-fn a_guarantee_that_is_missed_is_one_warning_and_its_return_is_told() {
+fn a_guarantee_that_is_missed_is_one_warning_and_its_return_is_logged() {
     let folder = Folder::new();
     let text = "[pools.main.emulate]\niops = 100\n[tenants.disk]\nguarantee = { iops = 2000 }\n\
                 [volumes.disk]\nbackend = \"emulate\"\nsize = \"1MiB\"\n";

@@ -1,10 +1,10 @@
-//! TCP ports for servers that can be given a port number but no socket.
+//! Free TCP ports of 127.0.0.1 for servers that take a port number but no open socket.
 
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
-/// A TCP port of 127.0.0.1, reserved while the value lives by a socket that is bound and does not listen. The kernel
+/// A TCP port of 127.0.0.1 that is reserved until the value is dropped, by a socket that is bound and does not listen. The kernel
 /// assigns such a port to no socket that asks for any port and to no outgoing connection. A server that binds to the
 /// number with `SO_REUSEADDR`, as servers in Go and Rust do, gets the port, also repeatedly.
 pub(crate) struct Port(TcpListener);

@@ -1,4 +1,5 @@
-//! A test terminal: `script` runs a program in it, and the program's output becomes a grid of characters.
+//! A test terminal for `evenkeel top`: the program `script` provides the terminal, and its output is read as a grid of
+//! characters.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,17 +13,17 @@ use super::skip::skip;
 
 pub(crate) const WIDTH: usize = 80;
 pub(crate) const HEIGHT: usize = 24;
-/// Longest wait for any event; only a broken program takes longer.
+/// Upper bound on the wait for any event; only a broken program takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Output of a program so far.
+/// The bytes that a program has written up to now, and true for `ended` when there will be no more.
 #[derive(Default)]
 struct Written {
     raw: Vec<u8>,
     ended: bool,
 }
 
-/// `evenkeel top` in a terminal of 80 x 24.
+/// A running `evenkeel top` in a terminal of 80 columns and 24 lines.
 pub(crate) struct Screen {
     child: Child,
     keys: ChildStdin,
@@ -30,8 +31,8 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Starts `evenkeel top` in `folder`, and writes files there: its process id to `pid`, its exit status to `ended`,
-    /// and the terminal's settings to `before` and `after`. `None` if `script` is not installed.
+    /// Starts `evenkeel top` in `folder`. The folder gets these files: `pid` with the process id, `ended` with the exit status,
+    /// and `before` and `after` with the terminal's settings. `None` if the program `script` is not installed.
     pub(crate) fn start(folder: &Folder, arguments: &str) -> Option<Self> {
         let inner = format!("echo $$ > pid; exec {EVENKEEL} top {arguments}");
         let commands = format!(
@@ -69,7 +70,7 @@ impl Screen {
         self.keys.write_all(keys.as_bytes()).and_then(|()| self.keys.flush()).expect("typed");
     }
 
-    /// Waits until the screen is as `wanted`, and returns it.
+    /// Waits until `wanted` is true of the screen's text, and returns the text. `what`: the awaited event, for the panic.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         let until = Instant::now() + PATIENCE;
@@ -85,7 +86,7 @@ impl Screen {
         }
     }
 
-    /// Waits until all words are on the screen, and returns it.
+    /// Waits until all of `words` are on the screen, and returns the screen's text.
     #[track_caller]
     pub(crate) fn until_words(&self, words: &[&str]) -> String {
         self.until(&words.join(", "), |screen| words.iter().all(|word| screen.contains(word)))
@@ -96,7 +97,7 @@ impl Screen {
         drop(self.written.1.wait_while(written, |written| !written.ended).expect("not poisoned"));
     }
 
-    /// Waits for the program's end and returns its exit status. Asserts that it restored the terminal.
+    /// Waits until `evenkeel top` has ended, and returns its exit status. Asserts that it has restored the terminal.
     #[track_caller]
     pub(crate) fn end(mut self, folder: &Folder) -> String {
         self.child.wait().expect("it ends");
@@ -121,7 +122,8 @@ impl Drop for Screen {
     }
 }
 
-/// The screen of a terminal that received these bytes; only the escape sequences that `top` uses are interpreted.
+/// The text on the screen of a terminal that has received the bytes `raw`. Only the escape sequences that `evenkeel top` uses are
+/// interpreted.
 fn grid(raw: &[u8]) -> String {
     let text = String::from_utf8_lossy(raw);
     let mut cells = vec![[' '; WIDTH]; HEIGHT];

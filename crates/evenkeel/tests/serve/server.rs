@@ -1,4 +1,4 @@
-//! A server process for each test, and a plain HTTP client for its API.
+//! A process of `evenkeel serve` for each test, and a plain HTTP client for its API.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -43,24 +43,25 @@ impl Drop for Folder {
 pub(crate) struct Server {
     child: Child,
     stderr: BufReader<ChildStderr>,
-    /// The server's standard output at its start, with its addresses.
+    /// The banner that the server printed at its start, with its addresses.
     pub(crate) banner: String,
 }
 
 impl Server {
-    /// Starts a server with its data in `folder`, on free ports; waits until it serves.
+    /// Starts `evenkeel serve` with further `arguments`, on free ports and with its data in `folder`; waits until it serves.
     pub(crate) fn start(folder: &Folder, arguments: &[&str]) -> Self {
         let mut command = Command::new(EVENKEEL);
         command.current_dir(folder.path()).args(["serve", "--listen", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
         Self::spawn(command.args(arguments))
     }
 
-    /// Starts `command`, a server, and waits until it serves; panics if it ends.
+    /// Starts the server that `command` runs, and waits until it serves; panics if it ends instead.
     pub(crate) fn spawn(command: &mut Command) -> Self {
         Self::try_spawn(command).unwrap_or_else(|(status, said)| panic!("the server did not start: {status}: {said}"))
     }
 
-    /// Starts `command`, a server, and waits until it serves. If it ends instead: its exit status and error message.
+    /// Starts the server that `command` runs, and waits until it serves. If the server ends instead, returns its exit status and
+    /// its output as an error.
     pub(crate) fn try_spawn(command: &mut Command) -> Result<Self, (ExitStatus, String)> {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the server starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
@@ -101,7 +102,7 @@ impl Server {
         assert!(status.expect("kill runs").success());
     }
 
-    /// Reads the server's log until a line contains `words`; returns all that was read.
+    /// Reads on in the server's log until a line contains `words`; returns the part that was read by this call.
     pub(crate) fn log_until(&mut self, words: &str) -> String {
         let mut log = String::new();
         while !log.contains(words) {
@@ -114,12 +115,12 @@ impl Server {
         self.child.try_wait().expect("a child").is_some()
     }
 
-    /// Waits for the server's end without reading its log.
+    /// Waits until the server has ended, without reading its log; returns its exit status.
     pub(crate) fn end_unread(&mut self) -> ExitStatus {
         self.child.wait().expect("it ends")
     }
 
-    /// Waits for the server's end; returns its exit status and the rest of its log.
+    /// Waits until the server has ended; returns its exit status and the part of its log that was not read before.
     pub(crate) fn end(&mut self) -> (ExitStatus, String) {
         let mut log = String::new();
         self.stderr.read_to_string(&mut log).expect("text");

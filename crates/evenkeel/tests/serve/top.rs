@@ -1,4 +1,4 @@
-//! `evenkeel top` with a server under load, and the requests that it sends to the server.
+//! Tests of `evenkeel top` with a server under load, and of the requests that `top` sends to the server.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ const CONFIG: &str = "\
 [volumes.backup]\nbackend = \"memory\"\nsize = \"16MiB\"\n\
 [volumes.database]\nbackend = \"memory\"\nsize = \"16MiB\"\n";
 
-/// Starts a server with two tenants, each with a limit.
+/// Starts a server with the tenants `backup` and `database`, each with a volume and a limit.
 fn serve(folder: &Folder) -> Server {
     fs::write(folder.join("two.toml"), CONFIG).expect("written");
     Server::start(folder, &["--config", "two.toml"])
@@ -76,7 +76,7 @@ fn top_shows_a_server_its_end_and_its_return() {
 }
 
 #[test]
-fn top_gives_the_terminal_back_when_it_is_told_to_end() {
+fn top_gives_the_terminal_back_when_a_signal_ends_it() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
     let Some(screen) = Screen::start(&folder, "") else { return };
@@ -109,7 +109,7 @@ fn top_prints_one_frame_and_says_what_keeps_it_from_more() {
         "{complaint}"
     );
     let complaint = fail(&folder, &["top", "--once", "--interval", "1ms"]);
-    assert!(complaint.contains("out of range: 100ms to 1h"), "{complaint}");
+    assert!(complaint.contains("out of range; use 100ms to 1h"), "{complaint}");
     server.stop();
 }
 

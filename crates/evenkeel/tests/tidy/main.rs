@@ -1,5 +1,5 @@
-//! Texts that a person reads are tidy: docs, help, messages, comments and names use the project's words; links, keys,
-//! metrics and commands exist; pages have a readable length.
+//! Tests of the texts that a person reads: docs, help, messages, comments and names use the project's words; the links, keys,
+//! metrics and commands in them exist; pages have a readable length.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,13 +12,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Files of the project with one of these endings that are shipped or read: README, crates, docs, packaging, scenarios.
+/// The README, and all files in crates, docs, packaging and scenarios whose names have one of `endings`; tests are left out.
 fn shipped(endings: &[&str]) -> Vec<PathBuf> {
     let folders = ["crates", "docs", "packaging", "scenarios"].map(|folder| files(&root().join(folder), endings));
     [vec![root().join("README.md")], folders.concat()].concat()
 }
 
-/// Files below `folder` with one of these endings, sorted; without tests, benches, fuzz targets and build results.
+/// Files below `folder` whose names have one of `endings`, sorted. Tests, benches, fuzz targets and build results are left out.
 fn files(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
@@ -40,12 +40,12 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The path relative to the project's root.
+/// `path` relative to the project's root.
 fn short(path: &Path) -> String {
     path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned()
 }
 
-/// README and the pages of `docs/`, without `docs/results/`.
+/// Paths of the README and of the pages of `docs/`, without `docs/results/`.
 fn pages() -> Vec<PathBuf> {
     let mut pages = files(&root().join("docs"), &[".md"]);
     pages.retain(|page| !short(page).starts_with("docs/results/"));
@@ -59,7 +59,7 @@ fn evenkeel(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Upper bound on the words of one page.
+/// Upper bound on the words of one page of the manual.
 const WORDS_OF_A_PAGE: usize = 2_500;
 /// Upper bound on the words of all pages in `docs/` together.
 const WORDS: usize = 45_000;

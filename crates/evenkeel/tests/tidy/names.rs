@@ -1,13 +1,15 @@
-//! Names that Evenkeel defines and shows use the project's words: keys of the configuration, fields of the API, metrics,
+//! Tests that the names which Evenkeel defines use the project's words: keys of the configuration, fields of the API, metrics,
 //! options of commands, and public names of the crates.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::{evenkeel, files, read, root, short};
 
-/// Words that names must not have, each with the standard words in their place. A word may span several parts of a name.
+/// Words that names must not contain, each with the standard words to use instead. An entry of two words stands for two adjacent
+/// parts of a name.
 const REJECTED: [(&str, &str); 35] = [
     ("hold back", "throttle"),
     ("held back", "throttled"),
@@ -46,7 +48,8 @@ const REJECTED: [(&str, &str); 35] = [
     ("told", "reported, sent"),
 ];
 
-/// Exceptions: name, rejected word that it may have, and beginning of the paths in which it may.
+/// Exceptions from [`REJECTED`]: a name, the rejected word that the name may contain, and the beginning of the paths of the files
+/// in which it may.
 const ELSEWHERE: [(&str, &str, &str); 4] = [
     // The scheduling of that name.
     ("round_robin", "round", ""),
@@ -56,7 +59,7 @@ const ELSEWHERE: [(&str, &str, &str); 4] = [
     ("sections", "sections", "crates/sim/src/"),
 ];
 
-/// The words of a name in snake, kebab or camel case, in lower case.
+/// The parts of a name in snake, kebab or camel case, as words in lower case.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut before = ' ';
@@ -73,7 +76,7 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// First rejected word in a name in `file`, with the standard word.
+/// The first rejected word in a name from `file`, with the standard words to use instead; `None` if there is none.
 fn rejected(name: &str, file: &str) -> Option<(&'static str, &'static str)> {
     let words = format!(" {} ", words(name).join(" "));
     let found = REJECTED.into_iter().find(|(word, _)| words.contains(&format!(" {word} ")))?;
@@ -82,7 +85,7 @@ fn rejected(name: &str, file: &str) -> Option<(&'static str, &'static str)> {
     (!ELSEWHERE.iter().any(elsewhere)).then_some(found)
 }
 
-/// The name that a line of Rust declares as public: an item or a field.
+/// The name of the public item or field that a line of Rust declares; `None` if it declares none.
 fn public(line: &str) -> Option<&str> {
     let mut words = line.trim_start().strip_prefix("pub ")?.split_whitespace();
     let kinds = ["fn", "const", "struct", "enum", "trait", "type", "mod", "static", "unsafe", "async", "use"];
@@ -96,7 +99,7 @@ fn public(line: &str) -> Option<&str> {
     word.split(|c: char| !c.is_alphanumeric() && c != '_').next()
 }
 
-/// Names of an enum's variants and their fields. `lines` begin after the line `pub enum`.
+/// Names of an enum's variants and of their fields. `lines`: lines of Rust from the one after `pub enum` on.
 fn variants<'t>(lines: impl Iterator<Item = &'t str>) -> Vec<&'t str> {
     let body = lines.take_while(|line| *line != "}");
     let named = body.map(str::trim_start).filter(|line| line.starts_with(|c: char| c.is_ascii_alphabetic()));
@@ -123,6 +126,70 @@ fn public_names_are_the_words_of_the_field() {
         }));
     }
     assert!(names > 3_000, "only {names} names are found");
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+/// Words that names of tests must not contain. Each stands for adjacent parts of a name.
+const REJECTED_IN_TESTS: [&str; 22] = [
+    "held back",
+    "hold back",
+    "let in",
+    "lets in",
+    "offender",
+    "offenders",
+    "promise",
+    "promises",
+    "promised",
+    "infeasible",
+    "bite",
+    "bites",
+    "response time",
+    "nobody",
+    "somebody",
+    "anybody",
+    "everybody",
+    "someone",
+    "anyone",
+    "everyone",
+    "whoever",
+    "is told",
+];
+
+/// The names of the tests in a Rust text.
+fn tests(text: &str) -> Vec<&str> {
+    let after = text.split("#[test]\n").skip(1);
+    let names = after.filter_map(|text| text.split_once("fn ")?.1.split('(').next());
+    names.collect()
+}
+
+/// Sources in and below `folder`, those of tests too.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) = entries.partition(|path| path.is_dir());
+    let sources = files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs"));
+    let below = folders.iter().filter(|path| !path.ends_with("target")).flat_map(|path| self::sources(path));
+    sources.chain(below).collect()
+}
+
+#[test]
+fn names_of_tests_are_the_words_of_the_field() {
+    let (mut seen, mut complaints) = (0, Vec::new());
+    for path in sources(&root().join("crates")) {
+        // For developers of Evenkeel alone.
+        if short(&path).starts_with("crates/labs/") {
+            continue;
+        }
+        let text = read(&path);
+        for name in tests(&text) {
+            seen += 1;
+            // To tell apart is to distinguish.
+            let words = format!(" {} ", words(&name.replace("told_apart", "")).join(" "));
+            if let Some(word) = REJECTED_IN_TESTS.iter().find(|word| words.contains(&format!(" {word} "))) {
+                complaints.push(format!("{}: {name}: \"{word}\"", short(&path)));
+            }
+        }
+    }
+    assert!(seen > 1_500, "only {seen} tests are found");
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 

@@ -1,4 +1,4 @@
-//! Links, keys, metrics and commands that the pages name exist.
+//! Tests that the links, keys, metrics and commands exist that the pages of the manual name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use super::{evenkeel, pages, read, root, shipped, short};
 
-/// The anchor of a heading, as links use it.
+/// The anchor of a heading: the text after `#` in links to the heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
-/// The lines of a page outside its code blocks.
+/// The lines of a page that are outside its code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut code = false;
     text.lines().filter(move |line| {
@@ -55,7 +55,7 @@ fn links_lead_somewhere() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
-/// The texts in backticks outside a page's code blocks.
+/// The texts in backticks on a page, outside its code blocks.
 fn quoted(text: &str) -> Vec<String> {
     let lines = prose(text).flat_map(|line| line.split('`').skip(1).step_by(2));
     lines.map(str::to_owned).collect()
@@ -80,7 +80,8 @@ fn code(text: &str) -> Vec<String> {
     lines
 }
 
-/// All alternatives of the schema `at`: itself, the targets of references, and the members of `anyOf`, `oneOf` and `allOf`.
+/// All alternatives of `at`, a part of `schema`: `at` itself, the targets of its references, and the members of its `anyOf`,
+/// `oneOf` and `allOf`, also indirectly.
 fn forms<'a>(schema: &'a Value, at: &'a Value) -> Vec<&'a Value> {
     let mut forms = vec![at];
     let reference = at["$ref"].as_str().map(|path| &schema["$defs"][path.trim_start_matches("#/$defs/")]);
@@ -89,14 +90,14 @@ fn forms<'a>(schema: &'a Value, at: &'a Value) -> Vec<&'a Value> {
     forms
 }
 
-/// True if a configuration may have the key. Keys of `agent` are looked up in the example of its configuration, others
-/// in the schema.
+/// True if a configuration may have the key. Keys of the table `agent` are looked up in `example`, the agent's example of a
+/// configuration, others in `schema`.
 fn exists(schema: &Value, example: &str, key: &str) -> bool {
     let has = |part: &str| example.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == part);
     if key.starts_with("agent.") { key.split('.').all(has) } else { is_known(schema, key) }
 }
 
-/// True if the schema has the key. Pools, tenants and volumes may have any name that is not a key.
+/// True if the schema has the key, such as `pools.P.limit`. The name of a pool, tenant or volume in it may be any.
 fn is_known(schema: &Value, key: &str) -> bool {
     let mut places = vec![schema];
     for part in key.split('.') {
@@ -215,7 +216,7 @@ impl Help {
         Self { flags, commands }
     }
 
-    /// First command or option in a command line that does not exist.
+    /// The first subcommand or option in a command line that this command does not have; `None` if it has all.
     fn unknown<'l>(&self, line: &'l str) -> Option<&'l str> {
         let (mut at, mut flags) = (vec![self], self.flags.clone());
         for word in line.split_whitespace() {
@@ -259,7 +260,7 @@ pub(super) fn flags() -> BTreeSet<String> {
     flags
 }
 
-/// The arguments of each call of evenkeel in a line of shell.
+/// The arguments of each call of `evenkeel` in a shell line.
 fn commands(line: &str) -> Vec<&str> {
     let line = line.split(" #").next().unwrap_or_default();
     let parts = line.split("&&").flat_map(|part| part.split(" | ")).flat_map(|part| part.split(';'));

@@ -1,8 +1,8 @@
-//! Docs, help, messages and doc comments use the project's words, and their sentences have a named subject.
+//! Tests that docs, help, messages and doc comments use the project's words, and that their sentences have a named subject.
 
 use super::{read, shipped, short};
 
-/// Phrases that texts must not have, each with the standard words: metaphors, and subjects without a name.
+/// Phrases that texts must not contain (metaphors, and subjects without a name), each with the standard words to use instead.
 const REJECTED: [(&str, &str); 42] = [
     ("held back", "throttled"),
     ("hold back", "throttle"),
@@ -48,7 +48,8 @@ const REJECTED: [(&str, &str); 42] = [
     ("are told", "receive, learn, get the answer"),
 ];
 
-/// Exceptions: phrase (empty: any), part of the file's path, and part of the line with which the phrase is accepted.
+/// Exceptions from [`REJECTED`]: a phrase (if empty, any phrase), and parts of the file's path and of the line by which the
+/// phrase is accepted.
 const ELSEWHERE: [(&str, &str, &str); 9] = [
     // JavaScript's.
     ("promise", "browser/devtools.rs", ""),
@@ -66,7 +67,7 @@ const ELSEWHERE: [(&str, &str, &str); 9] = [
     ("response time", "crates/sim/src/workload/trace/", "host,disk"),
 ];
 
-/// The text in a line of Rust that a person may read: a doc comment, or the strings.
+/// The text in a line of Rust that a person may read: the doc comment, or the contents of the strings.
 fn readable(line: &str) -> String {
     let line = line.trim_start();
     match line {
@@ -76,13 +77,13 @@ fn readable(line: &str) -> String {
     }
 }
 
-/// The words of a text in lower case, separated by one space, with a space at both ends.
+/// The words of `text` in lower case, separated by one space, with a space at both ends.
 fn words(text: &str) -> String {
     let words = text.split(|c: char| !c.is_alphanumeric() && c != '-').filter(|word| !word.is_empty());
     words.fold(" ".to_owned(), |words, word| words + &word.to_lowercase() + " ")
 }
 
-/// The rejected phrases in a text.
+/// The rejected phrases in `text`, each with the standard words to use instead.
 fn rejected(text: &str) -> Vec<(&'static str, &'static str)> {
     let words = words(text);
     REJECTED.into_iter().filter(|(phrase, _)| words.contains(&format!(" {phrase} "))).collect()
@@ -92,7 +93,7 @@ fn rejected(text: &str) -> Vec<(&'static str, &'static str)> {
 fn words_are_those_of_the_field() {
     let mut complaints = Vec::new();
     let mut lines = 0;
-    for path in shipped(&[".rs", ".md", ".js", ".html", ".yml", ".toml"]) {
+    for path in shipped(&[".rs", ".md", ".js", ".html", ".yml", ".toml", ".json", ".service"]) {
         let (name, text) = (short(&path), read(&path));
         // Tests at the end of a file are read by developers alone.
         let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
@@ -123,10 +124,10 @@ fn a_rejected_phrase_is_found_where_a_person_reads_it() {
     assert_eq!(phrases("/// A goalkeeper's go-al."), [""; 0]);
 }
 
-/// Words with which no doc comment, help or message may begin, as its sentence should have a named subject or a verb.
+/// Words with which no doc comment, help or message may begin, because a sentence should begin with a named subject or a verb.
 const BEGINNINGS: [&str; 4] = ["what", "whatever", "whether", "whoever"];
 
-/// Line number and first word of each doc comment and of each string that has a space.
+/// Line number and first word, in lower case, of each doc comment and of each string with a space in the Rust text `text`.
 fn beginnings(text: &str) -> Vec<(usize, String)> {
     let first = |text: &str| text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_lowercase();
     let mut found = Vec::new();

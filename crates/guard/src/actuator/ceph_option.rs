@@ -1,8 +1,9 @@
-//! Options of a running Ceph daemon: set in the process until it ends, never in the configuration stored for the cluster.
+//! Options of a running Ceph daemon. An option is set in the running process only, never in the configuration that Ceph
+//! stores for the cluster.
 //!
-//! If an option was set in the running daemon before, that value is restored at the end. If it was not, the option is
-//! *unset*, not set to the value that was in force: a value set in the daemon would hide what is stored for the cluster from
-//! then on.
+//! If the option was already set in the running daemon before the agent, that value is restored at the end. Otherwise the
+//! option is *unset*, not set to the value that was in force: a value set in the daemon would from then on hide the value
+//! stored for the cluster.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,37 +13,39 @@ use super::Error;
 use crate::admin_socket::{self, AdminSocket};
 use crate::journal::{Journal, Knob, Restored};
 
-/// Time limit for each answer of an OSD while an option is put back; longer than for samples, because more depends on it.
+/// Time limit for each answer of an OSD while an option is put back; longer than the limit for samples, because a missed
+/// sample does less harm than an option that is not restored.
 const RESTORE_LIMIT: Duration = Duration::from_secs(2);
-/// Journal entry for an option that was not set in the running daemon.
+/// The journal's spelling of "the option was not set in the running daemon".
 const UNSET: &str = "unset";
 
-/// An option of one daemon that the agent sets.
+/// An option of one Ceph daemon that the agent sets and restores.
 #[derive(Debug)]
 pub struct CephOption {
     socket: AdminSocket,
     option: &'static str,
-    /// Value before our first change, as the journal spells it.
+    /// Value before the agent's first change, as the journal spells it; `None` before that change.
     before: Option<String>,
-    /// Value that we set last.
+    /// Value that the agent set last; `None` if no value of the agent is set.
     ours: Option<String>,
-    /// Value found before a change that the daemon has not confirmed: the option may hold this value or `ours`.
+    /// Value found before a change that the daemon has not confirmed: the option may hold this value or `ours`. `None` if the
+    /// last change was confirmed.
     unsure: Option<String>,
 }
 
 /// The result of [`CephOption::set`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The option had this value already.
+    /// The option had the wanted value already.
     Same,
     /// The option has been set.
     Made,
-    /// Another program has set the option to this value since our last change; it is left alone.
+    /// Another program has set the option to this value since the agent's last change; the option keeps it.
     Foreign(String),
 }
 
 impl CephOption {
-    /// An option that is left alone until the first [`set`](Self::set).
+    /// The option `option` of the daemon at `socket`, which is left alone until the first [`set`](Self::set).
     pub fn new(socket: AdminSocket, option: &'static str) -> Self {
         Self { socket, option, before: None, ours: None, unsure: None }
     }
@@ -52,12 +55,12 @@ impl CephOption {
         self.option
     }
 
-    /// Value that we set last; `None` if nothing of ours is set.
+    /// Value that the agent set last; `None` if no value of the agent is set.
     pub fn ours(&self) -> Option<&str> {
         self.ours.as_deref()
     }
 
-    /// True if the daemon has not confirmed the last change: it is to be made again.
+    /// True if the daemon has not confirmed the agent's last change, so that the change has to be made again.
     pub fn is_unsure(&self) -> bool {
         self.unsure.is_some()
     }
@@ -66,10 +69,10 @@ impl CephOption {
         Knob::CephOption { socket: self.socket.path().to_owned(), option: self.option.to_owned() }
     }
 
-    /// Puts the option back if an earlier run left it changed; true if it did.
+    /// Restores the option if an earlier run of the agent left it changed; true in this case.
     ///
     /// # Errors
-    /// Errors of the daemon or the journal; the setting then stays in the journal.
+    /// An error of the daemon or of the journal; on an error the option stays in the journal.
     pub fn settle(&self, journal: &Mutex<Journal>) -> Result<bool, Error> {
         let is_left = lock(journal).left().contains(&self.knob());
         if is_left {
@@ -87,12 +90,12 @@ impl CephOption {
         lock(journal).restored(&self.knob())
     }
 
-    /// Sets the option; its earlier value goes to the journal first. The journal is not locked while the daemon is asked, so
-    /// that a daemon that hangs blocks no other thread.
+    /// Sets the option to `value`, after its earlier value has been written to the journal. The journal is not locked while
+    /// the daemon is asked, so that a daemon that hangs blocks no other thread.
     ///
     /// # Errors
-    /// Errors of the daemon or the journal. A change without an answer counts as made: the option is put back at the end,
-    /// whatever it holds.
+    /// An error of the daemon or of the journal. A change without an answer counts as made: the option is restored at the
+    /// end, whatever value it holds.
     pub fn set(&mut self, journal: &Mutex<Journal>, value: &str) -> Result<Change, Error> {
         self.settle(journal)?;
         let found = self.socket.option(self.option)?;
@@ -122,11 +125,11 @@ impl CephOption {
         Ok(Change::Made)
     }
 
-    /// Restores the value before our first change, unless another program has changed the option since, or the daemon has
-    /// been restarted. The journal is not locked while the daemon is asked.
+    /// Restores the value before the agent's first change, unless another program has changed the option since, or the daemon
+    /// has been restarted. The journal is not locked while the daemon is asked.
     ///
     /// # Errors
-    /// Errors of the daemon or the journal; the setting then stays in the journal.
+    /// An error of the daemon or of the journal; on an error the option stays in the journal.
     pub fn restore(&mut self, journal: &Mutex<Journal>) -> Result<(), Error> {
         if self.ours.is_none() {
             return Ok(());
@@ -136,25 +139,25 @@ impl CephOption {
         Ok(())
     }
 
-    /// Forgets our values after a restart of the daemon, which has none of them. The journal still lists the option;
-    /// restoring it will find nothing to do.
+    /// Forgets the values that the agent set, after a restart of the daemon, in which they are lost. The journal still lists
+    /// the option; a restoration will find nothing to do.
     pub fn forget(&mut self) {
         (self.before, self.ours, self.unsure) = (None, None, None);
     }
 }
 
-/// Locks the journal, also after a panic of the thread that held it: every line of it is whole.
+/// Locks the journal, also after a panic of a thread that held the lock: each line of the journal is complete.
 fn lock(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
     journal.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An option's value as the journal spells it; `None`: the option was not set.
+/// An option's value as the journal spells it; `None`: the option was not set in the running daemon.
 fn noted(value: Option<String>) -> String {
     value.map_or_else(|| UNSET.to_owned(), |value| format!("={value}"))
 }
 
-/// Restores an option by its journal entry: `before` is spelled as by [`noted`], `seen` is the value read after our last
-/// change.
+/// Restores an option by its journal entry: `before` is the value before the agent's first change, spelled as by [`noted`];
+/// `seen` is the value read after the agent's last change, `None` if that was not confirmed.
 pub(crate) fn put_back(path: &Path, option: &str, before: &str, seen: Option<&str>) -> Result<Restored, Error> {
     let socket = AdminSocket::new(path, RESTORE_LIMIT);
     let found = match socket.option_override(option) {

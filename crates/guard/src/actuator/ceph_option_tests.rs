@@ -33,7 +33,7 @@ impl Bench {
 }
 
 #[test]
-fn what_nobody_had_set_is_unset_again() {
+fn settings_that_were_unset_are_unset_again() {
     let mut bench = bench("unset");
     assert_eq!(bench.set("262144"), Change::Made);
     assert_eq!(bench.set("262144"), Change::Same);
@@ -45,7 +45,7 @@ fn what_nobody_had_set_is_unset_again() {
 }
 
 #[test]
-fn what_somebody_had_set_in_the_daemon_is_set_again() {
+fn what_was_set_in_the_daemon_is_set_again() {
     let mut bench = bench("before");
     bench.osd.inside.lock().unwrap().overrides.insert(OPTION.into(), "5000000".into());
     bench.set("262144");
@@ -66,7 +66,7 @@ fn another_process_puts_it_back_by_the_journal() {
 }
 
 #[test]
-fn what_somebody_else_sets_meanwhile_is_left_alone() {
+fn what_another_program_sets_meanwhile_is_left_alone() {
     let mut bench = bench("foreign");
     bench.set("262144");
     bench.osd.inside.lock().unwrap().overrides.insert(OPTION.into(), "777".into());

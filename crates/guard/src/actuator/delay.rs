@@ -1,4 +1,4 @@
-//! The packet delay as a whole: plan, apply, change at every tick, restore.
+//! The packet delay as a whole: planning and making the network settings, changing delays at every tick, restoring.
 
 use std::time::{Duration, Instant};
 
@@ -13,35 +13,35 @@ use super::only::Only;
 use super::qdisc::{self, Qdisc, Qdiscs};
 use crate::journal::{Journal, Knob};
 
-/// Most clients whose packets are delayed at one time. Each is a map element that takes some 100 bytes of kernel memory and 1
-/// us to write, and is renewed every third of the timeout.
+/// Largest number of clients whose packets are delayed at one time. Each client is an element of the BPF program's map, which
+/// takes some 100 bytes of kernel memory and 1 us to write, and is rewritten after each third of the timeout.
 pub const MAX_HOLDS: usize = 131_072;
-/// The longest delay that may be set.
+/// The longest delay of a packet that may be configured.
 pub(crate) const LONGEST_DELAY: Duration = Duration::from_secs(1);
-/// The shortest timeout of a hold that may be set; with less, one late tick ends all delays.
+/// The shortest timeout of holds that may be configured; with a shorter one, one late tick would end all delays.
 pub(crate) const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
-/// Interval between checks that our queueing disciplines and program are in place; a check takes three messages for each
-/// device.
+/// Interval between checks that the agent's queueing disciplines and BPF program are in place; a check takes three netlink
+/// messages for each device.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// How packets are delayed.
+/// Settings of the packet delay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Network devices by which the clients are reached.
     pub devices: Vec<String>,
     /// Ports of the services on this host whose packets may be held (iSCSI: 3260).
     pub ports: Vec<u16>,
-    /// Longest delay of a packet; a hold that asks for more gets this.
+    /// Longest delay of a packet; a hold with a longer delay is cut to this.
     pub maximum: Duration,
-    /// A hold ends by itself after this time, unless it is renewed.
+    /// Time after which a hold in the kernel expires unless the agent renews it.
     pub timeout: Duration,
-    /// Attaches the program by filters (`cls_bpf`) even where the kernel has links (TCX): for tests.
+    /// True to attach the BPF program by filters (`cls_bpf`) even if the kernel has links (TCX): for tests.
     #[doc(hidden)]
     pub filters: bool,
 }
 
 impl Default for Settings {
-    /// Delays up to 20 ms, as in the iSCSI paper (section 4), on iSCSI's port.
+    /// Delays up to 20 ms, as in the iSCSI paper (section 4), for packets from iSCSI's port 3260.
     fn default() -> Self {
         Self {
             devices: Vec::new(),
@@ -72,7 +72,7 @@ impl Settings {
     }
 }
 
-/// The planned changes to network devices; none has been made yet.
+/// The planned changes to network devices, before any of them is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     settings: Settings,
@@ -84,16 +84,16 @@ struct DevicePlan {
     name: String,
     index: u32,
     found: String,
-    /// True if the root queueing discipline is ours, left behind by an earlier run.
+    /// True if the device's root queueing discipline is the agent's own, left behind by an earlier run.
     ours: bool,
 }
 
 impl Plan {
-    /// Reads the queueing disciplines of the devices and plans the changes; makes none of them.
+    /// Reads the queueing disciplines of the devices and plans the changes; changes nothing.
     ///
     /// # Errors
     /// [`Error::ForeignQdisc`] if a device has a queueing discipline that another program configured, [`Error::NoDevice`],
-    /// [`Error::Settings`], and what the kernel refuses.
+    /// [`Error::Settings`], and errors of the kernel.
     pub fn new(settings: Settings) -> Result<Self, Error> {
         settings.check()?;
         let qdiscs = Qdiscs::open().map_err(no_socket)?;
@@ -129,7 +129,7 @@ impl Plan {
     /// Carries out the plan. Every setting is written to the journal before it is changed.
     ///
     /// # Errors
-    /// What the kernel refuses. What had been made before the refusal is removed again.
+    /// An error of the kernel; changes made before the error are undone.
     pub fn apply(self, journal: &mut Journal) -> Result<PacketDelay, Error> {
         let qdiscs = Qdiscs::open().map_err(no_socket)?;
         let only = Only::take()?;
@@ -153,7 +153,7 @@ impl Plan {
         }
     }
 
-    /// Makes the planned changes, and adds the settings that it notes in the journal to `knobs`.
+    /// Makes the planned changes, and adds to `knobs` the settings that are written to the journal on the way.
     fn make(&self, qdiscs: &Qdiscs, journal: &mut Journal, knobs: &mut Vec<Knob>) -> Result<Departures, Error> {
         for device in &self.devices {
             // Of an agent whose journal is another one, or lost: it delays nothing any more, and every packet pays for it.
@@ -193,7 +193,7 @@ fn no_socket(e: Errno) -> Error {
     Error::kernel("open a netlink socket", e)
 }
 
-/// Refuses a device whose root queueing discipline was configured by another program.
+/// An error if another program configured `root`, the root queueing discipline of `device`.
 fn refuse_foreign(device: &str, root: Option<&Qdisc>) -> Result<(), Error> {
     match root.filter(|q| !q.is_default() && !q.is_ours()) {
         Some(root) => Err(Error::ForeignQdisc { device: device.to_owned(), found: root.name() }),
@@ -226,7 +226,7 @@ fn device_index(name: &str) -> Result<u32, Error> {
     rustix::net::netdevice::name_to_index(&socket, name).map_err(|_| missing())
 }
 
-/// Name of the network device with this index, or `device INDEX` if it is gone.
+/// Name of the network device with this index, or `device INDEX` if there is no such device.
 fn device_name(index: u32) -> String {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
@@ -237,14 +237,14 @@ fn device_name(index: u32) -> String {
 /// The result of [`PacketDelay::set`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// True if the program's map was written; false if all holds were as wanted and none was due for renewal.
+    /// True if the BPF program's map was written; false if all holds were in force already and none was due for renewal.
     pub written: bool,
-    /// True if another program had removed our queueing discipline or BPF program, which has been made again.
+    /// True if another program had removed the agent's queueing discipline or BPF program, which has been made again.
     pub repaired: bool,
 }
 
-/// The packet delay in force. Dropping it leaves everything as it is: call [`PacketDelay::restore`], or let the
-/// sentinel do it.
+/// The packet delay in force. Dropping this value leaves the network settings in place: call [`PacketDelay::restore`], or let
+/// the sentinel restore them.
 #[derive(Debug)]
 pub struct PacketDelay {
     settings: Settings,
@@ -252,24 +252,25 @@ pub struct PacketDelay {
     departures: Departures,
     qdiscs: Qdiscs,
     knobs: Vec<Knob>,
-    /// Time of the last check that our queueing disciplines and program are in place.
+    /// Time of the latest check that the agent's queueing disciplines and program are in place; `None` before the first.
     checked: Option<Instant>,
     _only: Only,
 }
 
 impl PacketDelay {
-    /// Puts exactly `holds` in force. Call it at every tick, also when nothing has changed: it renews holds before their
-    /// timeout, and once a second repairs what other programs removed. Writes only what differs or is due for renewal.
+    /// Puts exactly `holds` in force. Call it at every tick, also if no hold has changed: the call renews holds before their
+    /// timeout, and once a second repairs queueing disciplines and programs that were removed. Writes only holds that differ
+    /// or are due for renewal.
     ///
     /// # Errors
-    /// [`Error::Settings`] for more than [`MAX_HOLDS`]. What the kernel refuses: earlier holds then stay in force until their
+    /// [`Error::Settings`] for more than [`MAX_HOLDS`] holds. Errors of the kernel: earlier holds stay in force until their
     /// timeout. [`Error::ForeignQdisc`] or [`Error::NoDevice`] while a device has another program's queueing discipline in
-    /// place of ours, or is gone: the holds have been written all the same.
+    /// place of the agent's, or is gone: the holds have been written all the same.
     pub fn set(&mut self, now: Instant, holds: &Holds) -> Result<Outcome, Error> {
         let count = holds.len();
         if count > MAX_HOLDS {
             let problem = format!(
-                "are {count}: an agent can delay the packets of at most {MAX_HOLDS} at one time, and changes no delay before; set throttle = \"never\" for some tenants"
+                "are {count}: an agent can delay the packets of at most {MAX_HOLDS} at one time, and changes no delay while there are more; set throttle = \"never\" for some tenants"
             );
             return Err(Error::Settings { key: "clients to throttle", problem });
         }
@@ -283,7 +284,7 @@ impl PacketDelay {
         Ok(Outcome { written, repaired: self.repair()? })
     }
 
-    /// Makes our queueing disciplines and program again on devices that lack them; true if any did.
+    /// Makes the agent's queueing disciplines and program again on devices that lack them; true if a device did.
     fn repair(&mut self) -> Result<bool, Error> {
         let (mut repaired, mut failure) = (false, None);
         for place in 0..self.devices.len() {
@@ -319,20 +320,21 @@ impl PacketDelay {
         Ok(repaired)
     }
 
-    /// The delays in force.
+    /// The holds in force.
     pub fn held(&self) -> Holds {
         self.departures.held()
     }
 
-    /// True if the kernel ends all holds by itself when this process ends; otherwise they last until their timeout.
+    /// True if the kernel ends all holds by itself when this process ends; otherwise holds last until their timeout.
     pub fn ends_with_process(&self) -> bool {
         self.departures.ends_with_process()
     }
 
-    /// Packets that our queueing disciplines have dropped so far, on all devices; 0 is expected.
+    /// Number of packets that the agent's queueing disciplines on all devices have dropped since they were made; 0 is
+    /// expected.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// An error of the kernel.
     pub fn drops(&self) -> Result<u64, Error> {
         let mut drops = 0;
         for device in &self.devices {
@@ -343,10 +345,11 @@ impl PacketDelay {
         Ok(drops)
     }
 
-    /// Removes everything that was made; the devices get their default queueing discipline back.
+    /// Removes the BPF program, its filters and the agent's queueing disciplines; the devices get their default queueing
+    /// discipline back.
     ///
     /// # Errors
-    /// What the kernel refuses; the journal keeps it for the next attempt.
+    /// An error of the kernel; settings that were not restored stay in the journal for the next attempt.
     pub fn restore(self, journal: &mut Journal) -> Result<(), Error> {
         let Self { departures, knobs, .. } = self;
         // The program goes with its links.
@@ -355,25 +358,26 @@ impl PacketDelay {
     }
 }
 
-/// Removes our queueing disciplines from a device; false if it has none.
+/// Removes the agent's queueing disciplines from a network device; false if the device has none.
 pub(crate) fn remove_qdisc(device: &str) -> Result<bool, Error> {
     let Ok(index) = device_index(device) else { return Ok(false) };
     let qdiscs = Qdiscs::open().map_err(no_socket)?;
     qdiscs.remove(index).map_err(|e| Error::kernel("remove a queueing discipline", e))
 }
 
-/// Removes our filter from a device, and `clsact` if `made_clsact` says that we made it; false if nothing was removed.
+/// Removes the agent's filter from a network device, and `clsact` too if the agent made it (`made_clsact`); false if nothing
+/// was removed.
 pub(crate) fn remove_filter(device: &str, made_clsact: bool) -> Result<bool, Error> {
     let Ok(index) = device_index(device) else { return Ok(false) };
     let filters = Filters::open().map_err(no_socket)?;
     filters.remove(index, made_clsact).map_err(|e| Error::kernel("remove a filter", e))
 }
 
-/// Removes our filters and queueing disciplines from all devices, for when their journal is lost or another one is used.
-/// Returns what was removed.
+/// Removes the agent's filters and queueing disciplines from all network devices, in case their journal is lost or another
+/// one is used. Returns the removed settings.
 ///
 /// # Errors
-/// [`Error::AnotherAgent`] while another agent acts, and what the kernel refuses.
+/// [`Error::AnotherAgent`] while another agent runs in this network namespace, and errors of the kernel.
 pub fn remove_leftovers() -> Result<Vec<Knob>, Error> {
     let mut removed = Vec::new();
     let qdiscs = Qdiscs::open().map_err(no_socket)?;

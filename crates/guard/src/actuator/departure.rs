@@ -1,17 +1,18 @@
-//! Earliest departure times: a program sets when each packet may leave, and `fq` keeps it until then.
+//! Delays packets by departure times: a BPF program sets the earliest time at which each packet may leave, and the queueing
+//! discipline `fq` keeps the packet until that time.
 //!
 //! ```text
 //!  packet to a client ──▶ BPF program: is it to wait? ──▶ departure = max(now, departure) + delay ──▶ HTB class: fq ──▶ device
 //!                             └─ no ────────────────────────────────────────────────────────────▶ past the class ──▶
 //! ```
 //!
-//! Delays are exact to the nanosecond. A hold is an element of a hash map with an expiry, which the program compares with the
-//! clock: a hold that is not renewed ends by itself. The program is attached by a link, which ends with this process, or by a
-//! [filter](super::filter) where the kernel has no such links (before 6.6).
+//! Delays are exact to the nanosecond. A hold is an element of a BPF hash map, with an expiry that the program compares with
+//! the clock: a hold that is not renewed ends by itself. The program is attached by a link, which ends with this process, or
+//! by a [filter](super::filter) where the kernel has no such links (before 6.6).
 //!
 //! `fq` sends the packets of one connection in the order of their departure, but looks at a connection again only when its
-//! first packet is due, and it takes time to sort what it gets. So `fq` is in a class of HTB: the program marks packets that
-//! are to wait for this class, and all others go past it.
+//! first packet is due, and needs time to sort packets. So `fq` is in a class of HTB: the program marks packets that are to
+//! wait for this class, and all other packets bypass the class.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -26,10 +27,10 @@ use crate::bpf::{
     self, Assembler, Do, Kind, Map, Program, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Register, Sees, Size, When,
 };
 
-/// Bytes of a map key: address as IPv6, then the ports of client and service in network order (both 0 for all connections of
-/// the address).
+/// Size of a map key in bytes: the client's address as IPv6, then the ports of client and service in network order (both 0
+/// for all connections of the address).
 const KEY_BYTES: usize = 20;
-/// Bytes of a map value: delay and expiry in ns, kind of packets, padding.
+/// Size of a map value in bytes: delay in ns, expiry in ns of the clock `CLOCK_MONOTONIC`, kind of packets, padding.
 const VALUE_BYTES: usize = 24;
 /// Offsets of delay, expiry and kind in a map value, in bytes.
 const DELAY: i16 = 0;
@@ -40,7 +41,7 @@ const ALL: i32 = 0;
 const ACKNOWLEDGEMENTS: i32 = 1;
 const DATA: i32 = 2;
 
-/// Offsets of fields in the kernel's struct __sk_buff.
+/// Offsets, in bytes, of fields in the kernel's struct __sk_buff.
 const PROTOCOL: i16 = 16;
 const PRIORITY: i16 = 32;
 const DEPARTURE: i16 = 152;
@@ -50,30 +51,32 @@ const MAP_LOOKUP: i32 = 1;
 const CLOCK: i32 = 5;
 const LOAD_BYTES_RELATIVE: i32 = 68;
 
-/// Where the program keeps the IP header, the TCP header and the key: offsets from the end of its stack.
+/// Offsets, in bytes from the end of the program's stack, at which the program keeps the IP header, the TCP header and the
+/// map key.
 const IP: i16 = -40;
 const TCP: i16 = -64;
 const KEY: i16 = -88;
 
-/// The program's result (TC_ACT_UNSPEC): later programs and filters see the packet, too.
+/// The program's result (TC_ACT_UNSPEC): later programs and filters also see the packet.
 const NEXT: i32 = -1;
-/// The packet's priority that makes HTB send it through the class of delayed packets.
+/// The priority of a packet that makes HTB send the packet through the class of delayed packets.
 const WAITS: i32 = CLASS as i32;
 const PROTOCOL_TCP: i32 = 6;
-/// Length in bytes that is assumed where the IP header says 0, as in segments too long for the field.
+/// Length in bytes that is assumed for a packet if the IP header's length is 0, as in segments too long for the field.
 const LONG: i32 = 65_535;
-/// An element of the map is renewed after its timeout divided by this, so that ticks may be late.
+/// An element of the map is renewed when its age reaches its timeout divided by this number, so that ticks may be late.
 const RENEW_AFTER: u32 = 3;
-/// Most elements renewed in one tick, so that elements written together are later renewed at different ticks.
+/// Largest number of elements renewed in one tick, so that elements written together are later renewed at different ticks.
 const RENEW_AT_ONCE: usize = 4_096;
-/// After its timeout divided by this, an element is renewed even beyond [`RENEW_AT_ONCE`], because it might expire.
+/// An element whose age reaches its timeout divided by this number is renewed even beyond [`RENEW_AT_ONCE`], because it might
+/// expire.
 const RENEW_AT_LATEST: u32 = 2;
-/// Time without a throttled client after which the program is detached from the devices, because it costs every packet.
-/// Attaching it again takes no longer than writing a hold.
+/// Time without a throttled client after which the program is detached from the devices, because it costs processor time for
+/// every packet. Attaching the program again takes no longer than writing a hold.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Emits a copy of `bytes` bytes, at `offset` from the network header, to the stack at `to`; the program jumps to `otherwise`
-/// if the packet is too short.
+/// Emits a copy of `bytes` bytes of the packet, at the offset in register `offset` from the network header, to the stack at
+/// `to`; the program jumps to `otherwise` if the packet is too short.
 fn read(program: &mut Assembler, offset: Register, to: i16, bytes: i32, otherwise: crate::bpf::Label) {
     const FROM_NETWORK_HEADER: i32 = 1;
     program.set(R1, R6);
@@ -86,13 +89,13 @@ fn read(program: &mut Assembler, offset: Register, to: i16, bytes: i32, otherwis
     program.jump_when(When::Unequal, R0, 0, otherwise);
 }
 
-/// The number that the program loads where a packet has `n` in network order.
+/// The number that the program loads from a packet that holds `n` in network byte order.
 fn in_memory(n: u16) -> i32 {
     i32::from(u16::from_ne_bytes(n.to_be_bytes()))
 }
 
-/// Assembles the program. Registers: R6: the packet; R7: length after the IP header, then whether there is payload; R8: the
-/// hold; R9: offset of the TCP header, then the time.
+/// Assembles the program. Registers: R6: the packet; R7: first the length after the IP header, later 1 if there is payload
+/// and 0 if not; R8: the hold; R9: first the offset of the TCP header, later the time.
 fn program(holds: &Map, ports: &[u16]) -> Assembler {
     let mut p = Assembler::default();
     let [v6, tcp, known, found, acks, hold, pass] = std::array::from_fn(|_| p.label());
@@ -234,13 +237,13 @@ fn value(hold: &Hold, expires_ns: u64) -> [u8; VALUE_BYTES] {
     value
 }
 
-/// The clock that the program reads (CLOCK_MONOTONIC), in nanoseconds.
+/// The clock of the BPF program (CLOCK_MONOTONIC), in nanoseconds.
 fn clock_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The attachment through which the program sees packets that leave by a device.
+/// The attachment of the program to a network device: through it the program sees the packets that the device sends.
 #[derive(Debug)]
 enum Attached {
     Link(OwnedFd),
@@ -252,25 +255,27 @@ enum Attached {
 pub(crate) struct Departures {
     map: Map,
     program: Program,
-    /// Filters by which the program is attached, which outlive this process; `None`: links, which end with it.
+    /// Filters by which the program is attached, which outlive this process; `None`: attached by links, which end with this
+    /// process.
     filters: Option<Filters>,
-    /// Devices at which the program is used, each with its attachment; `None` while no client is throttled.
+    /// Indices of the network devices at which the program is used, each with its attachment; the attachment is `None` while
+    /// no client is throttled.
     devices: Vec<(u32, Option<Attached>)>,
-    /// When a client was throttled last.
+    /// Latest time at which a client was throttled.
     needed: Option<Instant>,
-    /// The entries of the map in the order of clients, and when each was written.
+    /// The entries of the map, sorted by client, each with the time at which it was written.
     held: Vec<(Client, Hold, Instant)>,
 }
 
 impl Departures {
-    /// Loads the program for packets from `ports`, with a map for `most` holds; it is not attached yet.
+    /// Loads the program for packets from `ports`, with a map for `most` holds; does not attach the program yet.
     pub(crate) fn load(ports: &[u16], most: usize) -> Result<Self, Errno> {
         let map = Map::new(Kind::Hash, KEY_BYTES, VALUE_BYTES, most)?;
         let program = Program::load(Sees::Packets, program(&map, ports))?;
         Ok(Self { map, program, filters: None, devices: Vec::new(), needed: None, held: Vec::new() })
     }
 
-    /// True if the kernel can attach the program by a link, tried on this device.
+    /// True if the kernel can attach the program by a link, as tried on this network device.
     pub(crate) fn has_links(&self, device: u32) -> bool {
         !matches!(self.program.attach_to_egress(device), Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP))
     }
@@ -285,7 +290,8 @@ impl Departures {
         self.filters.is_none()
     }
 
-    /// Attaches the program to a device; from now on it is attached there whenever a client is throttled.
+    /// Attaches the program to a network device; from now on the program is attached to the device whenever a client is
+    /// throttled.
     pub(crate) fn attach(&mut self, device: u32) -> Result<(), Refused> {
         // The kernel refuses a program that is there already.
         self.forget(device);
@@ -301,12 +307,12 @@ impl Departures {
         }
     }
 
-    /// Forgets a device, such as one that is gone, and ends its link if it has one.
+    /// Forgets a network device, such as one that is gone, and ends the program's link to the device, if any.
     pub(crate) fn forget(&mut self, device: u32) {
         self.devices.retain(|(known, _)| *known != device);
     }
 
-    /// Attaches the program to the device again if another program has detached it; true if so.
+    /// Attaches the program to a network device again if another program has detached it; true in this case.
     pub(crate) fn repair(&mut self, device: u32) -> Result<bool, Refused> {
         let is_attached = |(known, attached): &(u32, Option<Attached>)| match (attached, &self.filters) {
             (Some(Attached::Link(link)), _) if *known == device => bpf::is_attached(link),
@@ -322,8 +328,8 @@ impl Departures {
         Ok(false)
     }
 
-    /// Attaches the program when a client is throttled, and detaches it [`LINGER`] after the last one was, because it costs
-    /// every packet.
+    /// Attaches the program while a client is throttled, and detaches it once no client has been throttled for [`LINGER`],
+    /// because it costs processor time for every packet.
     fn follow_need(&mut self, now: Instant) -> Result<(), Errno> {
         if !self.held.is_empty() {
             self.needed = Some(now);
@@ -357,7 +363,7 @@ impl Departures {
     }
 
     /// Puts exactly `holds` in force, with no delay above `maximum`. An element that is written expires after `timeout`; only
-    /// elements that differ or are due for renewal are written. True if the map was changed.
+    /// elements that differ or are due for renewal are written. True if the map was written.
     pub(crate) fn set(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Tests of the program as the kernel runs it, on packets made here; skipped without the privilege to load it.
+//! Tests of the BPF program in the kernel, on packets that the tests make; skipped without the privilege to load the program.
 
 use rustix::thread::UnshareFlags;
 
@@ -8,7 +8,7 @@ use crate::apart::{apart, skip};
 const DEPARTURE_AT: usize = DEPARTURE as usize;
 const PRIORITY_AT: usize = PRIORITY as usize;
 const DELAY_NS: u64 = 5_000_000;
-/// Longest delay allowed in these tests, far above what they use.
+/// Longest delay that these tests allow, far above the delays that they use.
 const MAXIMUM: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -22,7 +22,8 @@ fn loaded() -> Option<Departures> {
     }
 }
 
-/// An Ethernet frame with a TCP segment from `service_port` to a client.
+/// An Ethernet frame with a TCP segment from `service_port` to the client at `to`, with `payload` bytes of payload and
+/// `ip_options` bytes of IP options.
 fn frame(to: &str, service_port: u16, client_port: u16, payload: usize, ip_options: usize) -> Vec<u8> {
     let mut tcp = vec![0; 32 + payload];
     tcp[..2].copy_from_slice(&service_port.to_be_bytes());
@@ -54,7 +55,7 @@ fn frame(to: &str, service_port: u16, client_port: u16, payload: usize, ip_optio
 enum Fate {
     /// The packet is not marked, and goes past the class of delayed packets.
     Untouched,
-    /// The packet is marked to wait, for about [`DELAY_NS`].
+    /// The packet is marked to wait for about [`DELAY_NS`] nanoseconds.
     Held,
 }
 
@@ -137,7 +138,7 @@ fn a_departure_that_is_later_already_is_the_one_that_counts() {
 }
 
 #[test]
-fn a_hold_that_nobody_renews_ends_by_itself() {
+fn a_hold_that_is_not_renewed_ends_by_itself() {
     let Some(mut departures) = loaded() else { return };
     let holds: Holds = [(address("10.0.0.2"), hold(Packets::All))].into_iter().collect();
     let packet = frame("10.0.0.2", 3260, 1, 0, 0);
@@ -154,7 +155,7 @@ fn a_hold_that_nobody_renews_ends_by_itself() {
     assert!(started.elapsed() >= timeout, "gone after {:?}", started.elapsed());
 }
 
-/// Runs `test` in a network namespace of its own, whose loopback device is down and carries nothing.
+/// Runs `test` with a loaded program in a network namespace of its own, whose loopback device is down and carries no packets.
 fn in_a_namespace(test: impl FnOnce(Departures) + Send + 'static) {
     apart(UnshareFlags::NEWNET, || {
         if let Some(departures) = loaded() {
@@ -207,7 +208,7 @@ fn the_program_leaves_the_device_with_its_links() {
     });
 }
 
-/// Attaches by filters; false where the kernel has none.
+/// Attaches the program by filters; false if the kernel has no such filters.
 fn with_filters(departures: &mut Departures) -> bool {
     departures.use_filters(Filters::open().unwrap());
     match departures.attach(LOOPBACK) {
@@ -223,7 +224,7 @@ fn with_filters(departures: &mut Departures) -> bool {
 }
 
 #[test]
-fn a_filter_comes_and_goes_as_a_link_does_and_is_removed_by_whoever_comes_after() {
+fn a_filter_comes_and_goes_as_a_link_does_and_is_removed_by_the_next_agent() {
     in_a_namespace(|mut departures| {
         if !with_filters(&mut departures) {
             return;
@@ -242,7 +243,7 @@ fn a_filter_comes_and_goes_as_a_link_does_and_is_removed_by_whoever_comes_after(
 }
 
 #[test]
-fn a_filter_that_somebody_removed_is_made_again_and_foreign_ones_stay() {
+fn a_filter_that_another_program_removed_is_made_again_and_foreign_ones_stay() {
     in_a_namespace(|mut departures| {
         if !with_filters(&mut departures) {
             return;

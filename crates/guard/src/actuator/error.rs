@@ -5,45 +5,46 @@ use std::path::PathBuf;
 use evenkeel_policy::figures::counted;
 use rustix::io::Errno;
 
-/// Why an actuator could not do its work. A refusal comes before the first change, so that nothing is left half done.
+/// An error of changing or restoring a setting. Refusals are found before the first change, so that no change is left half
+/// done.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The settings make no sense.
+    /// A setting of the packet delay is out of range.
     #[error("{key} {problem}")]
     Settings {
-        /// Name of the setting.
+        /// Name of the setting at fault, or of the quantity that is out of range.
         key: &'static str,
-        /// The fault, and what would be right.
+        /// The fault, and which values are allowed.
         problem: String,
     },
     /// There is no network device of this name.
     #[error("there is no network device {device}: see `ip link` for the names")]
     NoDevice {
-        /// The name as configured.
+        /// Name of the network device as configured.
         device: String,
     },
-    /// The device has a configured queueing discipline, and we never replace that.
+    /// The device has a queueing discipline that another program configured; the agent never replaces one.
     #[error(
         "{device} has the queueing discipline {found}, which is not the kernel's default; Evenkeel does not replace it. Remove \
          it (`tc qdisc del dev {device} root`) if it is not needed, or leave this device out"
     )]
     ForeignQdisc {
-        /// Network device.
+        /// Name of the network device.
         device: String,
         /// Kind and number of its root queueing discipline.
         found: String,
     },
-    /// The device has the older `ingress` in the place of `clsact`, which our filters need.
+    /// The device has the queueing discipline `ingress` in the place of `clsact`, which the agent's filters need.
     #[error(
         "{device} has the queueing discipline ingress, which stands where clsact is needed; Evenkeel does not replace it. \
          Use clsact in its place (`tc qdisc replace dev {device} clsact`), which has all that ingress has"
     )]
     IngressInTheWay {
-        /// Network device.
+        /// Name of the network device.
         device: String,
     },
-    /// The kernel lacks a part.
+    /// The kernel lacks a part that the agent needs.
     #[error("the kernel has no {what}: load it with `modprobe {module}`, or install the kernel's extra modules")]
     Missing {
         /// Name of the part.
@@ -51,13 +52,13 @@ pub enum Error {
         /// Kernel module that provides the part.
         module: &'static str,
     },
-    /// The kernel does not take the program that sets departure times.
+    /// The kernel refuses the BPF program that sets the departure times of packets.
     #[error(
         "the kernel refuses the BPF program that sets the departure times of packets: it needs Linux 5.0 with \
          CONFIG_BPF_SYSCALL, and no security module that forbids it"
     )]
     NoProgram,
-    /// Missing privileges.
+    /// The process lacks the privileges for an action.
     #[error(
         "not allowed to {doing}: run as root or with the capabilities CAP_NET_ADMIN and CAP_BPF (before Linux 5.8 \
          CAP_SYS_ADMIN; before 5.11 also with `ulimit -l unlimited`)"
@@ -66,24 +67,24 @@ pub enum Error {
         /// The attempted action, as an infinitive for the message.
         doing: &'static str,
     },
-    /// Another agent is running.
+    /// Another agent is running in this network namespace.
     #[error("another agent is running in this network namespace: only one can throttle clients; stop it first")]
     AnotherAgent,
-    /// Another user could have taken the lock that keeps agents apart.
+    /// Another user could take the lock that admits one agent per network namespace.
     #[error(
         "{path} belongs to another user or is open to others, who could keep the agent from starting. Remove it; the \
          agent makes it again, for root alone"
     )]
     LockNotOurs {
-        /// The lock or its folder.
+        /// Path of the lock file or of its folder.
         path: PathBuf,
     },
-    /// Any other refusal of the kernel.
+    /// Any other error that the kernel returned.
     #[error("cannot {doing}: {cause}")]
     Kernel {
         /// The attempted action, as an infinitive for the message.
         doing: &'static str,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         cause: Errno,
     },
     /// A file could not be read or written.
@@ -91,7 +92,7 @@ pub enum Error {
     File {
         /// The attempted action, as an infinitive for the message.
         doing: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         cause: std::io::Error,
@@ -99,10 +100,10 @@ pub enum Error {
     /// An OSD's option could not be read or set.
     #[error(transparent)]
     Osd(#[from] crate::admin_socket::Error),
-    /// The journal is in use.
+    /// Another process has locked the journal.
     #[error("the journal {path} is in use by another process: an agent is running; stop it first")]
     JournalInUse {
-        /// The journal.
+        /// Path of the journal.
         path: PathBuf,
     },
     /// Another user could have written the journal.
@@ -111,20 +112,20 @@ pub enum Error {
          Remove it, or make it private (`chown`, `chmod 600`) if you know what is in it"
     )]
     JournalNotOurs {
-        /// The journal.
+        /// Path of the journal.
         path: PathBuf,
     },
     /// The journal was written by another version, or damaged in the middle.
     #[error(
-        "{path}, line {line}: {problem}. What it lists cannot be restored by this version; use the version that wrote \
-         it, or remove the file once the settings it names are right"
+        "the journal {path}, line {line}: {problem}. This version cannot put back the settings that it lists; use the \
+         version that wrote it, or remove the file once these settings are right"
     )]
     JournalFormat {
-        /// The journal.
+        /// Path of the journal.
         path: PathBuf,
-        /// Number of the line, from 1.
+        /// Number of the line that cannot be understood, from 1.
         line: usize,
-        /// The fault.
+        /// Description of the fault in this line.
         problem: String,
     },
     /// Some settings could not be restored to their values before the agent.

@@ -9,43 +9,30 @@ use crate::journal::{Journal, Knob};
 #[derive(Debug)]
 pub struct FileKnob {
     path: PathBuf,
-    /// The file's content after our last write.
+    /// The file's content as read after the agent's last write; `None` before it.
     ours: Option<String>,
-    /// The content before our first change.
+    /// The file's content before the agent's first change; `None` before that change.
     before: Option<String>,
 }
 
-/// The result of [`FileKnob::set`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Written {
-    /// The file had this content already.
-    Same,
-    /// The file has been written.
-    Changed,
-    /// Another program has changed the file since our last write; it is left alone.
-    Foreign {
-        /// The file's present content.
-        found: String,
-    },
-}
-
 impl FileKnob {
-    /// A setting that is left alone until the first [`set`](Self::set).
+    /// The setting in the file at `path`, which is left alone until the first [`set`](Self::set).
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), ours: None, before: None }
     }
 
-    /// Writes `value` to the file; the earlier content goes to the journal first.
+    /// Writes `value` to the file, after the earlier content has been written to the journal. If another program has changed
+    /// the file since the agent's last write, the file keeps that content, which is returned; otherwise `None`.
     ///
     /// # Errors
     /// [`Error::File`] when the file or the journal cannot be read or written.
-    pub fn set(&mut self, journal: &mut Journal, value: &str) -> Result<Written, Error> {
+    pub fn set(&mut self, journal: &mut Journal, value: &str) -> Result<Option<String>, Error> {
         let found = read(&self.path)?;
         if self.ours.as_ref().is_some_and(|ours| *ours != found) {
-            return Ok(Written::Foreign { found });
+            return Ok(Some(found));
         }
         if found == value.trim() {
-            return Ok(Written::Same);
+            return Ok(None);
         }
         let knob = Knob::File(self.path.clone());
         let before = self.before.get_or_insert_with(|| found.clone()).clone();
@@ -55,15 +42,15 @@ impl FileKnob {
         let seen = read(&self.path).inspect_err(|_| self.ours = None)?;
         self.ours = Some(seen.clone());
         journal.confirm(&knob, &seen)?;
-        Ok(Written::Changed)
+        Ok(None)
     }
 
-    /// Takes `before` as the content before our first change, in place of what the file holds when that is made.
+    /// Takes `before` as the content to be restored, in place of the content that the file has at the agent's first change.
     pub fn assume_before(&mut self, before: &str) {
         self.before.get_or_insert_with(|| before.to_owned());
     }
 
-    /// Restores the content before our first change, unless another program has changed the file since.
+    /// Restores the content before the agent's first change, unless another program has changed the file since.
     ///
     /// # Errors
     /// As [`set`](Self::set).
@@ -74,7 +61,7 @@ impl FileKnob {
     }
 }
 
-/// The file's content without the end of the line.
+/// The content of the file at `path`, without white space at its end.
 pub(crate) fn read(path: &Path) -> Result<String, Error> {
     std::fs::read_to_string(path).map(|text| text.trim_end().to_owned()).map_err(|cause| Error::File {
         doing: "read",

@@ -1,8 +1,9 @@
-//! Attaches programs to the egress of a device by a traffic-control filter, for kernels without links (before 6.6).
+//! Attaches BPF programs to the egress of a network device by a traffic-control filter, for kernels without links (before
+//! 6.6).
 //!
 //! The filter (`cls_bpf`, direct action) hangs on `clsact`, which queues no packets and stands beside the root queueing
-//! discipline. Filter and `clsact` outlive the process: the journal, the sentinel and `guard reset` remove them, and until
-//! then the program ignores expired holds. Our filter is recognised by number, priority and name.
+//! discipline. Filter and `clsact` outlive the process: the agent, the sentinel or `guard reset` removes them, and until then
+//! the program ignores expired holds. The agent's filter is recognised by number, priority and name.
 
 use rustix::io::Errno;
 
@@ -13,7 +14,8 @@ const NEW_FILTER: u16 = 44;
 const DELETE_FILTER: u16 = 45;
 const GET_FILTER: u16 = 46;
 
-/// Handles: the parent of `clsact`, `clsact` itself, and its lists of filters.
+/// Traffic-control handles: of the parent of `clsact`, of `clsact` itself, and of its lists of filters for ingress and
+/// egress.
 const CLSACT_PARENT: u32 = 0xffff_fff1;
 const CLSACT: u32 = 0xffff_0000;
 const INGRESS: u32 = 0xffff_fff2;
@@ -28,23 +30,24 @@ const DIRECT_ACTION: u32 = 1;
 
 const OUR_NAME: &str = "evenkeel";
 const OUR_NUMBER: u32 = 1;
-/// Priority of our filter: after the low numbers of others, and below those that the kernel assigns (from 0xc000 on).
+/// Priority of the agent's filter: above the low numbers that other programs use, and below those that the kernel assigns
+/// (from 0xc000 on).
 const OUR_PRIORITY: u32 = 0x7ee1;
-/// The protocol of our filter: all (ETH_P_ALL), in network byte order.
+/// The protocol number of the agent's filter: all protocols (ETH_P_ALL), in network byte order.
 const ALL_PROTOCOLS: u16 = 3_u16.to_be();
 
-/// Why no filter can be made.
+/// The reason why a filter cannot be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The kernel lacks a part that this module provides.
     Missing(&'static str),
-    /// The older `ingress` stands where `clsact` would.
+    /// The device has the older `ingress` in the place of `clsact`.
     Ingress,
     /// Another error of the kernel.
     Other(Errno),
 }
 
-/// A filter as the kernel lists it.
+/// A traffic-control filter as the kernel lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Filter {
     device: u32,
@@ -100,7 +103,7 @@ pub(super) fn read(message: Message<'_>) -> Option<Filter> {
     })
 }
 
-/// Filters in the network namespace of the thread that opened it.
+/// Access to the filters in the network namespace of the thread that opened this value.
 #[derive(Debug)]
 pub(crate) struct Filters {
     socket: Socket,
@@ -112,12 +115,13 @@ impl Filters {
         Ok(Self { socket: Socket::open()?, qdiscs: Qdiscs::open()? })
     }
 
-    /// True if a device has `clsact`, ours or another.
+    /// True if a network device has `clsact`, whichever program made it.
     pub(crate) fn has_clsact(&self, device: u32) -> Result<bool, Errno> {
         Ok(self.qdiscs.list(device)?.iter().any(|q| q.kind == "clsact"))
     }
 
-    /// Attaches the program with this descriptor to the egress of a device. An earlier filter of ours is replaced.
+    /// Attaches the BPF program with this descriptor to the egress of a network device. An earlier filter of the agent is
+    /// replaced.
     pub(crate) fn attach(&self, device: u32, program: i32) -> Result<(), Refused> {
         let found = self.qdiscs.list(device).map_err(Refused::Other)?;
         if found.iter().any(|q| q.kind == "ingress") {
@@ -132,7 +136,8 @@ impl Filters {
         self.socket.tell(&filter).map_err(|e| refused(e, "cls_bpf"))
     }
 
-    /// Removes our filter; `clsact` and the filters of others stay. True if our filter was there.
+    /// Removes the agent's filter from a network device; `clsact` and other programs' filters stay. True if the agent's
+    /// filter was there.
     pub(crate) fn detach(&self, device: u32) -> Result<bool, Errno> {
         if !self.is_attached(device)? {
             return Ok(false);
@@ -140,13 +145,13 @@ impl Filters {
         gone(self.socket.tell(&remove_filter(device)))
     }
 
-    /// True if our filter is on the device.
+    /// True if the agent's filter is on the network device.
     pub(crate) fn is_attached(&self, device: u32) -> Result<bool, Errno> {
         Ok(self.list(device, EGRESS)?.iter().any(Filter::is_ours))
     }
 
-    /// Removes our filter, and `clsact` too if we made it (`made_clsact`) and no other filter hangs on it. True if anything
-    /// was removed.
+    /// Removes the agent's filter, and `clsact` too if the agent made it (`made_clsact`) and it has no other filter. True if
+    /// anything was removed.
     pub(crate) fn remove(&self, device: u32, made_clsact: bool) -> Result<bool, Errno> {
         if !self.has_clsact(device)? {
             return Ok(false);
@@ -175,14 +180,14 @@ impl Filters {
 
 #[cfg(test)]
 impl Filters {
-    /// Adds a filter as another program would, beside ours.
+    /// Adds a filter as another program would, beside the agent's.
     pub(crate) fn attach_foreign(&self, device: u32, program: i32) {
         let foreign = (1 << 16) | u32::from(ALL_PROTOCOLS);
         self.socket.tell(&make_filter(device, program, foreign, "foreign")).unwrap();
     }
 }
 
-/// Counts an object that was gone before it was removed as success (false).
+/// The result of a removal: `Ok(true)` if the object was removed, `Ok(false)` if it did not exist any more.
 fn gone(result: Result<(), Errno>) -> Result<bool, Errno> {
     match result {
         Ok(()) => Ok(true),
@@ -218,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_told_from_others_by_all_three_marks() {
+    fn ours_is_distinguished_from_others_by_all_three_marks() {
         let ours = Filter { device: 1, number: 1, priority: OUR_PRIORITY, name: "evenkeel".into() };
         assert!(ours.is_ours());
         assert!(!Filter { name: "cilium".into(), ..ours.clone() }.is_ours());

@@ -1,18 +1,19 @@
-//! The vocabulary of the packet delay: clients and their holds.
+//! Types of the packet delay: clients, and their holds (delays of the packets to a client).
 
 use std::net::IpAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The client of a packet.
+/// A client whose packets may be delayed, or one connection of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Client {
-    /// Everything that the service ports send to this address.
+    /// All packets that the service ports send to this address.
     Address(IpAddr),
-    /// One TCP connection: for clients behind one address (network address translation), and for a client that uses two
-    /// pools. Takes precedence over [`Client::Address`].
+    /// The packets of one TCP connection: for clients that share an address (network address translation), and for a client
+    /// that uses two pools. A delay for a connection takes precedence over one for its [`Client::Address`].
     Connection {
         /// The client's address.
         address: IpAddr,
@@ -24,7 +25,7 @@ pub enum Client {
 }
 
 impl Client {
-    /// The same client with its plain IPv4 address where a dual-stack socket reported that as IPv6.
+    /// This client with a plain IPv4 address if a dual-stack socket reported the address as an IPv6 address.
     pub(crate) fn canonical(self) -> Self {
         match self {
             Self::Address(address) => Self::Address(address.to_canonical()),
@@ -35,23 +36,28 @@ impl Client {
     }
 }
 
-/// The packets to a client that are delayed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// Which packets are delayed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "PacketChoice")]
 pub enum Packets {
-    /// TCP segments without payload: slows a client that writes, as its window opens late. Has no effect while the
-    /// target's receive window is not capped, because responses carry the acknowledgement along.
+    // TCP segments without payload: a client's TCP window opens late. Has no effect while the target's receive window is not
+    // capped, because then responses carry the acknowledgements.
+    /// Throttles writers; becomes "all" where it has no effect.
+    #[default]
     Acknowledgements,
-    /// TCP segments with payload: slows a client that reads.
+    // TCP segments with payload.
+    /// Throttles readers.
     Data,
-    /// All TCP segments: works on every client, and slows both what it reads and what it writes.
+    // All TCP segments.
+    /// Throttles both.
     All,
 }
 
-/// A delay for one client.
+/// The delay of packets to one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
-    /// The packets that are delayed.
+    /// The kind of packets that are delayed.
     pub packets: Packets,
     /// Delay of each packet, exact to 1 ns; zero means no delay.
     pub delay: Duration,
@@ -60,7 +66,8 @@ pub struct Hold {
 impl Hold {
     const NONE: Self = Self { packets: Packets::All, delay: Duration::ZERO };
 
-    /// Combines two holds for one client: the longer delay, and all packets if the two differ in that.
+    /// Combines two holds for one client: the longer delay, for all packets if the two holds are for different kinds of
+    /// packets.
     pub(crate) fn or_longer(self, other: Self) -> Self {
         if self.delay.is_zero() {
             return other;
@@ -73,10 +80,10 @@ impl Hold {
     }
 }
 
-/// The delays of all throttled clients at one time, in the order of clients.
+/// The holds of all clients at one time, sorted by client.
 ///
-/// An entry with a delay of zero keeps the place of a client that is not throttled now. Places stay the same while delays
-/// change, so that a decision about 100,000 clients writes only what it changes and moves no entry.
+/// An entry with a delay of zero keeps the place (index) of a client that is not throttled now. Places stay the same while
+/// delays change, so that a decision about 100,000 clients writes only the changed delays and moves no entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holds(Vec<(Client, Hold)>);
 
@@ -91,33 +98,33 @@ impl Holds {
         clients.into_iter().map(|client| (client, Hold::NONE)).collect()
     }
 
-    /// Index of a client's place; `None` if it has none.
+    /// Index of the client's entry; `None` if the client has no entry.
     pub(crate) fn place(&self, client: &Client) -> Option<usize> {
         self.0.binary_search_by(|(held, _)| held.cmp(client)).ok()
     }
 
-    /// The hold at a place, to be changed.
+    /// The hold of the entry with the index `place`, to be changed.
     pub(crate) fn at(&mut self, place: usize) -> Option<&mut Hold> {
         self.0.get_mut(place).map(|(_, hold)| hold)
     }
 
-    /// Releases all clients; the places stay.
+    /// Sets all delays to zero; the entries keep their places.
     pub(crate) fn release(&mut self) {
         self.0.iter_mut().for_each(|(_, hold)| *hold = Hold::NONE);
     }
 
-    /// The hold of a client; `None` if it is not throttled.
+    /// The hold of a client; `None` if the client is not throttled.
     pub fn get(&self, client: &Client) -> Option<&Hold> {
         let hold = self.place(client).and_then(|place| self.0.get(place)).map(|(_, hold)| hold);
         hold.filter(|hold| !hold.delay.is_zero())
     }
 
-    /// The throttled clients with their holds, in the order of clients.
+    /// The throttled clients with their holds, sorted by client.
     pub fn iter(&self) -> impl Iterator<Item = (&Client, &Hold)> {
         self.0.iter().filter(|(_, hold)| !hold.delay.is_zero()).map(|(client, hold)| (client, hold))
     }
 
-    /// Number of throttled clients. O(places).
+    /// Number of throttled clients. O(entries).
     pub fn len(&self) -> usize {
         self.iter().count()
     }
@@ -129,7 +136,8 @@ impl Holds {
 }
 
 impl FromIterator<(Client, Hold)> for Holds {
-    /// Several holds for one client are combined: the longest delay, and all packets if they differ in that.
+    /// Collects holds. Several holds for one client are combined: the longest delay, for all packets if the holds are for
+    /// different kinds of packets.
     fn from_iter<I: IntoIterator<Item = (Client, Hold)>>(holds: I) -> Self {
         let mut all: Vec<_> = holds.into_iter().map(|(client, hold)| (client.canonical(), hold)).collect();
         all.sort_by_key(|(client, _)| *client);

@@ -14,13 +14,13 @@ use crate::sensor::diskstats::DeviceNumber;
 /// Limits of a group on a device; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes read per second.
+    /// Limit on bytes read per second.
     pub rbps: Option<u64>,
-    /// Bytes written per second.
+    /// Limit on bytes written per second.
     pub wbps: Option<u64>,
-    /// Reads per second.
+    /// Limit on reads per second.
     pub riops: Option<u64>,
-    /// Writes per second.
+    /// Limit on writes per second.
     pub wiops: Option<u64>,
 }
 
@@ -28,7 +28,7 @@ impl Limits {
     /// No limit at all.
     pub const NONE: Self = Self { rbps: None, wbps: None, riops: None, wiops: None };
 
-    /// The limits on `device` in the text of an `io.max`; none if it has no row.
+    /// The limits on `device` in the text of an `io.max`; [`Self::NONE`] if the device has no row.
     ///
     /// # Errors
     /// If the row of this device is not in the kernel's format.
@@ -43,7 +43,7 @@ impl Limits {
         Ok(Self::NONE)
     }
 
-    /// These limits; where one is `None`, that of `found`.
+    /// These limits; a limit that is `None` is taken from `found`.
     fn over(self, found: Self) -> Self {
         Self {
             rbps: self.rbps.or(found.rbps),
@@ -99,13 +99,14 @@ impl std::str::FromStr for Limits {
 /// The result of setting one row with [`set_all`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The row had these limits already; nothing was written.
+    /// The group's row had the wanted limits already; nothing was written.
     Same,
     /// The row has been written.
     Made,
-    /// Another program has changed the row since our last write, to these limits; it is left alone from now on.
+    /// Another program has changed the row to these limits since the agent's last write; the agent leaves the row alone from
+    /// now on.
     Foreign(Limits),
-    /// The group is gone, and its limits with it.
+    /// The group no longer exists, and neither do its limits.
     Gone,
 }
 
@@ -114,28 +115,28 @@ pub enum Change {
 pub struct IoMax {
     path: PathBuf,
     device: DeviceNumber,
-    /// The limits before our first change.
+    /// The limits before the agent's first change; `None` before that change.
     before: Option<Limits>,
-    /// The limits after our last write.
+    /// The limits as read after the agent's last write; `None` if no limits of the agent are in force.
     ours: Option<Limits>,
-    /// True if another program has changed the row since our last write.
+    /// True if another program has changed the row since the agent's last write.
     foreign: bool,
-    /// The limits found by the last [`IoMax::read`]; `None` once [`set_all`] has used them.
+    /// The limits found by the latest [`IoMax::read`]; `None` once [`set_all`] has used them.
     found: Option<Limits>,
 }
 
 impl IoMax {
-    /// A row that is left alone until the first [`set_all`]; `group` is the group's folder.
+    /// The row of `device` for the group with the folder `group`; the row is left alone until the first [`set_all`].
     pub fn new(group: &Path, device: DeviceNumber) -> Self {
         Self { path: group.join("io.max"), device, before: None, ours: None, foreign: false, found: None }
     }
 
-    /// True if another program has changed the row since our last write; the row is then left alone.
+    /// True if another program has changed the row since the agent's last write; the agent leaves such a row alone.
     pub fn is_foreign(&self) -> bool {
         self.foreign
     }
 
-    /// The limits before our first change; `None` until something was set.
+    /// The limits before the agent's first change; `None` until [`set_all`] has handled the row.
     pub fn before(&self) -> Option<Limits> {
         self.before
     }
@@ -144,10 +145,11 @@ impl IoMax {
         Knob::IoMax { path: self.path.clone(), device: self.device.to_string() }
     }
 
-    /// Reads the limits in force; `None` if the group is gone. Notices whether another program has changed them.
+    /// Reads the limits in force; `None` if the group is gone. If another program has changed them,
+    /// [`is_foreign`](Self::is_foreign) becomes true.
     ///
     /// # Errors
-    /// [`Error::File`].
+    /// [`Error::File`] if `io.max` cannot be read or has an unknown format.
     pub fn read(&mut self) -> Result<Option<Limits>, Error> {
         self.found = row(&self.path, self.device)?;
         if self.found.is_some_and(|found| self.ours.is_some_and(|ours| ours != found)) {
@@ -156,22 +158,23 @@ impl IoMax {
         Ok(self.found)
     }
 
-    /// Restores the limits before our first change, unless another program has changed the row since.
+    /// Restores the limits before the agent's first change, unless another program has changed the row since.
     ///
     /// # Errors
-    /// [`Error::File`]; the setting then stays in the journal.
+    /// [`Error::File`]; on an error the row stays in the journal.
     pub fn restore(self, journal: &mut Journal) -> Result<Restored, Error> {
         journal.restore(&self.knob())
     }
 }
 
-/// Sets rows, each to the limits wanted for its group; a limit that is `None` gets its value from before our first change.
-/// Writes only rows that differ from what the last [`IoMax::read`] found; a row whose result was used already is read again.
-/// The limits before our first change go to the journal in one piece before the first write.
+/// Sets rows, each to the limits beside it; a limit that is `None` gets its value before the agent's first change. Writes
+/// only rows that differ from the limits found by the latest [`IoMax::read`]; a row that has not been read since the previous
+/// call is read again. The limits before the agent's first change are written to the journal, all at once, before the first
+/// row is written.
 ///
 /// # Errors
-/// If the journal cannot be written; before the first write of a row, nothing has been changed then. Errors of single rows
-/// are in the result, which has one entry for each row.
+/// If the journal cannot be written; if that happens before the first row is written, no row has been changed. Errors of
+/// single rows are in the result, which has one entry for each row.
 pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Result<Vec<Result<Change, Error>>, Error> {
     let mut results = Vec::with_capacity(rows.len());
     let mut intended = Vec::new();
@@ -236,7 +239,7 @@ pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Resu
     Ok(results)
 }
 
-/// Writes a row and reads it back; `None` if the group is gone.
+/// Writes the limits `wanted` to a row of `io.max`, and returns the row as read back; `None` if the group is gone.
 fn change(row_of: &IoMax, wanted: Limits) -> Result<Option<Limits>, Error> {
     match write_file(&row_of.path, &format!("{} {wanted}", row_of.device)) {
         Err(error) if gone(&error) => Ok(None),
@@ -257,14 +260,15 @@ fn row(path: &Path, device: DeviceNumber) -> Result<Option<Limits>, Error> {
     })
 }
 
-/// True if the error means that the group is gone. Its file is also missing in a kernel without the io controller, which is
-/// found out before; and ENODEV also comes when the device is gone, so that the path is looked at.
+/// True if the error means that the group is gone. The group's file is also missing in a kernel without the io controller,
+/// but that is checked at the start. ENODEV also comes if the device is gone, so in this case the path is checked.
 fn gone(error: &Error) -> bool {
     let Error::File { path, cause, .. } = error else { return false };
     cause.kind() == std::io::ErrorKind::NotFound || cause.raw_os_error() == Some(libc::ENODEV) && !path.exists()
 }
 
-/// Restores a row by its journal entry; `before` and `seen` are spelled as [`Limits`] are printed.
+/// Restores a row of `io.max` by its journal entry: `before` are the limits before the agent's first change, `seen` those
+/// read after the agent's last write, both spelled as [`Limits`] are printed.
 pub(crate) fn put_back(path: &Path, device: &str, before: &str, seen: Option<&str>) -> Result<Restored, Error> {
     let odd = |problem: String| Error::File {
         doing: "put back",

@@ -1,4 +1,5 @@
 use super::*;
+use crate::fake_osd::{Folder, folder};
 
 const DEVICE: DeviceNumber = DeviceNumber { major: 253, minor: 0 };
 
@@ -6,16 +7,15 @@ fn reads(rbps: u64) -> Limits {
     Limits { rbps: Some(rbps), ..Limits::NONE }
 }
 
-/// A group with a file in place of the kernel's, and a journal.
+/// A folder with a file in place of a control group's `io.max`, and a journal.
 struct Group {
-    folder: PathBuf,
+    folder: Folder,
     journal: Journal,
 }
 
 impl Group {
     fn new(name: &str, content: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("evenkeel-io-max-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = folder(&format!("io-max-{name}"));
         std::fs::write(folder.join("io.max"), content).unwrap();
         let journal = Journal::open(folder.join("journal")).unwrap();
         Self { folder, journal }
@@ -40,12 +40,6 @@ impl Group {
 
     fn journal_lines(&self) -> usize {
         std::fs::read_to_string(self.folder.join("journal")).unwrap().lines().count()
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -80,7 +74,7 @@ fn what_is_so_already_is_not_written() {
 }
 
 #[test]
-fn what_somebody_else_sets_stays() {
+fn what_another_program_sets_stays() {
     let mut group = Group::new("foreign", "");
     let mut row = group.row();
     assert_eq!(group.set(&mut row, reads(100)), Change::Made);

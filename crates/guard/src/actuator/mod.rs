@@ -1,7 +1,7 @@
-//! Actuators: plan, apply, restore.
+//! Actuators: change the kernel's and Ceph's settings, and restore them.
 //!
-//! Packets to a throttled client wait until a departure time that a BPF program sets; none is dropped (`departure.rs`).
-//! Queueing disciplines and program are made once; a tick changes only the program's map.
+//! Packets to a throttled client wait until a departure time that a BPF program sets; no packet is dropped (`departure.rs`).
+//! Queueing disciplines and program are made once; later a tick changes only the delays in the program's map.
 
 pub mod ceph_option;
 mod delay;
@@ -30,6 +30,6 @@ pub(crate) fn read_netlink(bytes: &[u8]) {
 pub(crate) use delay::{LONGEST_DELAY, SHORTEST_TIMEOUT};
 pub use delay::{MAX_HOLDS, Outcome, PacketDelay, Plan, Settings, remove_leftovers};
 pub use error::Error;
-pub use file::{FileKnob, Written};
+pub use file::FileKnob;
 pub use hold::{Client, Hold, Holds, Packets};
 pub use queue_length::QueueLength;

@@ -1,6 +1,6 @@
-//! Netlink: messages out, messages in, and the socket between.
+//! Netlink, as far as traffic control needs it: writing messages, reading messages, and the socket.
 //!
-//! Only what traffic control needs. Writing and reading are pure; [`Socket`] does the system calls.
+//! Writing and reading are pure functions; [`Socket`] makes the system calls.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -23,17 +23,19 @@ const TYPE_MASK: u16 = 0x3fff;
 const HEADER_BYTES: usize = 16;
 const KIND_ERROR: u16 = 2;
 const KIND_DONE: u16 = 3;
-/// Longest wait for an answer of the kernel, which takes microseconds as a rule.
+/// Longest wait for an answer of the kernel, which as a rule comes within microseconds.
 const REPLY_LIMIT: Duration = Duration::from_secs(2);
-/// Bytes of the receive buffer. The kernel builds dumps in chunks of at most this size if the buffer has room for them.
+/// Size of the receive buffer in bytes. The kernel sends lists in datagrams as large as the buffer has room for, up to this
+/// size.
 const RECEIVE_BYTES: usize = 64 << 10;
 
-/// One message to the kernel.
+/// A netlink message to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request(Vec<u8>);
 
 impl Request {
-    /// A message whose `body` writes what follows the header. Its sequence number is given when it is sent.
+    /// A message of this kind with these flags; `body` writes the content after the header. The message gets its sequence
+    /// number when it is sent.
     pub(crate) fn new(kind: u16, flags: u16, body: impl FnOnce(&mut Writer<'_>)) -> Self {
         let mut bytes = vec![0; 4];
         bytes.extend(kind.to_ne_bytes());
@@ -57,19 +59,19 @@ impl Request {
     }
 }
 
-/// Writes the body of a message.
+/// Writes the content of a message after the header.
 pub(crate) struct Writer<'a> {
     bytes: &'a mut Vec<u8>,
 }
 
 impl Writer<'_> {
-    /// A fixed header of the subsystem, without attribute header.
+    /// Writes the fixed header of a netlink family, without an attribute header.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
         self.pad();
     }
 
-    /// An attribute with any content.
+    /// Writes an attribute of type `kind` with the content `value`.
     pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
         let length = (value.len() + 4) as u16;
         self.bytes.extend(length.to_ne_bytes());
@@ -78,14 +80,14 @@ impl Writer<'_> {
         self.pad();
     }
 
-    /// A string with its closing zero.
+    /// Writes an attribute with a string and its closing zero.
     pub(crate) fn text(&mut self, kind: u16, value: &str) {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
         self.bytes(kind, &bytes);
     }
 
-    /// An attribute that holds attributes. They must not exceed 64 KiB.
+    /// Writes an attribute whose content is attributes, which `body` writes; they must not exceed 64 KiB together.
     pub(crate) fn nest(&mut self, kind: u16, body: impl FnOnce(&mut Writer<'_>)) {
         let start = self.bytes.len();
         self.bytes.extend([0; 2]);
@@ -101,7 +103,7 @@ impl Writer<'_> {
     }
 }
 
-/// One message out of a datagram.
+/// One message of a received datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
@@ -109,7 +111,7 @@ pub(crate) struct Message<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// Splits a datagram into messages; stops at the first that is cut short.
+/// Splits a datagram into messages; ends before the first message that is cut short.
 pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let header = bytes.get(..HEADER_BYTES)?;
@@ -122,7 +124,7 @@ pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// The attributes in `bytes` as (type, content); stops at the first that is cut short.
+/// The attributes in `bytes` as pairs of type and content; ends before the first attribute that is cut short.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let header = bytes.get(..4)?;
@@ -134,18 +136,18 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// Content of the first attribute of this type.
+/// Content of the first attribute of type `kind` in `bytes`.
 pub(crate) fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(k, _)| *k == kind).map(|(_, value)| value)
 }
 
-/// A string attribute without its closing zero.
+/// The string in the content of an attribute, without its closing zero; empty if it is not UTF-8.
 pub(crate) fn text(value: &[u8]) -> &str {
     let end = value.iter().position(|&b| b == 0).unwrap_or(value.len());
     std::str::from_utf8(&value[..end]).unwrap_or_default()
 }
 
-/// The result in an error message of the kernel: `Ok` is an acknowledgement.
+/// The result in the kernel's message of type `NLMSG_ERROR`: `Ok` for an acknowledgement.
 pub(super) fn outcome(body: &[u8]) -> Result<(), Errno> {
     let code = body.get(..4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_ne_bytes);
     match code {
@@ -173,12 +175,12 @@ impl Socket {
         Ok(Self { fd, sequence: Cell::new(1), buffer: RefCell::new(vec![0; RECEIVE_BYTES]) })
     }
 
-    /// Sends a request that asks for an acknowledgement, and waits for it.
+    /// Sends a request with the flag [`ACK`], and waits for the acknowledgement.
     pub(crate) fn tell(&self, request: &Request) -> Result<(), Errno> {
         self.ask(request, |_| {})
     }
 
-    /// Sends a request and hands every answer to `each`, until the kernel says that it is done.
+    /// Sends a request and passes every message of the answer to `each`, until the kernel has sent the last one.
     pub(crate) fn ask(&self, request: &Request, mut each: impl FnMut(Message<'_>)) -> Result<(), Errno> {
         let sequence = self.sequence.get();
         self.sequence.set(sequence.wrapping_add(1));
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_kernel_are_told_from_acknowledgements() {
+    fn errors_of_the_kernel_are_distinguished_from_acknowledgements() {
         assert_eq!(outcome(&0i32.to_ne_bytes()), Ok(()));
         assert_eq!(outcome(&(-2i32).to_ne_bytes()), Err(Errno::NOENT));
     }

@@ -1,6 +1,6 @@
-//! At most one agent in a network namespace: two would take each other's queueing disciplines away.
+//! The lock that admits at most one agent in a network namespace: two agents would remove each other's queueing disciplines.
 //!
-//! The right to act is a lock on a file that only root can open, so that no other user can keep the agent from starting.
+//! Only root can open the lock's file, so that no other user can keep the agent from starting.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -11,24 +11,24 @@ use rustix::io::Errno;
 
 use super::error::Error;
 
-/// Folder of the lock, which also holds the journal of the packaged agent.
+/// Folder of the lock's file; the packaged agent's journal is in the same folder.
 const FOLDER: &str = "/run/evenkeel";
-/// The network namespace of this thread, in which it opens its sockets.
+/// The link that names the network namespace of this thread, in which the thread opens its sockets.
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
-/// Mode of the folder: access for its owner alone, because a process that can open a file can lock it.
+/// Mode of the lock's folder: access for its owner alone, because a process that can open a file can lock it.
 const PRIVATE_FOLDER: u32 = 0o700;
 const PRIVATE_FILE: u32 = 0o600;
 const OPEN_TO_OTHERS: u32 = 0o077;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// The right to set anything in this network namespace: a lock that the kernel releases when the process ends.
+/// The right to change network settings in this network namespace: a lock that the kernel releases when the process ends.
 #[derive(Debug)]
 pub(crate) struct Only(#[expect(dead_code, reason = "locked as long as it is open")] File);
 
 impl Only {
     /// # Errors
-    /// [`Error::AnotherAgent`] while another process has the lock, [`Error::LockNotOurs`] where another user could take it,
-    /// [`Error::File`].
+    /// [`Error::AnotherAgent`] while another process has the lock, [`Error::LockNotOurs`] if another user could take it,
+    /// [`Error::File`] if its file cannot be made or opened.
     pub(crate) fn take() -> Result<Self, Error> {
         Self::of(Path::new(FOLDER))
     }

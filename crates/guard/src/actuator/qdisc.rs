@@ -1,5 +1,5 @@
-//! The root queueing discipline of a device whose packets may be delayed: HTB, which sends unmarked packets straight to the
-//! device, with one class of `fq`, which keeps each packet until its departure time.
+//! The agent's root queueing discipline on a network device whose packets may be delayed: HTB, which sends unmarked packets
+//! straight to the device, with one class of `fq`, which keeps each packet until its departure time.
 
 use std::time::{Duration, Instant};
 
@@ -17,18 +17,20 @@ pub(crate) const OPTIONS: u16 = 2;
 const STATISTICS: u16 = 7;
 
 const ROOT: u32 = u32::MAX;
-/// Major number of our root, by which we recognise it; not one that the kernel assigns (from 0x8001 on).
+/// Handle with the major number of the agent's root queueing discipline, by which it is recognised; the kernel assigns other
+/// numbers (from 0x8001 on).
 pub(crate) const MAJOR: u32 = 0x7ee1 << 16;
-/// Most packets that may wait: past the class, and in it, of all connections and of one. The defaults of `fq` are
-/// 10,000 and 100.
+/// Largest number of packets that may wait in a queue of the device: outside the class, inside it, and inside it of one
+/// connection. The defaults of `fq` are 10,000 for all connections and 100 for one.
 const LIMIT: u32 = 100_000;
 /// Rate of an HTB class in bytes per second (100 Gbit/s): so high that it never throttles a packet.
 const RATE: u64 = 12_500_000_000;
 /// Burst of an HTB class at [`RATE`], in units of 64 ns: 10 ms.
 const BURST: u32 = 156_250;
-/// Bytes that a class sends before the next one's turn: a few of the largest packets that TCP hands over.
+/// Bytes that an HTB class sends before the next class's turn: a few of the largest packets that TCP hands over.
 const QUANTUM: u32 = 200_000;
-/// Longest wait for delayed packets to leave before our root is removed; the longest delay that settings allow is 1 s.
+/// Longest wait for delayed packets to leave before the agent's root is removed; slightly more than the longest delay that
+/// may be configured (1 s).
 const DRAIN_LIMIT: Duration = Duration::from_millis(1_100);
 const DRAIN_POLL: Duration = Duration::from_millis(2);
 const ETHERNET: u8 = 1;
@@ -40,25 +42,25 @@ pub(crate) struct Qdisc {
     pub(crate) handle: u32,
     pub(crate) root: bool,
     device: u32,
-    /// Packets dropped so far by this queueing discipline and those under it.
+    /// Packets dropped so far by this queueing discipline and its children.
     pub(crate) drops: u64,
-    /// Packets that wait in it now.
+    /// Packets that wait in this queueing discipline now.
     waiting: u32,
 }
 
 impl Qdisc {
-    /// True if the kernel made it as the device's default, which comes back when ours is removed. Only a default one has no
-    /// number.
+    /// True if the kernel made this queueing discipline as the device's default. Only a default one has no number. The
+    /// default comes back when the agent's root is removed.
     pub(crate) fn is_default(&self) -> bool {
         self.handle == 0
     }
 
-    /// True if it is a root that we made.
+    /// True if this is a root queueing discipline that the agent made.
     pub(crate) fn is_ours(&self) -> bool {
         self.handle == MAJOR && self.kind == "htb"
     }
 
-    /// True if delayed packets wait in it, given that the device's root is ours.
+    /// True if delayed packets wait in this queueing discipline, given that the device's root is the agent's.
     pub(crate) fn keeps_packets(&self) -> bool {
         self.kind == "fq"
     }
@@ -69,10 +71,10 @@ impl Qdisc {
     }
 }
 
-/// HTB's number of the class in which packets wait; a packet with this number as its priority goes there.
+/// Handle of the HTB class in which delayed packets wait; a packet with this number as its priority goes to the class.
 pub(crate) const CLASS: u32 = MAJOR | 1;
 
-/// Writes the kernel's struct tcmsg.
+/// Writes the kernel's struct tcmsg, the header of traffic-control messages.
 pub(crate) fn header(w: &mut Writer<'_>, device: u32, handle: u32, parent: u32, information: u32) {
     let mut bytes = [0; 20];
     bytes[4..8].copy_from_slice(&device.to_ne_bytes());
@@ -83,8 +85,8 @@ pub(crate) fn header(w: &mut Writer<'_>, device: u32, handle: u32, parent: u32, 
 }
 
 fn make_root(device: u32) -> Request {
-    /// Attribute for the number of packets that may wait past the class; without it that is `txqueuelen`, which may be
-    /// 0.
+    /// Attribute for the number of packets that may wait outside of classes; without the attribute, this number is the
+    /// device's `txqueuelen`, which may be 0.
     const DIRECT: u16 = 5;
     Request::new(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
         header(w, device, MAJOR, ROOT, 0);
@@ -151,13 +153,13 @@ pub(super) fn read(message: Message<'_>) -> Option<Qdisc> {
     })
 }
 
-/// Traffic control in the network namespace of the thread that opened it.
+/// Access to the queueing disciplines in the network namespace of the thread that opened this value.
 #[derive(Debug)]
 pub(crate) struct Qdiscs {
     socket: Socket,
 }
 
-/// A request that the kernel refused, and why.
+/// The kernel's refusal to make an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refused {
     /// Kind of the object to be made: `htb` or `fq`.
@@ -170,18 +172,18 @@ impl Qdiscs {
         Ok(Self { socket: Socket::open()? })
     }
 
-    /// All queueing disciplines of a device.
+    /// All queueing disciplines of the network device with this index.
     pub(crate) fn list(&self, device: u32) -> Result<Vec<Qdisc>, Errno> {
         self.dump(device, |q| q.device == device)
     }
 
-    /// The root of a device; `None` if it is built into the kernel. Takes one message, where [`Self::list`] gets one for each
-    /// queue.
+    /// The root queueing discipline of a network device; `None` if the root is built into the kernel (`noqueue`). Takes one
+    /// message, while [`Self::list`] takes one for each queue.
     pub(crate) fn root(&self, device: u32) -> Result<Option<Qdisc>, Errno> {
         Ok(self.under(device, ROOT)?.filter(|q| q.root))
     }
 
-    /// True if our root has the class with its queue.
+    /// True if the agent's root on this device has its class, and the class its `fq`.
     pub(crate) fn is_whole(&self, device: u32) -> Result<bool, Errno> {
         Ok(self.under(device, CLASS)?.is_some_and(|q| q.keeps_packets()))
     }
@@ -202,13 +204,13 @@ impl Qdiscs {
         }
     }
 
-    /// Indices of the devices that have our root.
+    /// Indices of the network devices that have the agent's root.
     pub(crate) fn ours(&self) -> Result<Vec<u32>, Errno> {
         let ours = self.dump(0, |q| q.root && q.is_ours())?;
         Ok(ours.into_iter().map(|q| q.device).collect())
     }
 
-    /// Indices of the devices that have a queueing discipline of this kind.
+    /// Indices of the network devices that have a queueing discipline of this kind.
     pub(crate) fn of_kind(&self, kind: &str) -> Result<Vec<u32>, Errno> {
         Ok(self.dump(0, |q| q.kind == kind)?.into_iter().map(|q| q.device).collect())
     }
@@ -224,7 +226,8 @@ impl Qdiscs {
         Ok(found)
     }
 
-    /// Makes our root and [`CLASS`], in which packets are kept until their departure time.
+    /// Makes the agent's root on a network device, with the class [`CLASS`] and its `fq`, in which packets are kept until
+    /// their departure time.
     pub(crate) fn create(&self, device: u32) -> Result<(), Refused> {
         self.one("htb", &make_root(device))?;
         let rest = self.one("htb", &make_class(device)).and_then(|()| self.one("fq", &make_queue(device)));
@@ -239,9 +242,9 @@ impl Qdiscs {
         self.socket.tell(request).map_err(|error| Refused { what, error })
     }
 
-    /// Removes our root with everything under it, after its packets have left or [`DRAIN_LIMIT`] has passed; a root of
-    /// another program stays. The kernel's default comes back. Detach the program before, or more packets arrive. True if our
-    /// root was there.
+    /// Removes the agent's root with its class and queue, after its packets have left or [`DRAIN_LIMIT`] has passed; another
+    /// program's root stays. The kernel's default comes back. Detach the BPF program before, or more packets arrive. True if
+    /// the agent's root was there.
     pub(crate) fn remove(&self, device: u32) -> Result<bool, Errno> {
         if !self.list(device)?.iter().any(|q| q.root && q.is_ours()) {
             return Ok(false);
@@ -261,7 +264,7 @@ impl Qdiscs {
 
 #[cfg(test)]
 impl Qdiscs {
-    /// Makes our root without its class and queue; false where the kernel has no HTB.
+    /// Makes the agent's root without its class and queue; false if the kernel has no HTB.
     pub(super) fn halve(&self, device: u32) -> bool {
         self.remove(device).unwrap();
         self.socket.tell(&make_root(device)).is_ok()
@@ -330,7 +333,7 @@ mod tests {
         assert_eq!(qdisc("htb", 0x1_0000).name(), "htb 1:");
     }
 
-    /// Runs in a network namespace of its own, like the next test.
+    /// Runs in a network namespace of its own, on its loopback device.
     #[test]
     fn a_root_alone_is_not_whole() {
         const LOOPBACK: u32 = 1;

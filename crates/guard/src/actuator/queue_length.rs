@@ -1,16 +1,16 @@
-//! How many requests a disk may have in flight: `queue_depth`, `nr_requests`.
+//! Sets how many requests a disk may have in flight: the kernel's settings `queue_depth` and `nr_requests`.
 //!
-//! A change of `nr_requests` stops the disk's queue for a moment, so that small changes are left out ([`Depth::change`]). The
-//! value before our first change is never exceeded.
+//! A change of `nr_requests` stops the disk's queue for a moment, so that small changes are not made ([`Depth::change`]). The
+//! value before the agent's first change is never exceeded.
 //!
-//! The kernel lowers a `queue_depth` while the disk's target has no room for more requests, and raises it again by one
-//! in two minutes, up to the value that was written last. So a lower one is never taken for the value before: written
-//! back, it would stay for good.
+//! The kernel lowers a `queue_depth` while the disk's target has no room for more requests, and raises it again by one in two
+//! minutes, up to the value that was written last. So a lowered value is never taken for the value to restore: written back,
+//! it would stay for good.
 
 use evenkeel_control::slots::Depth;
 
 use super::error::Error;
-use super::file::{FileKnob, Written, read as read_file};
+use super::file::{FileKnob, read as read_file};
 use crate::journal::{Journal, Knob};
 use crate::sensor::queue::{self, Queue};
 
@@ -21,55 +21,58 @@ pub struct QueueLength {
     knob: FileKnob,
     value: Option<u32>,
     before: Option<u32>,
-    /// True if the value in force was set by us.
+    /// True if the agent set the value in force.
     ours: bool,
     foreign: Option<String>,
     changes: u64,
 }
 
 impl QueueLength {
-    /// A queue that is left alone until the first [`QueueLength::set`].
+    /// The length of `queue`, which is left alone until the first [`QueueLength::set`].
     pub fn new(queue: Queue) -> Self {
         let knob = FileKnob::new(&queue.path);
         Self { queue, knob, value: None, before: None, ours: false, foreign: None, changes: 0 }
     }
 
-    /// The queue.
+    /// The disk's queue, whose length this value sets.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// The value that was read or set last, other programs' changes left out; `None` before the first [`Self::read`].
+    /// The length of each hardware queue, as the agent read or set it last; changes by other programs do not count. `None`
+    /// before the first [`Self::read`].
     pub fn value(&self) -> Option<u32> {
         self.value
     }
 
-    /// The value before our first change.
+    /// The length before the agent's first change; `None` before the first [`Self::read`].
     pub fn before(&self) -> Option<u32> {
         self.before
     }
 
-    /// The value that another program has set since our last change; until our value is back, the setting is left alone.
+    /// The value that another program has set since the agent's last change; until the agent's value is back, the agent
+    /// leaves the setting alone. `None` if there is none.
     pub fn foreign(&self) -> Option<&str> {
         self.foreign.as_deref()
     }
 
-    /// Number of changes that were made.
+    /// Number of times that the agent has changed the length.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Slots of all hardware queues together; 0 before the first [`Self::read`].
+    /// Slots (requests that may be in flight) of the disk's hardware queues together; 0 before the first [`Self::read`].
     pub fn slots(&self) -> u64 {
         u64::from(self.value.unwrap_or(0)) * u64::from(self.queue.queues.get())
     }
 
-    /// True if the disk is still there.
+    /// True if the disk still exists.
     pub fn is_there(&self) -> bool {
         self.queue.path.exists()
     }
 
-    /// True if the setting is as an earlier run left it, because it could not be put back; it is then left alone.
+    /// True if the setting still has a value that an earlier run of the agent left, because it could not be restored; such a
+    /// setting is left alone.
     pub fn is_left(&self, journal: &Journal) -> bool {
         journal.left().contains(&self.setting())
     }
@@ -78,11 +81,11 @@ impl QueueLength {
         Knob::File(self.queue.path.clone())
     }
 
-    /// Reads the length in force. Before our first change, which `journal` may know better, it is the one to restore;
-    /// later, a value that is not ours is another program's.
+    /// Reads the length in force. Until the agent's first change (which `journal` may list from an earlier time), this length
+    /// is the one to restore; after it, a length that the agent did not set counts as another program's.
     ///
     /// # Errors
-    /// [`Error::File`], also when it holds no number.
+    /// [`Error::File`] if the setting cannot be read or holds no number.
     pub fn read(&mut self, journal: Option<&Journal>) -> Result<(), Error> {
         let text = read_file(&self.queue.path)?;
         let found = text.trim().parse().map_err(|_| Error::File {
@@ -110,13 +113,13 @@ impl QueueLength {
         Ok(())
     }
 
-    /// True if the kernel may have lowered the length to `found`.
+    /// True if `found` may be a `queue_depth` that the kernel has lowered for lack of room in the disk's target.
     fn is_lowered(&self, found: u32) -> bool {
         self.queue.knob == queue::Knob::QueueDepth && self.before.is_some_and(|before| found < before)
     }
 
-    /// Sets the length for `slots` slots on all hardware queues together; `f64::INFINITY` restores the value before our first
-    /// change. Call [`Self::read`] before. True if anything was changed.
+    /// Sets the length so that all hardware queues together have `slots` slots; `f64::INFINITY` restores the length before
+    /// the agent's first change. Call [`Self::read`] before. True if the length was changed.
     ///
     /// # Errors
     /// [`Error::File`] when the setting or the journal cannot be written.
@@ -130,10 +133,10 @@ impl QueueLength {
         }
         self.knob.assume_before(&before.to_string());
         let result = match wanted == before {
-            true => self.knob.restore(journal).map(|()| Written::Changed),
+            true => self.knob.restore(journal).map(|()| None),
             false => self.knob.set(journal, &wanted.to_string()),
         };
-        if let Ok(Written::Foreign { found }) = &result {
+        if let Ok(Some(found)) = &result {
             self.foreign = Some(found.clone());
             return Ok(false);
         }
@@ -147,10 +150,11 @@ impl QueueLength {
         Ok(true)
     }
 
-    /// Forgets a disk that is gone; its setting leaves the journal, and is restored first if the file is still there.
+    /// Ends the control of this disk: restores the length if the setting's file still exists, and takes the setting off the
+    /// journal.
     ///
     /// # Errors
-    /// [`Error::File`]; the setting then stays in the journal.
+    /// [`Error::File`]; on an error the setting stays in the journal.
     pub fn forget(mut self, journal: &mut Journal) -> Result<(), Error> {
         self.knob.restore(journal)
     }

@@ -2,18 +2,18 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use super::*;
+use crate::fake_osd::{Folder, folder};
 use crate::sensor::queue::Knob;
 
-/// A setting in a folder of its own, and a journal.
+/// A file in place of a disk's setting, in a temporary folder with a journal.
 struct Disk {
-    root: PathBuf,
+    root: Folder,
     journal: Journal,
 }
 
 impl Disk {
     fn new(name: &str, value: &str) -> Self {
-        let root = std::env::temp_dir().join(format!("evenkeel-queue-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&root).unwrap();
+        let root = folder(&format!("queue-{name}"));
         let journal = Journal::open(root.join("journal")).unwrap();
         let disk = Self { root, journal };
         disk.put(value);
@@ -37,16 +37,10 @@ impl Disk {
         QueueLength::new(Queue { disk: "sda".into(), knob, path: self.path(), queues })
     }
 
-    /// Reads the length and sets it for `slots`; true if it was changed.
+    /// Reads the queue's length and sets it for `slots` slots; true if the length was changed.
     fn set(&mut self, length: &mut QueueLength, slots: f64) -> bool {
         length.read(Some(&self.journal)).unwrap();
         length.set(&mut self.journal, slots).unwrap()
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
@@ -83,7 +77,7 @@ fn slots_are_shared_between_hardware_queues_of_four_requests_at_least() {
 }
 
 #[test]
-fn what_was_there_before_is_put_back_whoever_does_it() {
+fn what_was_there_before_is_put_back_by_each_process() {
     let mut disk = Disk::new("back", "32");
     let mut length = disk.length(Knob::QueueDepth, 1);
     for slots in [20.0, 4.0, 9.0] {
@@ -95,7 +89,7 @@ fn what_was_there_before_is_put_back_whoever_does_it() {
 }
 
 #[test]
-fn what_somebody_else_sets_is_left_alone_while_it_is_so() {
+fn a_foreign_setting_is_left_alone_while_it_is_there() {
     let mut disk = Disk::new("foreign", "32");
     let mut length = disk.length(Knob::QueueDepth, 1);
     assert!(disk.set(&mut length, 4.0));
@@ -181,7 +175,7 @@ fn a_disk_that_is_gone_takes_its_setting_along() {
 }
 
 #[test]
-fn what_is_no_number_is_told() {
+fn what_is_no_number_is_reported() {
     let disk = Disk::new("odd", "simple");
     let mut length = disk.length(Knob::QueueDepth, 1);
     let told = length.read(None).unwrap_err().to_string();

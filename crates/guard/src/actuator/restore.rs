@@ -1,4 +1,4 @@
-//! Puts back what the journal lists.
+//! Restores the settings that the journal lists to their values before the agent's first change.
 
 use std::path::Path;
 use std::thread;
@@ -10,10 +10,10 @@ use crate::journal::{Journal, Knob, Restoration, Restored, State};
 use crate::sensor::queue;
 
 impl Journal {
-    /// Puts one setting back.
+    /// Restores one setting to its value before the agent's first change.
     ///
     /// # Errors
-    /// [`Error::File`] or what the kernel refuses; the setting stays in the journal.
+    /// [`Error::File`], or an error of the kernel or of a Ceph daemon; on an error the setting stays in the journal.
     pub fn restore(&mut self, knob: &Knob) -> Result<Restored, Error> {
         let Some(state) = self.state(knob) else { return Ok(Restored::Nothing) };
         let result = put_back(knob, state)?;
@@ -21,7 +21,7 @@ impl Journal {
         Ok(result)
     }
 
-    /// Puts everything back, as far as it goes: an error for one setting does not keep the others from being restored.
+    /// Restores all settings that the journal lists; an error for one setting does not keep the others from being restored.
     pub fn restore_all(&mut self) -> Restoration {
         let knobs = self.pending().cloned().collect();
         self.restore_each(knobs)
@@ -33,10 +33,10 @@ impl Journal {
         self.restore_each(knobs)
     }
 
-    /// Puts a setting back if an earlier run left it changed; does nothing otherwise.
+    /// Restores a setting if an earlier run of the agent left it changed; does nothing otherwise.
     ///
     /// # Errors
-    /// As [`restore`](Self::restore); the setting is not to be changed then.
+    /// As [`restore`](Self::restore); on an error the setting must not be changed.
     pub(crate) fn settle(&mut self, knob: &Knob) -> Result<(), Error> {
         if self.left().contains(knob) {
             self.restore(knob)?;
@@ -65,7 +65,8 @@ impl Journal {
         (knob, result)
     }
 
-    /// Puts settings back at the same time, as far as there can be a thread for each; the journal still lists them.
+    /// Restores settings in parallel, each in a thread of its own, or in this thread if no thread can be started; the journal
+    /// still lists the settings afterwards.
     fn put_back_side_by_side(&self, knobs: &[Knob]) -> Vec<Result<Restored, Error>> {
         let put = |knob: &Knob| self.state(knob).map_or(Ok(Restored::Nothing), |state| put_back(knob, state));
         thread::scope(|scope| {
@@ -80,8 +81,8 @@ impl Journal {
     }
 }
 
-/// True if the kernel lowered a `queue_depth` below the value that we had `seen`, as when the disk's target has no room for
-/// more requests (SCSI: TASK SET FULL).
+/// True if the kernel lowered a `queue_depth` below `seen`, the value read after the agent's last write, as when the disk's
+/// target has no room for more requests (SCSI: TASK SET FULL).
 fn lowered_by_kernel(path: &Path, seen: &str, found: &str) -> bool {
     let number = |text: &str| text.trim().parse::<u32>().ok();
     path.ends_with(queue::Knob::QueueDepth.name())

@@ -9,7 +9,8 @@ use evenkeel_policy::units::Duration;
 
 use crate::loops::owed::Owed;
 
-/// Allowed control periods. Shorter ones measure nothing but noise and stop queues too often; longer ones decide too late.
+/// Shortest and longest allowed control period. A shorter period would measure noise and stop queues too often; with a longer
+/// one decisions would come too late.
 const PERIOD: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
 
 /// An array that hosts share, and how the requests in flight in it are bounded.
@@ -17,11 +18,12 @@ const PERIOD: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(6
 pub struct ArrayConfig {
     /// Method by which slots (requests in flight) are shared out.
     pub method: Slots,
-    /// Control interval without a cluster; in a cluster its period is used instead.
+    /// Time between decisions on a host without a cluster; in a cluster, the period of `[cluster]` is used instead.
     pub period: Duration,
-    /// Target for the mean latency of the array; `None`: what the tenants' latency targets allow.
+    /// Target for the mean latency of the array; `None`: the tenants' latency targets decide.
     pub latency: Option<Duration>,
-    /// Upper bound on the sum of all hosts' slots, and its fixed value for the method "rwd".
+    /// Upper bound on the sum of all hosts' slots (requests in flight in the array); for the method "rwd", the sum itself,
+    /// which is fixed.
     pub most: u32,
     /// Volumes of the array that this host uses, by the names of their tenants.
     pub volumes: BTreeMap<String, ArrayVolume>,
@@ -30,29 +32,30 @@ pub struct ArrayConfig {
 /// A volume of an array, as a block device of this host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrayVolume {
-    /// The device, by path or name: a disk, or what stands on disks of this array alone (multipath, LVM).
+    /// The device, by path or name: a disk, or a multipath or LVM device that lies on disks of this array alone.
     pub device: String,
-    /// The tenant's target for the latency of the volume.
+    /// The tenant's latency target for the volume; `None` if the tenant has none.
     pub latency: Option<Latency>,
-    /// The tenant's weight: its worth where not all targets can be met, and its share where slots are shared out by weight.
+    /// The tenant's weight relative to other tenants: its importance if not all targets can be met, and its share of slots
+    /// under methods that share by weight.
     pub weight: f64,
-    /// Most slots of the volume; `None`: as many as its queues had before the agent.
+    /// Upper bound on the volume's slots; `None`: the sum of its queues' lengths before the agent changed them.
     pub ceiling: Option<u32>,
-    /// The reservation and guarantee, below which no bound on slots takes the tenant.
+    /// The tenant's reservation and guarantee; no bound on slots takes the tenant's throughput below them.
     pub owed: Owed,
 }
 
 impl ArrayConfig {
-    /// Control interval unless the pool sets one.
+    /// Time between decisions if the pool sets no period.
     pub(super) const DEFAULT_PERIOD: Duration = Duration::from_secs(1);
 
-    /// The controller's settings.
+    /// Settings of the controller that shares out this array's slots.
     pub fn controller(&self, cluster: &Cluster) -> slots::Config {
         let period = if cluster.etcd.is_empty() { self.period } else { cluster.period };
         slots::Config::configured(self.method, period, self.latency, self.most)
     }
 
-    /// Faults of the settings: each with its key below `[pools.NAME]` and what would be right.
+    /// Faults of the settings: each with its key below `[pools.NAME]` and a message that says which values are allowed.
     pub(super) fn faults(
         &self,
         name: &str,
@@ -61,7 +64,7 @@ impl ArrayConfig {
     ) -> Vec<(&'static [&'static str], String)> {
         let mut faults: Vec<(&'static [&'static str], String)> = Vec::new();
         if !is_name(name) {
-            let message = "is no name of an array, which other hosts see; use letters, digits, '.', '_' and '-'";
+            let message = "cannot name an array that hosts share; use letters, digits, '.', '_' and '-'";
             faults.push((&[], message.to_owned()));
         }
         match self.method {

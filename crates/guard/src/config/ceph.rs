@@ -1,4 +1,4 @@
-//! How Ceph's OSDs are controlled.
+//! Settings for the control of Ceph's OSDs.
 
 use std::path::PathBuf;
 
@@ -8,8 +8,8 @@ use evenkeel_policy::units::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Least gain of throughput, as a fraction, for which the controller doubles the budget of an OSD. An OSD's throughput
-/// saturates slowly: its last 2.5 % double the latency.
+/// Smallest gain of throughput, as a fraction, for which the controller doubles the budget of an OSD. The throughput of an
+/// OSD saturates slowly: the last 2.5 % of throughput double the latency.
 const TOLERANCE: f64 = 0.045;
 
 /// How the OSDs of this host are asked and set.
@@ -40,7 +40,7 @@ impl Default for CephSettings {
 }
 
 impl CephSettings {
-    /// Keys at fault, each with what is wrong and what would be right.
+    /// Keys with a value out of range, each with a message that names the value and the allowed range.
     pub(super) fn faults(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
         let ms = Duration::from_millis;
@@ -54,14 +54,14 @@ impl CephSettings {
     }
 }
 
-/// The OSDs of this host that are controlled, and how.
+/// Which OSDs of this host are controlled, and by which settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CephConfig {
     /// Admission control that bounds the bytes in flight in the store of each OSD.
     pub admission: Admission,
-    /// How often an OSD is asked for its counters.
+    /// Time between two readings of an OSD's counters.
     pub sample_every: Duration,
-    /// An answer that takes longer counts as none.
+    /// Longest time that an OSD may take to answer; a later answer counts as none.
     pub answer_within: Duration,
     /// True if the throttle of deferred writes is set as well, in its original proportion to the throttle of all bytes.
     pub deferred: bool,
@@ -72,14 +72,14 @@ pub struct CephConfig {
 }
 
 impl CephConfig {
-    /// Settings for the OSDs that `only` names, or for all OSDs if it is empty.
+    /// Settings for the OSDs that `only` names, or for all OSDs if `only` is empty.
     pub fn new(settings: &CephSettings, admission: Admission, only: Vec<String>) -> Self {
         let CephSettings { sample_every, answer_within, deferred, sockets } = settings.clone();
         Self { admission, sample_every, answer_within, deferred, only, sockets }
     }
 
-    /// Admission control of OSDs whose pool configures none. It prefers latency more than that of a pool of `evenkeel serve`,
-    /// because the throughput of an OSD saturates slowly.
+    /// Admission control of OSDs whose pool configures none. The budget stops growing earlier than in a pool of `evenkeel
+    /// serve`, because the throughput of an OSD saturates slowly while its latency rises.
     pub const fn default_admission() -> Admission {
         Admission::Elastic(ElasticConfig { tolerance: TOLERANCE })
     }

@@ -13,30 +13,30 @@ use crate::sensor::cgroup;
 pub struct CachedConfig {
     /// The device that the groups use, by path or name: a dm-cache, dm-writecache or bcache.
     pub device: String,
-    /// The slow and the fast device below it; the agent finds those that are left out.
+    /// The slow and the fast device below `device`; the agent finds a device that the configuration leaves out.
     pub cache: CachedDevice,
-    /// How limits are assigned, and when.
+    /// Method and timing by which the groups' limits are assigned.
     pub tuning: GuaranteeTuning,
     /// Guarantees and the groups that have them, by the names of their tenants.
     pub tenants: BTreeMap<String, GuaranteeConfig>,
-    /// Groups (paths or patterns) of tenants without a guarantee here; less specific patterns of other tenants do not apply
-    /// to them.
+    /// Control groups (paths or patterns) of tenants without a guarantee on this device; less specific patterns of other
+    /// tenants do not apply to these groups.
     pub exempt: Vec<String>,
 }
 
-/// A guarantee, and the groups that have it.
+/// A tenant's throughput guarantee, and the control groups that have it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GuaranteeConfig {
-    /// A control group by its path below /sys/fs/cgroup. `*` and `?` stand for parts of a name; each group found then has the
-    /// whole guarantee for itself.
+    /// Path of the control group below /sys/fs/cgroup, in which `*` and `?` may stand for parts of a name; each group that
+    /// matches has the whole guarantee for itself.
     pub group: String,
-    /// The guarantee of reads.
+    /// Throughput guarantee and ceiling of reads.
     pub read: Direction,
-    /// The guarantee of writes.
+    /// Throughput guarantee and ceiling of writes.
     pub write: Direction,
-    /// Weight of the tenant beside others when not all guarantees can be kept.
+    /// Weight of the tenant relative to other tenants if not all guarantees can be kept.
     pub weight: u32,
-    /// The reservation, below which no limit is set.
+    /// The tenant's reservation; no limit is set below it.
     pub owed: Owed,
 }
 
@@ -58,12 +58,12 @@ impl CachedConfig {
         naming.max_by_key(|(pattern, _)| specificity(pattern)).and_then(|(_, tenant)| tenant)
     }
 
-    /// Time between decisions. The methods "saat" and "static" decide once in a period.
+    /// Time between decisions. For the methods "saat" and "static" this is their period.
     pub fn interval(&self) -> evenkeel_control::Duration {
         self.tuning.every()
     }
 
-    /// The controller's settings.
+    /// Settings of the controller that assigns the groups' limits.
     pub fn controller(&self) -> throughput::Config {
         self.tuning.control(self.cache.slow_bytes_per_s)
     }

@@ -1,4 +1,4 @@
-//! From the policy to the settings of the loops that enforce it on this host.
+//! Translates the policy to the settings of the control loops that enforce the policy on this host.
 //!
 //! | a pool | with | is enforced by |
 //! |---|---|---|
@@ -33,7 +33,7 @@ use crate::actuator;
 use crate::config::ClientTerms;
 use crate::loops::owed::Owed;
 
-/// Most pools, and most devices of one pool; each costs work at every tick.
+/// Largest number of pools, and of devices of one pool; each pool and device costs work at every tick.
 const MAX_ENTRIES: usize = 1_000;
 /// The prefix of an OSD's name in a pool's devices.
 const OSD: &str = "osd:";
@@ -47,7 +47,7 @@ pub(super) struct Lowered {
     pub(super) doubts: Vec<Problem>,
 }
 
-/// The settings of the loops for a policy and this host's part.
+/// Translates a configuration file (policy and this host's settings) to the settings of the control loops.
 pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -> Lowered {
     let File { agent, pools, tenants, cluster, volumes, .. } = file;
     let config = Config { agent, cluster, ..Config::default() };
@@ -82,15 +82,15 @@ struct Lowering<'f, 'd> {
     tenants: &'f BTreeMap<String, Tenant>,
     /// Tenants that name clients of targets.
     clients: Vec<(&'f String, &'f Tenant)>,
-    /// Pools that volumes of `evenkeel serve` are on.
+    /// Names of the pools on which `evenkeel serve` has volumes.
     served: BTreeSet<String>,
     document: &'d Document<'d>,
     lowered: Lowered,
     /// How clients may be throttled on pools for which no tenant has settings of its own.
     throttles: Throttles,
-    /// Tenants with control groups that are limited here.
+    /// Names of the tenants whose control groups this host limits.
     grouped: BTreeSet<&'f str>,
-    /// Tenants with devices that have slots here.
+    /// Names of the tenants with devices whose queues this host bounds.
     slotted: BTreeSet<&'f str>,
 }
 
@@ -98,7 +98,8 @@ fn allows(pool: &Pool, point: Enforcement) -> bool {
     pool.enforce.as_ref().is_none_or(|points| points.contains(&point))
 }
 
-/// The tenant's reservation and guarantees, below which no throttle of this host takes it.
+/// The tenant's reservation and guarantees, each with its text for the effective policy; no throttle of this host takes the
+/// tenant below them.
 fn owed(tenant: &Tenant) -> impl Iterator<Item = (Precedence, String)> + use<> {
     let owed = |(of, _): &(Precedence, String)| matches!(of, Precedence::Reservation | Precedence::Guarantee);
     settings_of(tenant).into_iter().filter(owed)
@@ -111,7 +112,7 @@ fn devices_of(pool: &Pool) -> (Vec<&str>, Vec<&str>) {
     (osds.into_iter().map(|osd| &osd[OSD.len()..]).collect(), devices)
 }
 
-/// True if this host bounds the queues of those devices of the pool that a tenant names.
+/// True if the pool's policy has this host bound the queues of those of the pool's devices that a tenant names.
 fn has_slots(pool: &Pool) -> bool {
     let said = || pool.enforce.as_ref().is_some_and(|points| points.contains(&Enforcement::QueueDepth));
     (pool.tuning.slots != Slots::None || said()) && allows(pool, Enforcement::QueueDepth)
@@ -122,7 +123,7 @@ const fn is_client(entry: &Match) -> bool {
     matches!(entry, Match::Initiator(_) | Match::Client(Who::Address(_)))
 }
 
-/// How clients may be throttled on `pool`, or without one on every pool for which no tenant has settings of its own.
+/// How clients may be throttled on `pool`; without `pool`, on every pool for which no tenant has settings of its own.
 fn throttles(tenants: &BTreeMap<String, Tenant>, pool: Option<&str>) -> Throttles {
     let on = |tenant: &Tenant| {
         let there = pool.map_or_else(|| tenant.clone(), |pool| tenant.on(pool));
@@ -142,8 +143,8 @@ fn throttles(tenants: &BTreeMap<String, Tenant>, pool: Option<&str>) -> Throttle
     Throttles { by_entry: Arc::new(by_entry), tenants: Arc::new(terms) }
 }
 
-/// A name for the thing at `path` that is not `known` yet: the owner's name if this is its only thing (`alone`), else with
-/// the last part of the path or the whole path behind it.
+/// A name for the device or group at `path` that is not yet a key of `known`: the owner's name if the owner has no other
+/// (`alone`), else the owner's name followed by the last part of the path, or by the whole path.
 fn name_of<V>(known: &BTreeMap<String, V>, owner: &str, path: &str, alone: bool) -> String {
     if alone && !known.contains_key(owner) {
         return owner.to_owned();
@@ -166,17 +167,17 @@ impl<'f> Lowering<'f, '_> {
         self.lowered.config.notes.push(self.document.complain(path, message));
     }
 
-    /// Path of the key that sets `key` of a tenant for a pool: in the tenant's table for the pool, or in the tenant's own
-    /// table.
+    /// Path, in the document, of the key that sets `key` of a tenant for a pool: in the tenant's table for the pool if that
+    /// has the key, otherwise in the tenant's own table.
     fn said<'p>(&self, tenant: &'p str, pool: &'p str, key: &'p str) -> Vec<&'p str> {
         let own = ["tenants", tenant, "pools", pool, key];
         if self.document.has(&own) { own.to_vec() } else { vec!["tenants", tenant, key] }
     }
 
-    /// Finds the faults of the policy that do not depend on where it is enforced.
+    /// Finds the faults of the policy that do not depend on the enforcement point.
     fn policy(&mut self) {
         if self.pools.len() > MAX_ENTRIES {
-            self.fault(&["pools"], format!("are more than {MAX_ENTRIES}; name those that matter"));
+            self.fault(&["pools"], format!("are more than {MAX_ENTRIES}; leave some out"));
         }
         for finding in policy_findings(self.pools, self.tenants) {
             let path: Vec<&str> = finding.path.iter().map(String::as_str).collect();
@@ -212,7 +213,7 @@ impl<'f> Lowering<'f, '_> {
         let shortest = Duration::from(actuator::SHORTEST_TIMEOUT);
         if !(shortest.max(renewed)..=most).contains(&agent.timeout) {
             let message = format!(
-                "is {}; write at least three intervals ({renewed}) and {shortest}, and at most \"1h\"",
+                "is {}; write at least three times agent.interval ({renewed}) and {shortest}, and at most \"1h\"",
                 agent.timeout
             );
             self.fault(&["agent", "timeout"], message);
@@ -247,7 +248,9 @@ impl<'f> Lowering<'f, '_> {
             self.fault(&["cluster", "period"], format!("must be at least agent.interval ({interval})"));
         }
         if self.lowered.config.arrays.len() > MAX_POOLS {
-            let message = format!("with slots are more than the {MAX_POOLS} that a host may report to others");
+            let message = format!(
+                "with slots are more than the {MAX_POOLS} that a host may report to others; set tuning.slots = \"none\" for some"
+            );
             self.fault(&["pools"], message);
         }
     }
@@ -271,7 +274,7 @@ impl<'f> Lowering<'f, '_> {
         let said = self.document.has(&at);
         let admission = if said { pool.tuning.admission } else { CephConfig::default_admission() };
         if admission == evenkeel_control::admission::Config::None {
-            self.fault(&at, "is \"none\"; leave the OSDs out of devices to control nothing");
+            self.fault(&at, "is \"none\", which controls no OSD; use another, or leave the OSDs out of devices");
         }
         // What a request costs an OSD beside its bytes, only the OSD knows.
         if let Some((key, hang)) = budget_that_hangs(&admission, Bytes(0)) {
@@ -316,7 +319,7 @@ impl<'f> Lowering<'f, '_> {
                 None if entries.is_empty() => {}
                 None => {
                     let message = format!(
-                        "{device} belongs to no tenant and is left alone; add \"device:{device}\" to match of one"
+                        "{device} belongs to no tenant and is left alone; add \"device:{device}\" to match of a tenant"
                     );
                     self.note(&["pools", name, "devices"], message);
                 }
@@ -491,7 +494,7 @@ impl<'f> Lowering<'f, '_> {
             self.lowered.config.cached.insert(named, cached);
         }
         if self.lowered.config.cached.len() > MAX_ENTRIES {
-            let message = format!("with guarantees are more than {MAX_ENTRIES}; name those that matter");
+            let message = format!("have more than {MAX_ENTRIES} devices with guarantees; leave some out");
             self.fault(&["pools"], message);
         }
     }
@@ -509,8 +512,8 @@ impl<'f> Lowering<'f, '_> {
             self.fault(
                 &["pools", name, "latency", "percentile"],
                 format!(
-                    "p{percentile} cannot be measured: the kernel tells single latencies by tracepoints only, \
-                     and shows none here (`evenkeel check`); write percentile = \"mean\", with a target for the mean"
+                    "p{percentile} cannot be measured: the kernel shows single latencies by tracepoints only, \
+                     and this host has none (`evenkeel check`); write percentile = \"mean\", with a target for the mean"
                 ),
             );
         }
@@ -537,7 +540,7 @@ impl<'f> Lowering<'f, '_> {
         self.lowered.config.packets.insert(name.to_owned(), packets);
     }
 
-    /// True if a pool is only for volumes of `evenkeel serve`: it has no devices and no `enforce`.
+    /// True if a pool is only for volumes of `evenkeel serve`: the pool has such a volume, no devices and no `enforce`.
     fn is_served(&self, name: &str, pool: &Pool) -> bool {
         pool.devices.is_empty() && pool.enforce.is_none() && self.served.contains(name)
     }
@@ -558,11 +561,11 @@ impl<'f> Lowering<'f, '_> {
             let why = if only_elsewhere {
                 "enforce leaves it to `evenkeel serve`"
             } else if has_slots(pool) && pool.devices.is_empty() && !self.slotted.is_empty() {
-                "it has no devices, and another pool has slots, too"
+                "it has no devices, which it must name beside another pool with slots"
             } else if has_slots(pool) {
                 "no tenant names a device of it (match = [\"device:PATH\"])"
             } else if pool.enforce.is_some() {
-                "no point of enforce applies to it"
+                "none of the points in its key enforce applies to it"
             } else if self.is_served(name, pool) {
                 "`evenkeel serve` has volumes on it, and it has no devices"
             } else if pool.devices.is_empty() {

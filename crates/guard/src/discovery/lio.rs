@@ -1,4 +1,4 @@
-//! LIO, the kernel's SCSI target: its iSCSI side in configfs.
+//! Reads the iSCSI targets of LIO, the kernel's SCSI target, from configfs.
 //!
 //! ```text
 //! target/iscsi/IQN/tpgt_1/np/10.0.0.1:3260
@@ -16,14 +16,14 @@ use super::roots::{self, Roots};
 use crate::error::Error;
 use crate::sensor::diskstats::DeviceNumber;
 
-/// A target portal group.
+/// A target portal group of LIO: a target with its addresses, volumes and initiators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
     /// Name of the target.
     pub target: String,
     /// Addresses on which the group accepts connections.
     pub portals: Vec<SocketAddr>,
-    /// Volumes of the group, with the target's own numbers.
+    /// Volumes of the group.
     pub luns: Vec<Lun>,
     /// Initiators with an access list of their own.
     pub initiators: Vec<Initiator>,
@@ -31,48 +31,48 @@ pub struct Group {
     pub dynamic: Vec<String>,
 }
 
-/// A volume of a group.
+/// A volume of a target portal group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lun {
-    /// Name in the target, such as `lun_0`.
+    /// Name of the volume in the target, such as `lun_0`.
     pub name: String,
-    /// The storage of the data.
+    /// The block device or file that holds the volume's data.
     pub backing: Backing,
 }
 
-/// The storage of a volume's data.
+/// The block device or file that holds a volume's data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backing {
     /// Number of the block device, if the kernel shows it.
     pub number: Option<DeviceNumber>,
-    /// Path of the block device or file.
+    /// Path of the block device or file that holds the data, if the kernel shows it.
     pub path: Option<PathBuf>,
 }
 
 /// An initiator with an access list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Initiator {
-    /// Its name.
+    /// Name of the initiator (IQN).
     pub name: String,
-    /// Addresses from which the initiator is connected; empty while it is not logged in.
+    /// IP addresses from which the initiator is connected; empty while the initiator is not logged in.
     pub addresses: Vec<IpAddr>,
-    /// The volumes it sees.
+    /// The volumes that are mapped to the initiator.
     pub luns: Vec<MappedLun>,
 }
 
-/// A volume as an initiator sees it.
+/// A volume that is mapped to an initiator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MappedLun {
-    /// The volume in the group: [`Lun::name`].
+    /// Name of the volume in the group: a [`Lun::name`].
     pub lun: String,
-    /// Folder with the counters of this initiator at this volume.
+    /// Folder in configfs with the counters of this initiator at this volume.
     pub counters: PathBuf,
 }
 
-/// Reads all groups of all targets; none if LIO is not loaded.
+/// Reads all target portal groups of all iSCSI targets; empty if LIO is not loaded.
 ///
 /// # Errors
-/// When a file or folder that exists cannot be read.
+/// If a file or folder that exists cannot be read.
 pub fn read(roots: &Roots) -> Result<Vec<Group>, Error> {
     let target = roots.configfs().join("target");
     let fabric = target.join("iscsi");
@@ -117,7 +117,7 @@ fn read_initiator(folder: &Path, name: String) -> Result<Initiator, Error> {
     Ok(Initiator { name, addresses, luns })
 }
 
-/// The last two parts of the path to which the first symbolic link in `folder` leads.
+/// The last two parts of the path to which the first symbolic link in `folder` leads; `None` if there is no link.
 fn linked(folder: &Path) -> Result<Option<PathBuf>, Error> {
     let target = roots::names(folder)?.iter().find_map(|entry| roots::link(&folder.join(entry)));
     Ok(target.and_then(|target| {
@@ -136,7 +136,7 @@ fn read_backing(folder: &Path) -> Result<Backing, Error> {
     Ok(backing)
 }
 
-/// Device number and path in the `info` of a backstore of the kinds iblock and fileio.
+/// Device number and path from `info`, the text of the file of this name of a backstore of type iblock or fileio.
 pub fn backing(info: &str) -> Backing {
     let after = |label: &str| {
         let rest = info.split_once(label)?.1.trim_start_matches(' ');
@@ -149,7 +149,7 @@ pub fn backing(info: &str) -> Backing {
     Backing { number, path: path.filter(|path| path.starts_with('/')).map(Into::into) }
 }
 
-/// Addresses of the connections in an access list's `info`.
+/// Addresses of the initiator's connections from `info`, the text of the file of this name of an access list.
 pub fn addresses(info: &str) -> Vec<IpAddr> {
     // The alias comes before them, as the initiator wrote it: with line ends and whatever may look like an address.
     let Some((_, connections)) = info.rsplit_once("[iSCSI Connections]") else { return Vec::new() };
@@ -160,14 +160,16 @@ pub fn addresses(info: &str) -> Vec<IpAddr> {
     found
 }
 
-/// An address as the kernel and tools write it: with brackets, with a zone, IPv4 in IPv6 form.
+/// Parses an IP address as the kernel and tools write it: perhaps with brackets, with a zone, or with an IPv4 address in IPv6
+/// form.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
     let text = text.strip_prefix('[').map_or(text, |rest| rest.split(']').next().unwrap_or(rest));
     let text = text.split('%').next().unwrap_or(text);
     text.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// Names in `dynamic_sessions`; the kernel ends each with a line end, some with a zero byte too.
+/// Names of initiators in the text of `dynamic_sessions`; the kernel ends each with a line end, and some with a zero byte as
+/// well.
 pub fn sessions(text: &str) -> Vec<String> {
     let names = text.split(['\n', '\0']).map(str::trim).filter(|name| !name.is_empty());
     names.map(str::to_owned).collect()

@@ -1,10 +1,10 @@
 //! Names that LVM gives to device-mapper devices.
 
-/// Volume group and logical volume out of a device-mapper name.
+/// Volume group and logical volume in the device-mapper name `dm_name`.
 ///
-/// LVM joins the parts with one dash and doubles the dashes inside a part: `vg--a-lv1` is volume `lv1` of group
-/// `vg-a`. Layers below a volume (`vg-lv_tdata`, `vg-lv-real`) have a third part or a suffix; both belong to the group.
-/// `None` if there is no second part.
+/// LVM joins the two parts with one dash and doubles the dashes inside each part: `vg--a-lv1` is volume `lv1` of group
+/// `vg-a`. Layers below a volume (`vg-lv_tdata`, `vg-lv-real`) have a third part or a suffix, which is returned with the
+/// volume's name. `None` if there is no second part.
 pub fn split(dm_name: &str) -> Option<(String, String)> {
     let (mut group, mut volume, mut in_volume) = (String::new(), String::new(), false);
     let mut characters = dm_name.chars().peekable();

@@ -1,4 +1,4 @@
-//! Links from clients to pools, and where they are not certain.
+//! The map: links from clients to volumes, devices and pools, with notes on uncertain links.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -15,10 +15,10 @@ use super::sockets::{Socket, SocketState};
 use crate::sensor::cache::CachedEntry;
 use crate::sensor::diskstats::DeviceNumber;
 
-/// Stands for the pool of volumes whose pool is not known.
+/// Name that stands for the pool of volumes whose pool is unknown.
 const UNKNOWN_POOL: &str = "volumes of no known pool";
 
-/// Most links that are listed; a host with more has a fault in its configuration.
+/// Largest number of links in a map; a host with more is assumed to have a faulty configuration.
 const MAX_LINKS: usize = 100_000;
 
 /// The server of a volume.
@@ -39,19 +39,8 @@ pub enum Server {
     Evenkeel,
 }
 
-impl Server {
-    /// Name as shown.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lio => "LIO",
-            Self::Tgt => "tgt",
-            Self::Nvmet => "nvmet",
-            Self::NbdServer => "nbd-server",
-            Self::QemuNbd => "qemu-nbd",
-            Self::Evenkeel => "evenkeel",
-        }
-    }
-}
+evenkeel_control::named!(Server: Lio "LIO", Tgt "tgt", Nvmet "nvmet", NbdServer "nbd-server", QemuNbd "qemu-nbd",
+    Evenkeel "evenkeel");
 
 /// How it is known that a client reaches a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -69,18 +58,8 @@ pub enum KnownBy {
     Unknown,
 }
 
-impl KnownBy {
-    /// Name as shown.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Session => "session",
-            Self::Connection => "connection",
-            Self::Elimination => "elimination",
-            Self::Candidate => "one of several",
-            Self::Unknown => "-",
-        }
-    }
-}
+evenkeel_control::named!(KnownBy: Session "session", Connection "connection", Elimination "elimination",
+    Candidate "one of several", Unknown "-");
 
 /// A TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -106,7 +85,7 @@ pub struct Link {
     pub path: Option<PathBuf>,
     /// The kernel's name of the block device at or below it.
     pub device: Option<String>,
-    /// Number of that device, `MAJOR:MINOR`.
+    /// Number of the block device `device`, `MAJOR:MINOR`.
     #[serde(skip)]
     pub number: Option<DeviceNumber>,
     /// The pool that saturates.
@@ -159,16 +138,17 @@ pub struct Map {
     pub osds: Vec<OsdEntry>,
     /// Uncertain or missing facts.
     pub notes: Vec<Note>,
-    /// Connections of clients that lead to none of their volumes here, as far as those of their volumes are known.
+    /// Connections from the addresses of known clients that belong to none of the client's links; without clients that have a
+    /// link whose connections are unknown.
     #[serde(skip)]
     pub unexplained: Vec<Connection>,
 }
 
-/// Configured pools: devices, by path or name, by the pool's name.
+/// For each pool whose devices are configured: the pool's name, and its devices by path or name.
 pub type Configured = BTreeMap<String, Vec<String>>;
 
 impl Map {
-    /// Puts a survey together to a map. `resolve` follows links in `/dev`.
+    /// Combines a survey to a map. `resolve` returns a path with its symbolic links followed.
     pub fn of(survey: &Survey, configured: &Configured, resolve: impl Fn(&Path) -> PathBuf) -> Self {
         let mut builder =
             Builder { survey, configured, resolve, links: Vec::new(), notes: Vec::new(), kinds: BTreeMap::new() };
@@ -202,11 +182,11 @@ struct Builder<'a, R> {
     kinds: BTreeMap<String, String>,
 }
 
-/// Names of a volume: server, target, volume.
+/// Identity of a volume: server, name of the target, name of the volume.
 type Names<'n> = (Server, &'n str, &'n str);
 
 impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
-    /// The link of a volume, with its device and pool, and without a client yet.
+    /// A link for a volume, with its device and pool, and without a client.
     fn volume(
         &mut self,
         (server, target, volume): Names<'_>,
@@ -314,7 +294,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         }
     }
 
-    /// Addresses connected to these portals that no session of an access list has.
+    /// Addresses connected to these portals that belong to no session of an initiator with an access list.
     fn unexplained(&self, portals: &[SocketAddr]) -> BTreeSet<IpAddr> {
         let mut addresses: BTreeSet<IpAddr> =
             self.connections(portals, None).iter().map(|connection| connection.remote.ip()).collect();
@@ -416,7 +396,8 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         }
     }
 
-    /// Adds a link for each client address among the connections, or one without a client if there are none.
+    /// Adds a link of `volume` for each client address among the connections, or one link without a client if there are no
+    /// connections.
     fn link_connections(&mut self, volume: Link, connections: &[Connection], known_by: KnownBy) {
         let clients: BTreeSet<IpAddr> = connections.iter().map(|connection| connection.remote.ip()).collect();
         for &client in &clients {
@@ -429,7 +410,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         }
     }
 
-    /// Established connections to these portals, from one address or from all.
+    /// Established connections to these portals, from the address `from`, or from all addresses if that is `None`.
     fn connections(&self, portals: &[SocketAddr], from: Option<IpAddr>) -> Vec<Connection> {
         let to = |socket: &Socket| {
             let here = |portal: &SocketAddr| {
@@ -443,8 +424,8 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         self.survey.sockets.iter().filter(|socket| to(socket)).map(connection).collect()
     }
 
-    /// Connections from clients' addresses that no link has. Those of a client are left out if it has a link without known
-    /// connections, because they may belong to that.
+    /// Connections from the addresses of known clients that no link has. A client that has a link without known connections
+    /// is left out, because its connections may belong to that link.
     fn unexplained_of_clients(&self) -> Vec<Connection> {
         let mut told: BTreeMap<IpAddr, Option<BTreeSet<Connection>>> = BTreeMap::new();
         for link in &self.links {
@@ -482,7 +463,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
                 let path =
                     link.path.as_ref().map_or_else(|| "an unknown place".into(), |path| path.display().to_string());
                 format!(
-                    "volume {} of {} {} is on {path}, which is on no block device known here; it is not guarded",
+                    "volume {} of {} {} is on {path}, which is on no block device known here; the agent throttles no client for it",
                     link.volume,
                     link.server.name(),
                     link.target

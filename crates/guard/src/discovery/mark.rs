@@ -1,18 +1,18 @@
-//! A mark in our program's file, by which the program is recognised whatever it is called.
+//! A mark in the file of the program `evenkeel`, by which discovery recognises the program under any file name.
 //!
-//! The mark is an ELF note in a section of its own ([`Mark`]). It is found by the program headers, in the format of the
-//! System V ABI (chapters *Program Header* and *Note Section*), without running or asking anything.
+//! The mark is an ELF note in a section of its own ([`Mark`]). Discovery finds the note by the program headers, in the format
+//! of the System V ABI (chapters *Program Header* and *Note Section*), without running the program.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Name of the note's owner, with the zero that ends it.
+/// Name of the ELF note's owner, with the terminating zero.
 const OWNER: [u8; 9] = *b"Evenkeel\0";
-/// Type of the note that says: the program has the command `serve`.
+/// Type of the ELF note: the program has the command `serve`.
 const SERVES: u32 = 1;
 
-/// The note, to be put into a section whose name begins with `.note.`.
+/// The ELF note, to be put into a section whose name begins with `.note.`.
 #[repr(C, align(4))]
 pub struct Mark {
     owner_bytes: u32,
@@ -22,7 +22,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// The note of a program that has the command `serve`.
+    /// The note with which a program declares that it has the command `serve`.
     pub const SERVES: Self = {
         let mut owner = [0; OWNER.len().next_multiple_of(4)];
         let mut n = 0;
@@ -34,16 +34,16 @@ impl Mark {
     };
 }
 
-/// Most program headers that are read; programs have a dozen.
+/// Largest number of program headers that are read; programs have about a dozen.
 const MAX_HEADERS: u16 = 64;
-/// Most bytes of notes that are read; programs have some hundred.
+/// Largest number of bytes of notes that are read; programs have some hundred.
 const MAX_NOTES: u64 = 16 << 10;
 const HEADER_BYTES: usize = 64;
 const PROGRAM_HEADER_BYTES: usize = 56;
 const CLASS_64: u8 = 2;
 const NOTE: u32 = 4;
 
-/// True if this program file has our note. A file that cannot be read has none.
+/// True if the file `program` has the mark; false if the file cannot be read.
 pub(super) fn is_marked(program: &Path) -> bool {
     let regular = |file: &File| file.metadata().is_ok_and(|metadata| metadata.is_file());
     File::open(program).is_ok_and(|mut file| regular(&file) && has_note(&mut file).unwrap_or(false))
@@ -61,8 +61,8 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..)?.first_chunk().copied()?))
 }
 
-/// True if the file has our note. Reads no more than its header, program headers and notes. Only programs of 64 bits in this
-/// machine's byte order have one.
+/// True if the file has the mark. Reads only the file's header, program headers and notes. False for programs that are not of
+/// 64 bits in this machine's byte order.
 fn has_note(file: &mut (impl Read + Seek)) -> io::Result<bool> {
     let mut header = [0; HEADER_BYTES];
     file.read_exact(&mut header)?;
@@ -95,7 +95,7 @@ fn has_note(file: &mut (impl Read + Seek)) -> io::Result<bool> {
     Ok(false)
 }
 
-/// True if ours is among these notes.
+/// True if the mark is among these ELF notes.
 fn tells(mut notes: &[u8]) -> bool {
     while let (Some(owner_bytes), Some(description_bytes), Some(kind)) =
         (word(notes, 0), word(notes, 4), word(notes, 8))
@@ -111,7 +111,7 @@ fn tells(mut notes: &[u8]) -> bool {
     false
 }
 
-/// A program file as small as the format allows, for tests: a note of `owner` after a foreign one.
+/// The smallest program file that the format allows, for tests: with a note of another owner, and a note of `owner` after it.
 #[cfg(test)]
 pub(super) fn program(owner: &[u8]) -> Vec<u8> {
     let note = |owner: &[u8], description: &[u8]| {

@@ -1,4 +1,4 @@
-//! Which client reaches which device, and which pool they share.
+//! Discovery: finds which client reaches which volume and device, and which pools the devices are on.
 //!
 //! | module | finds |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | [`osds`] | Ceph's OSDs |
 //! | [`roots`] | where the trees are |
 //!
-//! [`Survey::read`] reads, [`map::Map::of`] puts together; the second is pure.
+//! [`Survey::read`] reads the host, [`map::Map::of`] combines the result to a map; the second function is pure.
 
 use std::path::{Path, PathBuf};
 
@@ -33,33 +33,34 @@ pub use map::{KnownBy, Link, Map, Note, Server};
 pub use roots::Roots;
 pub use topology::{Device, Pool, Topology};
 
-/// Everything that discovery has read on a host, before it is put together to a map.
+/// All facts that discovery has read on a host, before they are combined to a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// Block devices.
+    /// All block devices of the host.
     pub topology: Topology,
-    /// Slow devices behind fast ones.
+    /// Cached devices: slow devices behind fast ones.
     pub cached: Vec<CachedEntry>,
     /// Mounted file systems.
     pub mounts: Vec<mounts::Mount>,
     /// TCP sockets of this network namespace.
     pub sockets: Vec<sockets::Socket>,
-    /// LIO's groups.
+    /// Target portal groups of LIO, the kernel's SCSI target.
     pub lio: Vec<lio::Group>,
-    /// tgt's targets.
+    /// Targets of tgt, the SCSI target in user space.
     pub tgt: Vec<tgt::Target>,
-    /// Subsystems of the NVMe target.
+    /// Subsystems of the kernel's NVMe target.
     pub nvmet: Vec<nvmet::Subsystem>,
-    /// NBD servers.
+    /// Processes that are NBD servers.
     pub processes: Vec<processes::Process>,
     /// Number of other network namespaces in which processes run.
     pub other_namespaces: usize,
-    /// Messages about files that could not be read; the survey lacks what they hold.
+    /// Messages about files that could not be read; the survey lacks the content of these files.
     pub problems: Vec<String>,
 }
 
 impl Survey {
-    /// Reads everything below `roots`. `tgtadm` is the output of `tgtadm --lld iscsi --op show --mode target`, if tgt runs.
+    /// Reads all facts below `roots`. `tgtadm` is the output of `tgtadm --lld iscsi --op show --mode target`, `None` if tgt
+    /// does not run.
     pub fn read(roots: &Roots, tgtadm: Option<&str>) -> Self {
         let mut problems = Vec::new();
         let (topology, faults) = Topology::read(roots);
@@ -83,7 +84,7 @@ impl Survey {
         }
     }
 
-    /// Reads this machine, tgt's answers included.
+    /// Reads this machine; also asks tgt for its targets.
     pub fn of_this_machine() -> Self {
         let roots = Roots::default();
         match tgt::ask(&roots) {
@@ -96,7 +97,7 @@ impl Survey {
         }
     }
 
-    /// The block device that `path` names, or that its file system is on.
+    /// The block device at `path`, if that is in `/dev`; otherwise the block device on which the file system with `path` is.
     pub fn device(&self, path: &Path) -> Option<&Device> {
         if path.starts_with("/dev") {
             return self.topology.by_path(path);
@@ -107,7 +108,7 @@ impl Survey {
     }
 }
 
-/// `path` with symbolic links followed, as far as it exists.
+/// `path` with its symbolic links followed; unchanged if it does not exist.
 pub fn resolved(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }

@@ -1,4 +1,4 @@
-//! `/proc/PID/mountinfo`: the block device below a file.
+//! Mounted file systems (`/proc/PID/mountinfo`), to find the block device below a file.
 
 use std::path::{Path, PathBuf};
 
@@ -8,15 +8,16 @@ use crate::sensor::diskstats::DeviceNumber;
 /// One mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Number of the device that the file system shows; major 0 for one that has none of its own (btrfs, overlay).
+    /// Number of the block device of the file system; major number 0 for file systems without a device of their own (btrfs,
+    /// overlay).
     pub device: DeviceNumber,
-    /// Where it is mounted.
+    /// Mount point of the file system.
     pub point: PathBuf,
-    /// The source, `/dev/sda1` for example.
+    /// Source from which the file system is mounted, for example `/dev/sda1`.
     pub source: PathBuf,
 }
 
-/// Parses the text of the file.
+/// Parses the text of a `mountinfo`.
 ///
 /// # Errors
 /// The first line that is not in the file's format.
@@ -34,7 +35,8 @@ fn parse_line(line: &str) -> Result<Mount, String> {
     Ok(Mount { device, point: unescaped(point).into(), source: unescaped(source).into() })
 }
 
-/// Decodes a field, in which spaces, tabs, line ends and backslashes are written as a backslash and three octal digits.
+/// Decodes a field of `mountinfo`, in which spaces, tabs, line ends and backslashes are written as a backslash and three
+/// octal digits.
 fn unescaped(field: &str) -> String {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field.as_bytes();
@@ -55,7 +57,8 @@ fn unescaped(field: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The file system that holds `path`: the one with the longest mount point above it, of several the one mounted last.
+/// The file system that holds `path`: the one with the deepest mount point above `path`; if several have the same mount
+/// point, the one mounted last.
 pub fn holding<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
     above.max_by_key(|mount| mount.point.components().count())

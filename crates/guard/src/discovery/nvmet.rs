@@ -1,4 +1,4 @@
-//! The kernel's NVMe target over TCP: ports, subsystems and namespaces out of configfs, and hosts where debugfs shows
+//! The kernel's NVMe target over TCP: reads ports, subsystems and namespaces from configfs, and connected hosts from debugfs
 //! (since Linux 6.11, with `CONFIG_NVME_TARGET_DEBUGFS`).
 //!
 //! ```text
@@ -14,32 +14,32 @@ use super::lio;
 use super::roots::{self, Roots};
 use crate::error::Error;
 
-/// A subsystem that is reachable over TCP.
+/// A subsystem of the kernel's NVMe target that is reachable over TCP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subsystem {
-    /// Its NQN.
+    /// NVMe qualified name (NQN) of the subsystem or host.
     pub name: String,
-    /// Addresses and ports at which it is reachable.
+    /// Addresses and ports at which the subsystem is reachable.
     pub portals: Vec<SocketAddr>,
-    /// Namespaces that are enabled: number and path.
+    /// Enabled namespaces: number, and path of the block device or file.
     pub namespaces: Vec<(String, PathBuf)>,
-    /// Hosts that are connected, as far as the kernel shows them.
+    /// Hosts that are connected to the subsystem, as far as the kernel shows them.
     pub hosts: Vec<Host>,
 }
 
 /// A host that is connected to a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Its NQN.
+    /// NVMe qualified name (NQN) of the subsystem or host.
     pub name: String,
     /// Address from which the host is connected, if the kernel shows it.
     pub address: Option<IpAddr>,
 }
 
-/// Reads all subsystems with a port of type TCP; none if the target is not loaded.
+/// Reads all subsystems with a port of type TCP; empty if the kernel's NVMe target is not loaded.
 ///
 /// # Errors
-/// When a file or folder that exists cannot be read.
+/// If a file or folder that exists cannot be read.
 pub fn read(roots: &Roots) -> Result<Vec<Subsystem>, Error> {
     let root = roots.configfs().join("nvmet");
     let mut subsystems: Vec<Subsystem> = Vec::new();
@@ -75,8 +75,8 @@ pub fn read(roots: &Roots) -> Result<Vec<Subsystem>, Error> {
     Ok(subsystems)
 }
 
-/// Hosts in a subsystem's folder of debugfs; none if the kernel shows none. A controller that ends during the call is left
-/// out.
+/// Connected hosts in `folder`, a subsystem's folder in debugfs; empty if the kernel shows none. A controller that ends
+/// during the call is left out.
 fn hosts(folder: &Path) -> Vec<Host> {
     let controllers = roots::names(folder).unwrap_or_default();
     let host = |controller: &String| {

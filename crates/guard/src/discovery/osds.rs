@@ -1,7 +1,7 @@
-//! The Ceph OSDs of this host, by their admin sockets.
+//! Finds the Ceph OSDs of this host by their admin sockets.
 //!
-//! Packages put them at `/run/ceph/CLUSTER-osd.N.asok`, cephadm at `/run/ceph/FSID/ceph-osd.N.asok`, and Rook below
-//! `/var/lib/rook`. Other places are configured.
+//! Distributions' packages put the sockets at `/run/ceph/CLUSTER-osd.N.asok`, cephadm at `/run/ceph/FSID/ceph-osd.N.asok`,
+//! and Rook below `/var/lib/rook`. The configuration can name other places.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use super::roots;
 
-/// Most OSDs that are found on a host.
+/// Largest number of OSDs that are found on a host.
 pub const MAX_OSDS: usize = 512;
-/// Folders that are searched for sockets, each with the number of levels below it that are searched too.
+/// Folders that are searched for admin sockets, each with the number of levels of folders below it that are searched too.
 const FOLDERS: [(&str, usize); 2] = [("run/ceph", 1), ("var/lib/rook", 3)];
-/// Most folders that are searched.
+/// Largest number of folders that one search reads.
 const MAX_FOLDERS: usize = 4_096;
 
 /// An OSD of this host.
@@ -28,8 +28,8 @@ pub struct OsdEntry {
     pub socket: PathBuf,
 }
 
-/// Finds OSDs below `root`, and in folders or at sockets that are configured. At most [`MAX_OSDS`], in order of their
-/// numbers.
+/// Finds OSDs in the usual folders below `root`, and in the configured folders or at the configured sockets. Returns at most
+/// [`MAX_OSDS`], sorted by number.
 pub fn find(root: &Path, configured: &[PathBuf]) -> Vec<OsdEntry> {
     let mut left = MAX_FOLDERS;
     let mut sockets = Vec::new();
@@ -47,8 +47,8 @@ pub fn find(root: &Path, configured: &[PathBuf]) -> Vec<OsdEntry> {
     name_all(sockets)
 }
 
-/// The path of a folder with symbolic links resolved, so that each socket has one path. Links of /proc that resolve to
-/// another place than they lead to stay.
+/// The path of a folder with symbolic links resolved, so that each socket has one path. The path stays unchanged if its
+/// resolved form leads to another folder, as with some links in /proc.
 fn direct(folder: &Path) -> PathBuf {
     let place = |path: &Path| path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
     let real = folder.canonicalize().ok().filter(|real| place(real) == place(folder));
@@ -72,7 +72,8 @@ fn look(folder: &Path, levels: usize, left: &mut usize, sockets: &mut Vec<PathBu
     }
 }
 
-/// The number of an OSD in the path of its socket: `3` of `ceph-osd.3.asok`, or with a process id of `ceph-osd.3.4711.asok`.
+/// The number of an OSD in the path of its admin socket: `3` for `ceph-osd.3.asok` and, with a process id, for
+/// `ceph-osd.3.4711.asok`. `None` for other paths.
 fn number(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?.strip_suffix(".asok")?;
     let (before, rest) = name.split_once("osd.")?;
@@ -80,8 +81,8 @@ fn number(path: &Path) -> Option<u32> {
     rest.split('.').next()?.parse().ok().filter(|_| plain)
 }
 
-/// Id or name of the cluster in a socket's path, to distinguish OSDs of the same number: the id is the folder's name, the
-/// name stands in front of `osd.` in the file's name.
+/// Id or name of the Ceph cluster in the path of an admin socket, to distinguish OSDs of the same number: the id is the
+/// folder's name, the name precedes `osd.` in the file's name.
 fn cluster(path: &Path) -> String {
     let text = |name: Option<&std::ffi::OsStr>| name.and_then(std::ffi::OsStr::to_str).unwrap_or_default().to_owned();
     let file = text(path.file_name());
@@ -90,8 +91,8 @@ fn cluster(path: &Path) -> String {
     if folder == "ceph" || folder.is_empty() { front } else { folder }
 }
 
-/// One socket for each OSD. Of several in one folder, which have different process ids in their names, the newest counts: the
-/// others were left behind.
+/// One socket for each OSD. If a folder has several sockets of an OSD, with different process ids in their names, the newest
+/// counts; the older ones were left behind.
 fn newest(mut sockets: Vec<PathBuf>) -> Vec<PathBuf> {
     let whose = |path: &PathBuf| {
         let name = path.file_name()?.to_str()?;

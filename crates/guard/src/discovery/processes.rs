@@ -1,5 +1,4 @@
-//! Servers that are processes (nbd-server, qemu-nbd, `evenkeel serve`), with their connections and the files that they have
-//! open.
+//! Finds NBD servers that are processes (nbd-server, qemu-nbd, `evenkeel serve`), with their connections and open files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -11,7 +10,7 @@ use super::sockets::{DEFAULT_PORTS, Socket, SocketState};
 use crate::error::Error;
 use crate::sensor::diskstats::DeviceNumber;
 
-/// A server that is recognised by the name of its program, ours also by a [`mark`].
+/// An NBD server that is recognised by the name of its program, `evenkeel serve` also by a [`mark`] in the program's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     /// nbd-server: one process for each connection.
@@ -23,8 +22,8 @@ pub enum Program {
 }
 
 impl Program {
-    /// The server that a command line runs, if it is one. `marked` says whether the program's file has our mark; it is called
-    /// only for other names than the known ones, with the argument `serve`.
+    /// The NBD server that a command line runs; `None` if it runs another program. `marked` returns true if the program's
+    /// file has the [`mark`]; it is called only if the program's name is unknown and `serve` is among the arguments.
     fn of(command: &[String], marked: impl FnOnce() -> bool) -> Option<Self> {
         let program = Path::new(command.first()?).file_name().and_then(|name| name.to_str());
         let serves = || command.iter().skip(1).any(|word| word == "serve");
@@ -40,45 +39,45 @@ impl Program {
 /// A file or block device that a process has open.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpenFile {
-    /// Path in the mount namespace of the process.
+    /// Path of the file in the mount namespace of the process.
     pub path: PathBuf,
-    /// Number of the block device, or of the one below the file; `None` if that cannot be seen.
+    /// Number of the block device, or of the device with the file's file system; `None` if it cannot be read.
     pub number: Option<DeviceNumber>,
 }
 
-/// A server process: who is connected to it, and which files it has open.
+/// A server process, with its clients' connections and its open files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Process id.
+    /// Id of the process.
     pub id: u32,
-    /// The program.
+    /// The program that the process runs.
     pub program: Program,
-    /// Established connections of clients that it holds.
+    /// Established TCP connections between clients and the process.
     pub connections: Vec<Socket>,
-    /// Sockets on which it waits for connections.
+    /// Sockets on which the process waits for connections.
     pub listening: Vec<Socket>,
-    /// Block devices and files that may hold volumes.
+    /// Open block devices and files of the process that may hold volumes.
     pub files: Vec<OpenFile>,
-    /// True if it is in another network namespace; its connections are not seen then.
+    /// True if the process is in another network namespace, so that its connections are not seen.
     pub elsewhere: bool,
-    /// True if it is in another mount namespace; its paths mean nothing here then.
+    /// True if the process is in another mount namespace, so that its paths are not valid in the agent's.
     pub own_mounts: bool,
 }
 
-/// The result of a search among all processes.
+/// The result of a search for servers among all processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The servers.
+    /// The NBD servers that were found.
     pub servers: Vec<Process>,
     /// Number of other network namespaces in which processes run.
     pub other_namespaces: usize,
 }
 
-/// Finds the servers among all processes.
+/// Finds the NBD servers among all processes; `sockets` are the TCP sockets of this network namespace.
 ///
 /// # Errors
-/// When the list of processes cannot be read. Processes that end during the search, or whose files may not be read, are left
-/// out.
+/// If the list of processes cannot be read. Processes that end during the search, or whose files this process may not read,
+/// are left out.
 pub fn read(roots: &Roots, sockets: &[Socket]) -> Result<Found, Error> {
     let namespace = |folder: &Path, kind: &str| roots::link(&folder.join("ns").join(kind));
     let [ours, our_mounts] = ["net", "mnt"].map(|kind| namespace(&roots.proc.join("self"), kind));
@@ -146,8 +145,8 @@ fn socket_inode(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok().filter(|&inode| inode > 0)
 }
 
-/// Number of the block device that an open file is, or that its file system shows. The link of a descriptor leads to
-/// the file itself, whatever its path means here.
+/// Number of the block device that is open as `descriptor`, or of the device with the open file's file system. A descriptor's
+/// link in /proc leads to the file itself, even if the file's path is not valid in this mount namespace.
 fn device_of(descriptor: &Path) -> Option<DeviceNumber> {
     let metadata = std::fs::metadata(descriptor).ok()?;
     let kind = metadata.file_type();
@@ -159,8 +158,8 @@ fn device_of(descriptor: &Path) -> Option<DeviceNumber> {
     Some(DeviceNumber { major: rustix::fs::major(number), minor: rustix::fs::minor(number) })
 }
 
-/// True if a descriptor's link may lead to a volume: to a file or block device that is not a log or the like and has not been
-/// deleted.
+/// True if the target of a descriptor's link may be a volume: a file or block device that has not been deleted and is no log,
+/// lock or the like.
 fn may_hold_data(link: &Path) -> bool {
     const NO_DATA: [&str; 5] = ["log", "pid", "lock", "sock", "conf"];
     const NO_VOLUMES: [&str; 8] =

@@ -1,4 +1,4 @@
-//! Where the kernel's trees are, and reading them with bounds.
+//! Roots of the kernel's file trees, and functions that read files in them, with upper bounds on size.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -6,18 +6,19 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Largest file that is read, in bytes. Only `/proc/net/tcp` of a host with very many connections is larger.
+/// Size, in bytes, up to which a file is read. Only `/proc/net/tcp` of a host with very many connections is larger.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Most entries of a folder that are read.
+/// Largest number of entries of a folder that are read.
 const MAX_ENTRIES: usize = 65_536;
 
-/// Roots of the kernel's trees. Every path that is read begins with one of them, so that a captured tree can be read too.
+/// Roots of the kernel's file trees. Every path that discovery reads begins with one of these roots, so that a captured copy
+/// can be read too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roots {
-    /// `/proc`.
+    /// Folder of the tree `/proc`.
     pub proc: PathBuf,
-    /// `/sys`.
+    /// Folder of the tree `/sys`.
     pub sys: PathBuf,
 }
 
@@ -33,13 +34,13 @@ impl Roots {
         Self { proc: root.join("proc"), sys: root.join("sys") }
     }
 
-    /// Where configfs is mounted by convention.
+    /// Folder where configfs is mounted by convention.
     pub fn configfs(&self) -> PathBuf {
         self.sys.join("kernel/config")
     }
 }
 
-/// The content of a file as text; bytes that are no UTF-8 are replaced.
+/// The content of the file at `path` as text; bytes that are no UTF-8 are replaced.
 pub(crate) fn text(path: &Path) -> Result<String, Error> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(|cause| Error::read(path, cause))?;
@@ -50,12 +51,12 @@ pub(crate) fn text(path: &Path) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// As [`text`], without surrounding white space; `None` if the file does not exist.
+/// The content of a file as [`text`], without surrounding white space; `None` if the file does not exist.
 pub(crate) fn value(path: &Path) -> Result<Option<String>, Error> {
     optional(text(path)).map(|text| text.map(|text| text.trim().to_owned()))
 }
 
-/// Sorted names of the entries of a folder; none if it does not exist.
+/// Sorted names of the entries of a folder; empty if the folder does not exist.
 pub(crate) fn names(folder: &Path) -> Result<Vec<String>, Error> {
     let fail = |cause| Error::read(folder, cause);
     let entries = match optional(fs::read_dir(folder).map_err(fail))? {
@@ -70,12 +71,12 @@ pub(crate) fn names(folder: &Path) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// Target of a symbolic link, as written; `None` if there is no such link.
+/// Target of the symbolic link at `path`, as written in the link; `None` if `path` is no symbolic link.
 pub(crate) fn link(path: &Path) -> Option<PathBuf> {
     fs::read_link(path).ok()
 }
 
-/// Turns the error of a file that does not exist, or ceased to exist while it was read, into `None`.
+/// Turns the error of reading a file that does not exist, or ceased to exist during the reading, into `Ok(None)`.
 pub(crate) fn optional<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(found) => Ok(Some(found)),

@@ -1,20 +1,20 @@
-//! `/proc/net/tcp` and `/proc/net/tcp6`: who is connected to which port.
+//! TCP sockets of this network namespace, from `/proc/net/tcp` and `/proc/net/tcp6`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::error::Fault;
 
-/// Ports of iSCSI, NVMe/TCP and NBD.
+/// Default TCP ports of iSCSI, NVMe/TCP and NBD, in this order.
 pub const DEFAULT_PORTS: [u16; 3] = [3260, 4420, 10809];
 
-/// The state of a socket, as far as it matters here.
+/// The state of a TCP socket, as far as discovery distinguishes states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketState {
-    /// Connected.
+    /// The socket is connected.
     Established,
-    /// Waiting for connections.
+    /// The socket waits for connections.
     Listening,
-    /// Any other state: being opened or closed.
+    /// Any other state: the connection is being opened or closed.
     Other,
 }
 
@@ -25,13 +25,13 @@ pub struct Socket {
     pub local: SocketAddr,
     /// Address and port of the other end.
     pub remote: SocketAddr,
-    /// The state.
+    /// State of the socket.
     pub state: SocketState,
     /// Inode number, by which `/proc/PID/fd` names the socket; 0 for sockets of the kernel itself.
     pub inode: u64,
 }
 
-/// Parses the text of either file. IPv4 addresses in IPv6 form become IPv4.
+/// Parses the text of `/proc/net/tcp` or `/proc/net/tcp6`. IPv4 addresses in IPv6 form become IPv4 addresses.
 ///
 /// # Errors
 /// The first line that is not in the file's format.
@@ -55,8 +55,8 @@ fn parse_line(line: &str) -> Result<Socket, String> {
     Ok(Socket { local: end(local)?, remote: end(remote)?, state, inode })
 }
 
-/// Parses an address and port. The address is printed as 32-bit words in the machine's byte order; the bytes of a word are in
-/// network order.
+/// Parses an address and port. The kernel prints the address as hexadecimal numbers of 32 bits, each of which has the memory
+/// content of four bytes in network order.
 fn endpoint(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let word = |from: usize| Some(u32::from_str_radix(address.get(from..from + 8)?, 16).ok()?.to_ne_bytes());

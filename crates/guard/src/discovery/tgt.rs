@@ -1,4 +1,4 @@
-//! tgt, a SCSI target in user space: the output of `tgtadm --lld iscsi --op show --mode target`.
+//! Targets of tgt, a SCSI target in user space, from the output of `tgtadm --lld iscsi --op show --mode target`.
 
 use std::io::Read;
 use std::net::IpAddr;
@@ -13,33 +13,33 @@ use crate::error::Fault;
 /// A target of tgt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// Its name.
+    /// Name of the target.
     pub name: String,
-    /// The sessions that are logged in.
+    /// Sessions of initiators that are logged in to the target.
     pub sessions: Vec<Session>,
-    /// Volumes: number and path.
+    /// Volumes of the target: number (LUN), and path of the block device or file.
     pub luns: Vec<(u32, PathBuf)>,
 }
 
-/// An initiator that is logged in.
+/// A session: an initiator that is logged in to a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
-    /// Its name.
+    /// Name of the initiator.
     pub initiator: String,
     /// Addresses from which the initiator is connected.
     pub addresses: Vec<IpAddr>,
 }
 
-/// Longest wait for the tool, which answers from memory: a daemon that takes longer hangs.
+/// Longest wait for the tool `tgtadm`. The daemon answers from memory: one that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Most bytes of the tool's output that are read; even thousands of targets take less.
+/// Largest number of bytes of the tool's output that are read; the output for thousands of targets is shorter.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
 
-/// Asks a running tgt by its tool; `None` if no tgt runs here.
+/// The output of the tool `tgtadm`, which asks a running tgt for its targets; `None` if tgt does not run on this host.
 ///
 /// # Errors
-/// When the tool cannot be started, fails, or does not answer within 2 s.
+/// A message, if the tool cannot be started, fails, or does not answer within 2 s.
 pub fn ask(roots: &Roots) -> Option<Result<String, String>> {
     let runs = |id: &String| {
         let name = roots::value(&roots.proc.join(id).join("comm")).ok().flatten();
@@ -83,12 +83,12 @@ fn run_tool() -> Result<String, String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Parses the output. Lines also differ by their indentation, because an initiator's alias is printed as the
-/// initiator wrote it. An alias with line ends can still imitate the tool's lines, so that an address is only a claim of the
-/// initiator; [`Map`](super::Map) takes only addresses with an established connection.
+/// Parses the tool's output. The parser also checks the indentation of lines, because the tool prints an initiator's alias as
+/// the initiator wrote it. An alias with line ends can still imitate the tool's lines, so that an address is only a claim of
+/// the initiator; [`Map`](super::Map) takes only addresses with an established connection.
 ///
 /// # Errors
-/// A line about a target before the first target, or a text that is not the number it should be.
+/// A line about a target before the first target, or a text in the place of a number or address.
 pub fn parse(text: &str) -> Result<Vec<Target>, Fault> {
     let mut targets: Vec<Target> = Vec::new();
     let mut lun = None;

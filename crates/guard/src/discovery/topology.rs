@@ -1,4 +1,4 @@
-//! Block devices as sysfs shows them, and the pool each stands on.
+//! Block devices as sysfs shows them, and the pool on which each device lies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::roots::{self, Roots};
 use crate::error::{Error, Fault};
 use crate::sensor::diskstats::DeviceNumber;
 
-/// Most layers below a device that are followed; deeper stacks are mistakes or loops.
+/// Largest number of layers of devices below a device that are searched; deeper stacks are mistakes or loops.
 const MAX_DEPTH: u32 = 16;
 
 /// A block device or partition.
@@ -20,25 +20,25 @@ pub struct Device {
     pub number: DeviceNumber,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Name of the disk, if it is a partition.
+    /// Name of the partition's disk; `None` if the device is no partition.
     pub partition_of: Option<String>,
-    /// Device-mapper name and uuid (empty without one), if it is a mapped device.
+    /// Name and uuid of the device in device mapper (the uuid may be empty); `None` if it is no mapped device.
     pub dm: Option<(String, String)>,
-    /// The RAID level if it is an md array.
+    /// The RAID level of an md array; `None` for other devices.
     pub md_level: Option<String>,
-    /// Names of the devices that it is made of.
+    /// Names of the devices of which this device is made.
     pub slaves: Vec<String>,
 }
 
 impl Device {
-    /// Volume group and logical volume, if LVM made the device.
+    /// Names of volume group and logical volume, if LVM made the device.
     pub fn lvm(&self) -> Option<(String, String)> {
         let (name, uuid) = self.dm.as_ref()?;
         uuid.starts_with("LVM-").then(|| lvm::split(name)).flatten()
     }
 }
 
-/// A set of devices that saturates as one.
+/// A pool: a set of devices that share a bottleneck, so that load on one slows the others.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pool {
     /// An LVM volume group, by its name.
@@ -47,19 +47,19 @@ pub enum Pool {
     Array(String),
     /// A multipath device, by its device-mapper name.
     Multipath(String),
-    /// A disk, or a device that something unknown has made of several pools, by its name.
+    /// A disk, or a device that lies on several pools and that none of the known layers has made, by its name.
     Disk(String),
 }
 
 impl Pool {
-    /// The name, as the configuration uses it.
+    /// Name of the pool, as the configuration uses it.
     pub fn name(&self) -> &str {
         match self {
             Self::VolumeGroup(name) | Self::Array(name) | Self::Multipath(name) | Self::Disk(name) => name,
         }
     }
 
-    /// The kind in words.
+    /// Kind of the pool in words, for example `volume group`.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::VolumeGroup(_) => "volume group",
@@ -70,7 +70,7 @@ impl Pool {
     }
 }
 
-/// All block devices of the machine.
+/// All block devices of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     devices: BTreeMap<String, Device>,
@@ -78,8 +78,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads `/sys/block`. A device is left out and reported if one of its files cannot be read or holds no number where one
-    /// belongs. A device that vanishes during the call is left out.
+    /// Reads the block devices from `/sys/block`. A device is left out and its error returned if one of its files cannot be
+    /// read or has an unknown format. A device that vanishes during the call is left out.
     pub fn read(roots: &Roots) -> (Self, Vec<Error>) {
         let folder = roots.sys.join("block");
         let (mut devices, mut faults) = (Vec::new(), Vec::new());
@@ -109,26 +109,26 @@ impl Topology {
         (Self::of(devices), faults)
     }
 
-    /// A topology of these devices.
+    /// A topology that consists of these devices.
     pub fn of(devices: impl IntoIterator<Item = Device>) -> Self {
         let devices: BTreeMap<_, _> = devices.into_iter().map(|device| (device.name.clone(), device)).collect();
         let by_number = devices.values().map(|device| (device.number, device.name.clone())).collect();
         Self { devices, by_number }
     }
 
-    /// A device by the kernel's name.
+    /// The device with the kernel's name `name`, such as `sda1`.
     pub fn get(&self, name: &str) -> Option<&Device> {
         self.devices.get(name)
     }
 
-    /// A device by its number.
+    /// The device with this number.
     pub fn by_number(&self, number: DeviceNumber) -> Option<&Device> {
         self.get(self.by_number.get(&number)?)
     }
 
-    /// A device by a path in `/dev`: `/dev/sda1`, `/dev/mapper/vg-lv`, `/dev/vg/lv`.
+    /// The device at a path in `/dev`: `/dev/sda1`, `/dev/mapper/vg-lv`, `/dev/vg/lv`.
     ///
-    /// Other links in `/dev` (`by-id`) are not known here; resolve them before.
+    /// This method does not know other links in `/dev`, such as those in `by-id`; resolve links before the call.
     pub fn by_path(&self, path: &Path) -> Option<&Device> {
         let path = path.strip_prefix("/dev").ok()?.to_str()?;
         match path.split_once('/') {
@@ -142,12 +142,12 @@ impl Topology {
         }
     }
 
-    /// All devices, by name.
+    /// All devices, sorted by name.
     pub fn devices(&self) -> impl Iterator<Item = &Device> {
         self.devices.values()
     }
 
-    /// The pool that saturates when `device` does: its volume group, array, multipath device or disk.
+    /// The pool on which `device` lies: its volume group, array, multipath device or disk.
     pub fn pool_of(&self, device: &Device) -> Pool {
         self.pool_at(device, MAX_DEPTH)
     }

@@ -1,4 +1,4 @@
-//! Puts decisions in force: packet delay, journal and sentinel as one thing.
+//! Puts decisions in force: owns the packet delay, the journal and the sentinel.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use crate::actuator::{Error, Holds, PacketDelay, Plan, Settings};
 use crate::journal::Journal;
 use crate::sentinel::Sentinel;
 
-/// Everything that puts decisions in force, until [`Acting::stop`] or until this process ends in whatever way.
+/// The means by which decisions are put in force, until [`Acting::stop`] or until this process ends in whatever way.
 pub struct Acting {
     path: PathBuf,
     say: Say,
@@ -19,16 +19,16 @@ pub struct Acting {
 }
 
 impl Acting {
-    /// Puts back what an earlier run left, starts the sentinel, and prepares the packet delay, if there are settings for it. No
-    /// client is throttled yet.
+    /// Restores the settings that an earlier run left changed, starts the sentinel, and prepares the packet delay if
+    /// `settings` is given. No client is throttled yet.
     ///
     /// # Errors
-    /// A journal in use, a device with a configured queueing discipline, missing parts of the kernel or privileges; nothing is left
-    /// changed then.
+    /// A journal in use, a device with a configured queueing discipline, missing parts of the kernel or missing privileges;
+    /// on an error no setting is left changed.
     pub fn start(settings: Option<Settings>, journal_path: &Path, say: Say) -> Result<Self, Error> {
         let mut journal = Journal::open_within(journal_path, restore::SENTINEL_LIMIT)?;
         if !journal.is_clear() {
-            tracing::warn!("an earlier run did not put everything back: doing it now");
+            tracing::warn!("an earlier run did not put all settings back: the agent does it now");
             restore::begin(&mut journal, say);
         }
         let plan = settings.map(Plan::new).transpose()?;
@@ -39,38 +39,40 @@ impl Acting {
         Ok(Self { path: journal_path.to_owned(), say, journal, sentinel, delay })
     }
 
-    /// Puts exactly `holds` in force, and replaces a sentinel that has died. Call it at every tick, several times within the
-    /// timeout of a hold.
+    /// Puts exactly `holds` in force, and replaces a sentinel that has died. Call it at every tick: a hold must be renewed
+    /// several times within its timeout.
     ///
     /// # Errors
-    /// What the kernel refuses; earlier holds last until their timeout then.
+    /// An error of the kernel; on an error, earlier holds last until their timeout.
     pub fn set(&mut self, now: Instant, holds: &Holds) -> Result<(), Error> {
         if !self.sentinel.is_alive() {
-            tracing::warn!("the sentinel was gone: starting another one");
+            tracing::warn!(
+                "the sentinel, the process that puts settings back if the agent is killed, was gone: the agent starts another"
+            );
             self.sentinel = restore::start_sentinel(&self.path)?;
         }
         if let Some(delay) = &mut self.delay
             && delay.set(now, holds)?.repaired
         {
             tracing::warn!(
-                "another program removed the queueing discipline or the BPF program of a device: made it again"
+                "another program removed the queueing discipline or the BPF program of a device: the agent made it anew"
             );
         }
         Ok(())
     }
 
-    /// Locks the journal, for limits of groups and queue lengths. Its lines are whole, also after a panic of a thread that
-    /// held it.
+    /// Locks the journal, for changes of group limits and queue lengths. The journal's lines are complete also after a panic
+    /// of a thread that held the lock.
     pub fn journal(&self) -> MutexGuard<'_, Journal> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The journal, for other threads, which must drop it before [`stop`](Self::stop).
+    /// A handle of the journal for other threads, which must drop it before [`stop`](Self::stop).
     pub fn shared_journal(&self) -> Arc<Mutex<Journal>> {
         Arc::clone(&self.journal)
     }
 
-    /// The holds in force.
+    /// The packet delays in force.
     pub fn held(&self) -> Holds {
         self.delay.as_ref().map(PacketDelay::held).unwrap_or_default()
     }
@@ -80,10 +82,10 @@ impl Acting {
         self.delay.as_ref().map(PacketDelay::ends_with_process)
     }
 
-    /// Puts everything back. Returns how many packets our queueing disciplines have dropped, where that is known.
+    /// Restores all settings. Returns how many packets the agent's queueing disciplines have dropped, if that is known.
     ///
     /// # Errors
-    /// What could not be put back; it stays in the journal.
+    /// [`Error::NotPutBack`] or the error of a setting that could not be restored; such settings stay in the journal.
     pub fn stop(self) -> Result<Option<u64>, Error> {
         let Self { say, journal, sentinel, delay, .. } = self;
         let drops = delay.as_ref().and_then(|delay| delay.drops().ok());

@@ -1,4 +1,4 @@
-//! Making decisions take effect, or saying why not.
+//! Puts decisions in force, or explains why they have no effect.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::actuator::{self, Holds, Settings};
 use crate::config::Config;
 use crate::journal::Journal;
 
-/// How decisions take effect.
+/// The way in which decisions take effect, or the reason why they do not.
 pub(super) enum Actor {
     /// Decisions have no effect, for this reason.
     Watching(String),
@@ -23,7 +23,7 @@ impl Actor {
     /// Prepares to act; changes something only if it returns [`Actor::Acting`].
     ///
     /// # Errors
-    /// When acting was asked for and is not possible.
+    /// If the configuration asks for settings that cannot be put in force.
     pub(super) fn start(config: &Config, dry_run: bool, say: Say) -> Result<Self, Error> {
         if dry_run {
             return Ok(Self::Watching("--dry-run: decides and records, and throttles no client".into()));
@@ -44,12 +44,12 @@ impl Actor {
         Ok(Self::Acting(Box::new(acting)))
     }
 
-    /// How decisions take effect, or why not.
+    /// A sentence for operators: how decisions take effect, or why they do not.
     pub(super) fn explain(&self) -> String {
         match self {
             Self::Watching(why) => why.clone(),
             Self::Acting(acting) => match acting.ends_with_process() {
-                None => "limits of groups (io.max), queue depths (sysfs) and throttles of OSDs are set, and put back at the end; no packet is delayed".into(),
+                None => "io.max of groups, queue depths and throttles of OSDs are set as pools need, and put back at the end; no packet is delayed".into(),
                 Some(ends) => {
                     let attached = if ends { "TCX" } else { "cls_bpf" };
                     format!("packets to noisy clients are delayed, by BPF at {attached}; a delay ends by itself unless renewed")
@@ -62,10 +62,10 @@ impl Actor {
         matches!(self, Self::Acting(_))
     }
 
-    /// Puts exactly these holds in force.
+    /// Puts exactly these packet delays in force.
     ///
     /// # Errors
-    /// What the kernel refuses; earlier holds end by themselves.
+    /// An error of the kernel; on an error, earlier holds end at their timeout.
     pub(super) fn hold(&mut self, now: Instant, holds: &Holds) -> Result<(), actuator::Error> {
         match self {
             Self::Watching(_) => Ok(()),
@@ -73,8 +73,8 @@ impl Actor {
         }
     }
 
-    /// The journal, in which limits of groups and queue lengths are noted before they are set; `None` if nothing is to be
-    /// set.
+    /// The journal, to which limits of groups and queue lengths are written before they are changed; `None` if no setting is
+    /// to be changed.
     pub(super) fn journal(&self) -> Option<MutexGuard<'_, Journal>> {
         match self {
             Self::Watching(_) => None,
@@ -82,7 +82,8 @@ impl Actor {
         }
     }
 
-    /// The journal, for other threads, which must drop it before [`stop`](Self::stop); `None` if nothing is to be set.
+    /// A handle of the journal for other threads, which must drop it before [`stop`](Self::stop); `None` if no setting is to
+    /// be changed.
     pub(super) fn shared_journal(&self) -> Option<Arc<Mutex<Journal>>> {
         match self {
             Self::Watching(_) => None,
@@ -90,17 +91,17 @@ impl Actor {
         }
     }
 
-    /// Puts everything back.
+    /// Restores all settings that this agent has changed.
     ///
     /// # Errors
-    /// What could not be put back; it stays in the journal.
+    /// [`Error::PutBack`] if settings could not be restored; they stay in the journal.
     pub(super) fn stop(self) -> Result<(), Error> {
         let Self::Acting(acting) = self else { return Ok(()) };
         let drops = acting.stop().map_err(Error::PutBack)?;
         if let Some(drops) = drops.filter(|&drops| drops > 0) {
             let drops = counted(drops, "packet");
             tracing::warn!(
-                "the kernel dropped {drops} in the queues of agent.interfaces, and should drop none: their senders send them again; a shorter max_delay makes that unlikely"
+                "the kernel dropped {drops} in the queues of agent.interfaces, and should drop none: their senders send them again; a shorter agent.max_delay makes drops unlikely"
             );
         }
         Ok(())

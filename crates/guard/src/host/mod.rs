@@ -1,5 +1,4 @@
-//! The agent on a live host: its loop with clock, files and threads, how decisions are put in force, and how everything is
-//! put back.
+//! The agent on a live host: the loop with clock, files and threads; putting decisions in force; restoring all settings.
 //!
 //! ```text
 //!  Host::start ─▶ Host::keep: Sensors ─▶ Agent::tick ─▶ Actor::hold ─▶ … ─▶ Host::stop
@@ -23,17 +22,18 @@ pub use restore::{reset, sentinel};
 pub use shared::{Shared, lock};
 pub use ticks::{Host, Policies};
 
-/// Raises the limit of open files as far as it goes: each control group takes two, each OSD a socket.
+/// Raises this process's limit of open files to the maximum that the system allows: each control group takes two files, each
+/// OSD a socket.
 fn raise_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Prints a text for the operator, without adding a line end.
+/// A function that prints a text for the operator, without adding a line end.
 pub type Say = fn(&str);
 
-/// Why an agent could not start, or not put everything back.
+/// An error because of which the agent could not start, or could not restore all settings.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The statistics of devices cannot be read.
@@ -42,7 +42,7 @@ pub enum Error {
     /// The latency of single reads cannot be measured.
     #[error(transparent)]
     Reads(#[from] error::Error),
-    /// A pool cannot be guarded.
+    /// An enforcement point of a pool cannot be prepared.
     #[error(transparent)]
     Unable(#[from] Unable),
     /// Decisions cannot take effect.
@@ -54,7 +54,7 @@ pub enum Error {
     /// A thread cannot be started.
     #[error(transparent)]
     Thread(#[from] io::Error),
-    /// Some settings could not be put back to their values before the agent.
+    /// Some settings could not be restored to their values before the agent's first change.
     #[error("not everything could be put back; run `evenkeel guard reset`: {0}")]
     PutBack(actuator::Error),
 }

@@ -1,4 +1,4 @@
-//! Restores settings: by hand, after the agent's death, and at its end.
+//! Restores settings: on an operator's command, after the agent's death, at its start and at its end.
 
 use std::io::Read;
 use std::path::Path;
@@ -10,13 +10,13 @@ use crate::actuator::{Error, remove_leftovers};
 use crate::journal::{Journal, Knob, Restoration, Restored};
 use crate::sentinel::{self, Sentinel};
 
-/// Longest wait for a sentinel that is still at work after its agent's death.
+/// Longest wait for the journal's lock while a sentinel restores settings after its agent's death.
 pub(super) const SENTINEL_LIMIT: Duration = Duration::from_secs(2);
 
-/// Puts back what an agent changed and could not put back itself, and says so.
+/// Restores the settings that an agent changed and could not restore itself, and prints the result for each.
 ///
 /// # Errors
-/// A journal in use, or what could not be put back; the journal keeps it.
+/// A journal in use, or settings that could not be restored; the journal keeps them.
 pub fn reset(journal: &Path, say: Say) -> Result<(), Error> {
     let listed = Journal::open_within(journal, SENTINEL_LIMIT)?.restore_all();
     let nothing = listed.is_empty();
@@ -29,10 +29,10 @@ pub fn reset(journal: &Path, say: Say) -> Result<(), Error> {
     report(more.into_iter().map(|knob| (knob, Ok(Restored::Done))).collect(), say)
 }
 
-/// Runs the sentinel ([`sentinel::watch`]) and prints what happened to each setting.
+/// Runs the sentinel ([`sentinel::watch`]) and prints the result of restoring each setting.
 ///
 /// # Errors
-/// As [`sentinel::watch`], and what could not be put back.
+/// As [`sentinel::watch`], and [`Error::NotPutBack`] if settings could not be restored.
 pub fn sentinel(pipe: impl Read, journal: &Path, say: Say) -> Result<(), Error> {
     sentinel::watch(pipe, journal)?.map_or(Ok(()), |results| report(results, say))
 }
@@ -45,8 +45,8 @@ pub(super) fn start_sentinel(journal: &Path) -> Result<Sentinel, Error> {
     Sentinel::start(&mut command)
 }
 
-/// Puts back what an earlier run left. A setting that cannot be put back stays as it is and in the journal; all other devices
-/// and OSDs are guarded.
+/// Restores the settings that an earlier run left changed. A setting that cannot be restored is left alone and stays in the
+/// journal; the agent controls all other devices and OSDs.
 pub(super) fn begin(journal: &mut Journal, say: Say) {
     if let Err(error) = report(journal.restore_all(), say) {
         tracing::warn!(
@@ -56,13 +56,13 @@ pub(super) fn begin(journal: &mut Journal, say: Say) {
     }
 }
 
-/// As [`report`] for an agent that ends as it should: settings that were put back are not mentioned.
+/// As [`report`], for an agent that ends regularly: settings that were restored are not mentioned.
 pub(super) fn report_failures(mut results: Restoration, say: Say) -> Result<(), Error> {
     results.retain(|(_, result)| !matches!(result, Ok(Restored::Done | Restored::Nothing)));
     report(results, say)
 }
 
-/// Prints what happened to each setting; [`Error::NotPutBack`] if some could not be put back.
+/// Prints the result of restoring each setting; [`Error::NotPutBack`] if some could not be restored.
 pub(super) fn report(results: Restoration, say: Say) -> Result<(), Error> {
     let mut failures = 0;
     for (knob, result) in results {

@@ -1,4 +1,4 @@
-//! The state that the loop and its readers share.
+//! The state that the agent's loop and the API share.
 
 use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,40 +9,44 @@ use evenkeel_policy::state::ClusterState;
 use crate::Agent;
 use crate::config::Config;
 use crate::discovery::Note;
+use crate::loops::health;
 use crate::loops::record::State;
 
-/// Number of discovery intervals after which a map counts as old.
+/// Number of discovery intervals after which a map of clients and devices counts as outdated.
 const OLD_MAP: u32 = 3;
 
-/// Reads the state of the cluster.
+/// A function that returns the present state of the cluster.
 type Cluster = Box<dyn Fn() -> ClusterState + Send>;
 
-/// The state that the loop and the API share.
+/// The state that the agent's loop changes and the API shows.
 pub struct Shared {
     /// The agent, with all enforcement points.
     pub agent: Agent,
     /// The policy in force.
     pub(super) config: Config,
-    /// The cluster, if this host is in one.
+    /// The function that returns the cluster's state; `None` if this host is in no cluster.
     pub cluster: Option<Cluster>,
     pub(super) acting: bool,
     pub(super) acting_reason: String,
-    /// Time when the map in use was taken over.
+    /// Time at which the map in use was taken over.
     pub(super) map_at: Instant,
-    /// Time from one map to the next; `None` if no map is needed.
+    /// Interval between two maps of clients and devices; `None` if no map is needed.
     pub(super) map_due: Option<Duration>,
     pub(super) late_ticks: u64,
     pub(super) errors: u64,
     pub(super) last_error: Option<String>,
+    /// Time of the last error.
+    pub(super) failed_at: Option<Instant>,
 }
 
-/// Locks shared state, also after a panic of a thread that held it: a record left half written is still worth showing.
+/// Locks shared state, also after a panic of a thread that held the lock: a record that was left half written is still worth
+/// showing.
 pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    /// The measurements, decisions and settings in force.
+    /// The agent's present measurements, decisions and settings in force.
     pub fn state(&self) -> State {
         let age = self.map_at.elapsed();
         let mut state = State {
@@ -53,16 +57,17 @@ impl Shared {
             late_ticks_total: self.late_ticks,
             errors_total: self.errors,
             last_error: self.last_error.clone(),
+            last_error_age_s: self.failed_at.map(|at| at.elapsed().as_secs_f64()),
             ..self.agent.state()
         };
         if self.map_due.is_some_and(|due| age > OLD_MAP * due) {
             let message = format!(
-                "the last search for clients and devices ended {:.0} s ago: a target's tool or a file in /proc does not answer; newer clients are not throttled",
+                "the last search for clients and devices ended {:.0} s ago: the present one takes long, perhaps because a target's tool or a file in /proc does not answer; newer clients are not throttled",
                 age.as_secs_f64()
             );
             state.notes.push(Note { kind: "old_map".into(), message });
         }
-        state
+        State { health: health::of_agent(&state), ..state }
     }
 
     pub(super) fn failed(&mut self, error: &impl Display) {
@@ -72,6 +77,6 @@ impl Shared {
             tracing::error!("{text}");
         }
         self.errors += 1;
-        self.last_error = Some(text);
+        (self.last_error, self.failed_at) = (Some(text), Some(Instant::now()));
     }
 }

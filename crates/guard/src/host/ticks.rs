@@ -1,4 +1,4 @@
-//! The loop with its clock, its files and its end.
+//! The agent's main loop on a live host: clock, files, reloads, and restoring all settings at the end.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,11 +24,11 @@ use crate::sensor::{Source, cgroup};
 
 const SNMP_EVERY: Duration = Duration::from_secs(1);
 
-/// Time between two ticks if only OSDs are controlled, which have threads of their own: a tick then only advances the clock
-/// that is shown.
+/// Time between two ticks if only OSDs are controlled. OSDs have threads of their own, so that such a tick only advances the
+/// uptime that is shown.
 const IDLE_EVERY: Duration = Duration::from_secs(1);
 
-/// An agent on this host, with what it reads and sets.
+/// The running agent on this host, with the files that it reads and the settings that it changes.
 pub struct Host {
     interval: Duration,
     started: Instant,
@@ -41,13 +41,13 @@ pub struct Host {
     newer: Sender<Config>,
     policies: Receiver<Config>,
     maps: Receiver<Map>,
-    /// Devices that the policy in force names, for discovery.
+    /// Devices by pool, as the policy in force names them; read by the discovery thread.
     configured: Arc<Mutex<Configured>>,
-    /// Ends discovery when it is dropped.
+    /// Dropping this end of the channel ends the discovery thread.
     _alive: Sender<()>,
 }
 
-/// Hands newer policies to the loop.
+/// Passes newer policies to the agent's loop.
 pub struct Policies {
     shared: Arc<Mutex<Shared>>,
     newer: Sender<Config>,
@@ -55,12 +55,12 @@ pub struct Policies {
 }
 
 impl Host {
-    /// Discovers clients, targets and devices, and prepares what `config` names; with `dry_run` nothing will be changed. Call
-    /// [`Host::keep`] on the same thread.
+    /// Discovers clients, targets and devices, and prepares the enforcement points that `config` asks for; with `dry_run` no
+    /// setting will be changed. Call [`Host::keep`] on the same thread.
     ///
     /// # Errors
-    /// A kernel that lacks what the configuration asks for, or other reasons why nothing can be guarded; nothing is left
-    /// changed then.
+    /// The kernel lacks a part that the configuration needs, or the configuration cannot be enforced for another reason; on
+    /// an error no setting is left changed.
     pub fn start(config: &Config, dry_run: bool, say: Say) -> Result<Self, Error> {
         super::raise_descriptors();
         let watches = config.watches_devices();
@@ -97,6 +97,7 @@ impl Host {
             late_ticks: 0,
             errors: 0,
             last_error: None,
+            failed_at: None,
         };
         let configured = Arc::new(Mutex::new(config.configured()));
         let (found, maps) = channel();
@@ -125,23 +126,23 @@ impl Host {
         })
     }
 
-    /// The state that the loop shares with its readers.
+    /// The state that the loop shares with the API.
     pub fn shared(&self) -> Arc<Mutex<Shared>> {
         Arc::clone(&self.shared)
     }
 
-    /// A handle that hands newer policies to the loop; call this on the thread of the loop.
+    /// A handle that passes newer policies to the loop; call this on the thread of the loop.
     pub fn policies(&self) -> Policies {
         Policies { shared: self.shared(), newer: self.newer.clone(), ticking: thread::current() }
     }
 
-    /// Names of the pools and OSDs guarded at the start, and how decisions take effect.
+    /// A text for the operator: names of the pools and OSDs controlled at the start, and how decisions take effect.
     pub fn guarded(&self) -> &str {
         &self.guarded
     }
 
     /// Runs the loop until `stop` is set; unpark this thread after setting it. For the watchdog, the loop calls `alive` at
-    /// every turn, and at least once in `at_least` if that is given.
+    /// every turn, and at least once in each time `at_least`, if given.
     pub fn keep(&mut self, stop: &AtomicBool, at_least: Option<Duration>, mut alive: impl FnMut(Instant)) {
         let mut due = Instant::now() + self.interval;
         let mut snmp = self.diskstats.as_ref().and_then(|_| sensors::open_segments());
@@ -169,7 +170,7 @@ impl Host {
         }
     }
 
-    /// A time on the agent's clock, which is zero at the start.
+    /// `now` on the agent's clock, which was zero at the agent's start.
     fn at(&self, now: Instant) -> evenkeel_control::Instant {
         evenkeel_control::Instant::ZERO + now.duration_since(self.started).into()
     }
@@ -199,10 +200,10 @@ impl Host {
         acted.err().iter().for_each(|error| shared.failed(error));
     }
 
-    /// Puts everything back.
+    /// Ends the agent, and restores all settings that it has changed.
     ///
     /// # Errors
-    /// What could not be put back; it stays in the journal.
+    /// [`Error::PutBack`] if settings could not be restored; they stay in the journal.
     pub fn stop(self) -> Result<(), Error> {
         if let Some(osds) = self.osds {
             osds.stop();
@@ -212,7 +213,8 @@ impl Host {
 }
 
 impl Policies {
-    /// Hands a policy to the loop. One that needs a restart is refused; the log says why.
+    /// Passes a policy to the loop, with its warnings to the log. A policy that needs a restart of the agent is refused; the
+    /// log says why.
     pub fn offer(&self, config: Config, doubts: &[Problem]) {
         let running = lock(&self.shared).config.clone();
         let fixed = running.needs_restart(&config);
@@ -227,7 +229,7 @@ impl Policies {
     }
 }
 
-/// Puts a newer policy in force.
+/// Puts the policy `config` in force, if it differs from the one in force.
 fn take_policy(shared: &mut Shared, config: &Config, actor: &Actor, configured: &Mutex<Configured>) {
     if shared.config == *config {
         return;
@@ -245,7 +247,8 @@ fn take_policy(shared: &mut Shared, config: &Config, actor: &Actor, configured: 
     }
 }
 
-/// Discovers clients and devices again and again, in a thread of its own, because that takes time on a large machine.
+/// Body of the discovery thread: sends a new map of clients and devices to `found` after each time `every`, until the sender
+/// of `ended` is dropped. Discovery has a thread of its own because it takes long on a host with many processes or devices.
 fn discover(configured: &Mutex<Configured>, every: Duration, found: &Sender<Map>, ended: &Receiver<()>) {
     while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
         let named = lock(configured).clone();
@@ -283,6 +286,7 @@ mod tests {
             late_ticks: 0,
             errors: 0,
             last_error: None,
+            failed_at: None,
         }));
         let (newer, offered) = channel();
         let policies = Policies { shared: Arc::clone(&shared), newer, ticking: thread::current() };

@@ -1,16 +1,15 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::actuator::{FileKnob, Written};
+use crate::actuator::FileKnob;
+use crate::fake_osd::{Folder, folder};
 
-/// A directory of its own, removed on drop.
-struct Dir(PathBuf);
+/// A temporary directory for one test.
+struct Dir(Folder);
 
 impl Dir {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("evenkeel-journal-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(folder(&format!("journal-{name}")))
     }
 
     fn knob(&self, name: &str, content: &str) -> PathBuf {
@@ -21,12 +20,6 @@ impl Dir {
 
     fn journal(&self) -> PathBuf {
         self.0.join("journal")
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -62,11 +55,11 @@ fn a_foreign_change_is_noticed_and_respected() {
     let path = dir.knob("limit", "max\n");
     let mut journal = Journal::open(dir.journal()).unwrap();
     let mut knob = FileKnob::new(&path);
-    assert_eq!(knob.set(&mut journal, "max").unwrap(), Written::Same);
+    assert_eq!(knob.set(&mut journal, "max").unwrap(), None);
     assert!(journal.is_clear(), "nothing was changed, nothing is to be restored");
-    assert_eq!(knob.set(&mut journal, "100").unwrap(), Written::Changed);
+    assert_eq!(knob.set(&mut journal, "100").unwrap(), None);
     std::fs::write(&path, "77\n").unwrap();
-    assert_eq!(knob.set(&mut journal, "200").unwrap(), Written::Foreign { found: "77".into() });
+    assert_eq!(knob.set(&mut journal, "200").unwrap().as_deref(), Some("77"));
     assert_eq!(journal.restore(&Knob::File(path.clone())).unwrap(), Restored::Foreign { found: "77".into() });
     assert_eq!(content(&path), "77");
 }
@@ -196,7 +189,7 @@ fn a_journal_that_others_could_have_written_is_refused() {
     assert!(matches!(error, Error::JournalNotOurs { .. }), "{error}");
 }
 
-/// The part of [`a_full_disk_loses_nothing`] that runs in a process whose files cannot grow beyond a limit.
+/// The part of [`a_full_disk_loses_nothing`] that runs in a process whose files cannot grow beyond a limit (`RLIMIT_FSIZE`).
 fn on_a_full_disk(dir: &Path) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Fsize);
@@ -211,7 +204,7 @@ fn on_a_full_disk(dir: &Path) {
     }
     assert!((1..1_000).contains(&written), "{written} changes fitted");
     let again = knob.set(&mut journal, "9");
-    assert!(!matches!(again, Ok(Written::Foreign { .. })), "{again:?}: it is our own");
+    assert!(!matches!(again, Ok(Some(_))), "{again:?}: it is our own");
     // The last one may be there, but then it is known what was before.
     let text = std::fs::read(&journal_path).unwrap();
     assert_eq!(whole(&text), text.len(), "half a line was left");
@@ -240,7 +233,7 @@ fn a_full_disk_loses_nothing() {
     let script = "trap '' XFSZ; ulimit -S -f 1; exec \"$0\" \"$@\"";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", script]).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "journal::tests::a_full_disk_loses_nothing"]).env(FOLDER, &dir.0);
+    command.args(["--exact", "journal::tests::a_full_disk_loses_nothing"]).env(FOLDER, &*dir.0);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
@@ -259,7 +252,8 @@ fn what_may_wait_for_a_disk_is_put_back_last() {
     assert_eq!(order.len(), 3);
 }
 
-/// The part of [`without_descriptors_nothing_is_lost`] that runs in a process of its own.
+/// The part of [`without_descriptors_nothing_is_lost`] that runs in a process of its own, whose limit of open files it
+/// lowers.
 fn with_one_descriptor(dir: &Path) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use std::os::fd::AsRawFd as _;
@@ -290,7 +284,7 @@ fn without_descriptors_nothing_is_lost() {
     }
     let dir = Dir::new("descriptors");
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "journal::tests::without_descriptors_nothing_is_lost"]).env(FOLDER, &dir.0);
+    command.args(["--exact", "journal::tests::without_descriptors_nothing_is_lost"]).env(FOLDER, &*dir.0);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));

@@ -1,4 +1,5 @@
-//! Control groups are limited for throughput guarantees: counters in, limits and reasons out.
+//! Decides on limits of control groups, so that throughput guarantees are kept: from the groups' counters to limits with
+//! reasons.
 //!
 //! ```text
 //!  io.stat, io.max of each group ─▶ Guarantees::tick ─▶ control::throughput::Controller ─▶ limits for io.max, records
@@ -12,6 +13,7 @@ use evenkeel_control::throughput::{
     Bandwidth, Bounds, Controller, Counters, InForce, InvalidConfig, Limit, Rate, Reason, SlowDevice, TenantId,
     TenantSample,
 };
+use evenkeel_control::units::Direction;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
@@ -24,33 +26,17 @@ use crate::actuator::io_max::Limits;
 use crate::config::CachedConfig;
 use crate::sensor::cgroup::Usage;
 
-/// Decisions that are kept at least for each direction of a tenant.
+/// Smallest number of decisions that are kept for each direction of a group.
 const MIN_RECORDS: usize = 2;
-/// Number of intervals after which a group that cannot be read has what was guaranteed, as in the controller without
-/// samples.
+/// Number of intervals without a reading after which a group's limit is its guaranteed rate; the controller does the same
+/// without samples.
 const LOST_INTERVALS: u64 = 5;
-
-/// Direction of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
-    Read,
-    Write,
-}
-
-impl Direction {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-        }
-    }
-}
 
 /// A decision on one direction of a group, as the log keeps it.
 #[derive(Clone, Debug)]
 struct Decision {
     direction: Direction,
-    /// Names of the group, kept also after the group is gone.
+    /// Names of tenant and group, kept for the log also after the group is gone.
     group: Arc<Names>,
     limit: Limit,
     measured: f64,
@@ -66,44 +52,46 @@ impl Decided for Decision {
     }
 }
 
-/// The names of a group with a guarantee.
+/// The name of the tenant whose guarantee a control group has, and the path of the group.
 #[derive(Debug)]
 struct Names {
     tenant: String,
     group: String,
 }
 
-/// The measurements of a group in one period.
+/// Readings of a group's counters and limits at one tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The controller's number of the group.
+    /// The number by which the controller knows the group.
     pub tenant: TenantId,
     /// Counters of the group; `None` if they could not be read.
     pub usage: Option<Usage>,
-    /// The group's limits in `io.max`; `None` if they were not read.
+    /// The group's limits as found in `io.max`; `None` if the file was not read.
     pub limits: Option<Limits>,
 }
 
-/// A group with a guarantee.
+/// A control group with a guarantee, and its newest measurements and limits.
 #[derive(Debug)]
 struct Tenant {
     names: Arc<Names>,
-    /// Time and counters of the last measurement.
+    /// Time and counters of the group's newest measurement.
     seen: Option<(Instant, Usage)>,
-    /// True if that was too long ago.
+    /// True if the newest measurement is older than [`LOST_INTERVALS`] intervals.
     lost: bool,
     moved: Moved,
     read: Option<Limit>,
     write: Option<Limit>,
-    /// Limits of reads and writes as the controller assigned them, before the reservation raised them.
+    /// Limits of reads and of writes as the controller assigned them; `read` and `write` may be higher, raised to the
+    /// reservation.
     assigned: [Option<Rate>; 2],
-    /// Limits that another program has set; the group is left alone then.
+    /// Limits that another program has set; while there are some, the agent leaves the group alone.
     foreign: Option<Limits>,
     /// The newest decisions in the log about the group's reads and writes.
     newest: [Newest; 2],
 }
 
-/// A group's rates in the last period, per second: bytes read, bytes written, reads, writes.
+/// A group's rates between its two newest measurements: bytes read, bytes written, reads and writes, each per second.
+/// `cached`: on the device that the group uses; `slow`: on the slow device below it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moved {
     cached: [f64; 4],
@@ -116,7 +104,7 @@ pub struct Guarantees {
     name: String,
     config: CachedConfig,
     controller: Controller,
-    /// Groups by the controller's numbers; `None` where a number is free.
+    /// Groups, indexed by the controller's numbers; `None` where a number is free.
     tenants: Vec<Option<Tenant>>,
     samples: Vec<TenantSample>,
     slow_device: Bandwidth,
@@ -128,7 +116,7 @@ impl Guarantees {
     /// The controller of a cached device, without any group yet.
     ///
     /// # Errors
-    /// A setting that the controller refuses; a configuration that was read has none.
+    /// A setting that the controller refuses; a configuration that has passed the checks on reading contains none.
     pub fn new(name: &str, config: &CachedConfig) -> Result<Self, InvalidConfig> {
         Ok(Self {
             name: name.to_owned(),
@@ -142,12 +130,12 @@ impl Guarantees {
         })
     }
 
-    /// Name of the cached device in the configuration.
+    /// Name of the cached device: a key of `cached` in the configuration.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The settings of the device.
+    /// The settings of the cached device.
     pub fn config(&self) -> &CachedConfig {
         &self.config
     }
@@ -155,7 +143,7 @@ impl Guarantees {
     /// Adds a group with the guarantee of `tenant` and returns its number; `None` if the configuration has no such tenant.
     ///
     /// # Errors
-    /// A guarantee that the controller refuses; a configuration that was read has none.
+    /// A guarantee that the controller refuses; a configuration that has passed the checks on reading contains none.
     pub fn join(&mut self, tenant: &str, group: &str) -> Result<Option<TenantId>, InvalidConfig> {
         let Some(config) = self.config.tenants.get(tenant) else { return Ok(None) };
         let id = self.controller.join(&config.guarantee())?;
@@ -178,7 +166,7 @@ impl Guarantees {
         Ok(Some(id))
     }
 
-    /// Forgets a group that is gone.
+    /// Forgets the group with this number, which no longer exists.
     pub fn leave(&mut self, tenant: TenantId) {
         self.controller.leave(tenant);
         if let Some(known) = self.tenants.get_mut(tenant.0 as usize) {
@@ -186,14 +174,16 @@ impl Guarantees {
         }
     }
 
-    /// Notes that another program has set a tenant's limits, which are left alone from now on.
+    /// Records that another program has set the `limits` of the group with number `tenant`; the agent leaves this group alone
+    /// from now on.
     pub fn is_foreign(&mut self, tenant: TenantId, limits: Limits) {
         if let Some(Some(known)) = self.tenants.get_mut(tenant.0 as usize) {
             known.foreign = Some(limits);
         }
     }
 
-    /// Takes in measurements and decides. `slow`: counters of the slow device, `None` if they could not be read. O(groups).
+    /// Takes in the measurements at `now` and decides on all groups' limits. `slow`: counters of the slow device, `None` if
+    /// they could not be read. O(groups).
     pub fn tick(&mut self, now: Instant, slow: Option<SlowDevice>, found: &[Found]) {
         self.samples.clear();
         for found in found {
@@ -218,8 +208,8 @@ impl Guarantees {
         self.record(now);
     }
 
-    /// Takes over the limits of the controller's last decision, raised to reservations that are higher. A group that
-    /// has not been read for too long has what was guaranteed.
+    /// Takes over the limits of the controller's newest decision; a limit below the tenant's reservation is raised to the
+    /// reservation. A group that has not been read for too long gets its guaranteed rates as limits.
     fn list(&mut self) {
         for assignment in self.controller.decision().assignments {
             if let Some(Some(tenant)) = self.tenants.get_mut(assignment.tenant.0 as usize) {
@@ -253,8 +243,8 @@ impl Guarantees {
         }
     }
 
-    /// The limits that each group is to have; a limit that no guarantee is about is `None`, and stays as it is. Groups whose
-    /// limits another program has set are left out.
+    /// The limits to set for each group. A limit is `None` if no guarantee concerns it, and then keeps its present value.
+    /// Groups whose limits another program has set are left out.
     pub fn limits(&self) -> impl Iterator<Item = (TenantId, Limits)> {
         self.tenants.iter().enumerate().filter_map(|(index, tenant)| {
             let tenant = tenant.as_ref().filter(|tenant| tenant.foreign.is_none())?;
@@ -262,7 +252,8 @@ impl Guarantees {
         })
     }
 
-    /// The state of the device and its groups; the enforcement point fills in the rest.
+    /// The state of the device and its groups; the enforcement point fills in the fields that only it knows, such as the
+    /// device numbers.
     pub fn state(&self) -> CgroupState {
         let mut groups: Vec<_> = self.tenants.iter().flatten().map(|tenant| tenant.state(&self.config)).collect();
         groups.sort_by(|a, b| a.group.cmp(&b.group));
@@ -285,7 +276,7 @@ impl Guarantees {
                 point: Enforcement::Cgroup,
                 pool: self.name.clone(),
                 tenant: group.tenant.clone(),
-                of: format!("{} {}", group.group, direction.name()),
+                of: format!("{} {}", group.group, ["read", "write"][*direction as usize]),
                 reason: limit.reason.name().into(),
                 because: explain::guarantee(limit, None),
                 measured: Some(*measured),
@@ -310,7 +301,8 @@ impl Tenant {
         }
     }
 
-    /// The limit, or the tenant's reservation if that is higher. Reads alone or writes alone may take the whole reservation.
+    /// The larger of `limit` and the tenant's reservation, in the unit of `limit`. The whole reservation counts for each
+    /// direction, because reads alone or writes alone may use all of it.
     fn not_below(&self, owed: &Owed, direction: Direction, limit: Rate) -> Rate {
         let moved = |rate| self.moved.cached[place(direction, rate)];
         let mean_bytes = moved(Rate::BytesPerS(0)) / moved(Rate::RequestsPerS(0)).max(1e-9);
@@ -321,8 +313,8 @@ impl Tenant {
         }
     }
 
-    /// The limits found in `io.max` of directions with a guarantee, in the guarantees' units. A limit that a reservation has
-    /// raised counts as the controller assigned it.
+    /// The limits found in `io.max` of directions with a guarantee, in the guarantees' units. For a limit that a reservation
+    /// has raised, the value that the controller assigned is returned.
     fn in_force(&self, found: &Limits) -> InForce {
         let of = |direction: Direction, bytes: Option<u64>, requests: Option<u64>| {
             let set = [self.read, self.write][direction as usize]?.limit;
@@ -351,7 +343,7 @@ impl Tenant {
         limits
     }
 
-    /// The group's rate in the last period, in the unit of `rate`.
+    /// The group's rate between its two newest measurements, in the unit of `rate`.
     fn measured(&self, direction: Direction, rate: Rate) -> f64 {
         self.moved.cached[place(direction, rate)]
     }
@@ -398,7 +390,8 @@ const fn place(direction: Direction, rate: Rate) -> usize {
     }
 }
 
-/// Rates per second between two readings; 0 for counters that were reset.
+/// Growth per second of bytes read, bytes written, reads and writes between two readings `seconds` apart; 0 for counters that
+/// were reset.
 fn rates(before: Counters, after: Counters, seconds: f64) -> [f64; 4] {
     let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
     [

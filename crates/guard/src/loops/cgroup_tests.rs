@@ -25,7 +25,8 @@ fn found(tenant: TenantId, usage: Usage, limit: Option<u64>) -> Found {
     Found { tenant, usage: Some(usage), limits: Some(Limits { rbps: limit, ..Limits::NONE }) }
 }
 
-/// Runs a tenant that gets nine tenths of its limit, whatever that is; returns the last limit.
+/// Runs a tenant that moves bytes at nine tenths of its limit in each second; returns its limit in the last second, in bytes
+/// per second.
 fn run(guarantees: &mut Guarantees, tenant: TenantId, seconds: std::ops::Range<u64>) -> u64 {
     let mut total = 0;
     for second in seconds {
@@ -141,7 +142,8 @@ fn a_tenant_with_limits_of_another_program_is_left_alone() {
     assert_eq!(guarantees.limits().count(), 1);
 }
 
-/// Precedence: the limit that keeps a guarantee never goes below the reservation, whatever the unit of either.
+/// Checks precedence: the limit that enforces other groups' guarantees never goes below the group's reservation, whatever the
+/// units of limit and reservation.
 #[test]
 fn no_limit_takes_a_reservation() {
     // Requests of 64 KiB: 640 of them are 41.9 MB.

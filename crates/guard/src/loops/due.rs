@@ -1,13 +1,13 @@
-//! Periods, at whose ends decisions are made.
+//! Control periods: a decision is made at the end of each.
 
 use evenkeel_control::{Duration, Instant};
 
-/// The end of a period. Periods that were missed are not made up for.
+/// The moment at which the current period ends; `None` before the first call. Periods that were missed are not made up for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Due(Option<Instant>);
 
 impl Due {
-    /// True if a period is over at `now`; then the next one begins. The first period ends with the first call.
+    /// True if the current period is over at `now`; if so, the next period begins. The first period ends with the first call.
     pub fn is_over(&mut self, now: Instant, period: Duration) -> bool {
         let due = *self.0.get_or_insert(now);
         if now < due {

@@ -1,48 +1,50 @@
 //! Measures the volumes of an array over a period, from the kernel's statistics of their disks.
 //!
-//! The statistics sum the time that requests take, from when the block layer takes them up. By Little's law, that sum divided
-//! by the interval is the mean number of requests. As many of them as the queue has slots were in flight in the array; the
-//! others waited for a slot at this host. Where this wait does not show in the statistics
-//! ([`Knob::shows_waiting`](crate::sensor::queue::Knob)), only full queues tell of it.
+//! The statistics sum the time that requests take, from when the block layer accepts them. By Little's law, this sum divided
+//! by the interval is the mean number of requests. At most as many of them as the queue has slots were in flight in the
+//! array; the others waited for a slot at this host. If this wait does not count in the statistics
+//! ([`Knob::shows_waiting`](crate::sensor::queue::Knob)), only full queues indicate it.
 
 use evenkeel_control::Duration;
 use evenkeel_control::slots::Report;
 
 use crate::sensor::diskstats::Sample;
 
-/// Fraction of its slots from which a queue counts as full, because statistics are read only now and then.
+/// A queue counts as full if at least this fraction of its slots is occupied in a sample: samples are too rare to catch the
+/// largest number.
 const FULL: f64 = 0.9;
-/// Requests that are assumed to wait at full queues where waiting does not show, as a fraction of the queues' slots.
+/// Requests that are assumed to wait at full queues if waiting does not count in the statistics, as a fraction of the queues'
+/// slots.
 const TAKEN_TO_WAIT: f64 = 0.25;
 
-/// The slots of a volume's queues.
+/// The slots (requests that may be in flight) of a volume's queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueSlots {
-    /// Number of slots, of all queues together.
+    /// Number of slots (requests that may be in flight) of all queues of the volume together.
     pub all: u64,
-    /// True if the time that requests wait for a slot shows in the statistics.
+    /// True if the time that requests wait for a slot counts in the kernel's statistics.
     pub shows_waiting: bool,
 }
 
-/// Adds up samples until the period ends.
+/// Adds up a volume's samples over a control period.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Meter {
     length: Duration,
     completed: u64,
     bytes: u64,
     time: Duration,
-    /// Request-seconds in flight in the array in the period.
+    /// Number of requests in flight in the array, integrated over the period: requests times seconds.
     in_flight_s: f64,
-    /// Request-seconds of waiting at this host in the period.
+    /// Number of requests that waited at this host, integrated over the period: requests times seconds.
     waiting_s: f64,
-    /// Most requests in flight in any sample of the period.
+    /// Largest number of requests in flight in any sample of the period.
     most_in_flight: u64,
-    /// Mean numbers of requests queued and in flight in the period before.
+    /// Number of requests queued, and mean number in flight, in the previous period.
     before: (u64, u64),
 }
 
 impl Meter {
-    /// Takes in a sample of the volume's disks, whose queues had the slots `queue`.
+    /// Takes in a sample of the volume's disks, whose queues had the slots `queue` in the sample's interval.
     pub fn observe(&mut self, sample: &Sample, queue: QueueSlots) {
         let all = sample.reads.plus(sample.writes);
         let seconds = sample.interval.as_secs_f64();
@@ -61,7 +63,8 @@ impl Meter {
         self.most_in_flight = self.most_in_flight.max(sample.in_flight);
     }
 
-    /// Ends the period: the report on everything since the last call. `queue`: the slots at the end of the period.
+    /// Ends the period, and returns the report on everything since the previous call. `queue`: the slots at the end of the
+    /// period.
     pub fn end_period(&mut self, queue: QueueSlots) -> Report {
         let seconds = self.length.as_secs_f64();
         let mean = |sum: f64| if seconds > 0.0 { sum / seconds } else { 0.0 };
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn full_queues_are_taken_to_hold_back_where_waiting_does_not_show() {
+    fn full_queues_count_as_throttling_where_waiting_does_not_show() {
         assert_eq!(period(sample(40, 20, 8), HIDDEN).queued, 2);
         assert_eq!(period(sample(40, 20, 7), HIDDEN).queued, 0);
     }

@@ -1,4 +1,5 @@
-//! Decisions, without files and clock: samples in, settings and reasons out. One module for each enforcement point.
+//! The agent's control loops, one module for each enforcement point: they turn samples into settings and reasons, without
+//! access to files or the clock.
 //!
 //! | point | sample | controller | setting |
 //! |---|---|---|---|
@@ -11,6 +12,7 @@
 
 pub mod cgroup;
 mod due;
+pub mod health;
 pub mod meter;
 pub mod osd;
 mod osd_order;
@@ -21,6 +23,6 @@ pub mod record;
 
 pub use due::Due;
 
-/// Most decisions kept of each pool. A decision that stays the same is one entry: with a new one every second they reach back
-/// ten minutes, in most cases hours.
+/// Largest number of decisions that are kept of each pool. A decision that stays the same is one entry: with a new decision
+/// every second the entries reach back ten minutes, in most cases hours.
 pub const MAX_RECORDS: usize = 600;

@@ -1,12 +1,12 @@
-//! The throttle of an OSD: counters in, a budget and reasons out.
+//! Control of an OSD's throttle: from the OSD's counters to a budget in bytes, with a reason.
 //!
 //! ```text
 //!  perf dump ─▶ Mind::sample ─▶ control::admission ─▶ bluestore_throttle_bytes, records
 //! ```
 //!
 //! Counters are sums over a sampling interval, not single requests. At the end of an interval the controller observes the
-//! requests that have reached the device in it, each with the mean cost and the mean latency, as if the device had completed
-//! them in a batch. The smallest of these means takes the place of the smallest latency.
+//! requests that have reached the device in the interval, each with the mean cost and the mean latency, as if the device had
+//! completed them in a batch. The smallest mean latency of an interval takes the place of the smallest latency of a request.
 
 use std::collections::VecDeque;
 
@@ -24,29 +24,31 @@ use super::osd_order::Order;
 use super::record::Measured;
 use crate::sensor::osd::Counters;
 
-/// Most requests that the controller observes for one sample; if there were more, each stands for several. The controller
-/// needs 16 in a block.
+/// Largest number of requests that the controller observes for one sample; if there were more, each observed request stands
+/// for several. The controller compares blocks of at least 16 requests.
 const MAX_TOLD: u64 = 2_000;
-/// Factor by which a sample fades those before it in the ratio of bytes written to cost, so that some 250 samples count.
+/// Factor by which each sample fades the earlier ones in the ratio of bytes written to cost, so that the ratio covers about
+/// the latest 250 samples.
 const RATIO_MEMORY: f64 = 1.0 - 1.0 / 256.0;
-/// Number of intervals over which the time that requests waited is averaged: a slow device makes some commits in them.
+/// Number of sampling intervals over which the time that requests waited at the throttle is averaged: long enough that even a
+/// slow device commits several times.
 const WAITS: usize = 8;
-/// Largest throttle in bytes that is set where the OSD had none: 16 times BlueStore's default.
+/// Upper bound in bytes on the throttle of an OSD that had no bound itself: 16 times BlueStore's default.
 const NO_BOUND_BYTES: u64 = 1 << 30;
-/// Number of latencies after which the throughput counts as that of a new budget, for `elastic`: the store works in batches
-/// of commits, and in the first of them a doubled budget brings 2 to 4 % less than it does later.
+/// For `elastic`: number of mean latencies that must pass after a change until the throughput counts as the new budget's. The
+/// store commits in batches, and in the first batches a doubled budget brings 2 to 4 % less throughput than later.
 const STEADY_LATENCIES: u64 = 3;
-/// Number of intervals after which a sample is too old to be compared with the next one.
+/// Age of a sample, in sampling intervals, from which it is not compared with the next sample any more.
 const MAX_GAP_INTERVALS: u64 = 25;
 
-/// The result of taking a sample.
+/// The way in which [`Mind::sample`] has used a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// The sample was the first, or the first after a gap: there is none to compare it with.
+    /// The sample was the first, or the first after a gap: there is no earlier sample to compare it with.
     First,
-    /// The OSD's counters began anew: the OSD was restarted, or they were reset.
+    /// The OSD's counters began anew: the OSD was restarted, or its counters were reset.
     Anew,
-    /// The sample was compared with the one before, and a decision was made.
+    /// The sample was compared with the previous one, and a decision was made.
     Counted,
 }
 
@@ -56,15 +58,16 @@ pub struct Mind {
     interval: Duration,
     before: Option<(Instant, Counters)>,
     order: Order,
-    /// The last samples: time, and the total time until then that requests had waited at the throttle, in seconds.
+    /// The latest [`WAITS`] samples: time of the sample, and the OSD's running total, at that time, of the seconds that
+    /// requests have waited at the throttle.
     waits: VecDeque<(Instant, f64)>,
-    /// Throttle of the OSD in bytes before it was set.
+    /// The OSD's throttle in bytes before the agent set it: upper bound on budgets.
     most: u64,
-    /// Total cost of the requests that had reached the device at the sample before.
+    /// Total cost, in bytes, of the requests that had reached the device by the previous sample.
     reached: u64,
-    /// Fading sum of the bytes that clients wrote.
+    /// Sum of the bytes that clients wrote, in which older samples fade.
     written: f64,
-    /// Fading sum of the cost of what clients wrote.
+    /// Sum of the cost of these writes in bytes, in which older samples fade in the same way.
     cost: f64,
     measured: Measured,
     decisions: Log<Budget>,
@@ -72,7 +75,8 @@ pub struct Mind {
 }
 
 impl Mind {
-    /// A controller that starts at `now` and observes every `interval`; `seed` feeds exploration.
+    /// A controller that starts at `now` and takes a sample every `interval`; `seed` seeds the random choices of its
+    /// exploration.
     pub fn new(config: Config, interval: Duration, now: Instant, seed: u64) -> Self {
         Self {
             admission: Admission::new(config, now, seed),
@@ -90,7 +94,7 @@ impl Mind {
         }
     }
 
-    /// Takes in what the OSD counts, and decides.
+    /// Takes in the OSD's counters as read at `now`, and decides on the budget.
     pub fn sample(&mut self, now: Instant, counters: &Counters) -> Taken {
         self.samples += 1;
         // However long ago: an OSD that starts takes longer than a gap.
@@ -113,7 +117,8 @@ impl Mind {
         Taken::Counted
     }
 
-    /// Begins anew with these counters, because the time before `now` is unknown; the controller keeps what it has learned.
+    /// Makes these counters the first sample, because the activity before `now` is unknown; the controller keeps its
+    /// estimates.
     fn forget(&mut self, now: Instant, counters: &Counters) {
         self.before = Some((now, *counters));
         self.admission.forget(self.admission.in_flight_bytes());
@@ -148,8 +153,8 @@ impl Mind {
         self.order.cost_reached(counters.bytes.get, counters.bytes.get_sum, counters.store.reached_device())
     }
 
-    /// Bytes that clients wrote for each byte of cost. Both are counted when requests come in, and so say nothing of the
-    /// throughput of the store while the budget changes.
+    /// Bytes that clients wrote divided by the cost in bytes, 0 to 1. Bytes and cost are both counted when requests come in,
+    /// and so do not measure the store's throughput while the budget changes.
     fn payload_ratio(&self) -> f64 {
         if self.cost > 0.0 { (self.written / self.cost).clamp(0.0, 1.0) } else { 1.0 }
     }
@@ -178,10 +183,10 @@ impl Mind {
         self.admission.set_waiting(counters.bytes.waiting() > 0);
     }
 
-    /// Share (0 to 1) of the requests during which others waited at the throttle: 1 if a request waits at both ends of the
-    /// interval. Otherwise the share of those that had to wait or, if that is more, the mean number of threads that waited: a
-    /// request that comes while all threads wait at the throttle waits inside the scheduler, and the OSD does not count it.
-    /// This mean is over several intervals, since after each commit there is room for a while.
+    /// Share (0 to 1) of the interval's requests during which another request waited at the throttle: 1 if a request waits at
+    /// both ends of the interval. Otherwise the share of requests that had to wait or, if larger, the mean number of threads
+    /// that waited: a request that comes while all threads wait at the throttle waits inside the scheduler, and the OSD does
+    /// not count it. The mean is taken over several intervals, since after each commit there is room for a while.
     fn held_back(&mut self, now: Instant, before: &Counters, counters: &Counters) -> f64 {
         if self.waits.len() == WAITS {
             self.waits.pop_front();
@@ -199,8 +204,9 @@ impl Mind {
     }
 
     /// The latency that the controller observes. `elastic` decides by latency and time of completion, and must not count
-    /// requests that were admitted under another budget. Of requests it is only known that they were committed since the
-    /// sample before: their age counts from then, and several latencies have to pass until the store is steady.
+    /// requests that were admitted under another budget. The counters only show that requests were committed since the
+    /// previous sample. So the age of a request counts from that sample, and several latencies have to pass until the store
+    /// is steady.
     fn latency(&self, took: Duration, before: &Counters, counters: &Counters) -> Duration {
         let mean = counters.store.latency_since(&before.store).unwrap_or(0.0);
         let mean = Duration::from_nanos((mean * 1e9) as u64);
@@ -210,13 +216,14 @@ impl Mind {
         }
     }
 
-    /// Limits budgets to the OSD's throttle in bytes as it is while nothing is set; 0 is none.
+    /// Limits budgets to `throttle_bytes`, the OSD's throttle while the agent has set nothing; 0 means that the OSD has no
+    /// throttle.
     pub fn limit(&mut self, throttle_bytes: u64) {
         self.most = if throttle_bytes == 0 { NO_BOUND_BYTES } else { throttle_bytes };
     }
 
-    /// Bytes that may be in flight in the store, for its throttle. Only a budget that the policy names exceeds
-    /// [the limit](Self::limit).
+    /// The budget: bytes that may be in flight in the store, to be set as its throttle. Only a fixed budget of the policy may
+    /// exceed [the limit](Self::limit).
     pub fn budget_bytes(&self) -> u64 {
         let budget = self.admission.decision().budget_bytes;
         if matches!(self.admission.config(), Config::Fixed { .. }) { budget } else { budget.min(self.most) }
@@ -227,17 +234,17 @@ impl Mind {
         self.admission.decision()
     }
 
-    /// Name of the controller.
+    /// Name of the controller's admission method.
     pub fn method(&self) -> &'static str {
         self.admission.config().name()
     }
 
-    /// The figures of the last interval.
+    /// The OSD's figures in the newest sampling interval.
     pub fn measured(&self) -> Measured {
         self.measured
     }
 
-    /// Samples taken in.
+    /// Number of samples taken in since the start.
     pub fn samples(&self) -> u64 {
         self.samples
     }
@@ -249,7 +256,7 @@ impl Mind {
 }
 
 impl Budget {
-    /// Decisions as records; `osd` is the name of the OSD that they are about.
+    /// The decisions of `log` as records, oldest first; `osd` is the name of the OSD.
     pub fn records(log: &Log<Self>, osd: &str) -> impl Iterator<Item = DecisionRecord> {
         log.iter().map(|entry| {
             let Budget(decision) = &entry.decision;

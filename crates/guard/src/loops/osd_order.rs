@@ -1,33 +1,35 @@
-//! The cost that has reached an OSD's device.
+//! Estimates the cost of the requests that have reached an OSD's device.
 //!
-//! BlueStore gives cost back for a whole batch of commits at once, a good part of the budget each time: over the tenth of a
-//! second that a comparison may take, the throughput of cost scatters by 5 to 30 %, the more the larger the budget. The
+//! BlueStore returns cost to its throttle for a whole batch of commits at once, a good part of the budget each time: over the
+//! tenth of a second that a comparison may take, the returned cost scatters by 5 to 30 %, and more with a larger budget. The
 //! number of requests that have reached the device is counted one by one and scatters by 2 to 3 %, but says nothing of sizes.
 //! Requests reach the device about in the order in which they were admitted, and admitted requests are counted by number and
-//! cost. So the cost that has reached the device is the total cost that had been admitted when as many requests had been
-//! admitted.
+//! cost. So if n requests have reached the device, their cost is estimated as the total cost of the first n requests that
+//! were admitted.
 
 use std::collections::VecDeque;
 
-/// Most samples that are kept. Those since the admission of the oldest request that has not reached the device are needed.
+/// Largest number of samples that are kept. All samples since the admission of the oldest request that has not reached the
+/// device are needed.
 const MAX_SAMPLES: usize = 4_096;
 
-/// Running totals since the OSD was started.
+/// Totals of admitted requests since the OSD was started: their number, and their cost in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Admitted {
     requests: u64,
     cost: u64,
 }
 
-/// Totals of admitted requests at past samples, beginning with the request that has reached the device last.
+/// Totals of admitted requests at past samples, from the newest sample that does not exceed the number of requests that have
+/// reached the device.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Order {
     samples: VecDeque<Admitted>,
 }
 
 impl Order {
-    /// Total cost of the first `reached` requests, which have reached the device. `requests` and `cost` are the totals of all
-    /// that were admitted so far. Amortised O(1).
+    /// Total cost, in bytes, of the first `reached` requests: the number that has reached the device. `requests` and `cost`
+    /// are the number and cost of all requests admitted so far. Amortised O(1).
     pub(super) fn cost_reached(&mut self, requests: u64, cost: u64, reached: u64) -> u64 {
         let now = Admitted { requests, cost };
         if self.samples.back().is_none_or(|last| last.requests < requests) {
@@ -65,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cost_of_each_request_is_told_when_it_reaches_the_device() {
+    fn the_cost_of_each_request_is_reported_when_it_reaches_the_device() {
         let mut order = Order::default();
         // 10 of 100 admitted before, of which 4 have reached it.
         assert_eq!(order.cost_reached(10, 1_000, 4), 400);

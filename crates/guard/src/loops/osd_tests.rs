@@ -1,5 +1,5 @@
-//! Tests of an OSD's controller against a modelled store: one device at a constant speed, behind the throttle, seen by its
-//! counters every 20 ms.
+//! Tests of an OSD's controller against a modelled store: one device at a constant speed behind the throttle, whose counters
+//! are read every 20 ms.
 
 use std::collections::VecDeque;
 
@@ -14,15 +14,15 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// Duration of a commit, in seconds.
 const COMMIT: f64 = 0.015;
 
-/// A store that serves one request after the other, and commits those that have come in batches, one batch after the other.
-/// As in BlueStore, the cost of a batch is given back when its commit begins.
+/// A modelled store that serves one request after the other, and commits the served requests in batches, one batch after the
+/// other. As in BlueStore, the cost of a batch returns to the throttle when the batch's commit begins.
 struct Osd {
     rng: SplitMix64,
     bytes_per_s: f64,
     /// Number of requests that clients always have waiting at the throttle or inside the store.
     load: usize,
     budget: u64,
-    /// Times in seconds at which the requests inside will have reached the device.
+    /// Times, in seconds, at which each request inside the store will have reached the device.
     inside: VecDeque<f64>,
     /// Number of requests that have reached the device and wait for the running commit, which ends at `commits_at`.
     written: u64,
@@ -81,7 +81,7 @@ impl Osd {
         }
     }
 
-    /// Lets the first request inside reach the device.
+    /// Lets the oldest request inside the store reach the device.
     fn reach(&mut self) {
         self.inside.pop_front();
         self.written += 1;
@@ -127,8 +127,8 @@ impl Osd {
     }
 }
 
-/// Runs controller and store for `seconds`. Returns the payload bytes per second that were committed in the second half, and
-/// the median budget in it.
+/// Runs controller and store for `seconds`, beginning at the time `from`. Returns the payload bytes per second that were
+/// committed in the second half of the run, and the median budget in that half, in bytes.
 fn run(mind: &mut Mind, osd: &mut Osd, from: f64, seconds: f64) -> (f64, f64) {
     let steps = (seconds / 0.02) as usize;
     let (mut before, mut budgets) = (0, Vec::new());
@@ -235,7 +235,8 @@ fn a_byte_of_cost_carries_one_byte_of_payload_at_most() {
     }
 }
 
-/// Without a bound a throttle is set all the same, so that one that was lowered is raised again: to what the OSD had.
+/// Checks that a controller without a bound still sets a throttle, namely the one that the OSD had, so that a lowered
+/// throttle is raised again.
 #[test]
 fn no_bound_is_a_throttle_that_can_be_set() {
     let mut mind = Mind::new(Config::None, INTERVAL, Instant::ZERO, 1);

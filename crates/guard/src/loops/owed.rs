@@ -1,23 +1,23 @@
 //! The part that a tenant is owed (reservation and guarantee), below which no throttle of this host takes it.
 //!
 //! A reservation takes precedence over a throughput guarantee, and both over latency targets. Most enforcement points cannot
-//! enforce either, because other requests are queued where this host cannot reorder them; but none throttles a tenant below
-//! them.
+//! enforce either, because other requests are queued where this host cannot reorder them; but no enforcement point throttles
+//! a tenant below its reservation or guarantee.
 
 use evenkeel_policy::config::{Guarantee, Tenant};
 use evenkeel_policy::units::Rates;
 
-/// The throughput of a device or tenant, per second.
+/// The throughput of a device or tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pace {
-    /// Bytes read, and bytes written.
+    /// Bytes read per second, and bytes written per second.
     pub bytes: [f64; 2],
-    /// Number of reads, and of writes.
+    /// Reads completed per second, and writes completed per second.
     pub requests: [f64; 2],
 }
 
 impl Pace {
-    /// Adds `part` times the throughput `other`.
+    /// Adds the throughput `other`, multiplied by the factor `part`.
     pub fn add(&mut self, other: &Self, part: f64) {
         for of in [0, 1] {
             self.bytes[of] += part * other.bytes[of];
@@ -34,23 +34,24 @@ pub struct Owed {
 }
 
 impl Owed {
-    /// Reservation and guarantee of a tenant.
+    /// The reservation and the throughput guarantee that `tenant` is owed.
     pub const fn of(tenant: &Tenant) -> Self {
         Self { reservation: tenant.reservation, guarantee: tenant.guarantee }
     }
 
-    /// The reservation alone.
+    /// The reservation of `tenant` alone, without its guarantee.
     pub fn reservation_of(tenant: &Tenant) -> Self {
         Self { reservation: tenant.reservation, ..Self::default() }
     }
 
-    /// True if there is neither reservation nor guarantee.
+    /// True if the tenant has neither a reservation nor a guarantee.
     pub fn is_nothing(&self) -> bool {
         self.reservation.is_unset() && self.guarantee.sum().is_unset()
     }
 
-    /// The throughput of the tenant as a multiple of what it is owed; infinite if nothing is owed, or nothing was asked for.
-    /// `slowed`: true for reads, and for writes, if the throttle slows them; other directions' guarantees do not count.
+    /// The tenant's throughput `pace` as a multiple of the rate that the tenant is owed; infinite if nothing is owed, or if
+    /// `pace` is zero. `slowed`: true for reads, and for writes, if the throttle slows them; the guarantee of a direction
+    /// that is not slowed does not count.
     pub fn paid(&self, pace: &Pace, slowed: [bool; 2]) -> f64 {
         let [bytes, requests] = [pace.bytes, pace.requests].map(|of| of[0] + of[1]);
         if bytes + requests <= 0.0 {
@@ -70,7 +71,7 @@ impl Owed {
         paid
     }
 
-    /// Requests per second, of this mean size, that the tenant is owed; 0 if nothing is owed.
+    /// Requests per second that the tenant is owed if their mean size is `mean_bytes`; 0 if nothing is owed.
     pub fn iops(&self, mean_bytes: f64) -> f64 {
         let of = |rates: Rates| {
             let of = |rate: u64, each: f64| if rate > 0 { rate as f64 / each } else { f64::INFINITY };
@@ -81,8 +82,8 @@ impl Owed {
         of(self.reservation).max(of(self.guarantee.together())).max(of(read.rates()) + of(write.rates()))
     }
 
-    /// The reservation in bytes per second or, without `in_bytes`, in requests per second of this mean size; 0 if there is
-    /// none.
+    /// The reservation in bytes per second or, without `in_bytes`, in requests per second of the mean size `mean_bytes`; 0 if
+    /// there is no reservation.
     pub fn reserved(&self, in_bytes: bool, mean_bytes: f64) -> f64 {
         let iops = Self { guarantee: Guarantee::default(), ..*self }.iops(mean_bytes);
         if in_bytes { iops * mean_bytes.max(1.0) } else { iops }

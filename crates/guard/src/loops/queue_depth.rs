@@ -1,4 +1,4 @@
-//! Slots of an array's volumes on this host: samples in, slots and reasons out.
+//! Decides how many slots (requests in flight) each of an array's volumes has on this host.
 //!
 //! ```text
 //!  diskstats ─▶ observe ─▶ end_period ─▶ Summary ─▶ other hosts
@@ -20,13 +20,13 @@ use super::{Due, MAX_RECORDS};
 use crate::config::{ArrayConfig, ArrayVolume};
 use crate::sensor::diskstats::Sample;
 
-/// Length of the windows in which a latency target is judged.
+/// Length of the windows of time for each of which a latency target counts as met or violated.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Number of ticks without a new sample after which the bound on a volume is lifted (signal lost).
+/// Number of consecutive ticks without a new sample after which the bound on a volume's slots is lifted (signal lost).
 pub(crate) const LOST_TICKS: u32 = 10;
 
-/// A decision about a volume, as the log keeps it.
+/// A decision about a volume's slots, as the log keeps it.
 #[derive(Clone, Copy, Debug)]
 struct Decision {
     volume: usize,
@@ -46,29 +46,29 @@ impl Decided for Decision {
     }
 }
 
-/// A volume with its measurements and its slots.
+/// A volume of the array on this host, with its measurements and its slots.
 #[derive(Debug)]
 struct Volume {
     name: String,
     config: ArrayVolume,
     meter: Meter,
-    /// Ticks since the last sample.
+    /// Ticks since the volume's newest sample.
     unseen: u32,
     queue: QueueSlots,
     report: Report,
-    /// Slots that the tenant's reservation and guarantee take, by Little's law; 0 while nothing is queued.
+    /// Slots that the tenant's reservation and guarantee need, by Little's law; 0 while no request is queued.
     reserved: f64,
     slots: Option<f64>,
     need: f64,
     reason: Option<Reason>,
-    /// Sum of the reports since the latency target was judged last.
+    /// Sum of the reports of the current window, at whose end the latency target is judged.
     window: Report,
     windows: u64,
     violated: u64,
     newest: Newest,
 }
 
-/// An array that hosts share.
+/// An array that hosts share, with the volumes of it that this host uses.
 #[derive(Debug)]
 pub struct Array {
     name: String,
@@ -80,13 +80,13 @@ pub struct Array {
     begun: bool,
     /// True if slots are decided together with other hosts.
     clustered: bool,
-    /// Fraction of its share that this host takes, 0 to 1.
+    /// Fraction of this host's share of slots that the host takes, 0 to 1.
     ramp: f64,
-    /// The summary that has not been reported to other hosts yet.
+    /// This host's latest summary, if it has not been reported to the other hosts yet.
     summary: Option<Summary>,
     total: Option<f64>,
     tightness: Option<f64>,
-    /// True if slots were decided since the last [`Array::take_slots`].
+    /// True if slots were decided since the latest call of [`Array::take_slots`].
     decided: bool,
     decisions: Log<Decision>,
 }
@@ -95,7 +95,7 @@ impl Array {
     /// An array that has not been measured yet.
     ///
     /// # Errors
-    /// A setting that the controller refuses; a configuration that was read has none.
+    /// A setting that the controller refuses; a configuration that has passed the checks on reading contains none.
     pub fn new(name: &str, config: &ArrayConfig, cluster: &Cluster) -> Result<Self, InvalidConfig> {
         let volumes = config.volumes.iter().map(|(name, config)| Volume::new(name, config)).collect();
         Ok(Self {
@@ -126,8 +126,8 @@ impl Array {
         &self.config
     }
 
-    /// Takes in a sample of a volume's disks, whose queues had the slots `queue`. `volume` is its index in the configuration.
-    /// Call it at every tick, with `None` if there is no new sample.
+    /// Takes in a sample of the disks of a volume, whose queues had the slots `queue` in the sample's interval. `volume` is
+    /// the volume's index in the configuration. Call it at every tick, with `None` if there is no new sample.
     pub fn observe(&mut self, volume: usize, sample: Option<&Sample>, queue: QueueSlots) {
         let Some(volume) = self.volumes.get_mut(volume) else { return };
         volume.queue = queue;
@@ -144,13 +144,13 @@ impl Array {
         }
     }
 
-    /// Names of the volumes whose bound is lifted, because there are no samples of their disks.
+    /// Names of the volumes whose bound on slots is lifted, because samples of their disks are missing.
     pub fn lost(&self) -> impl Iterator<Item = &str> {
         self.volumes.iter().filter(|volume| volume.is_lost()).map(|volume| volume.name.as_str())
     }
 
-    /// True if a period is over at `now`. Unless it decides together with other hosts, the array then ends its period and
-    /// decides.
+    /// True if the control period is over at `now`. If this host decides alone, the call also ends the period and decides on
+    /// slots.
     pub fn tick(&mut self, now: Instant) -> bool {
         if !self.due.is_over(now, self.controller.config().period) {
             return false;
@@ -167,14 +167,14 @@ impl Array {
         true
     }
 
-    /// This host's summary of a period, to be reported to the other hosts, once for each period. In a cluster the call ends
-    /// the period, because periods end for all hosts at once.
+    /// This host's summary of the period that has just ended, to be reported to the other hosts, once for each period. In a
+    /// cluster this call itself ends the period, because periods end for all hosts at once.
     pub fn take_summary(&mut self) -> Option<Summary> {
         if self.clustered { Some(self.end_period().clone()) } else { self.summary.take() }
     }
 
-    /// Shares out slots by `cluster`, the sum of all hosts' summaries, with this host's own. `ramp`: fraction of its share
-    /// that this host takes, 0 to 1.
+    /// Shares out slots by `cluster`, the sum of all hosts' summaries including this host's. `ramp`: fraction of this host's
+    /// share that the host takes, 0 to 1.
     pub fn decide(&mut self, now: Instant, cluster: &Summary, ramp: f64) {
         if !self.clustered {
             self.controller.forget();
@@ -184,7 +184,7 @@ impl Array {
         self.share(now, cluster);
     }
 
-    /// From now on this host decides alone, and learns anew what the array can take.
+    /// From now on this host decides alone, and estimates anew how many requests in flight the array can take.
     pub fn alone(&mut self) {
         if std::mem::take(&mut self.clustered) {
             self.ramp = 1.0;
@@ -192,8 +192,8 @@ impl Array {
         self.controller.set_alone(true);
     }
 
-    /// The slots of each volume, in the configuration's order, if something was decided since the last call;
-    /// `f64::INFINITY` is no bound.
+    /// The slots of each volume, in the configuration's order, if slots were decided since the previous call; `f64::INFINITY`
+    /// means no bound.
     pub fn take_slots(&mut self) -> Option<impl Iterator<Item = f64>> {
         std::mem::take(&mut self.decided).then(|| self.volumes.iter().map(Volume::granted))
     }
@@ -242,12 +242,12 @@ impl Array {
         }
     }
 
-    /// Name of the method.
+    /// Name of the method by which slots are shared out.
     pub fn method(&self) -> &'static str {
         self.controller.config().method.name()
     }
 
-    /// The measurements and decisions; the enforcement point fills in the queues.
+    /// The array's measurements and decisions; the enforcement point fills in the queues of each volume.
     pub fn state(&self) -> QueueDepthState {
         QueueDepthState {
             period_s: self.controller.config().period.as_secs_f64(),

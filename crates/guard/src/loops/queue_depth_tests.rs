@@ -14,7 +14,7 @@ fn sample(completed: u64, each_ms: u64) -> Sample {
     Sample { interval: Duration::from_millis(100), reads, writes: Flow::default(), in_flight: 1 }
 }
 
-/// Runs one second in which this sample comes ten times; returns the slots if some were decided.
+/// Runs ten ticks of 100 ms, each with this sample; returns the volumes' slots if slots were decided.
 fn second(array: &mut Array, now: &mut Instant, sample: &Sample) -> Option<Vec<f64>> {
     for _ in 0..10 {
         *now += Duration::from_millis(100);
@@ -103,7 +103,7 @@ fn a_host_that_joins_takes_its_share_in_steps() {
     assert!(array.take_summary().is_some_and(|own| own.completed > 0.0));
 }
 
-/// Precedence: a bound on slots never goes below a reservation, whatever the latency targets of others need.
+/// Checks precedence: a bound on slots never goes below a reservation, whatever other tenants' latency targets need.
 #[test]
 fn no_bound_takes_a_reservation() {
     for (reservation, least) in [("reservation.iops = 400\n", 0.95 * 400.0 * 0.04), ("", 0.0)] {

@@ -4,11 +4,15 @@
 
 use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::decision::Unit;
+use evenkeel_policy::figures::{count, megabytes, short};
+use evenkeel_policy::health::Health;
 use evenkeel_policy::state::{ClusterState, TenantSlotsState};
+use evenkeel_policy::verdict::{self, Kind, Target};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::discovery::Note;
+use crate::sensor::cache::CacheState;
 
 /// The JSON schema of [`State`] (draft 2020-12).
 pub fn schema() -> serde_json::Value {
@@ -22,6 +26,9 @@ pub struct State {
     pub version: String,
     /// Time since the start.
     pub uptime_s: f64,
+    /// Troubles, worst first.
+    #[serde(default)]
+    pub health: Health,
     /// Decisions taken, each for all pools; of OSDs alone, seconds.
     pub ticks_total: u64,
     /// Time between decisions.
@@ -36,6 +43,9 @@ pub struct State {
     pub errors_total: u64,
     /// The last error.
     pub last_error: Option<String>,
+    /// Time since the last error.
+    #[serde(default)]
+    pub last_error_age_s: Option<f64>,
     /// Age of the map of clients and devices; `null` where none is needed.
     #[serde(default)]
     pub map_age_s: Option<f64>,
@@ -112,37 +122,67 @@ impl PoolState {
     }
 }
 
+impl PacketsState {
+    /// The figure that the latency target bounds, in milliseconds; `None` without reads.
+    pub fn figure_ms(&self) -> Option<f64> {
+        if self.percentile == "mean" { self.read_latency_ms } else { self.read_percentile_ms }
+    }
+
+    /// The latency target with its verdict. `reason`: name of the pool's newest reason.
+    pub fn target(&self, reason: &str) -> Target {
+        Target {
+            what: format!("{} < {} ms", self.percentile, short(self.target_ms)),
+            kind: Kind::Latency,
+            verdict: verdict::latency(self.target_ms, self.figure_ms(), reason),
+        }
+    }
+}
+
+impl DirectionState {
+    /// A rate in the guarantee's unit, as text.
+    pub fn rate(&self, value: f64) -> String {
+        if self.unit == Unit::BytesPerS { megabytes(value) + " MB/s" } else { count(value) + " IOPS" }
+    }
+
+    /// The guarantee with its verdict.
+    pub fn target(&self) -> Target {
+        let verdict = verdict::guarantee(self.guaranteed, Some(self.measured), &self.reason);
+        Target { what: self.rate(self.guaranteed), kind: Kind::Guarantee, verdict }
+    }
+}
+
 /// A pool with a latency target, whose clients' packets may wait.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PacketsState {
-    /// The target for the latency of reads.
+    /// Latency target for reads of the pool's devices.
     pub target_ms: f64,
-    /// Which figure of the latencies that is: `mean`, or for example `p99`.
+    /// Figure of the read latencies that the target bounds: `mean`, or a percentile such as `p99`.
     pub percentile: String,
     /// Mean latency of the reads of the last interval; `null` if none completed.
     pub read_latency_ms: Option<f64>,
-    /// That percentile of the reads of the last 5 to 10 s, to 3 %; `null` without reads, and for a target for the mean.
+    /// Percentile that the target bounds, over the reads of the last 5 to 10 s, exact to 3 %; `null` without reads, and where the
+    /// target bounds the mean.
     pub read_percentile_ms: Option<f64>,
     /// Bytes read per second in the last interval.
     pub read_bytes_per_s: f64,
     /// Bytes written per second in the last interval.
     pub write_bytes_per_s: f64,
-    /// Requests in flight in its devices.
+    /// Requests in flight in the pool's devices.
     pub in_flight: u64,
-    /// Mean delay of those throttled, weighted by their load.
+    /// Mean delay of packets to throttled clients, weighted by the clients' loads.
     pub mean_delay_ms: f64,
-    /// Which packets wait: `acknowledgements`, `data` or `all`.
+    /// Kind of packets to clients that are delayed: `acknowledgements`, `data` or `all`.
     pub packets: String,
-    /// Devices measured.
+    /// Devices whose latency is measured.
     pub devices: Vec<DeviceState>,
-    /// Clients that reach it.
+    /// Clients that use the pool's devices.
     pub clients: Vec<ClientState>,
 }
 
 /// A device of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceState {
-    /// The kernel's name.
+    /// The kernel's name of the device, for example `sda`.
     pub name: String,
     /// Mean latency of the reads of the last interval; `null` if none completed.
     pub read_latency_ms: Option<f64>,
@@ -159,21 +199,21 @@ pub struct DeviceState {
 /// A client of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientState {
-    /// Its address.
+    /// IP address of the client.
     pub address: String,
-    /// Names that targets know it by.
+    /// Names that storage targets know the client by, such as iSCSI initiator names.
     pub names: Vec<String>,
-    /// The order in which it is throttled for the latency target: `never`, `last`, `normal` or `always`.
+    /// Order in which the client is throttled for the latency target: `never`, `last`, `normal` or `always`.
     pub throttle: String,
-    /// Why it is never throttled, if not because an operator said so.
+    /// Why the client is never throttled, where that is not the policy's `throttle`.
     pub exempt_because: Option<String>,
-    /// Its load.
+    /// Load of the client, in payload bytes per second of the last interval.
     pub bytes_per_s: f64,
-    /// True if the load is an equal part of what a device shared with others did, because nothing more is known.
+    /// True if the load is not measured: the load of a device that several clients share was divided equally among them.
     pub load_is_estimated: bool,
-    /// How long what is sent to it waits.
+    /// Delay of packets to the client.
     pub delay_ms: f64,
-    /// Why so long; empty if it is not throttled.
+    /// Why the delay is as long as it is; empty if the client is not throttled.
     pub because: String,
 }
 
@@ -184,53 +224,36 @@ pub struct CgroupState {
     pub device: String,
     /// `dm-cache`, `dm-writecache`, `bcache` or `other`; empty while the device is not there.
     pub kind: String,
-    /// Number of the device that groups use.
+    /// Number (`major:minor`) of the device that groups use.
     pub device_number: String,
-    /// Number of the fast device below it, where that is known.
+    /// Number of the fast device below that device, where it is known.
     pub fast_number: Option<String>,
-    /// Number of the slow device below it.
+    /// Number of the slow device below that device.
     pub slow_number: String,
-    /// The assumed rate of the slow device; `null` before it was seen busy.
+    /// Assumed highest rate of the slow device; `null` before the agent has seen the device busy.
     pub slow_bytes_per_s: Option<f64>,
-    /// True if decisions rest on it.
+    /// True if decisions use `slow_bytes_per_s`.
     pub slow_is_trusted: bool,
-    /// The slow device's rate in the last period without a guarantee: write-back, promotion, other groups.
+    /// Rate of the slow device in the last period that no guarantee accounts for: write-back, promotion, other groups.
     pub background_bytes_per_s: f64,
-    /// The cache's own figures, where it has them.
+    /// Figures that the cache itself counts, where it does.
     pub cache: Option<CacheState>,
     /// Groups with a guarantee.
     pub groups: Vec<GroupState>,
 }
 
-/// A cache's own figures since it was set up, of all that use it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CacheState {
-    /// Reads that the fast device answered; of bcache all requests that it counts.
-    pub read_hits_total: Option<u64>,
-    /// Reads that it did not.
-    pub read_misses_total: Option<u64>,
-    /// Writes that the fast device took.
-    pub write_hits_total: Option<u64>,
-    /// Writes that it did not.
-    pub write_misses_total: Option<u64>,
-    /// Bytes that are on the fast device alone.
-    pub dirty_bytes: Option<u64>,
-    /// The fault, in the cache's own words.
-    pub trouble: Option<String>,
-}
-
 /// A group with a guarantee.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GroupState {
-    /// Name of its tenant.
+    /// Name of the tenant that the group belongs to.
     pub tenant: String,
     /// The control group, below `/sys/fs/cgroup`.
     pub group: String,
-    /// Reads, if a throughput is guaranteed for them.
+    /// Guarantee for reads, if there is one.
     pub read: Option<DirectionState>,
-    /// Writes, likewise.
+    /// Guarantee for writes, if there is one.
     pub write: Option<DirectionState>,
-    /// Limits that another program has set: this group is left alone.
+    /// Limits in `io.max` that another program has set; the agent then leaves the group alone.
     pub foreign_limit: Option<String>,
 }
 
@@ -243,26 +266,27 @@ pub struct DirectionState {
     pub guaranteed: f64,
     /// The rate in the last period.
     pub measured: f64,
-    /// Part of its bytes that reached the slow device in the last period, 0 to 1; `null` without I/O.
+    /// Part of the bytes of this direction that reached the slow device in the last period, 0 to 1; `null` without I/O.
     pub miss_rate: Option<f64>,
-    /// The limit that is assigned.
+    /// Limit that the controller has assigned.
     pub limit: f64,
-    /// Why, for programs.
+    /// Name of the reason for the limit.
     pub reason: String,
-    /// Why, as a sentence.
+    /// The reason as a sentence.
     pub because: String,
 }
 
 /// An array that hosts share, and the volumes of it that this host uses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueDepthState {
-    /// How often is decided.
+    /// Time between two decisions.
     pub period_s: f64,
-    /// True if other hosts have a say at present.
+    /// True if slots are decided together with the other hosts of the cluster at present.
     pub clustered: bool,
     /// All slots together, on all hosts; `null` = no bound, or nothing decided yet.
     pub total_slots: Option<f64>,
-    /// By how much all targets could be scaled and still be met; `null` without targets, or where ten times would not do.
+    /// Factor by which all latency targets could be multiplied and just be met: up to 1 they are met. `null` without targets, or
+    /// where a factor of ten would not do.
     pub tightness: Option<f64>,
     /// The volumes of this host.
     pub volumes: Vec<VolumeState>,
@@ -271,7 +295,7 @@ pub struct QueueDepthState {
 /// A volume of an array on this host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeState {
-    /// Name of its tenant.
+    /// Name of the tenant that the volume belongs to.
     pub name: String,
     /// The device as configured.
     pub device: String,
@@ -279,14 +303,14 @@ pub struct VolumeState {
     pub iops: f64,
     /// Payload bytes per second in the last period.
     pub bytes_per_s: f64,
-    /// Mean latency of the last period as the kernel measures it; `null` without requests. Where the setting is
-    /// `nr_requests`, without the wait for a place.
+    /// Mean latency of the last period as the kernel measures it; `null` without requests. Where the queue's setting is
+    /// `nr_requests`, the wait for a place in the queue is not included.
     pub latency_ms: Option<f64>,
-    /// Requests waiting at this host; where waiting does not show, an estimate.
+    /// Requests of the volume that wait in this host's queues; an estimate where the kernel does not count them.
     pub queued: u64,
-    /// Target, need, slots and why.
+    /// Latency target, slots needed, slots granted, and the reason.
     pub slots: TenantSlotsState,
-    /// The queues that it is reached through.
+    /// Queues of the disks through which the host reaches the volume.
     pub queues: Vec<QueueState>,
 }
 
@@ -297,13 +321,13 @@ pub struct QueueState {
     pub disk: String,
     /// `queue_depth` or `nr_requests`.
     pub setting: String,
-    /// So many hardware queues have this length each.
+    /// Number of hardware queues of the disk, each of which has the length `value`.
     pub hardware_queues: u32,
     /// The setting's value; `null` before it was read.
     pub value: Option<u32>,
-    /// The value before us, which is never exceeded.
+    /// Value of the setting before the agent changed it; the agent never sets more.
     pub before: Option<u32>,
-    /// Times that it was changed since the start.
+    /// Times that the agent has changed the setting since its start.
     pub changes_total: u64,
     /// The value that another program has set since: the agent leaves it alone until its own value is back.
     pub foreign: Option<String>,
@@ -314,25 +338,25 @@ pub struct QueueState {
 pub struct Measured {
     /// Mean time from passing the throttle to being committed; `null` if nothing was committed.
     pub store_latency_ms: Option<f64>,
-    /// Transactions committed.
+    /// Transactions committed per second.
     pub commits_per_s: f64,
-    /// Their cost: bytes, and the base that BlueStore charges.
+    /// Cost of the committed transactions per second: bytes, and the base cost that BlueStore charges for each.
     pub cost_bytes_per_s: f64,
-    /// Cost in flight.
+    /// Cost of the transactions in flight.
     pub in_flight_bytes: u64,
-    /// Transactions that wait at the throttle, and with each of them a thread of the OSD.
+    /// Transactions that wait at the throttle; a thread of the OSD waits with each.
     pub waiting: u64,
 }
 
 /// An OSD of this host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OsdState {
-    /// Its admin socket.
+    /// Path of the OSD's admin socket.
     pub socket: String,
     /// `controlled`, `watched` (nothing is set), `starting`, `absent`, `late`, `foreign` (another program set the throttle and
     /// it is left alone) or `unusable`.
     pub condition: String,
-    /// Why, if it is neither controlled nor watched.
+    /// Why the OSD is neither controlled nor watched; `null` if it is.
     pub problem: Option<String>,
     /// Budget of the controller: bytes that it allows in flight.
     pub budget_bytes: u64,

@@ -1,4 +1,4 @@
-//! Control groups and their files: groups found and read, limits written.
+//! The enforcement point for control groups: finds groups, reads their counters, and writes their limits.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,44 +14,44 @@ use crate::discovery::Roots;
 use crate::journal::Journal;
 use crate::loops::Due;
 use crate::loops::cgroup::{Found, Guarantees};
-use crate::loops::record::{At, CacheState, CgroupState, PoolState};
-use crate::sensor::cache::{CacheStatus, Cached, NotUsable};
+use crate::loops::record::{At, CgroupState, PoolState};
+use crate::sensor::cache::{CacheState, Cached, NotUsable};
 use crate::sensor::cgroup::{self, GroupFile, Usage};
 
-/// Interval between searches for a device that is not there.
+/// Interval between searches for the cached device while it is not on this host.
 const FIND_EVERY: Duration = Duration::from_secs(1);
 
-/// Why guarantees cannot be kept.
+/// An error because of which throughput guarantees cannot be enforced.
 #[derive(Debug, thiserror::Error)]
 pub enum Unable {
-    /// A device cannot be used.
+    /// A cached device cannot be used.
     #[error("pools.{name}: {cause}")]
     Device {
-        /// Name of the pool in the configuration.
+        /// Name of the cached device (or pool) in the configuration.
         name: String,
-        /// The fault, and what to do.
+        /// The fault, and how to cure it.
         cause: NotUsable,
     },
-    /// A setting is refused.
+    /// A controller refuses a setting.
     #[error("pools.{name}: {problem}")]
     Setting {
-        /// Name of the pool in the configuration.
+        /// Name of the cached device (or pool) in the configuration.
         name: String,
-        /// The setting, and what it must be.
+        /// The refused setting, and which values are allowed.
         problem: InvalidConfig,
     },
-    /// cgroup v2 is not mounted in this folder.
+    /// The folder at this path is no mounted cgroup v2.
     #[error(
         "{} holds no cgroup.controllers: mount cgroup v2 there (`mount -t cgroup2 cgroup2 {}`), or start the system with systemd.unified_cgroup_hierarchy=1",
         .0.display(), .0.display()
     )]
     NoGroups(PathBuf),
-    /// This file does not list the io controller.
+    /// The file at this path (`cgroup.controllers`) does not list the io controller.
     #[error("{} does not list io: this kernel has no io controller, or it is in use by cgroup v1", .0.display())]
     NoController(PathBuf),
 }
 
-/// A group with a guarantee, and its files.
+/// A control group with a guarantee, and its files.
 #[derive(Debug)]
 struct Group {
     id: TenantId,
@@ -60,18 +60,19 @@ struct Group {
     row: IoMax,
 }
 
-/// The enforcement point for one device: its groups, and the limits set for them.
+/// The enforcement point for one cached device: its control groups, and the limits set for them.
 #[derive(Debug)]
 pub struct Cgroup {
     mind: Guarantees,
     roots: Roots,
     cgroups: PathBuf,
-    /// `None` while the device is not on this host.
+    /// The open cached device; `None` while it is not on this host.
     device: Option<Cached>,
     due: Due,
     find_due: Due,
     groups: Vec<Group>,
-    /// Rows of `io.max` that an earlier policy set, by group, until the groups of this policy are found.
+    /// Rows of `io.max` that the previous policy set, by group; a row stays here until this policy's search has found its
+    /// group or not.
     inherited: BTreeMap<String, IoMax>,
     found: Vec<Found>,
     cache: Option<CacheState>,
@@ -79,10 +80,12 @@ pub struct Cgroup {
     buffer: Vec<u8>,
 }
 
-/// Finds the devices of `config`; `cgroups` is where cgroup v2 is mounted. Nothing is changed.
+/// Opens an enforcement point for each cached device of `config`; `cgroups` is where cgroup v2 is mounted. Changes no
+/// setting.
 ///
 /// # Errors
-/// What is missing, and what to do about it. A device that is not on this host is no error: all hosts may share the policy.
+/// A message that names the missing part and its cure. A device that is not on this host is no error: all hosts may share the
+/// policy.
 pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Cgroup>, Unable> {
     // What is not here needs nothing of this host.
     let is_here = |device: &CachedConfig| !matches!(find(device, roots), Err(NotUsable::NoDevice(_)));
@@ -121,14 +124,15 @@ impl Cgroup {
         })
     }
 
-    /// Name in the configuration.
+    /// Name of the point's cached device in the configuration.
     pub fn name(&self) -> &str {
         self.mind.name()
     }
 
-    /// Takes the place of the point of an earlier policy. If no setting differs, it goes on with everything that point has
-    /// learned. If the device is the same, it takes over the limits: they stay in force until it sets its own, and are put
-    /// back where it sets none. If the device is another, it returns the old point.
+    /// Takes the place of `old`, the point of the previous policy. If no setting differs, `old` simply goes on. If only the
+    /// device is the same, the new point takes over the limits of `old`: they stay in force until the new point sets its own,
+    /// and are put back for groups that the new policy does not limit. If the device differs, `old` is returned and has to be
+    /// ended.
     #[must_use]
     pub fn succeed(&mut self, old: Self) -> Option<Self> {
         let number = |point: &Self| point.device.as_ref().map(|device| device.made().device);
@@ -143,7 +147,7 @@ impl Cgroup {
         None
     }
 
-    /// Ends this point, and puts back all limits that it has set.
+    /// Ends this point, and puts back all limits that the point has set.
     pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
         let rows = self.groups.into_iter().map(|group| group.row).chain(self.inherited.into_values());
         for row in rows {
@@ -151,7 +155,8 @@ impl Cgroup {
         }
     }
 
-    /// Measures, decides and acts if its period is over. Call it often; most calls do nothing.
+    /// If the point's control interval is over at `now`: measures, decides, and sets limits. Call it at every tick of the
+    /// agent; most calls do nothing.
     pub fn tick(&mut self, now: Instant, tick: &mut Tick<'_>) {
         if self.device.is_none() && self.find_due.is_over(now, FIND_EVERY) {
             self.look(tick);
@@ -172,14 +177,14 @@ impl Cgroup {
             self.measure(&device, tick);
             self.mind.tick(now, slow, &self.found);
             if let Some(status) = tick.errors.take(device.status()) {
-                self.cache = status.map(cache_state);
+                self.cache = status;
             }
             self.act(tick);
         }
         self.device = Some(device);
     }
 
-    /// Looks for the device.
+    /// Searches for the cached device, which is not on this host so far.
     fn look(&mut self, tick: &mut Tick<'_>) {
         self.notes.clear();
         match find(self.mind.config(), &self.roots) {
@@ -194,9 +199,13 @@ impl Cgroup {
         }
     }
 
-    /// Puts back all limits after the device has gone, or its number has become another's; the device is searched for again.
+    /// Puts back all limits after the device has disappeared or another device has got its number; the search for the device
+    /// begins again.
     fn lose(&mut self, tick: &mut Tick<'_>) {
-        tracing::warn!("pool {}: its device or one below it is gone; the agent searches", self.mind.name());
+        tracing::warn!(
+            "pool {}: its device or one below it is gone; the agent puts its limits back, and searches for the device",
+            self.mind.name()
+        );
         let inherited = std::mem::take(&mut self.inherited);
         let groups = self.groups.drain(..).map(|group| {
             self.mind.leave(group.id);
@@ -210,7 +219,7 @@ impl Cgroup {
         (self.cache, self.find_due) = (None, Due::default());
     }
 
-    /// Adds groups that have appeared.
+    /// Adds control groups that have appeared since the previous search.
     fn follow(&mut self, device: &Cached, tick: &mut Tick<'_>) {
         let tenants: Vec<(String, String)> =
             self.mind.config().tenants.iter().map(|(name, tenant)| (name.clone(), tenant.group.clone())).collect();
@@ -222,7 +231,7 @@ impl Cgroup {
             let Some(names) = tick.errors.take(cgroup::find(&self.cgroups, &pattern)) else { continue };
             if names.is_empty() {
                 self.notes
-                    .push(format!("no group is named by {pattern:?} ({tenant}) now; the agent searches every period"));
+                    .push(format!("no group fits {pattern:?} of tenant {tenant} now; the agent searches every period"));
             }
             for name in names {
                 // Of several tenants that name a group, the most specific decides.
@@ -261,7 +270,7 @@ impl Cgroup {
         }
     }
 
-    /// Reads what every group did; forgets those that are gone.
+    /// Reads the counters and limits of every group; forgets groups that are gone.
     fn measure(&mut self, device: &Cached, tick: &mut Tick<'_>) {
         let made = device.made();
         self.found.clear();
@@ -314,7 +323,7 @@ impl Cgroup {
             // A group that is gone is forgotten in the next period.
             if let Some(Change::Foreign(limits)) = tick.errors.take(result) {
                 tracing::warn!(
-                    "another program has set limits in io.max of a group of pool {}: they stay, and the group's guarantee is not enforced until the agent restarts",
+                    "another program has set limits in io.max of a group of pool {} (`evenkeel guard status` shows which): they stay, and the group's guarantee is not enforced until the agent restarts",
                     self.mind.name()
                 );
                 self.mind.is_foreign(id, limits);
@@ -322,7 +331,7 @@ impl Cgroup {
         }
     }
 
-    /// The measurements and decisions.
+    /// The point's newest measurements and decisions.
     pub fn state(&self) -> PoolState {
         let made = self.device.as_ref().map(Cached::made);
         let at = CgroupState {
@@ -350,17 +359,6 @@ impl Cgroup {
 
 fn find(config: &CachedConfig, roots: &Roots) -> Result<Cached, NotUsable> {
     Cached::open(roots, &config.device, config.cache.slow.as_deref(), config.cache.fast.as_deref())
-}
-
-fn cache_state(status: CacheStatus) -> CacheState {
-    CacheState {
-        read_hits_total: status.read_hits,
-        read_misses_total: status.read_misses,
-        write_hits_total: status.write_hits,
-        write_misses_total: status.write_misses,
-        dirty_bytes: status.dirty_bytes,
-        trouble: status.trouble,
-    }
 }
 
 #[cfg(test)]

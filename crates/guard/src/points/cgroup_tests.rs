@@ -1,18 +1,19 @@
 use super::*;
 use crate::Agent;
 use crate::config::Abilities;
+use crate::fake_osd::{Folder, folder};
 use crate::journal::Journal;
 use crate::loops::record::CgroupState;
 
-/// Files in place of the kernel's: two devices, and groups.
+/// A folder with files in place of the kernel's, for two devices and some control groups, and a journal.
 struct Host {
-    root: PathBuf,
+    root: Folder,
     journal: Journal,
 }
 
 impl Host {
     fn new(name: &str) -> Self {
-        let root = std::env::temp_dir().join(format!("evenkeel-keeper-{name}-{}", std::process::id()));
+        let root = folder(&format!("cgroup-{name}"));
         for (device, number) in [("no-cached", "4095:1"), ("no-slow", "4095:2")] {
             let folder = root.join("sys/class/block").join(device);
             std::fs::create_dir_all(&folder).unwrap();
@@ -42,7 +43,8 @@ impl Host {
         std::fs::write(self.root.join("cgroup").join(name).join("io.stat"), text).unwrap();
     }
 
-    /// Writes the slow device's statistics after `second` seconds in which it was busy with misses for 40 % of the time.
+    /// Writes the slow device's `stat` file as after `second` seconds in which the device was busy with misses for 40 % of
+    /// the time.
     fn busy(&self, second: u64) {
         let text = format!("1 0 {} 1 1 0 8 1 0 {} 2\n", second * 1_700, second * 400);
         std::fs::write(self.root.join("sys/class/block/no-slow/stat"), text).unwrap();
@@ -65,12 +67,6 @@ impl Host {
     fn tick(&mut self, agent: &mut Agent, second: u64) {
         let errors = agent.tick(at(second), b"", Some(&mut self.journal));
         assert!(errors.is_empty(), "{errors:?}");
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
@@ -98,7 +94,7 @@ fn groups_get_limits_when_they_appear_and_lose_them_at_the_end() {
     let mut host = Host::new("appear");
     let mut agent = host.agent();
     host.tick(&mut agent, 0);
-    assert!(agent.state().pools[0].notes[0].contains("no group is named by \"slice/db-*\""));
+    assert!(agent.state().pools[0].notes[0].contains("no group fits \"slice/db-*\""));
     for name in ["slice/db-2", "slice/db-1", "slice/web"] {
         host.group(name);
     }
@@ -194,7 +190,7 @@ fn without_a_journal_nothing_is_written() {
 }
 
 #[test]
-fn an_odd_file_of_one_group_is_told_and_hurts_no_other() {
+fn an_odd_file_of_one_group_is_reported_and_hurts_no_other() {
     let mut host = Host::new("odd");
     let mut agent = host.agent();
     host.group("slice/db-1");
@@ -300,7 +296,7 @@ fn a_device_that_is_not_on_this_host_is_noted_and_taken_when_it_comes() {
 }
 
 #[test]
-fn what_is_missing_is_told_before_anything_starts() {
+fn what_is_missing_is_named_before_anything_starts() {
     let host = Host::new("missing");
     let config = |device: &str| {
         let text = format!(

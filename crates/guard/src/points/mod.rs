@@ -1,4 +1,4 @@
-//! Enforcement points with their files: what each reads and sets. Decisions are made in [`crate::loops`].
+//! Enforcement points: each reads its sensors and sets its knobs; [`crate::loops`] makes the decisions.
 
 use std::fmt;
 
@@ -12,47 +12,47 @@ pub mod osd;
 pub mod osds;
 pub mod queue_depth;
 
-/// An error in a tick; the rest of the tick is carried out all the same.
+/// An error during a tick; the rest of the tick is carried out nevertheless.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Something cannot be read.
+    /// A measurement cannot be read.
     #[error(transparent)]
     Sense(#[from] error::Error),
     /// A setting cannot be changed.
     #[error(transparent)]
     Act(#[from] actuator::Error),
-    /// A device that has appeared cannot be used.
+    /// A cached device that has appeared since the start cannot be used.
     #[error(transparent)]
     Unable(#[from] cgroup::Unable),
-    /// A guarantee is refused.
+    /// The controller refuses a tenant's guarantee.
     #[error("guarantee of {tenant}: {problem}")]
     Guarantee {
-        /// The tenant.
+        /// Name of the tenant.
         tenant: String,
-        /// The setting at fault, and what it must be.
+        /// The setting at fault, and which values are allowed.
         problem: InvalidConfig,
     },
 }
 
-/// The state that points share in a tick.
+/// The state that all enforcement points share during one tick.
 pub struct Tick<'a> {
-    /// The journal, in which settings are noted before they are changed; without it nothing is changed.
+    /// The journal, to which a setting is written before it is changed; `None`: the tick changes no setting.
     pub journal: Option<&'a mut Journal>,
-    /// The errors of this tick so far.
+    /// The errors that have occurred in this tick so far.
     pub errors: Errors,
 }
 
-/// The errors in a tick.
+/// The errors of one tick or one reload; none of them ends the work on other points.
 #[derive(Debug, Default)]
 pub struct Errors(pub Vec<Error>);
 
 impl Errors {
-    /// Notes an error.
+    /// Adds an error to the list.
     pub fn push(&mut self, error: impl Into<Error>) {
         self.0.push(error.into());
     }
 
-    /// The value of a result; an error is noted, and `None` returned.
+    /// The value of `result`; an error is added to the list, and the value is `None`.
     pub fn take<T>(&mut self, result: Result<T, impl Into<Error>>) -> Option<T> {
         result.map_err(|error| self.push(error)).ok()
     }

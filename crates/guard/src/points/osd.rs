@@ -1,4 +1,4 @@
-//! The enforcement point for one OSD: asks for counters and sets the budget by the admin socket.
+//! The enforcement point for one OSD: reads counters and sets the throttle, both by the OSD's admin socket.
 //!
 //! Each OSD is served by a thread of its own ([`super::osds`]), because an OSD may hang.
 
@@ -20,16 +20,18 @@ use crate::loops::osd::{Budget, Mind, Taken};
 use crate::loops::record::{At, OsdState, PoolState};
 use crate::sensor::osd::{self as sensor, Counters};
 
-/// Option: bytes that may be in flight in the store.
+/// Name of the OSD's option for the throttle: bytes that may be in flight in the store.
 pub const BYTES: &str = "bluestore_throttle_bytes";
-/// Option: bytes that may be in flight or wait to be written in place, in addition to those of [`BYTES`].
+/// Name of the OSD's option for the throttle of deferred writes: bytes that may be in flight or wait to be written in place,
+/// in addition to [`BYTES`].
 pub const DEFERRED: &str = "bluestore_throttle_deferred_bytes";
-/// The command that shows counters.
+/// Name of the admin socket's command that returns counters.
 const PERF_DUMP: &str = "perf dump";
-/// Number of samples in a row with another throttle than the one we set, after which another program has set it.
+/// Number of consecutive samples with another throttle than the agent set, after which another program counts as having set
+/// the throttle.
 const FOREIGN_SAMPLES: u32 = 3;
 
-/// The condition of an OSD.
+/// The condition of an OSD at its newest tick; a text says why the OSD is absent, late or unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Condition {
     Starting,
@@ -60,13 +62,13 @@ impl Condition {
     }
 }
 
-/// An OSD under control.
+/// The enforcement point for one OSD.
 #[derive(Debug)]
 pub struct Osd {
     name: String,
     socket: AdminSocket,
-    /// The questions of each sample: the store's counters, and those of its throttle. Ceph answers a question with one logger
-    /// or with all, and all would be too much.
+    /// The two questions of each sample: for the store's counters, and for the counters of its throttle. Ceph answers a
+    /// question with one logger (group of counters) or with all; all would be too many.
     questions: [Vec<u8>; 2],
     /// Buffers of the answers to `questions`, kept to be used again.
     answers: [Vec<u8>; 2],
@@ -74,16 +76,18 @@ pub struct Osd {
     bytes: CephOption,
     deferred: CephOption,
     control_deferred: bool,
-    /// Throttle of deferred writes divided by that of all bytes, before our first change.
+    /// Throttle of deferred writes divided by the throttle of all bytes, both as before the agent's first change; `None`
+    /// until read.
     deferred_ratio: Option<f64>,
-    /// Id of the OSD's process, once it has answered.
+    /// Process id of the OSD; `None` before its first answer.
     pid: Option<i32>,
     throttle_bytes: Option<u64>,
     /// True if the throttle of deferred writes has not been set for the newest budget.
     deferred_due: bool,
     disagreeing: u32,
     condition: Condition,
-    /// Why this OSD is left alone: another program has set one of the options.
+    /// The reason why this OSD is left alone, as a sentence: another program has set one of the options. `None` while the
+    /// agent may set them.
     foreign: Option<String>,
     skipped: u64,
     changes: u64,
@@ -92,7 +96,7 @@ pub struct Osd {
 }
 
 impl Osd {
-    /// An OSD that has not been asked yet.
+    /// The point for an OSD that has not been sampled yet.
     pub fn new(entry: &OsdEntry, config: &CephConfig, now: Instant, seed: u64) -> Self {
         let socket = AdminSocket::new(&entry.socket, config.answer_within.into());
         Self {
@@ -124,21 +128,21 @@ impl Osd {
         &self.name
     }
 
-    /// Path of its admin socket.
+    /// Path of the OSD's admin socket.
     pub fn socket(&self) -> &Path {
         self.socket.path()
     }
 
-    /// Counts samples that could not be taken, because the one before took too long.
+    /// Counts `count` samples that could not be taken in time, because an earlier sample took too long.
     pub fn skipped(&mut self, count: u64) {
         self.skipped += count;
     }
 
     /// Takes a sample, decides, and sets the budget; without a journal it sets nothing. `clock` returns the present time. A
-    /// step that fails is tried again in the next call.
+    /// failed step is tried again in the next call.
     ///
     /// # Errors
-    /// Errors of the OSD or the journal.
+    /// An error of the OSD or of the journal.
     pub fn tick(
         &mut self,
         clock: impl Fn() -> Instant,
@@ -202,7 +206,7 @@ impl Osd {
         Ok((Counters { store, bytes }, pid))
     }
 
-    /// Forgets the values that were set before the OSD was restarted.
+    /// After a restart of the OSD: forgets the values that the agent set before.
     fn started_anew(&mut self, journal: Option<&Mutex<Journal>>) -> Result<(), actuator::Error> {
         self.restarts += 1;
         self.condition = Condition::Starting;
@@ -214,10 +218,10 @@ impl Osd {
         restored
     }
 
-    /// Puts back the options that were set.
+    /// Gives the OSD's options that the agent has set their earlier values back.
     ///
     /// # Errors
-    /// Errors of the OSD or the journal; the options then stay in the journal.
+    /// An error of the OSD or of the journal; options that were not restored stay in the journal.
     pub fn restore(&mut self, journal: &Mutex<Journal>) -> Result<(), actuator::Error> {
         // Both are tried, whatever happens to the first.
         [self.bytes.restore(journal), self.deferred.restore(journal)].into_iter().collect()
@@ -269,7 +273,7 @@ impl Osd {
     /// Leaves this OSD alone from now on, because another program has set `option` to `found`.
     fn is_foreign(&mut self, option: &str, found: String, journal: &Mutex<Journal>) -> Result<(), actuator::Error> {
         let why = format!(
-            "another program set {option} to {found}: this OSD is left alone until it or the agent starts anew"
+            "another program set {option} to {found}: the agent leaves this OSD alone until the OSD or agent restarts"
         );
         tracing::warn!("{}: {why}", self.name);
         self.foreign = Some(why);
@@ -277,7 +281,7 @@ impl Osd {
         self.restore(journal)
     }
 
-    /// The measurements and decisions.
+    /// The OSD's newest measurements and decisions.
     pub fn state(&self) -> PoolState {
         let decision = self.mind.decision();
         let at = OsdState {

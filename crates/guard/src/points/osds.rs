@@ -1,4 +1,5 @@
-//! Ceph's OSDs: a thread for each, so that one that hangs blocks no other, and a thread that searches for new ones.
+//! Control of all Ceph OSDs of this host: a thread for each OSD, so that an OSD that hangs blocks no other, and a thread that
+//! searches for new OSDs.
 
 use std::io;
 use std::path::Path;
@@ -17,28 +18,29 @@ use crate::journal::Journal;
 use crate::loops::osd::Budget;
 use crate::loops::record::PoolState;
 
-/// Time between two tries to reach an OSD that does not answer.
+/// Time between two attempts to reach an OSD that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Interval at which the displayed state is updated.
+/// Time between two updates of an OSD's [`Shown`] state.
 const SHOW_EVERY: Duration = Duration::from_millis(100);
 
-/// The state of one OSD for display: a copy, because its thread keeps the OSD to itself while it waits for an answer.
+/// The state of one OSD for display: a copy, because the OSD's thread owns the [`Osd`], also while the thread waits for an
+/// answer.
 #[derive(Debug)]
 struct Shown {
     state: PoolState,
     decisions: Log<Budget>,
-    /// True if the OSD has another socket now; the thread of this socket then ends.
+    /// True if the OSD has another socket now; the thread for the old socket is to end.
     replaced: bool,
 }
 
-/// All OSDs of this host.
+/// All OSDs of this host, with their threads.
 #[derive(Debug)]
 pub struct Osds {
     config: CephConfig,
     started: Instant,
     stop: AtomicBool,
-    /// The journal; [`Osds::stop`] drops it, so that the sentinel can lock it.
+    /// The journal; `None` if nothing is set. [`Osds::stop`] drops the journal, so that the sentinel can lock it.
     journal: Mutex<Option<Arc<Mutex<Journal>>>>,
     known: Mutex<Vec<(OsdEntry, Arc<Mutex<Shown>>)>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -49,11 +51,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Osds {
-    /// Starts to look for OSDs every `discover_every`, and to control those that are found; without a journal nothing is
-    /// set.
+    /// Starts to search for OSDs every `discover_every`, and to control the OSDs that are found; without a journal the OSDs
+    /// are only watched.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// If the thread that searches for OSDs cannot be started.
     pub fn start(
         config: &CephConfig,
         discover_every: Duration,
@@ -70,7 +72,7 @@ impl Osds {
         });
         osds.look();
         if lock(&osds.known).is_empty() {
-            tracing::warn!("no OSD is found here; they are looked for every {} s", discover_every.as_secs());
+            tracing::warn!("no OSD is found on this host; the agent searches every {} s", discover_every.as_secs());
         }
         let looking = Arc::clone(&osds);
         let looker = thread::Builder::new().name("evenkeel-osds".into()).spawn(move || {
@@ -82,7 +84,7 @@ impl Osds {
         Ok(osds)
     }
 
-    /// Sleeps for `time`, or until [`Self::stop`]; true if the thread is to go on.
+    /// Sleeps for `time`, or until [`Self::stop`]; true if the calling thread is to go on, false after `stop`.
     fn sleep(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         loop {
@@ -97,7 +99,8 @@ impl Osds {
         }
     }
 
-    /// Starts a thread for each new OSD, and ends the threads of sockets that have been replaced by others.
+    /// Searches for OSDs: starts a thread for each new one, and marks an OSD's old socket as replaced if the OSD has another
+    /// socket now.
     fn look(self: &Arc<Self>) {
         let found = osds::find(Path::new("/"), &self.config.sockets);
         lock(&self.threads).retain(|thread| !thread.is_finished());
@@ -136,7 +139,8 @@ impl Osds {
         evenkeel_control::Instant::ZERO + self.started.elapsed().into()
     }
 
-    /// Samples an OSD until [`Self::stop`], or until it has another socket. Missed samples are not made up for.
+    /// Samples and controls an OSD until [`Self::stop`], or until the OSD has another socket. Missed samples are not made up
+    /// for.
     fn keep(&self, mut osd: Osd, shown: &Mutex<Shown>) {
         let journal = lock(&self.journal).clone();
         let every: Duration = self.config.sample_every.into();
@@ -177,12 +181,12 @@ impl Osds {
         }
     }
 
-    /// The states of all OSDs, each as of its last answer.
+    /// The states of all OSDs, each as of the OSD's newest sample or at most 100 ms older.
     pub fn states(&self) -> Vec<PoolState> {
         lock(&self.known).iter().map(|(_, shown)| lock(shown).state.clone()).collect()
     }
 
-    /// The decisions about an OSD, or about all.
+    /// The logged decisions about the OSD of this name; `None`: about all OSDs.
     pub fn records(&self, osd: Option<&str>) -> Vec<DecisionRecord> {
         let known = lock(&self.known);
         let wanted = known.iter().filter(|(entry, _)| osd.is_none_or(|name| name == entry.name));
@@ -191,12 +195,12 @@ impl Osds {
         records
     }
 
-    /// Names of the OSDs.
+    /// Names of the OSDs that have been found.
     pub fn names(&self) -> Vec<String> {
         lock(&self.known).iter().map(|(entry, _)| entry.name.clone()).collect()
     }
 
-    /// Ends all threads. Options stay as they are set; the owner of the journal puts them back afterwards.
+    /// Ends all threads. The OSDs' options keep the values that were set; the owner of the journal restores them afterwards.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         loop {

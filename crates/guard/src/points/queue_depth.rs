@@ -1,4 +1,4 @@
-//! The enforcement point for queues of shared disks: finds and measures queues, and sets their lengths.
+//! The enforcement point for the queues of shared disks: finds and measures the queues, and sets their lengths.
 
 use std::collections::BTreeMap;
 
@@ -18,32 +18,33 @@ use crate::loops::record::{At, PoolState, QueueState};
 use crate::sensor::diskstats::{Sample, Tracker};
 use crate::sensor::queue::{self, Knob, Queue};
 
-/// Time without a completed request, while some are in flight, after which a disk is stuck.
+/// Time without a completed request, while requests are in flight, after which a disk counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
-/// Time without a request after which a path of a volume counts as passive, while others carry some.
+/// Time without a request after which a path of a volume counts as passive, if other paths carry requests.
 const PASSIVE_AFTER: Duration = Duration::from_secs(10);
 
-/// A queue of a disk, and the disk's place in the kernel's statistics.
+/// A path to a volume: the queue of one disk, and the disk's index in the kernel's statistics.
 #[derive(Debug)]
 struct Path {
     length: QueueLength,
-    /// The arrangement of the statistics at the last look-up, and the disk's place in it; `None` if it is not listed.
+    /// [`Tracker::arrangement`] at the latest look-up, and the disk's index at that time, with `None` for a disk that is not
+    /// listed. `None` before the first look-up.
     place: Option<(u64, Option<usize>)>,
-    /// Time of the disk's last request.
+    /// Latest time at which the disk had a request in flight or completed one.
     busy_at: Option<Instant>,
-    /// Time since which the disk has completed none of the requests in flight.
+    /// Time since which requests are in flight and none completes; `None` if the disk completes requests or is idle.
     waits_since: Option<Instant>,
     stuck: bool,
 }
 
-/// An array with the queues of its volumes, in the configuration's order.
+/// The enforcement point for one array: its controller, and the queues of each volume in the configuration's order.
 #[derive(Debug)]
 pub struct QueueDepth {
     array: Array,
     roots: Roots,
     volumes: Vec<Vec<Path>>,
-    /// Queues whose length an earlier policy set, until the queues of this policy are found; and those of disks that
-    /// were stuck when they left their volume.
+    /// Queues whose length the previous policy set, until this policy's queues are found; and queues of disks that were stuck
+    /// when they ceased to belong to a volume.
     inherited: Vec<Path>,
     notes: Vec<String>,
     begun: bool,
@@ -51,10 +52,10 @@ pub struct QueueDepth {
 }
 
 impl QueueDepth {
-    /// The point for the array of this name, which has not searched for queues yet.
+    /// The point for the array `name`; it has not searched for queues yet.
     ///
     /// # Errors
-    /// A setting that the array's controller refuses; a configuration that was read has none.
+    /// A setting that the array's controller refuses; a configuration that has passed the checks on reading contains none.
     pub fn new(name: &str, config: &ArrayConfig, cluster: &Cluster, roots: &Roots) -> Result<Self, InvalidConfig> {
         Ok(Self {
             array: Array::new(name, config, cluster)?,
@@ -67,14 +68,14 @@ impl QueueDepth {
         })
     }
 
-    /// Name in the configuration.
+    /// Name of the array in the configuration.
     pub fn name(&self) -> &str {
         self.array.name()
     }
 
-    /// Takes the place of the point of an earlier policy. If no setting differs, it goes on with everything that point has
-    /// learned. Otherwise it takes over the queues: their lengths stay until it sets its own, and are put back where it sets
-    /// none.
+    /// Takes the place of `old`, the point of the previous policy. If no setting differs, `old` simply goes on. Otherwise the
+    /// new point takes over the queues: their lengths stay until the new point sets its own, and are put back for queues that
+    /// the new policy does not bound.
     pub fn succeed(&mut self, old: Self) {
         if old.array.config() == self.array.config() {
             *self = old;
@@ -83,7 +84,7 @@ impl QueueDepth {
         }
     }
 
-    /// Ends this point, and puts back all queue lengths that it has set.
+    /// Ends this point, and puts back all queue lengths that the point has set.
     pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
         let paths = self.volumes.into_iter().flatten().chain(self.inherited);
         // What is stuck stays in the journal.
@@ -92,8 +93,8 @@ impl QueueDepth {
         }
     }
 
-    /// Measures, searches for queues once a period, and sets lengths that were decided, if there is a journal. Call it at
-    /// every tick with the statistics just read; `None` if they could not be.
+    /// Measures, searches for queues once a period, and sets the lengths that were decided, if there is a journal. Call it at
+    /// every tick. `statistics`: the statistics just read, `None` if they could not be read.
     pub fn tick(&mut self, now: Instant, statistics: Option<&Tracker>, tick: &mut Tick<'_>) {
         self.ticked_at = now;
         if !std::mem::replace(&mut self.begun, true) {
@@ -106,18 +107,18 @@ impl QueueDepth {
         self.act(tick);
     }
 
-    /// The summary of this host's volumes in the last period, to be reported to the other hosts.
+    /// The summary of this host's volumes over the period that has just ended, to be reported to the other hosts.
     pub fn take_summary(&mut self) -> Option<Summary> {
         self.array.take_summary()
     }
 
-    /// Shares out slots by `group`, the sum of all hosts' summaries for one period. `ramp`: fraction of its share that this
-    /// host takes, 0 to 1. Queue lengths are set at the next tick.
+    /// Shares out slots (requests in flight) by `group`, the sum of all hosts' summaries for one period. `ramp`: fraction of
+    /// this host's share that the host takes, 0 to 1. Queue lengths are set at the next tick.
     pub fn decide(&mut self, group: &Summary, ramp: f64) {
         self.array.decide(self.ticked_at, group, ramp);
     }
 
-    /// From now on this host decides about slots alone, from the latency that it measures.
+    /// From now on this host decides about the array's slots by its own measurements alone, until [`Self::decide`] is called.
     pub fn alone(&mut self) {
         self.array.alone();
     }
@@ -127,7 +128,7 @@ impl QueueDepth {
         self.array.records()
     }
 
-    /// Searches for queues that are not known yet, and forgets those that are gone.
+    /// Searches for the volumes' queues: adds new ones, and forgets queues that are gone.
     fn find(&mut self, tick: &mut Tick<'_>) {
         self.notes.clear();
         let config = self.array.config().clone();
@@ -181,7 +182,7 @@ impl QueueDepth {
             let left = |path: &&Path| tick.journal.as_ref().is_some_and(|journal| path.length.is_left(journal));
             for queue in paths.iter().filter(left).map(|path| path.length.queue()) {
                 self.notes.push(format!(
-                    "{name}: {} of {} stays as an earlier run left it: it cannot be put back; the agent tries again at each newer policy and at its end",
+                    "{name}: {} of {} stays as an earlier run left it: it cannot be put back; the agent tries again at each reload and at its end",
                     queue.knob.name(),
                     queue.disk
                 ));
@@ -222,19 +223,23 @@ impl QueueDepth {
         }
     }
 
-    /// The measurements and decisions.
+    /// The array's newest measurements and decisions, with the state of its queues.
     pub fn state(&self) -> PoolState {
         let mut at = self.array.state();
         for (volume, paths) in at.volumes.iter_mut().zip(&self.volumes) {
             volume.queues = paths.iter().map(Path::state).collect();
         }
         let lost = self.array.lost().map(|name| {
-            format!("{name}: no statistics of its disks in {LOST_TICKS} intervals: its queues are as long as before, until there are some")
+            format!("{name}: no statistics of its disks in {LOST_TICKS} intervals: the agent leaves its queues as they are until there are some")
         });
         let paths = self.volumes.iter().flatten().chain(&self.inherited);
         let stuck = paths.filter(|path| path.would_block()).map(|path| {
             let queue = path.length.queue();
-            format!("{} completes no request, so that its {} stays as it is", queue.disk, queue.knob.name())
+            format!(
+                "{} completes no request: the agent leaves its {} as it is until one completes",
+                queue.disk,
+                queue.knob.name()
+            )
         });
         PoolState {
             name: self.name().to_owned(),
@@ -251,7 +256,7 @@ impl Path {
         Self { length: QueueLength::new(queue), place: None, busy_at: None, waits_since: None, stuck: false }
     }
 
-    /// The disk's sample, if there is a new one. Notes whether the disk has had requests, and completed any.
+    /// The disk's newest sample, if there is one since the previous tick. Also updates whether the disk is active or stuck.
     fn look(&mut self, now: Instant, statistics: Option<&Tracker>) -> Option<Sample> {
         let statistics = statistics?;
         let sample = statistics.reading(self.place(statistics)?)?.sample()?;
@@ -265,23 +270,24 @@ impl Path {
         Some(sample)
     }
 
-    /// True if the disk has had requests lately.
+    /// True if the disk has had a request in the time [`PASSIVE_AFTER`] before `now`.
     fn is_active(&self, now: Instant) -> bool {
         self.busy_at.is_some_and(|at| now.since(at) < PASSIVE_AFTER)
     }
 
-    /// True if setting a new length would block the agent: before `nr_requests` changes, the kernel lets the queue run dry,
-    /// and the disk is stuck.
+    /// True if setting a new length would block the agent: before the kernel changes `nr_requests` it waits until the queue
+    /// is empty, and the disk is stuck.
     fn would_block(&self) -> bool {
         self.stuck && self.length.queue().knob == Knob::Requests
     }
 
-    /// True if the length has to stay until the disk completes something again.
+    /// True if the length must not be set until the disk completes a request again.
     fn has_to_wait(&self) -> bool {
         self.would_block() && self.length.is_there()
     }
 
-    /// The disk's place in the statistics, found by its name: disks that are hidden from /dev have no own number.
+    /// The disk's index in the statistics, looked up by the disk's name, because disks that are hidden from /dev have no
+    /// number of their own.
     fn place(&mut self, statistics: &Tracker) -> Option<usize> {
         let arrangement = statistics.arrangement();
         match self.place {
@@ -309,7 +315,7 @@ impl Path {
     }
 }
 
-/// The paths of a volume that carry requests; all while none does.
+/// The paths of a volume that have had requests in the time [`PASSIVE_AFTER`]; all paths if none has.
 fn carrying(paths: &[Path], now: Instant) -> impl Iterator<Item = &Path> {
     let none = !paths.iter().any(|path| path.is_active(now));
     paths.iter().filter(move |path| none || path.is_active(now))
@@ -322,14 +328,15 @@ fn queue_slots(paths: &[Path], now: Instant) -> QueueSlots {
     }
 }
 
-/// A note on a volume that cannot have few slots, because it has several hardware queues; `None` for others.
+/// A note on a volume with several hardware queues, which cannot have fewer slots than these queues' smallest lengths
+/// together; `None` for other volumes.
 fn coarse(volume: &str, paths: &[Path]) -> Option<String> {
     let least = |queue: &Queue| queue.knob.least() * queue.queues.get();
     let hardware = paths.iter().map(|path| path.length.queue()).filter(|queue| queue.knob == Knob::Requests);
     let (queues, least) = hardware.fold((0, 0), |(n, sum), queue| (n + queue.queues.get(), sum + least(queue)));
     (queues > 1).then(|| {
         format!(
-            "{volume}: {queues} hardware queues of at least {} requests each: it cannot have fewer than {least} slots; connect with fewer queues (nvme connect --nr-io-queues)",
+            "{volume}: {queues} hardware queues of at least {} requests each: the volume cannot have fewer than {least} slots; connect with fewer queues (nvme connect --nr-io-queues)",
             Knob::Requests.least()
         )
     })

@@ -7,6 +7,7 @@ use evenkeel_control::Duration;
 use super::*;
 use crate::Agent;
 use crate::config::{Abilities, Config};
+use crate::fake_osd::{Folder, folder};
 use crate::journal::Journal;
 use crate::loops::record::{QueueDepthState, VolumeState};
 
@@ -14,12 +15,12 @@ use crate::loops::record::{QueueDepthState, VolumeState};
 const SERVES: f64 = 400.0;
 const TICK: Duration = Duration::from_millis(100);
 
-/// A host whose disks are volumes of one array, which serves all requests in flight in turn.
+/// A modelled host whose disks are volumes of one array, which serves all requests in flight in turn.
 struct Host {
-    root: PathBuf,
+    root: Folder,
     journal: Journal,
-    /// Name of each disk, requests that its users always have under way, and the kernel's totals of requests and of time in
-    /// ms.
+    /// For each disk: its name, the number of requests that its users always have outstanding, and the kernel's totals of
+    /// completed requests and of their latencies in ms.
     disks: Vec<(&'static str, f64, f64, f64)>,
     agent: Agent,
     text: String,
@@ -28,7 +29,7 @@ struct Host {
 
 impl Host {
     fn new(name: &str, disks: &[(&'static str, f64)], config: &str) -> Self {
-        let root = std::env::temp_dir().join(format!("evenkeel-arrays-{name}-{}", std::process::id()));
+        let root = folder(&format!("arrays-{name}"));
         for (number, (disk, _)) in disks.iter().enumerate() {
             let folder = root.join("sys/devices").join(disk);
             std::fs::create_dir_all(folder.join("device")).unwrap();
@@ -54,7 +55,7 @@ impl Host {
         std::fs::read_to_string(self.file(disk)).unwrap().trim().parse().unwrap()
     }
 
-    /// Runs another 100 ms.
+    /// Runs the host and the agent for another 100 ms; with `acting`, the agent changes queue lengths.
     fn tick(&mut self, acting: bool) {
         let inside: Vec<f64> = self.disks.iter().map(|(disk, busy, ..)| busy.min(self.depth(disk))).collect();
         let latency_s = inside.iter().sum::<f64>().max(1.0) / SERVES;
@@ -95,13 +96,7 @@ fn state(agent: &Agent) -> QueueDepthState {
     at.clone()
 }
 
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.root);
-    }
-}
-
-/// Two requests at a time of a database, and as many as fit of a backup.
+/// Two disks with the number of requests that their users always have outstanding: 2 of a database, 60 of a backup.
 const DISKS: [(&str, f64); 2] = [("no-database", 2.0), ("no-backup", 60.0)];
 const CONFIG: &str = "[pools.san]\ntuning.slots = \"needs\"\n[tenants.backup]\nmatch = [\"device:no-backup\"]\n\
     [tenants.database]\nmatch = [\"device:no-database\"]\nlatency.target = \"20ms\"\n";

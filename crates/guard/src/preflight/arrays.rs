@@ -1,4 +1,4 @@
-//! The queues of arrays that hosts share, and the cluster of these hosts.
+//! Preflight checks of the queues of arrays that hosts share, and of the etcd of these hosts' cluster.
 
 use evenkeel_policy::figures::counted;
 
@@ -8,7 +8,7 @@ use crate::sensor::queue::{self, Queue};
 
 use super::{Finding, Presence};
 
-/// The findings for each volume of the arrays of a configuration.
+/// One finding for each volume of the arrays of `config`: whether the lengths of the volume's queues can be set.
 pub fn judge(config: &Config, roots: &Roots) -> Vec<Finding> {
     let volumes = config.arrays.iter().flat_map(|(array, settings)| {
         settings.volumes.iter().map(move |(name, volume)| (format!("{array}/{name}"), volume.device.as_str()))
@@ -38,7 +38,8 @@ fn judge_volume(part: String, device: &str, roots: &Roots) -> Finding {
     }
 }
 
-/// The present length of a queue, and the range within which it is kept, of which that is the upper end; as text.
+/// A text with the present length of a queue, and the range within which the agent keeps the length; the present length is
+/// the upper end of this range. An error says how to make the length readable.
 fn length(queue: &Queue) -> Result<String, String> {
     let text = roots::text(&queue.path).map_err(|why| format!("make {} readable: {why}", queue.path.display()))?;
     let now: u32 = text.trim().parse().map_err(|_| {
@@ -53,7 +54,8 @@ fn length(queue: &Queue) -> Result<String, String> {
     Ok(format!("{disk}: {} {now}{each}, kept within {least} to {now}", knob.name()))
 }
 
-/// The finding about one address of etcd: how many members are there, or why it does not answer.
+/// The finding about one address of etcd. `answer`: the number of members that etcd knows, or the reason why it does not
+/// answer.
 pub fn judge_etcd(endpoint: &str, answer: &Result<u64, String>) -> Finding {
     let finding = |presence, evidence, lost: &str, cure| Finding {
         part: endpoint.to_owned(),
@@ -66,13 +68,13 @@ pub fn judge_etcd(endpoint: &str, answer: &Result<u64, String>) -> Finding {
     match answer {
         Ok(members) => finding(
             Presence::Present,
-            format!("it answers, and knows {}", counted(*members, "member")),
+            format!("etcd answers, and knows {}", counted(*members, "member")),
             "",
             String::new(),
         ),
         Err(why) => finding(
             Presence::Missing,
-            "it was asked".into(),
+            "etcd was asked".into(),
             "without any etcd each host decides alone, by the latency that it measures",
             format!("start etcd or correct cluster.etcd: {why}"),
         ),

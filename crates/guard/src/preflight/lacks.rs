@@ -1,4 +1,4 @@
-//! Lacks of this host that keep it from enforcing the policy, or impair that; matched to the rows of the policy.
+//! Finds the parts that this host lacks to enforce the policy, and matches them to the rows of the effective policy.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,12 +13,13 @@ use crate::discovery::{Map, Roots};
 use crate::sensor::cache::Cached;
 use crate::sensor::cgroup;
 
-/// A lack: the enforcement point; the pool, device or group concerned (`None`: all); the worst state that the lack can cause
-/// there; and the finding.
+/// A missing or unsuitable part: the enforcement point that needs it; the pool, device or group concerned (`None`: all); the
+/// worst state that the lack can cause for their rows; and the finding.
 type Lack = (Enforcement, Option<String>, Presence, Finding);
 
-/// The lacks that concern rows of `config`; these rows are marked. `host`: the findings, with those of [`super::arrays`] and
-/// [`super::osd`]; `map`: with OSDs; `groups`: where cgroup v2 is mounted; `complain`: [`Document::complain`].
+/// The missing or unsuitable parts that concern rows of the effective policy in `config`; also marks these rows. `host`: all
+/// findings, including those of [`super::arrays`] and [`super::osd`]; `map`: the map, with OSDs; `groups`: the folder where
+/// cgroup v2 is mounted; `complain`: makes a problem of a key and a message, as [`Document::complain`] does.
 ///
 /// [`Document::complain`]: evenkeel_policy::document::Document::complain
 pub fn lacks(
@@ -53,7 +54,7 @@ pub fn lacks(
     missing
 }
 
-/// The missing devices of this host, then the other lacks.
+/// All missing or unsuitable parts: first missing devices, then other parts.
 fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Path) -> Vec<Lack> {
     use Enforcement::{Cgroup, Osd, Packets, QueueDepth};
     let mut all: Vec<Lack> = Vec::new();

@@ -1,6 +1,6 @@
-//! The kernel's features, those that are missing, and the loss without them: as data.
+//! Preflight: which features of the kernel the agent can use, which are missing, and what is lost without them.
 //!
-//! [`Evidence::read`] reads, [`judge`] concludes; the second is pure. Nothing is loaded, set or tried.
+//! [`Evidence::read`] reads the facts, [`judge`] draws conclusions and is pure. Nothing is loaded, set or tried out.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -19,35 +19,37 @@ pub use evenkeel_policy::effective::{Finding, Preflight, Presence};
 pub use lacks::lacks;
 pub use parts::judge;
 
-/// Facts about the kernel and this process, before anything is concluded from them.
+/// Facts about the kernel and this process, from which [`judge`] draws its conclusions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Symbols of the running kernel, built in or in a loaded module: only those by which a part is recognised.
+    /// Those symbols of the running kernel and its loaded modules by which a part of the kernel is recognised.
     pub symbols: BTreeSet<String>,
-    /// Modules that are loaded, or built in and have parameters.
+    /// Names of kernel modules that are loaded, or built in and have parameters.
     pub loaded: BTreeSet<String>,
-    /// Modules that are installed for the running kernel.
+    /// Names of kernel modules that are installed for the running kernel.
     pub installed: BTreeSet<String>,
     /// True if `/proc/diskstats` can be read.
     pub diskstats: bool,
-    /// True if configfs is mounted at its place.
+    /// True if configfs is mounted at `/sys/kernel/config`.
     pub configfs: bool,
-    /// True if this process can see the block layer's tracepoints.
+    /// True if this process can read the formats of the block layer's tracepoints.
     pub tracepoints: bool,
-    /// Effective capabilities of this process, as bits; `None` if they cannot be read.
+    /// Effective capabilities of this process, as a bit mask by capability number; `None` if they cannot be read.
     pub capabilities: Option<u64>,
-    /// The largest receive window of TCP sockets in bytes.
+    /// The largest receive window of TCP sockets in bytes, the third number of `net.ipv4.tcp_rmem`; `None` if it cannot be
+    /// read.
     pub tcp_rmem_max: Option<u64>,
-    /// `net.ipv4.tcp_early_retrans`.
+    /// The setting `net.ipv4.tcp_early_retrans`; `None` if it cannot be read.
     pub tcp_early_retrans: Option<u64>,
-    /// Block devices that keep no statistics.
+    /// Names of block devices whose statistics are switched off (`queue/iostats` is 0).
     pub uncounted_devices: Vec<String>,
-    /// True if cgroup v2 is mounted at its place with the io controller.
+    /// True if cgroup v2 is mounted at `/sys/fs/cgroup`, with the io controller.
     pub io_controller: bool,
 }
 
 impl Evidence {
-    /// Reads what the system shows. What cannot be read counts as not there.
+    /// Reads the facts below `roots` and in `modules`, the folder of the running kernel's modules. Facts that cannot be read
+    /// count as absent.
     pub fn read(roots: &Roots, modules: &Path) -> Self {
         let sysctl = |name: &str| roots::value(&roots.proc.join("sys/net/ipv4").join(name)).ok().flatten();
         let tracing = ["kernel/tracing", "kernel/debug/tracing"].map(|folder| roots.sys.join(folder));
@@ -78,7 +80,8 @@ impl Evidence {
     }
 }
 
-/// The symbols of [`parts::SYMBOLS`] that the kernel has. Reads line by line, because the kernel has many symbols.
+/// The symbols of [`parts::SYMBOLS`] that occur in `text`, the content of `/proc/kallsyms`. Reads line by line, because the
+/// kernel has many symbols.
 fn symbols(mut text: impl BufRead) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut line = Vec::new();
@@ -92,7 +95,8 @@ fn symbols(mut text: impl BufRead) -> BTreeSet<String> {
     found
 }
 
-/// Names of modules in `modules.dep`: each line begins with a path that ends in `NAME.ko` and maybe a compression.
+/// Names of modules in `text`, the content of `modules.dep`: each line begins with a path that ends in `NAME.ko`, perhaps
+/// with a compression's suffix.
 fn installed(text: &str) -> BTreeSet<String> {
     let names = text.lines().filter_map(|line| {
         let file = line.split(':').next()?.rsplit('/').next()?;
@@ -102,7 +106,7 @@ fn installed(text: &str) -> BTreeSet<String> {
     names.collect()
 }
 
-/// The bits of `CapEff` in `/proc/self/status`.
+/// The bit mask `CapEff` in `status`, the content of `/proc/self/status`.
 fn capabilities(status: &str) -> Option<u64> {
     let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(bits.trim(), 16).ok()

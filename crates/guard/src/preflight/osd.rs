@@ -1,16 +1,16 @@
-//! Judges by the scheduler of an OSD whether a shorter queue in its store takes effect.
+//! Judges by the settings of an OSD's scheduler whether throttling the OSD's store has an effect for clients.
 //!
-//! A throttle leaves requests where the scheduler can still choose between them. That helps only if the scheduler does
-//! choose: reservations must not be over-committed, and not many threads may take a request out of it before they wait at the
-//! throttle.
+//! A throttle keeps requests in the scheduler, which can still choose between them. That helps only if the scheduler really
+//! chooses: reservations must not be over-committed, and only few threads may take requests out of the scheduler and then
+//! wait at the throttle.
 
 use super::{Finding, Presence};
 use crate::admin_socket::{AdminSocket, Error};
 
-/// Options of an OSD that concern its scheduler. Options that a version does not have are `None`.
+/// Values of an OSD's options for its scheduler. Options that this version of Ceph does not have are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scheduling {
-    /// `mclock_scheduler`, `wpq` or another.
+    /// Name of the scheduler (`osd_op_queue`): `mclock_scheduler`, `wpq` or another.
     pub queue: String,
     /// Name of the mClock profile.
     pub profile: Option<String>,
@@ -18,27 +18,27 @@ pub struct Scheduling {
     pub shards: [u64; 2],
     /// Threads of each shard, for hard disks and for other media; the same if one option sets both.
     pub threads: [u64; 2],
-    /// Sum of the reservations of clients, recovery and best effort: shares of the capacity (Ceph 17 or later), or requests
-    /// per second.
+    /// Sum of the reservations of clients, recovery and best effort, as a fraction of the capacity (Ceph 17 or later) or in
+    /// requests per second.
     pub reserved: Option<f64>,
     /// Requests per second that the OSD is assumed to be capable of, for hard disks and for other media.
     pub capacity_iops: [Option<f64>; 2],
 }
 
-/// Options for reservations, each of one class.
+/// Names of the options for the reservations of the three classes of requests.
 const RESERVATIONS: [&str; 3] = [
     "osd_mclock_scheduler_client_res",
     "osd_mclock_scheduler_background_recovery_res",
     "osd_mclock_scheduler_background_best_effort_res",
 ];
-/// Suffixes of options that differ by medium.
+/// Suffixes of options that have a value for each kind of medium.
 const MEDIA: [&str; 2] = ["hdd", "ssd"];
 
 impl Scheduling {
-    /// Asks an OSD for these options.
+    /// Asks an OSD for the options of its scheduler.
     ///
     /// # Errors
-    /// When it gives no answer. Options that it does not know are left out.
+    /// If the OSD does not answer. Options that the OSD does not know become `None`.
     pub fn ask(socket: &AdminSocket) -> Result<Self, Error> {
         let text = |option: &str| match socket.option(option) {
             Ok(value) => Ok(Some(value)),
@@ -69,7 +69,7 @@ impl Scheduling {
         })
     }
 
-    /// Obstacles that keep a shorter queue from taking effect, each with a cure.
+    /// Obstacles that keep a throttle of the store from having an effect for clients, each with a cure.
     fn obstacles(&self) -> Vec<(String, String)> {
         let mut obstacles = Vec::new();
         if self.queue != "mclock_scheduler" {
@@ -81,8 +81,8 @@ impl Scheduling {
             let profile = self.profile.as_deref().unwrap_or("unknown");
             obstacles.push((
                 format!(
-                    "the profile {profile} reserves all that the OSD is taken to give: where that is more than it gives, \
-                     everything is served by reservation and no weight counts"
+                    "the profile {profile} reserves all IOPS that Ceph takes the OSD to have: where these are more than \
+                     it has, everything is served by reservation and no weight counts"
                 ),
                 "measure with `ceph tell osd.N bench` and set osd_mclock_max_capacity_iops_hdd or _ssd to it, or set \
                  osd_mclock_profile = custom with smaller reservations"
@@ -120,14 +120,14 @@ impl Scheduling {
         obstacles
     }
 
-    /// True if reservations are shares of the capacity (0 to 1) rather than requests per second: they are not whole
-    /// numbers then.
+    /// True if reservations are fractions of the capacity (0 to 1) rather than requests per second, recognised by a sum that
+    /// is no whole number.
     fn are_shares(&self) -> bool {
         self.reserved.is_some_and(|reserved| reserved.fract() != 0.0)
     }
 }
 
-/// The findings for the OSD called `name`.
+/// The finding for the OSD called `name`, from its answer `asked`.
 pub fn judge(name: &str, asked: &Result<Scheduling, Error>) -> Finding {
     let finding = |presence, evidence: String, lost: String, cure: String| Finding {
         part: name.to_owned(),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hides_the_effect_is_told_with_a_cure() {
+    fn what_hides_the_effect_is_reported_with_a_cure() {
         assert!(lost(Scheduling { queue: "wpq".into(), ..suitable() }).contains("wpq"));
         let profile = Scheduling { profile: Some("high_client_ops".into()), ..suitable() };
         assert!(lost(profile).contains("high_client_ops reserves all"));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn over_committed_reservations_are_told_in_either_unit() {
+    fn over_committed_reservations_are_reported_in_either_unit() {
         assert!(lost(Scheduling { reserved: Some(400.0), ..suitable() }).contains("over-committed"));
         assert!(lost(Scheduling { reserved: Some(1.2), ..suitable() }).contains("over-committed"));
         assert_eq!(lost(Scheduling { reserved: Some(0.9), ..suitable() }), "");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_osd_without_an_answer_is_told_too() {
+    fn an_osd_without_an_answer_is_reported_too() {
         let finding = judge("osd.7", &Err(Error::Absent { path: "/run/ceph/ceph-osd.7.asok".into() }));
         assert_eq!(finding.presence, Presence::Missing);
         assert!(finding.cure.contains("no process listens"), "{}", finding.cure);

@@ -1,11 +1,11 @@
-//! The parts of the system that matter, and what each is good for.
+//! The parts of the kernel and system that the agent needs, and judgements on their presence.
 
 use super::{Evidence, Finding, Preflight, Presence};
 
-/// A part of the kernel that is there or not.
+/// A part of the kernel that can be present or missing.
 struct Part {
     name: &'static str,
-    /// A symbol that the kernel has if it has the part.
+    /// A symbol of the kernel by which the part's presence is recognised.
     symbol: &'static str,
     module: &'static str,
     purpose: &'static str,
@@ -64,7 +64,7 @@ const PARTS: [Part; 7] = [
     },
 ];
 
-/// Symbols that are looked for.
+/// The kernel symbols that are searched for: one for each of the parts.
 pub(super) const SYMBOLS: [&str; PARTS.len()] = {
     let mut symbols = [""; PARTS.len()];
     let mut n = 0;
@@ -75,23 +75,24 @@ pub(super) const SYMBOLS: [&str; PARTS.len()] = {
     symbols
 };
 
-/// Names of parts without which no client can be throttled. One of the ways to attach the program is needed besides.
+/// Names of parts without which no client can be throttled. In addition, one of the ways to attach the BPF program is needed:
+/// `tcx`, or `clsact` with `cls_bpf`.
 pub(super) const TO_ACT: [&str; 3] = ["fq", "htb", "net_admin"];
 
-/// The loss without a part that delays need.
+/// Text of the loss if a part that packet delays need is missing.
 const NO_DELAY: &str = "no client can be throttled; only --dry-run works";
 
-/// Numbers of capabilities (`linux/capability.h`), which are their bits in a set.
+/// Numbers of capabilities (`linux/capability.h`): each is the index of the capability's bit in a set.
 const NET_ADMIN: u32 = 12;
 const SYS_ADMIN: u32 = 21;
 const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 
-/// Largest receive window, in bytes, that is taken to make a writer wait for acknowledgements: in trials 32 KiB did,
+/// Largest receive window, in bytes, that is assumed to make a writer wait for acknowledgements: in trials 32 KiB did,
 /// megabytes did not.
 const CAPPED_WINDOW_BYTES: u64 = 128 << 10;
 
-/// Concludes what the agent can do from what was read.
+/// Concludes from the facts which functions of the agent work on this host.
 pub fn judge(evidence: &Evidence) -> Preflight {
     let mut findings: Vec<Finding> = PARTS.iter().map(|part| kernel_part(part, evidence)).collect();
     let attaches = one_way_is_enough(&mut findings);
@@ -124,13 +125,13 @@ fn kernel_part(part: &Part, evidence: &Evidence) -> Finding {
     Finding { part: part.name.into(), purpose: part.purpose.into(), presence, evidence: from, lost: lost.into(), cure }
 }
 
-/// True if a part is there, or would be loaded when it is needed.
+/// True if a part is present, or the kernel loads it when it is needed.
 pub(super) fn is_usable(finding: &Finding) -> bool {
     matches!(finding.presence, Presence::Present | Presence::Loadable)
 }
 
-/// The program of departure times is attached by links or by filters, of which one is enough: corrects the loss in the
-/// findings of the other. True if one of them is usable.
+/// True if the BPF program can be attached, by links or by filters. If one of the two ways is usable, corrects the text of
+/// the loss in the findings of the other.
 fn one_way_is_enough(findings: &mut [Finding]) -> bool {
     let usable = |name: &str| findings.iter().any(|finding| finding.part == name && is_usable(finding));
     let (links, filters) = (usable("tcx"), usable("clsact") && usable("cls_bpf"));
@@ -138,7 +139,7 @@ fn one_way_is_enough(findings: &mut [Finding]) -> bool {
         match finding.part.as_str() {
             "tcx" if filters => {
                 finding.lost = "the program is attached by filters (clsact, cls_bpf): when the agent is killed its \
-                    sentinel removes them, and when both are, delays last until their timeout"
+                    sentinel removes them, and when both are killed, delays last until their timeout"
                     .into();
             }
             "clsact" | "cls_bpf" if links => finding.lost = "nothing: the program is attached by links (TCX)".into(),
@@ -148,7 +149,7 @@ fn one_way_is_enough(findings: &mut [Finding]) -> bool {
     links || filters
 }
 
-/// The finding of a part that is there or not; `lost` and `cure` are for when it is missing.
+/// The finding for a part that is present (`there`) or missing; `lost` and `cure` are used only if it is missing.
 fn simple(part: &str, purpose: &str, there: bool, evidence: &str, lost: &str, cure: &str) -> Finding {
     let presence = if there { Presence::Present } else { Presence::Missing };
     let when_missing = |text: &str| if there { String::new() } else { text.to_owned() };

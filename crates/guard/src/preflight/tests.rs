@@ -1,4 +1,4 @@
-//! Evidence and what is concluded from it.
+//! Tests of the conclusions that preflight draws from evidence.
 
 use proptest::prelude::*;
 

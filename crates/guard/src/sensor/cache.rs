@@ -1,9 +1,9 @@
-//! Cached devices, a slow device behind a fast one: dm-cache, dm-writecache and bcache. What they are made of, how their
-//! cache fares, and what the slow device does.
+//! Cached devices, a slow device behind a fast one (dm-cache, dm-writecache and bcache): their parts, their caches' hits and
+//! misses, and the slow device's counters.
 //!
 //! Formats are those of the kernel's `Documentation/admin-guide/device-mapper/cache.rst`, `writecache.rst`,
-//! `Documentation/admin-guide/bcache.rst` and `Documentation/block/stat.rst`. All counters are of the whole device: none of
-//! these distinguishes tenants, which `io.stat` does ([`super::cgroup`]).
+//! `Documentation/admin-guide/bcache.rst` and `Documentation/block/stat.rst`. All these counters are for the whole device and
+//! do not distinguish tenants, as `io.stat` does ([`super::cgroup`]).
 
 use std::path::{Path, PathBuf};
 
@@ -19,40 +19,30 @@ use crate::discovery::roots::{self, Roots};
 use crate::discovery::{Device, Topology};
 use crate::error::{Error, Fault};
 
-/// Sectors of the kernel's statistics are 512 bytes, whatever the device's own are.
+/// Size of a sector in the kernel's statistics, in bytes, also for devices with other sectors.
 const SECTOR_BYTES: u64 = 512;
 
 /// The kind of cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// dm-cache, also as LVM makes it.
+    /// dm-cache, which LVM uses as well.
     DmCache,
-    /// dm-writecache.
+    /// Device mapper's dm-writecache.
     DmWritecache,
-    /// bcache.
+    /// The kernel's bcache.
     Bcache,
-    /// Something else, whose slow device an operator named.
+    /// Another kind of cache, whose slow device the configuration names.
     Other,
 }
 
-impl Kind {
-    /// Name as shown.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::DmCache => "dm-cache",
-            Self::DmWritecache => "dm-writecache",
-            Self::Bcache => "bcache",
-            Self::Other => "other",
-        }
-    }
-}
+evenkeel_control::named!(Kind: DmCache "dm-cache", DmWritecache "dm-writecache", Bcache "bcache", Other "other");
 
-/// A cached device and what it is made of.
+/// The numbers of a cached device and of the devices that it consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
     /// The kind of cache.
     pub kind: Kind,
-    /// The device that tenants use.
+    /// The cached device, which tenants use.
     pub device: DeviceNumber,
     /// The fast device, which holds the cache; `None` if it is unknown.
     pub fast: Option<DeviceNumber>,
@@ -60,20 +50,20 @@ pub struct Made {
     pub slow: DeviceNumber,
 }
 
-/// A cache's own totals since it was set up, for all users of the device together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CacheStatus {
+/// A cache's own figures since it was set up, of all that use it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CacheState {
     /// Reads that the fast device answered; of bcache all requests that it counts.
-    pub read_hits: Option<u64>,
+    pub read_hits_total: Option<u64>,
     /// Reads that the fast device did not answer.
-    pub read_misses: Option<u64>,
+    pub read_misses_total: Option<u64>,
     /// Writes that the fast device took.
-    pub write_hits: Option<u64>,
+    pub write_hits_total: Option<u64>,
     /// Writes that the fast device did not take.
-    pub write_misses: Option<u64>,
-    /// Bytes that are on the fast device alone.
+    pub write_misses_total: Option<u64>,
+    /// Bytes that are on the fast device and not yet on the slow one.
     pub dirty_bytes: Option<u64>,
-    /// The fault, in the cache's own words; `None` if there is none.
+    /// The fault, in the cache's own words.
     pub trouble: Option<String>,
 }
 
@@ -81,7 +71,7 @@ pub struct CacheStatus {
 /// target is no cache.
 ///
 /// # Errors
-/// If the parameters are not those of such a target.
+/// If the parameters are not in the format of this type of target.
 pub fn parse_table(
     target: &str,
     parameters: &str,
@@ -103,29 +93,29 @@ pub fn parse_table(
 ///
 /// # Errors
 /// If the text is not in the kernel's format.
-pub fn parse_status(kind: Kind, text: &str) -> Result<CacheStatus, Fault> {
+pub fn parse_status(kind: Kind, text: &str) -> Result<CacheState, Fault> {
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let number = |at: usize| -> Result<u64, Fault> {
         let word = words.get(at).ok_or_else(|| Fault::new(1, format!("a status of {} words", words.len())))?;
         word.parse().map_err(|_| Fault::new(1, format!("{word:?} is no number")))
     };
     if let [word @ ("Fail" | "Error")] = words[..] {
-        return Ok(CacheStatus { trouble: Some(word.to_owned()), ..CacheStatus::default() });
+        return Ok(CacheState { trouble: Some(word.to_owned()), ..CacheState::default() });
     }
     if kind == Kind::DmWritecache {
         let error = number(0)?;
         let trouble = (error != 0).then(|| format!("error {error}"));
         if words.len() < 9 {
             // Before Linux 5.15 it tells no more.
-            return Ok(CacheStatus { trouble, ..CacheStatus::default() });
+            return Ok(CacheState { trouble, ..CacheState::default() });
         }
         let (reads, read_hits, writes, hits) =
             (number(4)?, number(5)?, number(6)?, number(7)?.saturating_add(number(8)?));
-        return Ok(CacheStatus {
-            read_hits: Some(read_hits),
-            read_misses: Some(reads.saturating_sub(read_hits)),
-            write_hits: Some(hits),
-            write_misses: Some(writes.saturating_sub(hits)),
+        return Ok(CacheState {
+            read_hits_total: Some(read_hits),
+            read_misses_total: Some(reads.saturating_sub(read_hits)),
+            write_hits_total: Some(hits),
+            write_misses_total: Some(writes.saturating_sub(hits)),
             dirty_bytes: None,
             trouble,
         });
@@ -134,11 +124,11 @@ pub fn parse_status(kind: Kind, text: &str) -> Result<CacheStatus, Fault> {
     let dirty = number(10)?.saturating_mul(block_sectors).saturating_mul(SECTOR_BYTES);
     let needs_check = words.last() == Some(&"needs_check");
     let trouble = if needs_check { Some("needs_check") } else { words.iter().copied().find(|&word| word == "fail") };
-    Ok(CacheStatus {
-        read_hits: Some(number(4)?),
-        read_misses: Some(number(5)?),
-        write_hits: Some(number(6)?),
-        write_misses: Some(number(7)?),
+    Ok(CacheState {
+        read_hits_total: Some(number(4)?),
+        read_misses_total: Some(number(5)?),
+        write_hits_total: Some(number(6)?),
+        write_misses_total: Some(number(7)?),
         dirty_bytes: Some(dirty),
         trouble: trouble.map(str::to_owned),
     })
@@ -147,7 +137,7 @@ pub fn parse_status(kind: Kind, text: &str) -> Result<CacheStatus, Fault> {
 /// Parses a number of bytes as bcache prints it: `0`, `512`, `1.5M`.
 ///
 /// # Errors
-/// Anything else.
+/// If `text` is no number in this form.
 pub fn parse_human(text: &str) -> Result<u64, Fault> {
     let text = text.trim();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -167,7 +157,7 @@ pub fn parse_human(text: &str) -> Result<u64, Fault> {
         .ok_or_else(|| Fault::new(1, format!("{text:?} is no number of bytes")))
 }
 
-/// Parses a block device's `stat` file in sysfs.
+/// Parses the text of a block device's `stat` file in sysfs, here of the slow device.
 ///
 /// # Errors
 /// If the text is not in the kernel's format.
@@ -185,49 +175,50 @@ pub fn parse_block_stat(text: &[u8]) -> Result<SlowDevice, Fault> {
     Ok(SlowDevice { counters, busy: Duration::from_millis(busy_ms) })
 }
 
-/// Why a cached device cannot be used.
+/// An error because of which a cached device cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NotUsable {
-    /// There is no such block device.
+    /// There is no block device of this name.
     #[error("there is no block device {0}: `lsblk` shows which there are")]
     NoDevice(String),
-    /// The parts of the device are not known.
+    /// The fast and slow device below the cached device cannot be found out.
     #[error(
         "the devices below {device} cannot be determined{because}; name its slow device: tuning.cache.slow = \"/dev/...\""
     )]
     Unknown {
-        /// The name as configured.
+        /// Name of the cached device as configured.
         device: String,
-        /// The reason, with a colon before it; empty if unknown.
+        /// The reason, with a leading colon; empty if it is unknown.
         because: String,
     },
-    /// The device is none of the known kinds of caches.
+    /// The device of this name is none of the known kinds of caches.
     #[error(
         "{0} is no dm-cache, dm-writecache or bcache; if something else caches there, name its slow device: tuning.cache.slow = \"/dev/...\""
     )]
     NotCached(String),
-    /// A file is missing or odd.
+    /// A file of the kernel cannot be read, or has an unknown format.
     #[error(transparent)]
     File(#[from] Error),
 }
 
-/// A cached device that is watched.
+/// An open cached device, of which status and counters can be read.
 #[derive(Debug)]
 pub struct Cached {
     made: Made,
     folder: PathBuf,
-    /// Device mapper's uuid, which distinguishes devices that have had the same number.
+    /// Device mapper's uuid of the cached device, which distinguishes devices that have had the same number one after the
+    /// other.
     uuid: Option<String>,
     control: Option<Control>,
     slow_stat: Source,
 }
 
 impl Cached {
-    /// Finds out what `device` is made of; `slow` and `fast` overrule what is found. All three are paths in `/dev` or
-    /// the kernel's names.
+    /// Finds the fast and the slow device below `device`; `slow` and `fast`, if given, are used in place of the devices
+    /// found. All three are paths in `/dev` or the kernel's names.
     ///
     /// # Errors
-    /// What is missing, and what to do about it.
+    /// A message that names the missing part and its cure.
     pub fn open(roots: &Roots, device: &str, slow: Option<&str>, fast: Option<&str>) -> Result<Self, NotUsable> {
         let number = |name: &str| number_of(roots, name).ok_or_else(|| NotUsable::NoDevice(name.to_owned()));
         let (cached, named) = (number(device)?, (slow.map(number).transpose()?, fast.map(number).transpose()?));
@@ -263,14 +254,14 @@ impl Cached {
         Ok(Self { made, uuid: uuid(&folder), folder, control: control.ok(), slow_stat })
     }
 
-    /// True if `device` still names the device that was opened, and its slow device is there.
+    /// True if the name `device` still refers to the device that was opened, and the slow device exists.
     pub fn is_still(&self, roots: &Roots, device: &str) -> bool {
         number_of(roots, device) == Some(self.made.device)
             && uuid(&self.folder) == self.uuid
             && self.slow_stat.path().exists()
     }
 
-    /// The parts of the device.
+    /// The numbers of the cached device and of its parts.
     pub fn made(&self) -> Made {
         self.made
     }
@@ -278,17 +269,17 @@ impl Cached {
     /// The slow device's counters.
     ///
     /// # Errors
-    /// A file that cannot be read, or holds something odd.
+    /// If the slow device's `stat` file cannot be read or has an unknown format.
     pub fn slow_device(&mut self) -> Result<SlowDevice, Error> {
         let path = self.slow_stat.path().to_owned();
         parse_block_stat(self.slow_stat.read()?).map_err(|fault| fault.in_file(&path))
     }
 
-    /// The cache's own figures; `None` of a kind that reports nothing, or without the right to ask device mapper.
+    /// The cache's own totals; `None` if this kind of cache reports none, or this process may not ask device mapper.
     ///
     /// # Errors
-    /// A file that cannot be read, or an answer that is odd.
-    pub fn status(&self) -> Result<Option<CacheStatus>, Error> {
+    /// If a file cannot be read, or a file or answer has an unknown format.
+    pub fn status(&self) -> Result<Option<CacheState>, Error> {
         match (self.made.kind, &self.control) {
             (Kind::Bcache, _) => bcache_status(&self.folder.join("bcache")).map(Some),
             (kind @ (Kind::DmCache | Kind::DmWritecache), Some(control)) => {
@@ -316,8 +307,8 @@ pub struct CachedEntry {
     pub slow: String,
 }
 
-/// All cached devices among the block devices of `topology`. Those that device mapper may not be asked about, and that LVM did
-/// not make, are not found.
+/// All cached devices among the block devices of `topology`. Without the right to ask device mapper, only those that LVM made
+/// and bcaches are found.
 pub fn find(roots: &Roots, topology: &Topology) -> Vec<CachedEntry> {
     let name = |number| topology.by_number(number).map_or_else(|| number.to_string(), |device| device.name.clone());
     let entry = |device: &Device| {
@@ -337,7 +328,8 @@ pub fn find(roots: &Roots, topology: &Topology) -> Vec<CachedEntry> {
     topology.devices().filter_map(entry).collect()
 }
 
-/// A block device's number, by a path in `/dev` (links are followed) or the kernel's name.
+/// The number of the block device `name`, which is a path in `/dev` (links are followed) or the kernel's name; `None` if
+/// there is none.
 pub(super) fn number_of(roots: &Roots, name: &str) -> Option<DeviceNumber> {
     let path = std::fs::canonicalize(name).unwrap_or_else(|_| name.into());
     let name = path.strip_prefix("/dev").unwrap_or(&path).to_str()?;
@@ -353,12 +345,13 @@ pub(super) fn number_of(roots: &Roots, name: &str) -> Option<DeviceNumber> {
     Some(DeviceNumber { major: rustix::fs::major(number), minor: rustix::fs::minor(number) })
 }
 
-/// Device mapper's uuid of a device, if it has one.
+/// Device mapper's uuid of the device whose folder in sysfs is `folder`; `None` if it has none.
 fn uuid(folder: &Path) -> Option<String> {
     roots::value(&folder.join("dm/uuid")).ok().flatten()
 }
 
-/// Kind, slow device and fast device of a cache that LVM made, from the names of the devices below it; takes no privileges.
+/// Kind, slow device and fast device of a cache that LVM made, from the names of the devices below the cached device; needs
+/// no privileges. `folder` is the cached device's folder in sysfs.
 fn of_lvm(folder: &Path) -> Option<(Kind, DeviceNumber, Option<DeviceNumber>)> {
     let slaves = folder.join("slaves");
     let mut found = (None, None);
@@ -379,7 +372,8 @@ fn of_lvm(folder: &Path) -> Option<(Kind, DeviceNumber, Option<DeviceNumber>)> {
     Some((kind, slow, found.1))
 }
 
-/// Kind, slow device and fast device of a bcache, from the links between devices in sysfs.
+/// Kind, slow device and fast device of a bcache, from the links between devices in sysfs; `folder` is the bcache's folder
+/// there.
 fn of_bcache(folder: &Path) -> Result<Option<(Kind, DeviceNumber, Option<DeviceNumber>)>, Error> {
     let number = |link: PathBuf| -> Result<Option<DeviceNumber>, Error> {
         // The `bcache` folder of a disk, whose parent is the disk.
@@ -393,7 +387,7 @@ fn of_bcache(folder: &Path) -> Result<Option<(Kind, DeviceNumber, Option<DeviceN
     Ok(slow.map(|slow| (Kind::Bcache, slow, fast)))
 }
 
-fn bcache_status(folder: &Path) -> Result<CacheStatus, Error> {
+fn bcache_status(folder: &Path) -> Result<CacheState, Error> {
     let number = |name: &str| -> Result<Option<u64>, Error> {
         let path = folder.join(name);
         let text = roots::value(&path)?;
@@ -401,13 +395,13 @@ fn bcache_status(folder: &Path) -> Result<CacheStatus, Error> {
     };
     let state = roots::value(&folder.join("state"))?;
     let (hits, misses) = (number("stats_total/cache_hits")?, number("stats_total/cache_misses")?);
-    Ok(CacheStatus {
+    Ok(CacheState {
         // It does not tell reads and writes apart; writes in write-back mode are neither.
-        read_hits: hits,
-        read_misses: misses,
+        read_hits_total: hits,
+        read_misses_total: misses,
         dirty_bytes: number("dirty_data")?,
         trouble: state.filter(|state| state != "clean" && state != "dirty"),
-        ..CacheStatus::default()
+        ..CacheState::default()
     })
 }
 

@@ -1,4 +1,4 @@
-//! Device mapper's facts about a mapped device, by ioctl: its table, or the status of its target.
+//! Queries of device mapper by ioctl: a mapped device's table, or the status of its target.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,50 +9,50 @@ use super::diskstats::DeviceNumber;
 use crate::error::Error;
 
 const CONTROL: &str = "/dev/mapper/control";
-/// Size of the kernel's `struct dm_ioctl` (`linux/dm-ioctl.h`).
+/// Size of the kernel's `struct dm_ioctl` (`linux/dm-ioctl.h`), in bytes.
 const HEADER_BYTES: usize = 312;
-/// Size of the kernel's `struct dm_target_spec`, which stands before each target's text.
+/// Size of the kernel's `struct dm_target_spec`, which precedes each target's text, in bytes.
 const TARGET_BYTES: usize = 40;
-/// Room for one target and its text; device mapper's longest are a few hundred bytes.
+/// Size of the buffer for a request and its answer, in bytes; the longest answers have a few hundred bytes.
 const BUFFER_BYTES: usize = 16 << 10;
-/// `_IOWR(0xfd, 12, struct dm_ioctl)`.
+/// Number of the ioctl for a table or status: `_IOWR(0xfd, 12, struct dm_ioctl)`.
 const TABLE_STATUS: libc::c_ulong = 3 << 30 | (HEADER_BYTES as libc::c_ulong) << 16 | 0xfd << 8 | 12;
 const STATUS_TABLE_FLAG: u32 = 1 << 4;
 const BUFFER_FULL_FLAG: u32 = 1 << 8;
-/// Flag without which a question for the status makes a cache write its metadata.
+/// Flag of a request: without it, a request for the status makes a cache write its metadata.
 const NOFLUSH_FLAG: u32 = 1 << 11;
 
-/// The text that is asked for.
+/// The text that a request asks device mapper for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// The table: the parameters of the target, with the devices below it.
     Table,
-    /// The status of the target.
+    /// The target's status: the cache's totals and faults.
     Status,
 }
 
-/// The control node of device mapper, open.
+/// Device mapper's control node `/dev/mapper/control`, open.
 #[derive(Debug)]
 pub(crate) struct Control(File);
 
 impl Control {
     /// # Errors
-    /// When there is no device mapper, or it may not be asked.
+    /// If the kernel has no device mapper, or this process may not open the control node.
     pub(crate) fn open() -> Result<Self, Error> {
         let path = Path::new(CONTROL);
         let file = OpenOptions::new().read(true).write(true).open(path);
         file.map(Self).map_err(|cause| Error::read(path, cause))
     }
 
-    /// The error for a host without device mapper.
+    /// The error that [`open`](Self::open) returns on a host without device mapper.
     pub(crate) fn absent() -> Error {
         Error::read(Path::new(CONTROL), io::ErrorKind::NotFound.into())
     }
 
-    /// Kind and text of the first target of a mapped device.
+    /// Type of the first target of a mapped device, and its table or status as text.
     ///
     /// # Errors
-    /// What the kernel answers: `ENXIO` if there is no such device.
+    /// The kernel's error: `ENXIO` if there is no such device.
     pub(crate) fn ask(&self, device: DeviceNumber, wanted: Wanted) -> Result<(String, String), Error> {
         let mut request = request(device, wanted);
         // SAFETY: the request holds its own size, and the kernel reads and writes only that many bytes of it.
@@ -80,8 +80,8 @@ fn request(device: DeviceNumber, wanted: Wanted) -> Vec<u8> {
     request
 }
 
-/// Kind and text of the first target in an answer, from a `struct dm_target_spec` (start, length, status, next, kind) and a
-/// terminated text. `None` without a target, or if the answer was cut short.
+/// Type and text of the first target in an answer of device mapper, from a `struct dm_target_spec` (start, length, status,
+/// next, type) and a zero-terminated text. `None` without a target, or if the answer did not fit into the buffer.
 pub(super) fn answer(bytes: &[u8]) -> Option<(String, String)> {
     let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let (start, targets, flags) = (word(16)? as usize, word(20)?, word(28)?);

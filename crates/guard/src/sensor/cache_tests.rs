@@ -1,4 +1,5 @@
 use super::*;
+use crate::fake_osd::{Folder, folder};
 
 fn number(text: &str) -> DeviceNumber {
     text.parse().expect("a device number")
@@ -20,11 +21,11 @@ fn tables_tell_slow_and_fast() {
 fn statuses_tell_hits_misses_and_trouble() {
     let text = "8 51/4096 128 1024/1024 21504 312 9876 54 77 88 129 2 metadata2 writeback 2 migration_threshold 4096 smq 0 rw - ";
     let status = parse_status(Kind::DmCache, text).expect("the kernel's format");
-    let expected = CacheStatus {
-        read_hits: Some(21_504),
-        read_misses: Some(312),
-        write_hits: Some(9_876),
-        write_misses: Some(54),
+    let expected = CacheState {
+        read_hits_total: Some(21_504),
+        read_misses_total: Some(312),
+        write_hits_total: Some(9_876),
+        write_misses_total: Some(54),
         dirty_bytes: Some(129 * 128 * 512),
         trouble: None,
     };
@@ -33,9 +34,9 @@ fn statuses_tell_hits_misses_and_trouble() {
     assert_eq!(broken.trouble.as_deref(), Some("needs_check"));
     assert_eq!(parse_status(Kind::DmCache, "Fail").expect("failed").trouble.as_deref(), Some("Fail"));
     let write = parse_status(Kind::DmWritecache, "0 16384 100 0 500 20 300 30 200 10 60 0 4 0").expect("14 numbers");
-    assert_eq!((write.read_hits, write.read_misses), (Some(20), Some(480)));
-    assert_eq!((write.write_hits, write.write_misses), (Some(230), Some(70)));
-    assert_eq!(parse_status(Kind::DmWritecache, "0 16384 100 0").expect("4 numbers"), CacheStatus::default());
+    assert_eq!((write.read_hits_total, write.read_misses_total), (Some(20), Some(480)));
+    assert_eq!((write.write_hits_total, write.write_misses_total), (Some(230), Some(70)));
+    assert_eq!(parse_status(Kind::DmWritecache, "0 16384 100 0").expect("4 numbers"), CacheState::default());
     for odd in ["", "8 51/4096", "8 51/4096 x 1024/1024 1 2 3 4 5 6 7"] {
         assert!(parse_status(Kind::DmCache, odd).is_err(), "{odd:?}");
     }
@@ -63,11 +64,11 @@ fn the_slow_device_tells_bytes_and_time_busy() {
 }
 
 /// A tree of files and links as in sysfs.
-struct Tree(PathBuf);
+struct Tree(Folder);
 
 impl Tree {
     fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("evenkeel-guard-{name}-{}", std::process::id())))
+        Self(folder(&format!("cache-{name}")))
     }
 
     fn file(&self, path: &str, text: &str) {
@@ -88,7 +89,7 @@ impl Tree {
         self.link(&format!("dev/block/{number}"), &format!("class/block/{name}"));
     }
 
-    /// The cached devices that are found without being named.
+    /// The cached devices that [`find`] finds in the tree.
     fn find(&self) -> Vec<CachedEntry> {
         let roots = Roots::under(&self.0);
         let folder = self.0.join("sys/block");
@@ -100,12 +101,6 @@ impl Tree {
 
     fn open(&self, device: &str, slow: Option<&str>) -> Result<Cached, NotUsable> {
         Cached::open(&Roots::under(&self.0), device, slow, None)
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -128,8 +123,8 @@ fn bcache_is_followed_by_its_links() {
         Made { kind: Kind::Bcache, device: number("250:0"), fast: Some(number("251:0")), slow: number("251:1") };
     assert_eq!(cached.made(), expected);
     let status = cached.status().expect("read").expect("told");
-    assert_eq!((status.read_hits, status.read_misses, status.dirty_bytes), (Some(420), Some(17), Some(3 << 19)));
-    assert_eq!(status.trouble, None);
+    assert_eq!((status.read_hits_total, status.read_misses_total), (Some(420), Some(17)));
+    assert_eq!((status.dirty_bytes, status.trouble), (Some(3 << 19), None));
     assert_eq!(cached.slow_device().expect("read").counters.read_bytes, 4096);
     let found: Vec<(String, String)> = tree.find().into_iter().map(|entry| (entry.name, entry.slow)).collect();
     assert_eq!(found, [("no-bcache0".to_owned(), "no-hsd".to_owned())]);

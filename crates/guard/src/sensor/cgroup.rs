@@ -1,8 +1,9 @@
-//! cgroup v2 groups: which there are, and what each has done on which device (`io.stat`).
+//! Control groups (cgroup v2): searches for groups, and reads each group's counters on each device (`io.stat`).
 //!
-//! The format is that of the kernel's `Documentation/admin-guide/cgroup-v2.rst`. A row is a device with `key=value`
-//! pairs; a device without any has done nothing, and some kernels print several such devices on one line. A bio is counted
-//! for its group at every device that it passes, so that the row of a cached device's slow part holds the group's misses.
+//! The format is that of the kernel's `Documentation/admin-guide/cgroup-v2.rst`. A row of `io.stat` is a device with
+//! `key=value` pairs; a device without pairs has had no I/O, and some kernels print several such devices on one line. A bio
+//! is counted for its group at every device that the bio passes, so that the row of a cached device's slow part holds the
+//! group's misses.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -14,16 +15,16 @@ use evenkeel_policy::tenant::fits;
 use super::diskstats::DeviceNumber;
 use crate::error::{Error, Fault};
 
-/// Where cgroup v2 is mounted by convention.
+/// Folder where cgroup v2 is mounted by convention.
 pub const ROOT: &str = "/sys/fs/cgroup";
 
-/// Most groups that one pattern may find: each costs two file descriptors and work in every period.
+/// Largest number of groups that one pattern may match: each group costs two file descriptors and work in every period.
 pub const MAX_GROUPS: usize = 4_096;
 
-/// Largest `io.stat` or `io.max` that is read, in bytes: it holds some 150 bytes a device.
+/// Size, in bytes, up to which an `io.stat` or `io.max` is read; the file has some 150 bytes for each device.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Parses the `io.stat` of a cgroup, and calls `each` for every device with counters.
+/// Parses the `io.stat` of a group, and calls `each` with the number and the counters of every device with counters.
 ///
 /// # Errors
 /// The first malformed line; `each` has been called for the lines before it.
@@ -63,19 +64,21 @@ fn flush(row: &mut Option<(DeviceNumber, Counters, bool)>, each: &mut impl FnMut
     }
 }
 
-/// A group's counters on the parts of a cached device since the group appeared; zero where it has done nothing.
+/// A group's counters on a cached device and its parts since the group was made; zero on a device on which the group has had
+/// no I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// On the cached device itself.
+    /// I/O of the group on the cached device itself.
     pub cached: Counters,
-    /// The part that reached the fast device.
+    /// I/O of the group that reached the fast device.
     pub fast: Counters,
-    /// The part that reached the slow device: the misses.
+    /// I/O of the group that reached the slow device: the misses.
     pub slow: Counters,
 }
 
 impl Usage {
-    /// Parses the text of `io.stat`. Counters of a device without a number stay zero.
+    /// Parses the text of a group's `io.stat` for the three devices with these numbers. Counters of a device whose number is
+    /// `None` stay zero.
     ///
     /// # Errors
     /// As [`parse_stat`].
@@ -99,7 +102,7 @@ impl Usage {
     }
 }
 
-/// A file of a group that stays open: once the group is gone, reading it fails, although there may be a new group of the same
+/// An open file of a control group. Once the group is gone, reading the file fails, even if there is a new group of the same
 /// name.
 #[derive(Debug)]
 pub struct GroupFile {
@@ -108,10 +111,10 @@ pub struct GroupFile {
 }
 
 impl GroupFile {
-    /// Opens a file for reading.
+    /// Opens the group's file at `path` for reading.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// If the file cannot be opened.
     pub fn open(path: PathBuf) -> Result<Self, Error> {
         let file = File::open(&path).map_err(|cause| Error::read(&path, cause))?;
         Ok(Self { path, file })
@@ -122,10 +125,10 @@ impl GroupFile {
         &self.path
     }
 
-    /// Reads the present content into `buffer`, which can serve for all groups.
+    /// Reads the present content into `buffer`, which may be used for one group after the other.
     ///
     /// # Errors
-    /// When it cannot be read; [`Error::is_gone`] says that the group is no more.
+    /// If the file cannot be read; [`Error::is_gone`] is true if the group no longer exists.
     pub fn read<'a>(&self, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], Error> {
         let mut filled = 0;
         loop {
@@ -145,10 +148,11 @@ impl GroupFile {
     }
 }
 
-/// Groups below `root` that `pattern` names: a path, in each part of which `*` stands for any characters and `?` for one.
+/// Paths, relative to `root`, of the groups that `pattern` matches. The pattern is a path, in each part of which `*` stands
+/// for any characters and `?` for one.
 ///
 /// # Errors
-/// When a folder that is there cannot be read, or more than [`MAX_GROUPS`] are found.
+/// If an existing folder cannot be read, or more than [`MAX_GROUPS`] groups match.
 pub fn find(root: &Path, pattern: &str) -> Result<Vec<String>, Error> {
     let mut found = vec![String::new()];
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
@@ -186,14 +190,14 @@ pub fn find(root: &Path, pattern: &str) -> Result<Vec<String>, Error> {
     Ok(found)
 }
 
-/// True if [`find`] may find `group` by `pattern`.
+/// True if `pattern` matches the path `group`, by the rules of [`find`].
 pub fn names(pattern: &str, group: &str) -> bool {
     let mut group = group.split('/').filter(|part| !part.is_empty());
     let mut pattern = pattern.split('/').filter(|part| !part.is_empty());
     pattern.all(|part| group.next().is_some_and(|name| fits(part, name))) && group.next().is_none()
 }
 
-/// True if a path has wildcards (`*` or `?`).
+/// True if a path contains wildcards (`*` or `?`).
 pub fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?'])
 }

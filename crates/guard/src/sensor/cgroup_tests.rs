@@ -37,7 +37,7 @@ fn devices_without_figures_are_nothing() {
 }
 
 #[test]
-fn what_is_no_statistics_is_told_with_its_line() {
+fn what_is_no_statistics_is_reported_with_its_line() {
     for (text, line) in [
         ("253:0 rbytes=1\nnothing rbytes=1\n", 2),
         ("rbytes=1\n", 1),

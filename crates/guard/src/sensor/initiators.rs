@@ -1,13 +1,14 @@
-//! One initiator's traffic at one volume, as LIO counts it.
+//! An initiator's traffic at a volume, as the kernel's SCSI target (LIO) counts it.
 
 use std::path::Path;
 
-/// Totals since the volume was mapped to the initiator, in MiB: the kernel counts no finer.
+/// Totals of an initiator at a volume since the volume was mapped to the initiator, in MiB, the unit in which the kernel
+/// counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Read by the initiator.
+    /// Data that the initiator has read from the volume, in MiB.
     pub read_mib: u64,
-    /// Written by the initiator.
+    /// Data that the initiator has written to the volume, in MiB.
     pub written_mib: u64,
 }
 
@@ -19,7 +20,7 @@ impl Moved {
     }
 }
 
-/// A number on a line of its own.
+/// Parses a file that holds one number; `None` if it holds something else.
 fn parse(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Sensors: files read again and again, and pure parsers of their content.
+//! Sensors: readers of the kernel's files and of OSDs' counters, and pure parsers of the content.
 //!
 //! | module | measures |
 //! |---|---|

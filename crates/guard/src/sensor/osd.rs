@@ -1,9 +1,9 @@
-//! The counters of a Ceph OSD: how long its store takes, how much it took in, and whether requests wait at its
-//! throttle.
+//! The counters of a Ceph OSD: latency of its store, requests and bytes that the store took in, and requests that wait at the
+//! store's throttle.
 //!
 //! The OSD's own `commit_lat` includes the wait at the throttle, which the agent sets. So the store's latency is the sum of
-//! the states after that wait. There is no smallest latency among the counters: the smallest mean over short times takes its
-//! place.
+//! the times in the states after that wait. The counters hold no smallest latency: the smallest mean over a short time takes
+//! its place.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,68 +16,70 @@ use crate::admin_socket::Malformed;
 
 /// Name of the logger (group of counters) of the store.
 pub const STORE: &str = "bluestore";
-/// Name of the logger of the throttle of bytes in flight in the store.
+/// Name of the logger (group of counters) of the throttle of bytes in flight in the store.
 pub const BYTES: &str = "throttle-bluestore_throttle_bytes";
-/// Name of the logger of the throttle of bytes that are in flight or wait to be written in place.
+/// Name of the logger (group of counters) of the throttle of bytes that are in flight or wait to be written in place.
 pub const DEFERRED: &str = "throttle-bluestore_throttle_deferred_bytes";
 
 /// A running mean of durations, as Ceph counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct Average {
-    /// Number of durations.
+    /// Number of durations that `sum` adds up.
     pub avgcount: u64,
     /// Sum of the durations, in seconds.
     pub sum: f64,
 }
 
 impl Average {
-    /// Mean, in seconds, of the durations added since `before`; `None` if there are none.
+    /// Mean, in seconds, of the durations added since the earlier reading `before`; `None` if none were added.
     pub fn mean_since(self, before: Self) -> Option<f64> {
         let count = self.avgcount.checked_sub(before.avgcount).filter(|&count| count > 0)?;
         Some(((self.sum - before.sum) / count as f64).max(0.0))
     }
 }
 
-/// The store's counters that are used; the rest of the answer is skipped. `None` where a version of Ceph lacks the counter.
+/// The store's counters that the agent uses; other counters of the answer are skipped. A field is `None` if this version of
+/// Ceph lacks the counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct Store {
-    /// Time that requests waited for the device.
+    /// Times that requests waited for the device's asynchronous I/O.
     pub state_aio_wait_lat: Option<Average>,
-    /// Time that requests waited for the commit before theirs.
+    /// Times that requests waited in the queue for the commit of metadata.
     pub state_kv_queued_lat: Option<Average>,
-    /// Time that commits took. (The spelling is Ceph's.)
+    /// Times that commits of metadata took. (The spelling is Ceph's.)
     #[serde(alias = "state_kv_committing_lat")]
     pub state_kv_commiting_lat: Option<Average>,
-    /// Bytes written to newly allocated space. Later versions of Ceph have no prefix.
+    /// Total of bytes that clients wrote to newly allocated space. In later versions of Ceph the counter's name has no prefix
+    /// `bluestore_`.
     #[serde(alias = "write_big_bytes")]
     pub bluestore_write_big_bytes: Option<u64>,
-    /// Bytes of all other writes.
+    /// Total of bytes of all other writes of clients.
     #[serde(alias = "write_small_bytes")]
     pub bluestore_write_small_bytes: Option<u64>,
 }
 
-/// A throttle's counters.
+/// Counters of one of the OSD's throttles; totals are since the OSD was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct Throttle {
-    /// Cost in flight, in bytes.
+    /// Cost of the requests in flight now, in bytes.
     pub val: u64,
-    /// Cost that may be in flight, in bytes.
+    /// Largest cost that may be in flight, in bytes; 0: no bound.
     pub max: u64,
-    /// Requests that have come to the throttle.
+    /// Total of requests that have come to the throttle.
     pub get_started: u64,
-    /// Requests that have been admitted.
+    /// Total of requests that the throttle has admitted.
     pub get: u64,
-    /// Cost of the admitted requests, in bytes.
+    /// Total cost of the admitted requests, in bytes.
     pub get_sum: u64,
-    /// Cost of requests that have left, in bytes.
+    /// Total cost of the admitted requests that are no longer in flight, in bytes.
     pub put_sum: u64,
-    /// Times that requests waited, of those that had to.
+    /// Times that requests waited at the throttle; requests admitted without a wait do not count.
     pub wait: Average,
 }
 
 impl Throttle {
-    /// Requests that wait at the throttle now. Only for the throttle of all bytes: on others, requests that are admitted
-    /// without a wait count in `get` alone.
+    /// Number of requests that wait at the throttle now. Correct only for the throttle of all bytes ([`BYTES`]): other
+    /// throttles count requests that are admitted without a wait in `get` alone.
     pub const fn waiting(&self) -> u64 {
         self.get_started.saturating_sub(self.get)
     }
@@ -86,9 +88,9 @@ impl Throttle {
 /// The measurements that an OSD's counters allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// True if the store's latency and commits are counted; without them nothing can be decided.
+    /// True if the store's latency and commits are counted; without them the agent cannot control the OSD.
     pub latency: bool,
-    /// True if bytes that clients write are counted; otherwise the cost stands for them.
+    /// True if the bytes that clients write are counted; otherwise the cost of requests is used in their place.
     pub payload: bool,
 }
 
@@ -103,12 +105,12 @@ impl Store {
         }
     }
 
-    /// Total of requests whose wait for the device is over, or was not needed.
+    /// Total number of requests whose wait for the device is over, or was not needed.
     pub fn reached_device(&self) -> u64 {
         self.state_aio_wait_lat.map_or(0, |state| state.avgcount)
     }
 
-    /// Total of requests that the store has committed.
+    /// Total number of requests that the store has committed.
     pub fn committed(&self) -> u64 {
         self.state_kv_commiting_lat.map_or(0, |state| state.avgcount)
     }
@@ -118,8 +120,8 @@ impl Store {
         Some(self.bluestore_write_big_bytes?.saturating_add(self.bluestore_write_small_bytes?))
     }
 
-    /// Mean latency in seconds, from admission to commit, of what passed since `before`; `None` if nothing
-    /// was committed.
+    /// Mean latency in seconds, from admission to commit, of the requests since the earlier reading `before`; `None` if no
+    /// request was committed.
     pub fn latency_since(&self, before: &Self) -> Option<f64> {
         let mean = |now: Option<Average>, before: Option<Average>| now?.mean_since(before?);
         let committing = mean(self.state_kv_commiting_lat, before.state_kv_commiting_lat)?;
@@ -129,12 +131,12 @@ impl Store {
     }
 }
 
-/// Parses the counters of a logger in an answer to `perf dump`. Other counters are skipped and never stored, because this is
-/// done many times a second.
+/// Parses the counters of a logger in an answer to `perf dump`. Other loggers are skipped without being stored, because an
+/// answer is parsed many times a second.
 ///
 /// # Errors
 /// [`Malformed::Lacks`] if the OSD has no such logger (its store is not BlueStore), [`Malformed::Json`] if the answer is not
-/// JSON or a counter is of another kind.
+/// JSON or a counter has another type.
 pub fn parse<'de, T: Deserialize<'de>>(answer: &'de str, logger: &str) -> Result<T, Malformed> {
     let mut json = serde_json::Deserializer::from_str(answer);
     let counters = json.deserialize_map(Logger(logger, PhantomData)).and_then(|counters| json.end().map(|()| counters));
@@ -142,7 +144,7 @@ pub fn parse<'de, T: Deserialize<'de>>(answer: &'de str, logger: &str) -> Result
     counters.ok_or_else(|| Malformed::Lacks(format!("counters of {logger}")))
 }
 
-/// Finds one logger among those in an answer.
+/// Finds the logger of this name among all loggers in an answer.
 struct Logger<'a, T>(&'a str, PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for Logger<'_, T> {
@@ -165,7 +167,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Logger<'_, T> {
     }
 }
 
-/// Counters of the store and of its throttle, read at about the same time.
+/// Counters of the store and of its throttle, read within milliseconds of each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counters {
     /// Counters of the store.

@@ -35,7 +35,7 @@ fn an_osd_of_version_16_tells_all_that_is_wanted() {
 }
 
 #[test]
-fn names_of_later_versions_are_known_and_missing_counters_are_told() {
+fn names_of_later_versions_are_known_and_missing_counters_are_reported() {
     let later = STORES[0].replace("bluestore_write_", "write_");
     let store: Store = parse(&later, STORE).unwrap();
     assert_eq!(store.payload(), captured()[0].store.payload());

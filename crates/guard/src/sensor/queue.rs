@@ -1,11 +1,11 @@
-//! The queues through which this host reaches a block device, and which setting says how long they are.
+//! The queues through which this host reaches a block device, and the setting of each queue's length.
 //!
 //! | device | setting | shortest | requests that wait for a place |
 //! |---|---|---|---|
 //! | SCSI (iSCSI, FC, SAS, ATA) | `device/queue_depth` | 1 | show in the kernel's statistics: their time counts |
 //! | NVMe and others | `queue/nr_requests`, of each hardware queue | 4 | do not |
 //!
-//! A device without a queue of its own (multipath, LVM) is followed to the disks that it stands on.
+//! For a device without a queue of its own (multipath, LVM), the queues of the disks below it are found.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -16,31 +16,31 @@ use super::cache::number_of;
 use crate::discovery::roots::{self, Roots};
 use crate::error::Error;
 
-/// Most layers below a device that are followed; deeper stacks are mistakes or loops.
+/// Largest number of layers of devices below a device that are searched; deeper stacks are mistakes or loops.
 const MAX_DEPTH: u32 = 16;
-/// Most disks that a volume may stand on.
+/// Largest number of disks that a volume may consist of.
 const MAX_QUEUES: usize = 256;
-/// The kernel's own bound on `nr_requests` (BLKDEV_MIN_RQ).
+/// The kernel's lower bound on `nr_requests` (BLKDEV_MIN_RQ).
 const LEAST_REQUESTS: u32 = 4;
 /// Bits of a file's mode that give write permission.
 const WRITABLE: u32 = 0o222;
 
-/// The setting of a queue's length.
+/// The kernel's setting for the length of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knob {
-    /// `queue_depth` of a SCSI device.
+    /// `queue_depth` of a SCSI device: requests that may be in flight at the device.
     QueueDepth,
-    /// `nr_requests` of the block layer.
+    /// `nr_requests` of the block layer: requests that may be in flight in each hardware queue.
     Requests,
 }
 
 impl Knob {
-    /// True if the file is `nr_requests`, before whose change the kernel lets the disk's queues run dry.
+    /// True if `file` is an `nr_requests`: before the kernel changes it, the kernel waits until the disk's queues are empty.
     pub fn waits_for_disk(file: &Path) -> bool {
         file.ends_with(Self::Requests.name())
     }
 
-    /// Name of the setting's file.
+    /// Name of the setting's file in sysfs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::QueueDepth => "queue_depth",
@@ -48,7 +48,7 @@ impl Knob {
         }
     }
 
-    /// The smallest value that the kernel takes.
+    /// The smallest value of the setting that the kernel accepts.
     pub const fn least(self) -> u32 {
         match self {
             Self::QueueDepth => 1,
@@ -56,7 +56,7 @@ impl Knob {
         }
     }
 
-    /// True if the time that requests wait for a slot counts in the kernel's statistics of the disk.
+    /// True if the time for which requests wait for a slot of the queue counts in the kernel's statistics of the disk.
     pub const fn shows_waiting(self) -> bool {
         matches!(self, Self::QueueDepth)
     }
@@ -67,16 +67,15 @@ impl Knob {
 pub struct Queue {
     /// The kernel's name of the disk.
     pub disk: String,
-    /// The setting that the disk has.
+    /// The setting for the length of the disk's queues.
     pub knob: Knob,
-    /// Path of the setting's file, with links resolved to the hardware: another disk that gets the same name has another
-    /// path.
+    /// Path of the setting's file in sysfs, with links resolved: another disk that later gets the same name has another path.
     pub path: PathBuf,
-    /// Number of hardware queues, each of which has this length.
+    /// Number of hardware queues of the disk; the setting is the length of each.
     pub queues: NonZeroU32,
 }
 
-/// Why the queues of a device cannot be found.
+/// An error because of which the queues of a device cannot be found.
 #[derive(Debug, thiserror::Error)]
 pub enum NoQueue {
     /// There is no block device of this name.
@@ -87,23 +86,23 @@ pub enum NoQueue {
         "{device}: {disk} has neither queue_depth nor nr_requests; name the disks of the array, or what stands on them"
     )]
     NoSetting {
-        /// The name as configured.
+        /// Name of the device as configured.
         device: String,
-        /// The disk: a device below, or the device itself.
+        /// The kernel's name of the disk: a device below `device`, or `device` itself.
         disk: String,
     },
-    /// The device of this name stands on too many disks.
+    /// The device of this name consists of too many disks.
     #[error("{0} stands on more than {MAX_QUEUES} disks; name them one by one")]
     TooMany(String),
-    /// A folder cannot be read.
+    /// A folder of sysfs cannot be read.
     #[error(transparent)]
     File(#[from] Error),
 }
 
-/// The queues of `device`, a path in `/dev` or the kernel's name: its own, or those of the disks that it stands on.
+/// The queues of `device`, a path in `/dev` or the kernel's name: its own queue, or the queues of the disks below it.
 ///
 /// # Errors
-/// What is missing, and what to do about it.
+/// A message that names the missing part and its cure.
 pub fn find(roots: &Roots, device: &str) -> Result<Vec<Queue>, NoQueue> {
     let absent = || NoQueue::NoDevice(device.to_owned());
     let number = number_of(roots, device).ok_or_else(absent)?;
@@ -141,7 +140,8 @@ impl Search<'_> {
         below.iter().try_for_each(|folder| self.follow(folder, deeper))
     }
 
-    /// The kernel's own NVMe multipath: disk `nvme0n1` has paths `nvme0c0n1`, `nvme0c1n1`, which are hidden from /dev.
+    /// Sysfs folders of the paths below the disk `head` of the kernel's own NVMe multipath: the disk `nvme0n1` has paths
+    /// `nvme0c0n1`, `nvme0c1n1`, which are hidden from /dev.
     fn paths(&self, head: &str) -> Result<Vec<PathBuf>, NoQueue> {
         if !head.starts_with("nvme") {
             return Ok(Vec::new());
@@ -162,7 +162,7 @@ fn is_path_of(name: &str, head: &str) -> bool {
     path.split_once('c').is_some_and(|(of, _)| of == subsystem) && of == namespace
 }
 
-/// The queue of a disk, if it has one whose length can be set.
+/// The queue of the disk whose folder in sysfs is `folder`; `None` if it has no queue whose length can be set.
 fn own(folder: &Path, disk: &str) -> Result<Option<Queue>, Error> {
     let queue = |knob, path: &Path, queues| {
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -179,7 +179,7 @@ fn own(folder: &Path, disk: &str) -> Result<Option<Queue>, Error> {
     Ok(queues.map(|queues| queue(Knob::Requests, &requests, queues)))
 }
 
-/// True if the file's permissions allow writing: some drivers show a length that cannot be set.
+/// True if the file's permissions allow writing; with some drivers the length of a queue cannot be set.
 fn is_writable(file: &Path) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & WRITABLE != 0)
 }
@@ -189,7 +189,7 @@ mod tests {
     use super::is_path_of;
 
     #[test]
-    fn paths_of_a_multipath_disk_are_told_by_their_names() {
+    fn paths_of_a_multipath_disk_are_known_by_their_names() {
         for (name, head, is) in [
             ("nvme0c0n1", "nvme0n1", true),
             ("nvme0c12n1", "nvme0n1", true),

@@ -1,20 +1,20 @@
 //! `/proc/net/snmp`: TCP segments sent again.
 //!
-//! A delay must not cause retransmits; a count that rises with it says that it does. The count is that of the whole network
-//! namespace, because the kernel keeps none for less that can be read cheaply.
+//! Delays of packets must not cause retransmits; a count that rises while packets are delayed indicates that they do. The
+//! count is that of the whole network namespace, because the kernel has no finer count that is cheap to read.
 
 use crate::error::Fault;
 
-/// Totals since boot.
+/// Totals of TCP segments of this network namespace since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segments {
-    /// Segments sent, those sent again not counted.
+    /// Segments sent, without retransmits.
     pub sent: u64,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub retransmitted: u64,
 }
 
-/// Finds the two totals in the file.
+/// Finds the totals of sent and retransmitted segments in the text of `/proc/net/snmp`.
 ///
 /// # Errors
 /// When the file has no pair of `Tcp:` lines with these totals.

@@ -1,4 +1,4 @@
-//! A file of the kernel that is read again and again.
+//! A file of the kernel that stays open and is read at every tick.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Largest file that is read, in bytes: `/proc/diskstats` has some 120 bytes a device.
+/// Size, in bytes, up to which a file is read; `/proc/diskstats` has some 120 bytes for each device.
 pub const MAX_BYTES: usize = 16 << 20;
 
-/// Size of the buffer at first, in bytes; a quarter of it is free at least for each read.
+/// Initial size of the buffer, in bytes. Each system call gets at least a quarter of this as free space.
 const STEP: usize = 16 << 10;
 
-/// A file that stays open and is read from its beginning each time, into a buffer that is kept.
+/// A file that stays open and is read from its beginning each time, into a buffer that is used again for each reading.
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
@@ -24,21 +24,21 @@ impl Source {
     /// Opens `path`.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// If the file cannot be opened.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let file = File::open(path).map_err(|cause| Error::read(path, cause))?;
         Ok(Self { path: path.to_owned(), file, buffer: vec![0; STEP] })
     }
 
-    /// The path it was opened by.
+    /// The path by which the file was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The present content of the file. Allocates only when the file has become larger than ever before.
+    /// The present content of the file. Allocates memory only if the file is larger than at all earlier readings.
     ///
     /// # Errors
-    /// When it cannot be read, or holds more than [`MAX_BYTES`].
+    /// If the file cannot be read, or holds more than [`MAX_BYTES`].
     pub fn read(&mut self) -> Result<&[u8], Error> {
         let mut filled = 0;
         loop {

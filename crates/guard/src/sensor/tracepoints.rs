@@ -1,4 +1,4 @@
-//! How long single reads take, by the block layer's tracepoints.
+//! Latencies of single reads, measured at the block layer's tracepoints.
 //!
 //! ```text
 //!  block_bio_queue ─────▶ program: a read of a watched device? ──▶ when it began, by device and last sector
@@ -6,10 +6,10 @@
 //!  block_rq_complete ─┴─▶ program: when did it begin? ──▶ one more in its bucket, by group of devices
 //! ```
 //!
-//! BPF programs count in the kernel; a tick reads one histogram for each pool whose target is for a percentile. Devices that
-//! stand on others complete bios, disks complete requests. A read is known by its device and by the sector after its last
-//! one, which stays the same when parts of the read complete or are split off. Of reads that a disk serves as one request
-//! only the last counts; two reads of the same place at the same time count as one.
+//! BPF programs count in the kernel; a tick reads one histogram for each pool whose target is for a percentile. Stacked
+//! devices (multipath, LVM) complete bios; disks complete requests. A read is known by its device and by the sector after its
+//! last one, which stays the same when parts of the read complete or are split off. Of reads that a disk serves as one
+//! request only the last counts; two reads of the same place at the same time count as one.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -24,28 +24,32 @@ use crate::bpf::{
 };
 use crate::error::{Error, Fault};
 
-/// Where tracefs is mounted.
+/// Folders in which tracefs may be mounted.
 pub const FOLDERS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// The events, in the folder `events/block`.
+/// Names of the tracepoints that are used, in tracefs's folder `events/block`.
 pub const EVENTS: [&str; 3] = ["block_bio_queue", "block_bio_complete", "block_rq_complete"];
-/// Where sysfs has devices by number.
+/// Folder of sysfs that has the block devices by number.
 const DEVICES: &str = "/sys/dev/block";
 
-/// Most reads under way that are measured; if there are more, the oldest are not. Each takes some 100 bytes in the kernel.
+/// Largest number of reads in flight that are measured at one time; if there are more, the oldest are not measured. Each
+/// takes some 100 bytes of kernel memory.
 const MAX_READS: usize = 32_768;
-/// Most devices that can be watched.
+/// Largest number of devices whose reads can be timed.
 const MAX_DEVICES: usize = 131_072;
 
-/// Binary logarithm of the buckets for each doubling of time: 16 buckets, so that each is at most 6.25 % wide.
+/// Binary logarithm of the number of buckets for each doubling of the latency: 16 buckets, so that each is at most 6.25 %
+/// wide.
 const SUB_BITS: i32 = 4;
-/// Binary logarithm of the shortest time that is distinguished: below 2^12 ns (4 us) all share the first bucket.
+/// Binary logarithm of the shortest latency in ns that is distinguished: all latencies below 2^12 ns (4 us) share the first
+/// bucket.
 const FLOOR_BITS: i32 = 12;
-/// Binary logarithm of the longest time that is distinguished: from 2^38 ns (275 s) on all share the last bucket.
+/// Binary logarithm of the longest latency in ns that is distinguished: all latencies from 2^38 ns (275 s) on share the last
+/// bucket.
 const CEIL_BITS: i32 = 38;
-/// Number of buckets.
+/// Number of buckets of a histogram of latencies.
 pub const BUCKETS: usize = ((CEIL_BITS - FLOOR_BITS) << SUB_BITS) as usize + 2;
 
-/// The time in the middle of a bucket.
+/// The latency in the middle of the bucket with this index.
 pub fn middle(bucket: usize) -> Duration {
     let Some(above) = bucket.checked_sub(1) else { return Duration::from_nanos(1 << (FLOOR_BITS - 1)) };
     let exponent = FLOOR_BITS as usize + (above >> SUB_BITS);
@@ -54,7 +58,7 @@ pub fn middle(bucket: usize) -> Duration {
     Duration::from_nanos((1 << exponent) + sub * width + width / 2)
 }
 
-/// Number of an event, and the offsets, in bytes from its beginning, of the fields that the programs read.
+/// Number of a tracepoint, and the offsets, in bytes from the beginning of its events, of the fields that the programs read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Format {
     id: u64,
@@ -64,7 +68,7 @@ struct Format {
     kind: i16,
 }
 
-/// Reads the description of an event, `events/block/NAME/format`.
+/// Parses the description of a tracepoint's events, tracefs's file `events/block/NAME/format`.
 fn parse_format(text: &str) -> Result<Format, Fault> {
     let mut id = None;
     let mut fields = BTreeMap::new();
@@ -106,14 +110,14 @@ const MAP_UPDATE: i32 = 2;
 const MAP_DELETE: i32 = 3;
 const CLOCK: i32 = 5;
 
-/// Offsets, from the end of the programs' stack, of what they keep there: number of the group; device and last sector of the
-/// read; when it began and its group.
+/// Offsets, in bytes from the end of the programs' stack, of: the number of the group of devices (`NUMBER`); device and end
+/// sector of the read (`READ`); time at which the read began, and its group (`BEGAN`).
 const NUMBER: i16 = -4;
 const READ: i16 = -24;
 const BEGAN: i16 = -40;
 
-/// Emits the beginning of a program, in which R6 is the event: puts the device and the sector after the last at `READ`, or
-/// jumps to `pass` if the event is not about a read.
+/// Emits the beginning of a program, in which R6 is the event: the program puts the read's device and the sector after its
+/// last one at `READ`, or jumps to `pass` if the event is not about a read.
 fn identify(p: &mut Assembler, format: &Format, pass: Label) {
     p.set(R6, R1);
     p.load(Size::Byte, R0, R6, format.kind);
@@ -127,8 +131,8 @@ fn identify(p: &mut Assembler, format: &Format, pass: Label) {
     p.store(Size::Double, R10, READ + 8, R1);
 }
 
-/// Emits a look-up in `map` of the key at stack offset `key`: R0 points to the value; without one the program jumps to
-/// `otherwise`.
+/// Emits a look-up in `map` of the key at stack offset `key`: afterwards R0 points to the value; if the key has no value, the
+/// program jumps to `otherwise`.
 fn look_up(p: &mut Assembler, map: &Map, key: i16, otherwise: Label) {
     p.load_map(R1, map);
     p.set(R2, R10);
@@ -144,7 +148,8 @@ fn end(mut p: Assembler, pass: Label) -> Assembler {
     p
 }
 
-/// Assembles the program for the event that a read comes in.
+/// Assembles the program for the event that a read is submitted: it keeps the time at which the read of a watched device
+/// began.
 fn at_queue(format: &Format, devices: &Map, reads: &Map) -> Assembler {
     let mut p = Assembler::default();
     let pass = p.label();
@@ -168,7 +173,8 @@ fn at_queue(format: &Format, devices: &Map, reads: &Map) -> Assembler {
     end(p, pass)
 }
 
-/// Assembles the program for the event that a read has completed. R7: when it began; R8: how long it took; R9: its histogram.
+/// Assembles the program for the event that a read has completed. Registers: R7: time at which the read began; R8: its
+/// latency; R9: the histogram of its group.
 fn at_completion(format: &Format, reads: &Map, histograms: &Map) -> Assembler {
     let mut p = Assembler::default();
     let [pass, count, bounded] = std::array::from_fn(|_| p.label());
@@ -226,7 +232,7 @@ fn at_completion(format: &Format, reads: &Map, histograms: &Map) -> Assembler {
     end(p, pass)
 }
 
-/// The formats of the kernel's events for reads that come in and complete.
+/// The formats of the kernel's events for reads that are submitted and reads that complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Events {
     queue: Format,
@@ -234,7 +240,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Reads what the kernel says of its events, in the first of `folders` that has them.
+    /// Reads the formats of the events in the first of `folders` that has them all.
     ///
     /// # Errors
     /// [`Error::Read`] where there is no tracefs or no such event, [`Error::Parse`] for an unknown format.
@@ -260,19 +266,20 @@ impl Events {
     }
 }
 
-/// The attached programs and their histograms. The programs end with this process, or when this value is dropped.
+/// The attached BPF programs and their histograms of read latencies. The programs are detached when this value is dropped or
+/// this process ends.
 #[derive(Debug)]
 pub struct ReadTimes {
     devices: Map,
     histograms: Map,
     watched: BTreeMap<DeviceNumber, u32>,
-    /// Content of each group's histogram at the last reading.
+    /// Content of each group's histogram at the previous reading.
     before: Vec<Vec<u64>>,
     buffer: Vec<u8>,
     _attached: Vec<(Program, OwnedFd)>,
 }
 
-/// A device's number as events have it: 12 bits for the major, 20 for the minor number.
+/// A device's number in the layout of the kernel's events: 12 bits for the major, 20 for the minor number.
 fn in_events(number: DeviceNumber) -> [u8; 4] {
     (number.major << 20 | number.minor & 0xf_ffff).to_ne_bytes()
 }
@@ -286,7 +293,7 @@ fn disk_of(number: DeviceNumber) -> DeviceNumber {
 }
 
 impl ReadTimes {
-    /// Starts the programs for `groups` groups of devices; no device is watched yet.
+    /// Loads and attaches the programs, with a histogram for each of `groups` groups of devices; no device is watched yet.
     ///
     /// # Errors
     /// [`Error::Programs`] with what the kernel refuses.
@@ -311,7 +318,8 @@ impl ReadTimes {
         start().map_err(|cause: Errno| Error::Programs { cause: cause.into() })
     }
 
-    /// Watches exactly these devices from now on, each as part of a group. If a device is named twice, its last group counts.
+    /// From now on times the reads of exactly these devices; each counts in the histogram of the group whose number is given
+    /// with it. If a device is named twice, its last group counts.
     ///
     /// # Errors
     /// [`Error::Programs`] with what the kernel refuses.
@@ -330,8 +338,8 @@ impl ReadTimes {
         Ok(())
     }
 
-    /// Calls `each` with the number of a bucket (see [`middle`]) and how many reads of a group have come into it since the last
-    /// call.
+    /// Calls `each` with the index of a bucket (see [`middle`]) and the number of the group's reads that have been added to
+    /// the bucket since the previous call for the group.
     ///
     /// # Errors
     /// [`Error::Programs`] with what the kernel refuses.

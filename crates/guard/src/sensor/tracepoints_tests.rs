@@ -1,4 +1,5 @@
-//! The description of events; buckets; and the programs with the kernel of this machine, skipped where it has none.
+//! Tests of the parser of event formats, of the buckets, and of the BPF programs in this machine's kernel; the last are
+//! skipped if the kernel refuses them.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -40,7 +41,8 @@ fn the_middle_of_a_bucket_is_within_three_percent_of_all_in_it() {
     assert_eq!(bucket((1 << 38) - 1), BUCKETS - 2);
 }
 
-/// Mounts a tracefs for the test and returns its folder; for use in a mount namespace of the test's own.
+/// Mounts a tracefs for the test and returns its folder; call it in a mount namespace of the test's own. `None` if that
+/// fails.
 fn tracefs() -> Option<PathBuf> {
     let mount = |arguments: &[&str]| {
         let status = std::process::Command::new("mount").args(arguments).stderr(std::process::Stdio::null()).status();
@@ -51,8 +53,8 @@ fn tracefs() -> Option<PathBuf> {
     Some(FOLDERS[0].into())
 }
 
-/// Reads a file `count` times past the page cache. Returns the number of its device, how long each read took as this thread
-/// sees it, and a function for one more read; `None` if its device has no such reads.
+/// Reads a file `count` times, bypassing the page cache. Returns the number of the file's device, the duration of each read
+/// as this thread measures it, and a function that makes one more read; `None` if the file system does not allow such reads.
 fn timed_reads(count: usize) -> Option<(DeviceNumber, Vec<std::time::Duration>, impl FnMut() -> std::time::Duration)> {
     let path = std::env::current_exe().ok()?;
     let device = path.metadata().ok()?.dev();

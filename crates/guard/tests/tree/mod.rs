@@ -1,12 +1,12 @@
-//! A captured tree of files and links, written down as text.
+//! Builds a captured tree of files and symbolic links from a text.
 //!
-//! Each line is `PATH = CONTENT` (`\n` for a line end) or `PATH -> WHERE THE LINK LEADS`; `#` begins a remark.
-//! `@FILE` as content stands for a file beside the tree's own.
+//! Each line is `PATH = CONTENT` (`\n` for a line end) or `PATH -> WHERE THE LINK LEADS`; `#` begins a remark. `@FILE` as
+//! content means the content of this file in the folder of the text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The tree in a folder of its own, removed with the value.
+/// A tree in a temporary folder, which is removed when this value is dropped.
 pub(crate) struct Tree(PathBuf);
 
 impl Tree {
@@ -34,7 +34,7 @@ impl Tree {
         tree
     }
 
-    /// Its root.
+    /// Root folder of the tree.
     pub(crate) fn root(&self) -> &Path {
         &self.0
     }

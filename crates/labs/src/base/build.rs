@@ -8,15 +8,15 @@ use anyhow::{Context, Result, ensure};
 
 use crate::base::process;
 
-/// The longest time of a build: far above that of a first build of everything on two slow cores.
+/// Time limit of one build: far above the time of a first build of the whole workspace on two slow cores.
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 
-/// The profile of a build.
+/// The cargo profile of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// The profile of tests.
+    /// The profile `dev`, for tests.
     Dev,
-    /// The profile of measurements.
+    /// The profile `release`, for measurements.
     Release,
 }
 
@@ -26,12 +26,12 @@ pub fn workspace() -> PathBuf {
     manifest.ancestors().nth(2).unwrap_or(manifest).to_owned()
 }
 
-/// The text of a page of the guide, by its name.
+/// The text of a page of the guide (`docs/guide`), by its name.
 pub(crate) fn page(name: &str) -> Result<String> {
     page_at(&page_path(name))
 }
 
-/// The text of a page, by its path in the workspace.
+/// The text of a documentation page, by its path in the workspace.
 pub(crate) fn page_at(path: &str) -> Result<String> {
     let path = workspace().join(path);
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
@@ -41,20 +41,20 @@ fn page_path(name: &str) -> String {
     format!("docs/guide/{name}.md")
 }
 
-/// Overwrites a page of the guide.
+/// Overwrites the page of the guide (`docs/guide`) with this name.
 pub(crate) fn write_page(name: &str, text: &str) -> Result<()> {
     let path = workspace().join(page_path(name));
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// A cargo command in the workspace's root, the same cargo that started this program.
+/// A command that runs cargo in the workspace's root; it is the cargo that started this program.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).env("CARGO_TERM_COLOR", "never");
     cargo
 }
 
-/// Builds a binary and returns its path.
+/// Builds the binary `name` of the workspace and returns its path.
 pub fn binary(name: &str, profile: Profile) -> Result<PathBuf> {
     let mut command = cargo();
     command.args(["build", "--quiet", "--package", name, "--bin", name]);

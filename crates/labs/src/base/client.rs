@@ -1,7 +1,7 @@
 //! A small NBD client for labs and comparisons.
 //!
-//! It shares no code with the server or with `evenkeel load`, as a client that judges a server must not repeat
-//! its mistakes. Fixed newstyle, simple replies, blocking sockets.
+//! The client shares no code with the server or with `evenkeel load`, as a client that judges a server must not repeat
+//! the server's mistakes. It uses the fixed newstyle handshake, simple replies and blocking sockets.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -26,7 +26,7 @@ const FLAG_SEND_FLUSH: u16 = 1 << 2;
 const FLAG_SEND_FUA: u16 = 1 << 3;
 const FLAG_MULTI_CONN: u16 = 1 << 8;
 
-/// Requests to the server.
+/// A kind of NBD request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
     Read = 0,
@@ -35,7 +35,7 @@ pub(crate) enum Command {
     Flush = 3,
 }
 
-/// An error reply, with the protocol's error number; the connection stays usable.
+/// An error reply of the server, with the protocol's error number. The connection stays usable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refused(pub(crate) u32);
 
@@ -56,11 +56,11 @@ pub(crate) struct Client {
 }
 
 trait Stream: Read + Write + Send {
-    /// Another handle of the same socket.
+    /// A second handle of the same socket.
     fn twin(&self) -> io::Result<Box<dyn Stream>>;
     /// Shuts down both directions of the socket, for all handles.
     fn shut(&self);
-    /// Sets the longest wait of each read and write.
+    /// Sets the timeout of each read from and write to the socket.
     fn limit(&self, limit: Duration) -> io::Result<()>;
 }
 
@@ -87,7 +87,8 @@ stream!(TcpStream);
 stream!(UnixStream);
 
 impl Client {
-    /// Connects to `address`, a path of a Unix socket or `host:port`; repeats failed attempts until `limit` has passed.
+    /// Connects to the export at `address`, a path of a Unix socket or `host:port`. Failed attempts are repeated until `limit`
+    /// has passed.
     pub(crate) fn connect(address: &str, export: &str, limit: Duration) -> Result<Self> {
         let deadline = Instant::now() + limit;
         loop {
@@ -101,7 +102,7 @@ impl Client {
         }
     }
 
-    /// Connects in a single attempt; every read and write of the connection waits at most `limit`.
+    /// Connects to the export at `address` in a single attempt. Every later read and write of the socket waits at most `limit`.
     pub(crate) fn connect_once(address: &str, export: &str, limit: Duration) -> Result<Self> {
         let stream = dial(address, limit)?;
         stream.limit(limit)?;
@@ -142,17 +143,18 @@ impl Client {
         }
     }
 
-    /// True if FLUSH and FUA are offered; without them the server guarantees no durability.
+    /// True if the server offers FLUSH and FUA; without them it guarantees no durability.
     pub(crate) fn promises_durability(&self) -> bool {
         self.flags & FLAG_SEND_FLUSH != 0 && self.flags & FLAG_SEND_FUA != 0
     }
 
-    /// True if a FLUSH covers writes completed on other connections.
+    /// True if the server offers that a FLUSH covers writes completed on other connections (`NBD_FLAG_CAN_MULTI_CONN`).
     pub(crate) fn multi_conn(&self) -> bool {
         self.flags & FLAG_MULTI_CONN != 0
     }
 
-    /// Sends a request; `fua` asks that a write be durable before its reply.
+    /// Sends a request. `cookie` identifies its reply, `at` is its offset in bytes; `fua` asks that a write be durable before
+    /// the reply.
     pub(crate) fn send(
         &mut self,
         command: Command,
@@ -173,7 +175,7 @@ impl Client {
         self.stream.write_all(&request).context("the server closed the connection")
     }
 
-    /// Receives a reply without data and returns its cookie; an error from the server is a [`Refused`].
+    /// Receives a reply without data and returns its cookie. An error reply becomes a [`Refused`].
     pub(crate) fn receive(&mut self) -> Result<u64> {
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply).context("the server closed the connection")?;
@@ -185,7 +187,7 @@ impl Client {
         Ok(be64(&reply[8..]))
     }
 
-    /// Reads `into.len()` bytes at offset `at`; no other request may be in flight.
+    /// Reads `into.len()` bytes at offset `at` and waits for the reply; no other request may be in flight.
     pub(crate) fn read(&mut self, at: u64, into: &mut [u8]) -> Result<()> {
         self.send(Command::Read, false, at, at, u32::try_from(into.len())?, &[])?;
         ensure!(self.receive_read(into)? == at, "reply to a request that was not made");
@@ -197,19 +199,19 @@ impl Client {
         Ok(Self { stream: self.stream.twin()?, size: self.size, flags: self.flags })
     }
 
-    /// Receives the reply to a read and returns its cookie.
+    /// Receives the reply to a read, with its data, and returns its cookie.
     pub(crate) fn receive_read(&mut self, into: &mut [u8]) -> Result<u64> {
         let cookie = self.receive()?;
         self.data(into)?;
         Ok(cookie)
     }
 
-    /// Receives the data that follows the header of a read's reply.
+    /// Receives the data that follows the header of the reply to a read.
     pub(crate) fn data(&mut self, into: &mut [u8]) -> Result<()> {
         Ok(self.stream.read_exact(into)?)
     }
 
-    /// Shuts the connection down; a twin that waits gets an error.
+    /// Shuts the connection down. A thread that waits on a twin of it gets an error.
     pub(crate) fn shut(&self) {
         self.stream.shut();
     }

@@ -1,4 +1,4 @@
-//! The common base of labs: programs, folders, servers, a client, packages.
+//! The common base of all labs: child processes, temporary folders, servers, an NBD client, packages.
 
 pub mod build;
 pub(crate) mod client;

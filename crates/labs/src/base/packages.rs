@@ -1,4 +1,4 @@
-//! The packages that the tests need from the distribution: the same names on Debian 12, 13 and Ubuntu.
+//! The distribution's packages that tests and labs need. Names are equal on Debian 12, Debian 13 and Ubuntu.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 
 use crate::base::process;
 
-/// Longest time of one command that fetches packages: far above that of the slowest mirror for all of them.
+/// Time limit of one command that fetches packages: far above the time for all packages from the slowest mirror.
 const FETCH_LIMIT: Duration = Duration::from_secs(900);
 
 /// Programs that tests and labs run, each with the package that contains it.
@@ -60,7 +60,7 @@ const PACKAGES: [(&str, &str); 44] = [
     ("zstd", "zstd"),
 ];
 
-/// Programs that the tests run, besides those that every system has.
+/// Programs that the tests run, without programs that every system has.
 pub const TESTS: [&str; 22] = [
     "chromium",
     "curl",
@@ -86,14 +86,15 @@ pub const TESTS: [&str; 22] = [
     "systemd-analyze",
 ];
 
-/// Packages of the missing ones of these programs; the program itself if no known package contains it.
+/// Packages of those programs that are missing on this system. A program without a known package stands for its package.
 fn missing(programs: &[&'static str]) -> BTreeSet<&'static str> {
     let package =
         |name: &'static str| PACKAGES.iter().find(|(program, _)| *program == name).map_or(name, |(_, package)| package);
     programs.iter().filter(|name| process::find_program(name).is_none()).map(|name| package(name)).collect()
 }
 
-/// A text with the missing ones of these programs and the command that installs them; `None` if none is missing.
+/// A text that names those programs that are missing on this system and the command that installs them; `None` if all are
+/// present.
 pub fn missing_text(programs: &[&'static str]) -> Option<String> {
     let packages: Vec<&str> = missing(programs).into_iter().collect();
     let absent: Vec<&str> = programs.iter().copied().filter(|name| process::find_program(name).is_none()).collect();
@@ -101,7 +102,7 @@ pub fn missing_text(programs: &[&'static str]) -> Option<String> {
     (!absent.is_empty()).then(|| format!("not installed: {} ({command} {})", absent.join(", "), packages.join(" ")))
 }
 
-/// Installs the missing ones of these programs, if this runs as root on a system with apt.
+/// Installs the packages of those programs that are missing, if this process runs as root on a system with apt.
 pub fn provide(programs: &[&'static str]) -> Result<()> {
     let wanted: Vec<&str> = missing(programs).into_iter().collect();
     // SAFETY: geteuid has no preconditions and cannot fail.
@@ -120,10 +121,10 @@ pub fn provide(programs: &[&'static str]) -> Result<()> {
     apt(&[&options[..], &wanted].concat())
 }
 
-/// Option of `apt-get -o`: failed downloads are repeated five times.
+/// Value of apt-get's option `-o` that repeats failed downloads up to five times.
 pub(crate) const RETRIES: &str = "Acquire::Retries=5";
 
-/// Runs a command that fetches something.
+/// Runs a command that downloads packages, with the time limit [`FETCH_LIMIT`].
 pub(crate) fn fetch(command: &mut Command) -> Result<()> {
     let mut messages = Vec::new();
     let (status, _) = process::stream(command, FETCH_LIMIT, |line| messages.push(line.to_owned()))?;

@@ -1,8 +1,8 @@
 //! Child processes that never outlive this program.
 //!
 //! Every child leads its own process group and is killed by the kernel when this program dies
-//! (`PR_SET_PDEATHSIG`). A signal thread ends all groups on Ctrl-C, and lets no other start, so that no server,
-//! virtual machine or compiler stays behind.
+//! (`PR_SET_PDEATHSIG`). On Ctrl-C a signal thread ends all groups and prevents the start of further children, so that no
+//! server, virtual machine or compiler stays behind.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -19,21 +19,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// Time between SIGTERM and SIGKILL for a child: enough for a lab, which ends its own children and removes gigabytes of files.
+/// Time between SIGTERM and SIGKILL for a child. It is enough for a lab, which has to end its own children and to remove
+/// gigabytes of files.
 const GRACE: Duration = Duration::from_secs(10);
-/// Lines of a child's output that may wait to be read; a pipe holds about as many.
+/// The most lines of a child's output that are queued before they are handled; a pipe holds about as many.
 const LINES_AHEAD: usize = 1_000;
 
 /// Process groups of all running children, which are ended together with this program.
 static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
-/// True when a signal is ending this program. Written under the lock of `GROUPS`.
+/// True from the moment at which a signal begins to end this program. Written only under the lock of `GROUPS`.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 fn groups() -> MutexGuard<'static, BTreeSet<i32>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the groups so that a child can be added. Never returns once a signal is ending this program.
+/// Locks [`GROUPS`] so that a child can be added. Never returns once a signal has begun to end this program.
 fn open_groups() -> MutexGuard<'static, BTreeSet<i32>> {
     loop {
         let groups = groups();
@@ -45,13 +46,13 @@ fn open_groups() -> MutexGuard<'static, BTreeSet<i32>> {
     }
 }
 
-/// If a signal is ending this program, waits for that end; otherwise returns at once.
+/// Never returns if a signal is ending this program; otherwise returns at once.
 pub fn let_signals_end() {
     drop(open_groups());
 }
 
-/// Ends all children when SIGINT, SIGTERM or SIGHUP arrives, with SIGKILL those that still run after `patience`. To be
-/// called once, before any thread starts.
+/// Installs the handling of SIGINT, SIGTERM and SIGHUP: all children are ended, with SIGKILL if they still run after
+/// `patience`. To be called once, before any thread starts.
 pub fn handle_signals(patience: Duration) {
     // SAFETY: the set is initialised by sigemptyset before use, and the calls only touch this thread's mask.
     let set = unsafe {
@@ -89,8 +90,8 @@ fn kill_group(group: i32, signal: i32) {
 
 /// A running child with its process group, killed and reaped on drop.
 ///
-/// A process that leaves the group is not killed: the sentinel of an agent, which must outlive it, or a job of fio,
-/// which with `--thread` is no process of its own.
+/// A process that leaves the group is not killed. The sentinel of an agent does so, which must outlive the agent; so do jobs
+/// of fio, which must therefore run with `--thread`, in fio's own process.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
@@ -130,12 +131,12 @@ impl Running {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits until the child ends, or kills it at the deadline.
+    /// Waits until the child ends; kills the child after `limit`, which is an error.
     pub(crate) fn wait(self, limit: Duration) -> Result<ExitStatus> {
         self.wait_and_count(limit).map(|(status, _)| status)
     }
 
-    /// Like [`Self::wait`], and the user plus system time of the child and of its children that have ended.
+    /// Like [`Self::wait`]. Returns also the user plus system CPU time of the child and of its own ended children.
     fn wait_and_count(mut self, limit: Duration) -> Result<(ExitStatus, Duration)> {
         let deadline = Instant::now() + limit;
         loop {
@@ -190,7 +191,7 @@ pub(crate) fn daemon(folder: &Path, name: &str, command: &mut Command) -> Result
     Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
 }
 
-/// Runs a command to its end; the JSON in its output, without any text before it.
+/// Runs a command to its end. Returns the JSON in the command's output; text before the JSON is skipped.
 ///
 /// # Errors
 /// When the command fails, or prints no JSON.
@@ -200,10 +201,11 @@ pub(crate) fn json(command: &mut Command) -> Result<Value> {
     serde_json::from_str(&text[from..]).with_context(|| format!("`{}` printed no JSON", describe(command)))
 }
 
-/// Waits until `holds` returns true, calling it at intervals of `pause`; the time that this took.
+/// Waits until `holds` returns true, calling it at intervals of `pause`. Returns the time waited. `what` names the condition
+/// in errors.
 ///
 /// # Errors
-/// When it is not true within `limit`, or returns an error.
+/// When `holds` is not true within `limit`, or returns an error.
 pub(crate) fn until(
     what: &str,
     [limit, pause]: [Duration; 2],
@@ -217,8 +219,8 @@ pub(crate) fn until(
     Ok(begun.elapsed())
 }
 
-/// Makes the kernel kill the child when this program dies, and unblocks signals in the child: this program
-/// blocks them for itself, and blocked signals stay blocked across exec.
+/// Makes the kernel kill the command's process when this program dies, and unblocks signals in that process: this program
+/// blocks signals for itself, and blocked signals stay blocked across exec.
 pub(crate) fn tie_to_this_program(command: &mut Command) {
     let parent = std::process::id();
     // SAFETY: the closure runs between fork and exec, calls only async-signal-safe functions, and the set is
@@ -235,17 +237,17 @@ pub(crate) fn tie_to_this_program(command: &mut Command) {
     }
 }
 
-/// The command as a person would type it.
+/// The command as text, as it would be typed in a shell.
 pub(crate) fn describe(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs a command to its end, and calls `line` with every line of its standard output and standard error; its status
-/// and the processor time that it took.
+/// Runs a command to its end, and calls `line` with every line of the command's standard output and standard error. Returns
+/// the exit status and the CPU time used.
 ///
-/// A command is asked to end after `limit`, also if only its output is kept open by another process, and killed if it
-/// does not end.
+/// After `limit` the command gets SIGTERM, also if it has ended but another process keeps its output open, and later SIGKILL
+/// if it does not end.
 pub fn stream(command: &mut Command, limit: Duration, mut line: impl FnMut(&str)) -> Result<(ExitStatus, Duration)> {
     // One pipe for both, so that lines stay in the order in which they were written.
     let (reader, writer) = io::pipe()?;
@@ -276,7 +278,7 @@ pub fn stream(command: &mut Command, limit: Duration, mut line: impl FnMut(&str)
     running.wait_and_count(Duration::from_secs(60))
 }
 
-/// Runs a command; its standard output, or an error with its messages if it fails.
+/// Runs a command to its end. Returns its standard output; an error contains the command's messages.
 pub fn output(command: &mut Command) -> Result<String> {
     let name = describe(command);
     tie_to_this_program(command);
@@ -294,7 +296,7 @@ pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
     std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|p| p.is_file())
 }
 
-/// A command for a program by name, searched as in [`find_program`].
+/// A command for the program `name`, searched as in [`find_program`].
 pub fn program(name: &str) -> Command {
     Command::new(find_program(name).map_or_else(|| OsStr::new(name).to_owned(), Into::into))
 }
@@ -306,8 +308,8 @@ pub(crate) fn cpu_ns(pid: u32) -> Result<u64> {
     cpu_ns_of(&format!("/proc/{pid}/stat"))
 }
 
-/// User plus system CPU time of the process's threads with this name, in nanoseconds. The kernel cuts names off after
-/// 15 characters.
+/// User plus system CPU time so far of all threads of a process that have this name, in nanoseconds. The kernel cuts thread
+/// names off after 15 characters.
 pub(crate) fn thread_cpu_ns(pid: u32, name: &str) -> Result<u64> {
     let mut total = None;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -328,7 +330,8 @@ fn cpu_ns_of(path: &str) -> Result<u64> {
     Ok(ticks * 1_000_000_000 / per_second.max(1))
 }
 
-/// Sum of fields 14 and 15, user and system ticks; the process name in field 2 may contain spaces and brackets.
+/// Sum of fields 14 and 15 (user and system ticks) of the content of a file `/proc/PID/stat`. The process name in field 2
+/// may contain spaces and brackets.
 fn parse_cpu_ticks(stat: &str) -> Option<u64> {
     let rest = &stat[stat.rfind(')')? + 1..];
     let mut fields = rest.split_whitespace().skip(11);
@@ -372,7 +375,7 @@ mod tests {
         unsafe { libc::kill(lines[0].parse().unwrap(), libc::SIGKILL) };
     }
 
-    /// Starts this test program again as the program that is stopped.
+    /// Runs this test program a second time, as the program that a signal ends.
     #[test]
     fn after_a_signal_no_child_starts() {
         if std::env::var_os("STOPPED").is_some() {
@@ -436,7 +439,7 @@ mod tests {
         assert!(!alive || killed_soon(grandchild), "grandchild {grandchild} is still alive: {state}");
     }
 
-    /// True if the process ends soon; a killed process may need a moment to leave the run queue.
+    /// True if the process ends within a short time: a killed process may need a moment to leave the run queue.
     fn killed_soon(pid: i32) -> bool {
         (0..500).any(|_| {
             thread::sleep(Duration::from_millis(10));

@@ -7,25 +7,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 
-/// A folder in memory (tmpfs).
+/// A folder whose files are in memory (tmpfs).
 pub(crate) const MEMORY: &str = "/dev/shm";
 
-/// Directories that are removed when a signal ends this program.
+/// Temporary directories that exist at present; they are removed when a signal ends this program.
 static LIVE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn live() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes all directories that are still in use, at the end of the program.
+/// Removes all temporary directories that still exist; for use when the program ends.
 pub(crate) fn remove_all() {
     for path in std::mem::take(&mut *live()) {
         let _ = std::fs::remove_dir_all(path);
     }
 }
 
-/// A temporary directory on a disk, removed on drop unless it is to be kept. (`/tmp` is often in memory, where O_DIRECT
-/// fails and a log of a gigabyte takes memory.)
+/// A temporary directory, which is removed on drop unless it is to be kept. It lies on a disk (`/tmp` is often in memory,
+/// where O_DIRECT fails and large logs take memory) unless memory is asked for.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -33,7 +33,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a directory whose name contains `purpose`.
+    /// Makes a temporary directory on a disk; its name contains `purpose`.
     pub fn new(purpose: &str) -> Result<Self> {
         let base = match std::env::var_os("TMPDIR") {
             None if Path::new("/var/tmp").is_dir() => PathBuf::from("/var/tmp"),
@@ -42,7 +42,7 @@ impl Scratch {
         Self::under(&base, purpose)
     }
 
-    /// Makes a directory like [`Self::new`]; with `keep` it stays, and its path is printed.
+    /// Makes a directory like [`Self::new`]. With `keep` the directory is not removed, and its path is printed.
     pub(crate) fn kept_if(keep: bool, purpose: &str) -> Result<Self> {
         let mut scratch = Self::new(purpose)?;
         scratch.keep = keep;
@@ -53,7 +53,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Makes a directory in memory, for files that serve as devices.
+    /// Makes a temporary directory in memory, for files that serve as devices.
     pub(crate) fn in_memory(purpose: &str) -> Result<Self> {
         Self::under(Path::new(MEMORY), purpose)
     }

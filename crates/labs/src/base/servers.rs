@@ -1,4 +1,4 @@
-//! Evenkeel and other NBD servers, started in the same way.
+//! Starts Evenkeel and other NBD servers in the same way, for labs and comparisons.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ const OPENSSL: &str = "\
 [server]\nsubjectAltName = DNS:localhost,IP:127.0.0.1\nextendedKeyUsage = serverAuth\n\
 [client]\nextendedKeyUsage = clientAuth\n";
 
-/// Longest time until a server answers: an emulated processor under load is slow to start one and to open images, and a
-/// server waits for the lock of one that was killed.
+/// Time limit from the start of a server until it answers. An emulated processor under load starts servers and opens images
+/// slowly, and a server waits for the lock of a killed predecessor.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// A server under test.
@@ -54,7 +54,7 @@ impl Server {
 /// The storage behind the export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Storage {
-    /// Memory of this size in bytes; QEMU uses its null device instead.
+    /// Memory of this size in bytes; QEMU's server uses a null device of this size instead.
     Memory(u64),
     /// A regular file.
     File(PathBuf),
@@ -62,17 +62,17 @@ pub(crate) enum Storage {
     Block(PathBuf),
 }
 
-/// Address on which a server listens.
+/// The address on which a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     /// A Unix socket.
     Unix(PathBuf),
-    /// A port on 127.0.0.1.
+    /// A TCP port on 127.0.0.1.
     Tcp(u16),
 }
 
 impl Address {
-    /// The address with export as an NBD URI.
+    /// The NBD URI of the export [`EXPORT`] at this address.
     pub(crate) fn uri(&self) -> String {
         match self {
             Self::Unix(path) => format!("nbd+unix:///{EXPORT}?socket={}", path.display()),
@@ -92,22 +92,22 @@ impl Address {
 /// A server to start, with its storage and address.
 #[derive(Debug)]
 pub(crate) struct Setup<'a> {
-    /// The server.
+    /// The kind of server.
     pub(crate) server: &'a Server,
-    /// Evenkeel's binary.
+    /// Path of Evenkeel's binary, which other servers do not use.
     pub(crate) binary: &'a Path,
-    /// The storage of the export.
+    /// The storage behind the export.
     pub(crate) storage: &'a Storage,
-    /// The address to listen on.
+    /// The address on which the server listens.
     pub(crate) address: &'a Address,
 }
 
-/// Starts a server with its files in `dir` and waits until it answers. Its output goes to `dir/NAME.log`.
+/// Starts a server with its files in `dir`, and waits until it answers. The server's output goes to `dir/NAME.log`.
 pub(crate) fn start(setup: &Setup<'_>, dir: &Path) -> Result<Running> {
     start_with(setup, None, dir)
 }
 
-/// Like [`start`], with a folder of certificates for Evenkeel and nbdkit: clients may use TLS or connect without.
+/// Like [`start`], with a folder of certificates for Evenkeel and nbdkit, so that clients may connect with TLS or without.
 pub(crate) fn start_with(setup: &Setup<'_>, certificates: Option<&Path>, dir: &Path) -> Result<Running> {
     let Setup { server, binary, storage, address } = *setup;
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
@@ -142,12 +142,12 @@ pub(crate) fn start_and_reach(
     Err(error.context(format!("{name} does not serve{ended}; it said: {}", said.trim())))
 }
 
-/// Waits until a server offers `export` at `address`, a path of a Unix socket or `host:port`.
+/// Waits, at most [`START_LIMIT`], until a server offers `export` at `address`, a path of a Unix socket or `host:port`.
 pub(crate) fn reach(address: &str, export: &str) -> Result<()> {
     Client::connect(address, export, START_LIMIT).and_then(Client::disconnect)
 }
 
-/// The command `evenkeel serve` with this configuration.
+/// The command `evenkeel serve` with this configuration file; `binary` is Evenkeel's.
 pub(crate) fn serve(binary: &Path, config: impl AsRef<Path>) -> Command {
     let mut command = Command::new(binary);
     command.args(["serve", "--config"]).arg(config.as_ref());
@@ -182,7 +182,7 @@ fn evenkeel_tls(folder: &Path) -> String {
     format!("\n[server.tls]\ncertificate = {certificate}\nkey = {key}\nclients = {clients}\nrequired = \"no\"\n")
 }
 
-/// A path as a TOML string; paths of the labs have no control characters.
+/// A path as a quoted TOML string. Paths in labs have no control characters, which are not escaped.
 fn quote(path: &Path) -> String {
     format!("{:?}", path.display().to_string())
 }
@@ -223,8 +223,8 @@ fn nbdkit(certificates: Option<&Path>, storage: &Storage, address: &Address) -> 
     command
 }
 
-/// Makes an authority, a server's certificate and a client's certificate in `folder`, with the file names that clients
-/// and nbdkit expect.
+/// Makes a certificate authority, a server's certificate and a client's certificate in `folder`, with the file names that
+/// NBD clients and nbdkit expect.
 ///
 /// # Errors
 /// When the folder cannot be written, or `openssl` fails.

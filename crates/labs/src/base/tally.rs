@@ -1,20 +1,20 @@
-//! Counts checks from the output of test programs and labs.
+//! Counts passed, failed and skipped checks from the output of test programs and labs.
 
 use std::collections::BTreeMap;
 
-/// Results of one step or of several.
+/// The checks of one step of a test run, or of several steps together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Number of checks that passed.
     pub passed: u64,
     /// Names of the checks that failed.
     pub failed: Vec<String>,
-    /// Names and reasons of those that did not run.
+    /// Checks that did not run: name, and reason.
     pub skipped: BTreeMap<String, String>,
 }
 
 impl Tally {
-    /// One check that held.
+    /// The result of one passed check.
     pub fn one_passed() -> Self {
         Self { passed: 1, ..Self::default() }
     }
@@ -36,8 +36,8 @@ impl Tally {
         self.skipped.extend(other.skipped);
     }
 
-    /// Turns tests into skipped ones that passed only because something for them was missing. Each line of `log` has
-    /// the form `name: reason`. `program` is the test program they belong to.
+    /// Counts as skipped those tests of `program` that passed only because something they need is missing. The tests wrote
+    /// `log`, whose lines have the form `name: reason`.
     pub fn apply_skip_log(&mut self, program: &str, log: &str) {
         for line in log.lines() {
             let (name, reason) = line.split_once(": ").unwrap_or((line, "no reason given"));
@@ -52,20 +52,20 @@ impl Tally {
 
 /// Parser of the output of a test program, or of `cargo test --doc`.
 ///
-/// Totals come from the summary line of each program, not from the lines of the tests, as a child process of
-/// a test may write into these. A program that announced more tests than its summary counts has died.
+/// Totals come from the summary line of each test program, not from the lines of single tests, as a child process of a test
+/// may write into these. A program that announces more tests than its summary counts has died.
 #[derive(Debug, Default)]
 pub struct Harness {
     tally: Tally,
     announced: Option<u64>,
     named_failures: Vec<String>,
     program: String,
-    /// True if the program's summary line was read.
+    /// True if the summary line of the present program was read.
     summed_up: bool,
 }
 
 impl Harness {
-    /// A parser for the test program of this name, which its output does not contain.
+    /// A parser of the output of the test program with this name; the output does not contain the name.
     pub fn of(program: &str) -> Self {
         Self { program: program.to_owned(), ..Self::default() }
     }
@@ -92,7 +92,7 @@ impl Harness {
         }
     }
 
-    /// The result after the last line; `success`: the program's exit status was success.
+    /// The result after the last line of output. `success`: the program's exit status was success.
     pub fn finish(mut self, success: bool) -> Tally {
         self.close();
         if self.tally.failed.is_empty() && !(success && self.summed_up) {
@@ -117,7 +117,7 @@ impl Harness {
         }
     }
 
-    /// Ends a program's output. A program without a summary counts as one more failure.
+    /// Handles the end of a program's output. A program without a summary counts as one more failure.
     fn close(&mut self) {
         if let Some(count) = self.announced.take() {
             self.tally.failed.append(&mut self.named_failures);
@@ -141,7 +141,7 @@ impl Lines {
         }
     }
 
-    /// The result after the last line; `success`: the lab's exit status was success. A lab without checks has failed.
+    /// The result after the last line of output. `success`: the lab's exit status was success. A lab without checks has failed.
     pub fn finish(mut self, name: &str, success: bool) -> Tally {
         if self.0.failed.is_empty() && (!success || self.0.passed == 0) {
             self.0.failed.push(format!("{name} ended without a verdict"));
@@ -156,7 +156,7 @@ fn announced(line: &str) -> Option<u64> {
     count.strip_suffix(" tests").or_else(|| count.strip_suffix(" test"))?.parse().ok()
 }
 
-/// Passed, failed and ignored tests in a line like `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; ...`.
+/// The numbers of passed, failed and ignored tests in a summary line: `test result: ok. 5 passed; 0 failed; 1 ignored; ...`.
 fn summary(line: &str) -> Option<[u64; 3]> {
     let counts = line.split_once("test result: ")?.1.split_once(". ")?.1;
     let mut counts = counts.split("; ");

@@ -1,12 +1,12 @@
-//! A tutorial, done as it is written: files from its text, commands typed, answers compared.
+//! Runs a tutorial page as it is written: makes its files, types its commands, and compares the answers with the page.
 //!
-//! The labs play the pages that need a stage; `crates/evenkeel/tests/tutorials.rs`, which includes this file, those that do not.
-//! `console` blocks of a page may have words after their name, which no reader sees:
+//! The labs run pages that need a stage (virtual machine, cluster); `crates/evenkeel/tests/tutorials.rs`, which includes this
+//! file, runs the other pages. `console` blocks of a page may have words after their name, which no reader sees:
 //!
-//! - `repeat`: a command is repeated until its answer fits, after a text that says to wait
-//! - `terminal`: the command goes on in a terminal of its own, until a `^C` in a later block of this kind
-//! - `about`: numbers in answers are those of one run; they may be others. Digits of names (`vg1`, `osd.0`, addresses) may not.
-//!   The last word, after which phrases may follow whose numbers are exact: `about except 0 errors, target 20 ms`
+//! - `repeat`: the command is repeated until its answer fits; the page's text before it says to wait
+//! - `terminal`: the command keeps running in a terminal of its own, until a `^C` in a later block of this kind
+//! - `about`: numbers in answers may differ from the page's, which are those of one run; digits of names (`vg1`, `osd.0`,
+//!   addresses) may not. This is the last word, but phrases with exact numbers may follow: `about except 0 errors, target 20 ms`
 
 use std::env;
 use std::fs::{self, File};
@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Longest life of a shell or terminal, in seconds; only broken runs reach it.
+/// Longest life of a shell or terminal, in seconds; only faulty runs reach this limit.
 const PATIENCE: &str = "180";
-/// Longest wait for an answer that fits.
+/// Longest wait for an answer that fits the page.
 const WAIT: Duration = Duration::from_secs(60);
 /// Interval at which a command is repeated or its answer is read again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -32,7 +32,7 @@ const ANYTHING: &str = "...";
 /// Stands for Ctrl-C, which interrupts the program in the terminal.
 const INTERRUPT: &str = "^C";
 
-/// True if the answers seen shall replace those of the page.
+/// True if the answers of the run are to replace those of the page.
 pub(crate) fn is_to_be_written() -> bool {
     env::var_os("EVENKEEL_WRITE").is_some_and(|value| value == "1")
 }
@@ -42,7 +42,7 @@ pub(crate) fn is_to_be_written() -> bool {
 pub(crate) struct How {
     pub(crate) repeat: bool,
     pub(crate) terminal: bool,
-    /// `Some`: numbers in answers may differ, except in these phrases.
+    /// `Some`: numbers in answers may differ from the page's, except in these phrases. `None`: all numbers are exact.
     pub(crate) about: Option<Vec<String>>,
 }
 
@@ -55,7 +55,8 @@ pub(crate) enum Step {
     Command(String, How, Range<usize>),
 }
 
-/// The steps of a page; an error for a file without a name, an answer without a command, or an unknown kind of block.
+/// The steps of a page, given as its text. A file without a name, an answer without a command, or an unknown kind of block is
+/// an error.
 pub(crate) fn steps(page: &str) -> Result<Vec<Step>> {
     let (mut steps, mut lines) = (Vec::new(), page.lines().enumerate());
     while let Some((_, line)) = lines.next() {
@@ -106,13 +107,13 @@ fn how(words: &str) -> Result<How> {
     Ok(how)
 }
 
-/// True if `text` fits `pattern`, in which [`ANYTHING`] stands for any text. With `about`, any number may take the
-/// place of each number outside of its phrases. All blanks count as one.
+/// True if `text` fits `pattern`, in which [`ANYTHING`] stands for any text. With `about`, each number of the pattern that is
+/// outside of the phrases of `about` stands for any number. Any sequence of blanks counts as one blank.
 pub(crate) fn fits(pattern: &str, text: &str, about: Option<&[String]>) -> bool {
     filled(pattern, text, about).is_some()
 }
 
-/// The text with [`ANYTHING`] where the pattern has it; `None` if the text does not fit the pattern.
+/// `text` with [`ANYTHING`] in the places where `pattern` has it; `None` if the text does not fit the pattern.
 fn filled(pattern: &str, text: &str, about: Option<&[String]>) -> Option<String> {
     let raw: Vec<&str> = pattern.split(ANYTHING).collect();
     let segments: Vec<Vec<Part>> = raw.iter().map(|segment| parts(&words(segment), about)).collect();
@@ -140,11 +141,11 @@ fn filled(pattern: &str, text: &str, about: Option<&[String]>) -> Option<String>
     Some(filled)
 }
 
-/// A part of a pattern, which must be found in the text.
+/// A part of a pattern that must be found in the text.
 #[derive(Debug, PartialEq)]
 enum Part {
     Text(String),
-    /// This number, or any number.
+    /// This number; `None`: any number.
     Number(Option<String>),
 }
 
@@ -153,7 +154,7 @@ fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The parts of a pattern between two [`ANYTHING`].
+/// The parts of a piece of a pattern that contains no [`ANYTHING`].
 fn parts(pattern: &str, about: Option<&[String]>) -> Vec<Part> {
     let Some(phrases) = about else { return vec![Part::Text(pattern.to_owned())] };
     let exact: Vec<Range<usize>> = phrases
@@ -195,7 +196,7 @@ fn number(text: &str) -> &str {
     &text[..end]
 }
 
-/// The end of the text that these parts match from `from` on; `None` if they do not match there.
+/// The end of the text that `parts` match when they begin at `from`; `None` if they do not match there.
 fn end_of(parts: &[Part], text: &str, from: usize) -> Option<usize> {
     let mut at = from;
     for part in parts {
@@ -212,7 +213,7 @@ fn end_of(parts: &[Part], text: &str, from: usize) -> Option<usize> {
     Some(at)
 }
 
-/// The characters `from..end` of [`words`] of the text, with the text's own blanks.
+/// The piece of `text` that corresponds to the range `from..end` of its [`words`], with the text's own blanks.
 fn spaced(text: &str, from: usize, end: usize) -> &str {
     // Where each byte of the words comes from.
     let mut places = Vec::new();
@@ -226,8 +227,8 @@ fn spaced(text: &str, from: usize, end: usize) -> &str {
     if from == end { "" } else { &text[places[from]..=places[end - 1]] }
 }
 
-/// The page with the answers seen, in the order of its commands. An answer that fits stays as in the page, except for
-/// numbers in blocks with `about`.
+/// The page with its answers replaced by `seen`, the answers of a run in the order of the page's commands. An answer that
+/// fits stays as in the page, except for numbers in blocks with `about`.
 pub(crate) fn rewritten(page: &str, seen: &[String]) -> Result<String> {
     let lines: Vec<&str> = page.lines().collect();
     let (mut written, mut at, mut seen) = (Vec::new(), 0, seen.iter());
@@ -245,14 +246,14 @@ pub(crate) fn rewritten(page: &str, seen: &[String]) -> Result<String> {
     Ok(written.join("\n") + "\n")
 }
 
-/// The environment in which a page is played.
+/// The environment in which a page's steps are done.
 pub(crate) struct Stage<'a> {
     /// Path of the program `evenkeel`.
     pub(crate) program: &'a str,
-    /// Pairs of a text of the page and the text that files and commands have in its place here; in answers the
+    /// Replacements, each a text of the page and the text that files and commands get in its place. In answers the
     /// replacement is undone.
     pub(crate) instead: &'a [(&'a str, &'a str)],
-    /// Called with each command before it starts.
+    /// Function that is called with each command before the command starts.
     pub(crate) prepare: fn(&mut Command),
 }
 
@@ -266,16 +267,17 @@ impl Stage<'_> {
     }
 }
 
-/// Does the steps of `page`; the number of its commands, and the page with the answers seen if they [are to be
-/// written](is_to_be_written). Otherwise the first answer that does not fit is an error. A command that fails is an
-/// error, too.
+/// Does the steps of `page`. Returns the number of the page's commands and, if answers [are to be
+/// written](is_to_be_written), the page with the answers of this run. If they are not, the first answer that does not fit is
+/// an error. A command that fails is always an error.
 pub(crate) fn play(page: &str, stage: &Stage) -> Result<(usize, Option<String>)> {
     let write = is_to_be_written();
     let seen = follow(page, stage, !write)?;
     Ok((seen.len(), write.then(|| rewritten(page, &seen)).transpose()?))
 }
 
-/// Does the steps of `page` in a new folder; the answers of its commands. `strict`: an answer that does not fit is an error.
+/// Does the steps of `page` in a new folder. Returns the answers of the page's commands. `strict`: an answer that does not fit
+/// the page is an error.
 pub(crate) fn follow(page: &str, stage: &Stage, strict: bool) -> Result<Vec<String>> {
     let lines: Vec<&str> = page.lines().collect();
     let (desk, mut seen) = (Desk::new()?, Vec::new());
@@ -325,7 +327,8 @@ pub(crate) fn follow(page: &str, stage: &Stage, strict: bool) -> Result<Vec<Stri
     Ok(seen)
 }
 
-/// The reader's empty folder, with a file beside it for the terminal's output. Dropping it removes both.
+/// The folder in which a page's steps are done, empty at first, and beside it a file for the terminal's output. Both are
+/// removed on drop.
 struct Desk(PathBuf);
 
 impl Desk {
@@ -342,7 +345,8 @@ impl Desk {
         self.0.join("folder")
     }
 
-    /// A `timeout` command with these arguments, in the folder; the stage's program is found before others of its name.
+    /// A `timeout` command with these arguments, to be run in the folder. In its `PATH` the stage's `evenkeel` comes before
+    /// other programs of this name.
     fn command(&self, stage: &Stage, arguments: &[&str]) -> Result<Command> {
         let programs = Path::new(stage.program).parent().context("a program without a folder")?.display().to_string();
         let path = format!("{programs}:{}", env::var("PATH").unwrap_or_default());
@@ -376,7 +380,7 @@ impl Shell {
         Ok(shell)
     }
 
-    /// Runs a command to its end; its status, and its output.
+    /// Runs a command to its end. Returns the command's exit status, and its output.
     fn run(&mut self, command: &str) -> Result<(i32, String)> {
         const END: &str = "end of the answer: ";
         // In one piece: a command that ends the shell would end it before the rest is written.
@@ -417,7 +421,7 @@ impl Terminal {
         Ok(Self { child: command.spawn().context("no terminal")?, shown })
     }
 
-    /// The output so far of the program, which must still run.
+    /// The program's output so far. It is an error if the program has ended.
     fn shown(&mut self) -> Result<String> {
         let status = self.child.try_wait()?;
         let text = fs::read_to_string(&self.shown)?;
@@ -425,7 +429,7 @@ impl Terminal {
         Ok(text)
     }
 
-    /// Sends Ctrl-C; the output from then until the program has ended successfully.
+    /// Sends Ctrl-C and waits for the program's successful end. Returns the program's output since the Ctrl-C.
     fn interrupt(mut self) -> Result<String> {
         let before = self.shown()?.len();
         let status = end(&mut self.child, Signal::INT).context("the program in the terminal cannot be ended")?;
@@ -441,7 +445,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Ends a program by a signal, which `timeout` passes on to all processes that it started.
+/// Ends a program that runs under `timeout` by a signal, which `timeout` passes on to all its processes.
 fn end(child: &mut Child, signal: Signal) -> Option<std::process::ExitStatus> {
     // A number may be another process's once it has been waited for.
     if let Ok(Some(status)) = child.try_wait() {

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 use crate::base::process::{self, Running};
 
-/// Longest wait for an answer. Answers take milliseconds, but a browser may start slowly on a busy machine.
+/// Longest wait for an answer of the browser. Answers take milliseconds, but a browser may start slowly on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Interval at which a condition is evaluated.
+/// Interval at which the condition of [`Browser::wait_for`] is evaluated.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A browser with one open page.
@@ -27,9 +27,9 @@ pub(super) struct Browser {
     messages: Receiver<Value>,
     next: u64,
     session: Option<String>,
-    /// Errors in the console, exceptions of scripts, and violations of the content security policy.
+    /// Messages since the start: errors in the console, exceptions of scripts, violations of the content security policy.
     pub(super) complaints: Vec<String>,
-    /// Addresses that the browser has requested.
+    /// Addresses that the browser has requested since its start.
     pub(super) requests: Vec<String>,
     /// The browser's process, killed on drop.
     _process: Running,
@@ -89,7 +89,7 @@ impl Browser {
         Ok(())
     }
 
-    /// Calls a method of the protocol; its result.
+    /// Calls a method of the protocol and returns the method's result.
     pub(super) fn call(&mut self, method: &str, params: Value) -> Result<Value> {
         self.next += 1;
         let id = self.next;
@@ -118,7 +118,7 @@ impl Browser {
         }
     }
 
-    /// Handles an event, which is a message that answers no call.
+    /// Handles an event: a message that is not the answer to a call.
     fn hear(&mut self, message: &Value) {
         let params = &message["params"];
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -137,7 +137,7 @@ impl Browser {
         }
     }
 
-    /// Opens an address. A page that differs only in the part after `#` is loaded again, too.
+    /// Opens an address. The page is loaded anew even if the address differs only in the part after `#`.
     pub(super) fn open(&mut self, address: &str) -> Result<()> {
         self.call("Page.navigate", json!({"url": "about:blank"}))?;
         let gone = self.call("Page.navigate", json!({"url": address}))?;
@@ -145,7 +145,7 @@ impl Browser {
         self.wait_for("document.readyState === 'complete' && location.href !== 'about:blank'").map(drop)
     }
 
-    /// The value of an expression; a promise is waited for.
+    /// The value of a JavaScript expression in the page. If the value is a promise, its result is awaited.
     pub(super) fn value(&mut self, expression: &str) -> Result<Value> {
         let params = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
         let mut answer = self.call("Runtime.evaluate", params)?;
@@ -154,13 +154,13 @@ impl Browser {
         Ok(answer["result"]["value"].take())
     }
 
-    /// The value of an expression as text.
+    /// The value of a JavaScript expression in the page, as text.
     pub(super) fn text(&mut self, expression: &str) -> Result<String> {
         let value = self.value(expression)?;
         Ok(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
     }
 
-    /// Waits until an expression is true; the time that this took.
+    /// Waits until the JavaScript expression `condition` is true in the page. Returns the time waited.
     pub(super) fn wait_for(&mut self, condition: &str) -> Result<Duration> {
         // Between two pages there is none to ask.
         process::until(condition, [PATIENCE, PAUSE], || Ok(self.value(condition).is_ok_and(|value| value == true)))

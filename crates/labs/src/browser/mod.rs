@@ -1,4 +1,4 @@
-//! The dashboard in a real browser: display, use, and cost. No virtual machine.
+//! The browser lab: the dashboard in a real browser, its display, its use, and its cost. Needs no virtual machine.
 
 mod devtools;
 mod stage;
@@ -18,27 +18,28 @@ use crate::base::scratch::Scratch;
 use crate::base::{build, process};
 use crate::check::run::{Lab, Options};
 
-/// Bar: time to the first paint; it takes 0.1 s on an idle machine.
+/// Bar: the longest time until the first paint of the page, which takes 0.1 s on an idle machine.
 const PAINTED: Duration = Duration::from_secs(5);
-/// Bar: time to sort a thousand tenants, in ms.
+/// Bar: the longest time to sort a thousand tenants, in ms.
 const SORTED_MS: f64 = 1_000.0;
-/// Bar: processor time of the server for one viewer, and of `evenkeel top` at one update a second, as part of a core; a
-/// build for speed needs far less.
+/// Bar: the most CPU time of the server for one viewer, and of `evenkeel top` with one update per second, as a fraction of a
+/// core. An optimised build needs far less.
 const COST: f64 = 0.10;
-/// Longest wait for the page: far above any wait on a busy machine.
+/// Longest wait for a change of the page: far above any wait on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Least number of bytes that `evenkeel top` draws in a few seconds.
+/// The fewest bytes that `evenkeel top` must draw in a few seconds.
 const DRAWN: usize = 1_000;
-/// Time for a verdict to settle.
+/// Time before a tenant's verdict is read, so that it can settle.
 const SETTLING: Duration = Duration::from_secs(5);
-/// Number of looks after a verdict has settled, most of which must show it.
+/// Number of times that a settled verdict is read; more than half of the readings must show the expected one.
 const LOOKS: usize = 5;
+/// Time between two readings of a verdict.
 const LOOK: Duration = Duration::from_millis(1_100);
 
-/// A tenant's name that would change the page if it were taken as markup.
+/// A tenant's name that changes the page if the page treats it as markup.
 const HOSTILE: &str = "<img src=x onerror=document.title='struck'>";
 
-/// JavaScript that reads the figures in a tenant's row, from its second column on.
+/// JavaScript that defines `row(name)`, the row of a tenant in the page's table.
 const ROW: &str = "const row = name => [...document.querySelectorAll('#tenants tbody tr')].find(tr => tr.cells[0].textContent === name);";
 
 /// Runs the lab and reports each step.
@@ -77,7 +78,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Checks the page with a thousand tenants: time to first paint, search, paging, cost.
+/// Checks the page of a server with a thousand tenants: time to the first paint, search, paging, cost.
 fn many(lab: &mut Lab, options: &Options, scratch: &Scratch, browser: &mut Browser, pictures: &Path) -> Result<()> {
     let server = Server::with_many(&options.binary, scratch.path())?;
     let load = server.load_some(scratch.path())?;
@@ -151,7 +152,7 @@ fn percent(part: f64) -> String {
     format!("{:.2} %", 100.0 * part)
 }
 
-/// Checks the figures of tenants with load.
+/// Checks the figures that the page shows of tenants under load.
 fn figures(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     let title = browser.text("document.title")?;
     lab.check("it_has_a_title", title.ends_with("Evenkeel"), &title);
@@ -182,7 +183,8 @@ fn figures(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.wait_for("document.getElementById('subject').textContent === 'Pool main'").map(drop)
 }
 
-/// Checks that most looks at a tenant show this verdict on its target, after it has settled; the last text seen.
+/// Waits for a tenant's verdict to settle, and checks that most readings of it contain `verdict`. Returns the last matching
+/// text.
 fn judged(browser: &mut Browser, tenant: &str, verdict: &str) -> Result<String> {
     let target = format!("(() => {{ {ROW} return row('{tenant}').cells[5].textContent; }})()");
     let mut looks = Vec::new();
@@ -208,7 +210,7 @@ fn queued(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.wait_for("document.getElementById('subject').textContent === 'Pool main'").map(drop)
 }
 
-/// Checks decisions and their marks in the plots.
+/// Checks the list of the controllers' decisions, and their marks in the plots.
 fn decisions(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.wait_for("document.querySelectorAll('#timeline button').length > 1")?;
     browser.wait_for("document.querySelectorAll('[data-plot=response] .area').length === 2 && (document.querySelector('[data-plot=response] .area.device').getAttribute('d') ?? '').length > 40")?;
@@ -237,7 +239,7 @@ fn decisions(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.press("Escape")
 }
 
-/// Checks that everything can be done by keys.
+/// Checks that the page can be used with the keyboard alone.
 fn keys(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.value("document.activeElement.blur()")?;
     browser.press("?")?;
@@ -308,7 +310,7 @@ fn access(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     Ok(())
 }
 
-/// Writes pictures for inspection, and checks that nothing extends beyond the window.
+/// Writes screenshots for inspection, and checks that no part of the page extends beyond the window.
 fn looks(lab: &mut Lab, browser: &mut Browser, pictures: &Path) -> Result<()> {
     browser.value("location.hash = '#/main/backup'")?;
     browser.wait_for("document.getElementById('subject').textContent === 'Tenant backup'")?;
@@ -345,7 +347,8 @@ fn silence(lab: &mut Lab, browser: &mut Browser, page: &str) {
     lab.check("the_console_stays_empty", complaints.is_empty(), &complaints);
 }
 
-/// Checks that a name is never taken as markup. A configuration accepts no such name, so it is inserted into the answers.
+/// Checks that a tenant's name is never treated as markup. A configuration accepts no such name, so the test inserts it into
+/// the server's answers.
 fn hostile(lab: &mut Lab, browser: &mut Browser, server: &Server) -> Result<()> {
     let script = format!(
         "const real = fetch; window.fetch = async (...asked) => {{ const answer = await real(...asked); const text = await answer.text(); return new Response(text.replaceAll('\"database\"', {}), answer); }};",

@@ -11,15 +11,15 @@ use anyhow::{Context, Result};
 use crate::base::process::Running;
 use crate::base::servers::{self, free_port};
 
-/// Duration of the load: longer than the lab; clients are ended with the stage.
+/// Duration of the clients' load: longer than the lab. The clients are ended with the stage.
 const LOAD: &str = "600s";
-/// Tenants of the large server, besides the default one.
+/// Number of tenants of the large server, besides the default tenant.
 pub(super) const MANY: usize = 1_000;
-/// Number of those tenants that are under load, each from two connections.
+/// Number of the large server's tenants that are under load, each from two connections.
 const LOADED: usize = 100;
 
-/// Configuration of the small server, with something for every panel: a target, a reservation, guarantees, a limit, a second
-/// pool. Pool `small` has a reservation of 25 times the device's rate, pool `capped` a limit below its device's rate.
+/// Configuration of the small server, with content for every panel: latency targets, reservations, a guarantee, limits, several
+/// pools. A reservation in pool `small` is 25 times the device's rate; pool `capped` has a limit below its device's rate.
 const SOME: &str = r#"
 [pools.main]
 latency.target = "12ms"
@@ -53,7 +53,7 @@ hopeless = { backend = "emulate", size = "64MiB", pool = "small" }
 capped = { backend = "emulate", size = "64MiB", pool = "capped" }
 "#;
 
-/// Load of each tenant of the small server: options of `evenkeel load`. `database` does 15 times its reservation.
+/// The small server's clients: volume, and options of `evenkeel load`. `database` sends 15 times its reservation.
 const CLIENTS: [(&str, &[&str]); 6] = [
     ("database", &["--op", "mix", "--rate", "900", "--queue-depth", "8"]),
     ("shop", &["--op", "mix", "--block-size", "16k", "--queue-depth", "8"]),
@@ -67,7 +67,7 @@ const CLIENTS: [(&str, &[&str]); 6] = [
 pub(super) struct Server {
     binary: PathBuf,
     folder: PathBuf,
-    /// Name of its files in the folder.
+    /// Name of the server, from which its file names are formed.
     name: String,
     nbd: u16,
     status: u16,
@@ -110,7 +110,7 @@ impl Server {
         self.folder.join(format!("{}.toml", self.name))
     }
 
-    /// Starts the server again at its old addresses, and waits until it serves `export`.
+    /// Starts the server, again at its old addresses after [`Server::fall`], and waits until it serves `export`.
     pub(super) fn rise(&mut self, export: &str) -> Result<()> {
         let mut command = servers::serve(&self.binary, self.config());
         let reach = || servers::reach(&format!("127.0.0.1:{}", self.nbd), export);
@@ -118,7 +118,7 @@ impl Server {
         Ok(())
     }
 
-    /// Kills the server.
+    /// Kills the server, to be started again by [`Server::rise`].
     pub(super) fn fall(&mut self) {
         self.process = None;
     }
@@ -128,17 +128,17 @@ impl Server {
         Ok(self.process.as_ref().context("the server is down")?.id())
     }
 
-    /// Address of its status API.
+    /// Address of the server's status API.
     pub(super) fn status(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.status).into()
     }
 
-    /// URL of its dashboard.
+    /// URL of the server's dashboard.
     pub(super) fn page(&self) -> String {
         format!("http://{}/", self.status())
     }
 
-    /// Starts a load on some of the many tenants, with the kinds of load in turn.
+    /// Starts load on [`LOADED`] of the many tenants; reads, writes and mixed loads alternate from tenant to tenant.
     pub(super) fn load_some(&self, folder: &Path) -> Result<Running> {
         let mut jobs = String::new();
         for number in 0..LOADED {

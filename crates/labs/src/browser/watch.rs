@@ -16,27 +16,27 @@ use crate::base::process::{self, Running};
 use crate::check::figures::Spread;
 use crate::check::run::Options;
 
-/// Duration of a measurement with `--full`; the kernel counts in ticks of 10 ms, 1/2,000 of it. Otherwise the figure
-/// decides nothing, and a shorter time is used.
+/// Duration of a measurement with `--full`, 2,000 times the kernel's tick of 10 ms in which CPU time is counted.
 const MEASURED: Duration = Duration::from_secs(20);
+/// Duration of a measurement without `--full`, whose figure is only shown.
 const MEASURED_SHORT: Duration = Duration::from_secs(4);
-/// Time before a measurement: a client that has just started sends more requests, and allocates memory.
+/// Time before a measurement. A watcher that has just started sends more requests, and allocates memory.
 const SETTLED: Duration = Duration::from_secs(3);
 /// Name of the server's thread that answers HTTP requests.
 const HTTP: &str = "evenkeel-http";
 
-/// Processor time in a measurement, as part of a core.
+/// CPU time used during a measurement, as a fraction of a core.
 pub(super) struct Spent {
-    /// Time of the server's HTTP thread.
+    /// CPU time of the server's HTTP thread.
     pub(super) answering: f64,
-    /// Time of the watching process, if it is `evenkeel top`.
+    /// CPU time of the watching process if it is `evenkeel top`, otherwise 0.
     pub(super) asking: f64,
-    /// Time of the whole server, its work for NBD clients included.
+    /// CPU time of the whole server, including its work for NBD clients.
     pub(super) serving: f64,
 }
 
-/// Measures the processor time of a server and of a process that watches it, without other activity: medians of several
-/// measurements.
+/// Measures the CPU time of a server and of a process that watches the server; each figure is the median of several
+/// measurements. `server` and `watcher` are process ids.
 pub(super) fn spent(options: &Options, server: u32, watcher: Option<u32>) -> Result<Spent> {
     let now = || -> Result<[u64; 3]> {
         let asking = watcher.map_or(Ok(0), process::cpu_ns)?;
@@ -57,14 +57,14 @@ pub(super) fn spent(options: &Options, server: u32, watcher: Option<u32>) -> Res
     Ok(Spent { answering, asking, serving })
 }
 
-/// `evenkeel top` in a terminal of 80 x 24 characters.
+/// A running `evenkeel top` in a pseudo terminal of 80 x 24 characters.
 pub(super) struct Top {
     process: Running,
     drawn: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Top {
-    /// Starts it with the tenants of a server, at its default interval.
+    /// Starts `evenkeel top` for the server whose status API has the address `status`, at the default interval.
     pub(super) fn start(binary: &Path, status: SocketAddr) -> Result<Self> {
         let (screen, terminal) = terminal(80, 24)?;
         let mut command = Command::new(binary);
@@ -84,19 +84,19 @@ impl Top {
         Ok(Self { process, drawn })
     }
 
-    /// Process id of the program.
+    /// Process id of `evenkeel top`.
     pub(super) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Number of bytes drawn since the last call; true if `text` was among them.
+    /// Number of bytes that `evenkeel top` has drawn since the last call; and true if they contain `text`.
     pub(super) fn drew(&self, text: &str) -> (usize, bool) {
         let drawn = std::mem::take(&mut *self.drawn.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         (drawn.len(), String::from_utf8_lossy(&drawn).contains(text))
     }
 }
 
-/// A pseudo terminal of this size: the master, and the side for the program.
+/// A pseudo terminal of this size in characters: the master side, and the side for the program.
 fn terminal(columns: u16, rows: u16) -> Result<(OwnedFd, OwnedFd)> {
     let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let (mut screen, mut terminal) = (-1, -1);

@@ -1,4 +1,4 @@
-//! The steps of the caches lab, inside the machine.
+//! The steps of the caches lab, inside the virtual machine.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,23 +14,25 @@ use crate::check::steps::{self, Plan};
 use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{follow_tutorial, keep_in_memory, until};
 
-/// Guarantee of a tenant that has the device alone, in bytes per second: more than three times the slow device's rate,
-/// so that a burst of misses takes longer than the kernel's throttle allows to catch up.
+/// Guarantee of a tenant that has the device alone, in bytes per second: more than three times the slow device's rate, so
+/// that after a burst of misses the kernel's throttle does not allow the tenant to catch up.
 const GUARANTEED: u64 = 35_000_000;
 /// Guarantees of two tenants that share the device, in bytes per second.
 const GUARANTEED_TO_TWO: [u64; 2] = [26_000_000, 8_000_000];
-/// Guarantee on dm-writecache, in bytes per second: twice the slow device's rate. The slow device gets every write that
-/// the cache takes in, so a burst of misses costs it twice.
+/// Guarantee on dm-writecache, in bytes per second: twice the slow device's rate. Every write that the cache takes in is also
+/// written to the slow device, so a burst of misses loads the slow device twice.
 const GUARANTEED_WRITES: u64 = 20_000_000;
-/// Measured time of a tenant in a short run and in a full one, in seconds.
+/// Measured time of a tenant in seconds: in a short run, and in a full run.
 const SECONDS: [usize; 2] = [20, 40];
-/// Seconds before the measurement: for a controller to find its limits, and for a static limit.
+/// Seconds before a measurement in which the controller finds its limits: in a short run, and in a full run.
 const SETTLE: [usize; 2] = [20, 30];
+/// Seconds before a measurement with a static limit: in a short run, and in a full run.
 const SETTLE_STATIC: [usize; 2] = [5, 30];
 /// Longest load of a tenant during the tutorial, in seconds.
 const LOAD_SECONDS: u64 = 120;
-/// Bars for the shortage in per cent: the least under a static limit, the most under the agent.
+/// Bar: the smallest shortage against the guarantee under a static limit, in per cent.
 const STATIC_ABOVE_PERCENT: f64 = 10.0;
+/// Bar: the largest shortage against the guarantee under the agent, in per cent.
 const OURS_BELOW_PERCENT: f64 = 2.0;
 
 type Step = fn(&Plan, &mut Figures) -> Result<String>;
@@ -60,12 +62,12 @@ fn wanted(plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
     STEPS.iter().filter(|(name, _)| name.contains(&plan.only)).copied()
 }
 
-/// Number of planned steps, for the host's report.
+/// Number of steps that the plan contains, for the report on the host.
 pub(super) fn steps(plan: &Plan) -> usize {
     wanted(plan).count()
 }
 
-/// In the guest: builds everything and takes the steps.
+/// Builds the stage and does the steps; runs inside the virtual machine.
 pub(crate) fn run(plan: &Plan) -> Result<()> {
     stage::build()?;
     let programs = ["fio", "dmsetup", "sh", "bash", "cat", "grep", "timeout", "sleep"]
@@ -79,15 +81,15 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// The running agent.
+/// The running agent, `evenkeel guard`.
 struct Agent {
     guard: Guard,
-    /// The direction of its guarantees: `read` or `write`.
+    /// The direction of the guarantees that the agent keeps: `read` or `write`.
     direction: &'static str,
 }
 
 impl Agent {
-    /// Starts the agent with guarantees for these tenants, and waits until it controls them.
+    /// Starts the agent with guarantees for `tenants`, and waits until it controls their limits.
     fn start(binary: &Path, cached: &Cached, tenants: &[Tenant]) -> Result<Self> {
         let mut config = format!("[pools.pool]\ndevices = [\"{}\"]\n", cached.path.display());
         for (tenant, number) in tenants.iter().zip(1..) {
@@ -105,7 +107,7 @@ impl Agent {
         Ok(self.guard.state()?["pools"][0].take())
     }
 
-    /// The tenants' limits as the agent reports them, in the order of `tenants`.
+    /// The limits of `tenants` as the agent reports them, in bytes per second and in the order of `tenants`.
     fn limits(&self, tenants: &[Tenant]) -> Result<Vec<u64>> {
         let state = self.state()?;
         let known = state["groups"].as_array().context("guard status names no groups")?;
@@ -117,7 +119,7 @@ impl Agent {
         tenants.iter().map(limit).collect()
     }
 
-    /// Checks that the limits that the agent reports are those in the kernel.
+    /// Checks that the limits that the agent reports equal those in the kernel.
     fn says_what_holds(&self, tenants: &[Tenant]) -> Result<()> {
         // Between two questions it may have decided anew.
         let mut last = None;
@@ -136,7 +138,7 @@ impl Agent {
     }
 }
 
-/// Compares the same load under static limits at the guarantees and under the agent.
+/// Compares one load under static limits equal to the guarantees with the same load under the agent.
 fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, guaranteed: &[u64]) -> Result<String> {
     let cached = Cached::make(kind)?;
     let seconds = plan.either(SECONDS[0], SECONDS[1]);
@@ -178,15 +180,15 @@ fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, guaranteed: &[u64]) -
     Ok(detail)
 }
 
-/// Runs tenants of its own and measures them after a time to settle. `agent`: the program; without it the limits are
-/// the guarantees.
+/// Makes a tenant for each guarantee, runs its load, and measures it for `seconds` after `settle` seconds. `agent` is the path
+/// of Evenkeel's program; `None`: static limits equal to the guarantees.
 fn watch(
     cached: &Cached,
     guaranteed: &[u64],
     agent: Option<&Path>,
     [settle, seconds]: [usize; 2],
 ) -> Result<Vec<Kept>> {
-    /// Seconds that the load runs longer than the measurement, for further events.
+    /// Seconds for which the load continues after the measurement, for further checks.
     const MORE_SECONDS: usize = 20;
     let mut tenants = guaranteed.iter().map(|&rate| Tenant::make(cached, rate)).collect::<Result<Vec<_>>>()?;
     for tenant in &tenants {
@@ -222,8 +224,8 @@ fn watch(
     Ok(kept)
 }
 
-/// Checks that the agent reports the kind of the cached device and its cache's work in the tenants' direction, and that
-/// `guard discover` finds the device.
+/// Checks that the agent reports the kind of the cached device and the cache's work in the direction of the tenants' requests,
+/// and that `guard discover` finds the device.
 fn knows_what_it_is(agent: &Agent, cached: &Cached) -> Result<()> {
     let (state, kind) = (agent.state()?, cached.kind);
     // bcache does not tell reads and writes apart.
@@ -243,7 +245,7 @@ fn knows_what_it_is(agent: &Agent, cached: &Cached) -> Result<()> {
     Ok(())
 }
 
-/// Checks that limits end when the agent, and with `both` also its sentinel, is killed.
+/// Checks that limits are removed after the agent is killed; with `both`, after the agent and its sentinel are killed.
 fn killed(binary: &Path, both: bool) -> Result<String> {
     let cached = Cached::make(Kind::DmCache)?;
     let mut tenants = vec![Tenant::make(&cached, GUARANTEED)?, Tenant::make(&cached, GUARANTEED)?];
@@ -282,7 +284,7 @@ fn killed(binary: &Path, both: bool) -> Result<String> {
     Ok(detail)
 }
 
-/// Checks the policy that all labs share; it has a guarantee for one of this device's tenants.
+/// Checks the agent with the policy file that all labs share, which has a guarantee for one tenant of the cached device.
 fn shared_policy(binary: &Path) -> Result<String> {
     let cached = Cached::make(Kind::DmCache)?;
     let tenants = ["lab-database", "lab-backup"].map(|name| Tenant::named(&cached, name, GUARANTEED));
@@ -297,7 +299,7 @@ fn shared_policy(binary: &Path) -> Result<String> {
     Ok(settings)
 }
 
-/// Does the tutorial about a volume cached by LVM, with a tenant that has a limit at its guarantee.
+/// Does the tutorial about a volume cached by LVM; its tenant has a static limit equal to the guarantee at first.
 fn tutorial(binary: &Path) -> Result<String> {
     let cached = Cached::make_by_lvm("vg0", "data")?;
     let mut tenant = Tenant::named(&cached, "system.slice/database.service", GUARANTEED)?;
@@ -308,7 +310,7 @@ fn tutorial(binary: &Path) -> Result<String> {
     told
 }
 
-/// Checks a limit that another program sets while the agent runs.
+/// Checks how the agent treats a limit that another program sets while the agent runs.
 fn foreign(binary: &Path) -> Result<String> {
     const THEIRS: u64 = 7_000_000;
     let cached = Cached::make(Kind::DmCache)?;

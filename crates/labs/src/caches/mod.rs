@@ -12,9 +12,9 @@ use crate::check::run::{Lab, Options};
 use crate::check::steps::{self, Plan};
 use crate::machine::{kernel, vm};
 
-/// Longest time of the lab: many times that on an idle machine.
+/// Time limit of the lab: many times its duration on an idle machine.
 const LIMIT: Duration = Duration::from_secs(1500);
-/// Packages that are not installed but used from the folder where they are unpacked.
+/// Packages of the distribution that are not installed, but unpacked into a folder and used from there.
 pub(super) const TOOLS: [&str; 2] = ["bcache-tools", "lvm2"];
 
 /// Runs the lab and reports each step.

@@ -1,4 +1,4 @@
-//! The stage of the caches lab inside the machine: a slow device behind a fast one, control groups, and tenants.
+//! The stage of the caches lab inside the virtual machine: a slow device behind a fast one, control groups, and tenants.
 //!
 //! ```text
 //!  fio in group a ─ io.max ─┐
@@ -6,8 +6,8 @@
 //!                                                                     └───▶ slow: 10 MB/s
 //! ```
 //!
-//! A tenant reads in turn a burst of what is in the cache and a burst of what is not, as fast as its limit lets it. Over a
-//! dm-writecache, which is for writes, it writes them.
+//! A tenant alternately reads a burst of data that is in the cache and a burst of data that is not, as fast as its limit
+//! allows. On a dm-writecache, which caches only writes, the tenant writes these bursts.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -26,19 +26,24 @@ use crate::machine::guest::{put, signal, tool, until};
 pub(super) const GROUPS: &str = "/sys/fs/cgroup";
 const MIB: u64 = 1 << 20;
 const FAST_MIB: u64 = 64;
-/// Size of the slow device; it is sparse, so that unwritten parts take no memory.
+/// Size of the slow device, in MiB. The device is sparse: unwritten parts take no memory.
 const SLOW_MIB: u64 = 16 << 10;
 /// Rate of the slow device, in MiB per second (a setting of null_blk).
 const SLOW_MB_PER_S: u64 = 10;
-/// Size of the hot data, which fits into the cache.
+/// Size of the hot data that tenants read, in MiB; it fits into the cache.
 const HOT_MIB: u64 = 60;
+/// Size of the hot data that tenants write on a dm-writecache, in MiB.
 const HOT_WRITTEN_MIB: u64 = 20;
+/// Size of a tenant's request, in bytes.
 const BLOCK: u64 = 64 << 10;
-/// Mean lengths of bursts at the guaranteed rate, in seconds: a burst of misses takes about a slice of the kernel's
-/// throttle (100 ms), and several slices on the slow device.
+/// Mean length of a burst of cache hits at the guaranteed rate, in seconds.
 const HOT_BURST_S: f64 = 0.72;
+/// Mean length of a burst of cache misses at the guaranteed rate, in seconds: about one slice of the kernel's throttle
+/// (100 ms). The slow device takes several slices for it.
 const COLD_BURST_S: f64 = 0.105;
+/// Name of the cached device in device mapper.
 const DM_NAME: &str = "hyb";
+/// Time limit until a new device is ready.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// The driver that combines the two devices.
@@ -50,7 +55,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Its name in the agent's reports.
+    /// The driver's name in the agent's reports.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::DmCache => "dm-cache",
@@ -59,12 +64,12 @@ impl Kind {
         }
     }
 
-    /// The direction of its tenants' requests, guarantees and limits.
+    /// The direction of the requests, guarantees and limits of tenants on such a device: `read` or `write`.
     pub(super) fn direction(self) -> &'static str {
         if self == Self::DmWritecache { "write" } else { "read" }
     }
 
-    /// Size of the hot data, in MiB. dm-writecache evicts the oldest block, used again or not.
+    /// Size of the hot data, in MiB: smaller on a dm-writecache, which evicts the oldest block even if it is used again.
     fn hot_mib(self) -> u64 {
         if self == Self::DmWritecache { HOT_WRITTEN_MIB } else { HOT_MIB }
     }
@@ -75,9 +80,9 @@ impl Kind {
 pub(super) struct Cached {
     pub(super) kind: Kind,
     pub(super) path: PathBuf,
-    /// Its number as `MAJOR:MINOR`.
+    /// The device number, as `MAJOR:MINOR`.
     pub(super) number: String,
-    /// The disks that it consists of, which are removed with it.
+    /// Names of the disks of which the cached device consists; they are removed with it.
     disks: Vec<String>,
 }
 
@@ -96,11 +101,11 @@ fn remove_disk(name: &str) -> Result<()> {
     std::fs::remove_dir(&disk).with_context(|| format!("cannot remove {disk}"))
 }
 
-/// Number of the next device; bcache keeps old devices, so numbers are not used again.
+/// Number of the next device to be made. Numbers are not used again, because bcache keeps old devices.
 static NEXT_DEVICE: AtomicU64 = AtomicU64::new(1);
 
 impl Cached {
-    /// Makes both devices and combines them, and reads the hot data into the cache.
+    /// Makes the fast and the slow device, combines them, and reads the hot data into the cache.
     pub(super) fn make(kind: Kind) -> Result<Self> {
         let number = NEXT_DEVICE.fetch_add(1, Ordering::Relaxed);
         let disks = ["hfd", "hsd", "hmd"].map(|name| format!("{name}{number}"));
@@ -131,7 +136,7 @@ impl Cached {
         Ok(cached)
     }
 
-    /// Makes a cached volume as LVM does; it stays until the machine ends.
+    /// Makes a cached logical volume with LVM; it exists until the machine ends.
     pub(super) fn make_by_lvm(group: &str, volume: &str) -> Result<Self> {
         let (fast, slow) = ("fast", "slow");
         // Room for what LVM writes beside the data.
@@ -153,7 +158,8 @@ impl Cached {
         Ok(cached)
     }
 
-    /// Blocks that dm-cache has demoted and promoted so far; this work takes the slow device's time from the tenants.
+    /// Numbers of blocks that dm-cache has demoted and promoted so far, which takes the slow device's time from the tenants;
+    /// `None` for other drivers.
     pub(super) fn moved(&self) -> Result<Option<[u64; 2]>> {
         if self.kind != Kind::DmCache {
             return Ok(None);
@@ -175,7 +181,8 @@ impl Cached {
         Ok(())
     }
 
-    /// Removes the device; bcache's stays until the machine ends, because it is released only when all data is written back.
+    /// Removes the device. A bcache device is left until the machine ends, because it can be removed only when all its data is
+    /// written back.
     pub(super) fn remove(self) -> Result<()> {
         let used = match self.kind {
             Kind::DmCache => &self.disks[..],
@@ -187,14 +194,14 @@ impl Cached {
     }
 }
 
-/// Combines devices by device mapper; the kernel's name of the cached device.
+/// Combines devices by device mapper, with the table `table`. Returns the kernel's name of the cached device.
 fn join_by_dm(table: &str) -> Result<String> {
     tool("dmsetup", &["create", "--noudevsync", DM_NAME, "--table", table])?;
     tool("dmsetup", &["mknodes"])?;
     Ok("dm-0".to_owned())
 }
 
-/// Combines devices by bcache; the kernel's name of the cached device.
+/// Combines the devices `fast` and `slow` by bcache. Returns the kernel's name of the cached device.
 fn join_by_bcache(fast: &str, slow: &str) -> Result<String> {
     let (fast, slow_path) = (format!("/dev/{fast}"), format!("/dev/{slow}"));
     let sizes = ["--bucket", "64k", "--block", "4k", "--wipe-bcache", "--writeback"];
@@ -235,8 +242,8 @@ impl Random {
     }
 }
 
-/// Configuration of fio: bursts in the hot part `hot_mib` and in the cold rest, with lengths for a `rate` in bytes per
-/// second, for `seconds`; reads or writes.
+/// A job file for fio: `operation` (reads or writes) in bursts, alternately in the hot part `hot_mib` of the device and in the
+/// cold rest, for `seconds`. Bursts have the mean lengths that `rate` gives, in bytes per second.
 fn bursts(device: &Path, operation: &str, seed: u64, hot_mib: std::ops::Range<u64>, rate: u64, seconds: u64) -> String {
     let device = device.display();
     let blocks_of = |seconds: f64| (seconds * rate as f64 / BLOCK as f64) as u64;
@@ -259,28 +266,28 @@ fn bursts(device: &Path, operation: &str, seed: u64, hot_mib: std::ops::Range<u6
     text
 }
 
-/// A tenant: a control group, with fio in it.
+/// A tenant: a control group in which fio runs.
 pub(super) struct Tenant {
     pub(super) group: PathBuf,
-    /// Its guarantee, in bytes per second.
+    /// The tenant's guarantee, in bytes per second.
     pub(super) guaranteed: u64,
     number: String,
-    /// Direction of its requests: `read` or `write`.
+    /// Direction of the tenant's requests: `read` or `write`.
     direction: &'static str,
     fio: Option<Running>,
 }
 
-/// Number of the next group; each run gets new groups, whose counters begin at zero.
+/// Number of the next control group. Each run gets new groups, whose counters begin at zero.
 static NEXT_GROUP: AtomicU64 = AtomicU64::new(1);
 
 impl Tenant {
-    /// Makes a tenant's group, without load.
+    /// Makes a tenant with a control group of a new name, without load.
     pub(super) fn make(cached: &Cached, guaranteed: u64) -> Result<Self> {
         let number = NEXT_GROUP.fetch_add(1, Ordering::Relaxed);
         Self::named(cached, &format!("tenant-{number}"), guaranteed)
     }
 
-    /// Makes the tenant's group with this name, which may contain a parent group.
+    /// Makes a tenant whose control group has the path `name`, which may begin with a parent group.
     pub(super) fn named(cached: &Cached, name: &str, guaranteed: u64) -> Result<Self> {
         let mut group = PathBuf::from(GROUPS);
         for part in name.split('/') {
@@ -297,7 +304,8 @@ impl Tenant {
         self.group.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Starts the load of tenant number `index` of `of`, which has its own part of the hot data, for at most `seconds`.
+    /// Starts the tenant's load for at most `seconds`. The tenant is number `index` of `of` tenants, each of which has its own
+    /// part of the hot data.
     pub(super) fn load(&mut self, cached: &Cached, index: u64, of: u64, seconds: u64) -> Result<()> {
         let part = cached.kind.hot_mib() / of;
         let log = format!("/run/{}.iolog", self.name());
@@ -313,7 +321,7 @@ impl Tenant {
         until("I/O of a tenant", || (self.bytes().ok()? > 0).then_some(()))
     }
 
-    /// The value of `key` for the cached device in `file` of the tenant's group, for its direction.
+    /// The value of `key` (for example `bps`) in the tenant's direction for the cached device, from `file` of the control group.
     fn word(&self, file: &str, key: &str) -> Result<Option<String>> {
         let text = std::fs::read_to_string(self.group.join(file))?;
         let row = text.lines().find(|line| line.split(' ').next() == Some(&self.number));
@@ -334,7 +342,7 @@ impl Tenant {
         put(self.group.join("io.max"), &format!("{} {}bps={limit}", self.number, &self.direction[..1]))
     }
 
-    /// Bytes that the tenant's group has moved so far.
+    /// Bytes that the tenant's control group has read or written so far, in the tenant's direction.
     fn bytes(&self) -> Result<u64> {
         self.word("io.stat", "bytes")?.map_or(Ok(0), |word| word.parse().context("a number of bytes"))
     }
@@ -348,25 +356,26 @@ impl Tenant {
         Ok(())
     }
 
-    /// Ends the tenant's load and removes its group.
+    /// Ends the tenant's load and removes its control group.
     pub(super) fn remove(mut self) -> Result<()> {
         self.stop()?;
         until("end of a group", || std::fs::remove_dir(&self.group).ok())
     }
 }
 
-/// How well a throughput guarantee was kept.
+/// Figures on how well a throughput guarantee was kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Kept {
-    /// |mean − guarantee| ÷ guarantee, in percent.
+    /// Deviation of the mean throughput: |mean − guarantee| ÷ guarantee, in percent.
     pub(super) dat_percent: f64,
-    /// Mean of |throughput of a second − guarantee| ÷ guarantee, in percent, for the beginning of the seconds that
-    /// gives the least. The guarantee is kept over seconds with an unknown beginning; other seconds see arrears that
-    /// are made up for as jitter.
+    /// Jitter: mean of |throughput of a second − guarantee| ÷ guarantee, in percent. Of all divisions of the time into seconds,
+    /// the one with the smallest value counts: the agent keeps the guarantee over seconds whose beginnings are not known, and
+    /// any other division shows arrears that are made up for as jitter.
     pub(super) jitter_percent: f64,
-    /// Jitter for the beginning of the seconds that gives the most, in percent.
+    /// Jitter under the division of the time into seconds that gives the largest value, in percent.
     pub(super) worst_jitter_percent: f64,
-    /// Least throughput of a tenth of a second, and of a second, in MB/s: they tell one long gap from many short ones.
+    /// Lowest throughput of a tenth of a second, and of a second, in MB/s. Together they distinguish one long gap from many
+    /// short ones.
     pub(super) least_mb_per_s: [f64; 2],
     pub(super) mb_per_s: f64,
 }
@@ -382,7 +391,8 @@ impl std::fmt::Display for Kept {
     }
 }
 
-/// Computes the figures from throughputs in bytes per second over equal parts of a second, `parts` of them.
+/// Computes the figures from `rates`, throughputs in bytes per second over successive parts of a second; a second has `parts`
+/// parts.
 fn kept(rates: &[f64], parts: usize, guaranteed: f64) -> Kept {
     let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len() as f64;
     let extremes = |stretch: &[f64]| {
@@ -409,12 +419,12 @@ fn kept(rates: &[f64], parts: usize, guaranteed: f64) -> Kept {
     }
 }
 
-/// Number of measurements in a second.
+/// Number of measurements per second.
 const PARTS: usize = 10;
-/// Seconds in a row for which the beginning of seconds is taken to be the same.
+/// Number of successive seconds within which the division of the time into seconds is fixed; each stretch has its own.
 const STRETCH_S: usize = 10;
 
-/// Measures all tenants for `seconds`.
+/// Measures the throughput of all tenants for `seconds` seconds.
 pub(super) fn measure(tenants: &mut [Tenant], seconds: usize) -> Result<Vec<Kept>> {
     let read = |tenants: &[Tenant]| -> Result<(Instant, Vec<u64>)> {
         let bytes = tenants.iter().map(Tenant::bytes).collect::<Result<_>>()?;

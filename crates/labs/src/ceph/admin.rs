@@ -1,4 +1,4 @@
-//! A client for the admin socket of an OSD. Ceph's own client takes 0.1 s of processor time, too much during a
+//! A client for the admin socket of an OSD. Ceph's own client takes 0.1 s of CPU time per call, too much during a
 //! measurement.
 
 use std::io::{Read as _, Write as _};
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 
 /// Longest wait for an answer of an OSD under load.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Bytes at the start of an answer that hold its length.
+/// Number of bytes at the start of an answer that hold the answer's length.
 const LENGTH_BYTES: usize = 4;
-/// Name of the OSD's thread that answers.
+/// Name of the OSD's thread that answers on the admin socket.
 const THREAD: &str = "admin_socket";
 
-/// The socket of one OSD.
+/// The admin socket of one OSD, given by its path.
 pub(crate) struct Admin(PathBuf);
 
 impl Admin {
@@ -24,7 +24,7 @@ impl Admin {
         Self(path)
     }
 
-    /// A connection whose reads and writes have a time limit.
+    /// A connection to the socket, whose reads and writes have the time limit [`LIMIT`].
     fn connect(&self) -> Result<UnixStream> {
         let stream =
             UnixStream::connect(&self.0).with_context(|| format!("nothing listens on {}", self.0.display()))?;
@@ -32,7 +32,7 @@ impl Admin {
         Ok(stream)
     }
 
-    /// One of the OSD's counters; of a mean, the number of its samples.
+    /// The value of one of the OSD's counters; for a counter that is a mean, the number of its samples.
     pub(crate) fn counter(&self, logger: &str, counter: &str) -> Result<u64> {
         let mut stream = self.connect()?;
         let question = json!({ "prefix": "perf dump", "format": "json", "logger": logger, "counter": counter });
@@ -47,7 +47,7 @@ impl Admin {
             .with_context(|| format!("the OSD does not count {counter}"))
     }
 
-    /// Processor time that the OSD has spent on answers so far, in nanoseconds.
+    /// CPU time that the OSD has spent on answers on its admin socket so far, in nanoseconds.
     pub(crate) fn thread_ns(&self) -> Result<u64> {
         let pid = rustix::net::sockopt::socket_peercred(self.connect()?)?.pid;
         for entry in std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()))? {

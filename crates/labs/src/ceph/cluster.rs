@@ -1,4 +1,4 @@
-//! A Ceph cluster of one monitor and a few OSDs on this machine, from the distribution's packages, for the labs that need one.
+//! A Ceph cluster of one monitor and a few OSDs on this machine, from the distribution's packages, for labs that need Ceph.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,17 @@ use crate::base::scratch::{self, Scratch};
 use crate::check::run::Options;
 
 const FSID: &str = "6d7c5b2e-0f0c-4c7e-9d5a-7d1f4b7e2a10";
-/// Placement groups of a pool: enough for requests to several of them on one OSD at the same time.
+/// Number of placement groups of a pool: enough that an OSD serves requests to several of them at the same time.
 const GROUPS: &str = "32";
-/// Size of the file in memory with an OSD's data; it is sparse.
+/// Size of the file that holds an OSD's data, in bytes. The file is in memory and sparse.
 const DEVICE_BYTES: u64 = 6 << 30;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Programs that the cluster needs.
+/// Programs that a cluster needs.
 pub(crate) const PROGRAMS: [&str; 4] = ["ceph", "ceph-mon", "ceph-osd", "monmaptool"];
 
-/// Reason why no cluster can run on this machine; `None` if one can.
+/// The reason why no cluster can run on this machine; `None` if a cluster can run.
 pub(crate) fn missing() -> Option<String> {
     (!Path::new(scratch::MEMORY).is_dir()).then(|| format!("there is no {} for the devices", scratch::MEMORY))
 }
@@ -31,30 +31,30 @@ pub(crate) fn missing() -> Option<String> {
 /// The plan of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan<'a> {
-    /// Name of the lab, which file names contain.
+    /// Name of the lab, which becomes a part of file names.
     pub(crate) name: &'a str,
     /// Number of OSDs.
     pub(crate) osds: usize,
-    /// Lines of the configuration for the kind of device and the scheduler.
+    /// Lines of the OSDs' configuration, about the kind of device and the scheduler.
     pub(crate) settings: &'a str,
 }
 
-/// Settings of an OSD on flash, with a scheduler whose reservations do not determine the order, so that the effect of
-/// the throttle shows.
+/// Settings of an OSD on flash. The scheduler's reservations are so small that they do not determine the order of requests, so
+/// that the effect of the throttle shows.
 pub(crate) const FLASH: &str = "bluestore_throttle_cost_per_io = 4000
 bluestore_prefer_deferred_size = 0
 osd_mclock_scheduler_client_res = 1
 ";
 
-/// The daemons and their files, which end with the value.
+/// A running cluster: its daemons and their files. On drop the daemons are ended and the files removed.
 pub(crate) struct Cluster {
     folder: PathBuf,
-    /// The OSDs by number; `None` while one is dead.
+    /// The OSDs by number; `None` while an OSD is dead.
     osds: Vec<Option<Running>>,
     _monitor: Running,
     /// Environment variables of the OSDs.
     environment: Vec<(&'static str, PathBuf)>,
-    /// Folder in memory with the devices.
+    /// Folder in memory with the files that serve as the OSDs' devices.
     devices: Scratch,
     _scratch: Scratch,
 }
@@ -95,7 +95,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes an OSD with an empty device; for Ceph each OSD is on a host of its own.
+    /// Makes an OSD with an empty device. In Ceph's map each OSD is on a host of its own.
     fn make_osd(&self, osd: usize) -> Result<()> {
         let (number, data) = (osd.to_string(), self.folder.join(format!("osd{osd}")));
         let device = self.devices.path().join(&number);
@@ -110,7 +110,7 @@ impl Cluster {
         process::output(process::program("ceph-osd").arg("--conf").arg(self.conf()).args(mkfs)).map(drop)
     }
 
-    /// Makes a pool with `copies` copies of each object, which can be written while at least one copy is available.
+    /// Makes a pool with `copies` copies of each object. Objects can be written while at least one copy is available.
     pub(crate) fn create_pool(&self, name: &str, copies: usize) -> Result<()> {
         self.ceph(&["osd", "pool", "create", name, GROUPS, GROUPS, "replicated"])?;
         self.ceph(&["osd", "pool", "set", name, "size", &copies.to_string(), "--yes-i-really-mean-it"])?;
@@ -127,17 +127,17 @@ impl Cluster {
         &self.folder
     }
 
-    /// The configuration file, for clients.
+    /// Path of the configuration file, for clients.
     pub(crate) fn conf(&self) -> PathBuf {
         self.folder.join("ceph.conf")
     }
 
-    /// Kills an OSD.
+    /// Kills the OSD with this number.
     pub(crate) fn kill_osd(&mut self, osd: usize) {
         drop(self.osds[osd].take());
     }
 
-    /// Starts an OSD, and waits until all running OSDs are up.
+    /// Starts the OSD with this number, and waits until the monitor reports all running OSDs as up.
     pub(crate) fn start_osd(&mut self, osd: usize) -> Result<()> {
         let mut command = process::program("ceph-osd");
         command.arg("--conf").arg(self.conf()).args(["-i", &osd.to_string(), "-f"]);
@@ -150,7 +150,7 @@ impl Cluster {
         })
     }
 
-    /// Runs Ceph's own client; its output.
+    /// Runs Ceph's own client, `ceph`, with these arguments. Returns its output.
     pub(crate) fn ceph(&self, arguments: &[&str]) -> Result<String> {
         // A cluster that hangs would keep the command for ever.
         let limit = format!("{}", ANSWER_LIMIT.as_secs());
@@ -159,12 +159,12 @@ impl Cluster {
         )
     }
 
-    /// The admin socket of an OSD.
+    /// Path of the admin socket of the OSD with this number.
     pub(crate) fn socket(&self, osd: usize) -> PathBuf {
         self.folder.join(format!("run/osd.{osd}.asok"))
     }
 
-    /// Asks an OSD on its admin socket, through Ceph's own client.
+    /// Sends a command to an OSD's admin socket, through Ceph's own client. Returns the OSD's answer.
     pub(crate) fn ask(&self, osd: usize, arguments: &[&str]) -> Result<Value> {
         let socket = self.socket(osd).display().to_string();
         let answer = self.ceph(&[&["--admin-daemon", &socket], arguments].concat())?;
@@ -176,8 +176,8 @@ impl Cluster {
     }
 }
 
-/// The configuration file. It has one shard with two threads: with more threads, requests taken from the queue would
-/// wait at the throttle in order of arrival.
+/// The text of the cluster's configuration file. OSDs have one shard with two threads: with more threads, requests would leave
+/// the scheduler's queue early and wait at the throttle in order of arrival.
 fn configuration(folder: &Path, monitor: &str, settings: &str) -> String {
     let folder = folder.display();
     format!(

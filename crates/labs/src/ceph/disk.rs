@@ -1,5 +1,5 @@
-//! An OSD with the settings of a hard disk, on a device that is as slow per request as a disk: the effect of fixed
-//! budgets and of the agent, with and without control of deferred writes.
+//! The part `disk` of the Ceph lab: the effect of fixed budgets and of the agent, with and without control of deferred writes,
+//! on an OSD with the settings of a hard disk and a device that is as slow per request as a disk.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,22 +11,24 @@ use super::judge::Verdict;
 use super::stage::{Stage, Window, cell, median, progress};
 use crate::check::run::{Lab, Options};
 
-/// Settings by which BlueStore treats a file as a rotating device: it charges 670,000 bytes for each write, and defers
-/// writes of less than 64 KiB.
+/// Settings with which BlueStore treats a file as a rotating device: BlueStore's throttle then charges 670,000 bytes for each
+/// write, and BlueStore defers writes of less than 64 KiB.
 const SETTINGS: &str = "bluestore_debug_enforce_settings = hdd
 osd_mclock_scheduler_client_res = 1
 ";
-/// The emulated disk: bytes per second, and the additional time of each write.
+/// Throughput of the emulated disk, in bytes per second.
 const SPEED: u64 = 150_000_000;
+/// Additional time of each write on the emulated disk.
 const EACH: Duration = Duration::from_millis(4);
-/// Fixed budgets, in MiB; the last one throttles nothing.
+/// Fixed budgets of the OSD's throttle, in MiB. The last one is so large that it throttles no request.
 const FIXED_MIB: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// The agent with its default settings, and without control of deferred writes: name and setting.
+/// The agent's variants, each as name and setting: with default settings, and without control of deferred writes.
 const AGENTS: [(&str, &str); 2] = [("agent", ""), ("agent, deferred = false", "deferred = false")];
-/// Time before a budget is measured: requests take longer than on flash, and those admitted before must complete.
+/// Time for which a fixed budget is in force before it is measured, so that requests admitted under the earlier budget
+/// complete; they take longer than on flash.
 const SETTLING: Duration = Duration::from_secs(4);
 
-/// Measures all cases, and prints the table of medians and the bars.
+/// Measures all budgets and the agent's variants, prints the table of medians, and checks the bars.
 pub(crate) fn run(lab: &mut Lab, options: &Options, begun: Instant) -> Result<()> {
     progress(begun, "disk: an OSD");
     let stage = Stage::start(options, 1, SETTINGS)?;
@@ -45,7 +47,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options, begun: Instant) -> Result<()
     report(lab, fixed, agents)
 }
 
-/// Measures all fixed budgets, then the agents.
+/// Measures all fixed budgets, and after them the agent's variants.
 fn measure(stage: &Stage, time: Duration) -> Result<Vec<Window>> {
     let mut windows = Vec::new();
     for mib in FIXED_MIB {

@@ -1,5 +1,5 @@
-//! The whole of `cargo xtask lab ceph --full`: a sweep of fixed budgets, SlowFast and our method on a device whose
-//! speed changes, the agent's cost, recovery, and an emulated disk. It prints the tables of docs/results/ceph.md.
+//! The measurements of `cargo xtask lab ceph --full`: fixed budgets, SlowFast CoDel and the project's own method on a device
+//! whose speed changes; the agent's cost; recovery; an emulated disk. Prints the tables of docs/results/ceph.md.
 
 use std::fmt;
 use std::thread;
@@ -15,27 +15,29 @@ use crate::ceph::{AFTER_CHANGE, LEARNING, SMALL_KIB, SMALL_MOST, SPEED, sweep};
 use crate::check::figures::Spread;
 use crate::check::run::{Lab, Options};
 
-/// Fixed budgets, in KiB; the last one throttles nothing.
+/// Fixed budgets of the OSD's throttle, in KiB. The last one is so large that it throttles no request.
 const FIXED_KIB: [u64; 8] = [128, SMALL_KIB, 512, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10];
-/// Speeds of the device in bytes per second: its usual one, 0.4 times and 2.5 times as fast.
+/// Speeds of the device, in bytes per second: its usual speed, 0.4 times and 2.5 times the usual speed.
 const SPEEDS: [u64; 3] = [SPEED, SPEED * 2 / 5, SPEED * 5 / 2];
-/// Controllers with their settings, and the learning time of each in units of [`LEARNING`]: SlowFast has no fit before
-/// 50 s. Ours is the default.
+/// Controllers, each as name, setting, and learning time in units of [`LEARNING`]. SlowFast CoDel makes its first fit after
+/// 50 s; `elastic`, the project's own, is the default.
 const METHODS: [(&str, &str, u32); 2] = [("slowfast", "tuning.admission = \"slowfast\"", 2), ("elastic", "", 1)];
-/// Interval over which the agent's processor time is counted.
+/// Interval over which the agent's CPU time is measured.
 const COUNTED: Duration = Duration::from_secs(10);
-/// Number of pairs of runs with and without a dry run; below, the length of each run. Many short ones, because the
-/// throughput of an OSD changes more over time than a dry run costs.
+/// Number of pairs of runs, one with and one without an agent in a dry run. Runs are many and short, because an OSD's
+/// throughput changes more over time than a dry run costs.
 const PAIRS: usize = 36;
-/// Pairs at each end of the sorted list that the printed range leaves out: the rest contains the true median with 97 %
-/// confidence.
+/// Number of pairs that the printed range leaves out at each end of the sorted list. The range of the remaining pairs contains
+/// the true median with 97 % confidence.
 const OUTSIDE: usize = 11;
+/// Length of each run of a pair.
 const HALF: Duration = Duration::from_millis(1_500);
-/// Bar: the most per cent of a core that the agent takes, and the most per cent of throughput that a dry run costs.
+/// Bar: the largest CPU time of the agent, in per cent of a core, and also the largest loss of throughput by a dry run, in per
+/// cent.
 const MOST_COST: f64 = 1.0;
 
-/// Runs the parts whose name contains the option `only`: `comparison`, `cost`, `recovery` and `disk`. Medians of
-/// `repeats` runs decide.
+/// Runs the parts `comparison`, `cost`, `recovery` and `disk`, or only those whose name contains the option `only`. Verdicts
+/// are about medians of `repeats` runs.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let begun = Instant::now();
     let wanted = |part: &str| part.contains(&options.only);
@@ -79,7 +81,8 @@ fn compare(lab: &mut Lab, options: &Options, stage: &Stage, begun: Instant) -> R
     report(lab, &repeats)
 }
 
-/// Measures a controller's budget at each speed of the device, which changes while the agent runs.
+/// Measures the clients under the agent with the controller `method`, at each speed of the device. The speed changes while
+/// the agent runs; `learning` is the time before the first measurement, `time` the length of each.
 fn controlled(
     stage: &Stage,
     (method, settings): (&str, &str),
@@ -107,7 +110,7 @@ fn controlled(
     Ok(windows)
 }
 
-/// Prints the medians over the repeats as a table, and checks the bars.
+/// Prints the medians over the repeats as a table, and checks the bars. Each repeat has one list per speed of the device.
 fn report(lab: &mut Lab, repeats: &[[Vec<Window>; 3]]) -> Result<()> {
     let names = FIXED_KIB.iter().map(|kib| format!("{kib} KiB")).chain(METHODS.map(|(name, ..)| name.to_owned()));
     let mut tables = Vec::new();
@@ -156,8 +159,8 @@ fn report(lab: &mut Lab, repeats: &[[Vec<Window>; 3]]) -> Result<()> {
     Ok(())
 }
 
-/// Measures the agent's share of a core, and the OSD's loss of throughput by a dry run: on the paced device, and on
-/// memory, where the processors limit the OSD.
+/// Measures the agent's CPU time, and the loss of the OSD's throughput by a dry run: on the paced device, and on memory, where
+/// the processors limit the OSD.
 fn cost(lab: &mut Lab, options: &Options, stage: &Stage) -> Result<()> {
     stage.set_speed(SPEED)?;
     let guard = stage.start_guard("", &[])?;
@@ -186,11 +189,11 @@ fn cost(lab: &mut Lab, options: &Options, stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Loss of throughput by a dry run, in per cent.
+/// Loss of the OSD's throughput by an agent in a dry run, in per cent.
 #[derive(Debug, Clone, Copy)]
 struct Lost {
     median: f64,
-    /// Range that holds the median with high confidence, see [`OUTSIDE`].
+    /// Range that contains the true median with 97 % confidence, see [`OUTSIDE`].
     between: [f64; 2],
 }
 
@@ -201,7 +204,7 @@ impl fmt::Display for Lost {
     }
 }
 
-/// Measures the loss by a dry run in pairs of runs, whose order alternates.
+/// Measures the loss of throughput by a dry run, in pairs of runs. The order within a pair alternates from pair to pair.
 fn lost(stage: &Stage) -> Result<Lost> {
     let mut lost = Vec::new();
     for pair in 0..PAIRS {

@@ -1,20 +1,21 @@
-//! Judges an OSD's throttle by the best fixed budget for its device.
+//! Judges a method of throttling an OSD by comparison with the best fixed budget on the same device.
 
 use std::fmt;
 
 use super::stage::Window;
 use crate::check::run::Lab;
 
-/// Bar: the least throughput of the bulk client, divided by that without a throttle; a fixed budget with less is no candidate.
+/// Bar: the lowest throughput of the bulk client, divided by its throughput without a throttle. A fixed budget with less is not
+/// considered as the best one.
 pub(crate) const LEAST_KEPT: f64 = 0.9;
-/// Bar: the light clients' p99 under the agent, divided by that under the best fixed budget.
+/// Bar: the highest p99 latency of the light clients under the agent, divided by their p99 under the best fixed budget.
 pub(crate) const MOST_P99: f64 = 1.3;
 
-/// Bar: the light clients' median latency under the agent, divided by that without a throttle, on the device as it
-/// starts and on a slower one.
+/// Bar: the highest median latency of the light clients under the agent, divided by their median without a throttle, on the
+/// device at its usual speed and on a slower one.
 pub(crate) const MOST_P50: f64 = 0.6;
 
-/// Prints the figures of a method divided by those without a throttle, from one short window each.
+/// Prints the figures of the window `method`, divided by those of the window `all`, which was measured without a throttle.
 pub(crate) fn figures(lab: &Lab, method: &Window, all: &Window) {
     let kept = method.bulk_mb_per_s / all.bulk_mb_per_s;
     lab.figure("bulk_throughput_kept", &format!("{kept:.2}"), &format!("{LEAST_KEPT}"), kept >= LEAST_KEPT);
@@ -24,19 +25,19 @@ pub(crate) fn figures(lab: &Lab, method: &Window, all: &Window) {
     println!("lab: light p99 {p99:.2} times that without a throttle");
 }
 
-/// A method compared with the fixed budgets, on the same device.
+/// The comparison of a method with fixed budgets on the same device.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Verdict {
-    /// The bulk client's throughput divided by that without a throttle.
+    /// The bulk client's throughput under the method, divided by its throughput without a throttle.
     pub(crate) kept: f64,
-    /// The light clients' p99 divided by that of the best fixed budget.
+    /// The light clients' p99 latency under the method, divided by their p99 under the best fixed budget.
     pub(crate) p99: f64,
     /// Name of the best fixed budget.
     best: String,
 }
 
 impl Verdict {
-    /// The verdict on `method` by all fixed budgets, of which the last throttles nothing; `None` if there are none.
+    /// The verdict on `method`. `fixed` are the fixed budgets; the last one throttles no request. `None` if `fixed` is empty.
     pub(crate) fn of(method: &Window, fixed: &[Window]) -> Option<Self> {
         let all = fixed.last()?;
         let keeps = |window: &&Window| window.bulk_mb_per_s >= LEAST_KEPT * all.bulk_mb_per_s;

@@ -1,7 +1,7 @@
-//! A Ceph OSD on a paced device under a bulk client and light clients: the agent must control it, and leave no setting
-//! behind. Module [`full`] judges the effect of its throttle.
+//! The Ceph lab: an OSD on a paced device under a bulk client and light clients. The agent must control the OSD, and must not
+//! leave changed settings behind. Module [`full`] judges the effect of the agent's throttle.
 //!
-//! No virtual machine: the daemons of the distribution's packages run on this one, by themselves.
+//! The lab needs no virtual machine: it starts daemons of the distribution's packages on this machine.
 
 mod admin;
 pub(crate) mod cluster;
@@ -21,24 +21,28 @@ use self::stage::{Stage, Window};
 use crate::check::run::{Lab, Options};
 use crate::machine::guard::kill_sentinel;
 
-/// Speed of the device, in bytes per second. On a slower one a single flush of RocksDB takes hundreds of milliseconds;
-/// a faster one is limited by the processors.
+/// Speed of the paced device, in bytes per second. On a slower device a single flush of RocksDB takes hundreds of milliseconds;
+/// on a faster device the processors are the limit.
 pub(crate) const SPEED: u64 = 40 << 20;
-/// Time for the agent to learn, at the start and after a change of the device, before it is judged.
+/// Time for which the agent learns after its start, before it is judged.
 pub(crate) const LEARNING: Duration = Duration::from_secs(30);
+/// Time for which the agent learns after a change of the device, before it is judged.
 pub(crate) const AFTER_CHANGE: Duration = Duration::from_secs(10);
-/// A small throttle in KiB, which must shorten the light clients' latency.
+/// A small budget of the throttle, in KiB, which must shorten the light clients' latency.
 pub(crate) const SMALL_KIB: u64 = 256;
+/// Bar: the highest median latency of the light clients under [`SMALL_KIB`], divided by their median without a throttle.
 pub(crate) const SMALL_MOST: f64 = 0.6;
-/// A throttle in KiB that throttles nothing.
+/// A budget of the throttle, in KiB, that is so large that it throttles no request.
 const ALL_KIB: u64 = 64 << 10;
 /// Time for which a fixed budget is in force before it is measured.
 const SETTLING: Duration = Duration::from_secs(2);
-/// Length of a window of the short run, and learning time before it: enough for figures that decide nothing.
+/// Length of a window of the short run, whose figures are only shown.
 const SHORT: Duration = Duration::from_secs(4);
+/// Time for which the agent learns before a window of the short run.
 const SHORT_LEARNING: Duration = Duration::from_secs(8);
+/// Longest wait until the agent's settings are removed from an OSD.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Name of the only step that can be selected alone.
+/// Name of the step that does the tutorial, the only step that can be selected alone.
 const TUTORIAL: &str = "the_tutorial_works_as_written";
 
 /// Runs the lab and reports each step.
@@ -123,7 +127,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     tutorial(lab, &stage)
 }
 
-/// Does the tutorial, beside the bulk client.
+/// Does the tutorial about Ceph while the bulk client runs.
 fn tutorial(lab: &mut Lab, stage: &Stage) -> Result<()> {
     stage.set_speed(SPEED)?;
     let begun = Instant::now();
@@ -133,7 +137,7 @@ fn tutorial(lab: &mut Lab, stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Measures fixed budgets on a device of this speed; afterwards the throttle is as before.
+/// Measures fixed budgets on a device with `speed` bytes per second, each for `time`. Afterwards the throttle is as before.
 pub(crate) fn sweep(stage: &Stage, speed: u64, budgets_kib: &[u64], time: Duration) -> Result<Vec<Window>> {
     stage.set_speed(speed)?;
     let mut windows = Vec::new();

@@ -1,5 +1,6 @@
-//! The experiment of the SlowFast paper: one of two OSDs dies, objects are written, it returns, and a bursty client
-//! writes during recovery. Measures the client's latency without a throttle, with a fixed one, and with the agent.
+//! The part `recovery` of the Ceph lab, the experiment of the SlowFast CoDel paper: one of two OSDs dies, objects are written,
+//! the OSD returns, and a bursty client writes during recovery. Measures the client's latency without a throttle, with a
+//! fixed budget, and with the agent.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,11 +13,12 @@ use crate::base::process;
 use crate::check::figures::Spread;
 use crate::check::run::{Lab, Options};
 
-/// The policy of the paper: the client has a reservation of 1,000 requests/s and twice the weight of recovery.
+/// Settings of the OSDs, with the policy of the paper: the client has a reservation of 1,000 requests/s and twice the weight of
+/// recovery.
 ///
-/// Under mClock Ceph allows 1,000 objects in recovery at once, but each placement group starts them one step at a time; an OSD
-/// in use has some hundred groups, ours has 32, which start four objects each. By default each start is charged as 20 MiB;
-/// later versions charge the object's size, and so do these settings. Objects are smaller than any of the budgets.
+/// Under mClock Ceph allows 1,000 objects in recovery at once, but each placement group starts few at a time. A usual OSD has
+/// some hundred groups; the lab's has 32, so each starts four objects. By default each start is charged as 20 MiB; later
+/// versions charge the object's size, and so do these settings. Objects are smaller than any of the budgets.
 const SETTINGS: &str = "bluestore_throttle_cost_per_io = 4000
 bluestore_prefer_deferred_size = 0
 osd_mclock_scheduler_client_res = 1000
@@ -26,17 +28,17 @@ osd_mclock_scheduler_background_recovery_wgt = 1
 osd_recovery_cost = 65536
 osd_recovery_max_single_start = 4
 ";
-/// Objects that the dead OSD misses: enough for a recovery that lasts longer than the measurement.
+/// Number of objects that are written while the OSD is dead: their recovery lasts longer than the measurement.
 const LOST: u64 = 12_000;
 /// Number of the OSD that dies.
 const VICTIM: usize = 1;
-/// Fixed budgets, in KiB; the last one throttles nothing.
+/// Fixed budgets of the OSD's throttle, in KiB. The last one is so large that it throttles no request.
 const FIXED_KIB: [u64; 3] = [256, 1 << 10, 64 << 10];
-/// Recoveries that the agent controls; before the first one it has seen none.
+/// Number of successive recoveries under one agent, which has not seen any recovery before the first.
 const AGENT_TIMES: usize = 2;
-/// Time that placement groups take to agree which objects are missing, or which OSD serves them.
+/// Time within which placement groups agree which objects are missing, or which OSD serves them.
 const PEERING: Duration = Duration::from_secs(3);
-/// Longest time of a recovery.
+/// Time limit of a recovery.
 const LONGEST: Duration = Duration::from_secs(180);
 
 /// Figures of a recovery under one throttle.
@@ -48,7 +50,7 @@ struct Row {
 }
 
 impl Row {
-    /// The medians of a case over its repeats.
+    /// The medians of a case over its repeats; `None` without repeats.
     fn median<'a>(rows: impl Iterator<Item = &'a Self> + Clone) -> Option<Self> {
         let name = rows.clone().next()?.name.clone();
         let took = Spread::of(rows.clone().map(|row| row.took.as_secs_f64()))?.median;
@@ -92,7 +94,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options, begun: Instant) -> Result<()
     Ok(())
 }
 
-/// Runs a recovery under a fixed budget; `None`: under the running agent.
+/// Runs a recovery and measures the client for `time`. `budget` is a fixed budget in bytes; `None`: under the running agent.
 fn recovery(stage: &mut Stage, name: &str, budget: Option<u64>, time: Duration) -> Result<Row> {
     stage.set_speed(SPEED)?;
     throttle(stage, budget)?;

@@ -22,14 +22,14 @@ use crate::check::run::Options;
 const POOL: &str = "bench";
 /// Name of the file that sets the speed of the devices.
 const PACE: &str = "pace";
-/// Size of the objects that are lost, in bytes.
+/// Size in bytes of the objects that are to be recovered.
 pub(crate) const OBJECT_BYTES: u64 = 64 << 10;
-/// Number of light clients, each with one request outstanding: several, to have enough samples for a p99.
+/// Number of light clients, each with one request outstanding. Several give enough samples for a p99.
 const LIGHT_CLIENTS: &str = "4";
-/// Seconds for which the light clients run before they are measured, their start included.
+/// Seconds from the start of the light clients until their measurement begins.
 const RAMP: &str = "2";
 
-/// Reason why the lab cannot run on this machine; `None` if it can.
+/// The reason why the lab cannot run on this machine; `None` if it can run.
 pub(crate) fn missing() -> Option<String> {
     cluster::missing().or_else(|| {
         let engines = process::output(process::program("fio").arg("--enghelp")).unwrap_or_default();
@@ -37,14 +37,14 @@ pub(crate) fn missing() -> Option<String> {
     })
 }
 
-/// Figures of both kinds of clients in one window of time.
+/// Figures of the bulk client and the light clients over one window of time.
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
     pub(crate) case: String,
     pub(crate) bulk_mb_per_s: f64,
     pub(crate) light_p99_ms: f64,
     pub(crate) light_p50_ms: f64,
-    /// Number of the light clients' requests, from which the percentiles are taken.
+    /// Number of the light clients' requests over which the percentiles are taken.
     pub(crate) samples: u64,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Window {
     }
 }
 
-/// Daemons, clients and files of the lab, which end with the value.
+/// Daemons, clients and files of the lab. On drop the processes are ended and the files removed.
 pub(crate) struct Stage {
     binary: PathBuf,
     cluster: Cluster,
@@ -67,7 +67,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Starts a new cluster, with a copy of each object on every OSD; `settings` are lines of the OSDs' configuration.
+    /// Starts a new cluster of `osds` OSDs, each with a copy of every object. `settings` are lines of the OSDs' configuration.
     pub(crate) fn start(options: &Options, osds: usize, settings: &str) -> Result<Self> {
         let cluster = Cluster::start(Plan { name: "ceph", osds, settings }, options, |folder| {
             let (library, pace) = (folder.join("pace.so"), folder.join(PACE));
@@ -87,12 +87,12 @@ impl Stage {
         Ok(Self { binary: options.binary.clone(), cluster, status })
     }
 
-    /// The daemons.
+    /// The cluster with its daemons.
     pub(crate) fn cluster(&mut self) -> &mut Cluster {
         &mut self.cluster
     }
 
-    /// Settings that the agent has overridden in the first running OSD.
+    /// The settings of the throttle that are overridden in the first OSD, as the agent does it, each as `NAME = VALUE`.
     pub(crate) fn overrides(&self) -> Result<Vec<String>> {
         let diff = self.cluster.ask(0, &["config", "diff"])?;
         let options = ["bluestore_throttle_bytes", "bluestore_throttle_deferred_bytes"];
@@ -102,14 +102,14 @@ impl Stage {
         Ok(set.collect())
     }
 
-    /// The throttle set in the first OSD, in bytes; `None` if none is set.
+    /// The budget of the first OSD's throttle, in bytes; `None` if the throttle is not set.
     pub(crate) fn throttle(&self) -> Result<Option<u64>> {
         let diff = self.cluster.ask(0, &["config", "diff"])?;
         let set = &diff["diff"]["bluestore_throttle_bytes"]["override"];
         Ok(set.as_u64().or_else(|| set.as_str()?.parse().ok()))
     }
 
-    /// Sets the throttle of all OSDs, as an operator does; `None` removes it.
+    /// Sets the budget of the throttle of all OSDs in bytes, by an operator's command; `None` removes the throttle.
     pub(crate) fn set_throttle(&self, bytes: Option<u64>) -> Result<()> {
         let option = "bluestore_throttle_bytes";
         for osd in 0..self.cluster.osds() {
@@ -121,13 +121,13 @@ impl Stage {
         Ok(())
     }
 
-    /// Makes each device a flash device that writes so many bytes per second from now on; 0 makes it memory.
+    /// Makes each device a flash device that writes `bytes_per_s` bytes per second from now on; 0 makes it memory.
     pub(crate) fn set_speed(&self, bytes_per_s: u64) -> Result<()> {
         self.set_pace(bytes_per_s, Duration::ZERO)
     }
 
-    /// From now on each device writes so many bytes per second, and takes the time `each` for every write in addition;
-    /// zero: the time of flash.
+    /// Makes each device write `bytes_per_s` bytes per second from now on, with an additional time `each` for every write; zero
+    /// stands for the additional time of flash.
     pub(crate) fn set_pace(&self, bytes_per_s: u64, each: Duration) -> Result<()> {
         let file = std::fs::OpenOptions::new().write(true).open(self.cluster.folder().join(PACE))?;
         let each_ns = each.as_nanos() as u64;
@@ -146,14 +146,14 @@ impl Stage {
         command
     }
 
-    /// A client that writes at random offsets until its time is over.
+    /// The command of a client that writes at random offsets until it is ended or its run time is over.
     fn forever(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = self.fio(name, &["--rw=randwrite", "--nr_files=8", "--time_based"]);
         command.args(arguments);
         command
     }
 
-    /// Starts the bulk client: writes of 64 KiB at queue depth 64, until dropped.
+    /// Starts the bulk client, which writes 64 KiB per request at queue depth 64 until it is dropped.
     pub(crate) fn start_bulk(&self) -> Result<Running> {
         let arguments = ["--bs=64k", "--iodepth=64", "--size=128m", "--runtime=3600", "--thread"];
         let mut command = self.forever("bulk", &arguments);
@@ -163,7 +163,7 @@ impl Stage {
         Ok(bulk)
     }
 
-    /// Writes `count` whole objects at queue depth 64, the same ones in each call.
+    /// Writes `count` whole objects at queue depth 64. Each call writes the same objects.
     pub(crate) fn populate(&self, count: u64) -> Result<()> {
         let (files, size) = (format!("--nr_files={count}"), format!("--size={}", count * OBJECT_BYTES));
         let block = format!("--bs={OBJECT_BYTES}");
@@ -176,18 +176,18 @@ impl Stage {
         self.counted("op_w_in_bytes")
     }
 
-    /// Sum of a counter over all OSDs since their start.
+    /// Sum over all OSDs of a counter, which counts from the OSD's start.
     pub(crate) fn counted(&self, counter: &str) -> Result<u64> {
         (0..self.cluster.osds()).map(|osd| self.admin(osd).counter("osd", counter)).sum()
     }
 
-    /// The admin socket of an OSD.
+    /// A client for the admin socket of the OSD with this number.
     pub(crate) fn admin(&self, osd: usize) -> Admin {
         Admin::new(self.cluster.socket(osd))
     }
 
-    /// Requests per second that reach the first OSD's device. (Bytes of clients are counted when a whole batch of
-    /// writes is committed: over 1.5 s they scatter by 3 %, requests by 1 %.)
+    /// Requests per second that reach the first OSD's device, measured over `time`. (Clients' bytes would be less exact: they are
+    /// counted when a whole batch of writes is committed, and scatter by 3 % over 1.5 s; requests scatter by 1 %.)
     pub(crate) fn requests_per_s(&self, time: Duration) -> Result<f64> {
         let reached = || self.admin(0).counter("bluestore", "state_aio_wait_lat");
         let (before, begun) = (reached()?, Instant::now());
@@ -195,13 +195,13 @@ impl Stage {
         Ok((reached()? - before) as f64 / begun.elapsed().as_secs_f64())
     }
 
-    /// Runs the light clients for `time`: requests of 4 KiB, one at a time, with a pause of 5 ms.
+    /// Runs the light clients and measures for `time`. Each sends requests of 4 KiB, one at a time, with pauses of 5 ms.
     pub(crate) fn window(&self, case: &str, time: Duration) -> Result<Window> {
         let jobs = format!("--numjobs={LIGHT_CLIENTS}");
         self.measure(case, time, &["--iodepth=1", "--thinktime=5000", &jobs])
     }
 
-    /// Runs a bursty client for `time`: 16 requests of 4 KiB at once, with a pause of 100 ms between bursts.
+    /// Runs a bursty client and measures for `time`. It sends 16 requests of 4 KiB at once, with pauses of 100 ms between bursts.
     pub(crate) fn bursts(&self, case: &str, time: Duration) -> Result<Window> {
         self.measure(case, time, &["--iodepth=16", "--thinktime=100000", "--thinktime_blocks=16"])
     }
@@ -227,7 +227,7 @@ impl Stage {
         Ok(window)
     }
 
-    /// Starts the agent for all OSDs; `settings` are lines of the pool's configuration.
+    /// Starts the agent for all OSDs. `settings` are lines of the pools' configuration, `arguments` further ones for the agent.
     pub(crate) fn start_guard(&self, settings: &str, arguments: &[&str]) -> Result<Running> {
         let devices: Vec<String> = (0..self.cluster.osds()).map(|osd| format!("osd:osd.{osd}")).collect();
         let config = format!("{}[pools.ceph]\ndevices = {devices:?}\n{settings}\n", self.tables());
@@ -235,7 +235,7 @@ impl Stage {
         self.run_guard(arguments)
     }
 
-    /// Starts the agent with the [`policy`] that all labs share; the effective settings, as text.
+    /// Starts the agent with the [`policy`] that all labs share. Returns the agent, and the effective settings as text.
     pub(crate) fn start_guard_by_policy(&self) -> Result<(Running, String)> {
         policy::write(&self.guard_file(), &self.tables())?;
         let settings = policy::is_enforced(&self.binary, &self.guard_file(), "ceph")?;
@@ -246,7 +246,7 @@ impl Stage {
         self.cluster.folder().join("guard.toml")
     }
 
-    /// Tables of this host's configuration.
+    /// Text of the table `agent` of the agent's configuration: status address, journal, and the OSDs' admin sockets.
     fn tables(&self) -> String {
         let sockets: Vec<PathBuf> = (0..self.cluster.osds()).map(|osd| self.cluster.socket(osd)).collect();
         let journal = self.cluster.folder().join("journal");
@@ -259,7 +259,7 @@ impl Stage {
         daemon(self.cluster.folder(), "guard", &mut command)
     }
 
-    /// Asks the agent to end, and waits until it has.
+    /// Asks the agent to end, and waits for its end.
     pub(crate) fn stop_guard(&self, guard: Running) -> Result<()> {
         // SAFETY: kill has no memory effects; the child has not been reaped.
         unsafe { libc::kill(guard.id() as i32, libc::SIGTERM) };
@@ -268,14 +268,13 @@ impl Stage {
         Ok(())
     }
 
-    /// Runs `evenkeel guard reset`; its output.
+    /// Runs `evenkeel guard reset`. Returns the command's output.
     pub(crate) fn reset(&self) -> Result<String> {
         let mut command = Command::new(&self.binary);
         process::output(command.args(["guard", "reset", "--journal"]).arg(self.cluster.folder().join("journal")))
     }
 
-    /// Does the tutorial, with the socket of this lab's OSD and an agent's own port and journal in place of the usual
-    /// ones.
+    /// Does the tutorial about Ceph. In its commands the socket, port and journal are replaced by those of this lab.
     pub(crate) fn follow_tutorial(&self) -> Result<String> {
         let (status, socket) = (self.status, self.cluster.socket(0).display().to_string());
         let journal = self.cluster.folder().join("journal").display().to_string();
@@ -313,7 +312,7 @@ impl Stage {
         state["pools"].as_array().cloned().unwrap_or_default()
     }
 
-    /// The OSDs' state with the agent: one word if it is the same for all; empty if the agent does not run.
+    /// The OSDs' states according to the agent, as text: one word if all are equal; empty if the agent does not run.
     pub(crate) fn standing(&self) -> String {
         // Pools of other points have none.
         let mut words: Vec<String> =
@@ -346,7 +345,7 @@ impl Stage {
         Ok(told.collect::<Vec<_>>().join("; "))
     }
 
-    /// A process's share of a core over `time`, in per cent.
+    /// CPU time of a process over the next `time`, in per cent of a core.
     pub(crate) fn cost_of(&self, process: &Running, time: Duration) -> Result<f64> {
         let before = process::cpu_ns(process.id())?;
         thread::sleep(time);
@@ -360,13 +359,13 @@ impl Stage {
     }
 }
 
-/// Throughput, p99 and median of a window, as text for a table.
+/// The bulk client's throughput and the light clients' p99 and median latency in a window, as text for a table.
 pub(crate) fn cell(window: &Window) -> String {
     let Window { bulk_mb_per_s, light_p99_ms, light_p50_ms, .. } = window;
     format!("{bulk_mb_per_s:.1} MB/s, {light_p99_ms:.0} ms ({light_p50_ms:.0})")
 }
 
-/// The medians of a case over its repeats.
+/// A window with the medians of a case over its repeats; `None` without repeats.
 pub(crate) fn median<'a>(case: &str, windows: impl Iterator<Item = &'a Window> + Clone) -> Option<Window> {
     let of = |value: fn(&Window) -> f64| Spread::of(windows.clone().map(value)).map(|spread| spread.median);
     Some(Window {
@@ -378,7 +377,7 @@ pub(crate) fn median<'a>(case: &str, windows: impl Iterator<Item = &'a Window> +
     })
 }
 
-/// Prints the time since the lab began, and the name of the next part.
+/// Prints the time since the lab began (`begun`), and the name of the next part, `what`.
 pub(crate) fn progress(begun: Instant, what: &str) {
     eprintln!("lab: {:.0} s: {what}", begun.elapsed().as_secs_f64());
 }

@@ -1,16 +1,16 @@
-//! Figures that the steps of a lab measure, and the limits that decide.
+//! Figures that the steps of a lab measure, and the limits by which steps pass or fail.
 //!
-//! A figure has two limits. Only a broken mechanism crosses `sure`, which follows from what the lab is made of; one
-//! measurement beyond it fails the step. `bound` is the bar for accuracy, which chance may cross; the median of several
-//! repeats decides about it, and one measurement is only printed beside it.
+//! A figure has two limits. `sure` follows from the lab's construction: only a broken mechanism crosses it, so a single
+//! measurement beyond it fails the step. `bound` is the bar for accuracy, which one measurement may miss by chance: the median
+//! of several repeats must meet it. If there is only one measurement, the bar is only printed.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
-/// Number of times that a step with figures is taken with `--full`.
+/// Number of times that a step which measures figures is run with `--full`.
 pub(crate) const REPEATS: u64 = 5;
 
-/// The side of its limits on which a figure must be.
+/// The side of its limits on which a figure must lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     AtMost,
@@ -18,7 +18,7 @@ enum Side {
 }
 
 impl Side {
-    /// True if `value` is within `limit`; NaN never is.
+    /// True if `value` lies on this side of `limit` or equals it; false for NaN.
     fn holds(self, value: f64, limit: f64) -> bool {
         match self {
             Self::AtMost => value <= limit,
@@ -34,7 +34,7 @@ impl Side {
     }
 }
 
-/// A figure with its value in each repeat.
+/// A figure, with its value in each repeat of the step.
 #[derive(Debug)]
 struct Figure {
     name: String,
@@ -52,7 +52,7 @@ impl Figure {
         self.side.holds(self.median(), self.bound)
     }
 
-    /// `settled_ms 17.70 (bar <= 23.00, met)`, with all values if there are several.
+    /// The figure as a line of text: `settled_ms 17.70 (bar <= 23.00, met)`, with all values if there are several.
     fn line(&self) -> String {
         let Self { name, side, bound, values } = self;
         let of = match &values[..] {
@@ -71,7 +71,7 @@ impl Figure {
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     figures: Vec<Figure>,
-    /// Measurements beyond the limit of any working mechanism, as text.
+    /// Measurements beyond their limit `sure`, as text.
     broken: Vec<String>,
 }
 
@@ -96,8 +96,8 @@ impl Figures {
         }
     }
 
-    /// Takes a step `repeats` times, whatever the results, but only once if it measures no figures; the first failure,
-    /// or else the last result.
+    /// Runs a step `repeats` times, even after a failure, but only once if it measures no figures. Returns the first failure,
+    /// or the last result if no run fails.
     pub(crate) fn collect(
         &mut self,
         repeats: u64,
@@ -118,8 +118,8 @@ impl Figures {
         self.judge(repeats, outcome)
     }
 
-    /// The outcome of a step that was taken so often: a failure if a measurement was beyond what works, or if, of several, a
-    /// median misses its bar.
+    /// The outcome of a step that was run `repeats` times and gave `outcome`: a failure if a measurement is beyond its limit
+    /// `sure`, or if, with several repeats, a median misses its bar.
     pub(crate) fn judge(&self, repeats: u64, outcome: Result<String>) -> Result<String> {
         let detail = outcome?;
         ensure!(self.broken.is_empty(), "broken: {}; {detail}", self.broken.join(", "));
@@ -128,12 +128,12 @@ impl Figures {
         Ok(detail)
     }
 
-    /// The median of a figure; `None` if it was not measured.
+    /// The median of the figure with this name over the repeats; `None` if it was not measured.
     pub(crate) fn median(&self, name: &str) -> Option<f64> {
         self.figures.iter().find(|figure| figure.name == name).map(Figure::median)
     }
 
-    /// Measurements beyond what any working mechanism gives, each with its bound.
+    /// Measurements beyond their limit `sure`, each as text with the limit.
     pub(crate) fn broken(&self) -> &[String] {
         &self.broken
     }
@@ -143,13 +143,13 @@ impl Figures {
         self.figures.iter().filter(|figure| !figure.is_met()).map(|figure| figure.name.clone()).collect()
     }
 
-    /// A line for each figure.
+    /// A line of text for each figure.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.figures.iter().map(Figure::line).collect()
     }
 }
 
-/// The outcome of a step as one line.
+/// The outcome of a step as one line of text.
 pub(crate) fn told(outcome: &Result<String>) -> String {
     match outcome {
         Ok(detail) => detail.clone(),
@@ -157,10 +157,10 @@ pub(crate) fn told(outcome: &Result<String>) -> String {
     }
 }
 
-/// Median and range of a figure over several rounds.
+/// Median and range of a figure over several rounds of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Spread {
-    /// Median; of an even number of rounds the mean of the middle two.
+    /// Median; for an even number of rounds the mean of the two middle values.
     pub(crate) median: f64,
     /// Smallest value.
     pub(crate) min: f64,
@@ -183,7 +183,8 @@ impl Spread {
         Some(Self { median, min, max })
     }
 
-    /// Median and range of the quotients, round by round: a disturbance of a round affects both figures.
+    /// Median and range of `above` divided by `below`, taken round by round, because a disturbance affects both figures of a
+    /// round.
     pub(crate) fn of_ratio(above: &[f64], below: &[f64]) -> Option<Self> {
         Self::of(above.iter().zip(below).map(|(a, b)| a / b))
     }
@@ -195,8 +196,8 @@ mod tests {
 
     use super::*;
 
-    /// Takes a step that measures these values in turn, with the bar 10 and the limit 20; the figures, true if it
-    /// passed, and how often it was taken.
+    /// Runs a step that measures one of `values` in each repeat, with 10 as `bound` and 20 as `sure`. Returns the figures, true
+    /// if the step passed, and the number of runs.
     fn taken(values: &[f64]) -> (Figures, bool, usize) {
         let (mut figures, mut times) = (Figures::default(), 0);
         let outcome = figures.collect(values.len() as u64, |figures| {

@@ -1,8 +1,8 @@
 //! The journal of writes that the server acknowledged as durable, in order, with marks.
 //!
-//! One line each: `A SECTOR COUNT GENERATION` for sectors acknowledged with FUA or before an acknowledged
-//! FLUSH, `M N` before mark `N` is put into the write log. Every `A` line above `M N` was acknowledged
-//! before the mark, so a replay of the log up to mark `N` must contain it.
+//! A line is `A SECTOR COUNT GENERATION` for sectors of a write acknowledged with FUA or before an acknowledged FLUSH, or
+//! `M N`, written before mark `N` is put into the write log. The writes of all `A` lines above `M N` were acknowledged
+//! before the mark, so a replay of the log up to mark `N` must contain them.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) struct Durable {
     pub(crate) sector: u64,
     /// Number of sectors.
     pub(crate) count: u64,
-    /// Generation of the write.
+    /// Generation of the write, a number that grows from write to write.
     pub(crate) generation: u64,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Reads a journal; a last line that was cut off by the power cut is dropped.
+    /// Reads a journal. A last line that the power cut left incomplete is dropped.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut journal = Self::default();
         let mut open = Vec::new();
@@ -46,18 +46,18 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The writes acknowledged between the mark before `mark` and `mark`.
+    /// The writes acknowledged between the preceding mark and `mark`.
     pub(crate) fn before(&self, mark: u64) -> &[Durable] {
         self.before_mark.get(&mark).map_or(&[], Vec::as_slice)
     }
 
-    /// The least generation that each sector must hold once `mark` is in the log.
+    /// Per sector: the lowest generation that it may hold after a replay of the log up to `mark`.
     pub(crate) fn owed_at(&self, mark: u64) -> BTreeMap<u64, u64> {
         owed(self.before_mark.range(..=mark).flat_map(|(_, d)| d))
     }
 }
 
-/// The least generation that each sector must hold after these writes.
+/// Per sector: the lowest generation that it may hold after these acknowledged writes.
 pub(crate) fn owed<'a>(acknowledged: impl IntoIterator<Item = &'a Durable>) -> BTreeMap<u64, u64> {
     let mut owed = BTreeMap::new();
     for durable in acknowledged {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn promises_belong_to_the_next_mark() {
+    fn acknowledgements_belong_to_the_next_mark() {
         let journal = Journal::parse("A 8 2 1\nM 1\nA 9 1 5\nA 20 1 6\nM 2\nA 0 1 9\nA 1 ").unwrap();
         assert_eq!(journal.owed_at(1), BTreeMap::from([(8, 1), (9, 1)]));
         assert_eq!(journal.owed_at(2), BTreeMap::from([(8, 1), (9, 5), (20, 6)]));

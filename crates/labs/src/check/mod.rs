@@ -1,4 +1,4 @@
-//! The checks of labs, and their output.
+//! The checks that labs make, and the output of their results.
 
 pub(crate) mod figures;
 pub(crate) mod journal;

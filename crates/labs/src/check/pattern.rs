@@ -1,7 +1,7 @@
-//! Data that names its sector and the write that it comes from.
+//! Test data in which each sector names itself and the write that it comes from.
 //!
-//! Every 512-byte sector contains its own number and the generation of the write, so that a checker can
-//! distinguish a lost write from a later one sector by sector, the unit that a disk writes whole.
+//! Every 512-byte sector contains its own number and the generation of the write, so that a checker can tell for each
+//! sector, the unit that a disk writes whole, if a write was lost.
 
 /// The unit that a disk writes whole or not at all, in bytes.
 pub(crate) const SECTOR: usize = 512;
@@ -10,16 +10,16 @@ const MAGIC: u64 = 0x4576_656e_6b65_656c;
 /// The content of a sector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Only zeros: never written, generation 0.
+    /// Only zeros: the sector was never written; this counts as generation 0.
     Zero,
-    /// A whole sector of the given generation.
+    /// The complete data of a write with this generation.
     Generation(u64),
-    /// Mixed, misplaced or foreign data.
+    /// Data that is mixed from several writes, belongs to another sector, or is no test data.
     Corrupt,
 }
 
 impl Content {
-    /// The generation; 0 for zeros. `None` for corrupt data, which is below every generation.
+    /// The generation of the content: 0 for zeros; `None` for corrupt data, which compares as lower than every generation.
     pub(crate) fn generation(self) -> Option<u64> {
         match self {
             Self::Zero => Some(0),
@@ -29,7 +29,8 @@ impl Content {
     }
 }
 
-/// Fills `data` (a multiple of [`SECTOR`]) as the sectors from number `first` on, with one generation.
+/// Fills `data`, whose length is a multiple of [`SECTOR`], with the test data of consecutive sectors from number `first` on, all
+/// of one generation.
 pub(crate) fn fill(data: &mut [u8], first: u64, generation: u64) {
     for (i, sector) in data.chunks_exact_mut(SECTOR).enumerate() {
         let number = first + i as u64;
@@ -39,7 +40,7 @@ pub(crate) fn fill(data: &mut [u8], first: u64, generation: u64) {
     }
 }
 
-/// The content of a whole sector, expected at `number`.
+/// The content of a whole sector that was read from sector `number`.
 pub(crate) fn read(sector: &[u8], number: u64) -> Content {
     if sector.iter().all(|&b| b == 0) {
         return Content::Zero;
@@ -54,7 +55,7 @@ pub(crate) fn read(sector: &[u8], number: u64) -> Content {
     if whole { Content::Generation(generation) } else { Content::Corrupt }
 }
 
-/// The 64 words of a sector: header, then a fill that depends on number and generation.
+/// The 64 words of a sector's test data: a header, then words that depend on the sector's number and generation.
 fn words(number: u64, generation: u64) -> impl Iterator<Item = u64> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ generation.rotate_left(32) | 1;
     [MAGIC, number, generation]

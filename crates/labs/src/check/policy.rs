@@ -1,4 +1,5 @@
-//! One policy for all enforcement points: each lab stores it beside its host's file and enforces one of its pools.
+//! One policy file for all enforcement points. Each lab stores it beside its host's configuration file and enforces one of the
+//! policy's pools.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,13 +10,13 @@ use serde_json::Value;
 
 use crate::base::process;
 
-/// The policy.
+/// The text of the policy file.
 const POLICY: &str = include_str!("policy.toml");
-/// Pools of the policy, each with the point that enforces it.
+/// Pools of the policy, each with the name of its enforcement point.
 const POINTS: [(&str, &str); 5] =
     [("main", "queue"), ("vg1", "packets"), ("cached", "cgroup"), ("san", "queue_depth"), ("ceph", "osd")];
 
-/// Writes the file of a host, with the tables `host`, and the policy beside it, which the file names.
+/// Writes a host's configuration file with the tables `host`, and beside it the policy file, to which it refers.
 pub(crate) fn write(file: &Path, host: &str) -> Result<()> {
     const NAME: &str = "policy.toml";
     let policy = file.parent().map(|folder| folder.join(NAME)).context("a file is in a folder")?;
@@ -24,7 +25,8 @@ pub(crate) fn write(file: &Path, host: &str) -> Result<()> {
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Checks that `evenkeel check` reports this pool, and no other, as enforced here; its effective settings, as text.
+/// Checks that `evenkeel check` reports `pool`, and no other pool, as enforced on this host. Returns the pool's effective
+/// settings as text.
 pub(crate) fn is_enforced(binary: &Path, file: &Path, pool: &str) -> Result<String> {
     let checked = process::json(Command::new(binary).arg("check").arg(file).arg("--json"))?;
     let rows = checked["rows"].as_array().context("evenkeel check has no rows")?;
@@ -41,7 +43,8 @@ pub(crate) fn is_enforced(binary: &Path, file: &Path, pool: &str) -> Result<Stri
     Ok(format!("{pool} by {point}: {}", settings.join(", ")))
 }
 
-/// Makes a link to the device, as udev does, so that a policy can name the device whatever the kernel calls it.
+/// Makes a symbolic link to a device, as udev does, so that a policy can name the device independently of its kernel name.
+/// Returns the link's path.
 pub(crate) fn name_device(name: &str, device: &Path) -> Result<PathBuf> {
     let link = Path::new("/dev/disk/by-id").join(name);
     std::fs::create_dir_all("/dev/disk/by-id")?;

@@ -11,11 +11,11 @@ use crate::base::servers::Server;
 use crate::base::tally::Tally;
 use crate::base::tutorial;
 
-/// Makes an uncompressed package: from the stripped program, the program as built (for the manual pages), its version,
-/// and the folder for the package. The path of the package.
+/// A function that makes an uncompressed package and returns its path. Arguments: the stripped program, the program as built
+/// (for the manual pages), the version, and the folder for the package.
 pub type Pack = fn(&Path, &Path, &str, &Path) -> Result<PathBuf>;
 
-/// Options of a run.
+/// Options of a lab's run.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) server: Server,
@@ -36,8 +36,8 @@ impl Options {
         Ok(guest_script(&std::env::current_exe()?, &self.binary, command, arguments))
     }
 
-    /// Like [`Self::guest_script`], with copies of the programs in `scratch` without debug information: a guest with
-    /// programs in memory has less to load.
+    /// Like [`Self::guest_script`], but the guest runs copies of the programs without debug information, made in `scratch`, so
+    /// that a guest which keeps its programs in memory has less to load.
     pub(crate) fn lean_guest_script(&self, scratch: &Scratch, command: &str, arguments: &[String]) -> Result<String> {
         let lean = |program: PathBuf| -> Result<PathBuf> {
             if process::find_program("strip").is_none() || !program.is_file() {
@@ -60,7 +60,7 @@ fn guest_script(own: &Path, binary: &Path, command: &str, arguments: &[String]) 
     format!("{write}exec {quoted} 2>&1\n")
 }
 
-/// Results of a lab, printed in the format of the test harness, so that they are counted in the same way.
+/// The results of a lab's checks, printed in the format of Rust's test harness, so that they are counted like tests.
 #[derive(Debug)]
 pub(crate) struct Lab {
     pub(crate) name: String,
@@ -86,12 +86,12 @@ impl Lab {
         if holds { self.passed(check, detail) } else { self.failed(check, detail) }
     }
 
-    /// Prints a measured figure with its bar, without deciding anything.
+    /// Prints a measured figure with its bar; a missed bar has no effect on the lab's result.
     pub(crate) fn figure(&self, name: &str, value: &str, bar: &str, met: bool) {
         figure(&self.name, name, value, bar, met);
     }
 
-    /// Reports a measured figure with its bar: with `--full` as a check, otherwise as a print.
+    /// Reports a measured figure with its bar: with `--full` as a check, otherwise only as a printed line.
     pub(crate) fn judge(&mut self, options: &Options, name: &str, value: &str, bar: &str, met: bool) {
         self.figure(name, value, bar, met);
         if options.full {
@@ -99,7 +99,7 @@ impl Lab {
         }
     }
 
-    /// Ends the lab: prints the summary; the counted results.
+    /// Ends the lab and prints the summary. Returns the counted checks.
     pub(crate) fn end(mut self, outcome: Result<()>, started: Instant) -> Tally {
         if let Err(e) = outcome {
             self.failed("whole_run", &format!("{e:#}"));

@@ -1,4 +1,4 @@
-//! Steps of a lab: taken in the guest, printed on its console, counted on the host.
+//! The steps of a lab: run in the guest, printed on the guest's console, counted on the host.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::machine::vm;
 const PASSED: &str = "lab: passed ";
 const FAILED: &str = "lab: failed ";
 const FIGURE: &str = "lab: figure ";
-/// Prefix of a line with the new text of a page of the guide.
+/// Prefix of a console line that contains the new text of a page of the guide.
 const PAGE: &str = "lab: page ";
 
 /// How a guest takes its steps.
@@ -33,7 +33,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The plan of a run with these options.
+    /// The guest's plan for a run with these options.
     pub(crate) fn of(options: &Options) -> Self {
         let Options { binary, only, full, repeats, .. } = options;
         Self { binary: binary.clone(), only: only.clone(), full: *full, repeats: if *full { *repeats } else { 1 } }
@@ -46,18 +46,18 @@ impl Plan {
         arguments
     }
 
-    /// `short` in a short run, `full` in a full one.
+    /// `full` in a full run, `short` in any other run.
     pub(crate) fn either<T>(&self, short: T, full: T) -> T {
         if self.full { full } else { short }
     }
 
-    /// Longest time of a run, if taking each step once takes at most `once`.
+    /// Time limit of a run in which all steps, run once, take at most `once`.
     pub(crate) fn limit(&self, once: Duration) -> Duration {
         once * u32::try_from(self.repeats).unwrap_or(u32::MAX)
     }
 }
 
-/// In the guest: takes a step as often as planned, and prints its result.
+/// In the guest: runs the step `name` as often as planned, and prints its result.
 pub(crate) fn take(plan: &Plan, name: &str, step: impl Fn(&mut Figures) -> Result<String>) {
     let mut figures = Figures::default();
     let outcome = figures.collect(plan.repeats, step);
@@ -67,12 +67,12 @@ pub(crate) fn take(plan: &Plan, name: &str, step: impl Fn(&mut Figures) -> Resul
     tell(name, outcome);
 }
 
-/// In the guest: prints the result of a step.
+/// In the guest: prints the result of the step `name` for the host.
 pub(crate) fn tell(name: &str, outcome: Result<String>) {
     println!("{}{name} {}", if outcome.is_ok() { PASSED } else { FAILED }, told(&outcome));
 }
 
-/// In the guest, which cannot write the workspace: prints the text of a page of the guide.
+/// In the guest: prints the text of a page of the guide for the host, because the guest cannot write to the workspace.
 pub(crate) fn tell_page(name: &str, text: &str) -> Result<()> {
     println!("{PAGE}{name} {}", serde_json::to_string(text)?);
     Ok(())
@@ -85,11 +85,11 @@ fn write_page(told: &str) -> Result<()> {
     build::write_page(name, &text)
 }
 
-/// On the host: counts steps from the lines of a console.
+/// On the host: counts steps from the lines of a guest's console.
 #[derive(Debug)]
 pub(crate) struct Steps {
     pub(crate) taken: usize,
-    /// When the last step ended.
+    /// Instant at which the last reported step ended.
     pub(crate) since: Instant,
 }
 
@@ -98,7 +98,7 @@ impl Steps {
         Self { taken: 0, since: Instant::now() }
     }
 
-    /// Handles a line of the console: the result of a step, or a text to show.
+    /// Handles a line of the console: the result of a step, the text of a page, or a text to show.
     pub(crate) fn hear(&mut self, lab: &mut Lab, line: &str) {
         let passed = line.strip_prefix(PASSED);
         if let Some(text) = passed.or_else(|| line.strip_prefix(FAILED)) {
@@ -120,7 +120,7 @@ impl Steps {
     }
 }
 
-/// On the host: reports the steps of a guest until it ends, `expected` of them.
+/// On the host: reports the steps of a guest until the guest ends. It must report `expected` steps within `limit`.
 pub(crate) fn report(lab: &mut Lab, guest: vm::Guest, limit: Duration, expected: usize) -> Result<()> {
     let mut steps = Steps::new();
     guest.finish(limit, |line| steps.hear(lab, line))?;

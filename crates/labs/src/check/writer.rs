@@ -1,4 +1,4 @@
-//! The client of the durability lab: writes without end, and records acknowledged writes in a journal.
+//! The writing client of labs about durability. It writes without end, and records acknowledged writes in a journal.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -15,17 +15,17 @@ use super::pattern::{self, SECTOR};
 use crate::base::client::{Client, Command, Refused};
 use crate::machine::devices::Device;
 
-/// Connections of a writer; FLUSH on one must cover writes of the other if the server says so.
+/// Number of connections of a writer. A FLUSH on one must cover writes of the other if the server offers multi-conn.
 pub(crate) const CONNECTIONS: u64 = 2;
-/// Requests that a connection keeps outstanding.
+/// Number of requests that a connection keeps outstanding.
 const QUEUE_DEPTH: usize = 8;
 /// One write in this many is followed by a FLUSH.
 const FLUSH_ONE_IN: u64 = 12;
 /// One write in this many carries FUA.
 const FUA_ONE_IN: u64 = 5;
-/// Interval of marks. It determines the number of cuts, not the verdict.
+/// Interval between two marks. It determines the number of power cuts that are checked, not the verdict.
 const MARK_EVERY: Duration = Duration::from_millis(150);
-/// Longest time until the server answers; a guest without hardware virtualisation is slow to start one.
+/// Longest wait until the server answers. A guest without hardware virtualisation starts a server slowly.
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The target of writes, and where to keep the record.
@@ -48,18 +48,18 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
 }
 
-/// Acknowledged writes that are not in the journal yet.
+/// Acknowledged writes that are not yet in the journal.
 #[derive(Debug, Default)]
 struct Promises {
-    /// Writes completed on any connection and not covered by a FLUSH yet.
+    /// Writes that were completed on any connection and are not yet covered by a FLUSH, each with its connection's number.
     completed: Vec<(u64, Durable)>,
-    /// Durable writes that are not in the journal yet.
+    /// Writes acknowledged as durable that are not yet in the journal.
     durable: Vec<Durable>,
 }
 
 type Shared = Arc<Mutex<Promises>>;
 
-/// Writes until the machine dies; returns only with an error.
+/// Writes until the machine dies. Returns only with an error.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let shared = Shared::default();
     let mut writers = Vec::new();
@@ -84,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Writes until the server is gone, while `killer` runs; the writes acknowledged as durable.
+/// Writes until the server has died; `killer` runs meanwhile and kills it. Returns the writes that were acknowledged as durable.
 pub(crate) fn until_killed(socket: &str, export: &str, seed: u64, killer: impl FnOnce()) -> Result<Vec<Durable>> {
     let shared = Shared::default();
     let mut writers = Vec::new();
@@ -107,8 +107,8 @@ fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Promises> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A connection with its own part of the volume, so that no two writes in flight overlap and every
-/// sector has one correct content.
+/// A connection of the writer. Each has its own part of the volume, so that no two writes in flight overlap and every sector
+/// has one correct content.
 struct Connection {
     client: Client,
     index: u64,
@@ -117,7 +117,7 @@ struct Connection {
     generation: u64,
     next_cookie: u64,
     in_flight: BTreeMap<u64, InFlight>,
-    /// Writes without FUA that no FLUSH of this connection covers yet, by generation; true: completed.
+    /// Writes without FUA that no FLUSH of this connection covers yet, by generation; each with true if it has completed.
     volatile: BTreeMap<u64, (Durable, bool)>,
     shared: Shared,
 }
@@ -194,10 +194,9 @@ impl Connection {
         self.client.send(Command::Write, fua, cookie, sector * SECTOR as u64, data.len() as u32, &data)
     }
 
-    /// True unless the range overlaps an unflushed write. The log holds a FUA write at its completion, but an older
-    /// write to the same
-    /// place only at the next FLUSH; in a replay the older one would win, which no disk does. FUA is used
-    /// only on pages (the unit in which servers and page caches read, modify and write) without unflushed writes.
+    /// True unless the write's pages overlap those of an unflushed write. The write log receives a FUA write at its completion,
+    /// but an older write to the same place only at the next FLUSH; in a replay the older one would win, unlike on any disk. So
+    /// FUA is used only on pages (units in which servers and page caches read, modify and write) without unflushed writes.
     fn may_use_fua(&self, write: &Durable) -> bool {
         const PAGE: u64 = 4096 / SECTOR as u64;
         let pages = |w: &Durable| w.sector / PAGE..=(w.sector + w.count - 1) / PAGE;
@@ -209,7 +208,7 @@ impl Connection {
             .any(|p| p.start() <= mine.end() && mine.start() <= p.end())
     }
 
-    /// Writes completed so far, which a FLUSH sent now must make durable.
+    /// The writes completed so far that a FLUSH sent now must make durable.
     fn covered_by_a_flush(&self) -> Vec<Durable> {
         let mut promises = lock(&self.shared);
         let everywhere = self.client.multi_conn();
@@ -222,8 +221,8 @@ impl Connection {
         covered.into_iter().map(|(_, write)| write).collect()
     }
 
-    /// A random range that no write in flight touches: three in four aligned to 4 KiB, the others to sectors,
-    /// for which a server with larger blocks must read, modify and write.
+    /// A random range of sectors that no write in flight touches. Three of four ranges are aligned to 4 KiB, the others only to
+    /// sectors, so that a server with larger blocks must read, modify and write.
     fn free_range(&mut self) -> (u64, u64) {
         loop {
             let unit = if self.random(4) == 0 { 1 } else { 8 };
@@ -240,7 +239,7 @@ impl Connection {
     }
 }
 
-/// Keeps journal and write log in order.
+/// Writes the journal, and puts marks into the write log, in the right order.
 #[derive(Debug)]
 struct Marker {
     journal: File,
@@ -255,8 +254,8 @@ impl Marker {
         Ok(Self { journal: file, device: Device::open(device)?, number: 0 })
     }
 
-    /// First acknowledged writes go into the journal on the host, then the mark goes into the log: all writes required at
-    /// a mark had been acknowledged before it.
+    /// Sets a mark. First the acknowledged writes go into the journal on the host, then the mark goes into the write log; so all
+    /// writes that the journal requires at a mark were acknowledged before it.
     fn mark(&mut self, durable: &[Durable]) -> Result<()> {
         use std::fmt::Write as _;
         self.number += 1;
@@ -270,7 +269,7 @@ impl Marker {
     }
 }
 
-/// Reads the whole export; a text for each range of sectors that holds less than it must.
+/// Reads the whole export. Returns a text for each range of sectors whose generation is lower than `owed` requires.
 pub(crate) fn compare(client: &mut Client, owed: &BTreeMap<u64, u64>) -> Result<Vec<String>> {
     const CHUNK: usize = 256 << 10;
     let mut broken = Vec::new();

@@ -1,23 +1,24 @@
-//! Measures how fast the machine's memory is during a measurement.
+//! Measures how fast the machine's memory is while servers are compared.
 //!
-//! A virtual machine shares caches and memory with other machines, and neither load average nor stolen time shows their
-//! use. A server that moves gigabytes a second is affected first. So a fixed piece of work is timed on every core all
-//! the time, in processor time of its own thread: that depends on the hardware, not on scheduling.
+//! A virtual machine shares caches and memory with other machines, and neither load average nor stolen time shows the use by
+//! the other machines. A server that moves gigabytes per second is affected first. So a fixed piece of work is timed on every
+//! core during a measurement, in CPU time of the working thread, which depends on the hardware and not on scheduling.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Pause between two pieces of work; a piece takes some 50 us, half a percent of a core.
+/// Pause between two pieces of work. A piece takes some 50 us, so timing takes half a per cent of a core.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Blocks copied in a piece of work.
+/// Number of blocks copied in a piece of work.
 const COPIES: usize = 60;
+/// Size of a copied block, in bytes.
 const BLOCK: usize = 4096;
-/// Size of the memory that is read: larger than any cache.
+/// Size of the memory from which blocks are copied, in bytes: larger than any cache.
 const REGION: usize = 256 << 20;
 
-/// The memory that is read.
+/// The memory from which blocks are copied.
 #[derive(Clone, Debug)]
 pub(super) struct Memory(Arc<[u8]>);
 
@@ -39,7 +40,7 @@ impl Memory {
     }
 }
 
-/// Timing in progress.
+/// The running timing threads.
 #[derive(Debug)]
 pub(super) struct Watch {
     stop: Arc<AtomicBool>,
@@ -47,7 +48,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Stops; the median time of copying a block, in nanoseconds.
+    /// Stops the timing. Returns the median CPU time of copying a block, in nanoseconds.
     pub(super) fn finish(self) -> f64 {
         self.stop.store(true, Ordering::Relaxed);
         let mut times: Vec<u64> = self.threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect();

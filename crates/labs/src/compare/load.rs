@@ -1,4 +1,4 @@
-//! Load by `evenkeel load` and, over TLS, by `nbdcopy`, which reads from both servers.
+//! Runs the load of a comparison: by `evenkeel load` or, over TLS, by `nbdcopy`, which reads from Evenkeel and from nbdkit.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::{Case, Contender, MEMORY_BYTES};
 use crate::base::process;
 use crate::base::servers::{Address, EXPORT};
 
-/// Requests that `nbdcopy` keeps in flight.
+/// Number of requests that `nbdcopy` keeps in flight.
 const REQUESTS: u32 = 8;
 /// Size of a request of `nbdcopy`, in bytes.
 const REQUEST_BYTES: u64 = 128 << 10;
@@ -59,7 +59,7 @@ pub(super) fn run(case: &Case, seconds: u32, contender: &Contender<'_>) -> Resul
     Ok(job)
 }
 
-/// Reads the whole export again and again for `seconds`, each time on a new connection.
+/// Reads the whole export by `nbdcopy` over TLS, again and again for `seconds`, each time on a new connection.
 ///
 /// # Errors
 /// When the address is no TCP address, or `nbdcopy` fails.

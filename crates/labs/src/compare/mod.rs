@@ -1,8 +1,8 @@
-//! `cargo xtask compare nbd`: Evenkeel against nbdkit and qemu-nbd on this machine, now.
+//! `cargo xtask compare nbd`: compares Evenkeel with nbdkit and qemu-nbd on this machine.
 //!
-//! All servers of a case run at the same time and are measured in turn, round by round, so that what
-//! changes on the machine changes for all of them. The client is `evenkeel load`, which batches; a client
-//! that does not hides the differences.
+//! All servers of a case run at the same time and are measured in turn, round by round, so that changes of the machine's
+//! conditions affect all of them. The client is `evenkeel load`, which batches requests; a client that does not batch hides
+//! the differences.
 
 mod host;
 mod load;
@@ -27,7 +27,7 @@ use crate::base::servers::{self, Address, EXPORT, Server, Setup, Storage};
 use crate::base::spelled::spelled;
 use crate::check::figures::Spread;
 
-/// Size of exports in memory: larger than the processor's caches, but quickly filled.
+/// Size of exports in memory, in bytes: larger than the processor's caches, but quickly filled.
 const MEMORY_BYTES: u64 = 256 << 20;
 const FILE_BYTES: u64 = 1 << 30;
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
@@ -78,16 +78,16 @@ pub struct Args {
     check: bool,
 }
 
-/// The servers that Evenkeel is compared with.
+/// The servers with which Evenkeel is compared in a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Against {
     /// nbdkit and qemu-nbd.
     Peers,
     /// nbdkit, qemu-nbd, and Evenkeel without mClock and admission.
     PeersAndNoQos,
-    /// Evenkeel with certificates, for clients that do not use them.
+    /// Evenkeel with TLS certificates; the client connects without TLS.
     Certificates,
-    /// nbdkit, with both servers under TLS.
+    /// nbdkit; the client connects to both servers with TLS.
     Tls,
 }
 
@@ -103,7 +103,7 @@ impl Against {
     }
 }
 
-/// A load on a kind of storage over a transport.
+/// A case of the comparison: a load on a kind of storage over a transport.
 #[derive(Debug)]
 struct Case {
     name: &'static str,
@@ -129,7 +129,7 @@ const RANDOM: Case = Case {
     connections: 1,
 };
 
-/// The cases compared with a baseline: small requests one at a time, from many clients, and in batches; large requests.
+/// The cases with the option `--baseline`: small requests one at a time, from many connections, and in batches; large requests.
 const BASELINE_CASES: [Case; 6] = [
     Case { name: "read-4k-qd1", queue_depth: 1, ..RANDOM },
     Case { name: "read-4k-qd1x32", queue_depth: 1, connections: 32, ..RANDOM },
@@ -159,7 +159,7 @@ const CASES: [Case; 9] = [
     Case { name: "file-4k-read-qd32", file: true, against: Against::PeersAndNoQos, ..RANDOM },
 ];
 
-/// One measurement of a server.
+/// One measurement of a server in a case, in one round.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Run {
     pub(crate) case: String,
@@ -171,9 +171,9 @@ pub(crate) struct Run {
     pub(crate) p99_us: f64,
     /// User plus system CPU time of the server, in microseconds per request.
     pub(crate) cpu_us_per_io: f64,
-    /// Number of processors that the server kept busy, on average.
+    /// Mean number of processors that the server kept busy.
     pub(crate) server_busy: f64,
-    /// Time of copying 4 KiB of memory during the measurement, in ns; higher when other virtual machines are busy.
+    /// CPU time of copying 4 KiB of memory during the measurement, in ns; higher when other virtual machines are busy.
     pub(crate) memory_ns: f64,
 }
 
@@ -184,13 +184,13 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// A figure of a server in a case, in each round, in order.
+    /// A figure of a server in a case, one value for each round, in order.
     fn column(&self, case: &str, server: &str, figure: impl Fn(&Run) -> f64) -> Vec<f64> {
         self.runs.iter().filter(|r| r.case == case && r.server == server).map(figure).collect()
     }
 }
 
-/// Runs the comparison; true if it counts as a success.
+/// Runs the comparison. True unless `--check` is given and a target is missed.
 pub fn run(args: &Args) -> Result<bool> {
     let binary = match &args.binary {
         Some(binary) => std::path::absolute(binary)?,
@@ -238,7 +238,7 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(!args.check || targets.iter().all(|t| t.met() != Some(false)))
 }
 
-/// The file that all servers, and fio, read in the file case.
+/// The file that all servers, and fio, read in the case about files.
 #[derive(Debug)]
 struct DataFile {
     path: PathBuf,
@@ -264,12 +264,12 @@ impl Drop for DataFile {
     }
 }
 
-/// A server in a case, started once or for each of its turns.
+/// A server in a case. It is started once for the case, or anew for each of its turns.
 struct Contender<'a> {
     name: String,
     server: Server,
     binary: &'a Path,
-    /// Path of the client that loads it.
+    /// Path of the client that sends the load.
     client: &'a Path,
     storage: &'a Storage,
     address: Address,
@@ -343,7 +343,7 @@ fn measure_case(
     Ok(())
 }
 
-/// Writes the whole export once, because reads of memory that was never written behave differently.
+/// Writes the whole export once, because memory that was never written is read at another speed.
 fn fill(address: &Address) -> Result<()> {
     const CHUNK: usize = 1 << 20;
     let mut client = Client::connect(&address.plain(), EXPORT, CONNECT_LIMIT)?;
@@ -387,7 +387,7 @@ fn measure(
     })
 }
 
-/// Runs fio on the file itself: the device's and the kernel's performance without a server.
+/// Runs fio directly on the file, which shows the performance of device and kernel without a server.
 fn measure_fio(case: &Case, seconds: u32, round: u32, file: &Path) -> Result<Run> {
     let mut fio = process::program("fio");
     fio.args(["--name=direct", "--ioengine=io_uring", "--direct=1", "--rw=randread", "--time_based"]);
@@ -486,7 +486,7 @@ fn print_targets(targets: &[Target]) {
     println!("{} met, {} missed, {} not measured", counted(Some(true)), counted(Some(false)), counted(None));
 }
 
-/// A text about the machine, with which the figures can be read: processor, number of cores, load.
+/// A text about the machine that helps to interpret the figures: processor, number of cores, load.
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");

@@ -1,10 +1,10 @@
 //! `cargo xtask compare placement`: compares the placement methods of `evenkeel serve`.
 //!
-//! Four workers, each limited to a fifth of a core: two cores are enough for them and the clients, and an overloaded
-//! worker is slow even if others are idle. In each round every method gets a server of its own and the same
-//! connections: a quarter of them are heavy, with many requests outstanding (64, 32, 21, ...: zipf), the others light,
-//! in an order drawn for the round. Heavy clients without pauses saturate every worker that has one, wherever they are.
-//! Paced clients together ask for a share of all workers' throughput, each in proportion to its queue depth.
+//! The server has four workers, each limited to a fifth of a core, so that two cores are enough for workers and clients,
+//! and an overloaded worker is slow even if others are idle. In each round every method gets a server of its own and the
+//! same connections in the same random order: a quarter of them are heavy, with high queue depths (64, 32, 21, ...: zipf),
+//! the others are light. A heavy client without pauses saturates its worker under every placement. Paced clients together
+//! send a fixed share of all workers' throughput, each in proportion to its queue depth.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,23 +21,27 @@ use crate::base::servers;
 use crate::check::figures::Spread;
 
 pub(super) const METHODS: [&str; 5] = ["round_robin", "least_connections", "genetic", "lpt", "waits"];
-/// Our method, the default.
+/// The project's own method of placement, the default.
 const OURS: &str = "waits";
+/// Number of workers of the server.
 const WORKERS: usize = 4;
-/// Period of the workers' limit, in us, of which they may run a fifth: short, so that waits for the next period do not
-/// hide the differences.
+/// Period of each worker's CPU limit, in us. It is short, so that waits for the next period do not hide the differences.
 const PERIOD_US: u32 = 5_000;
+/// CPU time that a worker may use in each period, in us.
 const QUOTA_US: u32 = 1_000;
-/// Weight of the workers' control group against everything else: they get their share on a busy machine, too.
+/// CPU weight of the workers' control group: so high that workers get their quota on a busy machine, too.
 const SHARES: u32 = 16_384;
-/// Warm-up: the published method decides every 5 s.
+/// Warm-up before a measurement; the published method decides every 5 s.
 const WARMUP: Duration = Duration::from_secs(8);
+/// Requests per second of a light connection.
 const LIGHT_PER_S: u32 = 20;
 const EXPORT: &str = "disk0";
 
-/// Bars, as ratios to fewest connections: least throughput, or largest p99 of light clients; least throughput with even loads.
+/// Bar, met by itself or [`SOONER`]: the lowest throughput, divided by that of the method "fewest connections".
 const MORE: f64 = 1.15;
+/// Bar, met by itself or [`MORE`]: the highest p99 latency of light clients, divided by that of "fewest connections".
 const SOONER: f64 = 0.7;
+/// Bar with even loads: the lowest throughput, divided by that of "fewest connections".
 const EVEN: f64 = 0.97;
 
 /// The load of the heavy connections.
@@ -45,9 +49,9 @@ const EVEN: f64 = 0.97;
 enum Load {
     /// All connections are heavy, each with the same queue depth.
     Even,
-    /// A quarter is heavy, each with its own queue depth, without pauses.
+    /// A quarter of the connections is heavy. Each heavy one has its own queue depth and sends without pauses.
     Skewed,
-    /// A quarter is heavy, each with its own queue depth, at a fixed rate.
+    /// A quarter of the connections is heavy. Each heavy one has its own queue depth and sends at a fixed rate.
     Paced,
 }
 
@@ -57,7 +61,7 @@ struct Case {
     load: Load,
 }
 
-/// Rate of all paced connections together, as a share of the throughput under an even load.
+/// Rate of all paced connections together, as a fraction of the throughput under an even load.
 const PACED_SHARE: f64 = 0.6;
 const EVEN_CASE: Case = Case { name: "even-32", connections: 32, load: Load::Even };
 const CASES: [Case; 7] = [
@@ -78,16 +82,17 @@ struct Run {
     round: u32,
     /// Requests per second of all heavy connections together.
     iops: f64,
-    /// p99 of the light connections in us, median over the connections; `None` if all connections are heavy.
+    /// p99 latency of a light connection in us, the median over the light connections; `None` if all connections are heavy.
     light_p99_us: Option<f64>,
+    /// Number of connections moved to another worker during the measurement.
     moves: u64,
-    /// Reason of the placement's last decision.
+    /// Reason for the placement method's last decision.
     because: String,
-    /// By worker: busy part of the last second, 0 to 1.
+    /// Per worker: busy fraction of the last second, 0 to 1.
     busy: Vec<f64>,
 }
 
-/// Runs the comparison; true if it counts as a success.
+/// Runs the comparison. True if it counts as a success of the `xtask` command.
 pub(super) fn run(args: &Args, binary: &Path) -> Result<bool> {
     let scratch = Scratch::new("placement")?;
     let jobs = scratch.path().join("jobs.toml");
@@ -130,7 +135,8 @@ pub(super) fn run(args: &Args, binary: &Path) -> Result<bool> {
     report(args, &runs)
 }
 
-/// The job file of a round, with its order of connections; paced connections together send `paced` requests per second.
+/// The job file of a round for `evenkeel load`, with the round's order of connections. Paced connections together send `paced`
+/// requests per second.
 fn job_file(case: &Case, round: u32, socket: &Path, paced: Option<f64>) -> String {
     let heavy = if case.load == Load::Even { case.connections } else { case.connections / 4 };
     let depths: f64 = (0..heavy).map(|n| zipf_depth(n) as f64).sum();
@@ -211,14 +217,14 @@ fn measure(
     })
 }
 
-/// A server with a control group for each of its workers; dropping it ends both.
+/// A server whose workers each run in a control group of their own. On drop the server is ended and the groups removed.
 struct Confined {
     server: Option<Running>,
     groups: Vec<PathBuf>,
 }
 
 impl Confined {
-    /// Limits each worker of the server to its share of a core.
+    /// Limits each worker of the server to [`QUOTA_US`] of CPU time per period.
     fn new(server: Running) -> Result<Self> {
         const NEEDED: &str =
             "threads are held to a share of a core by control groups, which takes root and the cpu controller";
@@ -278,7 +284,7 @@ impl Drop for Confined {
     }
 }
 
-/// Figures of one of our methods divided by those of fewest connections, in each round.
+/// Figures of one method divided by those of "fewest connections", for each round.
 #[derive(Debug, Serialize)]
 struct Verdict {
     case: &'static str,

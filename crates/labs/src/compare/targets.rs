@@ -1,22 +1,22 @@
-//! The targets of Evenkeel against its peers, computed from the results.
+//! The performance targets of Evenkeel relative to other servers, computed from a comparison's results.
 
 use serde::Serialize;
 
 use super::Results;
 use crate::check::figures::Spread;
 
-/// One target, with its measured value.
+/// A performance target: a figure of Evenkeel divided by that of another server, with a bound.
 #[derive(Debug, Serialize)]
 pub(crate) struct Target {
-    /// The name of the comparison.
+    /// Name of the target: case, figure and the compared servers.
     pub(crate) name: String,
-    /// Measured value; `None` when a measurement it needs is missing.
+    /// Measured value; `None` if a measurement for it is missing.
     pub(crate) measured: Option<Spread>,
-    /// The bound.
+    /// Bound on the median of the measured value.
     pub(crate) bound: f64,
-    /// True if the bound is the least value allowed, false if it is the greatest.
+    /// True if `bound` is the lowest allowed value, false if it is the highest.
     pub(crate) at_least: bool,
-    /// Unit of value and bound.
+    /// Unit of `measured` and `bound`.
     pub(crate) unit: &'static str,
 }
 
@@ -28,7 +28,7 @@ impl Target {
     }
 }
 
-/// Every target, in the order of the cases.
+/// Every target of the comparison with nbdkit and qemu-nbd, in the order of the cases.
 pub(crate) fn all(results: &Results) -> Vec<Target> {
     let mut targets = Vec::new();
     let mut add = |name: &str, measured: Option<Spread>, at_least: bool, bound: f64, unit: &'static str| {
@@ -80,9 +80,9 @@ pub(crate) fn all(results: &Results) -> Vec<Target> {
     targets
 }
 
-/// Targets of a comparison with a baseline: a figure may be worse by at most 1 %.
+/// The targets of a comparison with a baseline, another binary of Evenkeel: a figure may be worse by at most 1 %.
 pub(crate) fn against_baseline(results: &Results, cases: &[&str]) -> Vec<Target> {
-    /// Name, figure, true if the bound is the least value, and the bound.
+    /// A figure: its name, its value in a run, true if the bound is the lowest allowed value, and the bound.
     type Figure = (&'static str, fn(&super::Run) -> f64, bool, f64);
     let figures: [Figure; 2] =
         [("IOPS", |r| r.iops, true, 0.99), ("server CPU per I/O", |r| r.cpu_us_per_io, false, 1.01)];

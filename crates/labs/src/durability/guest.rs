@@ -18,7 +18,7 @@ use crate::machine::vm::SHARE;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Storage of a subject on `device`; a subject with a file system gets it mounted, and with `fresh` made before.
+/// The storage of a subject on `device`. If the subject has a file system, it is mounted; with `fresh` it is made first.
 fn storage(subject: &Subject, device: &Path, name: &str, fresh: bool) -> Result<Storage> {
     if !subject.file {
         return Ok(Storage::Block(device.to_owned()));
@@ -103,7 +103,7 @@ pub(crate) fn check(binary: &Path, cuts: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Parses lines of a sector's number and the least generation that it must hold.
+/// Parses lines that each contain a sector's number and the lowest generation that the sector may hold.
 fn parse_owed(text: &str) -> Result<BTreeMap<u64, u64>> {
     let pair = |line: &str| {
         let (sector, generation) = line.split_once(' ').context("expected SECTOR GENERATION")?;

@@ -1,13 +1,12 @@
 //! Reader of the log that the kernel's `dm-log-writes` target writes.
 //!
-//! The target passes writes through to one device and logs them on a second one. What makes it a power
-//! cut in a file: a completed write enters the log only when a FLUSH that was submitted after it
-//! completes, or at once when it carried FUA. Replaying any prefix of the log therefore gives a disk that
-//! had lost every unflushed write at that moment.
+//! The target passes writes through to one device and logs them on a second one. A completed write enters the log only when
+//! a FLUSH that was submitted after it completes, or at once if the write carried FUA. A replay of any prefix of the log
+//! therefore gives the disk after a power cut at that moment, in which every unflushed write is lost.
 //!
 //! Format (kernel documentation, `admin-guide/device-mapper/log-writes`): a super block in sector 0, then
-//! entries; each is a header of one sector and, unless it is a discard or a mark, its data. All numbers
-//! are little-endian; sector numbers count in units of the super block's sector size.
+//! entries; each is a header of one sector and, for a write, the data. All numbers are little-endian; sector numbers count in
+//! units of the super block's sector size.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,17 +20,17 @@ const FLUSH: u64 = 1 << 0;
 const FUA: u64 = 1 << 1;
 const DISCARD: u64 = 1 << 2;
 const MARK: u64 = 1 << 3;
-/// Bytes of an entry's header before the text of a mark.
+/// Number of bytes of an entry's header, after which the text of a mark begins.
 const HEADER_BYTES: usize = 32;
-/// Longest data of an entry, in bytes: no write of a guest is larger, so a larger length means a damaged log.
+/// The most data of an entry, in bytes. No write of a guest is larger, so a larger length means a damaged log.
 const MAX_DATA_BYTES: u64 = 64 << 20;
 
-/// An entry of the log: something that became durable, or a mark.
+/// An entry of the log: a write or discard that became durable, or a mark.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// Data that reached the medium.
+    /// A write whose data became durable at `offset` (in bytes); `flush` and `fua` are the request's flags.
     Write { offset: u64, data: Vec<u8>, flush: bool, fua: bool },
-    /// A range that was discarded; it reads as zeros.
+    /// A discarded range, given in bytes, which reads as zeros.
     Discard { offset: u64, bytes: u64 },
     /// A text that the guest placed with `dmsetup message NAME 0 mark TEXT`.
     Mark(String),
@@ -61,7 +60,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Opens a log; fails when the file is not one.
+    /// Opens a log. An error if the file is no log of `dm-log-writes`.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| format!("cannot open the write log {}", path.display()))?;
         let mut head = [0; 28];
@@ -81,7 +80,7 @@ impl Log {
         self.entries
     }
 
-    /// The next entry; `None` at the end. For a damaged log, an error that says what is wrong.
+    /// The next entry; `None` at the end of the log. An error describes a damaged log.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>> {
         if self.read == self.entries {
             return Ok(None);
@@ -127,7 +126,7 @@ pub(crate) mod build {
     //! Builds logs for tests.
     use super::*;
 
-    /// A log under construction, 512-byte sectors.
+    /// A log under construction, with sectors of 512 bytes.
     #[derive(Default)]
     pub(crate) struct Builder {
         body: Vec<u8>,

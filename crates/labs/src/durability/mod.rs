@@ -1,7 +1,7 @@
-//! The durability lab: cuts the power under load, drops every unflushed write, and compares the rest with the
+//! The durability lab: cuts the power under load, drops every unflushed write, and compares the disk's content with the
 //! acknowledged writes.
 //!
-//! `README.md` explains why a journal in the order of the write log makes this method sound.
+//! `README.md` explains why this method is sound if a journal has the order of the write log.
 
 pub(crate) mod guest;
 mod log_writes;
@@ -22,20 +22,22 @@ use crate::check::journal::Journal;
 use crate::check::run::{Lab, Options};
 use crate::machine::vm::Machine;
 
-/// Size of a device with a file system.
+/// Size of a device with a file system, in bytes.
 const FILE_SYSTEM_BYTES: usize = 96 << 20;
-/// Size of the volume in a file system, and of a volume that is a device.
+/// Size of a volume, in bytes, if it is a file in a file system and also if it is a device.
 pub(crate) const FILE_BYTES: usize = 32 << 20;
-/// Size of the log, a sparse file; it bounds what a run may write.
+/// Size of the write log, a sparse file, in bytes. It is an upper bound of the data that a run can write.
 const LOG_BYTES: u64 = 16 << 30;
-/// Marks that every journal must have before the load ends, in a short run and in a full one.
+/// Number of marks that every journal must have before the load ends: in a short run, and in a full run.
 const MARKS: [usize; 2] = [40, 160];
-/// Number of replayed disks of each subject that are booted and served again.
+/// Number of replayed disks of each subject that are used in a rebooted machine and served again.
 const REBOOTS: usize = 3;
+/// Time limit of the guest that writes until the power cut.
 const LOAD_LIMIT: Duration = Duration::from_secs(240);
+/// Time limit of the guest that checks replayed disks.
 const CHECK_LIMIT: Duration = Duration::from_secs(300);
 
-/// A server on a logged device, directly or through a file in a file system.
+/// A subject of the lab: a server on a logged device, which it uses directly or through a file in a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Subject {
     pub(crate) server: Server,
@@ -128,7 +130,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Boots, makes all servers serve and all clients write, and cuts the power during the load.
+/// Boots the machine, starts all servers and writing clients, and cuts the power during the load.
 fn load_and_cut(machine: &mut Machine, options: &Options, trials: &[Trial]) -> Result<()> {
     let subjects: Vec<String> = trials.iter().map(|t| t.subject.to_string()).collect();
     let disks: Vec<PathBuf> = trials.iter().flat_map(|t| [t.log.clone(), t.data.clone()]).collect();
@@ -154,7 +156,7 @@ fn findings(trial: &Trial, journal: &Journal) -> Result<Findings> {
     replay::judge(&trial.log, trial.disk_bytes, journal)
 }
 
-/// Boots with replayed disks, serves them, and reads everything back through the server.
+/// Boots the machine with replayed disks, serves them, and reads and checks all their sectors through the server.
 fn reboot_and_check(
     lab: &mut Lab,
     machine: &mut Machine,

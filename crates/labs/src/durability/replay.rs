@@ -12,23 +12,23 @@ use crate::check::pattern::{self, Content, SECTOR};
 /// Results of a replay.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
-    /// Number of entries in the log; the disk was checked after each of them.
+    /// Number of entries in the log.
     pub(crate) entries: u64,
     /// Number of FLUSH entries.
     pub(crate) flushes: u64,
     /// Number of FUA writes.
     pub(crate) fua_writes: u64,
-    /// Marks, in order.
+    /// Numbers of the marks, in the order of the log.
     pub(crate) marks: Vec<u64>,
-    /// Sectors acknowledged as durable before the last mark.
+    /// Number of sectors acknowledged as durable before the last mark.
     pub(crate) promised_sectors: u64,
-    /// Sectors that after some cut held less than had been acknowledged as durable.
+    /// Number of sectors that after some cut held a lower generation than had been acknowledged as durable.
     pub(crate) broken_sectors: u64,
-    /// Description of the first such sector.
+    /// Description of the first of the `broken_sectors`; `None` if there are none.
     pub(crate) first_broken: Option<String>,
 }
 
-/// Content of the disk after a prefix of the log.
+/// The disk after the replay of a prefix of the log.
 #[derive(Debug)]
 pub(crate) struct Disk {
     /// Content of the whole disk.
@@ -36,12 +36,12 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// A disk of zeros, `bytes` long.
+    /// A disk of `bytes` bytes that contains only zeros.
     pub(crate) fn new(bytes: usize) -> Self {
         Self { image: vec![0; bytes] }
     }
 
-    /// Applies an entry; the range of bytes that it changed.
+    /// Applies an entry of the log. Returns the range of bytes that the entry changed.
     pub(crate) fn apply(&mut self, entry: &Entry) -> Result<std::ops::Range<usize>> {
         let (offset, bytes) = match entry {
             Entry::Write { offset, data, .. } => (*offset, data.len() as u64),
@@ -67,8 +67,8 @@ impl Disk {
 
 /// Cuts the power after every entry of the log, and compares the disk with the acknowledged writes.
 ///
-/// Time is linear in the log: after an entry only the sectors that it touched can have changed, after a mark only those
-/// that it requires.
+/// Time is linear in the log: after a write only the sectors of the write are compared, and after a mark only the sectors
+/// acknowledged before the mark.
 pub(crate) fn judge(log: &Path, disk_bytes: usize, journal: &Journal) -> Result<Findings> {
     let mut log = Log::open(log)?;
     let mut disk = Disk::new(disk_bytes);
@@ -116,7 +116,7 @@ pub(crate) fn judge(log: &Path, disk_bytes: usize, journal: &Journal) -> Result<
     Ok(found)
 }
 
-/// Counts the entries of a log, without checking the content of the disk.
+/// Counts the entries, marks and acknowledged sectors of a log, without checking the content of the disk.
 pub(crate) fn survey(log: &Path, journal: &Journal) -> Result<Findings> {
     let mut log = Log::open(log)?;
     let mut found = Findings { entries: log.len(), ..Findings::default() };
@@ -134,7 +134,7 @@ pub(crate) fn survey(log: &Path, journal: &Journal) -> Result<Findings> {
     Ok(found)
 }
 
-/// Writes the disk's content at each of the given marks (ascending) to the file given with the mark.
+/// For each of `cuts`, a mark and a file, writes the disk's content at the mark to the file. Marks must ascend.
 pub(crate) fn write_images(log: &Path, disk_bytes: usize, cuts: &[(u64, &Path)]) -> Result<()> {
     let mut log = Log::open(log)?;
     let mut disk = Disk::new(disk_bytes);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_promises_pass() {
+    fn acknowledged_writes_that_are_there_pass() {
         let log =
             Builder::default().write(8, &sectors(8, 2, 1)).flush().mark("1").write(9, &sectors(9, 1, 4)).mark("2");
         let found = run(log, "A 8 2 1\nM 1\nA 9 1 4\nM 2\n");
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn old_data_over_promised_data_and_mixed_data_are_caught_between_marks() {
+    fn old_data_over_durable_data_and_mixed_data_are_caught_between_marks() {
         let old = Builder::default().write(8, &sectors(8, 1, 3)).mark("1").write(8, &sectors(8, 1, 2));
         assert_eq!(run(old, "A 8 1 3\nM 1\n").broken_sectors, 1);
         let mut mixed = sectors(8, 1, 3);

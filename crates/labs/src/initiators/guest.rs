@@ -1,4 +1,4 @@
-//! The steps of the lab of initiators, inside the machine.
+//! The steps of the lab of initiators, inside the virtual machine.
 //!
 //! ```text
 //!  fio, one request at a time ─▶ disk of the database ─┐
@@ -6,7 +6,8 @@
 //!  fio, 32 requests at a time ─▶ disk of the backup ───┘
 //! ```
 //!
-//! Both disks are of the same kind: SCSI disks of the kernel's loopback target (tcm_loop), or of NVMe's (nvme-loop).
+//! Both disks are of one kind: SCSI disks of the kernel's loopback target (tcm_loop), or NVMe disks of its NVMe loopback target
+//! (nvme-loop).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -24,20 +25,22 @@ use crate::machine::guard::{self, Guard, Place};
 use crate::machine::guest::{keep_in_memory, put, tool, until};
 
 const ARRAY: &str = "/dev/array";
-/// Agents of two hosts, each of which controls one disk.
+/// Names and status addresses of two agents, which stand for the agents of two hosts. Each controls one disk.
 const HOSTS: [Place; 2] =
     [Place { name: "database", status: "127.0.0.1:9811" }, Place { name: "backup", status: "127.0.0.1:9812" }];
+/// Address of etcd, through which the agents exchange figures.
 const ETCD: &str = "http://127.0.0.1:2379";
+/// Longest wait until disks or agents are ready.
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// Latency target of the database in ms. A request takes 3 ms alone, and 100 ms behind the backup's requests.
+/// Latency target of the database, in ms. A request takes 3 ms alone, and 100 ms behind the backup's requests.
 const TARGET_MS: f64 = 25.0;
-/// Seconds of a load before it counts: without the agent, and with it.
+/// Seconds of a load before it is measured: without the agent, and with the agent.
 const SETTLE_SECONDS: [u64; 2] = [1, 6];
-/// Seconds of a load before it counts with two agents, each of which learns the other's figures one period later.
+/// Seconds of a load before it is measured with two agents, each of which gets the other agent's figures one period late.
 const SETTLE_TOGETHER_SECONDS: u64 = 8;
-/// Longest load that the lab ends itself, in seconds.
+/// Time limit of a load that the lab normally ends earlier, in seconds.
 const NOISE_SECONDS: u64 = 65;
-/// Counted seconds of a load, in a short run and in a full one.
+/// Measured seconds of a load: in a short run, and in a full run.
 const LOAD_SECONDS: [u64; 2] = [3, 5];
 
 type Step = fn(&Stage, &mut Figures) -> Result<String>;
@@ -55,7 +58,7 @@ fn wanted(plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
     STEPS.iter().filter(|(name, _)| name.contains(&plan.only)).copied()
 }
 
-/// Number of planned steps, for the host's report.
+/// Number of steps that the plan contains, for the report on the host.
 pub(super) fn steps(plan: &Plan) -> usize {
     wanted(plan).count()
 }
@@ -70,7 +73,7 @@ enum Kind {
 /// A disk of the array on this host.
 #[derive(Clone)]
 struct Disk {
-    /// Name in `/dev`.
+    /// Name of the disk in `/dev`.
     name: String,
     /// The file that sets the disk's queue depth.
     setting: PathBuf,
@@ -92,7 +95,7 @@ struct Stage {
     binary: PathBuf,
     scsi: [Disk; 2],
     nvme: [Disk; 2],
-    /// Counted seconds of a load.
+    /// Measured seconds of a load.
     load_seconds: u64,
 }
 
@@ -105,7 +108,7 @@ impl Stage {
     }
 }
 
-/// In the guest: builds the stage and takes the steps.
+/// Builds the stage and runs the steps; runs inside the virtual machine.
 pub(crate) fn run(plan: &Plan) -> Result<()> {
     if !Path::new(CONFIG).join("nullb").exists() {
         tool("mount", &["-t", "configfs", "configfs", CONFIG])?;
@@ -143,7 +146,7 @@ fn blocks(prefix: &str) -> Vec<String> {
     names
 }
 
-/// Two SCSI disks, each behind a target of its own, as with two hosts.
+/// Makes two SCSI disks, each behind a loopback target of its own, as if on two hosts.
 fn scsi_disks() -> Result<[Disk; 2]> {
     let store = format!("{CONFIG}/target/core/iblock_0/array");
     make_dir(&store)?;
@@ -162,7 +165,7 @@ fn scsi_disks() -> Result<[Disk; 2]> {
     Ok([disk(1)?, disk(2)?])
 }
 
-/// Two NVMe disks, each with a subsystem and a controller of its own, and with one hardware queue.
+/// Makes two NVMe disks, each with a subsystem and a controller of its own, and with one hardware queue.
 fn nvme_disks() -> Result<[Disk; 2]> {
     let root = format!("{CONFIG}/nvmet");
     make_dir(&format!("{root}/ports/1"))?;
@@ -186,7 +189,7 @@ fn nvme_disks() -> Result<[Disk; 2]> {
     Ok([disk(1)?, disk(2)?])
 }
 
-/// Configuration of the array and its volumes, with the database's latency target.
+/// Text of the agent's configuration of the array and its volumes (name and disk), with the database's latency target.
 fn volumes<'a>(of: impl IntoIterator<Item = (&'a str, &'a Disk)>) -> String {
     let volume = |(name, disk): (&str, &Disk)| {
         let target = if name == "database" { format!("latency.target = \"{TARGET_MS}ms\"\n") } else { String::new() };
@@ -217,10 +220,10 @@ fn start_etcd() -> Result<Running> {
     process::daemon(Path::new("/run"), "etcd", &mut command)
 }
 
-/// Pause between two questions to an agent: to start a program takes the emulated processor longer than to wait.
+/// Pause between two questions to an agent. Each question starts a program, which takes an emulated processor long.
 const REST: Duration = Duration::from_millis(400);
 
-/// Waits until all agents decide in this way: `shared` means together, `lost` each on its own.
+/// Waits until all agents report `status`: `shared` if they decide together, `lost` if each decides on its own.
 fn agree(agents: &[Guard; 2], status: &str) -> Result<()> {
     let is_so = |agent: &Guard| {
         let state = agent.state().ok()?;
@@ -238,7 +241,7 @@ fn agree(agents: &[Guard; 2], status: &str) -> Result<()> {
     })
 }
 
-/// Command of fio for random reads of 4 KiB at queue depth `depth`.
+/// The fio command for random reads of 4 KiB at queue depth `depth`, with further arguments `more`.
 fn fio(disk: &Disk, depth: u32, seconds: u64, more: &[&str]) -> Command {
     let mut command = process::program("fio");
     command.args(["--name=load", "--rw=randread", "--bs=4k", "--direct=1", "--ioengine=libaio", "--time_based"]);
@@ -247,7 +250,8 @@ fn fio(disk: &Disk, depth: u32, seconds: u64, more: &[&str]) -> Command {
     command
 }
 
-/// Starts both loads, until they are killed: the agent shortens no queue for a target whose volume is idle.
+/// Starts the loads of database and backup, which run until they are killed. The database's load is needed because the agent
+/// shortens no queue while the volume with the latency target is idle.
 fn noise([database, backup]: &[Disk; 2]) -> Result<[Running; 2]> {
     let run = |disk: &Disk, depth: u32| {
         Running::spawn(fio(disk, depth, NOISE_SECONDS, &[]).stdin(Stdio::null()).stdout(Stdio::null()))
@@ -261,7 +265,7 @@ struct Served {
     backup_iops: f64,
 }
 
-/// Runs both loads at the same time; the figures after they have settled.
+/// Runs the loads of database and backup at the same time, and measures them for `seconds` after `settle_seconds`.
 fn load([database, backup]: &[Disk; 2], settle_seconds: u64, seconds: u64) -> Result<Served> {
     let ramp = format!("--ramp_time={settle_seconds}");
     let noise = std::fs::File::create("/run/backup.json")?;
@@ -280,7 +284,7 @@ fn load([database, backup]: &[Disk; 2], settle_seconds: u64, seconds: u64) -> Re
     })
 }
 
-/// Compares the same load without the agent and with it.
+/// Measures the load without the agent and with the agent, and compares both.
 fn compare(stage: &Stage, figures: &mut Figures, kind: Kind) -> Result<String> {
     let disks = stage.disks(kind);
     let lengths = || lengths(disks);
@@ -298,7 +302,8 @@ fn compare(stage: &Stage, figures: &mut Figures, kind: Kind) -> Result<String> {
     Ok(detail)
 }
 
-/// Checks that the target was missed without agents and met with them, by a throttle on the backup's disk.
+/// Checks that the latency target was missed without agents and met with agents, which reduced the queue depth of the backup's
+/// disk. `before` and `during` are the disks' queue depths without and with agents.
 fn judge(
     figures: &mut Figures,
     without: &Served,
@@ -324,8 +329,8 @@ fn judge(
     Ok(detail)
 }
 
-/// Compares the load without and with an agent for each disk, with disks of different kinds. Then etcd dies under load
-/// and returns, and at the end one agent is stopped and one killed.
+/// Compares the load without agents and with one agent for each disk; the disks are of different kinds. After that etcd dies
+/// under load and returns. At the end one agent is stopped and the other killed.
 fn together(stage: &Stage, figures: &mut Figures) -> Result<String> {
     let disks = &[stage.scsi[0].clone(), stage.nvme[1].clone()];
     let before = lengths(disks)?;
@@ -377,7 +382,7 @@ fn together(stage: &Stage, figures: &mut Figures) -> Result<String> {
     ))
 }
 
-/// Checks the policy that all labs share; it has a latency target for one disk of an array.
+/// Checks the agent with the policy file that all labs share, which has a latency target for one disk of an array.
 fn shared_policy(stage: &Stage) -> Result<String> {
     let disks = stage.disks(Kind::Scsi);
     for (name, disk) in ["lab-database", "lab-backup"].iter().zip(disks) {
@@ -393,7 +398,8 @@ fn shared_policy(stage: &Stage) -> Result<String> {
     Ok(settings)
 }
 
-/// Checks that queues get their old depth when the agent, and with `both` also its sentinel, is killed.
+/// Checks that disks get their old queue depth after the agent is killed; with `both`, after the agent and its sentinel are
+/// killed.
 fn killed(stage: &Stage, both: bool) -> Result<String> {
     let mut details = String::new();
     for kind in [Kind::Scsi, Kind::Nvme] {

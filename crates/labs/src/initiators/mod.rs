@@ -11,7 +11,7 @@ use crate::check::run::{Lab, Options};
 use crate::check::steps::{self, Plan};
 use crate::machine::vm;
 
-/// Longest time of the lab: many times that on an idle machine.
+/// Time limit of the lab: many times its duration on an idle machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs the lab and reports each step.

@@ -1,5 +1,5 @@
-//! The paper's attempts before packet delay, compared with packet delay: HTB rate limits on packets from the target,
-//! and policing of packets to it, with twelve writers and a reader.
+//! Methods that the packet-delay paper tried first, compared with packet delay, with twelve writers and a reader: HTB rate
+//! limits on packets from the iSCSI target, and policing of packets to it.
 
 use anyhow::{Context, Result, ensure};
 
@@ -12,18 +12,20 @@ use crate::machine::guest::tool;
 
 /// Numbers of the throttled hosts.
 const HELD: [usize; 3] = [2, 3, 4];
-/// Constant delays in microseconds, in a full run. A short run has none, half of the longest one, and the longest.
+/// Constant delays in a full run, in microseconds.
 const DELAYS_US: [u64; 4] = [0, 2_000, 4_500, 9_500];
+/// Constant delays in a short run, in microseconds.
 const SHORT_DELAYS_US: [u64; 3] = [0, 4_500, 9_500];
-/// Limits on all packets to writers, in kilobytes per second: the device's rate, and the rate of all their
-/// acknowledgements and responses.
+/// HTB limits on all packets to the writers together, in kilobytes per second: the device's rate, and the rate of the target's
+/// acknowledgements and responses to the writers.
 const LIMITED: [u32; 2] = [18_000, 100];
-/// Limits on packets from each host of writers, in kilobytes per second: two thirds of their rate, and nearly all of it.
+/// Policing limits on packets from each host of writers, in kilobytes per second: two thirds of the host's rate without a
+/// limit, and nearly the whole rate.
 const POLICED: [u32; 2] = [4_000, 5_500];
-/// Bytes that a policer lets pass in a burst: a few of the largest packets.
+/// Bytes that a policer passes in a burst: a few of the largest packets.
 const BURST: &str = "256k";
 
-/// A method of throttling twelve writers, with its results.
+/// A method of throttling the twelve writers, with its results.
 struct Row {
     name: String,
     read_ms: f64,
@@ -59,7 +61,7 @@ fn delayed(plan: &Plan, delay_us: u64) -> Result<Row> {
     Ok(Row { drops: holding.stop()?, ..row })
 }
 
-/// Measures HTB with all packets to the throttled hosts in one class of this rate.
+/// Measures HTB with all packets to the throttled hosts in one class of the rate `kbytes_per_s`.
 fn limited(plan: &Plan, kbytes_per_s: u32) -> Result<Row> {
     tc("qdisc add dev br0 root handle 1: htb default 1")?;
     let measured = limit(kbytes_per_s).and_then(|()| {
@@ -83,7 +85,7 @@ fn limit(kbytes_per_s: u32) -> Result<()> {
     Ok(())
 }
 
-/// Measures policing of packets from each throttled host.
+/// Measures policing of the packets from each throttled host to the rate `kbytes_per_s`.
 fn policed(plan: &Plan, kbytes_per_s: u32) -> Result<Row> {
     for host in HELD {
         tc(&format!("qdisc add dev v{host} handle ffff: ingress"))?;
@@ -124,8 +126,8 @@ fn dropped(text: &str) -> Result<u64> {
     Ok(sum)
 }
 
-/// The writers' throughput under the delay that gives reads this latency, interpolated between the two measured delays
-/// around it.
+/// The writers' throughput under the delay with which reads have the mean latency `read_ms`, interpolated between two measured
+/// delays; `None` if `read_ms` is outside of the measured range.
 fn written_at(delays: &[Row], read_ms: f64) -> Option<f64> {
     let mut pairs = delays.windows(2);
     let pair = pairs.find(|p| (p[1].read_ms..=p[0].read_ms).contains(&read_ms))?;
@@ -135,8 +137,8 @@ fn written_at(delays: &[Row], read_ms: f64) -> Option<f64> {
 
 /// Measures all methods in turn.
 pub(super) fn compare(plan: &Plan, figures: &mut Figures) -> Result<String> {
-    /// Lowest losses of policing: with two thirds of a host's rate packets must be lost; with nearly all of it a few
-    /// seconds may pass without a loss.
+    /// For each limit of [`POLICED`]: name of the figure, and the fewest packets that policing must drop. With nearly the whole
+    /// rate a few seconds may pass without a loss.
     const LOST: [(&str, f64); 2] = [("lost_by_policing", 1.0), ("lost_by_policing_a_little", 0.0)];
     let delays = plan.either(&SHORT_DELAYS_US[..], &DELAYS_US);
     let delays = delays.iter().map(|&delay_us| delayed(plan, delay_us)).collect::<Result<Vec<_>>>()?;

@@ -1,4 +1,4 @@
-//! The agent in the iSCSI lab: starting, asking and stopping it, and its control of many writers beside one reader.
+//! The agent in the iSCSI lab: its start, status and end, and its control of many writers beside one reader.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,22 +17,23 @@ use crate::check::figures::Figures;
 use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{follow_tutorial, tool};
 
-/// Bar: the largest mean latency of each second after a restart, as a multiple of the target.
+/// Bar: the largest mean latency of reads in any second after a restart of the load, as a multiple of the latency target.
 const OVERSHOOT_LIMIT: f64 = 1.5;
 const SECOND: Duration = Duration::from_secs(1);
-/// Statistic that the target bounds, by default.
+/// Statistic of the latency that the target bounds by default, as a TOML value.
 const MEAN: &str = "\"mean\"";
 
 /// A running `evenkeel guard run`.
 pub(super) struct Agent {
     guard: Guard,
-    /// When the agent was ready, and the processor time that it had used until then.
+    /// Instant at which the agent was ready.
     ready: Instant,
+    /// CPU time that the agent had used until `ready`, in nanoseconds.
     before_ns: u64,
 }
 
 impl Agent {
-    /// Starts the agent with a latency target for the volume group, and waits until it controls it.
+    /// Starts the agent with a latency target for the volume group, and waits until the agent controls the volume group.
     pub(super) fn start(binary: &Path, target_ms: u32, discover_every: &str) -> Result<Self> {
         Self::start_on(binary, target_ms, discover_every, MEAN, "\"br0\"")
     }
@@ -58,19 +59,19 @@ impl Agent {
         Ok(Self { guard, ready: Instant::now(), before_ns })
     }
 
-    /// Share of the processor that the agent has used since it was ready, in percent.
+    /// CPU time that the agent has used since it was ready, in percent of one processor.
     pub(super) fn processor_percent(&self) -> Result<f64> {
         let used = (process::cpu_ns(self.guard.running.id())? - self.before_ns) as f64;
         Ok(used / self.ready.elapsed().as_nanos() as f64 * 100.0)
     }
 
-    /// Ends the agent as systemd does; its log.
+    /// Ends the agent as systemd does. Returns the agent's log.
     pub(super) fn stop(self) -> Result<String> {
         self.guard.stop()
     }
 }
 
-/// The keys of the table `[agent]` for this host.
+/// Text of the table `[agent]` of this host's configuration.
 fn tables(interfaces: &str, discover_every: &str) -> String {
     let [readers, writers] = NBD_PORTS;
     format!(
@@ -79,7 +80,7 @@ fn tables(interfaces: &str, discover_every: &str) -> String {
     )
 }
 
-/// Checks the policy that all labs share; it has a latency target for the volume group.
+/// Checks the agent with the policy file that all labs share, which has a latency target for the volume group.
 pub(super) fn shared_policy(binary: &Path) -> Result<String> {
     let (guard, settings) = Guard::enforce(binary, guard::ONLY, &tables("\"br0\"", "1s"), GROUP)?;
     let packets = packets(binary)?;
@@ -97,7 +98,7 @@ fn held(binary: &Path) -> Result<BTreeMap<String, f64>> {
     parse_held(&status(binary)?)
 }
 
-/// The kind of packets that are delayed, as the agent reports it.
+/// The kind of packets that the agent delays (acknowledgements or all), as it reports.
 fn packets(binary: &Path) -> Result<String> {
     let state: Value = serde_json::from_str(&status(binary)?).context("guard status")?;
     let packets = state["pools"][0]["packets"].as_str();
@@ -145,12 +146,12 @@ fn print_windows(target_ms: u32, windows: &[Window]) {
     }
 }
 
-/// Largest mean latency of the windows that begin at least `from_s` seconds after the start.
+/// Largest mean latency in ms of the windows that begin at least `from_s` seconds after the start of the load.
 fn worst(windows: &[Window], from_s: f64) -> f64 {
     windows.iter().filter(|w| w.at_s >= from_s + 1.0).filter_map(|w| w.read_ms).fold(0.0, f64::max)
 }
 
-/// Checks the agent with writers that come, go, come back and go.
+/// Checks the agent with writers that start, stop, start again and stop.
 pub(super) fn agent(binary: &Path, figures: &mut Figures, target_ms: u32) -> Result<String> {
     const ON: u64 = 12;
     const PAUSE: u64 = 5;
@@ -202,8 +203,8 @@ pub(super) fn agent(binary: &Path, figures: &mut Figures, target_ms: u32) -> Res
     Ok(detail)
 }
 
-/// Runs writers once on any server; the windows of the second half, and the mean latency of reads in ms after the agent
-/// has ended.
+/// Runs reader and writers on `server` under the agent, once and for `seconds`. Returns the windows of the second half, and the
+/// mean latency of reads in ms after the agent has ended.
 pub(super) fn spell(binary: &Path, server: Server, target_ms: u32, seconds: u64) -> Result<(Vec<Window>, f64)> {
     let agent = Agent::start(binary, target_ms, "1s")?;
     let reading = reader(server, seconds + 9)?;
@@ -221,13 +222,14 @@ pub(super) fn spell(binary: &Path, server: Server, target_ms: u32, seconds: u64)
     Ok((windows, free[1].read_ms.context("no reads after the agent's end")?))
 }
 
-/// Checks the agent before targets with an uncapped receive window, where delayed acknowledgements have no effect: it
-/// must notice that, delay all packets, and report it.
+/// Checks the agent with iSCSI targets that have an uncapped receive window, so that delayed acknowledgements have no effect.
+/// The agent must notice this, delay all packets instead, and report the change.
 pub(super) fn without_effect(binary: &Path, figures: &mut Figures) -> Result<String> {
     const TARGET_MS: u32 = 20;
-    /// Longest trial in seconds; a trial begins when all hosts have the longest delay allowed.
+    /// Longest trial of the agent, in seconds. A trial begins when all hosts have the longest allowed delay.
     const LIMIT_S: u64 = 30;
-    /// Time until the result is certain: a trial that chance left open is followed by another within a minute.
+    /// Seconds after which the result is certain. A trial that ends undecided by chance is followed by another one within a
+    /// minute.
     const SURE_S: u64 = 60 + 2 * LIMIT_S;
     const AFTER_S: u64 = 8;
     with_window(UNCAPPED, || {
@@ -269,7 +271,7 @@ pub(super) fn without_effect(binary: &Path, figures: &mut Figures) -> Result<Str
     })
 }
 
-/// Does the tutorial, with the load of its four hosts.
+/// Does the tutorial about iSCSI, under the load of the four hosts that it describes.
 pub(super) fn tutorial(binary: &Path) -> Result<String> {
     /// Duration of the load in seconds: longer than the tutorial.
     const LOAD_S: u64 = 200;
@@ -280,11 +282,11 @@ pub(super) fn tutorial(binary: &Path) -> Result<String> {
     follow_tutorial("tutorial-iscsi", binary)
 }
 
-/// Compares a percentile that the agent measures with the load's own figure, for reads at random times that wait for
-/// each other on the slow device.
+/// Compares a percentile of the read latency that the agent measures with the figure of the load generator. Reads arrive at
+/// random times, and wait for each other on the slow device.
 pub(super) fn percentile(binary: &Path, figures: &mut Figures) -> Result<String> {
     const TRACING: &str = "/sys/kernel/tracing";
-    /// Rate of each job; the device serves 333 requests a second.
+    /// Option of fio for the rate of each job, in requests per second; the device serves 333 requests per second.
     const RATE: &str = "--rate_iops=40";
     if !Path::new(TRACING).join("events").exists() {
         tool("mount", &["-t", "tracefs", "none", TRACING])?;

@@ -1,4 +1,4 @@
-//! The iSCSI lab inside the machine: the list of steps, and the steps that throttle single clients.
+//! The iSCSI lab inside the virtual machine: the list of steps, and the steps that throttle single clients.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,13 +16,13 @@ use crate::check::figures::Figures;
 use crate::check::steps::{self, Plan};
 use crate::machine::guest::{signal, tool};
 
-/// Seconds of each measurement of one delay, in a short run and in a full one.
+/// Seconds of each measurement of one delay: in a short run, and in a full run.
 const MEASURE_SECONDS: [&str; 2] = ["1", "2"];
-/// Delays of the sweep, in microseconds, up to the paper's longest.
+/// Delays of the sweep, in microseconds; the last one is the longest delay of the paper.
 const SWEEP_US: [u64; 6] = [0, 2_000, 4_000, 6_000, 8_000, 9_500];
-/// Delays of the sweep in a short run, and of the sweep by filters, in microseconds.
+/// Delays of the sweep in a short run, and of every sweep with filters, in microseconds.
 const SHORT_SWEEP_US: [u64; 3] = [0, 4_250, 9_500];
-/// Option that makes the program throttle by filters, as on kernels before 6.6.
+/// Option that makes the program throttle by traffic control filters, as on kernels before 6.6.
 const FILTERS: [&str; 1] = ["--filters"];
 
 /// Two machines share the steps, side by side, so that the lab takes half as long.
@@ -42,7 +42,7 @@ fn load(host: usize, arguments: &[&str]) -> Result<Measured> {
     stage::load(Server::Lio, host, arguments)
 }
 
-/// Intercept, slope and coefficient of determination of the least-squares line.
+/// Intercept, slope and coefficient of determination (R²) of the least-squares line through (x, y) points.
 fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
     let n = points.len() as f64;
     let (mx, my) = (points.iter().map(|p| p.0).sum::<f64>() / n, points.iter().map(|p| p.1).sum::<f64>() / n);
@@ -53,10 +53,10 @@ fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
     (my - slope * mx, slope, if syy > 0.0 { sxy * sxy / (sxx * syy) } else { 0.0 })
 }
 
-/// A step: its summary if it passes, else an error.
+/// A step of the lab. It returns a summary if it passes, otherwise an error.
 type Step = fn(&Plan, &mut Figures) -> Result<String>;
 
-/// All steps, in their order on each machine.
+/// All steps, each with its machine and name, in their order on each machine.
 const STEPS: [(Machine, &str, Step); 29] = [
     (Machine::Delays, "a_configured_qdisc_is_refused", |plan, _| refuses_foreign(&plan.binary)),
     (Machine::Delays, "writes_slow_down_with_the_delay_of_acknowledgements", |plan, figures| {
@@ -117,8 +117,8 @@ const STEPS: [(Machine, &str, Step); 29] = [
     }),
 ];
 
-/// Steps of full runs, or of runs that select them: comparisons and costs, in which figures decide, and the agent with
-/// other targets and on another server, where the mechanism is the same.
+/// Steps that run only in full runs or if they are selected by name: comparisons and costs, whose figures need repeats, and the
+/// agent with other latency targets or on another server, where the mechanism is the same.
 const ONLY_FULL: [&str; 6] = [
     "delay_against_rate_limits_and_policing",
     "the_agent_costs_a_busy_device_nothing",
@@ -136,12 +136,12 @@ fn wanted(machine: Machine, plan: &Plan) -> impl Iterator<Item = (&'static str, 
     of_it.map(|(_, name, step)| (*name, *step))
 }
 
-/// Number of a machine's planned steps, for the host's report.
+/// Number of steps that the plan contains for a machine, for the report on the host.
 pub(super) fn steps(machine: Machine, plan: &Plan) -> usize {
     wanted(machine, plan).count()
 }
 
-/// In the guest: builds the stage and takes the steps.
+/// Builds the stage and runs the machine's steps; runs inside the virtual machine.
 pub(crate) fn run(plan: &Plan, machine: Machine) -> Result<()> {
     stage::build()?;
     stage::keep_in_memory(&plan.binary)?;
@@ -157,12 +157,12 @@ fn root_qdisc() -> Result<String> {
     Ok(tool("tc", &["qdisc", "show", "dev", "br0", "root"])?.trim().to_owned())
 }
 
-/// True if queueing disciplines of Evenkeel are on the interface.
+/// True if queueing disciplines of Evenkeel are installed on the network interface.
 fn has_queues() -> Result<bool> {
     Ok(root_qdisc()?.contains("7ee1:"))
 }
 
-/// Waits until `holds`; an error after `limit` shows the present queues and processes.
+/// Waits until `holds` returns true. The error after `limit` shows the present queueing disciplines and processes.
 fn until(what: &str, limit: Duration, holds: impl FnMut() -> Result<bool>) -> Result<Duration> {
     process::until(what, [limit, Duration::from_millis(20)], holds)
         .with_context(|| format!("there are {:?} and {:?}", root_qdisc(), filters()))
@@ -227,7 +227,8 @@ fn sweep(
     Ok(detail)
 }
 
-/// Checks an initiator over IPv6, with links and with filters; its connection over IPv4 belongs to another client.
+/// Checks the delay of an initiator that is connected over IPv6, with links and with filters. The initiator's connection over
+/// IPv4 counts as another client.
 fn over_ipv6(binary: &Path, figures: &mut Figures) -> Result<String> {
     const DELAY_MS: f64 = 9.5;
     stage::add_ipv6()?;
@@ -272,7 +273,7 @@ fn uncapped(plan: &Plan) -> Result<String> {
     Ok(detail)
 }
 
-/// Checks that the delay ends when the agent is killed with SIGKILL.
+/// Checks that the delay is removed after the agent is killed with SIGKILL.
 fn killed(binary: &Path, figures: &mut Figures) -> Result<String> {
     const LIMIT: Duration = Duration::from_secs(10);
     let free = load(1, &["--seconds", "1", "--write"])?;
@@ -289,12 +290,12 @@ fn killed(binary: &Path, figures: &mut Figures) -> Result<String> {
     ))
 }
 
-/// Checks that a request after a delay of 9.5 ms takes as long as one before the delay.
+/// Records as a figure that a request after the end of a delay (`after_ms`) takes as long as one before it (`free_ms`).
 fn as_before(figures: &mut Figures, after_ms: f64, free_ms: f64) {
     figures.at_most("after_of_free", after_ms / free_ms, (free_ms + 9.5) / free_ms, 1.05);
 }
 
-/// Checks that the program is removed with the process that attached it, and with no other process.
+/// Checks that the BPF program is removed when the process that attached it ends, and not when another process ends.
 fn killed_with_sentinel(binary: &Path, figures: &mut Figures) -> Result<String> {
     let free = load(1, &["--seconds", "0.5", "--write"])?;
     let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
@@ -314,7 +315,7 @@ fn killed_with_sentinel(binary: &Path, figures: &mut Figures) -> Result<String> 
     Ok(detail)
 }
 
-/// The filters left on the bridge, of Evenkeel and of other programs, with their queueing disciplines.
+/// The traffic control filters on the bridge, those of Evenkeel and those of other programs, with their queueing disciplines.
 fn filters() -> Result<String> {
     let hooks = tool("tc", &["qdisc", "show", "dev", "br0"])?;
     let hooks = hooks.lines().filter(|line| line.contains("clsact")).collect::<Vec<_>>().join("; ");
@@ -322,8 +323,9 @@ fn filters() -> Result<String> {
     Ok(format!("{hooks} {}", filters.trim()).trim().to_owned())
 }
 
-/// Checks filters, which outlive their process: the sentinel removes them, `guard reset` where there is no journal, and
-/// the next agent; until then packets that a filter delays have a timeout. Filters of other programs stay.
+/// Checks the removal of traffic control filters, which outlive the process that made them. They are removed by the sentinel, by
+/// `guard reset` without a journal, and by the next agent; until then delayed packets have a timeout. Filters of other programs
+/// stay.
 fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
     // Long enough for a busy machine to start a client within it.
     const TIMEOUT: Duration = Duration::from_secs(10);
@@ -398,7 +400,8 @@ fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
     Ok(detail)
 }
 
-/// Checks that the agent restores queues, and a filter with its queueing discipline, that another program has removed.
+/// Checks that the agent restores what another program has removed: queueing disciplines, and a filter with its queueing
+/// discipline.
 fn removed_by_others(binary: &Path) -> Result<String> {
     const LIMIT: Duration = Duration::from_secs(5);
     let free = load(1, &["--seconds", "0.5", "--write"])?.mean_ms;
@@ -418,7 +421,7 @@ fn removed_by_others(binary: &Path) -> Result<String> {
     Ok(detail)
 }
 
-/// Checks that the agent survives the death of its sentinel, and starts another one that works.
+/// Checks that the agent survives the death of its sentinel, and starts a new sentinel that works.
 fn sentinel_killed(binary: &Path) -> Result<String> {
     const LIMIT: Duration = Duration::from_secs(2);
     let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
@@ -444,8 +447,8 @@ fn sentinel_killed(binary: &Path) -> Result<String> {
     Ok(format!("another sentinel after {replaced_s:.2} s; it removed the queues when the agent was killed"))
 }
 
-/// Checks that a second agent, whose own journal avoids the lock, is refused and leaves the first agent's delay as it
-/// is.
+/// Checks that a second agent is refused, and leaves the first agent's delay unchanged. The second agent has a journal of its
+/// own, so that no lock stops it earlier.
 fn second_agent(binary: &Path) -> Result<String> {
     let free = load(1, &["--seconds", "0.5", "--write"])?;
     let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;

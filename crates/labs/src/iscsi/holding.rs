@@ -1,4 +1,4 @@
-//! A running `evenkeel guard hold`, which throttles single clients.
+//! Starts and ends `evenkeel guard hold`, which throttles single clients.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -38,7 +38,7 @@ impl Holding {
         Ok(Self { running, lines })
     }
 
-    /// Kills the sentinel, then the program, which is stopped before so that it starts no other sentinel.
+    /// Kills the sentinel, and after it the program. The program is stopped first (SIGSTOP), so that it starts no new sentinel.
     pub(super) fn kill_with_sentinel(self) -> Result<()> {
         signal(self.running.id(), libc::SIGSTOP);
         signal(sentinel_of(self.running.id())?, libc::SIGKILL);
@@ -46,17 +46,18 @@ impl Holding {
         Ok(())
     }
 
-    /// Ends the program as Ctrl-C does; the number of packets that it dropped.
+    /// Ends the program as Ctrl-C does. Returns the number of packets that the program dropped.
     pub(super) fn stop(mut self) -> Result<u64> {
         signal(self.running.id(), libc::SIGTERM);
         let last = self.lines.by_ref().map_while(Result::ok).last().context("guard hold ended without a word")?;
         ensure!(self.running.wait(Duration::from_secs(20))?.success(), "guard hold failed");
-        let dropped = last.strip_prefix("put back; ").and_then(|t| t.split(' ').next()).and_then(|n| n.parse().ok());
+        let dropped = last.strip_prefix("settings put back; ").and_then(|t| t.split(' ').next());
+        let dropped = dropped.and_then(|n| n.parse().ok());
         dropped.with_context(|| format!("guard hold ended with {last:?}"))
     }
 }
 
-/// Process ids of running sentinels, each with its parent's.
+/// Process ids of running sentinels, each with its parent's process id.
 pub(super) fn sentinels() -> Result<Vec<(u32, u32)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
@@ -73,7 +74,7 @@ pub(super) fn sentinels() -> Result<Vec<(u32, u32)>> {
     Ok(found)
 }
 
-/// Process id of an agent's sentinel.
+/// Process id of the sentinel of the agent with the process id `agent`.
 pub(super) fn sentinel_of(agent: u32) -> Result<u32> {
     let all = sentinels()?;
     let own = all.iter().find(|(_, parent)| *parent == agent);

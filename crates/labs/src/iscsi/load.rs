@@ -1,4 +1,4 @@
-//! An initiator with one request outstanding: iSCSI by libiscsi, which is loaded at run time, or NBD.
+//! An initiator that keeps one request outstanding, by iSCSI or by NBD. For iSCSI it loads libiscsi at run time.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -15,7 +15,7 @@ const SECTOR: usize = 512;
 const NORMAL_SESSION: c_int = 2;
 const NO_DIGEST: c_int = 0;
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
-/// Requests before those that count, by which connection and target warm up.
+/// Number of requests before the measured ones, by which connection and target warm up.
 const WARM_UP: u32 = 8;
 
 /// Arguments of `guest iscsi-load`.
@@ -59,13 +59,13 @@ pub(crate) struct Options {
     tag: String,
 }
 
-/// Signature of `iscsi_read10_sync`.
+/// Signature of libiscsi's function `iscsi_read10_sync`.
 type Read = unsafe extern "C" fn(*mut c_void, c_int, u32, u32, c_int, c_int, c_int, c_int, c_int, c_int) -> *mut c_int;
-/// Signature of `iscsi_write10_sync`.
+/// Signature of libiscsi's function `iscsi_write10_sync`.
 type Write =
     unsafe extern "C" fn(*mut c_void, c_int, u32, *mut u8, u32, c_int, c_int, c_int, c_int, c_int, c_int) -> *mut c_int;
 
-/// The functions of the library that are used. Of a task only the first member is read, the status.
+/// The functions of libiscsi that the initiator uses. Of a returned task only the first member is read, the status.
 struct Library {
     create_context: unsafe extern "C" fn(*const c_char) -> *mut c_void,
     set_target: unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int,
@@ -120,7 +120,7 @@ impl Library {
     }
 }
 
-/// A session with a target, or a connection to an export.
+/// A session with an iSCSI target, or a connection to an NBD export.
 enum Session {
     Iscsi(Iscsi),
     Nbd(Client),

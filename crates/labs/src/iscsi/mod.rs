@@ -25,12 +25,12 @@ use crate::check::run::{Lab, Options};
 use crate::check::steps::{Plan, Steps};
 use crate::machine::{kernel, vm};
 
-/// Longest time of the lab: many times that on an idle machine.
+/// Time limit of the lab: many times its duration on an idle machine.
 const LIMIT: Duration = Duration::from_secs(1500);
-/// Packages of Debian and Ubuntu that are not installed but used from the folder where they are unpacked.
+/// Packages of Debian and Ubuntu that are not installed, but unpacked into a folder and used from there.
 pub(super) const TOOLS: [&str; 2] = ["tgt", "lvm2"];
 
-/// Output of one of the machines.
+/// Output of one of the two virtual machines.
 struct Said {
     machine: Machine,
     line: String,
@@ -86,13 +86,13 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     })
 }
 
-/// The script of a machine.
+/// The script that a virtual machine runs: the steps of `machine`.
 fn script(options: &Options, plan: &Plan, scratch: &Scratch, machine: Machine, tools: &Path) -> Result<String> {
     let arguments = [vec!["--machine".into(), spelled(&machine)], plan.arguments()].concat();
     Ok(kernel::with_tools(tools, &options.lean_guest_script(scratch, "iscsi", &arguments)?))
 }
 
-/// Runs one machine from its boot to its end.
+/// Runs one virtual machine from its boot to its end, and sends its output to `say`.
 fn one(mut vm: vm::Machine, machine: Machine, script: &str, limit: Duration, say: &Sender<Said>) -> Result<()> {
     let guest = vm.boot(script, &[])?;
     guest.finish(limit, |line| {

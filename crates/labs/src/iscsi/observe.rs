@@ -1,4 +1,4 @@
-//! The figures of the target's devices, window by window, and the loads of the iSCSI lab's many writers and one reader.
+//! The figures of the iSCSI target's devices, window by window; and the loads of the iSCSI lab: twelve writers and one reader.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -9,12 +9,12 @@ use anyhow::{Context, Result};
 use super::stage::{SERVICE_NS, Server, load_command, quiet};
 use crate::base::process::Running;
 
-/// Writers on each of hosts 2 to 4.
+/// Number of writers on each of the hosts 2 to 4.
 const WRITERS: usize = 4;
-/// Rate of the reader, as in the paper.
+/// Rate of the reader in bytes per second, as in the packet-delay paper.
 const READER_BYTES_PER_S: &str = "262144";
 const SLOW_DEVICE: &str = "slow";
-/// Mean latency in ms of a read that waits behind one write of every writer, as without a throttle.
+/// Mean latency in ms of a read without a throttle: the read waits behind one write of every writer.
 pub(super) const UNTHROTTLED_MS: f64 = (3 * WRITERS + 1) as f64 * SERVICE_NS as f64 / 1e6;
 
 /// Counters of a block device.
@@ -39,7 +39,7 @@ fn parse_counters(diskstats: &str) -> Result<BTreeMap<&str, Counters>> {
     diskstats.lines().filter(|line| line.split_whitespace().nth(2).is_some()).map(device).collect()
 }
 
-/// Figures of the target in one window.
+/// Figures of the iSCSI target's devices in one window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Window {
     /// Seconds from the start of the observation to the end of the window.
@@ -48,13 +48,13 @@ pub(super) struct Window {
     pub(super) read_ms: Option<f64>,
     /// Mean latency of writes on all volumes, in ms; `None` without writes.
     pub(super) write_ms: Option<f64>,
-    /// Throughput of writes to the observed device.
+    /// Throughput of writes to the observed device, in MB/s.
     pub(super) own_mb_per_s: f64,
-    /// Throughput of writes to all volumes.
+    /// Throughput of writes to all volumes together, in MB/s.
     pub(super) written_mb_per_s: f64,
 }
 
-/// Observes a device, and all volumes together, for `count` windows of `length`.
+/// Observes a device, and all volumes together, for `count` windows of `length`. `started` is the start of the observation.
 pub(super) fn observe(device: &str, started: Instant, count: u64, length: Duration) -> Result<Vec<Window>> {
     let read = || -> Result<[Counters; 3]> {
         let text = std::fs::read_to_string("/proc/diskstats")?;
@@ -88,14 +88,14 @@ pub(super) fn observe(device: &str, started: Instant, count: u64, length: Durati
     Ok(windows)
 }
 
-/// Starts a random reader with a fixed rate on host 1, for `seconds`.
+/// Starts the reader on host 1, which reads at random offsets with a fixed rate, for `seconds`.
 pub(super) fn reader(server: Server, seconds: u64) -> Result<Running> {
     let seconds = seconds.to_string();
     let rate = ["--bytes", "4096", "--random", "--rate", READER_BYTES_PER_S, "--seconds", &seconds];
     Running::spawn(quiet(&mut load_command(server, 1, 0, &rate)?))
 }
 
-/// Starts twelve writers on three hosts, for `seconds`.
+/// Starts the twelve writers on hosts 2 to 4, for `seconds`.
 pub(super) fn writers(server: Server, seconds: u64) -> Result<Vec<Running>> {
     let seconds = seconds.to_string();
     let all = (2..=4).flat_map(|host| (1..=WRITERS).map(move |worker| (host, worker)));
@@ -111,8 +111,8 @@ pub(super) fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::from(count.max(1))
 }
 
-/// Mean latency of reads in ms, and MB/s written, beside twelve writers, in so many windows of a second after the
-/// log-ins.
+/// Runs reader and writers. Returns the mean latency of reads in ms, and the MB/s written, over `seconds` windows of 1 s after
+/// the log-ins.
 pub(super) fn beside_writers(server: Server, seconds: u64) -> Result<(f64, f64)> {
     let reading = reader(server, seconds + 3)?;
     let writing = writers(server, seconds + 3)?;

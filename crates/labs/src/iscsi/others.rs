@@ -1,5 +1,5 @@
-//! Clients that are not throttled, in the iSCSI lab. In the paper their throughput dropped when others began to be
-//! throttled (its figures 6 and 7), for an unknown reason.
+//! Steps of the iSCSI lab about clients that are not throttled. In the packet-delay paper (figures 6 and 7) the throughput of
+//! such clients dropped for an unknown reason when the throttling of other clients began.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use crate::base::process::Running;
 use crate::check::figures::Figures;
 use crate::check::steps::Plan;
 
-/// Checks that a single client pays next to nothing for the program and queues of other clients: for the work on its
-/// packets, by a processor of 500 million instructions a second.
+/// Checks that a single client loses next to no throughput by the BPF program and queues that throttle other clients. The cost
+/// is the work on the client's packets by a processor of 500 million instructions per second.
 pub(super) fn alone(plan: &Plan, figures: &mut Figures) -> Result<String> {
     let rounds = plan.either(2, 3);
     const LIMIT: f64 = 1.05;
@@ -33,8 +33,8 @@ pub(super) fn alone(plan: &Plan, figures: &mut Figures) -> Result<String> {
     Ok(detail)
 }
 
-/// As in the paper's figure 7: four hosts write the same load, three of them are throttled and released. Checks the
-/// fourth in windows short enough to show a drop at the moment when throttling begins or ends.
+/// Repeats the paper's figure 7: four hosts write the same load; three of them are throttled and released. Checks the fourth
+/// host in windows that are short enough to show a drop at the moment at which throttling begins or ends.
 pub(super) fn beside_held(plan: &Plan, figures: &mut Figures) -> Result<String> {
     const WINDOW: Duration = Duration::from_millis(250);
     // Windows of each of the three parts: free, held, free again.

@@ -1,5 +1,5 @@
-//! The cost of an agent that throttles no client: throughput without it and with it in turn, limited by the device in
-//! one step and by the processor in another.
+//! The cost of an agent that throttles no client: throughput is measured alternately without and with the agent. In one step
+//! the device limits the throughput, in another step the processor.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,15 +14,16 @@ use crate::check::figures::Figures;
 use crate::check::steps::Plan;
 use crate::machine::guest::tool;
 
-/// Time after the agent starts or stops that does not count: a change of queueing disciplines under load may lose a
-/// packet, and pause its connection, once.
+/// Time after the agent's start or end that is not measured. A change of queueing disciplines under load may lose a packet
+/// once, which pauses the packet's connection.
 const SETTLED: Duration = Duration::from_millis(700);
 /// A latency target that is met without a throttle, in ms.
 const TARGET_MS: u32 = 500;
-/// Largest loss of throughput in percent: the limit of a working mechanism, and the bar.
+/// Largest loss of throughput of a working mechanism, in percent; a larger loss in any measurement fails the step.
 const LIMIT: f64 = 3.0;
+/// Bar: the largest median loss of throughput, in percent.
 const WANTED: f64 = 1.0;
-/// Limit of the loss in percent where the emulated processor, which copies a byte per instruction, is the bottleneck.
+/// Like [`LIMIT`] for the step in which the processor limits the throughput; the emulated one copies a byte per instruction.
 const PROCESSOR_LIMIT: f64 = 7.0;
 /// Instructions per second of the emulated processor.
 const INSTRUCTIONS_PER_S: f64 = 500e6;
@@ -32,7 +33,7 @@ fn loss(without: f64, with: f64) -> f64 {
     (1.0 - with / without) * 100.0
 }
 
-/// Measures twelve writers on the slow device, with and without the agent in turn.
+/// Measures the throughput of twelve writers on the slow device, alternately with and without the agent.
 pub(super) fn of_a_busy_device(plan: &Plan, figures: &mut Figures) -> Result<String> {
     let rounds = plan.either(2, 4);
     const WINDOW: Duration = Duration::from_secs(2);
@@ -80,14 +81,14 @@ pub(super) fn of_a_busy_device(plan: &Plan, figures: &mut Figures) -> Result<Str
     Ok(detail)
 }
 
-/// Throughput in MB/s of one writer, and then of one reader, on the device without service time.
+/// Throughput in MB/s of one writer, and of one reader after it, on the device without service time.
 fn fast() -> Result<[f64; 2]> {
     let write = load_fast(&["--seconds", "0.3", "--write"])?.mb_per_s;
     Ok([write, load_fast(&["--seconds", "0.3"])?.mb_per_s])
 }
 
-/// Measures one client that the processor limits: without anything; with the setup that throttles another client; and
-/// with the agent while it throttles no client.
+/// Measures one client whose throughput the processor limits: without Evenkeel, with the queues that throttle another client,
+/// and with the agent while it throttles no client.
 pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<String> {
     const ROUNDS: usize = 2;
     const ARMS: [&str; 7] = [
@@ -99,7 +100,7 @@ pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<
         "the agent's root without the agent",
         "fq as the root",
     ];
-    /// Index of the arm with an agent that throttles no client.
+    /// Index in `ARMS` of the arm with an agent that throttles no client.
     const IDLE: usize = 3;
     // What else is measured says where a loss comes from.
     let is_measured = |arm: usize| plan.full || arm == 0 || arm == IDLE;

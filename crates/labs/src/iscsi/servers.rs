@@ -1,4 +1,4 @@
-//! The other servers of the iSCSI lab: tgt, and `evenkeel serve` over NBD.
+//! Steps of the iSCSI lab with servers other than LIO: tgt, and `evenkeel serve` over NBD.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn start(binary: &Path, server: Server) -> Result<Vec<Running>> {
     }
 }
 
-/// Starts tgt with a target for each host.
+/// Starts tgt with an iSCSI target for each host.
 fn start_tgt() -> Result<Running> {
     let mut command = process::program("tgtd");
     command.args(["-f", "--iscsi", &format!("portal=10.0.0.1:{TGT_PORT}")]);
@@ -73,7 +73,7 @@ fn serve(binary: &Path, port: u16, volume: usize) -> Result<Running> {
     servers::start_and_reach(&dir, "serve", &mut command, || servers::reach(&format!("10.0.0.1:{port}"), EXPORT))
 }
 
-/// Checks that `guard discover` knows all facts about a connected client.
+/// Checks that `guard discover` shows all facts about a connected client of `server`.
 fn check_found(binary: &Path, server: Server, host: usize) -> Result<String> {
     let map = process::json(Command::new(binary).args(["guard", "discover", "--json"]))?;
     let links = map["links"].as_array().context("no links")?;
@@ -96,7 +96,7 @@ fn check_found(binary: &Path, server: Server, host: usize) -> Result<String> {
     Ok(format!("{} -> {} -> {} -> {GROUP}", address(host), text("target"), text("device")))
 }
 
-/// Checks that a client of `server` is found and can be throttled.
+/// Checks that a client of `server` is found by `guard discover` and can be throttled.
 pub(super) fn hold(binary: &Path, server: Server) -> Result<String> {
     let _servers = start(binary, server)?;
     let write = ["--seconds", "1", "--write"];
@@ -128,7 +128,7 @@ pub(super) fn hold(binary: &Path, server: Server) -> Result<String> {
     Ok(detail)
 }
 
-/// Checks the agent with `server`: it throttles the writers and no other host, and reads meet the target.
+/// Checks the agent with `server`: the agent throttles the writers' hosts and no other host, and reads meet the latency target.
 pub(super) fn agent(binary: &Path, figures: &mut Figures, server: Server) -> Result<String> {
     let _servers = start(binary, server)?;
     // `evenkeel serve` lets fewer requests into the device at once, so that reads wait for less in it.

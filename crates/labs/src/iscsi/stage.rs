@@ -1,5 +1,5 @@
-//! The stage of the iSCSI lab inside the machine: a slow device under LVM, a network of initiator hosts, and the
-//! kernel's target.
+//! The stage of the iSCSI lab inside the virtual machine: a slow device under LVM, a network of initiator hosts, and the
+//! kernel's iSCSI target.
 //!
 //! ```text
 //!  b1 ─veth─┐          ┌ target t1 ─ vg1/lv1 ┐
@@ -22,23 +22,24 @@ use crate::machine::guest::{self, put, tool};
 
 /// Number of initiator hosts.
 pub(super) const HOSTS: usize = 4;
-/// Number of logical volumes: one for each host behind LIO, then one for each behind the other servers.
+/// Number of logical volumes: one for each host behind LIO, and one for each host behind the other servers.
 const VOLUMES: usize = 2 * HOSTS;
-/// Service time of the slow device, which serves one request at a time.
+/// Service time of the slow device, in nanoseconds. The device serves one request at a time.
 pub(super) const SERVICE_NS: u32 = 3_000_000;
-/// Receive window of the target (`tcp_rmem`). Without a cap, delayed acknowledgements slow no client, because responses
-/// carry them.
+/// Receive window of the iSCSI target (`tcp_rmem`: lowest, default, highest bytes). With a larger highest value, delayed
+/// acknowledgements slow down no client, because responses carry acknowledgements, too.
 const TARGET_WINDOW: &str = "4096 16384 16384";
-/// The kernel's default receive window.
+/// The kernel's default receive window (`tcp_rmem`).
 pub(super) const UNCAPPED: &str = "4096 131072 6291456";
+/// Receive window of the initiators (`tcp_rmem`).
 const INITIATOR_WINDOW: &str = "4096 65536 65536";
 /// Name of the volume group.
 pub(super) const GROUP: &str = "vg1";
-/// Number of the device without service time, where the processor is the only limit.
+/// Number of the iSCSI target whose device has no service time, so that only the processor limits throughput.
 pub(super) const FAST: usize = HOSTS + 1;
 pub(super) const LIO_PORT: u16 = 3260;
 pub(super) const TGT_PORT: u16 = 3261;
-/// Ports of `evenkeel serve`: for the reader's volume and for the writers'.
+/// Ports of `evenkeel serve`: for the reader's volume, and for the writers' volume.
 pub(super) const NBD_PORTS: [u16; 2] = [10811, 10812];
 
 fn make_dir(path: impl AsRef<Path>) -> Result<()> {
@@ -53,16 +54,16 @@ fn ip(arguments: &str) -> Result<()> {
 /// A server of the hosts' volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Server {
-    /// LIO, the kernel's target.
+    /// LIO, the kernel's iSCSI target.
     Lio,
-    /// tgt, the target in user space.
+    /// tgt, an iSCSI target in user space.
     Tgt,
     /// `evenkeel serve`: host 1 has a volume of its own, the other hosts share one.
     Evenkeel,
 }
 
 impl Server {
-    /// Its name in `guard discover`.
+    /// The server's name in the output of `guard discover`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Lio => "lio",
@@ -80,7 +81,8 @@ impl Server {
         }
     }
 
-    /// The kernel's name of that volume's device: device-mapper numbers devices in the order in which they are made.
+    /// The kernel's name of the device of the volume that a host uses. Device mapper numbers devices in the order in which they
+    /// are made.
     pub(super) fn device(self, host: usize) -> String {
         format!("dm-{}", self.volume(host) - 1)
     }
@@ -95,7 +97,7 @@ impl Server {
     }
 }
 
-/// Path of a logical volume.
+/// Path of the logical volume with this number.
 pub(super) fn volume_path(number: usize) -> PathBuf {
     format!("/dev/{GROUP}/lv{number}").into()
 }
@@ -112,7 +114,7 @@ pub(super) fn address(host: usize) -> String {
     format!("10.0.0.{}", 10 + host)
 }
 
-/// Builds device, volumes, network and the kernel's target.
+/// Builds the slow device, the volumes, the network and the kernel's iSCSI target.
 pub(super) fn build() -> Result<()> {
     if !Path::new(CONFIG).join("target").exists() {
         let _ = tool("mount", &["-t", "configfs", "configfs", CONFIG]);
@@ -132,7 +134,7 @@ pub(super) fn build() -> Result<()> {
     export(FAST, 1, Path::new("/dev/fast"))
 }
 
-/// Copies all programs that run later from the host into memory.
+/// Copies all programs that the steps run from the host into memory.
 pub(super) fn keep_in_memory(binary: &Path) -> Result<()> {
     let names = ["ip", "tc", "tgtd", "tgtadm", "sh", "cat", "bash", "grep", "sort", "timeout"];
     let mut files: Vec<PathBuf> = names.into_iter().filter_map(process::find_program).collect();
@@ -143,7 +145,7 @@ pub(super) fn keep_in_memory(binary: &Path) -> Result<()> {
     guest::keep_in_memory(files)
 }
 
-/// Makes a device in memory.
+/// Makes a device in memory (null_blk) with the name `name` and these settings.
 fn make_disk(name: &str, settings: &[(&str, &str)]) -> Result<()> {
     let disk = format!("{CONFIG}/nullb/{name}");
     make_dir(&disk)?;
@@ -182,7 +184,7 @@ fn make_network() -> Result<()> {
     Ok(())
 }
 
-/// Makes a target of LIO with one volume, for the initiators of one host.
+/// Makes LIO's target number `number` with one volume, for the initiators of one host.
 fn export(number: usize, host: usize, volume: &Path) -> Result<()> {
     let store = format!("{CONFIG}/target/core/iblock_0/lun{number}");
     make_dir(&store)?;
@@ -215,12 +217,13 @@ fn parse_load(line: &str) -> Option<(&str, Measured)> {
     Some((tag, Measured { mean_ms: mean.parse().ok()?, mb_per_s: rate.parse().ok()? }))
 }
 
-/// The command of an initiator on `host`.
+/// The command of initiator number `worker` on `host`, for the host's volume on `server`.
 pub(super) fn load_command(server: Server, host: usize, worker: usize, arguments: &[&str]) -> Result<Command> {
     initiator_command(server, &server.portal(host), host, worker, &target(host), arguments)
 }
 
-/// The command of an initiator on `host` of the named target; an NBD server needs no name.
+/// The command of initiator number `worker` on `host`, for the target with the name `target` at the address `portal`; NBD needs
+/// no name.
 fn initiator_command(
     server: Server,
     portal: &str,
@@ -251,36 +254,36 @@ fn result_of(mut command: Command) -> Result<Measured> {
     text.lines().find_map(parse_load).map(|(_, m)| m).with_context(|| format!("no result in {text:?}"))
 }
 
-/// Runs one initiator; its result.
+/// Runs one initiator on `host` to its end. Returns the initiator's result.
 pub(super) fn load(server: Server, host: usize, arguments: &[&str]) -> Result<Measured> {
     result_of(load_command(server, host, 0, arguments)?)
 }
 
-/// Runs host 1's initiator on the device without service time; its result.
+/// Runs an initiator on host 1 on the device without service time. Returns the initiator's result.
 pub(super) fn load_fast(arguments: &[&str]) -> Result<Measured> {
     let portal = Server::Lio.portal(1);
     result_of(initiator_command(Server::Lio, &portal, 1, 0, &target(FAST), arguments)?)
 }
 
-/// Address of host 1 over IPv6.
+/// IPv6 address of host 1.
 pub(super) const ADDRESS_6: &str = "fd00::11";
 const PORTAL_6: &str = "[fd00::1]:3260";
 
-/// Makes the kernel's target reachable for host 1 over IPv6, too.
+/// Makes the kernel's iSCSI target reachable for host 1 over IPv6, too.
 pub(super) fn add_ipv6() -> Result<()> {
     ip("addr replace fd00::1/64 dev br0 nodad")?;
     ip(&format!("-n b1 addr replace {ADDRESS_6}/64 dev eth0 nodad"))?;
     make_dir(format!("{CONFIG}/target/iscsi/{}/tpgt_1/np/{PORTAL_6}", target(1)))
 }
 
-/// Runs host 1's initiator over IPv6; its result.
+/// Runs an initiator on host 1 over IPv6. Returns the initiator's result.
 pub(super) fn load_ipv6(arguments: &[&str]) -> Result<Measured> {
     result_of(initiator_command(Server::Lio, PORTAL_6, 1, 0, &target(1), arguments)?)
 }
 
-/// Files with the kernel's TCP counters.
+/// Paths of the files with the kernel's TCP counters.
 const COUNTERS: [&str; 2] = ["/proc/net/snmp", "/proc/net/netstat"];
-/// Counters that show why a segment was retransmitted, or where one was lost.
+/// Names of TCP counters that show why a segment was retransmitted, or where a segment was lost.
 const REASONS: [&str; 16] = [
     "TCPTimeouts",
     "TCPSpuriousRTOs",
@@ -305,7 +308,7 @@ const REASONS: [&str; 16] = [
 pub(super) struct Segments {
     pub(super) sent: u64,
     pub(super) resent: u64,
-    /// Reasons of retransmissions, by host; `t` is the target.
+    /// Values of the counters [`REASONS`], by host and counter; the host `t` is the iSCSI target.
     reasons: BTreeMap<(String, &'static str), u64>,
 }
 
@@ -321,7 +324,7 @@ impl Segments {
         Ok(all)
     }
 
-    /// The counts since this one, see [`Segments::since`].
+    /// The counts from this count until now, see [`Segments::since`].
     pub(super) fn since_start(&self) -> Result<Self> {
         Ok(Self::count()?.since(self))
     }
@@ -346,8 +349,8 @@ impl Segments {
         self
     }
 
-    /// Records retransmissions as a figure. A delay that TCP does not take for a loss causes none; one that TCP takes
-    /// for losses causes one every few segments.
+    /// Records the number of retransmitted segments as the figure `name`. A delay that TCP does not interpret as a loss causes no
+    /// retransmissions; a delay that TCP interprets as losses causes one every few segments.
     pub(super) fn judge(&self, figures: &mut Figures, name: &str) {
         figures.at_most(name, self.resent as f64, 0.05 * self.sent as f64, 0.0);
     }
@@ -374,8 +377,8 @@ fn parse_counters(text: &str) -> BTreeMap<&str, u64> {
     pairs.filter_map(|(name, value)| Some((name, value.parse().ok()?))).collect()
 }
 
-/// Runs `body` with another cap on the receive window. The kernel lets a window grow up to the present cap, so the cap
-/// applies to connections made in `body`.
+/// Runs `body` with `window` as the receive window (`tcp_rmem`) of the iSCSI target. The kernel lets a window grow up to the
+/// highest value in force, so the setting applies to connections made in `body`.
 pub(super) fn with_window<T>(window: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     const SETTING: &str = "/proc/sys/net/ipv4/tcp_rmem";
     put(SETTING, window)?;

@@ -1,4 +1,4 @@
-//! The attacker: a process of one thread with many connections, which does what one row of the table says.
+//! The attacker: a process with one thread and many connections, which makes the attack of one row of the table of attacks.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -20,26 +20,27 @@ use rustix::time::Timespec;
 use super::attacks::{self, Ask, At, Attack, CROWD, End, Ends, NEXT_SPAN, Opening, Place, SPAN, Sends, Target};
 use super::wire;
 
-/// Ports of the server under test at its address.
+/// NBD port of the server under test.
 pub(super) const NBD_PORT: u16 = 10809;
+/// Port of the status API of the server under test.
 pub(super) const STATUS_PORT: u16 = 9809;
-/// Requests that a process begins in a second at most; as for connections, [`Attack::per_s`].
+/// The most requests that a process begins per second; for connections see [`Attack::per_s`].
 const ASKS_PER_S: u64 = 50_000;
-/// Longest sleep.
+/// Longest sleep of the attacker's loop.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-/// Until there may be more requests again when there were too many.
+/// Pause after which further requests may begin when [`ASKS_PER_S`] was reached.
 const REFILL: Duration = Duration::from_millis(1);
-/// Between two bytes of a slow writer.
+/// Time between two bytes of a slow writer.
 const BYTE_EVERY: Duration = Duration::from_millis(10);
-/// Until a connection is tried again for which there was no room.
+/// Pause before the next attempt to open a connection after the server had no room for it.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Requests are made while less than this waits to be sent.
+/// A connection makes further requests while fewer bytes than this wait to be sent on it.
 const OUT_MOST: usize = 128 << 10;
-/// Reads in a row of one connection.
+/// The most successive reads from one connection before other connections are handled.
 const READS_IN_A_ROW: u32 = 4;
-/// The first user of a crowd; no real ones.
+/// User id of the first user of a crowd. These ids belong to no real users.
 const FIRST_USER: u32 = 20_001;
-/// Payload of all writes.
+/// Data from which the payload of all writes is taken.
 static PAYLOAD: [u8; 64 << 10] = [0xa5; 64 << 10];
 
 /// Arguments of `guest attack`.
@@ -66,7 +67,7 @@ pub(crate) struct Options {
     pub(super) milliseconds: u64,
 }
 
-/// Attacks, and says how far it came.
+/// Runs the attack, and prints its counts.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let attack = attacks::by_name(&options.attack).context("there is no such attack")?;
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -92,7 +93,7 @@ struct Seen {
     bytes: u64,
 }
 
-/// Something that may happen so often in a second; what is not used is not saved up.
+/// A rate limiter of `per_s` operations per second. At most a hundredth of a second of unused operations is saved up.
 #[derive(Debug)]
 struct Rate {
     per_s: u64,
@@ -119,39 +120,46 @@ impl Rate {
     }
 }
 
-/// Meaning of the next bytes from the server.
+/// The state of a connection's protocol: the meaning of the next bytes from the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Greeting,
-    /// Answers to options, of which so many belong to the opening.
+    /// Replies to options. The number counts the options of the opening whose replies are still missing.
     Options(u32),
+    /// Replies to requests.
     Replies,
-    /// Not looked at.
+    /// Bytes that the attacker does not interpret.
     Anything,
 }
 
 #[derive(Debug)]
 struct Connection {
     socket: OwnedFd,
-    /// Counts the users of a place in the table.
+    /// Number of the connection in the order of opening. It tells successive connections at one place of the table apart.
     number: u64,
+    /// Events for which the socket is registered with epoll.
     watched: EventFlags,
+    /// Bytes to be sent, without large payloads.
     out: Vec<u8>,
-    /// How much of `out` is sent.
+    /// Number of bytes of `out` that were sent.
     out_at: usize,
-    /// Bytes of [`PAYLOAD`] to be sent behind it.
+    /// Number of payload bytes to be sent after `out`; their data is [`PAYLOAD`].
     payload: u64,
     stage: Stage,
+    /// The header that is being received.
     head: [u8; wire::OPTION_REPLY_LEN],
+    /// Number of bytes of `head` received so far.
     have: usize,
+    /// Number of bytes from the server to be skipped before the next header.
     skip: u64,
+    /// Number of requests without a reply.
     in_flight: u32,
     sent: u32,
     answered: u32,
     next_at: u64,
-    /// Nothing more is asked for.
+    /// True if the connection makes no further requests.
     mute: bool,
-    /// It goes on at its time.
+    /// True while the connection pauses until its time in [`Attacker::waiting`].
     waits: bool,
     ended: bool,
 }
@@ -161,21 +169,22 @@ struct Attacker<'a> {
     options: &'a Options,
     epoll: OwnedFd,
     connections: Vec<Option<Connection>>,
-    /// Places without a connection.
+    /// Indices in `connections` without a connection.
     empty: Vec<usize>,
-    /// Places that go on at a time.
+    /// Connections that pause: the instant of their next step, their index, and their number.
     waiting: VecDeque<(Instant, usize, u64)>,
-    /// Connections that end at a time.
+    /// Connections that are to be closed at an instant, with their index and number.
     deadlines: VecDeque<(Instant, usize, u64)>,
-    /// First bytes of a connection, and how many answers they have.
+    /// First bytes that a connection sends, and the number of option replies that they get.
     opening: (Vec<u8>, u32),
+    /// A TLS ClientHello message.
     hello: Vec<u8>,
     connects: Rate,
     asks: Rate,
     random: u64,
     buffer: Vec<u8>,
     begun: Instant,
-    /// No connection is opened before.
+    /// Instant before which no connection is opened.
     pause: Instant,
     seen: Seen,
 }
@@ -305,7 +314,8 @@ impl<'a> Attacker<'a> {
         Ok(())
     }
 
-    /// A socket on its way to the server, from where the attack comes.
+    /// A socket that is connecting to the server. Its source address or user is that of [`Place`]; `number` selects a member of
+    /// a crowd.
     fn connect(&self, number: u32) -> Result<OwnedFd> {
         let Options { place, host, unix, control, .. } = self.options;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -367,7 +377,7 @@ impl<'a> Attacker<'a> {
         self.go_on(place, now);
     }
 
-    /// Takes what is there; whether the connection goes on.
+    /// Receives the bytes that are available on the connection at index `place`. True if the connection stays open.
     fn receive(&mut self, place: usize) -> Result<bool> {
         let connection = self.connections[place].as_mut().context("a connection")?;
         for _ in 0..READS_IN_A_ROW {
@@ -392,7 +402,7 @@ impl<'a> Attacker<'a> {
         Ok(true)
     }
 
-    /// Asks for what may be asked for, and sends what can be sent.
+    /// Makes all requests that the attack allows now on the connection at index `place`, and sends as much as the socket takes.
     fn go_on(&mut self, place: usize, now: Instant) {
         loop {
             if self.connections[place].as_ref().is_none_or(|connection| connection.waits) {
@@ -430,7 +440,7 @@ impl<'a> Attacker<'a> {
         }
     }
 
-    /// Makes requests; whether there are new ones to be sent.
+    /// Makes the requests that the attack allows now on the connection at index `place`. True if there are new ones to be sent.
     fn ask(&mut self, place: usize, now: Instant) -> bool {
         let Some(connection) = self.connections[place].as_mut() else { return false };
         let attack = self.attack;
@@ -469,7 +479,7 @@ impl<'a> Attacker<'a> {
         connection.sent != before
     }
 
-    /// Has the connection looked at when it can be written to, too, or no longer.
+    /// Registers the connection at index `place` with epoll: with `writing` also for the event that it can be written to.
     fn watch(&mut self, place: usize, writing: bool) {
         let Some(connection) = self.connections[place].as_mut() else { return };
         let base = if self.attack.takes { EventFlags::IN } else { EventFlags::RDHUP };
@@ -489,7 +499,7 @@ impl Connection {
         attack.opening == Opening::Options || matches!(self.stage, Stage::Replies | Stage::Anything)
     }
 
-    /// Appends what is asked for.
+    /// Appends a request, option or bytes to the connection's output.
     fn make(&mut self, ask: Ask, sends: Sends, random: &mut u64) {
         match ask {
             Ask::Bytes(bytes) => self.out.extend(bytes),
@@ -532,7 +542,7 @@ impl Connection {
         (self.sent, self.in_flight) = (self.sent + 1, self.in_flight + 1);
     }
 
-    /// Sends as much as the server takes, or one byte; whether that was all.
+    /// Sends as much of the output as the socket takes, or with `one_byte` a single byte. True if all output was sent.
     fn send(&mut self, one_byte: bool) -> Result<bool> {
         loop {
             let from_out = self.out_at < self.out.len();
@@ -563,7 +573,7 @@ impl Connection {
         }
     }
 
-    /// Takes bytes from the server; how many answers have begun with them.
+    /// Interprets bytes from the server. Returns the number of replies whose headers they complete.
     fn parse(&mut self, mut bytes: &[u8], opening: Opening, awaited: u32, hello: &[u8]) -> Result<u32> {
         let mut answers = 0;
         while !bytes.is_empty() {
@@ -591,7 +601,7 @@ impl Connection {
         Ok(answers)
     }
 
-    /// Takes a whole header; whether it ends an answer to something that was asked for.
+    /// Interprets the complete header in `head`. True if it is the last header of a reply to one of the attack's requests.
     fn header(&mut self, opening: Opening, awaited: u32, hello: &[u8]) -> Result<bool> {
         let be32 = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|i| self.head[at + i]));
         match self.stage {
@@ -631,13 +641,13 @@ impl Connection {
     }
 }
 
-/// Address of a tenant of a crowd.
+/// Address from which the tenant with this number of a crowd connects.
 pub(super) fn tenant_address(number: u32) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 1, 1 + number as u8)
 }
 
-/// Lets the kernel choose the port of a bound address when it knows the server's: else the ports of an address are used up after
-/// some ten thousand connections.
+/// Makes the kernel choose a bound socket's port only when it connects (`IP_BIND_ADDRESS_NO_PORT`). Otherwise the ports of an
+/// address are used up after some ten thousand connections.
 fn leave_port_to_connect(socket: &OwnedFd) -> Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the descriptor is open, and the option is an integer that outlives the call.
@@ -654,7 +664,8 @@ fn leave_port_to_connect(socket: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// Lets the next connection of this thread come from another user; `0` goes back to this program's.
+/// Sets the effective user of this thread, from which its next connection comes; 0 restores the program's own user. Without
+/// effect unless the program runs as root.
 fn become_user(user: u32) -> Result<()> {
     if Uid::is_root(rustix::process::getuid()) {
         rustix::thread::set_thread_res_uid(None, Uid::from_raw(user), None).context("cannot become another user")?;

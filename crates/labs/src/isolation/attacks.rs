@@ -1,36 +1,37 @@
-//! The attacks, one row each, and where each of them is tried.
+//! The table of attacks, and the settings (back end, engine, origin) in which each attack is tried.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::wire;
 
-/// Bytes of the attacked volume that requests go to, and of the volume but in memory.
+/// Bytes at the start of the attacked volume to which requests go; also the size of this volume, unless it is in memory.
 pub(super) const SPAN: u64 = 128 << 20;
-/// Bytes that the bulk writer writes to; beyond them, a volume with holes keeps more of them than a reply lists (1,024 extents).
+/// Bytes at the start of the volume to which the bulk writer writes. Behind them a volume with holes still has more holes than a
+/// reply about block status can list (1,024 extents).
 pub(super) const NEXT_SPAN: u64 = 16 << 20;
-/// Bytes of the attacked volume in memory, which stores nothing that was not written.
+/// Size in bytes of an attacked volume in memory, which takes memory only for written parts.
 pub(super) const MEMORY_BYTES: u64 = 4 << 30;
-/// Addresses, users and tenants from which a crowd comes.
+/// Number of addresses, users or tenants from which a crowd connects.
 pub(super) const CROWD: u32 = 32;
-/// Connections that a process begins in a second at most: far above what a server without a defence survives, and little enough
-/// that the attacker does not take the processors that it attacks.
+/// The most connections that a process of the attacker begins per second: far more than a server without a defence survives, but
+/// few enough that the attacker itself does not use up the processors.
 const CONNECTIONS_PER_S: u64 = 5_000;
 const KIB: u32 = 1 << 10;
 const MIB: u32 = 1 << 20;
-/// How long a storm lasts before it is measured. A server may let clients save up some time for the moment when a host starts a
-/// hundred machines; a storm has used that up by then, if it takes a third of a processor.
+/// Duration of a storm before it is measured, in ms. A server may grant clients saved-up CPU time, for the moment at which a host
+/// starts a hundred machines; a storm that takes a third of a processor has used this up by then.
 const STORM_RISE_MS: u64 = 4_000;
-/// As much as a request of 32 bits can ask for in whole pages.
+/// The largest length of a request in whole pages that 32 bits can express, in bytes.
 const ALL_4G: u32 = !0xfff;
 
-/// Storage behind the volumes of attacker and light client.
+/// The storage behind the volumes of the attacker and of the light client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Backend {
     File,
     Memory,
     Emulated,
-    /// An export of a second server, which has it in memory.
+    /// An export of a second server, which keeps it in memory.
     Remote,
 }
 
@@ -38,7 +39,7 @@ impl Backend {
     pub(super) const ALL: [Self; 4] = [Self::File, Self::Memory, Self::Emulated, Self::Remote];
 }
 
-/// How the server reaches files.
+/// The I/O engine with which the server accesses files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Engine {
     Uring,
@@ -65,11 +66,11 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Those that rotate; many tenants are an attack of their own.
+    /// The origins over which attacks rotate. [`Place::Tenants`] is used only by an attack that requires it.
     pub(super) const ALL: [Self; 4] = [Self::One, Self::Addresses, Self::Users, Self::OtherPool];
 }
 
-/// Circumstances of an attack.
+/// The setting of an attack: back end, engine and origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) backend: Backend,
@@ -111,46 +112,46 @@ impl fmt::Display for Setting {
     }
 }
 
-/// Which part of the server is attacked.
+/// The part of the server that an attack connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
     Nbd,
-    /// The status page and its API.
+    /// The HTTP port with the dashboard and the status API.
     Status,
-    /// The socket of the operator.
+    /// The control socket for the operator.
     Control,
 }
 
-/// How a connection begins.
+/// The first bytes that a connection sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opening {
-    /// These bytes, and then as [`Attack::asks`] say; the answer is not looked at.
+    /// These bytes, without a handshake; the server's answer is not interpreted.
     Bytes(&'static [u8]),
-    /// The flags of the handshake; what is asked are options.
+    /// The client flags of the NBD handshake. The elements of [`Attack::asks`] are then options of the handshake.
     Options,
-    /// The attacked volume with simple replies.
+    /// A handshake that chooses the attacked volume, with simple replies.
     Simple,
-    /// The attacked volume with structured replies and `base:allocation`.
+    /// A handshake that chooses the attacked volume, with structured replies and the metadata context `base:allocation`.
     Structured,
-    /// TLS, up to the server's certificate.
+    /// A handshake that starts TLS, up to the server's certificate.
     Tls,
 }
 
-/// Place of a request in the volume.
+/// The offset of a request in the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum At {
     Start,
-    /// A multiple of the request's length, by chance.
+    /// A random multiple of the request's length.
     Anywhere,
-    /// Any byte but a page's first one.
+    /// A random odd number, so that the request is not aligned.
     Odd,
-    /// The end of the last request, within [`NEXT_SPAN`].
+    /// The end of the connection's preceding request, within [`NEXT_SPAN`]; after that 0 again.
     Next,
-    /// Beyond the end of every volume.
+    /// An offset beyond the end of every volume.
     Beyond,
 }
 
-/// Something asked for.
+/// An element of what a connection sends after its opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ask {
     Request {
@@ -160,13 +161,13 @@ pub(super) enum Ask {
         length: u32,
         at: At,
     },
-    /// An option with its data, and the length that it claims to have.
+    /// An option of the handshake with its data, and with a length field that may be wrong.
     Option {
         code: u32,
         length: u32,
         data: &'static [u8],
     },
-    /// Bytes as they are.
+    /// Bytes that are sent unchanged.
     Bytes(&'static [u8]),
 }
 
@@ -178,80 +179,83 @@ const fn flagged(command: u16, flags: u16, length: u32, at: At) -> Ask {
     Ask::Request { magic: wire::REQUEST_MAGIC, command, flags, length, at }
 }
 
-/// How quickly and how far what is asked is sent.
+/// The way in which the elements of [`Attack::asks`] are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sends {
     Whole,
-    /// The first request with so many bytes behind its header, and then nothing more.
+    /// Only the first write, and of its payload only this number of bytes.
     Part(u32),
-    /// A byte every 10 ms.
+    /// One byte every 10 ms.
     Bytes,
 }
 
-/// How a connection ends.
+/// The way in which the attacker ends a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Close,
     Reset,
-    /// With NBD_CMD_DISC, and then closed.
+    /// The attacker sends NBD_CMD_DISC and closes the socket.
     Disconnect,
-    /// It is closed for sending alone, and stays so.
+    /// The attacker shuts down only the sending direction, and leaves the socket open.
     Half,
 }
 
-/// When a connection ends. Another one takes its place, also when the server has closed it.
+/// The condition for the end of a connection. The attacker opens a new connection in its place, also after the server has
+/// closed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ends {
     Never,
-    /// When as many requests are sent, without a look at answers.
+    /// The connection ends when it has sent this number of requests, without waiting for replies.
     Sent(u32, End),
-    /// When as many answers are here.
+    /// The connection ends when it has received this number of replies.
     Answered(u32),
-    /// So long after its beginning.
+    /// The connection ends this long after its opening.
     After(Duration),
 }
 
-/// One attack.
+/// An attack, a row of the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attack {
     pub(super) name: &'static str,
-    /// The only back end that it makes sense on.
+    /// The only back end on which the attack makes sense; `None`: any.
     pub(super) backend: Option<Backend>,
-    /// The only place that it comes from.
+    /// The only origin from which the attack comes; `None`: any.
     pub(super) place: Option<Place>,
+    /// The part of the server that is attacked.
     pub(super) target: Target,
+    /// Number of processes of the attacker.
     pub(super) processes: u32,
-    /// Of all processes together.
+    /// Number of connections of all processes together.
     pub(super) connections: u32,
     pub(super) opening: Opening,
-    /// In turn; none: a connection says nothing after its opening.
+    /// Requests, options or bytes that a connection sends in turn after its opening; empty: it sends nothing.
     pub(super) asks: &'static [Ask],
-    /// Unanswered requests of a connection.
+    /// Queue depth: the most requests of a connection without a reply.
     pub(super) depth: u32,
     pub(super) sends: Sends,
-    /// True if a connection reads what it gets.
+    /// True if a connection reads the server's replies.
     pub(super) takes: bool,
     pub(super) ends: Ends,
-    /// Connections that each process begins in a second.
+    /// The most connections that each process begins per second.
     pub(super) per_s: u64,
-    /// If not zero, it asks in the first half of each such time, and not in the second.
+    /// Period of bursts: requests are sent only in the first half of each period. Zero: no bursts.
     pub(super) every: Duration,
-    /// How long it takes until the attack is at its height.
+    /// Time from the start of the attack until its measurement begins.
     pub(super) rise: Duration,
-    /// True if the attacked volume has holes before: every second of [`wire::STRIDE`]'s parts.
+    /// True if the attacked volume has holes before the attack: every second piece of length [`wire::STRIDE`].
     pub(super) holes: bool,
-    /// True if it leaves holes, or something else than before, in the attacked volume.
+    /// True if the attack changes holes or content of the attacked volume.
     pub(super) punches: bool,
-    /// True if it is one of the storms that may cost a tenth of a processor.
+    /// True if the attack is a storm, whose cost for the server is compared with a tenth of a processor.
     pub(super) storm: bool,
-    /// True if `/healthz` is asked meanwhile.
+    /// True if `/healthz` is requested during the attack.
     pub(super) health: bool,
     /// True if every second request of the light client is a write.
     pub(super) beside_writes: bool,
 }
 
 impl Attack {
-    /// Requests over and over.
+    /// An attack by NBD requests that are sent without end on `connections` connections with queue depth `depth`.
     const fn requests(name: &'static str, connections: u32, depth: u32, asks: &'static [Ask]) -> Self {
         Self {
             name,
@@ -277,7 +281,7 @@ impl Attack {
         }
     }
 
-    /// Requests of HTTP, each on a connection of its own.
+    /// An attack by HTTP requests, each on a connection of its own that sends only `bytes`.
     const fn http(name: &'static str, target: Target, connections: u32, bytes: &'static [u8]) -> Self {
         Self { target, opening: Opening::Bytes(bytes), health: true, ..Self::requests(name, connections, 0, &[]) }
     }
@@ -327,18 +331,19 @@ impl Attack {
         Self { beside_writes: true, ..self }
     }
 
-    /// Connections come one after the other.
+    /// Makes the attack open its connections one after the other, 40 per second.
     const fn in_line(self) -> Self {
         Self { per_s: 40, ..self.rises(1_000) }
     }
 
-    /// Uses up the saved part, a second of a processor, before it is measured: see STORM_RISE_MS.
+    /// Makes the attack a storm. It uses up the server's saved-up CPU time, a second of a processor, before it is measured: see
+    /// [`STORM_RISE_MS`].
     const fn storm(self) -> Self {
         Self { storm: true, ..self.rises(STORM_RISE_MS) }
     }
 }
 
-/// The ordinary neighbour of a light client, for comparison: sequential writes of 64 KiB, 64 in flight.
+/// The bulk writer, an ordinary neighbour of the light client for comparison: sequential writes of 64 KiB, 64 in flight.
 pub(super) const BULK: Attack = Attack::requests("bulk", 1, 64, &[ask(wire::WRITE, 64 * KIB, At::Next)]);
 
 const READ: u16 = wire::READ;
@@ -355,8 +360,8 @@ const MIXED: &[Ask] = &[
 ];
 const READS_AND_WRITES: &[Ask] = &[ask(READ, 64 * KIB, At::Anywhere), ask(WRITE, 64 * KIB, At::Anywhere)];
 const SMALL_READ: &[Ask] = &[ask(READ, 4 * KIB, At::Anywhere)];
-/// Each takes almost half of what those before have left of 256 MiB for payloads, or the most that a request may have; the last
-/// ones, as small as may always be taken, fill it to the last byte.
+/// Writes that together fill the server's 256 MiB for payloads to the last byte. Each takes almost half of what its predecessors
+/// have left, but at most 32 MiB, the largest request; the last ones have 64 KiB, a size that the server always accepts.
 const HALVES: &[Ask] = &{
     let mut asks = [ask(WRITE, 64 * KIB, At::Start); 28];
     let (mut number, mut left) = (0, 256 * MIB);
@@ -373,7 +378,7 @@ const LIST: &[Ask] = &[Ask::Option { code: wire::LIST, length: 0, data: &[] }];
 const INFO: &[Ask] = &[Ask::Option { code: wire::INFO, length: 11, data: b"\0\0\0\x05noise\0\0" }];
 const HALF_A_REQUEST: &[u8] = b"GET /api/v1/state HTTP/1.1\r\nHost: lo";
 
-/// All of them, in the order in which they are tried.
+/// All attacks, in the order in which they are tried.
 pub(super) const ATTACKS: &[Attack] = &[
     // Memory for what is on its way.
     Attack::requests("half_arrived_writes", 28, 1, HALVES)
@@ -538,18 +543,19 @@ pub(super) const ATTACKS: &[Attack] = &[
     .beside_writes(),
 ];
 
-/// The row of that name.
+/// The attack with this name.
 pub(super) fn by_name(name: &str) -> Option<&'static Attack> {
     if name == BULK.name { Some(&BULK) } else { ATTACKS.iter().find(|attack| attack.name == name) }
 }
 
-/// Setting of the attack of that number in a short run: over 16 of them each back end meets each place, over 32 both with each
-/// engine.
+/// The setting of attack number `number` in a short run. Over 16 attacks each back end is combined with each origin, over 32
+/// attacks both of these with each engine.
 pub(super) fn once(number: usize) -> Setting {
     pinned(number, setting(number, number + number / 4, number / 2 + number / 16))
 }
 
-/// Its settings with `--full`: each back end, engine and place, which meet each other in turn over the attacks.
+/// The settings of attack number `number` with `--full`: all back ends, engines and origins occur; their combinations rotate from
+/// attack to attack.
 pub(super) fn everywhere(number: usize) -> Vec<Setting> {
     let mut settings = Vec::new();
     for backend in 0..Backend::ALL.len() {
@@ -569,7 +575,7 @@ fn setting(backend: usize, place: usize, engine: usize) -> Setting {
     }
 }
 
-/// With what the attack of that number insists on.
+/// The setting, changed to the back end and the origin that attack number `number` requires.
 fn pinned(number: usize, setting: Setting) -> Setting {
     let attack = &ATTACKS[number];
     Setting {
@@ -593,7 +599,7 @@ mod tests {
             .collect()
     }
 
-    /// 16 of back end and place, 8 of back end and engine, 8 of place and engine.
+    /// Number of pairs: 16 of back end and origin, 8 of back end and engine, 8 of origin and engine.
     const ALL_PAIRS: usize = 32;
 
     #[test]

@@ -1,4 +1,4 @@
-//! The light client: paced small reads on one connection, and new connections now and then.
+//! The light client: paced small reads on one connection, and a new connection every 250 ms.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,24 +9,27 @@ use anyhow::{Context, Result, ensure};
 
 use crate::base::client::{Client, Command};
 
-/// Its reservation, and the rate of its requests.
+/// The light client's reservation and also its request rate, in requests per second.
 pub(super) const IOPS: u64 = 1_000;
+/// Time from one due request of the light client to the next.
 const EVERY: Duration = Duration::from_nanos(1_000_000_000 / IOPS);
-/// Its volume.
+/// Export name of the light client's volume.
 pub(super) const EXPORT: &str = "light";
+/// Size of the light client's volume, in bytes.
 pub(super) const VOLUME_BYTES: u64 = 64 << 20;
+/// Size of a request, in bytes.
 const BLOCK: usize = 4_096;
-/// Unanswered requests at most: what the server takes of one connection. Those that are due later wait here, and their latency
-/// counts from when they were due.
+/// The most requests in flight, as many as the server accepts on one connection. A request that is due while so many are in
+/// flight waits in the client; its latency counts from the instant at which it was due.
 const IN_FLIGHT: u64 = 256;
-/// The longest life of a light client in requests: an hour would not fit, an attack does many times.
+/// The most requests of a light client, 120 s of load: many times the duration of an attack.
 const MOST: usize = 120 * IOPS as usize;
-/// Between two new connections.
+/// Pause between two attempts to connect anew.
 const ANEW_EVERY: Duration = Duration::from_millis(250);
-/// After so long a new connection has failed.
+/// Time after which an attempt to connect anew has failed.
 pub(super) const ANEW_LIMIT: Duration = Duration::from_secs(10);
 
-/// A connection under load.
+/// The running light client: one connection, with a thread that sends and a thread that receives.
 pub(super) struct Light {
     begun: Instant,
     shared: Arc<Shared>,
@@ -37,25 +40,26 @@ pub(super) struct Light {
 struct Shared {
     stop: AtomicBool,
     received: AtomicU64,
-    /// When each request was sent and answered, in ns since the beginning; 0: not yet.
+    /// Per request: instant from which its latency counts, in ns since the start; 0: not yet sent.
     sent: Vec<AtomicU64>,
+    /// Per request: instant of its reply, in ns since the start; 0: not yet answered.
     done: Vec<AtomicU64>,
-    /// Why the connection ended by itself.
+    /// Reason why the connection ended, if the client did not end it.
     broken: Mutex<Option<String>>,
 }
 
-/// Figures between two moments.
+/// The light client's figures between two instants.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Window {
-    /// Answers in it, of those that were due in it.
+    /// Number of replies in the window, divided by the number of requests that were due in it.
     pub(super) share: f64,
-    /// Of the requests that were due in it, from sending to the answer, or from when they were due if others without an answer
-    /// kept them from being sent.
+    /// p99 latency of the requests that were due in the window: from sending to the reply, or from the due time if the queue
+    /// depth delayed their sending.
     pub(super) p99: Duration,
 }
 
 impl Light {
-    /// Connects and begins, with reads alone or with writes as every second request.
+    /// Connects to the server and starts the load: only reads, or with `writes` a write as every second request.
     pub(super) fn start(address: &str, writes: bool) -> Result<Self> {
         let client = Client::connect(address, EXPORT, ANEW_LIMIT)?;
         let (mut sender, mut receiver) = (client.twin()?, client.twin()?);
@@ -79,7 +83,7 @@ impl Light {
         Ok(Self { begun, shared, client, threads })
     }
 
-    /// Waits until all that was due by `until` is answered, or for `limit`.
+    /// Waits until all requests that were due by `until` are answered, but at most for `limit`.
     pub(super) fn settle(&self, until: Instant, limit: Duration) {
         let (due, deadline) = (index(until.duration_since(self.begun)), Instant::now() + limit);
         let settled = || self.shared.done[..due].iter().rev().all(|done| done.load(Ordering::Acquire) > 0);
@@ -88,7 +92,7 @@ impl Light {
         }
     }
 
-    /// Figures from `begin` to `end`. A request without an answer counts as answered now.
+    /// The figures from `begin` to `end`. A request without a reply counts as answered at the present instant.
     pub(super) fn window(&self, begin: Instant, end: Instant) -> Result<Window> {
         if let Some(broken) = &*self.shared.broken.lock().unwrap_or_else(PoisonError::into_inner) {
             anyhow::bail!("the light client's connection ended: {broken}");
@@ -112,7 +116,7 @@ impl Drop for Light {
     }
 }
 
-/// A thread whose error is that of the client, unless it was to stop.
+/// Starts a thread that does `work`. Its error becomes the client's [`Shared::broken`], unless the client is being stopped.
 fn guarded(shared: &Arc<Shared>, work: impl FnOnce() -> Result<()> + Send + 'static) -> JoinHandle<()> {
     let shared = Arc::clone(shared);
     thread::spawn(move || {
@@ -125,8 +129,8 @@ fn guarded(shared: &Arc<Shared>, work: impl FnOnce() -> Result<()> + Send + 'sta
     })
 }
 
-/// Gives the calling thread the shortest time slice (from Linux 6.12 on): it runs when it wakes. Otherwise it waits for the slice
-/// of an attacker to end, up to a tick of 4 ms, and that would count as the server's latency.
+/// Gives the calling thread the shortest time slice (from Linux 6.12 on), so that it runs as soon as it wakes. Otherwise it would
+/// wait for the end of an attacker's slice, up to a tick of 4 ms, which would count as the server's latency.
 fn become_prompt() {
     // SAFETY: integers only, for which zero is a value: ordinary scheduling.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
@@ -180,17 +184,18 @@ impl Shared {
     }
 }
 
-/// True if that request is a write, of a client that writes.
+/// True if the request with this number is a write; `writes`: the client sends writes.
 fn is_write(request: u64, writes: bool) -> bool {
     writes && request % 2 == 1
 }
 
-/// The first request that is due at `at` or later.
+/// Number of the first request that is due at `at` or later; `at` is the time since the client's start.
 fn index(at: Duration) -> usize {
     (at.as_nanos().div_ceil(EVERY.as_nanos()) as usize).min(MOST)
 }
 
-/// Of what was sent and done when, with zero for never.
+/// The figures from `begin` to `end`, from the times at which requests were sent and done (zero: not yet); `now` stands for
+/// missing replies. `None` if no request was due. All times count from the client's start.
 fn window(sent: &[Duration], done: &[Duration], begin: Duration, end: Duration, now: Duration) -> Option<Window> {
     let due = index(begin)..index(end);
     let wanted = due.len();
@@ -207,7 +212,7 @@ fn window(sent: &[Duration], done: &[Duration], begin: Duration, end: Duration, 
     Some(Window { share: answered as f64 / wanted as f64, p99 })
 }
 
-/// Connects now and then, reads and says goodbye, as long as it lives.
+/// Makes attempts such as to connect, read and disconnect, every [`ANEW_EVERY`], until it is dropped.
 pub(super) struct Anew {
     shared: Arc<(AtomicBool, Mutex<Attempts>)>,
     thread: Option<JoinHandle<()>>,
@@ -222,7 +227,7 @@ struct Attempts {
 }
 
 impl Anew {
-    /// Tries `attempt` over and over.
+    /// Starts a thread that runs `attempt` again and again.
     pub(super) fn start(attempt: impl Fn() -> Result<()> + Send + 'static) -> Self {
         let shared = Arc::new((AtomicBool::new(false), Mutex::new(Attempts::default())));
         let thread = {
@@ -248,7 +253,8 @@ impl Anew {
         Self { shared, thread: Some(thread) }
     }
 
-    /// The slowest attempt, the one under way included, and why one failed; a failed one took [`ANEW_LIMIT`].
+    /// Ends the attempts. Returns the duration of the slowest one, and the reason of the first failure. A failed attempt counts
+    /// as [`ANEW_LIMIT`] at least.
     pub(super) fn end(&self) -> (Duration, Option<String>) {
         self.shared.0.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + ANEW_LIMIT;

@@ -1,4 +1,4 @@
-//! Attacks on a server beside a light client with a reservation.
+//! The lab of isolation: attacks on a server, beside a light client that has a reservation and must keep its performance.
 
 mod attacker;
 mod attacks;
@@ -26,38 +26,44 @@ use stage::Stage;
 
 pub(super) use attacker::{Options as AttackerOptions, run as attack};
 
-/// Before anything is measured.
+/// Time from the light client's start to the start of the bulk writer.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Until a bulk writer has as much in flight as it may.
+/// Time from the bulk writer's start until the light client is measured beside it; by then its full queue depth is in flight.
 const BULK_RISE: Duration = Duration::from_millis(200);
-/// Between the end of the bulk writer and the attack.
+/// Pause between the end of the bulk writer and the attack.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long the light client is measured beside a bulk writer and beside an attack, in a short run and in a full one.
+/// Measured time of the light client beside the bulk writer: in a short run, and in a full run.
 const REFERENCE: [Duration; 2] = [Duration::from_millis(700), Duration::from_millis(2_000)];
+/// Measured time of the light client beside an attack: in a short run, and in a full run.
 const MEASURED: [Duration; 2] = [Duration::from_millis(1_200), Duration::from_millis(3_000)];
-/// An attack goes on so long after what is measured, so that its end helps no request of that.
+/// Time for which an attack continues after the measured time, so that its end does not speed up measured requests.
 const BEYOND: Duration = Duration::from_millis(200);
-/// How long requests of the light client may wait after the attack, before they count as never answered.
+/// Longest wait after an attack for replies to the light client's requests; later ones count as never answered.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// The bars: what of its reservation the light client gets, its p99 as a multiple of that beside a bulk writer, seconds until a
-/// new connection has read (less than TCP takes to send a lost SYN again), processors that a storm costs.
+/// Bar: the smallest fraction of its reservation that the light client gets during an attack.
 const SHARE_BAR: f64 = 0.95;
+/// Bar: the largest p99 latency of the light client during an attack, divided by its p99 beside the bulk writer.
 const P99_BAR: f64 = 1.5;
+/// Bar: the longest time until a new connection has read, in seconds; less than TCP's time to resend a lost SYN.
 const ANEW_BAR_S: f64 = 1.0;
+/// Bar: the number of processors that a storm may keep busy.
 const STORM_BAR: f64 = 0.1;
-/// Beyond what any working mechanism gives; README.md derives them.
+/// Limit of every working mechanism for [`SHARE_BAR`]; README.md derives this limit and the following ones.
 const SHARE_SURE: f64 = 0.25;
+/// Limit of every working mechanism for [`P99_BAR`].
 const P99_SURE: f64 = 40.0;
+/// Limit of every working mechanism for [`ANEW_BAR_S`], in seconds.
 const ANEW_SURE_S: f64 = 5.0;
+/// p99 latency up to which [`P99_SURE`] does not apply.
 const P99_NEVER_WRONG: Duration = Duration::from_millis(250);
 
-/// An attack at one setting, over all rounds.
+/// An attack in one setting, with its results over all rounds.
 struct Trial {
     attack: &'static Attack,
     setting: Setting,
     figures: Figures,
-    /// The first failure, or the last detail.
+    /// The first failure; without a failure, the summary of the last round.
     outcome: Result<String>,
     seconds: f64,
 }
@@ -102,7 +108,7 @@ pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Counts an attack as skipped, where the test runner collects names and reasons.
+/// Counts an attack as skipped: writes its name and the reason to the log that the test runner reads.
 fn skip(lab: &mut Lab, name: &str, reason: &str) -> Result<()> {
     if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
         let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
@@ -118,7 +124,7 @@ impl Trial {
         Row::of(self.attack.name, self.setting, failure, &self.figures)
     }
 
-    /// One round; the last one reports.
+    /// Runs round number `round` of `rounds`. After the last round reports the result.
     fn once(&mut self, lab: &mut Lab, options: &Options, stage: &mut Stage, [round, rounds]: [u64; 2]) {
         let Self { attack, setting, figures, outcome, seconds } = self;
         let begun = Instant::now();
@@ -143,7 +149,7 @@ impl Trial {
     }
 }
 
-/// One attack, and how the light client fares.
+/// Runs one attack beside the light client, and records the light client's figures. Returns a summary.
 fn attempt(
     options: &Options,
     stage: &mut Stage,
@@ -214,7 +220,8 @@ fn attempt(
     ))
 }
 
-/// A thread that only sleeps: it is late when the machine stands still, which no count of a thread shows.
+/// A thread that only sleeps and measures its delay. A delay shows that the whole machine stood still, which the threads'
+/// counters do not show.
 struct Witness {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -238,20 +245,20 @@ impl Witness {
         Self { stop, thread }
     }
 
-    /// By how much it was late in all, beyond its period.
+    /// Ends the thread. Returns the sum of its delays beyond a tolerance of one period.
     fn end(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
     }
 }
 
-/// Of the thread that was longest without a processor between two counts.
+/// Longest time that any thread waited for a processor between two counts, `before` and `after`, of waiting time by thread.
 fn longest_wait(before: &BTreeMap<String, Duration>, after: &BTreeMap<String, Duration>) -> Duration {
     let wait = |(thread, wait): (&String, &Duration)| *wait - before.get(thread).copied().unwrap_or_default();
     after.iter().map(wait).max().unwrap_or_default()
 }
 
-/// How many processors the server keeps busy over so long.
+/// Mean number of processors that the server keeps busy over the next `length`.
 fn processors(servers: &stage::Servers, length: Duration) -> Result<f64> {
     let (before, begun) = (servers.processor_s()?, Instant::now());
     thread::sleep(length);

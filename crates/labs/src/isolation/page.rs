@@ -1,4 +1,4 @@
-//! The page of results of a full run.
+//! Writes the page with the results of a full run of the lab of isolation.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -11,16 +11,19 @@ use crate::check::figures::{Figures, Spread};
 
 const FILE: &str = "docs/results/isolation.md";
 
-/// An attack at one setting: medians over the repeats.
+/// The results of an attack in one setting: medians over the repeats.
 pub(super) struct Row {
     attack: &'static str,
     setting: Setting,
-    /// A failure without figures, and measurements beyond what any working mechanism gives but of p99.
+    /// Failures as text: that of the attack itself, and figures other than the p99 beyond the limit of every working mechanism.
     broken: Vec<String>,
+    /// Fraction of its reservation that the light client got.
     share: Option<f64>,
+    /// The light client's p99 latency divided by its p99 beside the bulk writer.
     p99_times: Option<f64>,
+    /// Longest time until a new connection had read, in seconds.
     connect_s: Option<f64>,
-    /// Bars that were missed.
+    /// Names of the figures whose bars were missed.
     missed: Vec<String>,
 }
 
@@ -44,13 +47,13 @@ impl Row {
         self.missed.iter().any(|name| name == figure)
     }
 
-    /// True if it failed by something else than a p99 above its bar.
+    /// True if the attack failed for another reason than a p99 above its bar.
     fn fails_otherwise(&self) -> bool {
         !self.broken.is_empty() || self.missed.iter().any(|name| name != "p99_times")
     }
 }
 
-/// The date, and the commit, of what is measured from now on.
+/// The present date and commit, as the origin of the measurements that follow.
 pub(super) fn origin() -> Result<[String; 2]> {
     let output = |program: &str, words: &[&str]| {
         let mut command = Command::new(program);
@@ -59,7 +62,7 @@ pub(super) fn origin() -> Result<[String; 2]> {
     Ok([output("date", &["-u", "+%F"])?, output("git", &["describe", "--always", "--dirty"])?])
 }
 
-/// Writes the file.
+/// Writes the page of results. `origin` is the answer of [`origin`]; `repeats` is the number of rounds.
 pub(super) fn write(origin: &[String; 2], rows: &[Row], repeats: u64) -> Result<()> {
     let path = build::workspace().join(FILE);
     std::fs::write(&path, text(origin, repeats, rows)).with_context(|| format!("cannot write {}", path.display()))?;
@@ -108,7 +111,7 @@ fn text([date, commit]: &[String; 2], repeats: u64, rows: &[Row]) -> String {
     text
 }
 
-/// One line of a table: the rows that are `meant`.
+/// Appends one line of a table: the summary of the rows for which `meant` is true.
 fn line(text: &mut String, name: &str, rows: &[Row], meant: impl Fn(&Row) -> bool) {
     let rows: Vec<&Row> = rows.iter().filter(|row| meant(row)).collect();
     let spread = |value: fn(&Row) -> Option<f64>| Spread::of(rows.iter().filter_map(|row| value(row)));

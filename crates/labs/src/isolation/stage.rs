@@ -1,4 +1,4 @@
-//! Servers that are attacked, each at an address of its own, and the processes that attack them.
+//! The servers under attack, each at an address of its own, and the attacker's processes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,24 +21,24 @@ use crate::base::spelled::spelled;
 
 /// Port of the server behind remote volumes.
 const BEHIND_PORT: u16 = 10_810;
-/// A server that takes longer does not start.
+/// Time limit for the start of a server.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time of an attacker beyond its attack: it may wait long for a processor.
+/// Time limit of an attacker's process beyond the duration of its attack: the process may wait long for a processor.
 const ATTACKER_LIMIT: Duration = Duration::from_secs(30);
-/// How much lower than everything else attackers are: with a ninth of the weight of the server, they take no processor that the
-/// server or the light client wants.
+/// Nice value of the attacker's processes. It gives them a ninth of the server's CPU weight, so that they take no CPU time that
+/// the server or the light client needs.
 const NICE: &str = "10";
 
-/// Files that the attacks share, and what is needed to start servers.
+/// Files that all attacks use, and the settings with which servers are started.
 pub(super) struct Stage {
     binary: PathBuf,
     scratch: Scratch,
-    /// A certificate with its key, if there is a program that makes them.
+    /// Paths of a certificate and its key; `None` if the program that makes them is missing.
     certificate: Option<[PathBuf; 2]>,
     servers: u8,
 }
 
-/// One server, and another one behind it if its volumes are remote.
+/// The server under attack, and the server behind it if its volumes are remote.
 pub(super) struct Servers {
     process: Running,
     behind: Option<Running>,
@@ -47,7 +47,7 @@ pub(super) struct Servers {
     place: Place,
 }
 
-/// Processes that attack.
+/// The running processes of the attacker.
 pub(super) struct Attackers {
     processes: Vec<(Running, PathBuf)>,
     limit: Duration,
@@ -67,7 +67,7 @@ impl Stage {
         Ok(Self { binary: binary.to_owned(), scratch, certificate, servers: 0 })
     }
 
-    /// Why an attack cannot be tried here, if so.
+    /// The reason why an attack cannot be tried on this machine; `None` if it can be tried.
     pub(super) fn missing(&self, attack: &Attack) -> Option<&'static str> {
         (attack.opening == Opening::Tls && self.certificate.is_none()).then_some("openssl is not installed")
     }
@@ -146,7 +146,7 @@ impl Stage {
         self.scratch.path().join(format!("{name}.img"))
     }
 
-    /// Makes the files of both volumes, full of data on the disk unless they are so already.
+    /// Makes the files of both volumes, unless they exist: full of data, or sparse for an attack on a volume with holes.
     fn files(&self, attack: &Attack) -> Result<()> {
         for (name, bytes) in [(light::EXPORT, light::VOLUME_BYTES), (wire::EXPORT, SPAN)] {
             let path = self.image(name);
@@ -167,7 +167,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Forgets what an attack has left behind.
+    /// Ends the servers of an attack and removes their files; also the attacked volume, if the attack changes it.
     pub(super) fn clean(&self, attack: &Attack, servers: Servers) -> Result<()> {
         let folder = servers.folder.clone();
         drop(servers);
@@ -180,7 +180,7 @@ impl Stage {
 }
 
 impl Servers {
-    /// Address for the light client, which takes the same way as the crowd.
+    /// Address to which the light client connects: the Unix socket if the attack comes by it, otherwise the TCP port.
     pub(super) fn light_address(&self) -> String {
         if self.place == Place::Users { self.unix().display().to_string() } else { format!("{}:{NBD_PORT}", self.host) }
     }
@@ -189,12 +189,12 @@ impl Servers {
         self.folder.join("nbd.sock")
     }
 
-    /// Processor time that the server has used so far, in seconds.
+    /// CPU time that the server under attack has used so far, in seconds.
     pub(super) fn processor_s(&self) -> Result<f64> {
         Ok(process::cpu_ns(self.process.id())? as f64 / 1e9)
     }
 
-    /// How long each of their threads, and of the light client's, has been ready to run without a processor so far.
+    /// Time for which each thread of the servers and of the light client has waited for a processor so far.
     pub(super) fn waits(&self) -> Result<BTreeMap<String, Duration>> {
         let mut waits = BTreeMap::new();
         let servers = [Some(&self.process), self.behind.as_ref()].into_iter().flatten().map(Running::id);
@@ -210,12 +210,12 @@ impl Servers {
         Ok(waits)
     }
 
-    /// Address of its status page.
+    /// Address of the server's status API.
     pub(super) fn status(&self) -> SocketAddr {
         (self.host, STATUS_PORT).into()
     }
 
-    /// Fails if the server has ended, with what it said last.
+    /// An error if the server has ended; it contains the end of the server's log.
     pub(super) fn is_alive(&mut self) -> Result<()> {
         let Some(status) = self.process.ended()? else { return Ok(()) };
         let log = std::fs::read_to_string(self.folder.join("serve.log")).unwrap_or_default();
@@ -223,7 +223,7 @@ impl Servers {
         bail!("the server has ended with {status}: {}", last.into_iter().rev().collect::<Vec<_>>().join("; "));
     }
 
-    /// Every second piece of the attacked volume: a hole each between.
+    /// Writes every second piece of the attacked volume, so that a hole follows each of them.
     fn write_in_strides(&self) -> Result<()> {
         let mut client = Client::connect(&format!("{}:{NBD_PORT}", self.host), wire::EXPORT, PATIENCE)?;
         for at in (0..SPAN).step_by(wire::STRIDE as usize) {
@@ -233,7 +233,7 @@ impl Servers {
         client.disconnect()
     }
 
-    /// Begins an attack that ends by itself after `length`.
+    /// Starts the processes of an attack, which end by themselves after `length`.
     pub(super) fn attack(&self, attack: &Attack, length: Duration) -> Result<Attackers> {
         let place = spelled(&self.place);
         let mut processes = Vec::new();
@@ -254,7 +254,7 @@ impl Servers {
 }
 
 impl Attackers {
-    /// Waits for their end; what they say of it.
+    /// Waits for the processes' end. Returns the counts that they print.
     pub(super) fn end(self) -> Result<String> {
         let mut told = Vec::new();
         for (process, log) in self.processes {
@@ -267,7 +267,7 @@ impl Attackers {
     }
 }
 
-/// The server behind remote volumes keeps no order of its own.
+/// Configuration of the server behind remote volumes, which has neither scheduler nor admission control.
 fn behind_config(folder: &Path, host: Ipv4Addr) -> String {
     let mut text = format!(
         "[server]\nlisten = [\"{host}:{BEHIND_PORT}\"]\nunix = []\nstatus = \"off\"\ndata_dir = {:?}\n\
@@ -280,7 +280,7 @@ fn behind_config(folder: &Path, host: Ipv4Addr) -> String {
     text
 }
 
-/// Asks a server whether it is well.
+/// Requests `/healthz` of a server; an error unless it answers 200 within `limit`.
 pub(super) fn ask_health(status: SocketAddr, limit: Duration) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&status, limit)?;
     stream.set_read_timeout(Some(limit))?;
@@ -292,7 +292,8 @@ pub(super) fn ask_health(status: SocketAddr, limit: Duration) -> Result<()> {
     Ok(())
 }
 
-/// How attackers reach what they attack; an operator's socket is the operator's alone.
+/// The setting with the origin that is possible here: an attack from many users becomes one from many addresses without root,
+/// or if its target is not NBD.
 pub(super) fn place_of(attack: &Attack, setting: Setting) -> Setting {
     // SAFETY: geteuid has no preconditions and cannot fail.
     let root = unsafe { libc::geteuid() } == 0;

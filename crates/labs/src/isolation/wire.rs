@@ -1,4 +1,4 @@
-//! The bytes that attackers send. They share no code with the server, whose checks they are to defeat.
+//! The bytes that attackers send. The module shares no code with the server, whose checks the bytes are to defeat.
 
 pub(super) const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub(super) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
@@ -30,20 +30,21 @@ pub(super) const GREETING_LEN: usize = 18;
 pub(super) const OPTION_REPLY_LEN: usize = 20;
 pub(super) const SIMPLE_REPLY_LEN: usize = 16;
 pub(super) const STRUCTURED_REPLY_LEN: usize = 20;
-/// Flag of the last chunk of a structured reply.
+/// Flag of a structured reply chunk that is the last one of its reply.
 pub(super) const DONE: u16 = 1;
 
-/// Distance of the written parts of a volume with holes: twice what a volume in memory stores in one piece.
+/// Distance between the written parts of a volume with holes, in bytes: twice the size of the pieces in which a volume in memory
+/// is stored.
 pub(super) const STRIDE: u64 = 128 << 10;
-/// The attacked volume.
+/// Export name of the attacked volume.
 pub(super) const EXPORT: &str = "noise";
 
-/// Fixed newstyle without zeroes.
+/// Appends the client flags of the handshake: fixed newstyle, no zeroes.
 pub(super) fn flags(out: &mut Vec<u8>) {
     out.extend(3u32.to_be_bytes());
 }
 
-/// An option that claims to have `length` bytes of data.
+/// Appends an option of the handshake whose length field is `length`, whatever the length of `data`.
 pub(super) fn option(out: &mut Vec<u8>, code: u32, length: u32, data: &[u8]) {
     out.extend(OPTION_MAGIC.to_be_bytes());
     out.extend(code.to_be_bytes());
@@ -60,7 +61,7 @@ fn string(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-/// Chooses the attacked volume, all options at once; how many of them are answered.
+/// Appends a whole handshake that chooses the attacked volume. Returns the number of option replies that the server sends.
 pub(super) fn choose(out: &mut Vec<u8>, structured: bool) -> u32 {
     flags(out);
     if structured {
@@ -78,13 +79,13 @@ pub(super) fn choose(out: &mut Vec<u8>, structured: bool) -> u32 {
     if structured { 3 } else { 1 }
 }
 
-/// Asks for TLS.
+/// Appends the flags and the option that starts TLS.
 pub(super) fn start_tls(out: &mut Vec<u8>) {
     flags(out);
     whole_option(out, STARTTLS, &[]);
 }
 
-/// The header of a request.
+/// Appends the header of a request.
 pub(super) fn request(out: &mut Vec<u8>, magic: u32, [flags, command]: [u16; 2], cookie: u64, at: u64, length: u32) {
     out.extend(magic.to_be_bytes());
     out.extend(flags.to_be_bytes());
@@ -94,8 +95,8 @@ pub(super) fn request(out: &mut Vec<u8>, magic: u32, [flags, command]: [u16; 2],
     out.extend(length.to_be_bytes());
 }
 
-/// How a client of TLS 1.3 begins. Always the same: what it costs the server is a new key, a signature and a record of each,
-/// and the attacker nothing.
+/// The ClientHello message of a TLS 1.3 client, always the same bytes. It costs the attacker nothing, and the server a new key
+/// and a signature.
 pub(super) fn client_hello() -> Vec<u8> {
     let extension = |out: &mut Vec<u8>, kind: u16, data: &[u8]| {
         out.extend(kind.to_be_bytes());

@@ -23,7 +23,7 @@ impl Archive {
         self.entry(path, 0o100_000 | permissions, content);
     }
 
-    /// Ends the archive; its bytes.
+    /// Ends the archive. Returns the archive's bytes.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes
@@ -46,7 +46,7 @@ impl Archive {
         self.pad();
     }
 
-    /// Pads to a multiple of four bytes, where a header with name, or content, must end.
+    /// Pads the archive to a multiple of four bytes, as the format requires after a header with its name, and after content.
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }

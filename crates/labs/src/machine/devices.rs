@@ -1,4 +1,4 @@
-//! Block devices inside a machine: disks of null_blk, volumes of LVM, and messages to targets of the device mapper.
+//! Block devices inside a virtual machine: disks of null_blk, volumes of LVM, and messages to targets of the device mapper.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,19 +10,21 @@ use anyhow::{Context, Result, bail, ensure};
 use super::guest::put;
 use crate::base::process;
 
-/// Folder in which devices and targets of the kernel are configured.
+/// Folder of configfs, in which devices and targets of the kernel are configured.
 pub(crate) const CONFIG: &str = "/sys/kernel/config";
 /// Folder with LVM's settings.
 const LVM: &str = "/run/lvm-lab";
 
-/// Size of the kernel's `struct dm_ioctl`.
+/// Size of the kernel's `struct dm_ioctl`, in bytes.
 const HEADER_BYTES: usize = 312;
+/// Offset of the device's name in `struct dm_ioctl`, in bytes.
 const NAME_AT: usize = 48;
+/// Size of the field for the device's name, in bytes.
 const NAME_BYTES: usize = 128;
-/// `_IOWR(0xfd, 14, struct dm_ioctl)`.
+/// The ioctl DM_TARGET_MSG: `_IOWR(0xfd, 14, struct dm_ioctl)`.
 const TARGET_MESSAGE: libc::c_ulong = 3 << 30 | (HEADER_BYTES as libc::c_ulong) << 16 | 0xfd << 8 | 14;
 
-/// Makes a disk of null_blk; `settings` override the common ones.
+/// Makes a disk of null_blk of `mib` MiB. `settings` replace or extend the common settings.
 pub(crate) fn make_disk(name: &str, mib: u64, settings: &[(&str, &str)]) -> Result<()> {
     let disk = format!("{CONFIG}/nullb/{name}");
     std::fs::create_dir_all(&disk).with_context(|| format!("cannot make {disk}"))?;
@@ -35,7 +37,7 @@ pub(crate) fn make_disk(name: &str, mib: u64, settings: &[(&str, &str)]) -> Resu
     Ok(())
 }
 
-/// Runs LVM's `commands` in one process, on these disks alone and without udev; the volumes `expected` must exist afterwards.
+/// Runs LVM's `commands` in one process, only on `disks` and without udev. The volumes `expected` must exist afterwards.
 pub(crate) fn lvm(disks: &[&str], commands: &str, expected: &[PathBuf]) -> Result<()> {
     let disks: String = disks.iter().map(|disk| format!("\"a|^/dev/{disk}$|\", ")).collect();
     let settings = format!(
@@ -57,8 +59,8 @@ pub(crate) fn lvm(disks: &[&str], commands: &str, expected: &[PathBuf]) -> Resul
     Ok(())
 }
 
-/// The control node of device mapper, for one device. Messages go by ioctl, because an emulated machine takes most of a
-/// second to start `dmsetup` for each.
+/// A mapped device, to which messages are sent by the ioctl of device mapper's control node. An emulated machine would take most
+/// of a second to start `dmsetup` for each message.
 #[derive(Debug)]
 pub(crate) struct Device {
     control: File,
@@ -66,7 +68,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// A mapped device by name.
+    /// The mapped device with this name.
     pub(crate) fn open(name: &str) -> Result<Self> {
         ensure!(name.len() < NAME_BYTES, "device name of {} bytes", name.len());
         let path = "/dev/mapper/control";
@@ -86,7 +88,8 @@ impl Device {
     }
 }
 
-/// The bytes of `struct dm_ioctl`, then of `struct dm_target_msg`: sector 0 and a zero-terminated text.
+/// The bytes of a message's ioctl: `struct dm_ioctl`, followed by `struct dm_target_msg` with sector 0 and a zero-terminated
+/// text.
 fn request(name: &str, message: &str) -> Vec<u8> {
     let size = HEADER_BYTES + 8 + message.len() + 1;
     let mut request = vec![0; size];

@@ -1,4 +1,4 @@
-//! `evenkeel guard run` in a guest: starting, asking, stopping and killing it.
+//! Starts, asks, stops and kills the agent, `evenkeel guard run`, in a guest.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,14 +13,14 @@ use crate::machine::guest::signal;
 
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// Name of an agent's files, and address of its status API.
+/// An agent's identity: the name of its files, and the address of its status API.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) name: &'static str,
     pub(crate) status: &'static str,
 }
 
-/// The place of an agent that is the only one.
+/// The identity of an agent that is the only one in the guest.
 pub(crate) const ONLY: Place = Place { name: "guard", status: "127.0.0.1:9810" };
 
 impl Place {
@@ -32,12 +32,12 @@ impl Place {
         self.file("journal")
     }
 
-    /// The tables of the agent's file; `config` is appended to `[agent]`.
+    /// Text of the agent's configuration file; `config` is appended to the table `[agent]`.
     fn tables(&self, config: &str) -> String {
         format!("[agent]\njournal = \"{}\"\nstatus = \"{}\"\n{config}", self.journal(), self.status)
     }
 
-    /// The agent's output so far.
+    /// The content of the agent's log so far.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(self.file("log")).unwrap_or_default().trim().to_owned()
     }
@@ -51,14 +51,14 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts an agent, and waits until it controls its pools. `config` is appended to `[agent]`.
+    /// Starts an agent, and waits until it controls its pools. `config` is appended to the table `[agent]`.
     pub(crate) fn start(binary: &Path, place: Place, config: &str) -> Result<Self> {
         std::fs::write(place.file("toml"), place.tables(config))?;
         Self::run(binary, place)
     }
 
-    /// Starts an agent with the [`policy`] that all labs share, of which this host must enforce `pool` and no other;
-    /// the effective settings, as text.
+    /// Starts an agent with the [`policy`] that all labs share. Of its pools this host must enforce only `pool`. Returns the
+    /// agent, and the pool's effective settings as text.
     pub(crate) fn enforce(binary: &Path, place: Place, config: &str, pool: &str) -> Result<(Self, String)> {
         let file = PathBuf::from(place.file("toml"));
         policy::write(&file, &place.tables(config))?;
@@ -90,12 +90,12 @@ impl Guard {
         serde_json::from_str(&text).context("guard status")
     }
 
-    /// Asks this agent, see [`ask`].
+    /// Runs a command of `evenkeel guard` for this agent, see [`ask`].
     pub(crate) fn ask(&self, arguments: &[&str]) -> Result<String> {
         ask(&self.binary, self.place, arguments)
     }
 
-    /// Ends the agent as systemd does; its log.
+    /// Ends the agent as systemd does. Returns the agent's log.
     pub(crate) fn stop(self) -> Result<String> {
         signal(self.running.id(), libc::SIGTERM);
         let status = self.running.wait(READY_LIMIT)?;
@@ -103,7 +103,7 @@ impl Guard {
         Ok(self.place.said())
     }
 
-    /// Kills the agent, and with `both` its sentinel before it.
+    /// Kills the agent. With `both`, kills the agent's sentinel first.
     pub(crate) fn kill(self, both: bool) -> Result<()> {
         if both {
             kill_sentinel(self.running.id())?;
@@ -113,7 +113,8 @@ impl Guard {
     }
 }
 
-/// Kills the sentinel, which is the agent's first child, after stopping the agent, which would start another one.
+/// Kills the sentinel of the agent with this process id; the sentinel is the agent's first child. The agent is stopped (SIGSTOP)
+/// first, as it would start another sentinel.
 pub(crate) fn kill_sentinel(agent: u32) -> Result<()> {
     signal(agent, libc::SIGSTOP);
     let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"))?;

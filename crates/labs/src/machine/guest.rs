@@ -1,4 +1,4 @@
-//! The common base of lab code that runs inside a virtual machine.
+//! Functions for the code of labs that runs inside a virtual machine.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -12,17 +12,17 @@ use crate::check::steps;
 
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// Path of disk number `index` of the machine.
+/// Path of the machine's disk number `index`, counted from 0.
 pub(crate) fn disk(index: usize) -> PathBuf {
     format!("/dev/vd{}", char::from(b'a' + index as u8)).into()
 }
 
-/// Runs one of the host's programs to its end; its output.
+/// Runs a program, which the guest shares with the host, to its end. Returns the program's output.
 pub(crate) fn tool(name: &str, args: &[&str]) -> Result<String> {
     process::output(process::program(name).args(args))
 }
 
-/// Does the tutorial on a page of the documentation; the machine is as the reader's would be.
+/// Does the tutorial page `name`. The machine must be in the state in which a reader begins.
 pub(crate) fn follow_tutorial(name: &str, binary: &Path) -> Result<String> {
     let program = binary.to_str().context("a path in UTF-8")?;
     let stage = Stage { program, instead: &[], prepare: process::tie_to_this_program };
@@ -33,8 +33,8 @@ pub(crate) fn follow_tutorial(name: &str, binary: &Path) -> Result<String> {
     Ok(format!("{commands} commands of docs/guide/{name}.md"))
 }
 
-/// Copies programs, with all files that they need, from the host into memory: while the machine waits for the host its
-/// virtual clock jumps from timer to timer, so opening a program could take a virtual second.
+/// Copies programs, with all files that they need, from the host into the guest's memory. While the machine waits for the host,
+/// its virtual clock jumps from timer to timer, so that opening a program could take a virtual second.
 pub(crate) fn keep_in_memory(mut files: Vec<PathBuf>) -> Result<()> {
     files.push(std::env::current_exe()?);
     for file in files.clone() {
@@ -52,7 +52,7 @@ pub(crate) fn keep_in_memory(mut files: Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Folder for a server's files: in the guest's memory, not in the shared directory.
+/// Makes a folder for a server's files in the guest's memory, not in the directory shared with the host.
 pub(crate) fn work_dir(name: &str) -> PathBuf {
     Path::new("/mnt").join(name)
 }
@@ -69,7 +69,7 @@ pub(crate) fn signal(pid: u32, signal: i32) {
     unsafe { libc::kill(pid as i32, signal) };
 }
 
-/// Waits until `found` returns a value.
+/// Waits until `found` returns a value. `what` names the awaited event in the error.
 pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> Result<T> {
     let started = Instant::now();
     loop {

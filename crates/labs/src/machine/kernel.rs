@@ -1,5 +1,5 @@
-//! The guest's kernel: fetched as a package of the distribution, unpacked into the build folder, never installed; and
-//! the initial file system with which it starts.
+//! The guest's kernel, and the initial file system with which it starts. The kernel is downloaded as a package of the
+//! distribution and unpacked into the build folder, never installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,14 +17,15 @@ const INIT: &str = include_str!("../../../../lab/init");
 /// A kernel image with its modules.
 #[derive(Debug, Clone)]
 pub(crate) struct Kernel {
-    /// Boot image.
+    /// Path of the boot image.
     pub(crate) image: PathBuf,
     /// Release name, such as `6.12.1-amd64`.
     pub(crate) release: String,
+    /// Folder with the modules.
     modules: PathBuf,
 }
 
-/// The kernel unpacked in `build`; fetches it if there is none.
+/// The kernel that is unpacked in the folder `build`; downloads and unpacks one if there is none.
 pub(crate) fn prepare(build: &Path) -> Result<Kernel> {
     std::fs::create_dir_all(build).with_context(|| format!("cannot make {}", build.display()))?;
     let root = build.join("kernel");
@@ -48,7 +49,7 @@ pub(crate) fn prepare(build: &Path) -> Result<Kernel> {
     find(&root)?.with_context(|| format!("package {package} holds no kernel image with modules"))
 }
 
-/// Path of the statically linked busybox that `init` needs.
+/// Path of the statically linked busybox that the script `init` needs; downloads it if it is missing.
 pub(crate) fn busybox(build: &Path) -> Result<PathBuf> {
     let root = build.join("busybox");
     let candidates = ["bin/busybox", "usr/bin/busybox"].map(|p| root.join(p));
@@ -59,8 +60,8 @@ pub(crate) fn busybox(build: &Path) -> Result<PathBuf> {
     candidates.into_iter().find(|p| p.exists()).context("package busybox-static holds no busybox")
 }
 
-/// Fetches and unpacks packages that start services and so should not be installed on a tester's machine, with their
-/// missing dependencies. The folder `name` with their files, to be searched before the system's.
+/// Downloads and unpacks packages, with missing dependencies, that should not be installed on a tester's machine because they
+/// start services. Returns the folder `name` with their files, whose programs are to be found before those of the system.
 pub(crate) fn tools(build: &Path, name: &str, packages: &[&str]) -> Result<PathBuf> {
     let root = build.join(name);
     if root.is_dir() {
@@ -90,7 +91,7 @@ pub(crate) fn tools(build: &Path, name: &str, packages: &[&str]) -> Result<PathB
     Ok(root)
 }
 
-/// A script for the guest that finds programs in such a folder before those of the system.
+/// The script for the guest, extended so that programs in the folder `tools` are found before those of the system.
 pub(crate) fn with_tools(tools: &Path, script: &str) -> String {
     let folders = |names: &[&str]| {
         let paths: Vec<String> = names.iter().map(|name| tools.join(name).display().to_string()).collect();
@@ -115,8 +116,8 @@ fn unpack(build: &Path, package: &str, into: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The newest general-purpose kernel among package names: no debug symbols, no cloud or real-time flavour; among equals
-/// the unsigned one, which contains the image itself.
+/// The newest general-purpose kernel among the package names in `names`: without debug symbols, no cloud or real-time flavour.
+/// Of equal ones the unsigned package is chosen, which contains the image itself.
 fn choose(names: &str) -> Option<String> {
     let flavour = |name: &str| {
         let rest = name.strip_prefix("linux-image-")?;
@@ -146,8 +147,8 @@ fn find(root: &Path) -> Result<Option<Kernel>> {
 }
 
 impl Kernel {
-    /// Builds an initial file system with busybox, `init` and the `wanted` modules with their dependencies, in an order
-    /// in which they can be inserted; `optional` modules only if the kernel has them.
+    /// Writes an initial file system to the file `into`: busybox, `init`, and the `wanted` modules with their dependencies,
+    /// listed in an order in which they can be inserted. `optional` modules are added if the kernel has them.
     pub(crate) fn initramfs(&self, busybox: &Path, wanted: &[&str], optional: &[&str], into: &Path) -> Result<()> {
         let index = self.module_files()?;
         let built_in = std::fs::read_to_string(self.modules.join("modules.builtin")).unwrap_or_default();
@@ -187,7 +188,7 @@ impl Kernel {
     }
 }
 
-/// Appends a module after its dependencies, depth first.
+/// Appends a module to `order` after all its dependencies.
 fn insert(
     name: &str,
     index: &BTreeMap<String, PathBuf>,
@@ -220,7 +221,7 @@ fn module_name(path: &Path) -> String {
     file.split(".ko").next().unwrap_or_default().replace('-', "_")
 }
 
-/// A module's uncompressed bytes, which the guest can insert without tools.
+/// The uncompressed bytes of the module at `path`, which the guest can insert without further tools.
 fn decompress(path: &Path) -> Result<Vec<u8>> {
     let tool = match path.extension().and_then(|e| e.to_str()) {
         Some("ko") => return Ok(std::fs::read(path)?),
@@ -242,7 +243,7 @@ struct Dependencies {
     soft: Vec<String>,
 }
 
-/// The dependencies in a module's `.modinfo` section: strings that end with a zero byte.
+/// The dependencies that a module states in its `.modinfo` section, whose entries are strings that end with a zero byte.
 fn dependencies(module: &[u8]) -> Dependencies {
     let mut found = Dependencies::default();
     for text in module.split(|&b| b == 0).filter_map(|s| std::str::from_utf8(s).ok()) {

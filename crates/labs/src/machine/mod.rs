@@ -1,4 +1,4 @@
-//! Virtual machines: seen from the host (`vm` and the modules it boots with), and from inside (the other modules).
+//! Virtual machines. `vm`, `kernel` and `cpio` run on the host, the other modules inside a machine.
 
 pub(crate) mod cpio;
 pub(crate) mod devices;

@@ -1,4 +1,4 @@
-//! The host's own systemd in the guest: starting and asking it.
+//! Starts and asks systemd in the guest; the program is the host's.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,13 +9,14 @@ use anyhow::{Context, Result};
 
 use crate::base::process::{self, Running};
 
-/// Path of systemd in all distributions.
+/// Path of systemd, equal in all distributions.
 const SYSTEMD: &str = "/lib/systemd/systemd";
 /// Folder for the machine's own units.
 pub(crate) const FOLDER: &str = "/etc/systemd/system";
 pub(crate) const GUARD: &str = "evenkeel-guard.service";
 pub(crate) const SERVE: &str = "evenkeel.service";
-/// Units that are masked: they need hardware, would change the host's files, or take time and are not needed.
+/// Units that are masked in the guest, because they need hardware, would change the host's files, or take time and are not
+/// needed.
 const MASKED: [&str; 26] = [
     "systemd-tmpfiles-setup.service",
     "systemd-tmpfiles-setup-dev.service",
@@ -44,10 +45,10 @@ const MASKED: [&str; 26] = [
     "lvm2-monitor.service",
     "timers.target",
 ];
-/// Folder of generators, which make units from the host's files at each boot and reload; below, the folder where they
-/// are masked.
+/// Folder of systemd's generators, which make units from the host's files at each boot and reload; and the folder in which
+/// generators are masked.
 const GENERATORS: [&str; 2] = ["/lib/systemd/system-generators", "/etc/systemd/system-generators"];
-/// Longest wait: many times that of an emulated processor.
+/// Longest wait for systemd: many times the time that an emulated processor needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(200);
 
@@ -66,7 +67,7 @@ pub(crate) fn prepare() -> Result<()> {
     write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
 }
 
-/// Masks a unit or generator of this name that systemd would find in another folder.
+/// Masks a unit or generator, by its name, with an entry in `folder`, which comes before other folders for systemd.
 fn mask(folder: &Path, name: impl AsRef<Path>) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     let link = folder.join(name);
@@ -74,7 +75,8 @@ fn mask(folder: &Path, name: impl AsRef<Path>) -> Result<()> {
     Ok(std::os::unix::fs::symlink("/dev/null", link)?)
 }
 
-/// Starts systemd in a process namespace of its own, and waits until it has reached `target`. Dropping the value ends it.
+/// Starts systemd in a process namespace of its own, and waits until the unit `target` is reached. systemd ends when the value
+/// is dropped.
 pub(crate) fn boot(target: &str) -> Result<Running> {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "--kill-child", SYSTEMD, "--system", &format!("--unit={target}")]);
@@ -91,12 +93,12 @@ pub(crate) fn write(path: &str, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {path}"))
 }
 
-/// Writes the lab's own settings of a unit, in place of earlier ones.
+/// Writes the lab's settings of a unit to a drop-in file, which replaces the lab's earlier one.
 pub(crate) fn drop_in(unit: &str, text: &str) -> Result<()> {
     named_drop_in(unit, "lab", text)
 }
 
-/// Writes further settings of a unit, to a file of their own.
+/// Writes further settings of a unit to the drop-in file with this name.
 pub(crate) fn named_drop_in(unit: &str, name: &str, text: &str) -> Result<()> {
     let folder = format!("{FOLDER}/{unit}.d");
     std::fs::create_dir_all(&folder)?;
@@ -111,12 +113,13 @@ fn first_child(parent: u32) -> Option<u32> {
     children.split_whitespace().next()?.parse().ok()
 }
 
-/// Path outside of systemd's mount namespace for a file inside it.
+/// Path by which a process outside of systemd's mount namespace reaches the file `path` inside it.
 pub(crate) fn inside(path: &str) -> PathBuf {
     format!("/proc/{}/root{path}", MANAGER.load(Ordering::Relaxed)).into()
 }
 
-/// Runs a program in systemd's namespaces and root, as systemd does not answer processes that it cannot see.
+/// Runs a program in systemd's namespaces and root, because systemd does not answer processes that it cannot see. Returns its
+/// output.
 pub(crate) fn beside(program: &str, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new("nsenter");
     command.arg(format!("--target={}", MANAGER.load(Ordering::Relaxed))).args(["--pid", "--mount", "--root", program]);
@@ -145,7 +148,8 @@ pub(crate) fn is_running(unit: &str) -> Result<bool> {
     Ok(show(unit, "SubState")? == "running")
 }
 
-/// A property of several units, in a single call: each call takes an emulated processor a good part of a second.
+/// The values of one property of several units, read by a single call, because each call takes an emulated processor a good part
+/// of a second.
 pub(crate) fn show_each(units: &[&str], property: &str) -> Result<Vec<String>> {
     let said = systemctl(&[&["show", "-P", property][..], units].concat())?;
     Ok(said.split_whitespace().map(str::to_owned).collect())

@@ -1,4 +1,4 @@
-//! A virtual machine: booting it, reading its console, cutting its power.
+//! A virtual machine, seen from the host: boots it, reads its console, cuts its power.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,9 +14,9 @@ use super::kernel::{self, Kernel};
 use crate::base::process::Running;
 use crate::base::scratch::Scratch;
 
-/// The lab's directory of the host, as mounted in the guest.
+/// Path in the guest of the directory that the lab shares with the host.
 pub(crate) const SHARE: &str = "/run/lab";
-/// Longest time of a boot: many times that on a busy machine of two cores.
+/// Time limit of a boot: many times its duration on a busy machine of two cores.
 const BOOT_LIMIT: Duration = Duration::from_secs(150);
 const MODULES: [&str; 8] = ["9pnet_virtio", "9p", "overlay", "virtio_blk", "dm_log_writes", "dm_flakey", "ext4", "nbd"];
 /// Further modules of the iSCSI lab.
@@ -43,30 +43,31 @@ const CACHES_MODULES: [&str; 6] = ["null_blk", "dm_mod", "dm_cache", "dm_cache_s
 /// Further modules of the lab of initiators.
 const INITIATOR_MODULES: [&str; 8] =
     ["null_blk", "target_core_mod", "target_core_iblock", "tcm_loop", "sd_mod", "nvme_fabrics", "nvmet", "nvme_loop"];
-/// Modules that some kernels have built in or under another name; ext4 needs this one.
+/// Kernel modules that are loaded if present, as some kernels have them built in or under another name; ext4 needs this one.
 const MODULES_IF_PRESENT: [&str; 1] = ["crc32c_generic"];
-/// Line that `lab/init` prints when the host's programs can be used.
+/// Line that the script `lab/init` prints when the host's programs can be used in the guest.
 const BOOTED: &str = "lab: booted";
-/// Start of the line that `lab/init` prints with the exit status of the command.
+/// Start of the line that the script `lab/init` prints with the exit status of the guest's command.
 const ENDED: &str = "lab: ended ";
 
 /// The clock of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Time {
-    /// Real time; two processors, emulated in turn.
+    /// Real time, with two processors, which are emulated alternately.
     Real,
-    /// Time by instructions executed, so that the host's load does not change measurements in the guest; one processor.
+    /// Virtual time, which advances with the executed instructions, so that the host's load does not change measurements in the
+    /// guest. The machine has one processor.
     Virtual,
 }
 
 /// Kernel, initial file system and settings, from which machines are booted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Machine {
     kernel: Kernel,
     initramfs: PathBuf,
     share: PathBuf,
     time: Time,
-    /// True if writes to the guest's root go to the first disk and so survive a reboot.
+    /// True if writes to the guest's root go to the first disk, so that they survive a reboot.
     layer: bool,
     verbose: bool,
     boots: u32,
@@ -81,17 +82,14 @@ pub(crate) struct Guest {
 }
 
 impl Machine {
-    /// Fetches missing files into `build`; the guest sees `scratch` as `/run/lab`.
+    /// A machine with the common modules. Missing files are downloaded into `build`; the guest sees `scratch` as `/run/lab`.
     pub(crate) fn new(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
-        Self::make(build, scratch, verbose, "initramfs", &MODULES, Time::Real)
+        Self::make(build, scratch, verbose, "initramfs", &[], Time::Real)
     }
 
-    /// A machine with the same settings and a shared directory of its own, so that both can run at the same time.
+    /// A second machine with the same settings and `scratch` as its shared directory, so that both can run at the same time.
     pub(crate) fn another(&self, scratch: &Scratch) -> Self {
-        let share = scratch.path().to_owned();
-        let (kernel, initramfs) = (self.kernel.clone(), self.initramfs.clone());
-        let (time, layer, verbose) = (self.time, self.layer, self.verbose);
-        Self { kernel, initramfs, share, time, layer, verbose, boots: 0 }
+        Self { share: scratch.path().to_owned(), boots: 0, ..self.clone() }
     }
 
     /// A machine that keeps changes of its root on the first disk, an ext4 file system, from one boot to the next.
@@ -100,42 +98,40 @@ impl Machine {
         self
     }
 
-    /// A machine with network and iSCSI target, in virtual time.
+    /// A machine with the modules for networks and iSCSI targets, in virtual time.
     pub(crate) fn storage_network(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
-        let modules = [&MODULES[..], &STORAGE_NETWORK_MODULES].concat();
-        Self::make(build, scratch, verbose, "initramfs-iscsi", &modules, Time::Virtual)
+        Self::make(build, scratch, verbose, "initramfs-iscsi", &STORAGE_NETWORK_MODULES, Time::Virtual)
     }
 
-    /// A machine with all that the agent controls, in real time, because systemd judges by it which service hangs.
+    /// A machine with the modules for everything that the agent controls. It runs in real time, by which systemd judges hanging
+    /// services.
     pub(crate) fn services(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
-        let modules = [&MODULES[..], &SERVICE_MODULES].concat();
-        Self::make(build, scratch, verbose, "initramfs-services", &modules, Time::Real)
+        Self::make(build, scratch, verbose, "initramfs-services", &SERVICE_MODULES, Time::Real)
     }
 
-    /// A machine with cached devices, in virtual time.
+    /// A machine with the modules for cached devices, in virtual time.
     pub(crate) fn caches(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
-        let modules = [&MODULES[..], &CACHES_MODULES].concat();
-        Self::make(build, scratch, verbose, "initramfs-caches", &modules, Time::Virtual)
+        Self::make(build, scratch, verbose, "initramfs-caches", &CACHES_MODULES, Time::Virtual)
     }
 
-    /// A machine with the kernel's own initiators and targets, in virtual time.
+    /// A machine with the modules of the kernel's own initiators and targets, in virtual time.
     pub(crate) fn initiators(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
-        let modules = [&MODULES[..], &INITIATOR_MODULES].concat();
-        Self::make(build, scratch, verbose, "initramfs-initiators", &modules, Time::Virtual)
+        Self::make(build, scratch, verbose, "initramfs-initiators", &INITIATOR_MODULES, Time::Virtual)
     }
 
-    fn make(build: &Path, scratch: &Scratch, verbose: bool, name: &str, modules: &[&str], time: Time) -> Result<Self> {
+    fn make(build: &Path, scratch: &Scratch, verbose: bool, name: &str, further: &[&str], time: Time) -> Result<Self> {
         let kernel = kernel::prepare(build)?;
         let busybox = kernel::busybox(build)?;
         // Of its own: another lab may be booting from one with other modules.
         let initramfs = scratch.path().join(name);
-        kernel.initramfs(&busybox, modules, &MODULES_IF_PRESENT, &initramfs)?;
+        kernel.initramfs(&busybox, &[&MODULES[..], further].concat(), &MODULES_IF_PRESENT, &initramfs)?;
         println!("lab: guest kernel {}", kernel.release);
         let share = scratch.path().to_owned();
         Ok(Self { kernel, initramfs, share, time, layer: false, verbose, boots: 0 })
     }
 
-    /// Boots the machine and runs `script` in the host's root, with the given raw images as `/dev/vda`, `/dev/vdb`, ...
+    /// Boots the machine with the raw images `disks` as `/dev/vda`, `/dev/vdb`, ..., and runs `script`, which sees the host's
+    /// root file system.
     pub(crate) fn boot(&mut self, script: &str, disks: &[PathBuf]) -> Result<Guest> {
         std::fs::write(self.share.join("command"), script)?;
         let started = Instant::now();
@@ -194,7 +190,7 @@ impl Machine {
 }
 
 impl Guest {
-    /// Reads the console until `wanted` returns a value for a line.
+    /// Reads the console until `wanted` returns a value for a line, at most for `limit`.
     pub(crate) fn wait_for<T>(&mut self, limit: Duration, mut wanted: impl FnMut(&str) -> Option<T>) -> Result<T> {
         let deadline = Instant::now() + limit;
         let mut last = std::collections::VecDeque::new();
@@ -218,7 +214,8 @@ impl Guest {
         }
     }
 
-    /// Reads the console until the command has ended, calling `line` with every line. An exit status other than 0 is an error.
+    /// Reads the console until the guest's command has ended, calling `line` with every line. An exit status other than 0 is an
+    /// error.
     pub(crate) fn finish(mut self, limit: Duration, mut line: impl FnMut(&str)) -> Result<()> {
         let status = self.wait_for(limit, |text| {
             line(text);
@@ -230,8 +227,8 @@ impl Guest {
         Ok(())
     }
 
-    /// Cuts the power: freezes the processors at once, lets the emulated disks finish requests that they have accepted,
-    /// and kills the machine. No process in the guest can flush anything.
+    /// Cuts the power: freezes the processors at once, waits until the emulated disks have finished accepted requests, and kills
+    /// the machine. No process in the guest can flush any data.
     pub(crate) fn cut_power(self) -> Result<()> {
         let mut control = UnixStream::connect(&self.control).context("no control connection to qemu")?;
         control.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -277,7 +274,7 @@ pub(crate) const PROGRAMS: [&str; 13] = [
     "iscsi-perf",
 ];
 
-/// Reason why no machine can run here; `None` if one can.
+/// The reason why no virtual machine can run on this host; `None` if one can run.
 pub(crate) fn missing() -> Option<String> {
     let here = std::env::consts::ARCH;
     (here != "x86_64").then(|| format!("the labs know x86_64 guests only, this machine is {here}"))

@@ -1,4 +1,4 @@
-//! In the guest: checks of dpkg and systemd after each change of the package.
+//! The package lab in the guest: checks of dpkg and systemd after each change of the package.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,13 +17,13 @@ use crate::machine::services::{
 const ADDRESS: &str = "127.0.0.1:10809";
 const EXPORT: &str = "disk0";
 const SETTINGS: &str = "/etc/evenkeel/evenkeel.toml";
-/// An operator's addition to the settings file of the package.
+/// Text that an operator adds to the package's configuration file of the server.
 const EDIT: &str = "\n[tenants.default]\nweight = 3\n";
 const GUARD_SETTINGS: &str = "/etc/evenkeel/guard.toml";
 const GUARD_EDIT: &str = "\n[pools.lab]\nlatency.target = \"15ms\"\n";
 const DATA: &str = "/var/lib/evenkeel";
 const PIECE: usize = 64 << 10;
-/// Numbers of the pieces of the volume that the steps write.
+/// Numbers of the pieces of the volume (64 KiB each) that the steps write.
 const PLACES: [u64; 3] = [0, 1, 2];
 /// Folders that a package manager or systemd writes to, in which files of Evenkeel are searched.
 const SEARCHED: [&str; 6] = ["/etc", "/run", "/usr/bin", "/usr/lib/systemd", "/usr/lib/sysusers.d", "/var/lib"];
@@ -55,7 +55,7 @@ pub(super) const REBOOTED: [(&str, Step); 3] = [
     ("purged_it_leaves_nothing_but_volumes_and_its_user", purge),
 ];
 
-/// Takes the steps of a boot; `packages`: the one to install first, and its upgrade.
+/// Runs the steps of a boot. `packages` are the package to install first, and its upgrade.
 pub(crate) fn run(boot: Boot, packages: &[PathBuf], full: bool) -> Result<()> {
     let steps: &[(&str, Step)] = match boot {
         Boot::First => {
@@ -90,8 +90,8 @@ pub(crate) fn run(boot: Boot, packages: &[PathBuf], full: bool) -> Result<()> {
     Ok(())
 }
 
-/// Reduces dpkg's database to the packages that ours depends on: dpkg reads the file names of all packages each time,
-/// which takes an emulated processor long.
+/// Reduces dpkg's database to the packages on which Evenkeel's package depends. dpkg reads the file names of all packages at
+/// each call, which takes an emulated processor long.
 fn forget_others(package: &Path) -> Result<()> {
     const STATUS: &str = "/var/lib/dpkg/status";
     let fields =
@@ -118,7 +118,7 @@ fn dpkg(arguments: &[&str]) -> Result<String> {
     beside("env", &[&command, arguments].concat())
 }
 
-/// Status of the package: `installed`, `config-files` or empty.
+/// dpkg's status of Evenkeel's package: `installed`, `config-files` or empty.
 fn status() -> String {
     beside("dpkg-query", &["-W", "-f", "${db:Status-Status}", "evenkeel"]).unwrap_or_default()
 }
@@ -151,7 +151,7 @@ fn put(place: u64, durable: bool) -> Result<()> {
     client.disconnect()
 }
 
-/// Checks that the pieces of all these numbers hold what was written.
+/// Checks that the pieces with these numbers contain the data that was written.
 fn holds(places: &[u64]) -> Result<()> {
     let mut client = Client::connect(ADDRESS, EXPORT, PATIENCE)?;
     for &place in places {

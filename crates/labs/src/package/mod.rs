@@ -1,4 +1,5 @@
-//! The package in a machine of its own: installed, upgraded while it serves, kept over a reboot, removed, purged.
+//! The package lab: Evenkeel's package is installed in a virtual machine, upgraded while the server serves, kept over a reboot,
+//! removed, and purged.
 
 pub(crate) mod guest;
 
@@ -16,7 +17,7 @@ use crate::check::steps;
 use crate::machine::vm::{Machine, SHARE};
 
 const LIMIT: Duration = Duration::from_secs(600);
-/// Size of the sparse file for the guest's changes: room for two versions of the program.
+/// Size in bytes of the sparse file for changes of the guest's root: room for two versions of the program.
 const LAYER_BYTES: u64 = 2 << 30;
 /// Version that is installed first, and version of its upgrade.
 const VERSIONS: [&str; 2] = ["0.0.1", "0.0.2"];
@@ -41,8 +42,8 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Both packages, at paths of the guest. The program is stripped and the packages are not compressed, because the
-/// guest's processors are emulated.
+/// Makes both packages and returns their paths in the guest. The program is stripped and the packages are not compressed,
+/// because the guest's processors are emulated.
 fn packages(options: &Options, scratch: &Scratch) -> Result<Vec<PathBuf>> {
     let stripped = scratch.path().join("evenkeel");
     process::output(process::program("strip").arg("-o").arg(&stripped).arg(&options.binary))?;

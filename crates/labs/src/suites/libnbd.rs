@@ -1,4 +1,4 @@
-//! The suite of libnbd: its tests that depend on the server.
+//! The test suite of libnbd: those of its tests that depend on the server.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,16 +12,16 @@ use super::server::{Kind, has_ipv6};
 use crate::base::process;
 use crate::base::servers::free_port;
 
-/// Longest time of a test. The suite has no limit; its longest tests are meant to take ten seconds.
+/// Time limit of a test. The suite itself has none; its longest tests are designed to take ten seconds.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Exit status with which a test for automake says that it cannot run on this machine.
+/// Exit status by which a test reports, by automake's convention, that it cannot run on this machine.
 const CANNOT_RUN: i32 = 77;
-/// Source files of the suite's helpers, which some tests are compiled with.
+/// Source files with helper functions of the suite that are compiled into some tests.
 const HELPERS: [&str; 2] = ["requires.c", "pick-a-port.c"];
-/// The header that the suite's `configure` would write.
+/// The header that the suite's script `configure` would write.
 const CONFIG: &str = "#define HAVE_GNUTLS 1\n";
 
-/// The compiled tests.
+/// The compiled tests of the suite.
 #[derive(Debug)]
 pub(super) struct Suite {
     /// Folder in which the tests run.
@@ -30,7 +30,7 @@ pub(super) struct Suite {
 }
 
 impl Suite {
-    /// Compiles the tests; as in the suite, some contain the ports of their servers.
+    /// Compiles the tests from the folder `source`. As in the suite, some contain the port numbers of their servers.
     pub(super) fn build(bench: &Bench<'_>, source: &Path) -> Result<Self> {
         // Some tests look for `../tests/pki`.
         let dir = bench.dir.join("libnbd/tests");
@@ -76,7 +76,7 @@ impl Suite {
             .map(drop)
     }
 
-    /// Runs the tests; each starts its server through the stand-in for nbdkit.
+    /// Runs the tests one after the other. Each starts a server of this `kind` through the stand-in for nbdkit.
     pub(super) fn run(&self, bench: &mut Bench<'_>, kind: Kind) -> Result<()> {
         let programs = bench.stand_in(kind)?;
         let names =

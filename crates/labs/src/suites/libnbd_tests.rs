@@ -1,19 +1,19 @@
-//! Tests of libnbd that run, with their settings, and reasons why other tests are skipped.
+//! The list of libnbd's tests that are run, with their settings, and of skipped tests with the reasons.
 
 use super::Skip;
 
-/// A test and how it is compiled.
+/// A test of the suite, with the arguments for its compilation.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Test {
-    /// Name in the suite.
+    /// Name of the test in the suite.
     pub(super) name: String,
-    /// Path of the source file from the root of the source.
+    /// Path of the test's source file, from the root of the suite's source.
     pub(super) source: String,
     /// Definitions for the compiler's option `-D`.
     pub(super) defines: Vec<String>,
 }
 
-/// Tests that consist of one file, in the suite's order.
+/// Names of the tests that consist of one source file, in the suite's order.
 pub(super) const PLAIN: [&str; 23] = [
     "errors-connect-twice",
     "errors-not-negotiating",
@@ -40,10 +40,10 @@ pub(super) const PLAIN: [&str; 23] = [
     "pread-initialize",
 ];
 
-/// Tests that load the server for ten seconds.
+/// Names of the tests that load the server for ten seconds.
 pub(super) const TIMED: [&str; 3] = ["aio-parallel", "aio-parallel-load", "synch-parallel"];
 
-/// Tests that the suite makes from common files; two of them have a port of their own.
+/// Tests that the suite makes from common source files with different definitions. Two of them contain one of `ports` each.
 pub(super) fn variants(ports: &[u16; 2]) -> Vec<Test> {
     let mut tests = Vec::new();
     let mut add = |name: &str, source: &str, defines: &[&str]| {

@@ -1,4 +1,4 @@
-//! The suites lab: tests of other projects, from the distribution's sources, against this server.
+//! The suites lab: runs tests of other projects, from the distribution's source packages, against Evenkeel's server.
 
 mod libnbd;
 mod libnbd_tests;
@@ -20,7 +20,7 @@ use crate::base::servers;
 use crate::check::run::{Lab, Options};
 use server::Kind;
 
-/// A skipped test, and the reason.
+/// A skipped test: its name, and the reason.
 type Skip = (&'static str, &'static str);
 
 /// State that the suites share.
@@ -31,9 +31,9 @@ struct Bench<'a> {
     full: bool,
     dir: PathBuf,
     headers: Vec<PathBuf>,
-    /// Folder with certificates of an authority, of the server and of its client.
+    /// Folder with the certificates of an authority, the server and a client.
     certificates: PathBuf,
-    /// Folder with certificates of another authority, which the server does not trust.
+    /// Folder with certificates of a second authority, which the server does not trust.
     strangers: PathBuf,
 }
 
@@ -49,7 +49,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Counts a check as skipped, with a line as tests print it.
+    /// Counts a check as skipped, and prints a line in the format of skipped tests.
     fn skip(&mut self, name: &str, reason: &str) {
         if !self.wants(name) {
             return;
@@ -67,7 +67,7 @@ impl Bench<'_> {
         println!("test lab::{}::{name} ... ok", self.lab.name);
     }
 
-    /// A command of the compiler for the suites' code, with the folders of the headers that it needs.
+    /// A command of the C compiler with the header folders that the suites' code needs.
     fn compiler(&self) -> Command {
         let mut cc = process::program("cc");
         cc.args(["-O1", "-w"]);
@@ -77,7 +77,7 @@ impl Bench<'_> {
         cc
     }
 
-    /// A folder with a program `nbdkit` that is this program.
+    /// Makes a folder with a program `nbdkit` that runs this program as the stand-in for nbdkit, with servers of this `kind`.
     fn stand_in(&self, kind: Kind) -> Result<PathBuf> {
         let dir = self.dir.join(format!("stand-in-{}", kind.name()));
         std::fs::create_dir_all(&dir)?;
@@ -93,7 +93,7 @@ impl Bench<'_> {
     }
 }
 
-/// Reason why the lab cannot run on this machine; `None` if it can.
+/// The reason why the lab cannot run on this machine; `None` if it can run.
 pub(super) fn missing() -> Option<String> {
     let apt = ["apt-get", "dpkg"].iter().all(|name| process::find_program(name).is_some());
     (!apt).then(|| "the suites come from the archives of Debian and Ubuntu".to_owned())

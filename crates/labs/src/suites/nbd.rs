@@ -1,4 +1,4 @@
-//! The suite of nbd: its test client, in the modes that work with any server.
+//! The test suite of nbd: its test client, in the modes that work with any server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::base::process;
 use crate::base::servers::{EXPORT, free_port};
 
 const SMALL: u64 = 4 << 20;
-/// Size of the volume, as in the suite, for its logs of requests.
+/// Size of the volume in bytes, as the suite's logs of requests need it.
 const LARGE: u64 = 50 << 20;
-/// Longest time of a test: far above that of the slowest.
+/// Time limit of a test: far above the duration of the slowest one.
 const LIMIT: Duration = Duration::from_secs(300);
-/// The header that nbd's `configure` would write; its sizes are those of every 64-bit Linux.
+/// The header that nbd's script `configure` would write on a 64-bit Linux.
 const CONFIG: &str = "\
 #define HAVE_GNUTLS 1
 #define HAVE_FDATASYNC 1
@@ -29,31 +29,31 @@ const CONFIG: &str = "\
 #define SIZEOF_UNSIGNED_LONG_LONG_INT 8
 ";
 
-/// Further actions of a test.
+/// A special action or condition of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum With {
     Nothing,
     ReadOnly,
     Unix,
-    /// Lists exports with nbd's client first.
+    /// The test first lists the exports with nbd's client.
     List,
     Tls,
-    /// Uses a certificate that the server does not trust.
+    /// The test's client has a certificate that the server does not trust.
     WrongCertificate,
 }
 
 struct Test {
-    /// Name in the suite.
+    /// Name of the test in the suite.
     name: &'static str,
     options: &'static [&'static str],
-    /// Log of requests that the client replays.
+    /// Name of the log of requests that the client replays.
     log: Option<&'static str>,
     with: With,
 }
 
 impl Test {
-    /// True if the test belongs to the short run. The large log moves 6 GB, so each engine and each storage gets it
-    /// once, and only unencrypted, which is several times as fast.
+    /// True if the test belongs to the short run with a server of this `kind`. The large log moves 6 GB, so it is replayed once
+    /// for each engine and each storage, and only unencrypted, which is several times as fast.
     fn is_short(&self, kind: Kind) -> bool {
         self.log != HUGE || (self.with != With::Tls && Kind::PAIRED.contains(&kind))
     }
@@ -92,7 +92,7 @@ pub(super) const SKIPPED: [Skip; 6] = [
     ("inetd", "starts nbd-server itself, on its standard input"),
 ];
 
-/// The compiled client, with its input files.
+/// The compiled test client, with its input files.
 #[derive(Debug)]
 pub(super) struct Suite {
     program: PathBuf,
@@ -100,7 +100,7 @@ pub(super) struct Suite {
 }
 
 impl Suite {
-    /// Compiles the client.
+    /// Compiles the test client from the folder `source`.
     pub(super) fn build(bench: &Bench<'_>, source: &Path) -> Result<Self> {
         let dir = bench.dir.join("nbd");
         std::fs::create_dir_all(&dir)?;
@@ -113,7 +113,7 @@ impl Suite {
         Ok(Self { program, logs })
     }
 
-    /// Runs each test on a server of its own.
+    /// Runs each test with a server of its own, of this `kind`.
     pub(super) fn run(&self, bench: &mut Bench<'_>, kind: Kind) {
         for test in &TESTS {
             let name = format!("nbd_{}_{}", test.name, kind.name());

@@ -1,4 +1,4 @@
-//! A server for a suite of tests: one volume with the settings that the suite needs.
+//! The server for a test suite: one volume, with the settings that the suite needs.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use crate::base::client::{self, Client};
 use crate::base::process::{self, Running};
 use crate::base::servers::{self, EXPORT, START_LIMIT};
 
-/// Name of the image file of a volume, unless the client provides a file.
+/// Name of the image file behind the volume, unless the test provides a file.
 const IMAGE: &str = "disk0.img";
-/// Bytes of one write of the pattern.
+/// Size of one write when the volume is filled with a pattern, in bytes.
 const PIECE: usize = 1 << 20;
 
 /// How a volume is kept and served.
@@ -35,10 +35,10 @@ impl Kind {
         Self { epoll: true, memory: false },
     ];
 
-    /// The kinds that cover each engine and each storage once.
+    /// Two kinds that together cover each engine and each storage once.
     pub(super) const PAIRED: [Self; 2] = [Self::ALL[0], Self::ALL[1]];
 
-    /// Its name in names of checks.
+    /// Name of the kind, a part of the names of checks.
     pub(super) fn name(self) -> String {
         let engine = if self.epoll { "epoll" } else { "default" };
         format!("{engine}_{}", if self.memory { "memory" } else { "file" })
@@ -51,9 +51,9 @@ pub(super) struct Setup {
     pub(super) kind: Kind,
     pub(super) size: u64,
     pub(super) read_only: bool,
-    /// A file that the client provides as the volume; `None`: the server has its own.
+    /// A file that the test provides as the volume; `None`: the server makes its own.
     pub(super) file: Option<PathBuf>,
-    /// Folder of certificates; with it every client over TCP must use TLS.
+    /// Folder of certificates, with which every client over TCP must use TLS; `None`: without TLS.
     pub(super) certificates: Option<PathBuf>,
     /// True if clients over a Unix socket must use TLS, too.
     pub(super) always_tls: bool,
@@ -66,7 +66,7 @@ impl Setup {
         Self { kind, size, read_only: false, file: None, certificates: None, always_tls: false, unix: None, port: None }
     }
 
-    /// Writes the configuration into `dir`; the command that starts the server.
+    /// Writes the server's configuration into `dir`. Returns the command that starts the server.
     pub(super) fn command(&self, binary: &Path, dir: &Path) -> Result<Command> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let config = dir.join("evenkeel.toml");
@@ -114,7 +114,7 @@ impl Setup {
         servers::start_and_reach(dir, "server", &mut self.command(binary, dir)?, || self.wait(dir))
     }
 
-    /// Waits until the server answers: an NBD client if TLS is not required, otherwise a connection.
+    /// Waits until the server answers an NBD client or, if TLS is required, until it accepts a connection.
     fn wait(&self, dir: &Path) -> Result<()> {
         let plain = |unix: &Path| unix.display().to_string();
         let address = match (&self.unix, self.port) {
@@ -134,7 +134,7 @@ impl Setup {
         servers::reach(&address, EXPORT)
     }
 
-    /// Fills the volume with the pattern of nbdkit's plugin `pattern`: each 8 bytes hold their own offset, big-endian.
+    /// Fills the volume with the pattern of nbdkit's plugin `pattern`: each group of 8 bytes holds its own offset, big-endian.
     pub(super) fn fill_with_pattern(&self) -> Result<()> {
         let path = self.unix.as_ref().context("the pattern is written by a Unix socket")?;
         let mut client = Client::connect(&path.display().to_string(), EXPORT, START_LIMIT)?;

@@ -1,4 +1,4 @@
-//! Sources of the suites, and headers for compiling them: fetched from the distribution's archive, verified by apt,
+//! Sources of the suites, and headers for their compilation: downloaded from the distribution's archive, verified by apt,
 //! unpacked into the build folder, never installed.
 
 use std::path::{Path, PathBuf};
@@ -9,28 +9,27 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::base::packages::{RETRIES, fetch};
 use crate::base::process;
 
-/// Debian release from which nbd's source comes on every machine: its client needs no library of nbd, so one version
-/// fits all. Not from Debian 12: its index names `nbd_3.24.orig.tar.gz`, for which the archive answered 404 in November
-/// 2026.
+/// Debian release from which nbd's source comes on every machine. nbd's client needs no library of nbd, so one version fits all
+/// systems. It is not Debian 12, whose index names `nbd_3.24.orig.tar.gz`, for which the archive answered 404 in November 2026.
 const DEBIAN_OF_NBD: &str = "trixie";
 /// Packages with headers of the libraries that the suites are linked with.
 const HEADERS: [&str; 3] = ["libglib2.0-dev", "libgnutls28-dev", "libnbd-dev"];
-/// Files with the keys of Debian's and Ubuntu's archives.
+/// Distributions, each with the file that contains the keys of its archive.
 const KEYS: [(&str, &str); 2] = [
     ("Debian", "/usr/share/keyrings/debian-archive-keyring.gpg"),
     ("Ubuntu", "/usr/share/keyrings/ubuntu-archive-keyring.gpg"),
 ];
 
-/// An archive from which the machine gets packages.
+/// A package archive that this machine uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Archive {
     uri: String,
     codename: String,
-    /// `Debian` or `Ubuntu`.
+    /// Distribution of the archive: `Debian` or `Ubuntu`.
     origin: String,
 }
 
-/// The folder with the unpacked upstream source of `package`.
+/// Downloads and unpacks the upstream source of `package`, if missing. Returns the folder with the source.
 pub(super) fn source(build: &Path, package: &str) -> Result<PathBuf> {
     let root = build.join(format!("source-{package}"));
     if root.is_dir() {
@@ -79,7 +78,7 @@ pub(super) fn source(build: &Path, package: &str) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// Folders to be searched for headers, in order.
+/// Downloads and unpacks the packages with headers, if missing. Returns the folders to be searched for headers, in order.
 pub(super) fn headers(build: &Path) -> Result<Vec<PathBuf>> {
     let root = build.join("suites-headers");
     if !root.is_dir() {
@@ -119,7 +118,8 @@ fn archive() -> Result<Archive> {
     choose(&targets).context("apt knows no archive of Debian or Ubuntu; run `apt-get update` once as root")
 }
 
-/// The archive of the release itself: the one with the shortest codename, as codenames of updates extend it.
+/// The archive of the release itself, chosen from apt's list of archives: the one with the shortest codename, which the
+/// codenames of updates extend.
 fn choose(targets: &str) -> Option<Archive> {
     let target = |line: &str| {
         let mut fields = line.split('|');
@@ -130,7 +130,7 @@ fn choose(targets: &str) -> Option<Archive> {
     targets.lines().filter_map(target).min_by_key(|archive| archive.codename.len())
 }
 
-/// A line for apt's list of sources.
+/// A line of apt's list of sources for the source packages of `release` in an archive.
 fn line(archive: &Archive, release: &str) -> Result<String> {
     let Some((_, keys)) = KEYS.iter().find(|(name, _)| *name == archive.origin) else {
         bail!("{} has no keys here", archive.origin);

@@ -1,4 +1,5 @@
-//! A program in place of nbdkit, for tests that start their server themselves: it parses nbdkit's options and starts Evenkeel.
+//! A program that takes the place of nbdkit for tests that start their server themselves. It parses nbdkit's options and starts
+//! Evenkeel.
 //!
 //! A feature of nbdkit that Evenkeel does not have (script plugins, filters) is an error, so that no test passes by accident.
 
@@ -18,9 +19,9 @@ use anyhow::{Context, Result, bail, ensure};
 use super::server::{Kind, Setup};
 use crate::base::process::Running;
 
-/// Size of a volume if a test gives none: nbdkit's default is zero bytes, and Evenkeel has no such volume.
+/// Size of a volume in bytes if a test gives none. nbdkit's default is zero bytes, which Evenkeel does not allow.
 const SIZE: u64 = 1 << 20;
-/// Environment variable for a socket passed by systemd's protocol.
+/// Environment variable by which systemd's protocol announces a passed socket.
 const ACTIVATION: &str = "LISTEN_FDS";
 
 /// How the lab calls it; the rest is nbdkit's command line.
@@ -37,15 +38,15 @@ pub(crate) struct Options {
     words: Vec<String>,
 }
 
-/// The requests in a command line of nbdkit.
+/// The settings that a command line of nbdkit asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted {
-    /// True to serve one client on standard input and output.
+    /// True if one client is to be served on standard input and output.
     single: bool,
     read_only: bool,
     tls: bool,
     exit_with_parent: bool,
-    /// True to print a version and end.
+    /// True if the program is to print a version and end.
     version: bool,
     certificates: Option<PathBuf>,
     unix: Option<PathBuf>,
@@ -115,7 +116,7 @@ fn bytes(text: &str) -> Result<u64> {
     Ok(number.parse::<u64>().with_context(|| format!("{text} is no size"))? * unit)
 }
 
-/// Does what the command line asks nbdkit to do.
+/// Starts a server as nbdkit's command line demands, and waits for its end.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let Options { binary, dir, kind, words } = options;
     let wanted = Wanted::read(words)?;
@@ -165,7 +166,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// Relays bytes between the client's socket, which is standard input and output, and the server.
+/// Relays bytes between the client, on standard input and output, and the server's socket.
 fn relay(socket: &Path) -> Result<()> {
     // SAFETY: nothing else in this program uses the descriptor.
     let client = unsafe { UnixStream::from_raw_fd(0) };
@@ -181,7 +182,7 @@ fn relay(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the server ends; the test ends it together with this program.
+/// Waits until the server ends. The test ends the server together with this program.
 fn wait(mut server: Running) -> Result<()> {
     while server.ended()?.is_none() {
         thread::sleep(Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! Devices that fail, recover and vanish, and the kernel's own behaviour with them.
+//! Devices that fail, work again and vanish, and the kernel's own behaviour with such devices.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -13,16 +13,17 @@ use super::{Check, GONE, OTHER, SLICES, SUBJECTS, VOLUME_SECTORS};
 use crate::base::process;
 use crate::machine::guest::tool;
 
-/// Longest time until a disk is back.
+/// Longest wait until an unplugged disk is back.
 const PLUG_LIMIT: Duration = Duration::from_secs(60);
 
-/// The device under all slices but those of [`OTHER`]: a plain mapping, or one on which every request fails.
+/// The device that can be made to fail, under all slices but those of [`OTHER`]: a plain mapping, or a mapping on which every
+/// request fails.
 pub(super) struct Faulty;
 
 impl Faulty {
     const SECTORS: u64 = (SLICES - SUBJECTS.len() as u64) * VOLUME_SECTORS;
 
-    /// Makes the device and all slices.
+    /// Makes the device, and a slice of it for each name.
     pub(super) fn create(slices: &[String]) -> Result<()> {
         let mut all = format!("faulty,,,rw,{}", Self::working());
         for (number, name) in slices.iter().enumerate() {
@@ -45,17 +46,17 @@ impl Faulty {
         format!("0 {} linear /dev/vda 0", Self::SECTORS)
     }
 
-    /// Makes every request fail from now on.
+    /// Makes every request to the device fail from now on.
     pub(super) fn fail() -> Result<()> {
         Self::load(&format!("0 {} flakey /dev/vda 0 0 1", Self::SECTORS))
     }
 
-    /// Makes requests succeed again.
+    /// Makes requests to the device succeed again.
     pub(super) fn repair() -> Result<()> {
         Self::load(&Self::working())
     }
 
-    /// Replaces the table without writing back the page cache, which would save the data.
+    /// Replaces the device's table without writing back the page cache, which would save the data.
     fn load(table: &str) -> Result<()> {
         tool("dmsetup", &["load", "faulty", "--table", table])?;
         tool("dmsetup", &["resume", "--noudevsync", "--noflush", "--nolockfs", "faulty"])?;
@@ -63,8 +64,8 @@ impl Faulty {
     }
 }
 
-/// Writes a device's dirty pages back, as the kernel does after some time; true if that succeeded. A failure is still
-/// reported to processes that opened the device before.
+/// Writes a device's dirty pages back, as the kernel does after some time. True if that succeeded. A failure is also reported to
+/// processes that opened the device before.
 pub(super) fn write_back(device: &Path) -> Result<bool> {
     let file = File::open(device)?;
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
@@ -72,7 +73,7 @@ pub(super) fn write_back(device: &Path) -> Result<bool> {
     Ok(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } == 0)
 }
 
-/// Removes a disk from the machine.
+/// Removes the disk `device` from the machine, as if it were unplugged.
 pub(super) fn unplug(device: &Path) -> Result<()> {
     let name = device.file_name().context("a disk has a name")?.to_string_lossy().into_owned();
     let virtio = std::fs::canonicalize(format!("/sys/block/{name}/device"))?;
@@ -82,7 +83,7 @@ pub(super) fn unplug(device: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Restores all unplugged disks; they get their old names if these are free.
+/// Restores all unplugged disks. A disk gets its old name if the name is free.
 pub(super) fn plug_in() -> Result<()> {
     std::fs::write("/sys/bus/pci/rescan", "1")?;
     process::until("all disks", [PLUG_LIMIT, Duration::from_millis(20)], || {
@@ -91,11 +92,11 @@ pub(super) fn plug_in() -> Result<()> {
     .map(drop)
 }
 
-/// A page-aligned buffer, as O_DIRECT needs.
+/// A page-aligned buffer of one block, as O_DIRECT needs.
 #[repr(align(4096))]
 struct Page([u8; BLOCK]);
 
-/// The kernel's own answers about a lost write, without a server that remembers it.
+/// A file by which the kernel's own answers about a lost write are observed, without a server that remembers the failure.
 pub(super) struct Kernel {
     file: File,
     device: PathBuf,
@@ -130,7 +131,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Checks that after a failed sync the next one succeeds, although data of the page cache is not on the device.
+    /// Checks that after a failed sync the next sync succeeds, although data of the page cache is not on the device.
     pub(super) fn when_repaired(&self) -> Result<Check> {
         let mut check = Check::default();
         let first = self.failing.as_ref().context("a first sync")?;

@@ -1,4 +1,4 @@
-//! The part of the lab in the virtual machine.
+//! The part of the sync-failure lab that runs in the virtual machine.
 
 use std::path::Path;
 
@@ -11,7 +11,8 @@ use super::{CHECKS, CONTROLS, Check, FAULTY, RESTART, SUBJECTS, stale};
 use crate::base::servers::{self, Address, Server, Setup, Storage};
 use crate::machine::guest::work_dir;
 
-/// Checks that nbdkit, which passes on the kernel's answers, is found to forget a failure by the same questions.
+/// Checks, as a negative control, that the lab detects a server that forgets a failure: nbdkit, which passes on the kernel's
+/// answers.
 fn forgetful(flushing: &Flushing) -> Check {
     let mut check = Check::default();
     check.expect(flushing.failing.first().is_some_and(|a| *a != 0), "its first FLUSH did not fail");

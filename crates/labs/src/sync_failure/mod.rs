@@ -1,7 +1,7 @@
 //! The sync-failure lab: a device fails under load, works again, and in the end vanishes.
 //!
-//! The kernel reports a failed write-back to one sync and then forgets it, with the data. So the server has
-//! to remember. `README.md` says what is checked and why.
+//! The kernel reports a failed write-back to one sync and after that forgets the failure and the data, so the server must
+//! remember the failure. `README.md` describes the checks and their reasons.
 
 mod faults;
 pub(crate) mod guest;
@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(400);
 const VOLUME_SECTORS: u64 = 8 << 11;
 /// Number of volumes for which `/dev/vda` has room.
 const SLICES: u64 = 40;
-/// Checks that every server must pass.
+/// Names of the checks that every server must pass.
 const CHECKS: [&str; 6] = [
     "failed_flush_stays_failed_on_every_connection",
     "failed_fua_write_fails_later_flushes",
@@ -37,13 +37,13 @@ const CHECKS: [&str; 6] = [
     "vanished_device_hurts_no_other",
     "restart_serves_what_was_flushed",
 ];
-/// The check of a subject whose volume is a file.
+/// Name of the check of a subject whose volume is a file.
 const RESTART: &str = "what_is_read_after_a_restart_stays";
-/// Negative controls: checks that show that the lab detects a failure.
+/// Names of the negative controls: checks that the lab detects a forgotten failure.
 const CONTROLS: [&str; 3] =
     ["kernel_forgets_a_failed_sync_buffered", "kernel_forgets_a_failed_sync_direct", "a_server_that_forgets_is_caught"];
 
-/// A server, and how it accesses its devices.
+/// A subject of the lab: a server, and the way in which it accesses its devices.
 #[derive(Debug, Clone, Copy)]
 struct Subject {
     engine: &'static str,
@@ -76,7 +76,7 @@ impl Subject {
         self.cache == "direct"
     }
 
-    /// The device of a volume in the guest.
+    /// Path in the guest of the device behind a volume of this subject.
     fn device(self, volume: &str) -> PathBuf {
         if volume == GONE {
             return format!("/dev/vd{}", char::from(b'b' + self.index as u8)).into();
@@ -88,7 +88,7 @@ impl Subject {
         format!("{self}-{volume}")
     }
 
-    /// Generation of the data, different for every subject and volume, so that devices cannot be confused.
+    /// Generation of the test data, different for every subject and volume, so that data of another device is detected.
     fn generation(self, volume: &str) -> u64 {
         let number = FAULTY.iter().chain(&[GONE, OTHER]).position(|v| *v == volume).unwrap_or(9);
         100 * (self.index + 1) + 10 * number as u64
@@ -110,7 +110,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     steps::report(lab, guest, LIMIT, SUBJECTS.len() * CHECKS.len() + 1 + CONTROLS.len())
 }
 
-/// Observations of one check.
+/// The observations of one check, of which any may be a fault.
 #[derive(Debug, Default)]
 struct Check {
     observed: u32,
@@ -125,7 +125,7 @@ impl Check {
         }
     }
 
-    /// Records an answer of the server, 0 or an error number of the protocol, and the wanted one.
+    /// Records the server's answer to `what` (0, or an error number of the NBD protocol), with the wanted answer.
     fn answer(&mut self, got: u32, wanted: u32, what: impl fmt::Display) {
         self.expect(got == wanted, format_args!("{what}: answered with {got}, should be {wanted}"));
     }

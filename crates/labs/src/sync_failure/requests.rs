@@ -1,4 +1,4 @@
-//! The requests of clients to a server whose device fails, and the answers.
+//! The requests of clients to a server whose device fails, and the server's answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,25 +10,25 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::base::client::{Client, Command, Refused};
 use crate::check::pattern::{self, Content, SECTOR};
 
-/// Longest time until a server on an emulated processor answers.
+/// Longest wait until a server, which runs on an emulated processor, answers.
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
-/// Unit of the lab's writes in bytes: a page, which the page cache takes without reading it first.
+/// Size of the lab's writes in bytes: a page, which the page cache accepts without reading the device first.
 pub(super) const BLOCK: usize = 4096;
-/// Protocol number of an I/O error.
+/// Number of an I/O error in the NBD protocol.
 pub(super) const EIO: u32 = 5;
 
 /// Number of the first block that is written and flushed before the failure.
 pub(super) const KEPT: u64 = 0;
 /// Number of the first block that is written and acknowledged, but not flushed, before the failure.
 pub(super) const LOST: u64 = 16;
-/// Numbers of the blocks that the load writes.
+/// Numbers of the blocks that [`Load`] writes.
 const LOAD: std::ops::Range<u64> = 64..320;
 /// Number of a block that is not used before, and far from blocks that read-ahead loads.
 pub(super) const UNTOUCHED: u64 = 1024;
 /// Number of blocks written at [`KEPT`] and at [`LOST`].
 pub(super) const BLOCKS: u64 = 16;
 
-/// The server's answer: 0, or the error's number. An error if the connection is lost.
+/// The server's answer to a request: 0, or the number of the error in the reply. An `Err` if the connection is lost.
 pub(super) fn answer(result: Result<()>) -> Result<u32> {
     match result {
         Ok(()) => Ok(0),
@@ -52,7 +52,7 @@ pub(super) fn write(client: &mut Client, number: u64, generation: u64, fua: bool
     answer(client.receive().map(drop))
 }
 
-/// Writes one sector of block `number`, for which the page cache must read the block first.
+/// Writes one sector of block `number`, so that the page cache must read the block first. Returns the server's answer.
 pub(super) fn write_sector(client: &mut Client, number: u64, generation: u64) -> Result<u32> {
     let at = number * BLOCK as u64;
     client.send(Command::Write, false, number, at, SECTOR as u32, &block(number, generation)[..SECTOR])?;
@@ -131,7 +131,7 @@ impl Load {
         }
     }
 
-    /// Stops the load; the number of failed writes, and the answer to one more write.
+    /// Stops the load. Returns the number of failed writes, and the server's answer to one more write.
     pub(super) fn finish(self) -> Result<(u64, u32)> {
         self.stop.store(true, Ordering::Relaxed);
         let last = self.thread.join().map_err(|_| anyhow::anyhow!("the load panicked"))?.context("the load")?;
@@ -139,16 +139,16 @@ impl Load {
     }
 }
 
-/// Acknowledged writes that are lost, and several connections that flush; the same steps for every kind of server.
+/// Acknowledged writes that are lost, and flushes on several connections. The steps are equal for every kind of server.
 pub(super) struct Flushing {
     address: String,
     export: String,
     generation: u64,
     pub(super) clients: Vec<Client>,
     pub(super) load: Option<Load>,
-    /// Answers to FLUSH while the device fails.
+    /// The server's answers to FLUSH requests while the device fails.
     pub(super) failing: Vec<u32>,
-    /// Answers to FLUSH when the device works again.
+    /// The server's answers to FLUSH requests after the device works again.
     pub(super) repaired: Vec<u32>,
 }
 
@@ -177,7 +177,7 @@ impl Flushing {
         Ok(())
     }
 
-    /// Flushes twice on each of these connections, and on a new one.
+    /// Flushes twice on each of the three connections of [`Flushing::while_failing`], and on a new one.
     pub(super) fn when_repaired(&mut self) -> Result<(u64, u32)> {
         self.clients.push(connect(&self.address, &self.export)?);
         for client in &mut self.clients {

@@ -1,4 +1,4 @@
-//! A volume that is a file: the page cache outlives the server, and keeps data that was never written to the device.
+//! The check of a volume that is a file. The page cache outlives the server, and keeps data that never reached the device.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,14 +13,15 @@ use crate::base::servers;
 use crate::machine::guest::{tool, work_dir};
 
 const EXPORT: &str = "file";
-/// Longest time of a graceful stop.
+/// Time limit of a graceful stop.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn start(binary: &Path, dir: &Path) -> Result<Running> {
     process::daemon(dir, "serve", &mut servers::serve(binary, dir.join("evenkeel.toml")))
 }
 
-/// Checks that data which a client has read and flushed after a restart stays, even when the kernel frees its page cache.
+/// Checks that data which a client has read and flushed after a restart of the server stays readable, even when the kernel frees
+/// its page cache.
 pub(super) fn check(binary: &Path, device: &str) -> Result<Check> {
     let dir = work_dir("stale");
     let mount = dir.join("fs");

@@ -1,4 +1,4 @@
-//! One server through all phases of the lab.
+//! The trial of one server: all phases of the sync-failure lab.
 
 use std::io::{Read, Write as _};
 use std::net::TcpStream;
@@ -19,9 +19,9 @@ use crate::base::servers;
 use crate::check::pattern::Content;
 use crate::machine::guest::work_dir;
 
-/// Longest time of a graceful stop, or of an answer of the status API.
+/// Time limit of a graceful stop, and of an answer of the status API.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Number of connections that flush at the same moment.
+/// Number of connections that flush at the same time.
 pub(super) const CROWD: usize = 8;
 
 /// A server with its volumes on all devices.
@@ -92,7 +92,7 @@ impl Trial {
         &mut self.checks[index]
     }
 
-    /// The error of a volume in `/api/v1/state`.
+    /// The error that `/api/v1/state` shows for a volume; `None` without an error.
     fn shown_error(&self, volume: &str) -> Result<Option<String>> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port()))?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -111,7 +111,7 @@ impl Trial {
         Ok(self.running.as_mut().context("a server")?.ended()?.is_none())
     }
 
-    /// Before the failure: writes the data to be kept, and the data to be lost.
+    /// The phase before the failure: writes the data that must be kept, and the data that will be lost.
     pub(super) fn begin(&mut self) -> Result<()> {
         self.start()?;
         let (address, subject) = (self.address.clone(), self.subject);
@@ -139,14 +139,14 @@ impl Trial {
         Ok(())
     }
 
-    /// Writes the data to be lost: past the page cache while the device works, through the cache when it has failed
-    /// already, so that the kernel cannot have saved the data by early write-back.
+    /// Writes the data that will be lost. A server that bypasses the page cache gets it while the device works; a server that
+    /// uses the page cache gets it when the device has failed, so that no early write-back by the kernel can save the data.
     fn lose(live: &mut Live, subject: Subject) -> Result<()> {
         live.flushing.lose()?;
         lose(&mut live.background[0], subject.generation("background"))
     }
 
-    /// Checks while the device fails.
+    /// The phase in which the device fails, with its checks.
     pub(super) fn while_failing(&mut self) -> Result<()> {
         let subject = self.subject;
         let mut live = self.live.take().context("connections")?;
@@ -181,7 +181,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Checks after the device works again.
+    /// The phase after the device works again, with its checks.
     pub(super) fn when_repaired(&mut self) -> Result<()> {
         let (subject, address) = (self.subject, self.address.clone());
         let mut live = self.live.take().context("connections")?;
@@ -242,7 +242,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Checks that everything works on the volume without a failure.
+    /// Checks that all requests succeed on the volume [`OTHER`], whose device does not fail; `when` names the phase.
     fn use_other(&mut self, client: &mut Client, when: &str) -> Result<()> {
         let mut answers = vec![write(client, LOST, 1, false)?, write(client, LOST + 1, 1, true)?, flush(client)?];
         let mut late = connect(&self.address, OTHER)?;
@@ -258,7 +258,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Checks when the device of one volume vanishes.
+    /// The phase in which the device of the volume [`GONE`] vanishes, with its checks.
     pub(super) fn vanish(&mut self) -> Result<()> {
         let (subject, address) = (self.subject, self.address.clone());
         let mut live = self.live.take().context("connections")?;
@@ -297,7 +297,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Checks a new server on working devices.
+    /// The phase with a newly started server on working devices, with its checks.
     pub(super) fn restarted(&mut self) -> Result<()> {
         self.start()?;
         let subject = self.subject;
@@ -330,7 +330,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Runs a phase. A phase that breaks off fails all checks of this server, and later phases are left out.
+    /// Runs the phase `name`. An error in it fails all checks of this server, and later phases are left out.
     pub(super) fn phase(&mut self, name: &str, body: impl FnOnce(&mut Self) -> Result<()>) {
         if self.checks.iter().any(|c| c.wrong.iter().any(|w| w.starts_with(BROKEN_OFF))) {
             return;

@@ -4,14 +4,16 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// No slot.
+/// The slot number that means "no slot".
 const NONE: u32 = u32::MAX;
 
 /// A block on the fast device.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     block: u64,
+    /// Number of the slot that was used next after this one, or [`NONE`].
     newer: u32,
+    /// Number of the slot that was used last before this one, or [`NONE`].
     older: u32,
     /// True if the slow device does not have the block's present content.
     dirty: bool,
@@ -22,12 +24,14 @@ struct Slot {
 pub(super) struct Cache {
     slots: Vec<Slot>,
     capacity: usize,
-    /// Hash table with open addressing and linear probing: slot numbers by hash of their block; at most half full.
+    /// Hash table from a block to its slot number, with open addressing and linear probing; at most half full.
     index: Vec<u32>,
     newest: u32,
     oldest: u32,
-    /// Slots, with their blocks, in the order in which they became dirty; some are clean again or hold another block now.
+    /// Pairs of slot and block in the order in which the blocks became dirty. A pair is void if the slot is clean again or
+    /// holds another block.
     dirtied: VecDeque<(u32, u64)>,
+    /// Number of dirty blocks.
     dirty: usize,
 }
 
@@ -58,7 +62,7 @@ impl Cache {
         }
     }
 
-    /// Marks a block as used, and as dirty by a `write`. True if the block is in the cache.
+    /// Marks a block as the last one used, and as dirty if `write`. False if the block is not in the cache.
     pub(super) fn touch(&mut self, block: u64, write: bool) -> bool {
         let Ok(place) = self.place(block) else { return false };
         let slot = self.index[place];
@@ -72,7 +76,7 @@ impl Cache {
         true
     }
 
-    /// Inserts a block that is not in the cache. True if the block that it replaced was dirty.
+    /// Inserts a block that is not in the cache, dirty if `write`. True if it replaced a dirty block.
     pub(super) fn insert(&mut self, block: u64, write: bool) -> bool {
         let mut was_dirty = false;
         let slot = if self.slots.len() < self.capacity {
@@ -105,7 +109,7 @@ impl Cache {
         self.dirty
     }
 
-    /// Marks the block that became dirty first as clean. True if there was a dirty block.
+    /// Marks the block that has been dirty for longest as clean. False if no block is dirty.
     pub(super) fn clean_one(&mut self) -> bool {
         while let Some((slot, block)) = self.dirtied.pop_front() {
             let slot = &mut self.slots[slot as usize];

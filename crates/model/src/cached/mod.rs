@@ -6,9 +6,10 @@
 //! | [`throttle`] | `io.max` in slices of 100 ms |
 //!
 //! Each device serves one request after the other at its rate, first come, first served; a request completes a fixed latency
-//! after it has been served. A hit goes to the fast device. A read that misses goes to the slow device only; with
-//! [`Promotion::Always`] its block is cached from then on. A write goes to the fast device; if the block that it replaces is
-//! dirty, it waits until that block is written to the slow device. Facts and their sources: `docs/algorithms/models.md`.
+//! after it has been served. A hit goes to the fast device. A read that misses goes to the slow device, and [`Promotion`]
+//! decides if its block is cached from then on. A write of a block that is being cached goes to the fast device; if it replaces
+//! a dirty block, it waits until that block is written to the slow device. Other writes go to the slow device. Facts and their
+//! sources: `docs/algorithms/models.md`.
 
 mod cache;
 mod params;
@@ -26,7 +27,7 @@ pub use params::{CachedParams, Promotion};
 use crate::Io;
 use cache::Cache;
 
-/// Blocks whose misses are remembered, as a multiple of the blocks that the fast device holds.
+/// Number of uncached blocks whose misses are counted, as a multiple of the blocks that the fast device holds.
 const GHOSTS: usize = 4;
 
 /// A completed request, with the bytes that it moved on the slow device.
@@ -36,23 +37,25 @@ pub struct Done {
     pub id: u64,
     /// Bytes read from the slow device for the request.
     pub slow_read: u64,
-    /// Bytes written to the slow device for the request: its own, or of dirty blocks that it replaced.
+    /// Bytes written to the slow device for the request: its own payload, and dirty blocks that its blocks replaced.
     pub slow_written: u64,
 }
 
 /// One of the two devices, fast or slow.
 #[derive(Clone, Debug, Default)]
 struct Side {
+    /// When the device has moved the payload of all its requests.
     free_at: Instant,
     /// Total time with requests in flight, up to `busy_until`.
     busy: Duration,
+    /// When the device's last request completes.
     busy_until: Instant,
     /// Requests in flight, in order of completion.
     under_way: VecDeque<(Instant, Done)>,
 }
 
 impl Side {
-    /// Moves `bytes` after everything queued before, and completes `latency` later; the instant of completion.
+    /// Queues a transfer of `bytes` behind all earlier ones. Returns when it completes: `latency` after its bytes have moved.
     fn serve(&mut self, now: Instant, bytes: u64, bytes_per_s: u64, latency: Duration) -> Instant {
         let time = bytes.saturating_mul(1_000_000_000) / bytes_per_s.max(1);
         self.free_at = self.free_at.max(now) + Duration::from_nanos(time);
@@ -72,14 +75,15 @@ impl Side {
     }
 }
 
-/// A fast device over a slow one.
+/// A fast device that caches a slow one. See the module's documentation.
 ///
-/// Calls must not go back in time. O(blocks of the request) a call.
+/// The `now` of a call must not lie before that of an earlier call. O(blocks of the request) a call.
 #[derive(Clone, Debug)]
 pub struct Cached {
     params: CachedParams,
     cache: Cache,
-    /// Blocks that missed lately, each with its number of misses; a hash table in which a new block replaces an old one.
+    /// Uncached blocks that missed lately, each with its number of misses: a hash table in which a block replaces the block
+    /// before it at the same place. Empty with [`Promotion::Always`].
     ghosts: Vec<(u64, u8)>,
     fast: Side,
     slow: Side,
@@ -109,14 +113,14 @@ impl Cached {
         }
     }
 
-    /// Bytes read from and written to the slow device so far, write-back and queued requests included, and its busy
-    /// time until `now`.
+    /// Returns the bytes read from the slow device so far, the bytes written to it, and its busy time until `now`. Bytes of
+    /// write-back and of requests still in flight are included.
     pub fn slow_device(&self, now: Instant) -> (u64, u64, Duration) {
         let ahead = self.slow.busy_until.since(now);
         (self.slow_read, self.slow_written, Duration::from_nanos(self.slow.busy.as_nanos() - ahead.as_nanos()))
     }
 
-    /// Changes the parameters, except sizes and promotion, for later requests.
+    /// Changes the parameters, except sizes and promotion, for requests submitted from now on.
     pub fn set_params(&mut self, now: Instant, params: CachedParams) {
         self.write_back(now);
         let CachedParams { fast_bytes, block_bytes, promotion, .. } = self.params;
@@ -211,7 +215,7 @@ impl Cached {
         ghost.1 > misses
     }
 
-    /// Writes back the dirty blocks for which there was time since the last call.
+    /// Writes back dirty blocks, as many as the write-back rate allowed between the last call and `now`.
     fn write_back(&mut self, now: Instant) {
         let CachedParams {
             write_back_bytes_per_s: rate, dirty_above, block_bytes, slow_bytes_per_s, slow_latency, ..

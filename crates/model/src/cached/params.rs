@@ -13,10 +13,10 @@ pub enum Promotion {
     /// recently used block.
     #[default]
     Always,
-    /// A block that has missed this often lately, in effect as with dm-cache's smq policy; until then both reads and
-    /// writes of it go to the slow device.
+    /// A block whose number of recent misses exceeds `misses`, in effect as with dm-cache's smq policy. Before that, reads and
+    /// writes of the block go to the slow device.
     Reused {
-        /// Misses before a block is cached, 1 to 255.
+        /// Recent misses of a block before the one that caches it, 1 to 255.
         misses: u8,
     },
 }
@@ -37,7 +37,7 @@ impl From<Promotion> for u8 {
     }
 }
 
-/// The parameters of a [`Cached`](super::Cached); all but sizes and promotion can change while it runs.
+/// The parameters of a [`Cached`](super::Cached); all but `fast_bytes`, `block_bytes` and `promotion` can change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CachedParams {
@@ -73,10 +73,10 @@ impl crate::preset::Preset for CachedParams {
 }
 
 impl CachedParams {
-    /// The device of the SAAT paper: 100 MB of persistent memory that caches a SATA drive under Flashcache.
+    /// The device of the SAAT paper (Wang et al.): 100 MB of persistent memory that caches a SATA drive under Flashcache.
     ///
-    /// The paper gives sizes only. The slow device's rate was chosen so that a plain limit at the guarantee misses it
-    /// by as much as in the paper: see `docs/algorithms/models.md`.
+    /// The paper gives sizes only. The slow device's rate, 150 MB/s, was chosen so that a fixed limit equal to the guarantee
+    /// falls short of the guarantee by as much as in the paper: see `docs/algorithms/models.md`.
     pub const fn paper() -> Self {
         Self {
             fast_bytes: 100_000_000,
@@ -91,7 +91,7 @@ impl CachedParams {
         }
     }
 
-    /// The device of the lab: dm-cache with smq, 64 MB of memory that caches a null block device of 10 MB/s.
+    /// The device of the lab: dm-cache with smq, 64 MiB of memory that caches a null block device of 10 MB/s.
     pub const fn lab() -> Self {
         Self {
             fast_bytes: 64 << 20,

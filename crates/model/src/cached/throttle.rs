@@ -1,12 +1,12 @@
 //! The kernel's `io.max`: time is cut into slices, and an unused part of a slice is lost.
 //!
-//! Linux 6.12, `block/blk-throttle.c`, one direction of one group. Within a slice of 100 ms as many bytes may be
-//! dispatched as the limit allows up to the slice's *end*; a request that does not fit waits for it. While requests
-//! keep coming the slice is extended, but every dispatch cuts off whole slices that have passed, together with their
-//! allowance. A group that could not use them has lost them; it may at most catch up within the slice that has begun. A
-//! new limit begins a new slice; if requests were waiting, the allowance for which they had waited is carried over.
+//! Linux 6.12, `block/blk-throttle.c`, one direction of one cgroup. At any moment of a slice of 100 ms, as many bytes may be
+//! dispatched as the limit allows up to the slice's *end*; a request that does not fit waits until the allowance has grown
+//! enough. While requests keep coming the slice is extended, but every dispatch drops whole slices that have passed, together
+//! with their allowance. A group loses the allowance that it could not use in past slices; it can only catch up within the
+//! present slice. A new limit begins a new slice; if requests are waiting at that moment, the unused allowance is carried over.
 //!
-//! That is why a burst of misses shorter than a slice costs no throughput and a longer one does.
+//! So a group loses no throughput while its device is slow for less than a slice, and does while it is slow for longer.
 //!
 //! **Left out**: the kernel counts in ticks of 1 to 10 ms, and its timer may be late by one tick; parent groups.
 
@@ -24,16 +24,17 @@ pub struct Limits {
     pub requests_per_s: Option<u64>,
 }
 
-/// The use of the present slice, in one unit: bytes or requests.
+/// The account of the present slice for one limit, in the limit's unit: bytes or requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
+    /// Dispatched in the present slice.
     spent: u64,
     /// Allowance carried over from before the limit changed; negative if more was dispatched than allowed.
     carried: i64,
 }
 
 impl Account {
-    /// How long a request of `size` must wait, when `elapsed` of the slice has passed.
+    /// Time that a request of `size` (bytes, or 1 request) must wait, when `elapsed` of the slice has passed.
     fn wait(&self, rate: u64, elapsed: Duration, size: u64) -> Duration {
         let slice = SLICE.as_nanos();
         let rounded = elapsed.as_nanos().max(1).next_multiple_of(slice);
@@ -48,7 +49,7 @@ impl Account {
         Duration::from_nanos(needed.saturating_add(rounded - elapsed.as_nanos()))
     }
 
-    /// Removes the use and the allowance of past slices, `whole` nanoseconds long.
+    /// Drops the first `whole` nanoseconds of the slice: their allowance, and as much of `spent`.
     fn trim(&mut self, rate: u64, whole: u64) {
         let past = allowed(rate, whole).saturating_add(core::mem::take(&mut self.carried));
         self.spent = self.spent.saturating_sub(past.max(0).unsigned_abs());
@@ -92,8 +93,8 @@ impl Throttle {
         self.limits
     }
 
-    /// Sets limits as a write to `io.max` does. `waiting`: requests are queued in the throttle now. A write of the same
-    /// limits begins a new slice, too.
+    /// Sets limits as a write to `io.max` does; also setting the limits in force begins a new slice. `waiting`: requests are
+    /// queued in the throttle now.
     pub fn set_limits(&mut self, now: Instant, limits: Limits, waiting: bool) {
         if waiting {
             let elapsed = now.since(self.begin);
@@ -109,8 +110,8 @@ impl Throttle {
         (self.begin, self.end) = (now, now + SLICE);
     }
 
-    /// When the request at the head of the queue, of `bytes`, may be dispatched: `now` or later. `first`: nothing was
-    /// queued before it.
+    /// When the request at the head of the queue, of `bytes`, may be dispatched: `now` or later. `first`: the queue was empty
+    /// when the request came.
     pub fn ready_at(&mut self, now: Instant, bytes: u32, first: bool) -> Instant {
         if now > self.end && first {
             (self.bytes, self.requests) = (Account::default(), Account::default());

@@ -9,8 +9,8 @@ use super::cache::Content;
 use super::geometry::{Pass, Track};
 use super::{Disk, Scheduling, Task};
 
-/// Times that the oldest command may be passed over before it gets the arm, as a multiple of the queue depth. Without a
-/// bound, a command at the edge could wait for ever.
+/// Times that the arm may serve other work before the oldest waiting command, as a multiple of the queue depth; then that
+/// command comes next. Without a bound, a command at the edge could wait for ever.
 const PASSED_OVER_MAX: u32 = 8;
 
 /// A command that needs the arm.
@@ -27,17 +27,18 @@ pub(super) struct Job {
 #[derive(Debug, Default)]
 pub(super) struct Arm {
     motion: Option<Motion>,
-    /// Track of the head while no motion is in progress, and the block that follows the last motion.
+    /// Track of the head after its last motion.
     track: Track,
+    /// The block after those of the last motion.
     position: u64,
     /// Waiting commands, in order of arrival.
     jobs: Vec<Job>,
-    /// Times that the first of `jobs` was passed over.
+    /// Motions for other work while the first of `jobs` waited at that place.
     passed_over: u32,
     ahead: Option<Ahead>,
 }
 
-/// Where to read ahead when the arm has nothing else to do.
+/// The place from which the arm reads ahead when it has nothing else to do.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
     block: u64,
@@ -45,13 +46,13 @@ struct Ahead {
     in_a_row: bool,
 }
 
-/// A motion: a run of blocks that passes under the head.
+/// A motion of the arm, with its run of blocks that passes under the head.
 #[derive(Debug)]
 struct Motion {
     purpose: Purpose,
     /// The first block of the run.
     block: u64,
-    /// When the interface can begin to send data of the run.
+    /// When the interface can begin to send data of the command to the host.
     data: Instant,
     pass: Pass,
 }
@@ -74,6 +75,7 @@ struct Candidate {
     blocks: Range<u64>,
     /// When the first of `blocks` begins to pass under the head.
     first: Instant,
+    /// When the interface can begin to send data to the host; earlier than `first` if the cache holds the first blocks.
     data: Instant,
 }
 
@@ -84,7 +86,7 @@ enum Target {
 }
 
 impl Arm {
-    /// When the present motion ends.
+    /// When the present motion ends; `Instant::FAR_FUTURE` if there is none.
     pub(super) fn end(&self) -> Instant {
         self.motion.as_ref().map_or(Instant::FAR_FUTURE, |motion| motion.pass.end)
     }
@@ -93,7 +95,7 @@ impl Arm {
         self.jobs.push(job);
     }
 
-    /// The motion in progress if it reads ahead, with its segment.
+    /// If the motion in progress reads ahead: the id of the segment that it fills, and the motion.
     fn reading_ahead(&mut self) -> Option<(u64, &mut Motion)> {
         let motion = self.motion.as_mut()?;
         match motion.purpose {
@@ -104,7 +106,7 @@ impl Arm {
 }
 
 impl Disk {
-    /// Chooses the next motion, if the arm is free or only reads ahead.
+    /// Begins the next motion if the arm is free, or if it reads ahead and other work for it has come.
     pub(super) fn drive(&mut self, at: Instant) {
         match self.arm.motion.as_ref().map(|motion| &motion.purpose) {
             Some(&Purpose::Ahead { segment, firm: false }) => {
@@ -146,7 +148,7 @@ impl Disk {
         }
     }
 
-    /// Records in cache and arm how far reading ahead has come by `at`.
+    /// Records in cache and arm the blocks that were read ahead by `at`.
     pub(super) fn note_read_ahead(&mut self, at: Instant) {
         let Some((segment, motion)) = self.arm.reading_ahead() else { return };
         let passed = self.geometry.pass(motion.pass.first, motion.block, motion.pass.blocks, false, at);
@@ -174,7 +176,7 @@ impl Disk {
         self.arm.reading_ahead().is_some_and(|(segment, _)| reaching == Some(segment))
     }
 
-    /// Stops reading ahead if `blocks`, which were just written, are on its way.
+    /// Stops reading ahead if it would read any of `blocks`, which were just written.
     pub(super) fn keep_out_of_read_ahead(&mut self, at: Instant, blocks: &Range<u64>) {
         let Some((_, motion)) = self.arm.reading_ahead() else { return };
         if blocks.start < motion.block + motion.pass.blocks && motion.block < blocks.end {
@@ -182,7 +184,7 @@ impl Disk {
         }
     }
 
-    /// Records that the blocks of `segment` up to `end` were sent to the host; reading ahead may go on by as much.
+    /// Records that the blocks of `segment` before `end` were sent to the host, and lets reading ahead go on beyond them.
     pub(super) fn hand_out(&mut self, segment: u64, end: u64) {
         self.cache.hand_out(segment, end);
         let limit = self.read_ahead_limit(end);
@@ -239,7 +241,7 @@ impl Disk {
         Some(Motion { purpose, block: blocks.start, data, pass })
     }
 
-    /// Opens a segment for reading ahead from `block` on, which also marks where a sequential read would continue.
+    /// Opens a segment for reading ahead from `block` on, by which a read that continues there is found to be sequential.
     fn open_segment(&mut self, block: u64) {
         let params = self.params().cache;
         if params.read_ahead_blocks > 0 {
@@ -247,8 +249,8 @@ impl Disk {
         }
     }
 
-    /// The motion that reads ahead as far as the cache allows; if commands wait, a firm shorter one, if the reads are
-    /// sequential.
+    /// The motion that reads ahead, up to `read_ahead_blocks` beyond the blocks sent to the host. While other work waits: `None`,
+    /// or after sequential reads a motion up to `read_ahead_min_blocks` that is not interrupted.
     fn read_ahead(&mut self, at: Instant, Ahead { block, in_a_row }: Ahead) -> Option<Motion> {
         let segment = self.cache.find_reaching(block)?;
         let (segment, from, handed_out) = (segment.id, segment.blocks.end, segment.blocks.start);

@@ -1,4 +1,4 @@
-//! The segments of the disk's memory: runs of neighbouring blocks, read ahead or written.
+//! The cache in the disk's memory. A segment holds one run of neighbouring blocks that were read ahead or written.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -10,7 +10,7 @@ use super::params::Cache as Params;
 pub(super) enum Content {
     /// Blocks that were read ahead and not sent to the host yet.
     Ahead,
-    /// Written blocks that are on the platter, too.
+    /// Blocks that the host wrote and that are on the platter, too.
     Clean,
     /// Written blocks that are not on the platter yet.
     Dirty,
@@ -27,7 +27,8 @@ pub(super) struct Segment {
     used: u64,
 }
 
-/// The segments of the cache. Segments without unwritten data are replaced in order of last use. O(segments) an operation.
+/// The segments of the cache. Unwritten data is data that is not on the platter yet; segments without it are replaced in order
+/// of last use. O(segments) an operation.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     segments: Vec<Segment>,
@@ -53,7 +54,7 @@ impl Cache {
         self.segments.iter().any(|segment| segment.is_unwritten() && segment.id < id)
     }
 
-    /// The next segment's id, above those of all segments so far.
+    /// The id that the next new segment will get; it is above the ids of all segments so far.
     pub(super) fn next_id(&self) -> u64 {
         self.ids
     }
@@ -69,7 +70,7 @@ impl Cache {
         self.segments.iter().filter(|segment| segment.content == Content::Ahead).find(reaches)
     }
 
-    /// Records that the blocks of segment `id` up to `end` were sent to the host; a read-ahead segment drops them.
+    /// Records that the blocks of segment `id` before `end` were sent to the host; a read-ahead segment drops them.
     pub(super) fn hand_out(&mut self, id: u64, end: u64) {
         self.uses += 1;
         let used = self.uses;
@@ -81,7 +82,7 @@ impl Cache {
         }
     }
 
-    /// Records that blocks of segment `id` up to `end` were read from the platter.
+    /// Records that the blocks before `end` were read from the platter into segment `id`.
     pub(super) fn fill(&mut self, id: u64, end: u64) {
         if let Some(segment) = self.segment_mut(id) {
             segment.blocks.end = segment.blocks.end.max(end);
@@ -94,12 +95,12 @@ impl Cache {
         }
     }
 
-    /// A new segment for reading ahead from `block` on; `None` if the cache is full of unwritten data.
+    /// Makes a new segment for reading ahead from `block` on, and returns its id; `None` if the cache is full of unwritten data.
     pub(super) fn open(&mut self, block: u64, params: &Params) -> Option<u64> {
         self.make_room(1, params).then(|| self.add(block..block, Content::Ahead))
     }
 
-    /// True if a write of `blocks` continues or repeats one in the cache.
+    /// True if a write of `blocks` begins inside the blocks of an earlier write in the cache, or right behind them.
     pub(super) fn extends(&self, blocks: &Range<u64>) -> bool {
         self.segments.iter().any(|segment| segment.content != Content::Ahead && segment.is_continued_by(blocks))
     }
@@ -129,7 +130,7 @@ impl Cache {
         room
     }
 
-    /// Drops these blocks from segments without unwritten data, as they are out of date.
+    /// Drops out-of-date copies of `blocks` from segments without unwritten data.
     pub(super) fn forget(&mut self, blocks: &Range<u64>) {
         for segment in self.segments.iter_mut().filter(|segment| !segment.is_unwritten()) {
             let old = &mut segment.blocks;
@@ -148,8 +149,8 @@ impl Cache {
         id
     }
 
-    /// Frees room for `needed` segments, the least recently used ones first. False, without freeing any, if unwritten
-    /// data leaves too little room.
+    /// Frees room for `needed` segments: the least recently used segments without unwritten data are dropped first. False, and no
+    /// segment is dropped, if unwritten data leaves too little room.
     fn make_room(&mut self, needed: u64, params: &Params) -> bool {
         let size = |segment: &Segment| units(&segment.blocks, params);
         let most = u64::from(params.segments);

@@ -1,7 +1,7 @@
 //! Positions of blocks, and when they pass under the head.
 //!
-//! All times are whole nanoseconds within a revolution, rounded the same way wherever they are computed. So the end of
-//! one block is exactly the beginning of the next, and a sequential request never misses it by a rounding error.
+//! All angles are whole nanoseconds of rotation and are rounded in one way only. So the end of one block is exactly the
+//! beginning of the next, and a sequential request never misses the next block by a rounding error.
 
 use alloc::vec::Vec;
 
@@ -9,7 +9,7 @@ use evenkeel_control::{Duration, Instant};
 
 use super::params::{DiskParams, Zone};
 
-/// A track: position of the head, or of a block.
+/// A track, on which the head or a block is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Track {
     pub(super) cylinder: u32,
@@ -22,8 +22,9 @@ struct Place {
     track: Track,
     /// Sectors from the index mark to the block, skew included.
     slot: u64,
+    /// Sectors of the track.
     slots: u64,
-    /// Blocks from this one, included, to the end of the track.
+    /// Blocks from this one, included, to the last data block of the track.
     left: u64,
 }
 
@@ -44,10 +45,10 @@ pub(super) struct Pass {
 #[derive(Debug)]
 pub(super) struct Geometry {
     params: DiskParams,
-    /// By zone: its first block, data blocks of a cylinder, and its parameters.
+    /// For each zone: its first block, the number of data blocks in each of its cylinders, and its parameters.
     zones: Vec<(u64, u64, Zone)>,
     revolution_ns: u64,
-    /// Rotation of the platters at time zero, in nanoseconds of a revolution.
+    /// Angle of the platters at time zero, in nanoseconds of rotation.
     phase_ns: u64,
 }
 
@@ -85,7 +86,8 @@ impl Geometry {
         }
     }
 
-    /// When `block` begins to pass under the head, which is on `from` at `at`; not before the electronics are `ready`.
+    /// When `block` begins to pass under the head, which leaves track `from` at `at`; not before `ready`, when the electronics
+    /// are ready.
     pub(super) fn reach(&self, at: Instant, from: Track, block: u64, write: bool, ready: Instant) -> Instant {
         let place = self.place(block);
         let arrived = at + self.move_time(from, place.track, write);
@@ -135,12 +137,13 @@ impl Geometry {
         at + Duration::from_nanos(wait_ns % self.revolution_ns)
     }
 
-    /// Nanoseconds from the index mark to the beginning of `slot`, which may lie beyond one revolution.
+    /// Nanoseconds of rotation from the index mark to the beginning of sector `slot`; more than a revolution if `slot` counts on
+    /// beyond the end of the track.
     fn slot_ns(&self, place: &Place, slot: u64) -> u64 {
         slot * self.revolution_ns / place.slots
     }
 
-    /// Number of slots from the index mark that have ended after `ns` nanoseconds: the inverse of [`Self::slot_ns`].
+    /// Number of sectors from the index mark that have passed after `ns` nanoseconds: the inverse of [`Self::slot_ns`].
     fn slots_within(&self, place: &Place, ns: u64) -> u64 {
         let slots = ((u128::from(ns) + 1) * u128::from(place.slots) - 1) / u128::from(self.revolution_ns);
         u64::try_from(slots).unwrap_or(u64::MAX)

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The interface and the arm work at the same time. The platters turn all the time, so the position of a block depends
-//! on the instant. When no command waits for the arm, it first reads ahead after the last read, then writes back dirty
-//! data of the cache. All times are whole nanoseconds; the seed determines the rotation of the platters at the start,
+//! on the instant. When no command waits for the arm, it first reads ahead from the end of the last read, then writes back
+//! dirty data of the cache. All times are whole nanoseconds; the seed determines the angle of the platters at the start,
 //! and nothing else is random.
 
 mod arm;
@@ -33,9 +33,9 @@ use self::cache::{Cache, Content};
 use self::geometry::Geometry;
 pub use self::params::{Cache as CacheParams, DiskParams, Overhead, Scheduling, Zone};
 use crate::Io;
-use crate::clock::DeviceClock;
+use crate::clock::{DeviceClock, polled};
 
-/// Size of a block, the unit of addresses on the platters.
+/// Size of a block, the unit of addresses on the platters, in bytes.
 pub const BLOCK_BYTES: u64 = 512;
 
 /// A request of the host, in blocks.
@@ -49,49 +49,52 @@ struct Command {
 /// Work for the interface.
 #[derive(Clone, Debug)]
 enum Task {
+    /// Decodes a command, and moves its payload if it is a write or hits the cache.
     Begin(Command),
-    /// Sends to the host blocks that the head began to pass at `first`.
-    HandOver {
-        id: u64,
-        blocks: u64,
-        first: Instant,
-    },
+    /// Sends `blocks` blocks to the host for read `id`; the first of them is available from `first` on.
+    HandOver { id: u64, blocks: u64, first: Instant },
 }
 
 /// The step of a command after its work at the interface.
 #[derive(Clone, Debug)]
 enum Then {
+    /// The command completes.
     Done(u64),
+    /// The command waits for the arm.
     Arm(Job),
+    /// The write waits for room in the cache, and completes when it is there.
     Keep(Command),
+    /// The flush waits until the data that is now in the cache is on the platter.
     Flush(u64),
 }
 
 /// The disk. See the module's documentation.
 ///
-/// Calls must not go back in time; one that does counts as made at the latest instant seen. Offsets beyond the capacity
-/// wrap around, and a request that would cross the end is moved to end there, so that any workload suits any disk.
-/// O(queue depth + segments) a request, plus the tracks it touches.
+/// A call whose `now` lies before that of an earlier call counts as made at the latest `now` so far. Offsets beyond the
+/// capacity wrap around, and a request that would cross the end is moved to end there, so that any workload suits any disk.
+/// O(queue depth + segments) a request, plus the tracks that it touches.
 pub struct Disk {
     geometry: Geometry,
     phase: u64,
     seen: Instant,
     clock: DeviceClock,
     inside: usize,
-    /// Commands beyond the queue depth.
+    /// Commands that are not accepted yet, because `queue_depth` others are.
     outside: VecDeque<Command>,
-    /// Number of accepted commands.
+    /// Number of commands that are accepted and not complete.
     accepted: u32,
     /// The interface's present work: when it ends (device time) and the step after it.
     busy: Option<(Instant, Then)>,
     /// Queue of the interface's work.
     tasks: VecDeque<Task>,
+    /// When the interface last finished a task (device time).
     idle_since: Instant,
     arm: Arm,
     cache: Cache,
     /// Writes that wait for room in the cache.
     no_room: VecDeque<Command>,
-    /// Flushes, each with a segment id below which all data must be written.
+    /// Pairs of a flush's id and a segment id: the flush completes when the data of all segments with a lower id is on the
+    /// platter.
     flushes: Vec<(u64, u64)>,
     done: VecDeque<u64>,
 }
@@ -132,23 +135,7 @@ impl Disk {
         self.run(at);
     }
 
-    /// When to poll next, as nothing completes before that instant; `Instant::FAR_FUTURE` when nothing is in flight.
-    pub fn next_event(&self) -> Instant {
-        if self.done.is_empty() { self.next_device_event() } else { self.seen }
-    }
-
-    /// The next request that has completed by `now`, in order of completion; call until `None`.
-    pub fn poll(&mut self, now: Instant) -> Option<u64> {
-        self.advance(now);
-        let id = self.done.pop_front()?;
-        self.inside -= 1;
-        Some(id)
-    }
-
-    /// Requests submitted and not yet returned by [`Disk::poll`].
-    pub fn in_flight(&self) -> usize {
-        self.inside
-    }
+    polled!();
 
     /// The parameters in force.
     pub fn params(&self) -> &DiskParams {
@@ -168,12 +155,6 @@ impl Disk {
         self.run(at);
     }
 
-    /// Stalls the disk for `length` from `now`, or from the end of a stall in progress. The platters stop, too.
-    pub fn stall(&mut self, now: Instant, length: Duration) {
-        self.advance(now);
-        self.clock.stall(self.seen, length);
-    }
-
     fn blocks_of(&self, io: Io) -> Range<u64> {
         let capacity = self.params().blocks();
         let count = (io.offset % BLOCK_BYTES + u64::from(io.bytes)).div_ceil(BLOCK_BYTES).min(capacity);
@@ -181,7 +162,7 @@ impl Disk {
         first..first + count
     }
 
-    /// Handles all events due by `now`, in order; the device time at `now`.
+    /// Handles all events due by `now`, in order of time; returns the device time at `now`.
     fn advance(&mut self, now: Instant) -> Instant {
         self.seen = self.seen.max(now);
         while self.next_device_event() <= self.seen {
@@ -202,7 +183,7 @@ impl Disk {
         self.clock.reached(interface.min(self.arm.end()))
     }
 
-    /// Gives work to interface and arm if they are free and there is any.
+    /// Begins the next work of the interface and of the arm, of each if it is free and work waits for it.
     fn run(&mut self, at: Instant) {
         if self.busy.is_none() {
             self.busy = self.tasks.pop_front().map(|task| self.begin(at, task));

@@ -19,16 +19,17 @@ pub struct DiskParams {
     pub zones: Vec<Zone>,
     /// Blocks without data at the end of every cylinder.
     pub spare_blocks_per_cylinder: u32,
-    /// Usable size in bytes; at most that of the zones.
+    /// Usable size in bytes; at most the size of all zones together.
     #[cfg_attr(feature = "serde", serde(rename = "capacity", with = "evenkeel_control::text::AsBytes"))]
     pub capacity_bytes: u64,
-    /// Seek times: pairs of a distance in cylinders and a time, distances rising; linear in between and beyond the last two.
+    /// Seek times: pairs of a distance in cylinders and a time, in order of distance. Times are interpolated linearly between
+    /// pairs, and extrapolated from the last two.
     pub seek: Vec<(u32, Duration)>,
     /// Time to switch to another head in the same cylinder.
     pub head_switch: Duration,
-    /// Additional time for the head to settle before it may write.
+    /// Additional time for the head to settle on another track before it may write.
     pub write_settle: Duration,
-    /// Time from decoding a command to the earliest moment at which the head can read or write for it, even without a seek.
+    /// Time from the end of a read's overhead to the earliest moment at which the head can read for it, even without a seek.
     pub setup: Duration,
     /// Controller time of commands.
     #[cfg_attr(feature = "serde", serde(flatten))]
@@ -56,10 +57,10 @@ pub struct Zone {
     pub last_cylinder: u32,
     /// Blocks of 512 bytes on a track.
     pub blocks_per_track: u32,
-    /// Blocks by which a track starts later than the previous track of its cylinder.
+    /// Blocks of rotation by which a track starts later than the previous track of its cylinder.
     #[cfg_attr(feature = "serde", serde(default))]
     pub track_skew_blocks: u32,
-    /// Blocks by which a cylinder starts later than the last track of the previous cylinder.
+    /// Blocks of rotation by which a cylinder starts later than the last track of the previous cylinder.
     #[cfg_attr(feature = "serde", serde(default))]
     pub cylinder_skew_blocks: u32,
 }
@@ -68,16 +69,16 @@ pub struct Zone {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Overhead {
-    /// Overhead of a read that continues the last one of its segment.
+    /// Overhead of a read from the cache that begins where the last read from the same read-ahead segment ended.
     #[cfg_attr(feature = "serde", serde(rename = "read_sequential_overhead"))]
     pub read_sequential: Duration,
-    /// Overhead of any other read from the cache.
+    /// Overhead of any other read from the cache, of a read where the disk is reading ahead, and of work without payload.
     #[cfg_attr(feature = "serde", serde(rename = "read_hit_overhead"))]
     pub read_hit: Duration,
     /// Overhead of a read that needs the arm, before the arm begins to move.
     #[cfg_attr(feature = "serde", serde(rename = "read_miss_overhead"))]
     pub read_miss: Duration,
-    /// Overhead of a write that continues or repeats one in the cache.
+    /// Overhead of a write that begins inside the blocks of an earlier write in the cache, or right behind them.
     #[cfg_attr(feature = "serde", serde(rename = "write_hit_overhead"))]
     pub write_hit: Duration,
     /// Overhead of any other write.
@@ -107,11 +108,11 @@ pub struct Cache {
     pub segments: u32,
     /// Blocks that a segment holds.
     pub segment_blocks: u32,
-    /// Blocks beyond the last one sent to the host that the disk reads ahead while no command waits; 0 = none.
+    /// Blocks that the disk reads ahead beyond the last block sent to the host, while no command waits; 0 = none.
     pub read_ahead_blocks: u32,
-    /// Blocks that the disk reads ahead even while commands wait, after a read that continued another; 0 = none.
+    /// Blocks that the disk reads ahead in the same way even while commands wait, after a read that continued another; 0 = none.
     pub read_ahead_min_blocks: u32,
-    /// True if a write completes when its data is in the cache.
+    /// True if a write completes when its data is in the cache; false: when it is on the platter.
     pub write_back: bool,
 }
 
@@ -223,9 +224,10 @@ impl DiskParams {
         }
     }
 
-    /// A typical disk of today's servers: 8 TB, 7,200 rpm, 8.5 ms average seek, 250 to 131 MB/s, queue depth 32.
+    /// A typical disk of today's servers: 8 TB, 7,200 rpm, 8.5 ms average seek, sequential reads at 250 MB/s (outer edge) to
+    /// 131 MB/s (inner edge), queue depth 32.
     ///
-    /// No particular product: figures of the class, with a seek time that grows with the root of the distance.
+    /// No particular product: the figures are typical of the class; the seek time grows with the square root of the distance.
     pub fn nearline() -> Self {
         const ZONES: u32 = 20;
         const CYLINDERS: u32 = 30_000;
@@ -302,13 +304,13 @@ impl DiskParams {
         low.1 + Duration::from_nanos(u64::try_from(beyond).unwrap_or(u64::MAX))
     }
 
-    /// Number of blocks that the zones hold.
+    /// Number of data blocks in all zones together.
     pub fn zoned_blocks(&self) -> u64 {
         let blocks = self.zones.iter().map(|zone| zone.cylinders().saturating_mul(self.blocks_per_cylinder(zone)));
         blocks.fold(0, u64::saturating_add)
     }
 
-    /// Number of usable blocks.
+    /// Number of blocks that requests can address: the capacity in blocks.
     pub fn blocks(&self) -> u64 {
         self.capacity_bytes / BLOCK_BYTES
     }

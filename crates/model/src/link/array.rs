@@ -8,10 +8,11 @@ use evenkeel_control::{Duration, Instant};
 
 use super::LinkParams;
 
-/// Requests in service and in the queue; the caller numbers them.
+/// The servers and their queue; the caller numbers the requests.
 #[derive(Debug)]
 pub(super) struct Array {
     waiting: VecDeque<(u64, Kind)>,
+    /// Number of servers that serve a request now.
     busy: u32,
 }
 
@@ -20,7 +21,7 @@ impl Array {
         Self { waiting: VecDeque::new(), busy: 0 }
     }
 
-    /// Takes a request. If a server is free: the instant at which its service ends.
+    /// Takes a request. Returns the end of its service if a server is free; otherwise queues it and returns `None`.
     pub(super) fn submit(
         &mut self,
         now: Instant,
@@ -37,7 +38,8 @@ impl Array {
         None
     }
 
-    /// Ends a service. The request that is served next, and the instant at which its service ends; `None` if none waits.
+    /// Ends the service of a request. Returns the queued request that the server serves next, with the end of its service; `None`
+    /// if no request is queued.
     pub(super) fn end(&mut self, now: Instant, params: &LinkParams, rng: &mut SplitMix64) -> Option<(u64, Instant)> {
         let Some((request, kind)) = self.waiting.pop_front() else {
             self.busy -= 1;

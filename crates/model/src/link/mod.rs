@@ -6,13 +6,13 @@
 //!         ◀── delay ◀── data, responses  └────────┘ ◀── done
 //! ```
 //!
-//! A connection is a byte stream with a window in each direction. A window of data travels as one flight; the next
-//! flight is sent when this one is acknowledged. So a write of several windows waits for some acknowledgements, and
-//! delaying them slows the client without losing a packet. The last flight needs no acknowledgement, and any payload
-//! sent back carries one: with a window as large as the request, delayed acknowledgements have no effect.
+//! A connection is a byte stream with a receive window in each direction. A window of data travels as one flight; the next
+//! flight is sent when the last one is acknowledged. So a write of several windows waits for acknowledgements, and delaying
+//! these slows the client without losing a packet. The last flight of a request needs no acknowledgement, and any payload sent
+//! back carries one: with a window as large as the request, delayed acknowledgements have no effect.
 //!
-//! Left out: losses (the experiments that this stands for had none), slow start (connections are long-lived), segments
-//! within a flight, R2T (writes are unsolicited).
+//! Left out: losses (the modelled experiments had none), slow start (connections are long-lived), segments within a flight,
+//! R2T (writes are unsolicited).
 
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::vec::Vec;
@@ -33,7 +33,7 @@ use stream::{Flight, Stream};
 
 /// Bytes of a request or response without data: the basic header segment of an iSCSI PDU.
 const HEADER_BYTES: u64 = 48;
-/// Payload of a TCP segment in bytes. A receiver acknowledges two full segments at once, and less after a delay.
+/// Payload of a TCP segment in bytes. A receiver acknowledges two full segments immediately, and less data after a delay.
 const SEGMENT_BYTES: u64 = 1448;
 
 /// The packets from the target to a client that are delayed.
@@ -70,17 +70,17 @@ impl Throttle {
 /// The parameters of a [`Link`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkParams {
-    /// One-way time of a packet, processing included.
+    /// One-way time of a packet, processing included, without the time for its bytes.
     pub latency: Duration,
     /// Rate of all clients together towards the target, in bytes per second.
     pub to_target_bytes_per_s: u64,
     /// Rate of the target towards all clients together, in bytes per second.
     pub from_target_bytes_per_s: u64,
-    /// The target's receive window in bytes: the most unacknowledged data of a write.
+    /// The target's receive window for a connection: upper bound on the unacknowledged data towards the target, in bytes.
     pub target_window_bytes: u64,
-    /// A client's receive window in bytes: the most unacknowledged data of a read.
+    /// A client's receive window for a connection: upper bound on the unacknowledged data towards the client, in bytes.
     pub client_window_bytes: u64,
-    /// Time after which a receiver also acknowledges less than two segments.
+    /// Time after which the target acknowledges data of less than two segments.
     pub delayed_ack: Duration,
     /// Number of requests that the storage serves at the same time.
     pub servers: u32,
@@ -93,8 +93,8 @@ pub struct LinkParams {
 }
 
 impl LinkParams {
-    /// A target on a slow pool, as measured with one client and 64 KiB requests: 2.9 ms plus two delays for a write,
-    /// 4.0 ms plus two delays for a read.
+    /// A target on a slow pool, as measured with one client and requests of 64 KiB: a write takes 2.9 ms plus twice the delay of
+    /// acknowledgements, a read 4.0 ms plus twice the delay of payload.
     pub const fn one_client() -> Self {
         Self {
             latency: Duration::from_micros(150),
@@ -110,9 +110,9 @@ impl LinkParams {
         }
     }
 
-    /// The target of [`Self::one_client`] with twelve writers from three hosts beside a reader, as measured. The
-    /// service of a read takes 3 ms, that of a write 3.4 ms. With many connections each has less of the receive buffer,
-    /// so that a write of 64 KiB waits for five delayed acknowledgements.
+    /// The target of [`Self::one_client`] under twelve writers from three hosts and a reader, as measured. The storage serves a
+    /// read in 3 ms and a write in 3.4 ms. With many connections each has a smaller receive window (12 KiB), so that a write of
+    /// 64 KiB waits for five delayed acknowledgements.
     pub const fn shared() -> Self {
         Self {
             target_window_bytes: 12 << 10,
@@ -144,7 +144,7 @@ impl LinkParams {
 /// A request whose response has arrived at its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// Number of its connection.
+    /// Number of the request's connection.
     pub connection: usize,
     /// The caller's id of the request.
     pub id: u64,
@@ -152,18 +152,18 @@ pub struct Done {
     pub response: Duration,
 }
 
-/// Totals that the target has counted for a connection, like a kernel's disk statistics.
+/// Totals that the target has counted for a connection so far, like a kernel's disk statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Reads that the storage completed.
     pub reads: u64,
-    /// Sum of the times that those reads spent waiting and in service.
+    /// Sum over the completed reads of their time at the storage, in the queue and in service.
     pub read_time: Duration,
-    /// Payload bytes of those reads.
+    /// Payload bytes of the completed reads.
     pub read_bytes: u64,
     /// Writes that the storage completed.
     pub writes: u64,
-    /// Payload bytes of those writes.
+    /// Payload bytes of the completed writes.
     pub written_bytes: u64,
 }
 
@@ -189,20 +189,21 @@ struct Request {
 enum Event {
     /// A flight of a request arrives at the target.
     AtTarget { connection: usize, request: u64, bytes: u64, last: bool },
-    /// A flight arrives at a client, and acknowledges what the target had received (`acks` bytes) when it was sent.
+    /// A flight arrives at a client. It acknowledges the first `acks` bytes towards the target, all that the target had
+    /// received when it sent the flight.
     AtClient { connection: usize, request: u64, bytes: u64, last: bool, acks: u64 },
     /// An acknowledgement of all bytes up to `up_to` arrives at a client.
     AckAtClient { connection: usize, up_to: u64 },
     /// An acknowledgement of all bytes up to `up_to` arrives at the target.
     AckAtTarget { connection: usize, up_to: u64 },
-    /// The timer of a delayed acknowledgement ends: the target acknowledges, if it has sent no acknowledgement since.
+    /// The timer of a delayed acknowledgement ends. The target acknowledges now, unless it has sent an acknowledgement since the
+    /// timer's start, when it had sent `acks` of them.
     DelayedAck { connection: usize, acks: u64 },
     /// The storage has served a request.
     Served { request: u64 },
 }
 
-/// Clients, a target and its storage, with the methods of the other models. Delays can change at any time and apply to
-/// packets sent from then on.
+/// Clients, a target and its storage. A connection's [`Throttle`] can change at any time, for packets sent after the change.
 #[derive(Debug)]
 pub struct Link {
     params: LinkParams,
@@ -213,13 +214,14 @@ pub struct Link {
     array: Array,
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     pushed: u64,
-    /// When the wire towards the target is free, and the wire from it.
+    /// When the wire towards the target has carried all data sent so far.
     to_target_free: Instant,
+    /// When the wire from the target has carried all data sent so far.
     from_target_free: Instant,
 }
 
 impl Link {
-    /// A link with idle `connections`. The same seed and calls give the same completions. With parameters that
+    /// A link with `connections` idle connections. The same seed and calls give the same completions. With parameters that
     /// [`LinkParams::validate`] refuses, requests may never complete.
     pub fn new(params: LinkParams, connections: usize, seed: u64) -> Self {
         Self {
@@ -271,7 +273,7 @@ impl Link {
         self.events.peek().map_or(Instant::FAR_FUTURE, |Reverse((at, ..))| *at)
     }
 
-    /// The next request that completed at its client by `now`, in order of completion; call until `None`.
+    /// The next request whose response arrived at its client by `now`, in order of arrival; call until `None`.
     pub fn poll(&mut self, now: Instant) -> Option<Done> {
         while let Some(&Reverse((at, _, event))) = self.events.peek() {
             if at > now {
@@ -351,7 +353,7 @@ impl Link {
         }
     }
 
-    /// Acknowledges received data: at once if it is two segments or more, else after a delay.
+    /// Lets the target acknowledge the data it has received: immediately from two segments on, less data after `delayed_ack`.
     fn acknowledge(&mut self, now: Instant, connection: usize) {
         let stream = &self.connections[connection].to_target;
         if stream.unacked >= 2 * SEGMENT_BYTES {

@@ -1,19 +1,22 @@
-//! One direction of a TCP connection, in flights: a flight is the data that a window allows.
+//! One direction of a TCP connection. Data travels in flights: a flight is data of one request that is sent together, at most
+//! as much as the receive window allows.
 
 use alloc::collections::VecDeque;
 
-/// The sender's side of a byte stream, with the receiver's counts. Requests' payloads follow each other.
+/// A byte stream: the sender's queue and counts, and the receiver's counts. Data of the requests is sent in order.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     /// Requests in order, each with its bytes that are not sent yet.
     queue: VecDeque<(u64, u64)>,
-    /// Total bytes sent, acknowledged and received.
+    /// Bytes that the sender has sent so far.
     sent: u64,
+    /// Bytes for which the sender has received acknowledgements so far.
     acked: u64,
+    /// Bytes that the receiver has received so far.
     received: u64,
-    /// Bytes received and not acknowledged yet.
+    /// Bytes that the receiver has received and not acknowledged yet.
     pub(super) unacked: u64,
-    /// Number of acknowledgements, by which a timer that came too late is recognised.
+    /// Acknowledgements sent so far. A timer of a delayed acknowledgement is void if this number has changed since its start.
     pub(super) acks: u64,
 }
 
@@ -31,8 +34,8 @@ impl Stream {
         self.queue.push_back((request, bytes));
     }
 
-    /// The next flight that the window allows. As in TCP's silly window avoidance, less than half a window is only sent
-    /// if it is the rest of a request.
+    /// The next flight that a window of `window` bytes allows; `None` if it allows none. As in TCP's silly window avoidance, less
+    /// than half a window is only sent if it is the rest of a request.
     pub(super) fn next(&mut self, window: u64) -> Option<Flight> {
         let (request, left) = self.queue.front_mut()?;
         let open = window.saturating_sub(self.sent - self.acked);
@@ -49,20 +52,20 @@ impl Stream {
         Some(flight)
     }
 
-    /// Counts the arrival of a flight.
+    /// Counts a flight of `bytes` that arrives at the receiver.
     pub(super) fn receive(&mut self, bytes: u64) {
         self.received += bytes;
         self.unacked += bytes;
     }
 
-    /// Acknowledges all bytes received; the number of bytes acknowledged in total.
+    /// Lets the receiver acknowledge all bytes received; returns the stream's bytes acknowledged so far.
     pub(super) fn acknowledge(&mut self) -> u64 {
         self.unacked = 0;
         self.acks += 1;
         self.received
     }
 
-    /// The sender receives an acknowledgement; a later one may have arrived before.
+    /// Counts an acknowledgement of the first `up_to` bytes that arrives at the sender, perhaps after a later one.
     pub(super) fn acknowledged(&mut self, up_to: u64) {
         self.acked = self.acked.max(up_to);
     }

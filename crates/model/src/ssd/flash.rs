@@ -9,15 +9,15 @@ use evenkeel_control::{Duration, Instant};
 
 use super::params::SsdParams;
 
-/// Reads in a row after which a die with other work does that first; otherwise reads could delay writes for ever.
+/// Reads in a row after which a die does waiting chores before further reads; otherwise reads could delay writes for ever.
 const READS_IN_A_ROW: u32 = 16;
 
 /// Work of a die other than reads for the host.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Chore {
-    /// Programs data of the host, `fast` with one bit a cell.
+    /// Programs one unit of the host's data; `fast`: with one bit per cell.
     Program { fast: bool },
-    /// Garbage collection: reads valid data and programs it elsewhere.
+    /// Garbage collection: reads one program unit of valid data and programs it elsewhere.
     Move,
     /// Erases a block.
     Erase,
@@ -27,17 +27,18 @@ pub(super) enum Chore {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub(super) request: u32,
+    /// Bytes of the page that the request asks for.
     pub(super) bytes: u32,
 }
 
-/// The result of an event.
+/// The result of an event of the flash for the requests of the host.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Done {
     /// A page has been read and has crossed its channel.
     Read(Piece),
     /// A program unit of the host's data is in the flash.
     Programmed,
-    /// An event for which no request waits.
+    /// The event concerns no request.
     Nothing,
 }
 
@@ -45,7 +46,7 @@ pub(super) enum Done {
 enum Doing {
     Read(Piece),
     Chore(Chore),
-    /// Suspends a chore, so that reads can be served.
+    /// Interrupts a chore, so that the die can read.
     Suspend,
 }
 
@@ -53,7 +54,9 @@ enum Doing {
 struct Die {
     reads: VecDeque<Piece>,
     chores: VecDeque<Chore>,
+    /// The present work, with its end; `None` = idle.
     doing: Option<(Instant, Doing)>,
+    /// The interrupted chore, with the time that it still takes.
     suspended: Option<(Duration, Chore)>,
     reads_in_a_row: u32,
     /// Bytes programmed since the die's last erase.
@@ -62,20 +65,18 @@ struct Die {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
+    /// The present work of the die with this number ends.
     Die(u32),
     /// A page has been read and has crossed the channel.
-    Page {
-        request: u32,
-        bytes: u32,
-    },
+    Page { request: u32, bytes: u32 },
 }
 
 /// All dies and channels of a drive.
 pub(super) struct Flash {
     dies: Vec<Die>,
     channels_free_at: Vec<Instant>,
-    /// Events by time, simultaneous ones in the order in which they were scheduled. An entry for a die is void if the
-    /// die does other work now.
+    /// Events by time, simultaneous ones in the order in which they were scheduled. A die's event is void if the die's present
+    /// work has another end.
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     scheduled: u64,
     next_die: usize,
@@ -127,7 +128,7 @@ impl Flash {
         }
     }
 
-    /// Gives a chore to the next die in turn, and an erase whenever a block of the die is full.
+    /// Gives a program or a move to the next die in turn, and an erase as well whenever a block of the die is full.
     pub(super) fn chore(&mut self, at: Instant, chore: Chore, params: &SsdParams, rng: &mut SplitMix64) {
         let index = self.next_die;
         self.next_die = (index + 1) % self.dies.len();
@@ -143,7 +144,7 @@ impl Flash {
         }
     }
 
-    /// Handles the earliest event; its result.
+    /// Handles the earliest event and returns its result.
     pub(super) fn step(&mut self, params: &SsdParams, rng: &mut SplitMix64) -> Done {
         let Some(Reverse((at, _, event))) = self.events.pop() else { return Done::Nothing };
         let index = match event {
@@ -168,7 +169,7 @@ impl Flash {
         done
     }
 
-    /// Begins the die's next work: a read, or after too many reads in a row a chore.
+    /// Begins the next work of an idle die: a read, or a chore if no read waits or [`READS_IN_A_ROW`] reads came before it.
     fn start(&mut self, at: Instant, index: usize, params: &SsdParams, rng: &mut SplitMix64) {
         let die = &mut self.dies[index];
         let chores = die.suspended.is_some() || !die.chores.is_empty();
@@ -204,7 +205,7 @@ impl Flash {
         self.begin(index, ends, Doing::Chore(chore));
     }
 
-    /// Moves `bytes` over the die's channel, first come, first served; the instant at which they have crossed it.
+    /// Sends `bytes` over the die's channel, first come, first served; returns when they have crossed it.
     fn send(&mut self, at: Instant, die: usize, bytes: u32, params: &SsdParams) -> Instant {
         let channels = self.channels_free_at.len();
         let free_at = &mut self.channels_free_at[die % channels];

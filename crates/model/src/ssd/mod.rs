@@ -9,10 +9,10 @@
 //!                              garbage collection, erases ─▶ channel ─▶ die
 //! ```
 //!
-//! A die does one thing at a time. Reads go before programs and erases, up to a number in a row, and may suspend them
+//! A die does one thing at a time. Reads go before programs and erases, at most 16 in a row, and may suspend them
 //! (`suspend_latency`). A write completes when it is in the buffer, so writes are quick until the buffer is full, and then as
-//! slow as the flash: one bit a cell until the fast region is full, then several bits a cell, with garbage collection as soon
-//! as little space is free. How much a write makes collection move follows from the distribution of garbage (see `space.rs`).
+//! slow as the flash: one bit per cell until the fast region is full, then several bits per cell, and garbage collection when
+//! little space is free. The data that collection moves for a write follows from the distribution of garbage (see `space.rs`).
 //!
 //! A stall stops the device's own clock, as in [`store`](crate::store).
 
@@ -32,7 +32,7 @@ use self::params::UNIT_BYTES;
 pub use self::params::{Geometry, SsdParams};
 use self::space::Space;
 use crate::Io;
-use crate::clock::DeviceClock;
+use crate::clock::{DeviceClock, polled};
 pub use crate::params::InvalidParams;
 
 /// A request of the host, accepted or waiting.
@@ -40,7 +40,7 @@ pub use crate::params::InvalidParams;
 struct Request {
     id: u64,
     io: Io,
-    /// Pages that have not been sent to the host yet.
+    /// Pages of a read that have not been sent to the host yet.
     pieces: u32,
     /// True if a page has been sent, or is being sent, over the link.
     answering: bool,
@@ -61,12 +61,17 @@ impl Line {
     }
 }
 
-/// Stages, as numbers of `lines`, in the order in which a request passes them.
+/// Number of stages that keep their order; the constants below are their indexes in `Ssd::lines`.
 const LINES: usize = 5;
+/// Stage of reads before the flash: controller, then the firmware's read latency.
 const READS: usize = 0;
+/// Stage of all other commands in the controller.
 const OTHERS: usize = 1;
+/// Stage of writes whose data crosses the link to the buffer.
 const ARRIVING: usize = 2;
+/// Stage of pages that cross the link to the host.
 const LEAVING: usize = 3;
+/// Stage of all commands but reads in the firmware's write latency, at their end.
 const ENDING: usize = 4;
 
 /// Bytes written to a drive, and bytes that garbage collection moved for them.
@@ -79,7 +84,7 @@ pub struct Wear {
 }
 
 impl Wear {
-    /// Bytes programmed per byte that the host wrote; 1 before the first write. Data moved out of fast cells does not count.
+    /// Bytes programmed per byte that the host wrote; 1 before the first write. Data moved out of the fast region does not count.
     pub fn write_amplification(&self) -> f64 {
         1.0 + self.moved_bytes as f64 / self.written_bytes.max(1) as f64
     }
@@ -87,7 +92,7 @@ impl Wear {
 
 /// The drive. See the module's documentation.
 ///
-/// Calls must not go back in time; one that does counts as made at the latest instant seen. O(log dies) for each page.
+/// A call whose `now` lies before that of an earlier call counts as made at the latest `now` so far. O(log dies) for each page.
 pub struct Ssd {
     params: SsdParams,
     rng: SplitMix64,
@@ -95,28 +100,34 @@ pub struct Ssd {
     clock: DeviceClock,
     requests: Vec<Request>,
     vacant: Vec<u32>,
-    /// Requests beyond the queue depth, in order of arrival.
+    /// Requests that are not accepted yet because `queue_depth` others are, in order of arrival.
     waiting: VecDeque<u32>,
+    /// Number of requests that are accepted and not complete.
     working_on: u32,
     controller_free_at: Instant,
-    /// When the link is free, by direction: drive to host, host to drive. Without duplex only the first is used.
+    /// When the link has carried all data given to it, by direction: drive to host, host to drive. Without duplex, the first
+    /// element stands for both directions.
     links_free_at: [Instant; 2],
     lines: [Line; LINES],
     /// Writes that wait for room in the buffer, in order.
     unbuffered: VecDeque<u32>,
-    /// Flushes, each with the number of programs that must be done before it completes.
+    /// Flushes, each with the value that `programs_done` must reach before the flush completes.
     flushes: VecDeque<(u64, u32)>,
     flash: Flash,
     space: Space,
     /// Bytes in the buffer or on the link to it.
     buffered: u64,
-    /// Part of the bytes in `buffered` that does not fill a program unit yet.
+    /// Bytes in the buffer that do not fill a program unit yet.
     open: u64,
+    /// Programs of the host's data so far that were given to the flash.
     programs_begun: u64,
+    /// Programs of the host's data so far that are complete.
     programs_done: u64,
-    /// Bytes that collection moves and that do not fill a program unit yet.
+    /// Bytes that collection must move and that do not fill a program unit yet.
     moving: u64,
+    /// Bytes in use of the fast region.
     slc_used: u64,
+    /// When the last event of the drive was (device time).
     last_work: Instant,
     wear: Wear,
     done: VecDeque<u64>,
@@ -174,30 +185,14 @@ impl Ssd {
         self.take_in(at);
     }
 
-    /// When to poll next, as nothing completes before that instant; `Instant::FAR_FUTURE` when nothing is in flight.
-    pub fn next_event(&self) -> Instant {
-        if self.done.is_empty() { self.next_device_event() } else { self.seen }
-    }
-
-    /// The next request that has completed by `now`, in order of completion; call until `None`.
-    pub fn poll(&mut self, now: Instant) -> Option<u64> {
-        self.advance(now);
-        let id = self.done.pop_front()?;
-        self.inside -= 1;
-        Some(id)
-    }
-
-    /// Requests submitted and not yet returned by [`Ssd::poll`].
-    pub fn in_flight(&self) -> usize {
-        self.inside
-    }
+    polled!();
 
     /// The parameters in force.
     pub fn params(&self) -> &SsdParams {
         &self.params
     }
 
-    /// Bytes written and moved since the start.
+    /// Bytes that the host wrote and that garbage collection moved since the drive was made.
     pub fn wear(&self) -> Wear {
         self.wear
     }
@@ -210,13 +205,7 @@ impl Ssd {
         self.buffer_waiting(at);
     }
 
-    /// Stalls the drive for `length` from `now`, or from the end of a stall in progress.
-    pub fn stall(&mut self, now: Instant, length: Duration) {
-        self.advance(now);
-        self.clock.stall(self.seen, length);
-    }
-
-    /// Handles all events due by `now`, in order; the device time at `now`.
+    /// Handles all events due by `now`, in order of time; returns the device time at `now`.
     fn advance(&mut self, now: Instant) -> Instant {
         self.seen = self.seen.max(now);
         while self.next_device_event() <= self.seen {
@@ -280,7 +269,7 @@ impl Ssd {
         }
     }
 
-    /// Sends a page that has been read over the link; a request's first page also takes the link's time for a command.
+    /// Sends a page that has been read over the link; a request's first page also takes `link_command_time`.
     fn page_read(&mut self, at: Instant, piece: Piece) {
         let request = &mut self.requests[piece.request as usize];
         let first = !core::mem::replace(&mut request.answering, true);
@@ -297,7 +286,7 @@ impl Ssd {
         }
     }
 
-    /// Sends `bytes` over the link in `direction` (0: to the host, 1: from it); the instant at which they have crossed it.
+    /// Sends `bytes` over the link in `direction` (0: to the host, 1: from the host); returns when they have crossed it.
     fn over_link(&mut self, at: Instant, direction: usize, bytes: u64, command: Duration) -> Instant {
         let free_at = &mut self.links_free_at[if self.params.link_duplex { direction } else { 0 }];
         *free_at = at.max(*free_at) + command + self.params.link_time(bytes);
@@ -326,7 +315,8 @@ impl Ssd {
         }
     }
 
-    /// Sends waiting writes over the link as far as the buffer has room; at least one if the buffer holds no full program unit.
+    /// Sends waiting writes over the link while the buffer has room for them. If no program waits for the flash, a write is sent
+    /// without room, too, so that one larger than the buffer gets through.
     fn buffer_waiting(&mut self, at: Instant) {
         while let Some(&slot) = self.unbuffered.front() {
             let bytes = units_of(self.requests[slot as usize].io.bytes) * UNIT_BYTES;
@@ -341,7 +331,7 @@ impl Ssd {
         }
     }
 
-    /// The data of a write is in the buffer: the write completes, and full program units go to the flash.
+    /// Handles the arrival of a write's data in the buffer: the write completes, and full program units go to the flash.
     fn arrived(&mut self, at: Instant, slot: u32) {
         let Io { offset, bytes, .. } = self.requests[slot as usize].io;
         let units = units_of(bytes);
@@ -362,7 +352,7 @@ impl Ssd {
         self.buffer_waiting(at);
     }
 
-    /// Sends the open program unit, which holds `bytes`, to the flash.
+    /// Gives a program of the next `bytes` of the buffer, at most one unit, to the flash.
     fn program(&mut self, at: Instant, bytes: u64) {
         let program = u64::from(self.params.geometry.program_bytes);
         let fast = self.slc_used + program <= self.params.slc_bytes;
@@ -392,7 +382,7 @@ impl Ssd {
         }
     }
 
-    /// All work for a request is done; it completes after the firmware's latency.
+    /// Completes a request, other than a read, after the firmware's `write_latency`; all its other work is done.
     fn end(&mut self, at: Instant, slot: u32) {
         self.lines[ENDING].push(at + self.params.write_latency, slot);
     }
@@ -404,7 +394,7 @@ impl Ssd {
         self.take_in(at);
     }
 
-    /// Accounts for the time since the last work, in which an idle drive moved data out of its fast cells.
+    /// Frees space of the fast region for the time since the last work, in which an idle drive moved data out of it.
     fn recover(&mut self, at: Instant) {
         if self.working_on > 0 || !self.flash.is_idle() {
             return;
@@ -416,7 +406,7 @@ impl Ssd {
     }
 }
 
-/// Number of table entries that `bytes` take.
+/// Number of units of [`UNIT_BYTES`] that `bytes` take, rounded up.
 fn units_of(bytes: u32) -> u64 {
     u64::from(bytes).div_ceil(UNIT_BYTES)
 }

@@ -13,25 +13,25 @@ pub struct Geometry {
     pub channels: u32,
     /// Dies of all channels together; each reads, programs and erases independently.
     pub dies: u32,
-    /// Bytes that one read of a die returns; consecutive pages of the address space are on consecutive dies.
+    /// Size of a page in bytes, which one read of a die returns; consecutive pages of the address space are on consecutive dies.
     #[cfg_attr(feature = "serde", serde(rename = "page", with = "evenkeel_control::text::AsBytes"))]
     pub page_bytes: u32,
-    /// Bytes that one program of a die writes (all its planes together).
+    /// Size of a program unit in bytes, which one program of a die writes (all its planes together).
     #[cfg_attr(feature = "serde", serde(rename = "program", with = "evenkeel_control::text::AsBytes"))]
     pub program_bytes: u32,
-    /// Bytes that one erase of a die frees.
+    /// Size of a flash block in bytes, which one erase of a die frees.
     #[cfg_attr(feature = "serde", serde(rename = "block", with = "evenkeel_control::text::AsBytes"))]
     pub block_bytes: u64,
     /// Size of the address space in bytes; larger offsets wrap around.
     #[cfg_attr(feature = "serde", serde(rename = "capacity", with = "evenkeel_control::text::AsBytes"))]
     pub capacity_bytes: u64,
-    /// Flash beyond the capacity that garbage collection can use, in per cent of the capacity, 1 to 100. It is less
-    /// than the raw surplus, as bad blocks, parity and tables take a part.
+    /// Flash beyond the capacity that garbage collection can use, in per cent of the capacity, 1 to 100. A drive has more raw
+    /// flash than that, as bad blocks, parity and tables take a part.
     pub spare_percent: f64,
-    /// Share of the address space that holds data at the start, 0 to 1.
+    /// Part of the address space that holds data at the start, 0 to 1.
     pub used: f64,
-    /// True if the initial data was overwritten at random for long: garbage is everywhere, and collection runs from the
-    /// first write. False: unused flash is erased.
+    /// True: the initial data was overwritten at random for a long time, so that garbage is everywhere and collection runs from
+    /// the first write on. False: unused flash is erased at the start.
     pub aged: bool,
 }
 
@@ -44,11 +44,11 @@ pub struct SsdParams {
     pub geometry: Geometry,
     /// Commands that the drive accepts at once; further ones wait in order of arrival.
     pub queue_depth: u32,
-    /// Time of the controller for each command, one after the other; its inverse bounds the IOPS.
+    /// Time that the controller takes for each command, one command at a time; its inverse is an upper bound on the IOPS.
     pub command_time: Duration,
     /// Firmware latency of a read, after `command_time`; latencies of commands overlap.
     pub read_latency: Duration,
-    /// Firmware latency of any other command, after its work; latencies of commands overlap.
+    /// Firmware latency of any other command, as its last step; latencies of commands overlap.
     pub write_latency: Duration,
     /// Rate at which the host link moves payload, in bytes per second.
     #[cfg_attr(feature = "serde", serde(rename = "link_bandwidth", with = "evenkeel_control::text::AsBytes"))]
@@ -62,19 +62,19 @@ pub struct SsdParams {
     pub channel_bandwidth_bytes_per_s: u64,
     /// Time a die takes to read a page.
     pub page_read_time: Duration,
-    /// Time a die takes to program one unit.
+    /// Time a die takes to program one unit outside of the fast region.
     pub program_time: Duration,
     /// Time a die takes to erase a block.
     pub erase_time: Duration,
-    /// Time until a read gets through to a die that programs or erases; the die resumes that work afterwards. Zero: the
-    /// read waits until the die is done.
+    /// Time that a die takes to suspend a program or an erase for a read; the die resumes it after the reads. Zero: a read waits
+    /// until the program or erase ends.
     pub suspend_latency: Duration,
     /// Size of the buffer for written data on its way to the flash, in bytes; a write completes when it is in the buffer.
     #[cfg_attr(feature = "serde", serde(rename = "buffer", with = "evenkeel_control::text::AsBytes"))]
     pub buffer_bytes: u64,
-    /// True if a flush waits until the buffer is in the flash, as without capacitors.
+    /// True if a flush waits until the buffered data is in the flash, as on a drive without capacitors.
     pub buffer_volatile: bool,
-    /// Size of the fast region in bytes: cells written with one bit each, until their data is moved on; 0 = none.
+    /// Size of the fast region in bytes: cells that hold one bit each, until an idle drive moves their data on; 0 = none.
     #[cfg_attr(feature = "serde", serde(rename = "slc", with = "evenkeel_control::text::AsBytes"))]
     pub slc_bytes: u64,
     /// Time a die takes to program one unit of the fast region.
@@ -92,9 +92,9 @@ impl crate::preset::Preset for SsdParams {
 }
 
 impl SsdParams {
-    /// A client drive of 250 GB on a SATA link, half full, with a small fast region for writes.
+    /// A client drive of 250 GB on a SATA link, half full, with a fast region of 12 GB for writes.
     ///
-    /// Modelled on the data sheet class of the Samsung 860 EVO 250 GB; the facts are in `docs/results/models.md`.
+    /// Modelled on the published figures of the Samsung 860 EVO 250 GB, which are in `docs/results/models.md`.
     pub const fn sata() -> Self {
         Self {
             geometry: Geometry {
@@ -129,9 +129,9 @@ impl SsdParams {
         }
     }
 
-    /// A data centre drive of 1.92 TB on PCIe 3.0 x4, full and aged, with capacitors behind its buffer.
+    /// A data centre drive of 1.92 TB on PCIe 3.0 x4, full and aged, with capacitors that protect its buffer.
     ///
-    /// Modelled on the data sheet of the Samsung PM983 1.92 TB; the facts are in `docs/results/models.md`.
+    /// Modelled on the data sheet of the Samsung PM983 1.92 TB, whose figures are in `docs/results/models.md`.
     pub const fn nvme() -> Self {
         Self {
             geometry: Geometry {
@@ -166,7 +166,8 @@ impl SsdParams {
         }
     }
 
-    /// The drive with all its times divided by `speed` and its rates multiplied by it; `speed` is above 0.
+    /// The parameters with all times of work divided by `speed` and all rates multiplied by it; `slc_idle` stays. `speed` is
+    /// above 0.
     pub fn scaled(&self, speed: f64) -> Self {
         let (time, rate) = (faster_time(speed), faster_rate(speed));
         Self {
@@ -227,7 +228,7 @@ impl SsdParams {
     }
 }
 
-/// Bytes of a unit, for each of which the drive's table has an entry.
+/// Size of a unit of the address space, in bytes; the drive counts valid data in such units.
 pub(super) const UNIT_BYTES: u64 = 4 << 10;
 
 fn transfer(bytes: u64, bytes_per_s: u64) -> Duration {

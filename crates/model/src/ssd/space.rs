@@ -1,11 +1,12 @@
 //! Valid data and garbage in the flash, without a table of every page.
 //!
-//! The flash is [`GROUPS`] groups of equal size (and the spare ones), filled one after the other; the address space is
-//! [`REGIONS`] regions. The model counts the valid units of each region in each group. A write makes old data of its
-//! region garbage: the oldest if it continues the last write to the region, random units otherwise. So sequential
-//! passes leave groups that are all garbage and cost nothing to collect, random writes leave a little garbage
-//! everywhere, and regions that are written often differ from others. Write amplification follows: to collect the group
-//! with the fewest valid units moves v / (1 − v) units for each unit gained, v being its valid share.
+//! Data is counted in units of 4 KiB. The flash consists of [`GROUPS`] groups of equal size for the capacity, and of spare
+//! groups; groups are filled one after the other. The address space consists of [`REGIONS`] regions. The model counts the
+//! valid units of each region in each group. A write makes as many old units of its region garbage: the oldest if the write
+//! continues the last write to the region, random units otherwise. So sequential passes leave groups that are all garbage and
+//! cost nothing to collect, random writes leave a little garbage everywhere, and regions that are written often differ from
+//! others. Write amplification follows: to collect the group with the fewest valid units moves v / (1 − v) units for each unit
+//! gained, v being its valid share.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,25 +15,27 @@ use evenkeel_control::rng::SplitMix64;
 
 use super::params::{Geometry, UNIT_BYTES};
 
-/// Number of groups that make up the capacity; enough for the victim's valid share to change smoothly.
+/// Number of groups that make up the capacity; enough for the valid share of the group under collection to change smoothly.
 const GROUPS: usize = 512;
-/// Number of regions of the address space that are distinguished.
+/// Number of regions of equal size that make up the address space.
 const REGIONS: usize = 64;
-/// Groups beyond capacity and spare: two that are being filled and two that collection keeps free.
+/// Number of groups beyond capacity and spare space: two that are being filled and two that collection keeps free.
 const RESERVE: usize = 4;
-/// Free groups below which collection runs; at half as many it gains as much space as is written.
+/// Number of free groups below which collection runs; with half as many, it gains as much space as the host writes.
 const LOW: f64 = 8.0;
 
 /// Valid units of one region in each group, with a Fenwick tree of their prefix sums (Fenwick 1994).
 struct Region {
+    /// Valid units of the region, by group.
     units: Vec<u32>,
     tree: Vec<u32>,
+    /// Valid units of the region in all groups.
     valid: u32,
     /// End of the last write, in units from the start of the region.
     next: u64,
-    /// Units written so far by the present sequential pass.
+    /// Units written so far by the present sequential pass over the region; 0 if the last write was random.
     pass: u32,
-    /// The oldest group with data of the region when last sought, and its age.
+    /// Result of the last search for the oldest group with data of the region: the group and its age.
     oldest: (usize, u64),
 }
 
@@ -68,7 +71,7 @@ impl Region {
         }
     }
 
-    /// The group that holds the valid unit number `rank` of the region, in order of groups.
+    /// The group that holds valid unit number `rank` (from 0) of the region, if its valid units are numbered group by group.
     fn find(&self, mut rank: u32) -> usize {
         let (mut node, mut step) = (0, self.tree.len().next_power_of_two() / 2);
         while step > 0 {
@@ -85,18 +88,20 @@ impl Region {
 #[derive(Clone, Copy, Default)]
 struct Group {
     valid: u32,
-    /// Sequence number of the group's last opening.
+    /// Number of the group's last opening, counted over all groups; a lower number means older data.
     age: u64,
 }
 
 /// The group that collection empties.
 struct Victim {
     group: usize,
+    /// Valid units of the group when its collection began.
     valid_at_start: u32,
+    /// The region whose units are moved now; units of regions with lower numbers are moved already.
     region: usize,
 }
 
-/// A group that is being filled.
+/// A group that is being filled, with `room` for further units.
 struct Open {
     group: usize,
     room: u32,
@@ -109,13 +114,17 @@ pub(super) struct Space {
     region_units: u64,
     regions: Vec<Region>,
     groups: Vec<Group>,
+    /// By group: true if the group is full and collection may take it.
     closed: Vec<bool>,
     free: Vec<usize>,
+    /// The group that the host's writes fill.
     host: Open,
+    /// The group that collection fills.
     moved: Open,
     victim: Option<Victim>,
+    /// Openings of groups so far.
     begun: u64,
-    /// Moves that collection owes, in units; less than one after each write.
+    /// Units that collection must move for the host's writes so far and has not moved; less than one after each write.
     credit: f64,
 }
 
@@ -144,10 +153,10 @@ impl Space {
         space
     }
 
-    /// Fills groups with the initial data: densely, or as random writes leave it.
+    /// Fills groups with the initial data: densely, or on an aged drive as random writes leave it.
     ///
-    /// In the second case valid shares of groups in order of age are e^(−k·age), with k such that their mean is the
-    /// share of valid data (Desnoyers, SYSTOR 2012, for first in first out); the oldest group has e^−k.
+    /// On an aged drive a group's valid share is e^(−k·age), the age falling from 1 (oldest group) to 0 (newest), with k such
+    /// that the mean is the share of valid data (Desnoyers, SYSTOR 2012, for first in first out).
     fn fill(&mut self, geometry: &Geometry, units: u64) {
         let data = (units as f64 * geometry.used) as u64;
         let filled =
@@ -176,7 +185,7 @@ impl Space {
         }
     }
 
-    /// Writes `count` units from `unit` on; the number of units that collection moves for that.
+    /// Writes `count` units from `unit` on; returns the number of units that collection moves for this write.
     pub(super) fn write(&mut self, unit: u64, count: u64, rng: &mut SplitMix64) -> u64 {
         let mut moves = 0;
         self.each_region(unit, count, |space, region, start, count| {
@@ -192,7 +201,8 @@ impl Space {
         moves
     }
 
-    /// Makes `count` units from `unit` on garbage, as far as they hold data, evenly over the groups of their regions.
+    /// Trims `count` units from `unit` on: in each region they touch, the trimmed part of its valid units becomes garbage, evenly
+    /// over the groups.
     pub(super) fn trim(&mut self, unit: u64, count: u64) {
         self.each_region(unit, count, |space, region, _, count| {
             let whole = space.region_units;
@@ -209,7 +219,7 @@ impl Space {
         });
     }
 
-    /// Collects as much as the write of `written` more units requires; the number of units moved.
+    /// Collects as much as the write of `written` more units requires; returns the number of units moved.
     fn moves_for(&mut self, written: u32) -> u64 {
         let low = LOW * f64::from(self.size);
         let free = self.free_units();
@@ -224,7 +234,8 @@ impl Space {
         self.collect(due as u64)
     }
 
-    /// Calls `work(region, start within it, count)` for each region that the units touch.
+    /// Calls `work(self, region, start, units)` for each region that `count` units from `unit` on touch; `start` is the first
+    /// unit touched, counted from the start of the region.
     fn each_region(&mut self, unit: u64, count: u64, mut work: impl FnMut(&mut Self, usize, u64, u32)) {
         let (mut unit, mut left) = (unit % (self.region_units * REGIONS as u64), count);
         while left > 0 {
@@ -272,7 +283,7 @@ impl Space {
         self.make_room(region, count);
     }
 
-    /// Discards valid units of a region, so that it has room for `count` more.
+    /// Makes valid units of a region garbage, as many as necessary for `count` more to be at most the size of the region.
     fn make_room(&mut self, region: usize, count: u32) {
         while u64::from(self.regions[region].valid) + u64::from(count) > self.region_units {
             let group = self.regions[region].find(0);
@@ -298,7 +309,8 @@ impl Space {
         self.groups[group].valid -= count;
     }
 
-    /// Puts new units of a region into the group that the host's writes (or collection) fill.
+    /// Adds `count` valid units of a region to the group that the host's writes fill, or if not `host` to the one that collection
+    /// fills.
     fn append(&mut self, region: usize, mut count: u32, host: bool) {
         while count > 0 {
             let open = if host { &mut self.host } else { &mut self.moved };
@@ -318,7 +330,7 @@ impl Space {
         }
     }
 
-    /// Moves up to `due` valid units out of victims; the number moved.
+    /// Moves up to `due` valid units out of groups under collection; returns the number moved.
     fn collect(&mut self, due: u64) -> u64 {
         let mut moved = 0;
         while moved < due {
@@ -333,7 +345,7 @@ impl Space {
         moved
     }
 
-    /// Proceeds to the victim's next region with valid units; frees the victim if there is none.
+    /// Proceeds to the next region with valid units in the group under collection; frees the group if no valid units are left.
     fn finish_victim(&mut self) {
         let Some(victim) = &mut self.victim else { return };
         while victim.region < REGIONS && self.regions[victim.region].units[victim.group] == 0 {
@@ -345,7 +357,8 @@ impl Space {
         }
     }
 
-    /// The group under collection, or a new one: the group with the fewest valid units, if it has any garbage.
+    /// The group under collection. If there is none, collection begins with the closed group that has the fewest valid units,
+    /// unless even this group has no garbage.
     fn victim(&mut self) -> Option<&Victim> {
         // Each turn either finds a victim with something in it or frees one with nothing.
         while self.victim.is_none() {
@@ -364,7 +377,7 @@ impl Space {
         self.victim.as_ref()
     }
 
-    /// Erased units; space that the present victim has gained so far counts, too.
+    /// Units that can be written without more collection; the group under collection counts by the part of it that is done.
     fn free_units(&self) -> f64 {
         let open = f64::from(self.host.room) + f64::from(self.moved.room);
         let gained = self.victim.as_ref().map_or(0.0, |victim| {
@@ -374,7 +387,8 @@ impl Space {
         (self.free.len() as f64 + gained) * f64::from(self.size) + open
     }
 
-    /// Begins to fill a group: a free one, or if there is none, the garbage of the group with the fewest valid units.
+    /// Opens a group to be filled: a free one, or if there is none, the closed group with the fewest valid units, in place of its
+    /// garbage.
     fn open(&mut self) -> Open {
         let group = self.free.pop().or_else(|| self.emptiest()).unwrap_or(0);
         self.closed[group] = false;

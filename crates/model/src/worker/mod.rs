@@ -7,11 +7,11 @@
 //!  connection 1 ──▶┬── queue ──▶ worker 1          a connection stays until it is moved
 //! ```
 //!
-//! A message takes its worker a fixed time and a time for each byte, whether received or sent. Messages of a worker are
-//! served in order of arrival; the messages of a connection keep their order when it moves.
+//! To receive or to send a message takes its worker a fixed time and a time for each byte. A worker serves its messages in
+//! order of arrival; the messages of a connection keep their order when the connection moves.
 //!
-//! Left out: batches (a worker that finds several messages pays the fixed time for each), the kernel's share on other
-//! cores, priorities.
+//! Left out: batches (a worker that finds several messages pays the fixed time for each), work of the kernel on other cores,
+//! priorities.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -23,20 +23,20 @@ mod params;
 
 pub use params::{Side, WorkerParams};
 
-/// A message that its worker has finished: a received one, or one that was sent.
+/// A message that its worker has finished receiving or sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// When the worker finished it.
+    /// When the worker finished the message.
     pub at: Instant,
-    /// Its connection.
+    /// Number of the message's connection.
     pub connection: u32,
     /// The caller's id of the message.
     pub id: u64,
-    /// Its direction.
+    /// Direction of the message.
     pub side: Side,
 }
 
-/// Totals of a connection.
+/// Totals of a connection since it was made, over all its workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Messages received.
@@ -65,14 +65,14 @@ impl Counters {
     }
 }
 
-/// Totals of a worker.
+/// Totals of a worker since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Worked {
     /// Messages received and sent.
     pub messages: u64,
     /// Time spent on messages.
     pub busy: Duration,
-    /// Sum, over all messages, of the number of messages queued when a message's service began, itself included.
+    /// Sum over all messages of the worker's queue length when the message's service began, the message included.
     pub among: u64,
 }
 
@@ -87,15 +87,15 @@ struct Message {
 #[derive(Debug)]
 struct Connection {
     worker: u32,
-    /// When its new worker gets it, with the messages in `held`; `None` unless it is being moved.
+    /// When the new worker gets the connection and the messages in `held`; `None` = the connection is not being moved.
     handover: Option<Instant>,
     held: VecDeque<Message>,
-    /// Additional time of its next message, after a move.
+    /// Time added to the connection's next message because of a move; zero = no move since its last message.
     extra: Duration,
     counters: Counters,
 }
 
-/// The message that a worker serves, its service time, and when it ends.
+/// The message that a worker serves, with its service time and the end of its service.
 #[derive(Clone, Copy, Debug)]
 struct Service {
     message: Message,
@@ -116,7 +116,7 @@ struct Worker {
     worked: Worked,
 }
 
-/// Workers and their connections. The times of polling change when completions are seen, never which and when they are.
+/// Workers and their connections. Completions and their times do not depend on when the caller polls.
 #[derive(Debug)]
 pub struct Workers {
     params: WorkerParams,
@@ -131,9 +131,9 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// `workers` idle workers (at least one), and a connection for each element of `homes`, which is its worker's
-    /// number. The same seed and calls give the same completions. With parameters that [`WorkerParams::validate`]
-    /// refuses, messages may take no time at all.
+    /// Makes `workers` idle workers (at least one), and a connection for each element of `homes`, the number of the
+    /// connection's worker. The same seed and calls give the same completions. With parameters that
+    /// [`WorkerParams::validate`] refuses, messages may take no time at all.
     ///
     /// # Panics
     /// When a worker in `homes` does not exist.
@@ -151,7 +151,7 @@ impl Workers {
         }
     }
 
-    /// Adds a connection that `worker` serves; its number, one above the highest so far.
+    /// Adds a connection that `worker` serves; returns the connection's number, one above the highest so far.
     ///
     /// # Panics
     /// When there is no worker of this number.
@@ -162,7 +162,7 @@ impl Workers {
     }
 
     /// Queues a message of `bytes`, header included, to be received or sent by the connection's worker. [`Workers::poll`] returns
-    /// its `id`. O(1).
+    /// the message when the worker has finished it. O(1).
     ///
     /// # Panics
     /// When there is no connection of this number.
@@ -179,8 +179,8 @@ impl Workers {
         self.serve(now, worker);
     }
 
-    /// Moves a connection to another worker, with all its messages except the one being served, which ends at the old
-    /// worker. O(messages of the old worker).
+    /// Moves a connection with its queued messages to another worker; the old worker finishes the message that it serves. A
+    /// connection that is being moved already changes its new worker. O(messages of the old worker).
     ///
     /// # Panics
     /// When there is no such connection or worker.
@@ -219,7 +219,7 @@ impl Workers {
         self.done.front().map_or(self.next, |done| done.at)
     }
 
-    /// The next message that a worker finished by `now`, in order; call until `None`. O(workers).
+    /// The next message that a worker finished by `now`, in order of completion; call until `None`. O(workers).
     #[inline]
     pub fn poll(&mut self, now: Instant) -> Option<Done> {
         self.advance(now);
@@ -259,7 +259,7 @@ impl Workers {
         worker.queue.len() + usize::from(worker.service.is_some())
     }
 
-    /// Handles all events up to `now`.
+    /// Handles all ends of services and handovers up to `now`.
     fn advance(&mut self, now: Instant) {
         while self.next <= now {
             let at = self.next;

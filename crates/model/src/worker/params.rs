@@ -27,16 +27,17 @@ pub struct WorkerParams {
     pub send_bytes_per_s: u64,
     /// Distribution of a message's time around its nominal value.
     pub jitter: Jitter,
-    /// Time from the decision to move a connection, or from the end of its message in service, until the new worker has it.
+    /// Time that moving a connection takes: from the decision, or from the end of the connection's message in service if that
+    /// is later, until the new worker serves its messages.
     pub handover: Duration,
-    /// Additional time of the first message after a move, as the new worker's caches hold nothing of the connection.
+    /// Additional time of a connection's first message after a move, as the new worker's caches hold no data of the connection.
     pub move_time: Duration,
 }
 
 impl WorkerParams {
-    /// A worker of `evenkeel serve` over TCP with 20 connections, queue depth 4 on each, and memory as the back end:
-    /// 2.2 µs and 0.15 ns a byte for a request with its reply, measured (`docs/algorithms/models.md`), halved between
-    /// receiving and sending. Handover, time of a move and jitter are assumed.
+    /// A worker of `evenkeel serve` over TCP with 20 connections, queue depth 4 on each, and memory as the back end. Measured
+    /// (`docs/algorithms/models.md`): 2.2 µs for a request with its reply, half of it for receiving and half for sending, and
+    /// 0.15 ns per byte. Assumed: handover 20 µs, move time 5 µs, jitter ± 50 %.
     pub const fn serve() -> Self {
         Self {
             receive_time: Duration::from_nanos(1_100),
@@ -49,8 +50,8 @@ impl WorkerParams {
         }
     }
 
-    /// The parameters with all times multiplied by `factor` and all rates divided by it. If other delays are stretched
-    /// alike, only the scale of time changes.
+    /// The parameters with all times multiplied by `factor` and all rates divided by it. If a scenario's other delays are
+    /// multiplied by `factor` too, it runs the same on a slower scale of time.
     #[must_use]
     pub fn slower(&self, factor: f64) -> Self {
         let time = crate::params::faster_time(1.0 / factor);

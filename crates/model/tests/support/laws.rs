@@ -1,4 +1,4 @@
-//! Laws that hold for every device and every sequence of events.
+//! Laws that hold for every model of a device and every sequence of events.
 
 use std::collections::BTreeMap;
 
@@ -72,10 +72,10 @@ pub(crate) fn event<P: std::fmt::Debug>(
     ]
 }
 
-/// Ids of completed requests, each with the instant at which the completion was seen.
+/// Ids of completed requests, each with the instant of the poll that returned it.
 pub(crate) type Completions = Vec<(Instant, u64)>;
 
-/// Polls at every event until nothing is in flight; completions in order.
+/// Polls at every event until nothing is in flight; returns the completions in order.
 pub(crate) fn drain(device: &mut impl Driven) -> Completions {
     let mut completions = Vec::new();
     while device.in_flight() > 0 {
@@ -88,8 +88,8 @@ pub(crate) fn drain(device: &mut impl Driven) -> Completions {
     completions
 }
 
-/// Applies `events` and drains, polling at every event (`punctual`) or only at the events of `events`; completions, and
-/// the instant of each request's submission.
+/// Applies `events` and polls at every event of the device (`punctual`) or only after each of `events`, then drains the device.
+/// Returns the completions, and by id the instant of each request's submission.
 pub(crate) fn play<D: Driven>(
     params: D::Params,
     events: &[Event<D::Params>],
@@ -126,7 +126,8 @@ pub(crate) fn play<D: Driven>(
     (completions, submitted)
 }
 
-/// Every request completes exactly once, not before its submission, in order of time.
+/// Asserts that every request completes exactly once and not before its submission, and that `poll` returns completions in order
+/// of time.
 pub(crate) fn each_completes_once<D: Driven>(params: D::Params, events: &[Event<D::Params>]) {
     let (completions, submitted) = play::<D>(params, events, true);
     let mut ids: Vec<u64> = completions.iter().map(|&(_, id)| id).collect();
@@ -136,7 +137,7 @@ pub(crate) fn each_completes_once<D: Driven>(params: D::Params, events: &[Event<
     assert!(completions.windows(2).all(|pair| pair[0].0 <= pair[1].0));
 }
 
-/// The same calls give the same completions; polling less often shows them later, in the same order.
+/// Asserts that the same calls give the same completions, and that polling less often shows them later, but in the same order.
 pub(crate) fn calls_and_seed_decide_alone<D: Driven>(params: D::Params, events: &[Event<D::Params>]) {
     let (often, _) = play::<D>(params, events, true);
     let (again, _) = play::<D>(params, events, true);
@@ -147,7 +148,8 @@ pub(crate) fn calls_and_seed_decide_alone<D: Driven>(params: D::Params, events: 
     assert!(often.iter().zip(&seldom).all(|(o, s)| o.0 <= s.0));
 }
 
-/// Nothing completes before the next event, and there is a next event as long as requests are in flight.
+/// Asserts that no request completes before the instant of `next_event`, and that there is such an instant while requests are in
+/// flight.
 pub(crate) fn nothing_completes_before_its_event<D: Driven>(params: D::Params, ios: &[Io]) {
     let mut device = D::begin(params);
     for (id, &io) in (0..).zip(ios) {

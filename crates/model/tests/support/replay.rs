@@ -1,11 +1,11 @@
-//! Traces of single requests to a disk with measured service times, and the distance of a model from them.
+//! Traces of requests that a disk served one at a time, with measured service times, and the distance of a model from them.
 
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_model::disk::{BLOCK_BYTES, Disk, DiskParams};
 
-/// A request, its service time, and the time until the host sent the next one.
+/// A request with its service time, and the time from its completion until the host sent the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) io: Io,
@@ -13,11 +13,11 @@ pub(crate) struct Record {
     pub(crate) gap: Duration,
 }
 
-/// Parses lines of `R` or `W`, a word that is ignored, first block, number of blocks, measured service time in µs, and
-/// gap to the next request in µs.
+/// Parses a trace. A line consists of `R` or `W`, a word that is ignored, the first block, the number of blocks, the measured
+/// service time in µs, and the time from the completion to the next request in µs.
 ///
 /// # Errors
-/// The number of the first invalid line, and what is expected there.
+/// The number of the first invalid line, and the format that is expected.
 pub(crate) fn parse(text: &str) -> Result<Vec<Record>, String> {
     let numbered = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     numbered
@@ -53,7 +53,7 @@ fn record(line: &str) -> Option<Record> {
     fields.next().is_none().then_some(Record { io: Io { kind, offset, bytes }, service, gap })
 }
 
-/// The service times of the model, one request at a time, each issued the recorded gap after the previous completion.
+/// Service times of the model for the recorded requests, one at a time, each sent the recorded gap after the completion before.
 pub(crate) fn replay(params: &DiskParams, seed: u64, records: &[Record]) -> Vec<Duration> {
     let mut disk = Disk::new(params.clone(), seed);
     let mut now = Instant::ZERO;
@@ -75,12 +75,13 @@ pub(crate) fn replay(params: &DiskParams, seed: u64, records: &[Record]) -> Vec<
 pub(crate) struct Distance {
     pub(crate) measured_mean_ms: f64,
     pub(crate) model_mean_ms: f64,
-    /// Root mean square of the horizontal distance between the two cumulative distributions (Ruemmler and Wilkes 1994).
+    /// Root mean square of the horizontal distance between the cumulative distributions of measured and modelled service times
+    /// (Ruemmler and Wilkes 1994), in ms.
     pub(crate) demerit_ms: f64,
 }
 
 impl Distance {
-    /// Mean of the model above the measured mean, in per cent.
+    /// Amount by which the model's mean exceeds the measured mean, in per cent of the measured; negative if it is below.
     pub(crate) fn mean_percent(&self) -> f64 {
         (self.model_mean_ms / self.measured_mean_ms - 1.0) * 100.0
     }

@@ -1,11 +1,11 @@
-//! Which bytes of a read have arrived: a server must send each exactly once.
+//! A record of the bytes of a read that have arrived: a server must send each byte exactly once.
 
 use alloc::vec::Vec;
 
 use super::Violation;
 
-/// Disjoint pieces of one read that may be outstanding out of order. Real servers send
-/// pieces in order, which needs one; the bound keeps a hostile one from using memory.
+/// The most pieces with gaps between them that have arrived of one read. Real servers send
+/// pieces in order, so that one suffices; the bound limits the memory that a hostile server can use.
 const MAX_PIECES: usize = 1024;
 
 /// Bytes received so far, as sorted disjoint ranges `start..end` that do not touch.
@@ -15,10 +15,10 @@ pub(super) struct Coverage {
 }
 
 impl Coverage {
-    /// Adds `start..end`, which is not empty.
+    /// Records that `start..end`, which is not empty, has arrived.
     ///
     /// # Errors
-    /// When a byte of it has arrived before, or when there are more than [`MAX_PIECES`] pieces.
+    /// When a byte of the range has arrived before, or when there are more than [`MAX_PIECES`] pieces.
     pub(super) fn add(&mut self, start: u64, end: u64) -> Result<(), Violation> {
         let at = self.pieces.partition_point(|piece| piece.1 < start);
         // Pieces before `at` end before `start`; the one at `at` may touch or overlap.

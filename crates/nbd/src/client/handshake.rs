@@ -11,82 +11,82 @@ use crate::wire::{
     TransmissionFlags, info, option, reply,
 };
 
-/// The longest option reply that is accepted, in bytes: a name and a description of
-/// the length the specification allows, with room to spare.
+/// The longest data of an option reply that is accepted, in bytes: a name and a description
+/// of the longest length that the specification allows, with room to spare.
 pub const MAX_OPTION_REPLY: usize = 4 * MAX_STRING;
 /// The most replies to one option, and so the most exports that [`Purpose::List`] collects.
 pub const MAX_LISTED: usize = 65_536;
 /// The most bytes of names and descriptions that [`Purpose::List`] collects.
 const MAX_LIST_BYTES: usize = 16 << 20;
-/// The preferred block size in bytes of a server that does not say.
+/// The preferred block size, in bytes, that is assumed if the server sends none.
 const DEFAULT_PREFERRED_BLOCK: u32 = 4096;
-/// The largest minimum block size that the specification allows.
+/// The largest minimum block size that the specification allows, in bytes.
 const MAX_MIN_BLOCK: u32 = 65_536;
 
 /// The purpose of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Start transmission.
+    /// Start transmission with one export.
     Go,
-    /// Describe one export, then leave.
+    /// Get the description of one export, then end the negotiation.
     Info,
-    /// List the exports, then leave.
+    /// Get the list of exports, then end the negotiation.
     List,
 }
 
-/// The client's wishes.
+/// The client's requests in a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Name of the export; empty for the default one. At most [`MAX_STRING`] bytes.
     pub export: String,
-    /// The purpose.
+    /// The purpose of the handshake.
     pub purpose: Purpose,
-    /// The best framing to ask for; the server may grant less.
+    /// The framing to ask for; the server may grant a simpler one.
     pub framing: Framing,
     /// True to select the context `base:allocation`, for block status.
     pub base_allocation: bool,
 }
 
-/// The facts about the export, and what was negotiated.
+/// The facts about an export, and the result of the negotiation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connected {
     /// Size of the export in bytes.
     pub size: u64,
-    /// The abilities of the export.
+    /// Features of the export and the commands that it supports.
     pub flags: TransmissionFlags,
-    /// Requests must be multiples of this many bytes; 1 where the server does not care.
+    /// Unit of access in bytes, of which every offset and length must be a multiple; 1 if the server sent none.
     pub min_block: u32,
-    /// Requests should be multiples of this many bytes.
+    /// Efficient unit of access in bytes, of which offsets and lengths should be multiples.
     pub preferred_block: u32,
-    /// The largest READ or WRITE, in bytes.
+    /// The longest READ or WRITE that the server accepts, in bytes.
     pub max_payload: u32,
     /// The granted framing.
     pub framing: Framing,
-    /// Id of the context `base:allocation`, if selected.
+    /// Id of the context `base:allocation`; `None` if it was not selected.
     pub context: Option<u32>,
-    /// Canonical name, where the server sent it.
+    /// Canonical name of the export; `None` if the server did not send it.
     pub name: Option<String>,
-    /// Description for people, where the server sent it.
+    /// Human-readable description of the export; `None` if the server did not send it.
     pub description: Option<String>,
 }
 
 /// One export of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Name to ask for.
+    /// Name by which the export can be asked for.
     pub name: String,
-    /// Description for people; may be empty.
+    /// Human-readable description; may be empty.
     pub description: String,
 }
 
-/// A refusal by the server.
+/// The server's refusal of an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The option that was refused, see [`option`].
+    /// Code of the refused option, see [`option`].
     pub option: u32,
-    /// The error that the server gave, see [`reply`].
+    /// Error code of the server's reply, see [`reply`].
     pub code: u32,
-    /// The server's words; may be empty.
+    /// The server's message; may be empty.
     pub message: String,
 }
 
@@ -113,55 +113,60 @@ impl core::fmt::Display for Refusal {
 
 impl core::error::Error for Refusal {}
 
-/// How the handshake ended. All but `Connected` leave an ABORT to be sent before closing.
+/// The end of a handshake. After all but `Connected`, the caller sends the rest of `out` (ABORT, where the server knows it),
+/// then closes the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Transmission may start ([`Purpose::Go`]).
     Connected(Connected),
-    /// The description asked for ([`Purpose::Info`]).
+    /// The description of the export ([`Purpose::Info`]).
     Described(Connected),
-    /// The list asked for ([`Purpose::List`]).
+    /// The list of exports ([`Purpose::List`]).
     Listed(Vec<Listed>),
-    /// The server said no.
+    /// The server refused the purpose of the handshake.
     Refused(Refusal),
 }
 
-/// The answer of [`Handshake::advance`].
+/// The result of a call to [`Handshake::advance`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Bytes of the input that are done with; present the rest again with what follows.
+    /// Bytes of the input that are processed. The caller passes the other bytes again, with those that arrive next.
     pub consumed: usize,
-    /// Set when the handshake is over.
+    /// The end of the handshake; `None` while it goes on.
     pub outcome: Option<Outcome>,
 }
 
-/// The awaited message.
+/// The message that the client expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Greeting,
     /// Replies to the option with this code.
     Option(u32),
-    /// The unframed reply to `EXPORT_NAME`.
+    /// The reply to `EXPORT_NAME`, which has no header.
     ExportName,
     Over,
 }
 
-/// The client side of the handshake. Send what [`Handshake::advance`] appends to `out`,
-/// present what arrives, until there is an outcome.
+/// The client side of the handshake. Until there is an outcome, the caller passes received bytes to
+/// [`Handshake::advance`], and sends the bytes that it appends to `out`.
 #[derive(Debug)]
 pub struct Handshake {
     wanted: Wanted,
     state: State,
     no_zeroes: bool,
+    /// Replies to the present option so far.
     replies: usize,
+    /// Bytes of names and descriptions in `listed`.
     listed_bytes: usize,
+    /// Facts and results so far.
     found: Connected,
+    /// True if the server has sent the export's size and flags.
     has_export: bool,
     listed: Vec<Listed>,
 }
 
 impl Handshake {
-    /// A handshake that has yet to see the server's greeting.
+    /// A handshake that waits for the server's greeting.
     ///
     /// # Panics
     /// When the export name is longer than [`MAX_STRING`] bytes.
@@ -190,11 +195,11 @@ impl Handshake {
         }
     }
 
-    /// Takes in bytes from the server; appends the bytes to send to `out`. The caller's buffer must be able to hold 20 +
+    /// Takes in bytes from the server; appends the bytes to send to `out`. The caller's receive buffer must have room for 20 +
     /// [`MAX_OPTION_REPLY`] bytes.
     ///
     /// # Errors
-    /// When the server does not speak newstyle NBD or breaks its rules.
+    /// When the server does not speak newstyle NBD or breaks the protocol.
     pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<Step, Violation> {
         let mut consumed = 0;
         let mut outcome = None;
@@ -259,7 +264,7 @@ impl Handshake {
         }
     }
 
-    /// Asks for the first option after `previous` that is wanted and still makes sense.
+    /// Sends the next option after `previous` (0 = none) that is wanted and of use with the framing granted so far.
     fn ask_after(&mut self, previous: u32, out: &mut Vec<u8>) {
         let (wanted, granted) = (self.wanted.framing, self.found.framing);
         // A list needs no framing; asking for it would only cost round trips.
@@ -377,7 +382,8 @@ impl Handshake {
         Ok(())
     }
 
-    /// Takes an error reply: an optional feature is done without, a refusal of the purpose itself ends the handshake.
+    /// Handles an error reply. If an optional feature is refused, the handshake goes on without it; if the purpose is refused,
+    /// the handshake ends.
     fn refused(&mut self, asked: u32, code: u32, data: &[u8], out: &mut Vec<u8>, outcome: &mut Option<Outcome>) {
         match asked {
             option::GO if code == reply::ERR_UNSUP => self.ask(option::EXPORT_NAME, out),
@@ -443,7 +449,7 @@ impl Handshake {
     }
 }
 
-/// A `SERVER` reply: length of the name, name, description.
+/// Parses the data of a `SERVER` reply: length of the name, name, description.
 fn server(data: &[u8]) -> Result<Listed, Violation> {
     let malformed = Violation::new("a list entry has a wrong length", data.len() as u64);
     if data.len() < 4 {
@@ -454,7 +460,7 @@ fn server(data: &[u8]) -> Result<Listed, Violation> {
     Ok(Listed { name: text(name)?, description: text(description)? })
 }
 
-/// A string of the protocol: UTF-8, at most [`MAX_STRING`] bytes, no NUL.
+/// Reads bytes as a string of the protocol: UTF-8, at most [`MAX_STRING`] bytes, no NUL.
 fn text(bytes: &[u8]) -> Result<String, Violation> {
     match core::str::from_utf8(bytes) {
         Ok(text) if bytes.len() <= MAX_STRING && !text.contains('\0') => Ok(text.to_owned()),

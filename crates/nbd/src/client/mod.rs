@@ -9,14 +9,14 @@
 //!  Replies::parse ◀──── replies ──▶ Sink: data, holes, extents, errors, done
 //! ```
 //!
-//! Nothing here reads or writes a socket. The caller owns the buffers, remembers
-//! what it asked (the parser looks it up through [`Sink::expect`]) and decides what
-//! to do with the payload, which is handed out in place and never copied.
+//! Nothing here reads or writes a socket. The caller owns the buffers and remembers
+//! its outstanding requests (the parser looks them up through [`Sink::expect`]). The
+//! parser passes payload to the [`Sink`] in place and never copies it.
 //!
-//! A server that breaks the protocol ends in a [`Violation`] (an error, never a
-//! panic), after which the connection is of no further use. Memory is bounded: the
-//! handshake keeps at most [`MAX_OPTION_REPLY`] bytes and [`MAX_LISTED`] exports, the
-//! reply parser a few words for each request answered in parts.
+//! If the server breaks the protocol, a function returns a [`Violation`] (and never
+//! panics); the connection cannot be used any further. Memory is bounded: the
+//! handshake keeps at most [`MAX_LISTED`] exports, the reply parser a few words for
+//! each request that is answered in parts.
 
 mod coverage;
 mod handshake;
@@ -34,12 +34,12 @@ pub use handshake::{
 pub use reply::{Expect, MAX_CARRY, Replies, Sink};
 pub use request::MAX_REQUEST;
 
-/// How a server broke the protocol. The connection cannot be used any further.
+/// A server's violation of the protocol. The connection cannot be used any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The server's violation.
+    /// Description of the violation.
     pub what: &'static str,
-    /// The value that was wrong (a magic number, a length, a cookie), where there is one.
+    /// The number that is wrong, or that identifies the place: a magic number, a length, an offset, a cookie.
     pub value: u64,
 }
 
@@ -57,13 +57,13 @@ impl fmt::Display for Violation {
 
 impl core::error::Error for Violation {}
 
-/// The big-endian integer at `at`; the caller has checked the length.
+/// The 16-bit big-endian integer at `bytes[at..]`; the caller has checked the length of `bytes`.
 #[inline]
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The big-endian integer at `at`; the caller has checked the length.
+/// The 32-bit big-endian integer at `bytes[at..]`; the caller has checked the length of `bytes`.
 #[inline]
 pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
@@ -71,7 +71,7 @@ pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(word)
 }
 
-/// The big-endian integer at `at`; the caller has checked the length.
+/// The 64-bit big-endian integer at `bytes[at..]`; the caller has checked the length of `bytes`.
 #[inline]
 pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];

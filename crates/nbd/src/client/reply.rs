@@ -1,4 +1,4 @@
-//! Parses replies in batches, straight out of the receive buffer.
+//! Parser of replies, which takes any number of them directly from the receive buffer.
 
 use alloc::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::wire::{
     SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_LEN, STRUCTURED_REPLY_MAGIC, chunk,
 };
 
-/// Error code and message length, before the message.
+/// Bytes of an error chunk's payload before the message: error code and length of the message.
 const ERROR_PREFIX: usize = 6;
-/// The longest payload of an error chunk: code, length, message, offset.
+/// The longest payload of an error chunk, in bytes: code, length, message, offset.
 const MAX_ERROR: usize = ERROR_PREFIX + MAX_STRING + 8;
-/// The most bytes that [`Replies::parse`] can leave unconsumed: an incomplete header with an error message. A receive buffer
-/// must hold more than this.
+/// Upper bound on the bytes that [`Replies::parse`] leaves unconsumed: an incomplete error chunk. A receive buffer must have
+/// room for more than this.
 pub const MAX_CARRY: usize = EXTENDED_REPLY_LEN + MAX_ERROR;
 
 /// The facts about an outstanding request with which its reply must agree.
@@ -30,55 +30,60 @@ pub struct Expect {
     pub unfragmented: bool,
 }
 
-/// Where parsed replies go. The calls of one request come in order and end with one [`Sink::done`].
+/// Receiver of parsed replies. The calls for one request come in the order of its reply and end with one [`Sink::done`].
 pub trait Sink {
-    /// The outstanding request with this cookie; `None` if there is none. After its [`Sink::done`] there must be none.
+    /// The outstanding request with this cookie; `None` if there is none, also after a request's [`Sink::done`].
     fn expect(&self, cookie: u64) -> Option<Expect>;
-    /// `bytes` of the export at `offset` have been read. A large read comes in several pieces.
+    /// Takes content of a READ: `bytes` from `offset` of the export. A large READ is passed in several pieces.
     fn data(&mut self, cookie: u64, offset: u64, bytes: &[u8]);
-    /// `length` bytes at `offset` read as zeroes.
+    /// Takes content of a READ: `length` bytes from `offset` of the export are zeroes.
     fn hole(&mut self, cookie: u64, offset: u64, length: u64);
-    /// The next `length` bytes have this status in metadata context `context`.
+    /// Takes an extent of a BLOCK_STATUS: the next `length` bytes of the request's range have this status in metadata context
+    /// `context`.
     fn extent(&mut self, _cookie: u64, _context: u32, _length: u64, _status: u64) {}
-    /// The request is answered, and its cookie is free for another one.
+    /// Takes the end of a request, whose cookie is free for another request from now on.
     fn done(&mut self, cookie: u64, result: Result<(), Errno>);
 }
 
-/// The kind of the next bytes.
+/// The kind of the bytes that come next.
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// A reply header.
     Header,
-    /// Content of a read.
+    /// Content of a read: `left` bytes from `offset` of the export.
     Data { cookie: u64, offset: u64, left: u64, end: End },
-    /// Extents of a block status reply.
+    /// Extents of a block status reply: `left` more of them, for the last `asked` bytes of the request's range.
     Extents { cookie: u64, context: u32, left: u64, asked: u64, end: End },
 }
 
 /// The step after the last byte of a payload.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// More chunks of the same reply.
+    /// More chunks of the same reply follow.
     More,
-    /// The reply ends; its parts still have to be checked to make up the whole.
+    /// The reply ends; the parser then checks that its chunks are complete.
     Reply,
-    /// The reply ends and is known to be complete: it came in one piece.
+    /// The reply ends and is complete, as it consists of one chunk or is a simple reply.
     Whole,
 }
 
-/// The parts that have come of a reply whose last part has not.
+/// The chunks received so far of a reply that is not complete.
 #[derive(Debug, Default)]
 struct Partial {
     covered: Coverage,
+    /// The first error among the chunks.
     error: Option<Errno>,
+    /// True if a chunk held block status.
     described: bool,
 }
 
-/// One chunk header, of either framing.
+/// The header of a structured or extended chunk.
 struct Chunk {
+    /// True if the chunk is the last one of its reply.
     done: bool,
     kind: u16,
     cookie: u64,
+    /// Length of the payload in bytes.
     payload: u64,
 }
 
@@ -86,8 +91,10 @@ struct Chunk {
 #[derive(Debug)]
 pub struct Replies {
     framing: Framing,
+    /// Id of the negotiated metadata context.
     context: Option<u32>,
     state: State,
+    /// Incomplete replies by cookie.
     partial: BTreeMap<u64, Partial>,
 }
 
@@ -98,19 +105,19 @@ impl Replies {
         Self { framing, context, state: State::Header, partial: BTreeMap::new() }
     }
 
-    /// True if the next byte starts a reply and no reply is half received.
+    /// True if the next byte starts a reply and no reply is incomplete.
     pub fn is_between_replies(&self) -> bool {
         matches!(self.state, State::Header) && self.partial.is_empty()
     }
 
-    /// Parses all that `input` holds and returns how many bytes it consumed. The rest, at most [`MAX_CARRY`] bytes, is to be
-    /// presented again with the bytes that arrive after it. Content is consumed as it comes, so that a read may be larger
-    /// than the buffer.
+    /// Parses the replies in `input` and returns the number of bytes consumed. The caller passes the other bytes, at most
+    /// [`MAX_CARRY`], again, with those that arrive next. Content of a READ is consumed as it arrives, so that a READ may be
+    /// larger than the buffer.
     ///
     /// # Errors
     /// When the server breaks the protocol: an unknown cookie or magic number, a chunk that
-    /// does not fit its request, content outside the range or sent twice, a reply that ends
-    /// before its content is complete.
+    /// does not fit its request, content outside the request's range or sent twice, a reply
+    /// that ends before its content is complete.
     #[inline]
     pub fn parse<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> Result<usize, Violation> {
         let mut at = 0;
@@ -219,7 +226,7 @@ impl Replies {
         Ok(Some(8))
     }
 
-    /// Checks content against its request and the content before; true if it is the only chunk of a complete reply.
+    /// Checks a chunk's content against its request and the reply's earlier chunks; true if the chunk is the whole reply.
     #[inline]
     fn content(&mut self, chunk: &Chunk, expect: &Expect, offset: u64, length: u64) -> Result<bool, Violation> {
         let end = end(offset, length)?;
@@ -352,7 +359,7 @@ impl Replies {
         Ok(Some(prefix as usize))
     }
 
-    /// Hands out as much content as has arrived.
+    /// Passes the content of a READ that has arrived to the sink.
     #[inline]
     fn data<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> Result<Option<usize>, Violation> {
         let State::Data { cookie, offset, left, end } = self.state else { return Ok(None) };
@@ -373,7 +380,7 @@ impl Replies {
         Ok(Some(here as usize))
     }
 
-    /// Hands out one extent.
+    /// Passes one extent of a BLOCK_STATUS to the sink.
     fn extents<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> Result<Option<usize>, Violation> {
         let State::Extents { cookie, context, left, asked, end } = self.state else { return Ok(None) };
         let wide = self.framing.is_extended();
@@ -402,7 +409,7 @@ impl Replies {
         Ok(Some(each))
     }
 
-    /// Ends a reply: what came in parts must add up.
+    /// Ends a reply: fails if its chunks do not cover the request's range, or do not hold its block status.
     #[inline]
     fn finish<S: Sink>(&mut self, cookie: u64, sink: &mut S) -> Result<(), Violation> {
         let expect = expected(sink, cookie)?;

@@ -1,4 +1,4 @@
-//! Encodes requests.
+//! Encoder of request headers.
 
 use alloc::vec::Vec;
 
@@ -6,15 +6,15 @@ use crate::wire::{
     Command, CommandFlags, EXTENDED_REQUEST_LEN, EXTENDED_REQUEST_MAGIC, Framing, REQUEST_LEN, REQUEST_MAGIC, Request,
 };
 
-/// The longest request header, in bytes; the payload of a write follows it.
+/// Length of the longest request header, in bytes; a write's payload, which follows the header, is not included.
 pub const MAX_REQUEST: usize = EXTENDED_REQUEST_LEN;
 
 impl Request {
-    /// Writes the header into the front of `out`; returns its length (28 or 32 bytes). Extended headers say with
-    /// `PAYLOAD_LEN` that a write has a payload; the encoder sees to it.
+    /// Writes the header into the front of `out`; returns its length (28 or 32 bytes). Sets the flag `PAYLOAD_LEN` in extended
+    /// headers of writes.
     ///
     /// # Panics
-    /// When `length` does not fit compact headers.
+    /// When `length` is above 2^32 - 1 and headers are compact.
     #[inline]
     pub fn encode_into(&self, framing: Framing, out: &mut [u8; MAX_REQUEST]) -> usize {
         let command = self.command.code().to_be_bytes();
@@ -39,10 +39,10 @@ impl Request {
         }
     }
 
-    /// Appends the header to `out`; many requests make one batch to send.
+    /// Appends the header to `out`, which may hold several requests to send together.
     ///
     /// # Panics
-    /// When `length` does not fit compact headers.
+    /// When `length` is above 2^32 - 1 and headers are compact.
     #[inline]
     pub fn encode(&self, framing: Framing, out: &mut Vec<u8>) {
         let mut header = [0; MAX_REQUEST];

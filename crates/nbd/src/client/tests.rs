@@ -1,4 +1,4 @@
-//! Each rule that a server can break, and each fallback of the handshake.
+//! Tests of each rule that a server can break, and of each fallback of the client's handshake.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -203,7 +203,7 @@ fn every_rule_of_replies_is_enforced() {
     assert!(parse_for(BlockStatus, s, &twice).1.is_err());
 }
 
-/// No export reaches beyond the last offset, so no server can have that content, even if the client asks for it.
+/// A reply with content that ends beyond offset 2^64 is refused, even if the client asked for it: no export is so long.
 #[test]
 fn content_beyond_the_last_offset_is_refused() {
     let expect = |offset| Expect { command: Command::Read, offset, length: 4, unfragmented: false };
@@ -259,7 +259,7 @@ fn block_size(min: u32, preferred: u32, max: u32) -> Vec<u8> {
     bytes(&[&info::BLOCK_SIZE.to_be_bytes(), &min.to_be_bytes(), &preferred.to_be_bytes(), &max.to_be_bytes()])
 }
 
-/// Options in `out`, after the client flags.
+/// Codes of the options in `out`, which holds whole options.
 fn asked(mut out: &[u8]) -> Vec<u32> {
     let mut options = Vec::new();
     while out.len() >= 16 {
@@ -271,7 +271,8 @@ fn asked(mut out: &[u8]) -> Vec<u32> {
     options
 }
 
-/// Lets a scripted server talk; returns the options asked and how it ended.
+/// Runs a client's handshake on the bytes that a scripted server sends; returns the codes of the client's options and the
+/// outcome.
 fn talk(wanted: Wanted, input: &[u8]) -> (Vec<u32>, Result<Option<Outcome>, Violation>) {
     let mut out = Vec::new();
     let mut handshake = Handshake::new(wanted);

@@ -1,8 +1,8 @@
-//! The data of options, taken apart.
+//! Parsing of the data of options.
 
 use crate::wire::{BASE_ALLOCATION, MAX_STRING, info};
 
-/// The information that an INFO or GO option asks for, beyond what every answer has.
+/// The information that an INFO or GO option asks for, besides size and flags, which are always sent.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Wanted {
     pub(super) name: bool,
@@ -10,7 +10,7 @@ pub(super) struct Wanted {
     pub(super) block_size: bool,
 }
 
-/// Export name and information requests of an INFO or GO option, if well-formed.
+/// Export name and information requests in the data of an INFO or GO option; `None` if the data is malformed.
 pub(super) fn parse_describe(data: &[u8]) -> Option<(&str, Wanted)> {
     let mut fields = Fields(data);
     let name = fields.string()?;
@@ -30,7 +30,8 @@ pub(super) fn parse_describe(data: &[u8]) -> Option<(&str, Wanted)> {
     Some((name, wanted))
 }
 
-/// Export name, and whether the queries select `base:allocation`, if well-formed.
+/// From the data of SET_META_CONTEXT (`set`) or LIST_META_CONTEXT: the export name, and true if the queries select
+/// `base:allocation`. `None` if the data is malformed.
 pub(super) fn parse_contexts(data: &[u8], set: bool) -> Option<(&str, bool)> {
     let mut fields = Fields(data);
     let name = fields.string()?;
@@ -44,7 +45,8 @@ pub(super) fn parse_contexts(data: &[u8], set: bool) -> Option<(&str, bool)> {
     fields.0.is_empty().then_some((name, selected))
 }
 
-/// Reads bytes as a string as the specification defines it ("Conventions"); `None` if they are none.
+/// Reads bytes as a string of the specification ("Conventions"): UTF-8 without NUL, at most [`MAX_STRING`] bytes. `None` if
+/// they are not such a string.
 pub(super) fn string(bytes: &[u8]) -> Option<&str> {
     if bytes.len() > MAX_STRING || bytes.contains(&0) {
         return None;
@@ -52,7 +54,8 @@ pub(super) fn string(bytes: &[u8]) -> Option<&str> {
     core::str::from_utf8(bytes).ok()
 }
 
-/// Reads fields off the front of a message; `None` where it is too short.
+/// The part of a message that is not read yet. Its methods take a field off the front, or return `None` if the message is too
+/// short for it.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -74,7 +77,7 @@ impl<'a> Fields<'a> {
         self.take().map(u64::from_be_bytes)
     }
 
-    /// A string behind its 32-bit length.
+    /// Takes a string that follows its 32-bit length.
     fn string(&mut self) -> Option<&'a str> {
         let length = self.u32()? as usize;
         let (field, rest) = self.0.split_at_checked(length)?;

@@ -12,26 +12,26 @@ use crate::wire::{
     OPTION_HEADER_LEN, OPTION_MAGIC, OPTION_REPLY_MAGIC, PORTABLE_MIN_BLOCK, TransmissionFlags, info, option, reply,
 };
 
-/// The longest option payload that is held in memory, in bytes: room for a name of the longest permitted length and several
-/// queries of that length.
+/// The longest option payload that is kept in memory, in bytes: room for an export name of the longest permitted length and
+/// several queries of the same length.
 pub const MAX_OPTION: u32 = 16 * 1024;
 
 /// The longest option payload that is skipped and answered with an error, in
-/// bytes: far above any sensible option, small enough not to tie up a thread.
+/// bytes; a longer one closes the connection. Far above any sensible option.
 pub const MAX_SKIPPED_OPTION: u32 = 1 << 20;
 
-/// The most options of one session, besides those for each export.
+/// The most options of one negotiation, besides [`MAX_OPTIONS_PER_EXPORT`] for each export.
 pub const MAX_OPTIONS: u32 = 4096;
 
-/// The most options for each export: a client that describes all of them asks for
+/// Options for each export that a negotiation may have beyond [`MAX_OPTIONS`]: a client that asks about all exports asks for
 /// the description and the contexts of each, and may ask for one of the two again.
 pub const MAX_OPTIONS_PER_EXPORT: u32 = 4;
 
-/// Bytes after which the answer to LIST pauses, so that what a client leaves unread stays small however many exports there
-/// are.
+/// Bytes after which the answer to LIST pauses until they are sent, so that a client that does not read costs little memory
+/// with any number of exports.
 pub const LIST_PIECE: usize = 32 * 1024;
 
-/// Exports after which the answer to LIST pauses, whether or not they are shown.
+/// Exports after which the answer to LIST pauses, hidden ones included.
 const LIST_PIECE_EXPORTS: usize = 1024;
 
 /// The facts that a client can learn about an export before it starts transmission.
@@ -39,12 +39,12 @@ const LIST_PIECE_EXPORTS: usize = 1024;
 pub struct Export<'a> {
     /// Canonical name, at most [`MAX_STRING`] bytes, without NUL.
     pub name: &'a str,
-    /// Description for people, at most [`MAX_STRING`] bytes; may be empty.
+    /// Human-readable description, at most [`MAX_STRING`] bytes; may be empty.
     pub description: &'a str,
     /// Size in bytes; should be a multiple of `min_block`.
     pub size: u64,
-    /// The export's abilities. `HAS_FLAGS` is added; `SEND_DF` and `SEND_FAST_ZERO` are withheld where the specification
-    /// demands it, and flags that this crate does not speak (`SEND_RESIZE`, `BLOCK_STATUS_PAYLOAD`) always.
+    /// Features of the export. The server adds `HAS_FLAGS`, removes `SEND_DF` and `SEND_FAST_ZERO` where the specification
+    /// demands it, and always removes features that this crate does not support (`SEND_RESIZE`, `BLOCK_STATUS_PAYLOAD`).
     pub flags: TransmissionFlags,
     /// Smallest unit of access in bytes: a power of two up to 65,536.
     pub min_block: u32,
@@ -52,7 +52,7 @@ pub struct Export<'a> {
     pub preferred_block: u32,
     /// Longest READ or WRITE in bytes: a multiple of `min_block`, at least `preferred_block`.
     pub max_payload: u32,
-    /// The client's access.
+    /// Access of this negotiation's client to the export.
     pub access: Access,
 }
 
@@ -62,37 +62,37 @@ pub enum Access {
     /// The client may use the export.
     #[default]
     Open,
-    /// The client may use the export once TLS was started.
+    /// The client may use the export after starting TLS.
     TlsOnly,
     /// The client may not use the export, with or without TLS.
     Refused,
 }
 
-/// The exports that a client may see.
+/// The server's exports, with the access of one client to each.
 pub trait Directory {
-    /// How many exports there are, including those that are refused to this client.
+    /// Number of exports, including those that are refused to this client.
     fn count(&self) -> usize;
 
-    /// Calls `f` for each export in the order of the list, from the place `from` on, until `f` returns false. Returns the
-    /// place to go on from; `None` after the last export.
+    /// Calls `f` for each export in the order of the list, from place `from` on, until `f` returns false. Returns the place
+    /// from which the next call goes on; `None` after the last export.
     ///
-    /// The first place is 0. Exports come and go between two calls, and those that stay keep their places.
+    /// The first place is 0. Exports may be added and removed between two calls; the other exports keep their places.
     fn visit(&self, from: usize, f: &mut dyn FnMut(&Export<'_>) -> bool) -> Option<usize>;
 
     /// Calls `f` with the export of this name and returns true, or returns false
-    /// if there is none. The empty name means the default export, which is
-    /// passed with its own name.
+    /// if there is none. The empty name means the default export; its `name` is
+    /// then the canonical one.
     fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool;
 }
 
-/// Which of the optional parts of the protocol to agree to.
+/// Optional parts of the protocol that the server agrees to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Structured replies.
+    /// True to grant structured replies.
     pub structured: bool,
-    /// Extended headers.
+    /// True to grant extended headers.
     pub extended: bool,
-    /// Encryption.
+    /// The use of TLS.
     pub tls: Tls,
 }
 
@@ -110,18 +110,18 @@ pub enum Tls {
     No,
     /// SELECTIVETLS: the server can start TLS, and demands it for exports that are [`Access::TlsOnly`].
     Selective,
-    /// FORCEDTLS: without TLS no option is answered, and no export is named.
+    /// FORCEDTLS: before TLS is started, all options but STARTTLS and ABORT are refused, and no export is named.
     Forced,
 }
 
-/// The negotiated session; the transmission phase follows.
+/// The result of a negotiation, on which the transmission phase is based.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     /// Canonical name of the export.
     pub export: String,
     /// The transmission flags that the server sent to the client.
     pub flags: TransmissionFlags,
-    /// The headers that are in use.
+    /// The negotiated format of requests and replies.
     pub framing: Framing,
     /// True if BLOCK_STATUS may be used, with `base:allocation` as the only context; its ID is [`BASE_ALLOCATION_ID`].
     pub base_allocation: bool,
@@ -130,13 +130,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// True if replies are made of chunks.
+    /// True if replies are made of chunks, structured or extended.
     #[inline]
     pub const fn structured(&self) -> bool {
         self.framing.has_chunks()
     }
 
-    /// True if headers are extended.
+    /// True if headers of requests and replies are extended.
     #[inline]
     pub const fn extended(&self) -> bool {
         self.framing.is_extended()
@@ -152,65 +152,71 @@ pub struct Step {
     pub status: Status,
 }
 
-/// The caller's next step.
+/// The caller's next step after [`Handshake::advance`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Send what is in `out`, then call again: at once if input is left, else
+    /// Send the bytes in `out`, then call again: at once if input is left, else
     /// when more arrives.
     More,
-    /// Send what is in `out`, and call again once it is sent, with the rest of the input, if any: the answer goes on.
+    /// Send the bytes in `out`, which are a part of an answer. When they are sent, call again for the next part, with the rest
+    /// of the input, if any.
     Unfinished,
-    /// Send what is in `out` unencrypted, then have TLS take the stream over, and call again with the decrypted bytes.
+    /// Send the bytes in `out` unencrypted, then start TLS on the connection, and call again with the decrypted bytes.
     ///
-    /// Input that is left was sent before the client could know of this answer. It was not protected by TLS and must not be
-    /// taken as if it were: close the connection.
+    /// If input is left, close the connection: the input came before the client could know of this answer, so that TLS did not
+    /// protect it.
     StartTls,
-    /// Send what is in `out`; the input that is left is the first requests.
+    /// Send the bytes in `out`; input that is left belongs to the first requests.
     Transmission(Session),
-    /// Send what is in `out`, then close: the client has ended the negotiation.
+    /// Send the bytes in `out`, then close the connection: the client has ended the negotiation.
     Closed,
 }
 
 /// The negotiation with one client.
 ///
-/// Holds at most [`MAX_OPTION`] bytes of input, and appends at most [`LIST_PIECE`] bytes and one export's answer at a time.
-/// The caller sets a time limit.
+/// Keeps at most [`MAX_OPTION`] bytes of input, and appends at most [`LIST_PIECE`] bytes and one export's answer in a call.
+/// A time limit is up to the caller.
 #[derive(Debug)]
 pub struct Handshake {
     offer: Offer,
     stage: Stage,
-    /// The message under assembly.
+    /// Bytes received so far of a message that is not complete.
     pending: Vec<u8>,
+    /// Number of options received.
     options: u32,
     client: ClientFlags,
     framing: Framing,
-    /// The export for which `base:allocation` was last selected.
+    /// Name of the export for which the client last selected `base:allocation`.
     context_for: Option<String>,
     /// True if TLS was started.
     secure: bool,
     shutting_down: bool,
 }
 
-/// Why an export is not served to a client.
+/// The reason why an export is not served to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Withheld {
     NeedsTls,
     Refused,
 }
 
+/// The message that the negotiation expects or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     ClientFlags,
+    /// The header of an option.
     Header,
+    /// The `length` bytes of data of an option.
     Payload {
         option: u32,
         length: u32,
     },
+    /// The last `left` bytes of an option's data that is too long to keep.
     Skip {
         option: u32,
         left: u32,
     },
-    /// The answer to LIST is sent up to the place `next`.
+    /// The answer to LIST, which is complete up to the place `next` of the directory.
     List {
         next: usize,
     },
@@ -218,7 +224,7 @@ enum Stage {
 }
 
 impl Handshake {
-    /// A negotiation that has not begun; [`greet`](Self::greet) first.
+    /// A negotiation that has not begun; it begins with a call of [`greet`](Self::greet).
     pub fn new(offer: Offer) -> Self {
         Self {
             offer,
@@ -233,7 +239,7 @@ impl Handshake {
         }
     }
 
-    /// Appends the greeting, the first bytes to send.
+    /// Appends the greeting, the first bytes to send, to `out`.
     pub fn greet(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(&GREETING_MAGIC.to_be_bytes());
         out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
@@ -245,24 +251,25 @@ impl Handshake {
         self.options
     }
 
-    /// True if the answer to the last option goes on: [`advance`](Self::advance) has more to send without input.
+    /// True if the answer to the last option is not complete: [`advance`](Self::advance) appends more of it without input.
     pub const fn is_unfinished(&self) -> bool {
         matches!(self.stage, Stage::List { .. })
     }
 
-    /// From now on every option but ABORT is answered with `ERR_SHUTDOWN`.
+    /// Ends the negotiation soon: from now on every option but ABORT is answered with `ERR_SHUTDOWN`, EXPORT_NAME with a
+    /// [`Violation`].
     pub fn shut_down(&mut self) {
         self.shutting_down = true;
     }
 
-    /// Takes in bytes from the client, and appends the answers to `out`.
+    /// Takes in bytes from the client, and appends answers to `out`.
     ///
-    /// Takes all of the input, but stops after answering an option, or after a part of the answer to LIST: `out` then holds
-    /// that. Call again with what is left.
+    /// Returns when all input is consumed, when an option is answered, or when a part of the answer to LIST is in `out`. Then
+    /// call again with the rest of the input.
     ///
     /// # Errors
     ///
-    /// Close the connection. `out` may hold earlier answers.
+    /// When the client breaks the protocol; the connection must be closed. `out` may hold earlier answers.
     pub fn advance(&mut self, input: &[u8], dir: &impl Directory, out: &mut Vec<u8>) -> Result<Step, Violation> {
         let mut rest = input;
         let result = loop {
@@ -279,7 +286,7 @@ impl Handshake {
         result
     }
 
-    /// Takes one message, or as much of it as there is; `None` to go on with the next.
+    /// Takes one message, or as much of it as has arrived, off `rest`. `None`: go on with the next message.
     fn step(&mut self, rest: &mut &[u8], dir: &impl Directory, out: &mut Vec<u8>) -> Result<Option<Status>, Violation> {
         let needed = match self.stage {
             Stage::ClientFlags => 4,
@@ -419,8 +426,8 @@ impl Handshake {
         Ok(Status::More)
     }
 
-    /// Answers STARTTLS, where it is offered. What was agreed upon before could have come from another client and is
-    /// forgotten.
+    /// Answers STARTTLS at a server that offers TLS. Forgets framing and context negotiated before, as an attacker on the
+    /// network could have asked for them.
     fn start_tls(&mut self, data: &[u8], out: &mut Vec<u8>) -> Status {
         if !data.is_empty() {
             fail(out, option::STARTTLS, reply::ERR_INVALID, UNEXPECTED_DATA);
@@ -437,12 +444,12 @@ impl Handshake {
         Status::StartTls
     }
 
-    /// True if no option is answered because TLS must be started first.
+    /// True if the server refuses options until the client starts TLS.
     fn must_start_tls(&self) -> bool {
         self.offer.tls == Tls::Forced && !self.secure
     }
 
-    /// The reason why an export must not be served on this connection as it is now, if there is one.
+    /// The reason why an export must not be served on this connection at present; `None` if it may.
     fn withholds(&self, export: &Export<'_>) -> Option<Withheld> {
         match export.access {
             Access::Open => None,
@@ -451,10 +458,12 @@ impl Handshake {
         }
     }
 
-    /// Refuses an option that concerns an export that is withheld.
+    /// Refuses an option that names an export which is withheld from this client.
     fn withhold(&self, why: Withheld, option: u32, out: &mut Vec<u8>) {
         match (why, self.offer.tls) {
-            (Withheld::Refused, _) => fail(out, option, reply::ERR_POLICY, "this client may not have it"),
+            (Withheld::Refused, _) => {
+                fail(out, option, reply::ERR_POLICY, "access lists refuse this client; the server's log says why");
+            }
             // It must not be told to start what it cannot.
             (Withheld::NeedsTls, Tls::No) => {
                 fail(out, option, reply::ERR_POLICY, "the export needs TLS, which this server does not offer");
@@ -463,7 +472,7 @@ impl Handshake {
         }
     }
 
-    /// Answers LIST from the place `from` on: with all exports that are left, or with as many as make a piece.
+    /// Answers LIST from place `from` of the directory on: with all further exports, or with as many as fill a [`LIST_PIECE`].
     fn list(&mut self, from: usize, dir: &impl Directory, out: &mut Vec<u8>) -> Status {
         let (before, mut visited) = (out.len(), 0);
         let next = dir.visit(from, &mut |export| {
@@ -626,10 +635,11 @@ const UNEXPECTED_DATA: &str = "the option takes no data";
 const MALFORMED: &str = "the option's data is malformed";
 const NO_SUCH_EXPORT: &str = "no such export";
 
-/// The flags that must not be offered to a client, because this crate does not understand the requests that they permit.
+/// Transmission flags that are never offered, because this crate does not understand the requests that they permit.
 const NOT_SPOKEN: TransmissionFlags = TransmissionFlags::SEND_RESIZE.union(TransmissionFlags::BLOCK_STATUS_PAYLOAD);
 
-/// True if a client that keeps to blocks of [`PORTABLE_MIN_BLOCK`] could break the export's rules without knowing it.
+/// True if the export's minimum block is above [`PORTABLE_MIN_BLOCK`], so that a client that does not ask for it could send
+/// misaligned requests.
 fn must_know_block_size(export: &Export<'_>) -> bool {
     export.min_block > PORTABLE_MIN_BLOCK
 }

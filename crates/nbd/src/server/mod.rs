@@ -1,9 +1,9 @@
 //! The server's side of the protocol.
 //!
 //! [`Handshake`] turns a new connection into a [`Session`]. From then on the
-//! caller takes requests off its receive buffer with [`request::parse`], asks
-//! [`request::validate`] whether each may run, and puts a header from [`reply`]
-//! in front of each answer.
+//! caller takes requests off its receive buffer with [`request::parse`], checks
+//! each with [`request::validate`], and puts a header from [`reply`] in front of
+//! each answer.
 
 mod fields;
 pub mod handshake;
@@ -17,41 +17,41 @@ pub use request::Limits;
 
 use core::fmt;
 
-/// Why a connection has to be closed without an answer (a "hard disconnect").
+/// The reason why a connection has to be closed without an answer (a "hard disconnect").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// The client set flags that were not offered.
+    /// The client set flags that were not offered; the field has all its flags.
     UnknownClientFlags(u32),
-    /// An option does not start with its magic number.
+    /// An option starts with this number instead of its magic number.
     OptionMagic(u64),
-    /// An option other than EXPORT_NAME from a client without fixed newstyle.
+    /// A client without fixed newstyle sent an option with this code, which is not EXPORT_NAME.
     OptionNotFixed(u32),
-    /// An option is so long that skipping it would be a denial of service.
+    /// An option's data is longer than [`MAX_SKIPPED_OPTION`](handshake::MAX_SKIPPED_OPTION).
     OptionLength {
         /// Option code.
         option: u32,
-        /// Bytes announced.
+        /// Length of the data in bytes, as announced.
         length: u32,
     },
-    /// The client sent more options than a session needs.
+    /// The client sent more options than a session needs, see [`MAX_OPTIONS`](handshake::MAX_OPTIONS).
     TooManyOptions,
-    /// EXPORT_NAME cannot be refused other than by closing: the name is not valid.
+    /// EXPORT_NAME, which can only be refused by closing, with a name that is not valid.
     ExportNameInvalid,
-    /// EXPORT_NAME cannot be refused other than by closing: no such export.
+    /// EXPORT_NAME, which can only be refused by closing, for an export that does not exist.
     ExportNameUnknown,
     /// EXPORT_NAME after extended headers were negotiated, which demand GO.
     ExportNameExtended,
-    /// EXPORT_NAME for an export whose block size the client must know.
+    /// EXPORT_NAME for an export whose minimum block size the client must ask for first.
     ExportNameBlockSize,
     /// EXPORT_NAME while the server shuts down.
     ExportNameShutdown,
-    /// EXPORT_NAME without TLS for an export that needs it.
+    /// EXPORT_NAME before TLS was started, for an export that needs TLS or at a server that demands it.
     ExportNameTls,
-    /// EXPORT_NAME for an export that is refused to this client.
+    /// EXPORT_NAME for an export that this client may not use.
     ExportNameRefused,
-    /// A request does not start with the magic number of the negotiated framing.
+    /// A request starts with this number instead of the magic number of the negotiated framing.
     RequestMagic(u32),
-    /// The payload of a request is so long that reading it off the stream would be a denial of service.
+    /// A request announces a payload of this length in bytes, above [`MAX_SKIP`](request::MAX_SKIP).
     PayloadLength(u64),
 }
 

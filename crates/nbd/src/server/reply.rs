@@ -1,8 +1,8 @@
 //! Replies: the header that goes in front of the (zero-copy) payload.
 //!
-//! One function each for the three common answers chooses the form that was
-//! negotiated: [`read`] (data follows), [`ok`] (no data) and [`error`]. The
-//! chunk functions below them build a reply out of several pieces.
+//! The functions for the three common answers use the framing that was
+//! negotiated: [`read`] (data follows), [`ok`] (no data) and [`error`]. With
+//! [`data_chunk`] and [`hole_chunk`] a reply is built of several pieces.
 //!
 //! `offset` is always the offset of the client's request: extended headers
 //! repeat it, the others ignore it.
@@ -14,20 +14,20 @@ use crate::wire::{
     STRUCTURED_REPLY_LEN, STRUCTURED_REPLY_MAGIC, chunk,
 };
 
-/// The longest header: an extended chunk header and the payload of ERROR_OFFSET.
+/// Upper bound on a header in bytes: an extended chunk header and the payload of ERROR_OFFSET.
 const MAX_HEADER: usize = 48;
 
-/// The most extents that one reply carries. The specification asks for at most
-/// 2^20; this bounds a reply to 256 KiB, and a client asks again for the rest.
+/// The most extents that one reply carries. The specification allows 2^20; this
+/// bounds a reply to 256 KiB, and a client asks again for the rest of its range.
 pub const MAX_EXTENTS: usize = 16 * 1024;
 
 /// The metadata context ID under which `base:allocation` is selected.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
-/// The largest 32-bit extent: a multiple of every permitted minimum block size.
+/// The longest extent with a 32-bit length, in bytes: a multiple of every permitted minimum block size.
 const MAX_COMPACT_EXTENT: u64 = 0xffff_0000;
 
-/// The bytes to send before the payload, kept on the stack.
+/// The bytes of a reply that come before its payload, kept on the stack.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyHeader {
     bytes: [u8; MAX_HEADER],
@@ -50,8 +50,8 @@ impl ReplyHeader {
         Self { bytes, len: SIMPLE_REPLY_LEN as u8 }
     }
 
-    /// A chunk header with the fixed `head` of its payload, which `data` more
-    /// bytes follow.
+    /// A chunk header, and behind it the fixed `head` of the payload. The
+    /// header announces `data` more bytes of payload, which the caller sends.
     #[inline]
     fn chunk<const N: usize>(chunk: Chunk, head: [u8; N], data: u64) -> Self {
         debug_assert!(chunk.framing.has_chunks(), "simple replies have no chunks");
@@ -82,6 +82,7 @@ impl ReplyHeader {
 #[derive(Clone, Copy)]
 struct Chunk {
     framing: Framing,
+    /// True if the chunk is the last one of its reply.
     done: bool,
     kind: u16,
     cookie: u64,
@@ -105,14 +106,14 @@ fn join<const A: usize, const B: usize, const N: usize>(a: [u8; A], b: [u8; B]) 
     joined
 }
 
-/// The payload of an error chunk: error code, and 0 as the length of a message.
+/// The payload of an error chunk without a message: the error code, and 0 as the length of the message.
 #[inline]
 fn error_head(errno: Errno) -> [u8; 6] {
     join(errno.code().to_be_bytes(), 0u16.to_be_bytes())
 }
 
-/// The header for a READ of `length` bytes that succeeded; exactly that many bytes follow it. `length` is not zero and, as
-/// [`validate`](super::request::validate) sees to, below 2^32 - 8.
+/// The header for a READ of `length` bytes that succeeded; the caller sends exactly `length` bytes behind it. `length` is
+/// above zero and below 2^32 - 8, as of each request that [`validate`](super::request::validate) accepts with such a limit.
 #[inline]
 pub fn read(framing: Framing, cookie: u64, offset: u64, length: u32) -> ReplyHeader {
     match framing {
@@ -121,7 +122,8 @@ pub fn read(framing: Framing, cookie: u64, offset: u64, length: u32) -> ReplyHea
     }
 }
 
-/// The reply to a request that succeeded and returns no data, or whose data was all in the chunks before.
+/// The whole reply to a request that succeeded and returns no data, or the last chunk of a reply whose earlier chunks held all
+/// data.
 #[inline]
 pub fn ok(framing: Framing, cookie: u64, offset: u64) -> ReplyHeader {
     match framing {
@@ -139,8 +141,8 @@ pub fn error(framing: Framing, cookie: u64, offset: u64, errno: Errno) -> ReplyH
     }
 }
 
-/// The reply to a request that failed at byte `at` of the export, which lies within its range; what came before succeeded.
-/// Simple replies cannot say where.
+/// The reply to a request that failed at byte `at` of the export, which lies within the request's range; bytes before it
+/// succeeded. Simple replies have no field for `at`.
 #[inline]
 pub fn error_at(framing: Framing, cookie: u64, offset: u64, errno: Errno, at: u64) -> ReplyHeader {
     match framing {
@@ -152,16 +154,16 @@ pub fn error_at(framing: Framing, cookie: u64, offset: u64, errno: Errno, at: u6
     }
 }
 
-/// The header of a chunk with `length` (not zero) bytes of a READ, from byte `at` of the export, which follow it. Not for
-/// [`Framing::Simple`].
+/// The header of a chunk with content of a READ: the `length` bytes (not zero) from byte `at` of the export, which the caller
+/// sends behind it. `done`: the reply ends with this chunk. Not for [`Framing::Simple`].
 #[inline]
 pub fn data_chunk(framing: Framing, cookie: u64, offset: u64, at: u64, length: u32, done: bool) -> ReplyHeader {
     let chunk = Chunk { framing, done, kind: chunk::OFFSET_DATA, cookie, offset };
     ReplyHeader::chunk(chunk, at.to_be_bytes(), u64::from(length))
 }
 
-/// A chunk that says that `length` (not zero) bytes of a READ, from byte `at` of the export, are zero; nothing follows it.
-/// Not for [`Framing::Simple`], nor in reply to a DF read.
+/// A whole chunk of a READ's reply: the `length` bytes (not zero) from byte `at` of the export are zeroes. `done`: the reply
+/// ends with this chunk. Not for [`Framing::Simple`], nor in reply to a READ with the flag DF.
 #[inline]
 pub fn hole_chunk(framing: Framing, cookie: u64, offset: u64, at: u64, length: u32, done: bool) -> ReplyHeader {
     let chunk = Chunk { framing, done, kind: chunk::OFFSET_HOLE, cookie, offset };
@@ -172,11 +174,12 @@ pub fn hole_chunk(framing: Framing, cookie: u64, offset: u64, at: u64, length: u
 /// Appends the whole reply to a BLOCK_STATUS request for `length` (not zero)
 /// bytes at `offset` to `out`: one final chunk for `base:allocation`.
 ///
-/// `extents` describe the export from `offset` on. Neighbours of the same status
-/// are joined, empty ones dropped; the list ends where the request does (the
-/// last one may reach further), after [`MAX_EXTENTS`], or after one, cut to
-/// `length`, if `one` (REQ_ONE). If there are none, the answer is one extent of
-/// status 0, which is always true. Takes no more extents than it needs. Not for
+/// `extents` describe the export from `offset` on. Neighbouring extents of the
+/// same status are joined, and empty ones dropped. The reply ends with the extent
+/// that reaches the end of the request (and may reach further), after
+/// [`MAX_EXTENTS`] extents, or if `one` (flag REQ_ONE) after one extent, which is
+/// cut to `length`. Without `extents` the reply has one extent of status 0, which
+/// is never wrong. Takes no more of `extents` than it needs. Not for
 /// [`Framing::Simple`]. O(extents).
 pub fn block_status(
     framing: Framing,
@@ -216,13 +219,15 @@ pub fn block_status(
 struct StatusChunk<'a> {
     extended: bool,
     out: &'a mut Vec<u8>,
+    /// Place in `out` where the chunk begins.
     start: usize,
+    /// Number of extents in the chunk so far.
     count: usize,
-    /// How many more extents fit.
+    /// Number of extents that may still be added.
     room: usize,
-    /// Bytes of the request not described yet.
+    /// Bytes of the request's range that no extent describes yet.
     left: u64,
-    /// True if no extent may reach beyond the request.
+    /// True if no extent may reach beyond the end of the request's range.
     cut: bool,
 }
 
@@ -240,7 +245,7 @@ impl<'a> StatusChunk<'a> {
         Self { extended, out, start, count: 0, room, left: length, cut: one }
     }
 
-    /// Appends a run, in several descriptors if one cannot hold its length.
+    /// Appends a run to the chunk, as several extents if it is too long for a 32-bit length.
     fn push(&mut self, run: Extent) {
         let mut length = if self.cut { run.length.min(self.left) } else { run.length };
         while length > 0 && self.left > 0 && self.room > 0 {
@@ -261,7 +266,7 @@ impl<'a> StatusChunk<'a> {
         }
     }
 
-    /// Fills in the payload's length and the number of extents, which were not known at the start.
+    /// Ends the chunk: writes the payload's length and the number of extents into its header.
     fn finish(self) {
         let header_len = if self.extended { EXTENDED_REPLY_LEN } else { STRUCTURED_REPLY_LEN };
         let chunk = &mut self.out[self.start..];

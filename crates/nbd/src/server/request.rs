@@ -1,14 +1,14 @@
-//! Requests: one header off the wire, and every rule on whether it may run.
+//! Requests: parsing of a header, and the rules that a request must meet before it runs.
 //!
 //! # Payloads
 //!
-//! [`payload_len`](Request::payload_len) bytes follow the header on the wire, whatever the
-//! command and whether or not the request is valid: they must be taken off the
-//! stream before the next header. In compact framing only WRITE has a payload;
-//! with extended headers every request with [`CommandFlags::PAYLOAD_LEN`] has
-//! one, and a WRITE without that flag has none. So when [`validate`] refuses a
-//! request, skip `payload_len` bytes, then send the error. At most
-//! [`MAX_SKIP`] bytes can be pending: [`parse`] treats more as a violation.
+//! [`payload_len`](Request::payload_len) bytes follow the header on the wire, also
+//! if the request is not valid: they must be taken off the stream before the next
+//! header. With compact headers only WRITE has a payload; with extended headers
+//! every request with [`CommandFlags::PAYLOAD_LEN`] has one, and a WRITE without
+//! that flag has none. So when [`validate`] refuses a request, the caller skips
+//! `payload_len` bytes, then sends the error. A payload has at most [`MAX_SKIP`]
+//! bytes: [`parse`] treats a longer one as a violation.
 
 use super::{Session, Violation};
 use crate::wire::{
@@ -18,18 +18,18 @@ use crate::wire::{
 
 /// The longest payload of a request that is read off the stream, in bytes: 1 GiB.
 ///
-/// The specification wants no disconnect below 32 MiB. This is the largest request that a server may be set up for, so that a
-/// client that guesses too large a limit learns it from an error.
+/// The specification wants no disconnect for payloads below 32 MiB. 1 GiB is the largest `max_payload` that a server can be
+/// configured with: a client that sends more than a smaller limit allows gets an error and keeps its connection.
 pub const MAX_SKIP: u64 = 1 << 30;
 
 /// Takes one request off the front of `input`. Returns the request and its header's length (28 bytes, 32 with `extended`
-/// headers); `None` if `input` has less than a header. Nothing is checked but the magic number and the payload's length. Does
-/// not allocate; O(1).
+/// headers); `None` if `input` has less than a header. Checks only the magic number and the payload's length. Does not
+/// allocate; O(1).
 ///
 /// # Errors
 ///
 /// [`Violation::RequestMagic`], after which the stream cannot be understood, and
-/// [`Violation::PayloadLength`] above [`MAX_SKIP`].
+/// [`Violation::PayloadLength`] for a payload above [`MAX_SKIP`].
 #[inline]
 pub fn parse(input: &[u8], extended: bool) -> Result<Option<(Request, usize)>, Violation> {
     if extended { parse_extended(input) } else { parse_compact(input) }
@@ -49,7 +49,7 @@ fn parse_extended(input: &[u8]) -> Result<Option<(Request, usize)>, Violation> {
     Ok(Some((request(header, EXTENDED_REQUEST_MAGIC, length, true)?, EXTENDED_REQUEST_LEN)))
 }
 
-/// The common part of both headers.
+/// Reads the fields that compact and extended headers have in common, and checks magic number and payload.
 #[inline]
 fn request(header: &[u8], magic: u32, length: u64, extended: bool) -> Result<Request, Violation> {
     let found = u32::from_be_bytes(field(header, 0));
@@ -67,7 +67,7 @@ fn request(header: &[u8], magic: u32, length: u64, extended: bool) -> Result<Req
     if payload_len > MAX_SKIP { Err(Violation::PayloadLength(payload_len)) } else { Ok(request) }
 }
 
-/// `N` bytes at `at`; the callers' offsets are constants within the header.
+/// The `N` bytes of a header at place `at`, which lie within the header.
 #[inline]
 fn field<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
@@ -75,20 +75,20 @@ fn field<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
     bytes
 }
 
-/// The limits of the export at present; they may change while a session lasts.
+/// The present limits of an export on requests; they may change during a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the export.
+    /// Size of the export in bytes.
     pub size: u64,
     /// True if writes are refused.
     pub read_only: bool,
-    /// Every offset and length must be a multiple of this many bytes; a power of two.
+    /// Unit of access in bytes, of which every offset and length must be a multiple; a power of two.
     pub min_block: u32,
     /// The longest READ or WRITE, in bytes; at least [`MIN_UNFRAGMENTED`](crate::wire::MIN_UNFRAGMENTED).
     pub max_payload: u32,
 }
 
-/// Checks a request by every rule of the specification that can be tested without touching the export. O(1).
+/// Checks a request by every rule of the specification that can be tested without access to the export's data. O(1).
 ///
 /// # Errors
 ///

@@ -1,16 +1,16 @@
-//! A hand-written client's half of the wire format, so that the tests do not
-//! check the encoders against themselves, and a directory of exports.
+//! Encoders and parsers of a client's messages, independent of the crate's
+//! own, so that no encoder is tested against itself; and a directory of exports.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use evenkeel_nbd::server::{Access, Directory, Export, Handshake, Offer, Status};
 use evenkeel_nbd::wire::{Framing, TransmissionFlags, option, reply};
 
-/// Everything an export can advertise.
+/// All transmission flags that this crate supports but READ_ONLY and ROTATIONAL.
 pub(crate) fn all_flags() -> TransmissionFlags {
     TransmissionFlags::from_bits(0b1101_1110_1101)
 }
 
-/// `disk0` (the default), `rough` (4 KiB blocks), `plain` (no description, no features).
+/// A directory of three exports: `disk0` (the default), `rough` (4 KiB blocks), `plain` (no description, no features).
 pub(crate) struct Shelf;
 
 const SHELF: [(&str, &str, u64, u32); 3] =
@@ -58,7 +58,7 @@ pub(crate) fn opt(code: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Data of INFO and GO.
+/// Data of the options INFO and GO, for this export and these types of information.
 pub(crate) fn describe(name: &str, requests: &[u16]) -> Vec<u8> {
     let mut data = (name.len() as u32).to_be_bytes().to_vec();
     data.extend(name.as_bytes());
@@ -67,7 +67,7 @@ pub(crate) fn describe(name: &str, requests: &[u16]) -> Vec<u8> {
     data
 }
 
-/// Data of LIST_META_CONTEXT and SET_META_CONTEXT.
+/// Data of the options LIST_META_CONTEXT and SET_META_CONTEXT, for this export and these queries.
 pub(crate) fn queries(name: &str, queries: &[&str]) -> Vec<u8> {
     let mut data = (name.len() as u32).to_be_bytes().to_vec();
     data.extend(name.as_bytes());
@@ -79,7 +79,7 @@ pub(crate) fn queries(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// One option reply.
+/// One reply to an option; `kind` is the reply type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) option: u32,
@@ -87,7 +87,7 @@ pub(crate) struct Answer {
     pub(crate) data: Vec<u8>,
 }
 
-/// Splits option replies; the rest that is not one (an EXPORT_NAME reply) comes second.
+/// Splits the server's bytes into replies to options; the second element is the rest, such as a reply to EXPORT_NAME.
 pub(crate) fn answers(mut bytes: &[u8]) -> (Vec<Answer>, &[u8]) {
     let mut list = Vec::new();
     while bytes.len() >= 20 && bytes[..8] == 0x0003_e889_0455_65a9u64.to_be_bytes() {
@@ -103,7 +103,7 @@ pub(crate) fn ack(option: u32) -> Answer {
     Answer { option, kind: reply::ACK, data: vec![] }
 }
 
-/// A handshake past the client flags.
+/// A server's handshake that has received these client flags and waits for the first option.
 pub(crate) fn greeted(flags: u32) -> Handshake {
     let mut handshake = Handshake::new(Offer::default());
     let mut out = Vec::new();
@@ -113,7 +113,7 @@ pub(crate) fn greeted(flags: u32) -> Handshake {
     handshake
 }
 
-/// A handshake with this framing negotiated.
+/// A server's handshake in which this framing is negotiated.
 pub(crate) fn framed(framing: Framing) -> Handshake {
     let mut handshake = greeted(FIXED | NO_ZEROES);
     let option = match framing {
@@ -125,7 +125,7 @@ pub(crate) fn framed(framing: Framing) -> Handshake {
     handshake
 }
 
-/// Sends whole options; the answers and the last status.
+/// Sends whole options; returns the server's answers and the last status.
 pub(crate) fn ask(handshake: &mut Handshake, mut bytes: &[u8]) -> (Vec<Answer>, Status) {
     let mut out = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! An authority, and what it issues.
+//! A certificate authority for tests, and the certificates that it issues.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-/// A certificate and its key, in PEM.
+/// A certificate and its private key, in PEM.
 pub struct Pair {
     pub certificate: String,
     pub key: String,
@@ -33,7 +33,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), certificate }
     }
 
-    /// Issues a pair for a server or client with this common name, which is its DNS name, too.
+    /// Issues a certificate and key for a server or client; `name` is the common name and the DNS name.
     pub fn issue(&self, name: &str) -> Pair {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -42,7 +42,8 @@ impl Authority {
         Pair { certificate, key: key.serialize_pem() }
     }
 
-    /// Writes the files of a server into a folder; returns the table `[server.tls]` that names them, with `keys` added.
+    /// Writes a server's TLS files into a folder; returns the configuration table `[server.tls]` with their paths and the
+    /// further lines `keys`.
     pub fn serve(&self, folder: &Path, keys: &str) -> String {
         let server = self.issue("localhost");
         let write = |name: &str, content: &str| {
@@ -57,7 +58,7 @@ impl Authority {
         )
     }
 
-    /// The configuration of a client that shows this pair.
+    /// The TLS configuration of a client that trusts this authority and shows the certificate of `pair`.
     pub fn client(&self, pair: &Pair) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()).unwrap();
@@ -69,7 +70,8 @@ impl Authority {
     }
 }
 
-/// Reads the server's greeting and has it answer STARTTLS.
+/// Reads an NBD server's greeting, sends STARTTLS, and checks that the server acknowledges; the TLS handshake comes next on
+/// the stream.
 pub fn start_tls(mut stream: TcpStream) -> TcpStream {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting).unwrap();
@@ -80,7 +82,7 @@ pub fn start_tls(mut stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// A stream under TLS, on which the negotiation goes on.
+/// As [`start_tls`]; returns a TLS stream on which the NBD negotiation goes on.
 pub fn secure(stream: TcpStream, config: &Arc<ClientConfig>) -> StreamOwned<ClientConnection, TcpStream> {
     let session = ClientConnection::new(Arc::clone(config), "localhost".try_into().unwrap()).unwrap();
     StreamOwned::new(session, start_tls(stream))

@@ -1,4 +1,4 @@
-//! The identity of a client by its certificate.
+//! The identity of a client, taken from its TLS certificate.
 
 use std::fmt;
 
@@ -8,20 +8,21 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// Upper bound on the names taken from a certificate; a client's has fewer.
+/// Largest number of names that are taken from one certificate; usual client certificates have fewer.
 const MAX_NAMES: usize = 32;
 
 /// The identity that a client's verified certificate proves.
 #[derive(Debug)]
 pub struct Identity {
-    /// Common name of the subject, if it has one, and DNS names.
+    /// The subject's common name, if there is one, and then the DNS names; at most 32, without names that have control
+    /// characters.
     pub names: Vec<String>,
-    /// SHA-256 of the certificate.
+    /// SHA-256 of the whole certificate (DER).
     pub fingerprint: [u8; 32],
 }
 
 impl Identity {
-    /// The identity of a certificate that was verified.
+    /// The identity in a certificate, which must have been verified before.
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
         let mut fingerprint = [0; 32];
@@ -39,7 +40,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The names of a certificate's subject; none if the certificate cannot be parsed.
+/// The common name and DNS names of a certificate's subject; empty if the certificate cannot be parsed.
 fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = Certificate::from_der(certificate) else { return Vec::new() };
     let certificate = certificate.tbs_certificate();

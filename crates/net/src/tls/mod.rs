@@ -1,4 +1,5 @@
-//! TLS in both roles: certificates, keys and authorities out of PEM files, and the identity of a client by its certificate.
+//! TLS for servers and clients: certificates, keys and authorities from PEM files, and the identity of a client, taken from
+//! its certificate.
 
 #[cfg(test)]
 mod authority;
@@ -22,9 +23,9 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
 
 pub use identity::Identity;
 
-/// Bytes of the largest file read: larger than any revocation list that a server should search at each handshake.
+/// Largest size in bytes of a PEM file: more than any revocation list has that a server should search at each handshake.
 const MAX_FILE: u64 = 16 << 20;
-/// A certificate that expires sooner than this is doubtful.
+/// A certificate that expires within this time is reported as a doubt.
 const SOON: Duration = Duration::from_secs(14 * 86_400);
 
 const CERTIFICATE: &str = "certificate; give a PEM file with certificates (\"-----BEGIN CERTIFICATE-----\")";
@@ -32,44 +33,44 @@ const KEY: &str =
     "private key that can be used; give a PEM file with an unencrypted key (\"-----BEGIN PRIVATE KEY-----\")";
 const LIST: &str = "list; give a PEM file with revocation lists (\"-----BEGIN X509 CRL-----\")";
 
-/// A file, with the key or option that names it.
+/// The key or option that names a file, and the file's path.
 pub type Named<'a> = (&'a str, &'a Path);
 
-/// The keys and certificates with which a server or an agent accepts TLS, read and checked.
+/// The checked keys and certificates with which a server or an agent accepts TLS connections.
 pub struct Acceptor {
     config: Arc<ServerConfig>,
-    /// The configuration for HTTP.
+    /// The TLS configuration of the HTTP port, which may ask for client certificates in another way than the NBD port.
     http: Arc<ServerConfig>,
     verifier: Option<Arc<dyn ClientCertVerifier>>,
-    /// Digest of all files, to find if they have changed.
+    /// SHA-256 of the content of all files, by which changes are found.
     digest: [u8; 32],
 }
 
-/// The acceptor of a port whose files can be renewed while it is open.
+/// The TLS acceptor of a port whose files can be read anew while the port is open.
 pub struct Renewable {
     terms: Terms,
     newest: Mutex<Option<Acceptor>>,
 }
 
 impl Renewable {
-    /// Reads the files that `terms` names, if any.
+    /// Reads the TLS files that `terms` names, if it names any.
     ///
     /// # Errors
-    /// As of [`Acceptor::load`].
+    /// The errors of [`Acceptor::load`].
     pub fn load(terms: Terms) -> Result<Self, Error> {
         let newest = Mutex::new(Acceptor::load(&terms)?);
         Ok(Self { terms, newest })
     }
 
-    /// The TLS configuration for HTTP, with the newest files.
+    /// The HTTP port's TLS configuration with the newest files that were read; `None` without TLS.
     pub fn http(&self) -> Option<Arc<ServerConfig>> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Acceptor::http)
     }
 
-    /// Reads the files again; true if their content has changed.
+    /// Reads the files again, and uses them from now on; true if their content has changed.
     ///
     /// # Errors
-    /// As of [`Acceptor::load`]; everything stays as it was then.
+    /// The errors of [`Acceptor::load`]; after an error the previous files stay in use.
     pub fn renew(&self) -> Result<bool, Error> {
         let read = Acceptor::load(&self.terms)?;
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,26 +82,26 @@ impl Renewable {
     }
 }
 
-/// A file that cannot be used, or a doubt about one that can.
+/// A TLS file that cannot be used, or a doubt about a usable one.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: {} {why}", path.display())]
 pub struct Error {
-    /// The key or option that names the file.
+    /// The configuration key or command line option that names the file.
     pub name: String,
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The fault, and what to do. The content of the file is never part of it.
+    /// The fault and its cure in words, which never contain the file's content.
     pub why: String,
 }
 
 impl Error {
-    /// With the table that has the key.
+    /// The same error with the configuration table put before the key's name.
     fn of(self, table: &str) -> Self {
         Self { name: format!("{table}.tls.{}", self.name), ..self }
     }
 }
 
-/// Faults of the files that `terms` names: of each by itself or, if there is none, of all together.
+/// Faults of the files that `terms` names: of each file by itself, or else the fault that shows when all are used together.
 pub fn faults(terms: &Terms) -> Vec<Error> {
     let Some(files) = &terms.files else { return Vec::new() };
     let certificate: Named<'_> = ("certificate", &files.certificate);
@@ -123,7 +124,8 @@ pub fn faults(terms: &Terms) -> Vec<Error> {
     faults.into_iter().map(|fault| fault.of(terms.table)).collect()
 }
 
-/// Doubts about the files that `terms` names: a certificate that has expired or will soon, a key that all can read.
+/// Doubts about the files that `terms` names: a certificate that has expired or expires within 14 days, and a key that every
+/// user of the system can use.
 pub fn doubts(terms: &Terms) -> Vec<Error> {
     let Some(files) = &terms.files else { return Vec::new() };
     let doubts = [end_of(("certificate", &files.certificate)), readers_of(("key", &files.key))];
@@ -131,10 +133,10 @@ pub fn doubts(terms: &Terms) -> Vec<Error> {
 }
 
 impl Acceptor {
-    /// Reads the files that `terms` names, if any; logs the [`doubts`] about them.
+    /// Reads the files that `terms` names, and logs the [`doubts`] about them; `None` if `terms` names no files.
     ///
     /// # Errors
-    /// With the key that names the file that cannot be used, and what would be right.
+    /// If a file cannot be used; the error has the key that names the file, and the cure.
     pub fn load(terms: &Terms) -> Result<Option<Self>, Error> {
         let Some(files) = &terms.files else { return Ok(None) };
         let read = Self::read(files, terms.http.certificates).map_err(|error| error.of(terms.table))?;
@@ -176,20 +178,20 @@ impl Acceptor {
         Ok(Self { config: Arc::new(config), http: Arc::new(http), verifier, digest })
     }
 
-    /// The TLS configuration for HTTP.
+    /// The TLS configuration of the HTTP port.
     pub fn http(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.http)
     }
 
-    /// True if both were read from files of the same content.
+    /// True if both acceptors were read from files with the same content.
     pub fn is_same(&self, other: &Self) -> bool {
         self.digest == other.digest
     }
 
-    /// The server's side of a new connection.
+    /// The server's TLS session for a new NBD connection.
     ///
     /// # Errors
-    /// None that a checked configuration can cause.
+    /// If rustls refuses the configuration, which a checked configuration cannot cause.
     pub fn session(&self) -> Result<ServerConnection, rustls::Error> {
         let mut session = ServerConnection::new(Arc::clone(&self.config))?;
         // The stream bounds what it has encrypted ahead.
@@ -197,7 +199,8 @@ impl Acceptor {
         Ok(session)
     }
 
-    /// True if these settings admit a client with these certificates, which it has shown under other settings.
+    /// True if these files admit a client with the certificate chain `chain`, which the client has shown while other files
+    /// were in use.
     pub fn admits(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some(verifier) = &self.verifier else { return true };
         let Some((first, rest)) = chain.split_first() else { return false };
@@ -205,10 +208,11 @@ impl Acceptor {
     }
 }
 
-/// The configuration of a TLS client: the authorities that it trusts, and the certificate that it shows, with its key.
+/// The configuration of a TLS client: the file with the authorities that the client trusts, and the files with its own
+/// certificate and key, if it has any.
 ///
 /// # Errors
-/// With the option that names the file that cannot be used, and what would be right.
+/// If a file cannot be used; the error has the option that names the file, and the cure.
 pub fn client(authorities: Named<'_>, own: Option<(Named<'_>, Named<'_>)>) -> Result<Arc<ClientConfig>, Error> {
     let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -248,7 +252,7 @@ fn fail((name, path): Named<'_>, why: String) -> Error {
     Error { name: name.to_owned(), path: path.to_owned(), why }
 }
 
-/// The error of a certificate and a key that cannot be used together.
+/// The error for a certificate and a key that cannot be used together.
 fn unfit(certificate: Named<'_>, key: Named<'_>, error: &rustls::Error) -> Error {
     match error {
         rustls::Error::InconsistentKeys(_) => fail(key, format!("does not belong to {}", certificate.1.display())),
@@ -273,7 +277,8 @@ fn read(file: Named<'_>) -> Result<Vec<u8>, Error> {
     Ok(content)
 }
 
-/// All items of a kind in a PEM file; an error if there is none.
+/// All items of a kind, such as certificates, in the PEM file `file`; an error if there is none. `kind`: words for the kind
+/// in the error.
 fn all_in<T: PemObject>(file: Named<'_>, content: &[u8], kind: &str) -> Result<Vec<T>, Error> {
     let read: Result<Vec<T>, _> = T::pem_slice_iter(content).collect();
     match read {
@@ -291,7 +296,7 @@ fn authorities_in(file: Named<'_>, content: &[u8]) -> Result<RootCertStore, Erro
     let mut roots = RootCertStore::empty();
     for certificate in certificates_in(file, content)? {
         let added = roots.add(certificate);
-        added.map_err(|error| fail(file, format!("has a certificate that is no authority: {error}")))?;
+        added.map_err(|error| fail(file, format!("has a certificate that is unusable: {error}")))?;
     }
     Ok(roots)
 }
@@ -319,7 +324,8 @@ fn verifier(
     })
 }
 
-/// The doubt about a certificate that has expired or will soon: else the clients would be the first to notice.
+/// The doubt about a certificate that has expired or expires within [`SOON`], so that the operator knows before clients
+/// refuse it; `None` otherwise.
 fn end_of(file: Named<'_>) -> Option<Error> {
     use x509_cert::der::Decode;
     let chain = certificates_in(file, &read(file).ok()?).ok()?;
@@ -335,7 +341,7 @@ fn end_of(file: Named<'_>) -> Option<Error> {
     }
 }
 
-/// The doubt about a key file that every user can use: such a key is no secret.
+/// The doubt about a key file that every user of the system can use, so that its key is no secret; `None` otherwise.
 fn readers_of(file: Named<'_>) -> Option<Error> {
     let mode = fs::metadata(file.1).ok()?.permissions().mode() & 0o777;
     let path = file.1.display();

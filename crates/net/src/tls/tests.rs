@@ -1,4 +1,4 @@
-//! Files that cannot be used, and which clients are admitted by those that can.
+//! Tests of TLS files that cannot be used, and of the admission of clients by usable files.
 
 use std::path::PathBuf;
 
@@ -137,7 +137,7 @@ fn a_client_names_the_option_of_a_file_that_cannot_be_used() {
 }
 
 #[test]
-fn who_was_let_in_is_judged_anew_by_new_settings() {
+fn an_admitted_client_is_judged_anew_by_new_settings() {
     let (folder, authority) = (Folder::new("anew"), Authority::new());
     let settings = folder.settings(&authority, &authority.issue("localhost"));
     let before = load("server", &settings).unwrap();

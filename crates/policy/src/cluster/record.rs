@@ -1,4 +1,5 @@
-//! A host's report to the others each period: JSON with a version, bounded, read with suspicion.
+//! The report that a host sends to the other hosts of the cluster each period: JSON with a format version and a bounded size. A
+//! received report is validated before use.
 
 use std::collections::BTreeMap;
 
@@ -6,61 +7,62 @@ use evenkeel_control::cluster::shard::MAX_BITS;
 use evenkeel_control::slots::Summary;
 use serde::{Deserialize, Serialize};
 
-/// Number of the record's format, which is raised when the name or meaning of a field changes. A reader ignores records of
-/// other formats, because fields that it does not know would count as no demand.
+/// Version of the record's format, which is raised when the name or meaning of a field changes. A reader ignores records of
+/// other versions, because unknown fields would count as no demand.
 pub const VERSION: u32 = 3;
-/// Most pools in the record of one host. A pool is a device that is shared; no host is known to have more than some tens.
+/// The most pools in the record of one host. A pool is a shared device; hosts have at most some tens of them.
 pub const MAX_POOLS: usize = 32;
-/// Longest record of one host, in bytes: [`MAX_POOLS`] pools with every figure at its longest are shorter.
+/// Longest record of one host, in bytes. A record with [`MAX_POOLS`] pools and the longest figures is shorter.
 pub const MAX_RECORD_BYTES: usize = 80 << 10;
-/// Most pools in the record of a shard, whose members may be on different pools.
+/// The most pools in the record of a shard, whose members may use different pools.
 pub const MAX_SUM_POOLS: usize = 4 * MAX_POOLS;
-/// Longest record of a shard, in bytes; in base64 it is well below the 1.5 MiB that etcd takes.
+/// Longest record of a shard, in bytes. In base64 it is well below the 1.5 MiB that etcd accepts.
 pub const MAX_SUM_BYTES: usize = 4 * MAX_RECORD_BYTES;
-/// Most members that a record can speak for.
+/// The most cluster members whose figures one record can sum up.
 pub const MAX_MEMBERS: u64 = 1_000_000;
-/// Bytes that etcd writes around a value when it reports a change: numbers of etcd's cluster, revisions, the key.
+/// Number of bytes around the value in etcd's report of a change: ids of etcd's cluster, revisions, the key.
 const AROUND_VALUE_BYTES: usize = 400;
-/// Bytes of etcd's answers to a host's own writes in a period.
+/// Number of bytes of etcd's answers to a host's own writes in a period.
 const ANSWERS_BYTES: usize = 800;
 /// Largest figure in a record.
 const MAX_FIGURE: f64 = 1e15;
-/// The longest name, as in the configuration.
+/// The longest name of a pool in a record, in bytes, as in the configuration.
 const MAX_NAME: usize = 64;
-/// Significant decimal digits of a figure in a record: far finer than anything is measured.
+/// Number of significant decimal digits of a figure in a record: far more than measurements have.
 const DIGITS: usize = 5;
 
-/// One host's report about one period. Its size does not depend on the number of the host's tenants.
+/// One host's report about one period. The report's size does not depend on the number of the host's tenants.
 ///
-/// Figures are sums, so that the reports of several hosts add up to that of one host with all their tenants: the sum of a
-/// whole shard is a record as well.
+/// Figures are sums over tenants, so that the sum of several hosts' reports equals the report of one host with all their
+/// tenants. The sum over a whole shard has the form of a record, too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// [`VERSION`].
+    /// Version of the record's format, [`VERSION`].
     pub v: u32,
-    /// Distinguishes restarts of the host's program: nanoseconds from 1970 to its start.
+    /// Start of the host's program, in nanoseconds since 1970; it tells the program's restarts apart.
     pub incarnation: u64,
-    /// The period's number: wall-clock time divided by `period_us`, rounded down.
+    /// Number of the period that the report is about: wall-clock time since 1970 divided by `period_us`, rounded down.
     pub period: u64,
-    /// The period in which the host joined or came back.
+    /// Number of the period in which the host joined the cluster, or joined it again.
     pub joined: u64,
-    /// Length of a period; has to be the same for all hosts.
+    /// Length of a period, in microseconds; must be the same for all hosts.
     pub period_us: u64,
-    /// True if the host leaves the cluster.
+    /// True if the host is leaving the cluster.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
-    /// How often the members that this record speaks for have halved the cluster: it has 2^`bits` shards.
+    /// Number of times that the cluster is halved, according to the record's members: it has 2^`bits` shards.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bits: u8,
-    /// Number of members that this record speaks for: 1, or those of a shard.
+    /// Number of members whose figures the record sums up: 1 for a host, more for a shard.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub members: u64,
-    /// The figures by pool.
+    /// The figures of each pool.
     #[serde(default)]
     pub pools: Pools,
 }
 
-/// By pool, the sums over its tenants on one host or on the hosts of a shard, and their need.
+/// Figures by the pool's name: sums over the pool's tenants on one host or on all hosts of a shard, and these tenants' need of
+/// slots.
 pub type Pools = BTreeMap<String, Summary>;
 
 fn is_zero(bits: &u8) -> bool {
@@ -75,7 +77,7 @@ fn is_one(members: &u64) -> bool {
     *members == 1
 }
 
-/// The sums of several hosts by pool, added up in the order in which the hosts come.
+/// The sums over several hosts' figures, by pool. Figures are added in the order of the hosts.
 pub fn together<'a>(parts: impl Iterator<Item = &'a Pools>) -> BTreeMap<&'a str, Summary> {
     let mut sums: BTreeMap<&str, Summary> = BTreeMap::new();
     for (name, summary) in parts.flatten() {
@@ -84,25 +86,25 @@ pub fn together<'a>(parts: impl Iterator<Item = &'a Pools>) -> BTreeMap<&'a str,
     sums
 }
 
-/// Most bytes that a host receives from etcd in a period in which values of these lengths are written. Values come in base64,
-/// each with some bytes around it; the answers to the host's own writes are added.
+/// Upper bound on the bytes that a host receives from etcd in a period in which values with these lengths (in bytes) are
+/// written. Values come in base64, each with some bytes around it; the answers to the host's own writes are included.
 pub fn received_bytes(values: impl IntoIterator<Item = usize>) -> usize {
     ANSWERS_BYTES + values.into_iter().map(|length| 4 * length.div_ceil(3) + AROUND_VALUE_BYTES).sum::<usize>()
 }
 
-/// A record that cannot be written: more pools than fit.
+/// The error that a record cannot be written because it has too many pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{pools} pools are more than the {most} that a host may report; set slots = \"none\" for those that are not shared"
+    "{pools} pools with slots are more than the {most} that a report may have; set slots = \"none\" for pools that hosts do not share"
 )]
 pub struct TooLarge {
-    /// Number of pools.
+    /// Number of pools of the record.
     pub pools: usize,
-    /// [`MAX_POOLS`] for a host, [`MAX_SUM_POOLS`] for a shard.
+    /// The most pools allowed: [`MAX_POOLS`] for a host, [`MAX_SUM_POOLS`] for a shard.
     pub most: usize,
 }
 
-/// Why a text is no record.
+/// The reason why a text cannot be read as a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// The text is longer than any record.
@@ -110,7 +112,7 @@ pub enum Unreadable {
     TooLong {
         /// Length of the text, in bytes.
         bytes: usize,
-        /// [`MAX_RECORD_BYTES`] for a host, [`MAX_SUM_BYTES`] for a shard.
+        /// The longest text allowed, in bytes: [`MAX_RECORD_BYTES`] for a host, [`MAX_SUM_BYTES`] for a shard.
         most: usize,
     },
     /// The record is from another version of the program.
@@ -118,7 +120,7 @@ pub enum Unreadable {
         "is in format {version}, and this host reads format {VERSION}; run the same version of Evenkeel on all hosts"
     )]
     OtherVersion {
-        /// The record's format.
+        /// The format version of the record.
         version: u32,
     },
     /// The text is no record, for this reason.
@@ -132,12 +134,11 @@ struct Version {
 }
 
 impl Record {
-    /// The record as text, at most [`MAX_RECORD_BYTES`] long, or [`MAX_SUM_BYTES`] if it speaks for several hosts. Figures
-    /// are rounded to five digits; each host decides from the rounded records, its own included, so that all decide from the
-    /// same figures.
+    /// The record as text, at most [`MAX_RECORD_BYTES`] long, or [`MAX_SUM_BYTES`] if it is that of a shard. Figures are rounded
+    /// to five digits. Each host decides by the rounded records, its own included, so that all hosts decide by the same figures.
     ///
     /// # Errors
-    /// When there are too many pools.
+    /// If the record has too many pools.
     pub fn text(&self) -> Result<String, TooLarge> {
         let (most, _) = self.most();
         if self.pools.len() > most {
@@ -153,7 +154,7 @@ impl Record {
     /// Reads a record.
     ///
     /// # Errors
-    /// Why the text is no record. Nothing of it is to be used then.
+    /// The reason why the text is no valid record. No part of such a text may be used.
     pub fn parse(text: &[u8]) -> Result<Self, Unreadable> {
         let too_long = |most: usize| Unreadable::TooLong { bytes: text.len(), most };
         if text.len() > MAX_SUM_BYTES {
@@ -175,7 +176,7 @@ impl Record {
         }
     }
 
-    /// Most pools and bytes that this record may have.
+    /// The most pools and the most bytes that this record may have.
     fn most(&self) -> (usize, usize) {
         if self.members > 1 { (MAX_SUM_POOLS, MAX_SUM_BYTES) } else { (MAX_POOLS, MAX_RECORD_BYTES) }
     }
@@ -207,7 +208,7 @@ impl Record {
     }
 }
 
-/// Rounds a figure to [`DIGITS`] digits, within 0 and [`MAX_FIGURE`]; NaN becomes 0.
+/// A figure rounded to [`DIGITS`] digits and limited to the range from 0 to [`MAX_FIGURE`]; NaN becomes 0.
 fn rounded(figure: f64) -> f64 {
     let bounded = if figure.is_nan() { 0.0 } else { figure.clamp(0.0, MAX_FIGURE) };
     format!("{bounded:.*e}", DIGITS - 1).parse().unwrap_or(bounded)

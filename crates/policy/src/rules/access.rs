@@ -1,4 +1,4 @@
-//! Rules on who may open what.
+//! Rules on access lists.
 
 use super::Findings;
 use crate::config::{Config, Volume, Who};
@@ -16,7 +16,8 @@ pub(super) fn of_volume(config: &Config, name: &str, volume: &Volume, out: &mut 
     lists(config, &["volumes", name], volume.allow.as_deref(), &volume.deny, tls_is_sure, out);
 }
 
-/// Checks the access lists of the server or of a volume. `tls_is_sure`: all clients over TCP must use TLS.
+/// Checks the access lists of the server or of a volume. `owner` is the path of the table that contains them; `tls_is_sure` is
+/// true if all clients over TCP must use TLS.
 fn lists(config: &Config, owner: &[&str], allow: Option<&[Who]>, deny: &[Who], tls_is_sure: bool, out: &mut Findings) {
     let at = |key: &'static str| [owner, &[key]].concat();
     out.error_if(
@@ -39,6 +40,6 @@ fn lists(config: &Config, owner: &[&str], allow: Option<&[Who]>, deny: &[Who], t
         out.error(&at("deny"), why);
     }
     for who in allow.unwrap_or_default().iter().filter(|who| deny.contains(who)) {
-        out.warning(&at("allow"), format!("{who} is in deny, too, which wins; remove it from one of them"));
+        out.warning(&at("allow"), format!("{who} is in deny, too, which wins; remove it from allow or from deny"));
     }
 }

@@ -1,4 +1,4 @@
-//! Baselines: methods for comparisons, which only simulations may use.
+//! Rules on baselines: methods for comparison, which only simulations may use.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use super::{Finding, Findings};
 use crate::config::{Config, Pool, Slots};
 use evenkeel_control::admission::Config as Admission;
 
-/// Everything wrong or doubtful in `config`, in the order of its tables.
+/// All findings about the configuration of a server, in the order of its tables.
 pub fn findings(config: &Config) -> Vec<Finding> {
     let mut out = Findings(super::simulated(config));
     of_pools(&config.pools, &mut out);
     out.0
 }
 
-/// Reports baselines in the settings of pools.
+/// Reports every baseline in the settings of pools as an error.
 pub(super) fn of_pools(pools: &BTreeMap<String, Pool>, out: &mut Findings) {
     for (name, pool) in pools {
         let mut only_simulated = |key, value: &str, known: &str| {

@@ -1,10 +1,10 @@
-//! The settings that `evenkeel serve` does not enforce: the same file may be that of hosts which run `evenkeel guard`.
+//! Notes on settings that `evenkeel serve` does not enforce. A policy may also be used by hosts that run `evenkeel guard`.
 
 use super::{Findings, Severity};
 use crate::config::{CachedDevice, Config, Direction, Enforcement, GuaranteeTuning, Match, Pool, Tenant};
 use crate::effective::listed;
 
-/// Notes the keys that other programs enforce.
+/// Adds a note for each key that another program enforces.
 pub(super) fn keys(config: &Config, out: &mut Findings) {
     for (name, settings) in &config.pools {
         pool(config, name, settings, out);

@@ -1,4 +1,4 @@
-//! Values with which clients would seem to hang: right in syntax, and hardly ever meant.
+//! Rules on values with which clients would seem to hang. They are valid, but hardly ever intended.
 
 use evenkeel_control::admission::Config as Admission;
 
@@ -6,11 +6,11 @@ use super::Findings;
 use crate::config::{Guarantee, Limit, Pool, Tenant};
 use crate::units::{Bytes, Duration};
 
-/// Size of the requests that most clients send, in bytes: the page of a file system. A limit below one such request per
-/// second keeps every client waiting for seconds.
+/// The usual size of a request: the page of a file system. With a limit below one such request per second every client waits
+/// for seconds.
 const USUAL_REQUEST: Bytes = Bytes(4096);
 
-/// Checks rates, times and budgets of a pool.
+/// Checks rates, times and budgets of a pool for values with which clients would seem to hang.
 pub(super) fn of_pool(name: &str, pool: &Pool, out: &mut Findings) {
     rate(pool.limit.bytes_per_s, &["pools", name, "limit", "bytes_per_s"], out);
     if let Some(emulate) = &pool.emulate {
@@ -29,7 +29,7 @@ pub(super) fn of_pool(name: &str, pool: &Pool, out: &mut Findings) {
     }
 }
 
-/// Checks rates of a tenant, on all pools and where they differ.
+/// Checks rates of a tenant, those for all pools and those for single pools.
 pub(super) fn of_tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
     // A guarantee is kept by a limit.
     rates(Some(tenant.limit), Some(tenant.guarantee), &["tenants", name], out);
@@ -63,8 +63,8 @@ fn rate(rate: Bytes, path: &[&str], out: &mut Findings) {
     }
 }
 
-/// The fault of a limit in bytes a second that keeps clients waiting for seconds; `None` for a usable one, and for 0, which
-/// is no limit.
+/// The fault of a limit in bytes per second with which clients wait for seconds; `None` for a usable limit, and for 0, which
+/// means no limit.
 pub fn rate_that_hangs(rate: Bytes) -> Option<String> {
     if rate.0 == 0 || rate >= USUAL_REQUEST {
         return None;
@@ -77,18 +77,19 @@ pub fn rate_that_hangs(rate: Bytes) -> Option<String> {
     ))
 }
 
-/// Checks a time that an emulated device takes for each request.
+/// Checks the latency of an emulated device for each request.
 fn latency(time: Duration, path: &[&str], out: &mut Findings) {
     let second = Duration::from_secs(1);
     if time > second {
         let message = format!(
-            "with {time} for a request, a client that sends one after the other gets less than one a second; use at most \"{second}\""
+            "with {time} for a request, a client that sends one request after the other gets less than one a second; use at most \"{second}\""
         );
         out.hangs(path, message);
     }
 }
 
-/// The key and what is wrong with a budget that is smaller than one request, which costs `base_cost` beside its bytes.
+/// The key and the fault of an admission budget that is smaller than one request; `None` for a usable budget. A request costs
+/// `base_cost` on top of its bytes.
 pub fn budget_that_hangs(admission: &Admission, base_cost: Bytes) -> Option<(&'static str, String)> {
     let (key, budget) = match admission {
         Admission::Fixed { budget_bytes } => ("budget", Bytes(*budget_bytes)),

@@ -1,5 +1,5 @@
-//! Tenants and pools that nothing belongs to, and that were probably meant to have another name: in a file, a name that is
-//! mistyped makes a new one.
+//! Rules on tenants and pools to which no client or volume belongs, and whose names are probably mistyped: in a file, a mistyped
+//! name makes a new tenant or pool.
 
 use std::collections::HashSet;
 
@@ -8,12 +8,12 @@ use crate::config::{Config, DEFAULT_POOL, DEFAULT_TENANT, DEFAULT_VOLUME, Owners
 use crate::document::dotted;
 use crate::effective::{idle, listed};
 
-/// Shortest name, in letters, that is taken for a mistyped one: in a shorter one a single letter is too much.
+/// Shortest name, in letters, that can count as mistyped. In a shorter name a single letter is too large a difference.
 const MIN_LETTERS: usize = 3;
-/// Most pairs of names that are compared, which takes some milliseconds.
+/// The most pairs of names that are compared, which takes some milliseconds.
 const MAX_PAIRS: usize = 10_000;
 
-/// Warns of names that nothing belongs to, if a similar name is in use that has no settings of its own.
+/// Warns about tenants and pools without clients and volumes, if a similar name is in use that has no settings of its own.
 pub(super) fn names(config: &Config, owners: &Owners<'_>, out: &mut Findings) {
     let owners: Vec<(&str, &str)> =
         config.volumes.iter().map(|(name, volume)| (name.as_str(), owners.of(name, volume))).collect();
@@ -43,7 +43,7 @@ pub(super) fn names(config: &Config, owners: &Owners<'_>, out: &mut Findings) {
     }
 }
 
-/// Notes on tenants whose settings apply to no request, each with the cure behind a semicolon.
+/// Notes on tenants whose settings apply to no request, each with the remedy behind a semicolon.
 pub(crate) fn tenants(config: &Config) -> Vec<Finding> {
     let (owners, mut out) = (config.owners(), Findings(Vec::new()));
     let plain = config.volumes.iter().find(|(name, volume)| owners.of(name, volume) == DEFAULT_TENANT);

@@ -1,4 +1,4 @@
-//! Rules on volumes whose data another server or a cluster holds.
+//! Rules on volumes whose data is in another NBD server or in a Ceph cluster.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -8,13 +8,13 @@ use crate::config::{Backend, Cache, Server, Unflushed, Volume};
 use crate::units::Duration;
 use crate::uri::Address;
 
-/// Most connections to one server: more bring nothing.
+/// The most connections to one remote server; more do not raise throughput.
 const MAX_REMOTE_CONNECTIONS: u32 = 64;
-/// Shortest and longest time that requests wait for a remote server. TCP also counts a server as gone that has acknowledged
-/// nothing for this time.
+/// Shortest and longest time for which requests wait for a remote server. TCP counts a server as lost if it has acknowledged no
+/// data for this time.
 const RECONNECT_TIMEOUT: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
 
-/// True if a server listens at an address, as far as its settings say.
+/// True if, by its settings, a server listens at the address.
 fn listens_at(server: &Server, address: &Address) -> bool {
     match address {
         Address::Tcp(host, port) => {
@@ -38,7 +38,7 @@ fn listens_at(server: &Server, address: &Address) -> bool {
     }
 }
 
-/// Checks a volume that another server exports.
+/// Checks a volume that is an export of another NBD server.
 pub(super) fn export(server: &Server, name: &str, volume: &Volume, out: &mut Findings) {
     let at = |key: &'static str| ["volumes", name, key];
     match (volume.backend, &volume.uri) {
@@ -71,27 +71,18 @@ pub(super) fn export(server: &Server, name: &str, volume: &Volume, out: &mut Fin
         }
         return;
     }
-    out.error_if(
-        !(1..=MAX_REMOTE_CONNECTIONS).contains(&volume.connections),
-        &at("connections"),
-        &format!("{} is out of range; use 1 to {MAX_REMOTE_CONNECTIONS}", volume.connections),
-    );
-    let [shortest, longest] = RECONNECT_TIMEOUT;
-    out.error_if(
-        !(shortest..=longest).contains(&volume.reconnect_timeout),
-        &at("reconnect_timeout"),
-        &format!("{} is out of range; use \"{shortest}\" to \"{longest}\"", volume.reconnect_timeout),
-    );
+    out.range(&at("connections"), volume.connections, [1, MAX_REMOTE_CONNECTIONS], "");
+    out.range(&at("reconnect_timeout"), volume.reconnect_timeout, RECONNECT_TIMEOUT, "\"");
 }
 
-/// Checks that a volume with a cache has data on this host or is an RBD image, whose client has a cache.
+/// Checks that a volume with a cache setting has its data on this host or is an RBD image, whose client has a cache.
 pub(super) fn cache(name: &str, volume: &Volume, out: &mut Findings) {
     let cached = matches!(volume.backend, Backend::File | Backend::Block | Backend::Rbd);
     let why = format!("backend {:?} has no cache; remove it, or use backend = \"file\"", volume.backend.name());
     out.error_if(!cached && volume.cache != Cache::Direct, &["volumes", name, "cache"], &why);
 }
 
-/// Checks a volume that a Ceph cluster holds.
+/// Checks a volume that is an image of a Ceph cluster.
 pub(super) fn image(name: &str, volume: &Volume, out: &mut Findings) {
     let at = |key: &'static str| ["volumes", name, key];
     if volume.backend == Backend::Rbd {

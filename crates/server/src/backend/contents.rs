@@ -1,31 +1,31 @@
-//! Recognition of what a file already holds, by its magic numbers.
+//! Recognises the present content of a file by magic numbers.
 //!
-//! One table has the place of each format's mark and the verdict: an image of another format is refused, because its bytes
-//! are not those of the disk in it; a file system, partition table or other superblock is reported and served. The first
-//! row that fits counts, so that rows stand from the most certain to the least.
+//! A table has the place of each format's magic number (mark) and a verdict: an image of another format is refused, because
+//! its bytes are not those of the disk in the image; a file system, partition table or other superblock is reported and
+//! served. The first row that matches counts, so that rows are sorted from the most certain to the least.
 
 use std::io;
 
 /// The verdict on a file whose content was recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The file is an image of another format: its bytes are not the disk that is meant.
+    /// The file is refused: it is an image of another format, whose bytes are not those of the disk in the image.
     Refuse,
-    /// Clients may mean exactly this content, or be about to destroy it.
+    /// The file is served and the content reported: clients may want exactly this content, or may be about to destroy it.
     Report,
 }
 
-/// Where a mark is.
+/// The place of a format's magic number (mark) in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// At this offset from the beginning, in bytes.
+    /// At this offset from the beginning of the file, in bytes.
     Start(u64),
-    /// The first number of bytes before the end, rounded down to a multiple of the second number.
+    /// The first number of bytes before the end of the file, rounded down to a multiple of the second number.
     End(u64, u64),
 }
 
 impl Place {
-    /// Offset of the mark in a file of `size` bytes, if it is large enough.
+    /// Offset of the mark, in bytes, in a file of `size` bytes; `None` if the file is too small.
     fn offset(self, size: u64) -> Option<u64> {
         match self {
             Self::Start(offset) => Some(offset),
@@ -34,7 +34,7 @@ impl Place {
     }
 }
 
-/// A format and its mark.
+/// A row of the table: a format, its mark, and the verdict.
 #[derive(Debug)]
 struct Magic {
     place: Place,
@@ -43,7 +43,7 @@ struct Magic {
     verdict: Verdict,
 }
 
-/// The longest mark, in bytes.
+/// Length of the longest mark, in bytes.
 const MAX_MARK: usize = 20;
 
 const fn refuse(place: Place, bytes: &'static [u8], name: &'static str) -> Magic {
@@ -56,7 +56,7 @@ const fn report(place: Place, bytes: &'static [u8], name: &'static str) -> Magic
 
 use Place::{End, Start};
 
-/// Superblock of md, little-endian.
+/// Magic number of an md RAID superblock, little-endian.
 const MD: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
 
 const TABLE: &[Magic] = &[
@@ -109,10 +109,11 @@ const TABLE: &[Magic] = &[
     report(Start(510), &[0x55, 0xaa], "an MBR partition table or boot sector"),
 ];
 
-/// The content of a file of `size` bytes, if it is recognised, and the verdict. `read_at` reads like `pread`.
+/// Name of the content of a file of `size` bytes and the verdict; `None` if the content is not recognised. `read_at` reads
+/// like `pread`.
 ///
 /// # Errors
-/// Those of `read_at`.
+/// Errors of `read_at`.
 pub(crate) fn examine(
     size: u64,
     mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>,

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A reader of bytes in memory.
+/// A function that reads from `bytes` like `pread`.
 fn reader(bytes: &[u8]) -> impl FnMut(&mut [u8], u64) -> io::Result<usize> {
     |into, offset| {
         let rest = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)).unwrap_or_default();
@@ -72,7 +72,7 @@ proptest! {
     }
 }
 
-/// A folder that disappears with the value.
+/// A temporary folder, removed when this value is dropped.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -81,7 +81,7 @@ impl Drop for Folder {
     }
 }
 
-/// Notes that a program is missing.
+/// Records in the log of skipped tests that a program is missing.
 fn skip(program: &str) {
     use std::io::Write;
     let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") else { return };

@@ -1,7 +1,7 @@
-//! A device model from `evenkeel-model` driven in real time.
+//! Drives a device model of `evenkeel-model` in real time.
 //!
-//! The model is a state machine that is given the time; a thread per device waits for
-//! its next event and reports to the worker that started an operation when it is done.
+//! The model is a state machine without a clock. A thread for each device waits for the model's next event, and reports each
+//! completed operation to the worker that started it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use super::operation::{IoResult, Report, Reports};
 use crate::clock;
 use crate::prompt;
 
-/// A modelled device shared by the volumes of a pool.
+/// A modelled device that the volumes of a pool share.
 pub(crate) struct Device {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -28,16 +28,16 @@ struct Shared {
 
 struct State {
     store: Store,
-    /// The worker that waits for each operation, and the operation's token, by number of the operation.
+    /// By number of the operation: the mailbox of the worker that waits for it, and the operation's token.
     waiting: HashMap<u64, (Arc<Reports>, u32)>,
     next_id: u64,
-    /// When the thread will look at the model again.
+    /// Time at which the thread will check the model for its next event.
     wakes_at: Instant,
     stop: bool,
 }
 
 impl Device {
-    /// Starts the device; `seed` feeds its jitter.
+    /// Starts a modelled device; `seed` seeds the random jitter of its latencies.
     pub(crate) fn start(params: StoreParams, seed: u64) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
@@ -54,7 +54,7 @@ impl Device {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Starts an operation; its end is reported to `reply_to` under `token`.
+    /// Starts an operation on the device; its completion is reported to `reply_to` with `token`.
     pub(crate) fn submit(&self, io: Io, token: u32, reply_to: &Arc<Reports>) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let id = state.next_id;
@@ -66,7 +66,7 @@ impl Device {
         }
     }
 
-    /// Changes the parameters of the device while it runs.
+    /// Changes the parameters of the running device.
     pub(crate) fn set_params(&self, params: StoreParams) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.store.set_params(clock::now(), params);

@@ -20,53 +20,54 @@ use crate::error::Error;
 use crate::faults::{Call, Faults};
 use crate::places::Target;
 
-/// How long a starting server waits for a file that is locked: operations that a killed process had in io_uring keep its files
-/// open for some milliseconds after the process is gone, and on a hanging device for longer.
+/// Time for which a starting server waits for a locked file. A killed process's operations in io_uring keep its files open
+/// for some milliseconds after its end, and longer on a hanging device.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// Pause between two attempts to open or lock a busy file.
 const LOCK_POLL: Duration = Duration::from_millis(20);
 
-/// How long one search for extents may take: a fragmented file has thousands of extents, each of which costs a system call.
+/// Longest duration of one search for extents: a fragmented file has thousands of extents, each of which costs a system call.
 const EXTENTS_TIME: Duration = Duration::from_millis(1);
 
-/// An open file or block device, locked against a second server.
+/// The open file or block device of a volume, locked against other servers.
 pub(crate) struct File {
     path: PathBuf,
     /// Descriptor for I/O through the page cache. All syncs use it: the kernel reports a write-back error once per open
     /// file, so that a second descriptor could take the report away.
     cached: OwnedFd,
-    /// Descriptor for direct I/O, past the page cache; `None` if that is not wanted, or the file system cannot.
+    /// Descriptor for direct I/O, which bypasses the page cache; `None` if direct I/O is not wanted or the file system does
+    /// not support it.
     direct: Option<OwnedFd>,
-    /// Offset, length and address granularity of direct I/O, in bytes.
+    /// Direct I/O needs offsets, lengths and addresses that are multiples of this number of bytes.
     direct_align: u32,
     block_device: bool,
-    /// Identity of the file or device, whatever its name.
+    /// Identity of the file or device, equal for all its paths.
     target: Target,
-    /// True if opening has created the file.
+    /// True if [`File::open`] has created the file.
     created: bool,
-    /// True for a regular file that Evenkeel has never created.
+    /// True for a regular file that no Evenkeel server has created.
     foreign: bool,
-    /// True if zeroing means writing zeros: without a hole, and with one.
+    /// For zeroing without a hole, and for zeroing with a hole: true if it is known to mean writing zeros.
     writes_zeros: [AtomicBool; 2],
     overlaps: Overlaps,
     faults: Faults,
 }
 
-/// How to open a file or device.
+/// Settings for opening a file or device.
 pub(crate) struct Open {
-    /// Length of a file to create; `None` means that it must exist.
+    /// Length, in bytes, of the file that is created if none exists; `None` means that the file must exist.
     pub(crate) create: Option<u64>,
-    /// Open for reading only.
+    /// True to open the file for reading only.
     pub(crate) read_only: bool,
-    /// Use direct I/O, past the page cache, where possible.
+    /// True to use direct I/O, which bypasses the page cache, where possible.
     pub(crate) direct: bool,
-    /// Refuse anything but a block device.
+    /// True to refuse everything other than a block device.
     pub(crate) block: bool,
-    /// How long to wait while another process holds the lock.
+    /// Longest wait while another process has the file locked.
     pub(crate) patience: Duration,
 }
 
-/// The reason why no volume can be on a file of this kind, if there is one. `block`: a block device is wanted.
+/// The reason why no volume can be on a file of this kind; `None` if one can. `block`: true if a block device is wanted.
 pub(crate) fn unfit(kind: std::fs::FileType, block: bool) -> Option<&'static str> {
     match kind.is_block_device() {
         false if !kind.is_file() => Some("it is neither a regular file nor a block device"),
@@ -76,7 +77,7 @@ pub(crate) fn unfit(kind: std::fs::FileType, block: bool) -> Option<&'static str
 }
 
 impl File {
-    /// Opens and locks a file or device; also returns its size in bytes.
+    /// Opens and locks the file or device at `path`; also returns its size in bytes.
     pub(crate) fn open(path: &Path, how: &Open) -> Result<(Self, u64), Error> {
         let fail = |action: &'static str| move |cause| Error::Volume { path: path.to_owned(), action, cause };
         let create = how.create.filter(|_| !how.read_only);
@@ -93,7 +94,7 @@ impl File {
         let (file, created) = match (opened, create) {
             (Err(error), _) if exclusive != 0 && error.kind() == io::ErrorKind::ResourceBusy => {
                 return Err(fail("open")(io::Error::other(
-                    "it is mounted, part of another device, or served by another process; stop that first, or serve it read_only",
+                    "it is mounted, part of another device, or served by another process; free the device first, or set read_only = true for the volume",
                 )));
             }
             (Err(error), Some(_)) if error.kind() == io::ErrorKind::NotFound => {
@@ -163,38 +164,38 @@ impl File {
         Ok((opened, size))
     }
 
-    /// Sets the faults that a test injects.
+    /// Sets the faults that a test injects into calls on the file.
     pub(crate) fn set_faults(&mut self, faults: Faults) {
         self.faults = faults;
     }
 
-    /// The faults that a test injects.
+    /// The faults that a test injects into calls on the file.
     #[inline]
     pub(crate) fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// Path of the file.
+    /// Path by which the file was opened.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Identity of the file or device, whatever its name.
+    /// Identity of the file or device, equal for all its paths.
     pub(crate) fn target(&self) -> Target {
         self.target
     }
 
-    /// True if opening has created the file.
+    /// True if [`File::open`] has created the file.
     pub(crate) fn is_new(&self) -> bool {
         self.created
     }
 
-    /// True for a regular file that Evenkeel has never created.
+    /// True for a regular file that no Evenkeel server has created.
     pub(crate) fn is_foreign(&self) -> bool {
         self.foreign
     }
 
-    /// Sets if Evenkeel has never created the file; a block device is never foreign.
+    /// Sets [`Self::is_foreign`]; for a block device it stays false.
     pub(crate) fn set_foreign(&mut self, foreign: bool) {
         self.foreign = foreign && !self.block_device;
     }
@@ -204,7 +205,7 @@ impl File {
         std::fs::File::from(self.cached.try_clone()?).metadata()
     }
 
-    /// The content of the first `size` bytes, if it is recognised, and the verdict.
+    /// Name of the content of the first `size` bytes and the verdict on it; `None` if the content is not recognised.
     pub(crate) fn examine(&self, size: u64) -> io::Result<Option<(&'static str, Verdict)>> {
         let read_at = |bytes: &mut [u8], offset| {
             rustix::io::retry_on_intr(|| rustix::io::pread(&self.cached, &mut *bytes, offset)).map_err(Into::into)
@@ -214,7 +215,8 @@ impl File {
         found
     }
 
-    /// The descriptor for a read or write of this range: the direct one if range and memory are aligned for it.
+    /// The descriptor for a read or write of this range: the one for direct I/O if offset, length and memory address are
+    /// aligned, otherwise the one for the page cache.
     #[inline]
     pub(crate) fn fd_for(&self, ptr: *const u8, offset: u64, len: u32) -> RawFd {
         match &self.direct {
@@ -223,14 +225,15 @@ impl File {
         }
     }
 
-    /// True if a read or write of this range goes past the page cache.
+    /// True if a read or write of this range, with memory at `ptr`, uses direct I/O.
     #[inline]
     pub(crate) fn is_direct(&self, ptr: *const u8, offset: u64, len: u32) -> bool {
         let aligned = (ptr as u64 | offset | u64::from(len)).is_multiple_of(u64::from(self.direct_align));
         self.direct.is_some() && aligned
     }
 
-    /// The lane of an operation, with the offset and length that it touches; `None` if it can disturb no other.
+    /// The lane of an operation, with the offset and length of its range in bytes; `None` if the operation cannot disturb
+    /// others.
     #[inline]
     pub(crate) fn lane(&self, io: &FileIo) -> Option<(Lane, u64, u64)> {
         self.direct.as_ref()?;
@@ -278,23 +281,24 @@ impl File {
         IoResult::of(done)
     }
 
-    /// Keeps direct writes and operations through the page cache apart from each other.
+    /// The list by which direct writes and overlapping operations through the page cache wait for each other.
     #[inline]
     pub(crate) fn overlaps(&self) -> &Overlaps {
         &self.overlaps
     }
 
-    /// Makes everything written so far durable. To be called by the volume, which sees to the order of syncs.
+    /// Makes all writes completed so far durable. Only the volume calls it, because syncs must run one after the other.
     pub(crate) fn sync(&self) -> rustix::io::Result<()> {
         rustix::io::retry_on_intr(|| self.faults.check(Call::Sync).and_then(|()| fdatasync(&self.cached)))
     }
 
-    /// Lengthens a file to `size` bytes and returns its former length; a block device must already be as long. The new length
-    /// is durable after a sync by the volume: a sync here could take the kernel's only report of a failed write from it.
+    /// Lengthens the file to at least `size` bytes and returns its former length; a block device must be that long already.
+    /// The new length is durable after a sync by the volume: a sync here could consume the kernel's only report of a failed
+    /// write.
     pub(crate) fn grow(&self, size: u64) -> io::Result<u64> {
         let actual = seek(&self.cached, SeekFrom::End(0))?;
         if self.block_device && actual < size {
-            return Err(io::Error::other(format!("the device has {actual} bytes; enlarge it first")));
+            return Err(io::Error::other(format!("the device has only {actual} bytes; enlarge the device first")));
         }
         // Never cuts off what another program has appended.
         if actual < size {
@@ -303,7 +307,7 @@ impl File {
         Ok(actual)
     }
 
-    /// Undoes a [`Self::grow`] of a file that had `before` bytes, unless the file is not `grown` bytes long any more.
+    /// Undoes a [`Self::grow`] from `before` to `grown` bytes, unless the file's length is no longer `grown`.
     pub(crate) fn shorten(&self, grown: u64, before: u64) -> io::Result<()> {
         if !self.block_device && before < grown && seek(&self.cached, SeekFrom::End(0))? == grown {
             ftruncate(&self.cached, before)?;
@@ -311,13 +315,13 @@ impl File {
         Ok(())
     }
 
-    /// True if a block device has become shorter than `size` bytes, as when it is unplugged: the kernel then says that there
-    /// is no space.
+    /// True if a block device has become shorter than `size` bytes, as when it is unplugged: in this case the kernel fails
+    /// writes with ENOSPC.
     pub(crate) fn is_cut_short(&self, size: u64) -> bool {
         self.block_device && seek(&self.cached, SeekFrom::End(0)).is_ok_and(|actual| actual < size)
     }
 
-    /// Gives a range back to the file system; where that is not possible, does nothing, as trim is a hint.
+    /// Gives a range back to the file system or device; does nothing if that is not possible, because a trim is a hint.
     pub(crate) fn trim(&self, offset: u64, len: u64) -> rustix::io::Result<()> {
         match self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
@@ -335,10 +339,11 @@ impl File {
         seek(&self.cached, to)
     }
 
-    /// Makes a range read as zero, by a hole if `punch`. `may_write`: the request was charged for writing zeros.
+    /// Makes a range read as zero, by a hole if `punch`. `may_write`: true if zeros may be written, because the request was
+    /// charged for a write.
     ///
     /// # Errors
-    /// `OPNOTSUPP` when zeros would have to be written without `may_write`.
+    /// `OPNOTSUPP` if zeros would have to be written and `may_write` is false.
     pub(crate) fn zero(&self, offset: u64, len: u64, punch: bool, may_write: bool) -> rustix::io::Result<()> {
         let flags =
             if punch { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE } | FallocateFlags::KEEP_SIZE;
@@ -363,7 +368,8 @@ impl File {
         }
     }
 
-    /// True if zeroing, with a hole (`punch`) or without, is known to mean writing zeros: only an attempt shows it.
+    /// True if zeroing, with a hole (`punch`) or without, is known from an earlier attempt or from the device to mean writing
+    /// zeros.
     pub(crate) fn writes_zeros(&self, punch: bool) -> bool {
         self.writes_zeros[usize::from(punch)].load(Ordering::Relaxed)
     }
@@ -384,12 +390,12 @@ impl File {
         Ok(())
     }
 
-    /// True if [`Self::cache`] does anything: reading ahead is of no use where reads go past the page cache.
+    /// True if [`Self::cache`] has an effect: with direct I/O, reading ahead would be of no use.
     pub(crate) fn reads_ahead(&self) -> bool {
         self.direct.is_none()
     }
 
-    /// Brings a range into the page cache, as a hint.
+    /// Asks the kernel to read a range into the page cache; no error if it does not.
     pub(crate) fn cache(&self, offset: u64, len: u64) {
         if !self.reads_ahead() {
             return;
@@ -397,8 +403,8 @@ impl File {
         let _ = fadvise(&self.cached, offset, std::num::NonZeroU64::new(len), Advice::WillNeed);
     }
 
-    /// The extents of `[offset, offset + len)`, allocated ones and holes: at most `max` from the start, and at most those
-    /// found in [`EXTENTS_TIME`].
+    /// The extents of `[offset, offset + len)`, both data and holes, in order from the start: at most `max`, and at most as
+    /// many as are found within [`EXTENTS_TIME`].
     pub(crate) fn extents(&self, offset: u64, len: u64, max: usize) -> rustix::io::Result<Vec<Extent>> {
         let (mut at, end) = (offset, offset + len);
         let mut extents = Vec::new();
@@ -432,19 +438,20 @@ impl File {
     }
 }
 
-/// Opens a file once more for direct I/O, with `options`; `None` where the file system cannot.
+/// Opens the file at `path` once more for direct I/O, with `options`; `None` if the file system does not support that.
 ///
 /// # Errors
-/// When the path leads to another file than `target` by now.
+/// If the path leads to another file than `target` now.
 fn past_cache(path: &Path, options: &OpenOptions, target: Target) -> io::Result<Option<OwnedFd>> {
     let Ok(file) = options.open(path) else { return Ok(None) };
     if Target::of(&file.metadata()?) != target {
-        return Err(io::Error::other("another file took its place while it was opened; try again"));
+        return Err(io::Error::other("another file took the place of this one while the server opened it; try again"));
     }
     Ok(Some(file.into()))
 }
 
-/// Repeats `attempt` until it fails with something else than `busy`, or time is up.
+/// Repeats `attempt` while it fails with the errno `busy`, until the time `until`; returns the last result. `path` is for the
+/// log.
 fn until_free<T>(path: &Path, until: Instant, busy: i32, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut told = false;
     loop {
@@ -452,7 +459,10 @@ fn until_free<T>(path: &Path, until: Instant, busy: i32, mut attempt: impl FnMut
             Err(error) if error.raw_os_error() == Some(busy) && Instant::now() < until => {
                 if !std::mem::replace(&mut told, true) {
                     let left = until.saturating_duration_since(Instant::now()).as_secs_f64();
-                    tracing::info!("{} is in use; waiting for at most {left:.0} s until it is free", path.display());
+                    tracing::info!(
+                        "{} is in use by another process; the server waits for at most {left:.0} s until it is free",
+                        path.display()
+                    );
                 }
                 std::thread::sleep(LOCK_POLL);
             }
@@ -461,7 +471,7 @@ fn until_free<T>(path: &Path, until: Instant, busy: i32, mut attempt: impl FnMut
     }
 }
 
-/// Logical block size of a block device in bytes; 4096, which suits all, if that is not known.
+/// Logical block size of a block device in bytes; 4096, which suits all devices, if it is unknown.
 fn logical_block(device: &std::fs::File) -> u32 {
     let mut size: libc::c_int = 0;
     // SAFETY: BLKSSZGET stores an int.
@@ -469,7 +479,7 @@ fn logical_block(device: &std::fs::File) -> u32 {
     if result == 0 && size > 0 { size as u32 } else { 4096 }
 }
 
-/// True if a block device fills ranges with zeros without being sent them.
+/// True if a block device can zero ranges itself, without zeros being sent to it.
 fn zeroes_by_itself(device: &std::fs::File) -> bool {
     use std::os::unix::fs::MetadataExt;
     let Ok(number) = device.metadata().map(|metadata| metadata.rdev()) else { return false };
@@ -481,7 +491,7 @@ fn zeroes_by_itself(device: &std::fs::File) -> bool {
     })
 }
 
-/// The process that holds the lock on the file, as far as the kernel knows it.
+/// Id of the process that has the file locked; `None` if the kernel does not show it.
 fn holder(file: &std::fs::File) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
     let inode = file.metadata().ok()?.ino().to_string();

@@ -1,40 +1,47 @@
-//! A volume in anonymous memory, sparse: pages appear when written.
+//! The back end of volumes in memory: sparse anonymous memory, whose pages are allocated when they are written.
 
+use std::ops::RangeInclusive;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 use super::operation::Extent;
+use crate::ram::{CHUNK, Full, Room};
 
-const CHUNK_BITS: u32 = 16;
-/// Granularity in bytes at which allocation is tracked and reported.
-pub(crate) const CHUNK: u64 = 1 << CHUNK_BITS;
+const CHUNK_BITS: u32 = CHUNK.ilog2();
 const PAGE: u64 = 4096;
-/// Bytes of memory given back at once, in some milliseconds.
+/// Largest number of bytes that are given back to the system with one call, in some milliseconds.
 const PIECE: u64 = 32 << 20;
-/// Bytes of address space set aside so that a volume can grow in place.
+/// Least number of bytes of address space reserved for a volume, so that it can grow in place.
 const RESERVE: u64 = 1 << 40;
 
 #[repr(align(4096))]
 struct Zeros([u8; 1 << 16]);
 
-/// The content of a hole.
+/// Zeros, which are the content of any hole.
 static ZEROS: Zeros = Zeros([0; 1 << 16]);
 
-/// Memory that requests read and write in place.
+/// The memory of one volume, which requests read and write in place.
 ///
-/// Concurrent requests to the same bytes race, as they do on a disk; the bytes are
-/// therefore only ever touched through raw pointers, never through references.
+/// Concurrent requests to the same bytes race, as they do on a disk. The bytes are therefore accessed only through raw
+/// pointers, never through references.
 ///
-/// Its pages are small unless the system makes all large. Asking for huge ones (MADV_COLLAPSE) is worth 2 to 5 % of a small
-/// read, but Linux holds the lock of the address space meanwhile and waits for every processor's turn: beside a program that
-/// gives none away, a worker that needs the lock stood still for seconds.
+/// Pages are small unless the system makes all pages huge. Asking for huge pages (MADV_COLLAPSE) would make a small read 2 to
+/// 5 % faster, but Linux holds the lock of the address space during the call, and waits for every processor: beside a program
+/// that does not give up its processor, a worker that needs the lock stood still for seconds.
+///
+/// The memory is taken from the [`Room`] of all volumes in memory, in chunks: a chunk in which any page was written counts in
+/// full until the whole chunk is trimmed. With small pages, the count is at least the memory in use, and up to 16 times as
+/// much after writes of single pages far apart. Where the system makes all pages huge (2 MiB), such writes may use 32 times
+/// the memory that is counted.
 pub(crate) struct Memory {
     base: NonNull<u8>,
     reserved: u64,
+    /// One bit for each chunk: 1 if it is allocated, 0 if it is a hole.
     allocated: Box<[AtomicU64]>,
-    /// Bytes from the beginning that may be read and written.
+    room: Room,
+    /// Number of bytes, from the beginning, that may be read and written.
     usable: AtomicU64,
 }
 
@@ -44,8 +51,14 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps a volume of `size` bytes.
+    /// Maps a volume of `size` bytes without a bound on its memory.
+    #[cfg(test)]
     pub(crate) fn new(size: u64) -> std::io::Result<Self> {
+        Self::within(size, Room::new(None))
+    }
+
+    /// Maps a volume of `size` bytes, which takes memory from `room` when its holes are written.
+    pub(crate) fn within(size: u64, room: Room) -> std::io::Result<Self> {
         let mut reserved = RESERVE.max(size.saturating_mul(2)).next_multiple_of(PAGE);
         let base = loop {
             // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
@@ -69,17 +82,18 @@ impl Memory {
             base,
             reserved,
             allocated: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            room,
             usable: AtomicU64::new(0),
         };
         memory.grow(size)?;
         Ok(memory)
     }
 
-    /// Makes the first `size` bytes usable.
+    /// Makes the first `size` bytes readable and writable; fails if that is more address space than was reserved.
     pub(crate) fn grow(&self, size: u64) -> std::io::Result<()> {
         if size > self.reserved {
             return Err(std::io::Error::other(format!(
-                "a memory volume created with room for {} bytes cannot grow to {size}",
+                "a volume in memory that was created with room for {} bytes cannot grow to {size}; only a new, empty one can be that large",
                 self.reserved
             )));
         }
@@ -90,7 +104,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Address of byte `offset`. The caller has checked the range against the volume's size.
+    /// Address of the byte at `offset`, which the caller must have checked against the volume's size.
     #[inline]
     pub(crate) fn at(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset < self.reserved);
@@ -98,8 +112,8 @@ impl Memory {
         unsafe { self.base.as_ptr().add(offset as usize) }
     }
 
-    /// Address where the bytes of `[offset, offset + len)` can be read: in place, or for a hole in memory that is always
-    /// zero, which spares the page fault that touching the hole would cost.
+    /// Address at which the bytes of `[offset, offset + len)` can be read. It is in the volume, or for a hole in memory that
+    /// is always zero, which avoids the page fault that reading the hole would cost.
     #[inline]
     pub(crate) fn readable(&self, offset: u64, len: u64) -> *const u8 {
         if len <= ZEROS.0.len() as u64 && self.is_hole(offset, len) {
@@ -112,44 +126,73 @@ impl Memory {
 
     #[inline]
     fn is_hole(&self, offset: u64, len: u64) -> bool {
-        (offset >> CHUNK_BITS..=(offset + len - 1) >> CHUNK_BITS).all(|chunk| {
-            let word = self.allocated[(chunk / 64) as usize].load(Ordering::Relaxed);
-            word & (1 << (chunk % 64)) == 0
-        })
+        chunks(offset, len).all(|chunk| self.lacks(chunk))
     }
 
-    /// Copies `data` into the volume at `offset`.
+    /// True if a chunk is a hole.
     #[inline]
-    pub(crate) fn write(&self, offset: u64, data: &[u8]) {
+    fn lacks(&self, chunk: u64) -> bool {
+        let word = self.allocated[(chunk / 64) as usize].load(Ordering::Relaxed);
+        word & (1 << (chunk % 64)) == 0
+    }
+
+    /// Copies `data` into the volume at `offset`; fails, and copies nothing, if there is no room for the holes in the range.
+    #[inline]
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Full> {
+        let len = data.len() as u64;
+        let taken = self.take_room(offset, len)?;
         // SAFETY: the range was checked by the caller, and a request's buffer never overlaps the volume.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.at(offset), data.len()) };
         // Marked after the copy: a trim that runs at the same time then leaves at worst zeros
         // reported as data, never data reported as a hole.
-        self.mark(offset, data.len() as u64);
+        self.mark(offset, len, taken);
+        Ok(())
     }
 
-    /// Makes `len` bytes read as zero; `punch` gives whole pages back to the system.
-    pub(crate) fn zero(&self, offset: u64, len: u64, punch: bool) {
+    /// Makes `len` bytes from `offset` read as zero. With `punch`, whole pages are given back to the system. Without it, the
+    /// whole range is allocated afterwards; if there is no room for that, the call fails and changes nothing.
+    pub(crate) fn zero(&self, offset: u64, len: u64, punch: bool) -> Result<(), Full> {
         let end = offset + len;
         let (first, last) = (offset.next_multiple_of(PAGE), end & !(PAGE - 1));
         if !punch {
-            self.mark(offset, len);
+            let taken = self.take_room(offset, len)?;
+            self.mark(offset, len, taken);
         }
         if first >= last {
-            self.fill(offset, end);
-            return;
+            let middle = first.min(end);
+            self.clear(offset, middle);
+            self.clear(middle, end);
+            return Ok(());
         }
-        self.fill(offset, first);
-        self.fill(last, end);
+        self.clear(offset, first);
+        self.clear(last, end);
+        let mut freed = 0;
         if punch {
             for chunk in first.div_ceil(CHUNK)..last >> CHUNK_BITS {
-                self.allocated[(chunk / 64) as usize].fetch_and(!(1 << (chunk % 64)), Ordering::Relaxed);
+                let (word, bit) = (&self.allocated[(chunk / 64) as usize], 1 << (chunk % 64));
+                freed += u64::from(word.fetch_and(!bit, Ordering::Relaxed) & bit != 0);
             }
         }
         // SAFETY: the range lies inside our own private anonymous mapping, where DONTNEED means zero.
         let dropped = unsafe { madvise(self.at(first).cast(), (last - first) as usize, Advice::LinuxDontNeed) };
         if dropped.is_err() {
             self.fill(first, last);
+            self.mark(first, last - first, 0);
+        }
+        if freed > 0 {
+            self.room.give_back(freed);
+        }
+        Ok(())
+    }
+
+    /// Zeroes the bytes from `from` up to `to`, all in one page. In a hole, bytes that are zero already are not written,
+    /// because a write would allocate the page.
+    fn clear(&self, from: u64, to: u64) {
+        // SAFETY: the range was checked by the caller.
+        let byte = |at: u64| unsafe { self.at(at).read() };
+        let stays = || self.is_hole(from, to - from) && (from..to).all(|at| byte(at) == 0);
+        if from < to && !stays() {
+            self.fill(from, to);
         }
     }
 
@@ -160,18 +203,38 @@ impl Memory {
         }
     }
 
+    /// Takes room for the holes in a range; returns their number of chunks. Without holes it costs one load of a word that
+    /// [`Self::mark`] reads in any case.
     #[inline]
-    fn mark(&self, offset: u64, len: u64) {
-        for chunk in offset >> CHUNK_BITS..=(offset + len - 1) >> CHUNK_BITS {
+    fn take_room(&self, offset: u64, len: u64) -> Result<u64, Full> {
+        let holes = chunks(offset, len).filter(|&chunk| self.lacks(chunk)).count() as u64;
+        if holes > 0 {
+            self.room.take(holes)?;
+        }
+        Ok(holes)
+    }
+
+    /// Marks the chunks of a range, for which `taken` chunks of room were taken, as allocated. Concurrent writes and trims
+    /// may have changed the same chunks since, so the count is corrected to the chunks that were marked here; it may exceed
+    /// the room by the chunks of writes under way.
+    #[inline]
+    fn mark(&self, offset: u64, len: u64, taken: u64) {
+        let mut marked = 0;
+        for chunk in chunks(offset, len) {
             let (word, bit) = (&self.allocated[(chunk / 64) as usize], 1 << (chunk % 64));
             // A plain load first: after the first write the line stays shared between cores.
             if word.load(Ordering::Relaxed) & bit == 0 {
-                word.fetch_or(bit, Ordering::Relaxed);
+                marked += u64::from(word.fetch_or(bit, Ordering::Relaxed) & bit == 0);
             }
+        }
+        if marked < taken {
+            self.room.give_back(taken - marked);
+        } else if marked > taken {
+            self.room.count(marked - taken);
         }
     }
 
-    /// The extents of `[offset, offset + len)`, allocated ones and holes, at most `max` from the start.
+    /// The extents of `[offset, offset + len)`, both allocated ranges and holes; at most the first `max`.
     pub(crate) fn extents(&self, offset: u64, len: u64, max: usize) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
         let (mut at, end) = (offset, offset + len);
@@ -192,15 +255,26 @@ impl Memory {
 }
 
 impl Drop for Memory {
-    /// Gives memory back piece by piece: threads that need the address space meanwhile wait for one piece, not for all.
+    /// Gives the memory back piece by piece: other threads that need the lock of the address space wait for one piece, not
+    /// for all.
     fn drop(&mut self) {
-        for (at, bytes) in pieces(*self.usable.get_mut()) {
+        let usable = *self.usable.get_mut();
+        for (at, bytes) in pieces(usable) {
             // SAFETY: inside our own mapping, which nothing uses any more; where it fails, unmapping gives all back.
             let _ = unsafe { madvise(self.at(at).cast(), bytes, Advice::LinuxDontNeed) };
         }
         // SAFETY: our own mapping; connections that read from it hold the volume and with it this value.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.reserved as usize) };
+        let words = &self.allocated[..usable.div_ceil(64 * CHUNK) as usize];
+        let marked = words.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones()));
+        self.room.give_back(marked.sum());
     }
+}
+
+/// Numbers of the chunks that a range of bytes touches.
+#[inline]
+fn chunks(offset: u64, len: u64) -> RangeInclusive<u64> {
+    offset >> CHUNK_BITS..=(offset + len - 1) >> CHUNK_BITS
 }
 
 /// Offset and length of each [`PIECE`] of the first `bytes` bytes.
@@ -208,7 +282,8 @@ fn pieces(bytes: u64) -> impl Iterator<Item = (u64, usize)> {
     (0..bytes.div_ceil(PIECE)).map(move |piece| (piece * PIECE, PIECE.min(bytes - piece * PIECE) as usize))
 }
 
-/// Starts to fetch the beginning of data that a reply will soon copy into the socket; the processor fetches the rest by itself.
+/// Starts to fetch, into the processor's cache, the beginning of data that a reply will soon copy into the socket; the
+/// processor fetches the rest by itself.
 #[inline]
 fn prefetch(at: *const u8, len: u64) {
     #[cfg(target_arch = "x86_64")]
@@ -234,14 +309,14 @@ mod tests {
     fn holes_are_reported_and_come_back_after_a_trim() {
         let memory = Memory::new(1 << 20).unwrap();
         assert_eq!(memory.extents(0, 1 << 20, 16), [Extent { len: 1 << 20, hole: true }]);
-        memory.write(CHUNK + 5, &[7; 10]);
+        memory.write(CHUNK + 5, &[7; 10]).unwrap();
         let extents = memory.extents(0, 1 << 20, 16);
         assert_eq!(
             extents.iter().map(|e| (e.len, e.hole)).collect::<Vec<_>>(),
             [(CHUNK, true), (CHUNK, false), ((1 << 20) - 2 * CHUNK, true)]
         );
         assert_eq!(read(&memory, CHUNK + 4, 3), [0, 7, 7]);
-        memory.zero(CHUNK, CHUNK, true);
+        memory.zero(CHUNK, CHUNK, true).unwrap();
         assert_eq!(memory.extents(0, 1 << 20, 16).len(), 1);
         assert_eq!(read(&memory, CHUNK + 4, 3), [0, 0, 0]);
     }
@@ -249,7 +324,7 @@ mod tests {
     #[test]
     fn extents_end_where_the_question_ends() {
         let memory = Memory::new(1 << 20).unwrap();
-        memory.write(CHUNK, &[7; 10]);
+        memory.write(CHUNK, &[7; 10]).unwrap();
         let extents = memory.extents(5, CHUNK + 20, 16);
         assert_eq!(extents.iter().map(|e| (e.len, e.hole)).collect::<Vec<_>>(), [(CHUNK - 5, true), (25, false)]);
     }
@@ -259,7 +334,7 @@ mod tests {
         let size = RESERVE + 5 * CHUNK;
         let memory = Memory::new(size).unwrap();
         assert!(memory.reserved >= size);
-        memory.write(size - 1, &[3]);
+        memory.write(size - 1, &[3]).unwrap();
         assert_eq!(read(&memory, size - 2, 2), [0, 3]);
     }
 
@@ -267,8 +342,8 @@ mod tests {
     fn zeroing_is_exact_to_the_byte() {
         let memory = Memory::new(1 << 16).unwrap();
         for (offset, len) in [(0, 1), (4095, 2), (100, 8192), (4096, 4096), (5000, 20000)] {
-            memory.write(0, &[0xff; 1 << 16]);
-            memory.zero(offset, len, true);
+            memory.write(0, &[0xff; 1 << 16]).unwrap();
+            memory.zero(offset, len, true).unwrap();
             let all = read(&memory, 0, 1 << 16);
             let wrong =
                 all.iter().enumerate().position(|(i, &b)| (b == 0) != (offset..offset + len).contains(&(i as u64)));
@@ -289,11 +364,99 @@ mod tests {
     }
 
     #[test]
+    fn holes_take_memory_once_and_only_where_there_is_room() {
+        let room = Room::new(Some(4 * CHUNK));
+        let [memory, other] = [(); 2].map(|()| Memory::within(1 << 20, room.clone()).unwrap());
+        let chunk = |n: u64| n * CHUNK;
+        for byte in 1..4 {
+            memory.write(chunk(1) + 100, &[byte; 10]).unwrap();
+        }
+        assert_eq!(room.used(), 1, "what is there takes none");
+        assert_eq!(memory.write(chunk(0), &[9; 5 << 16]), Err(Full), "four of these are holes, and three are left");
+        assert_eq!((room.used(), read(&memory, chunk(1) + 100, 1), read(&memory, 0, 1)), (1, vec![3], vec![0]));
+        memory.write(chunk(2) - 1, &[4, 4]).unwrap();
+        other.write(chunk(9), &[5; 1 << 16]).unwrap();
+        memory.zero(chunk(8), 4096, false).unwrap();
+        assert_eq!(room.used(), 4);
+        assert_eq!(memory.write(chunk(3), &[1]), Err(Full));
+        assert_eq!(memory.zero(chunk(3), 4096, false), Err(Full), "zeroes that are to have memory");
+        memory.write(chunk(1), &[6; 2 << 16]).unwrap();
+        assert_eq!((room.used(), memory.extents(chunk(3), CHUNK, 1)), (4, vec![Extent { len: CHUNK, hole: true }]));
+
+        // A chunk of which one byte is left counts, and a hole has nothing to give.
+        memory.zero(chunk(1), CHUNK - 1, true).unwrap();
+        memory.zero(chunk(10), 3 << 16, true).unwrap();
+        assert_eq!(room.used(), 4);
+        memory.zero(chunk(0), 3 << 16, true).unwrap();
+        assert_eq!(room.used(), 2);
+        memory.grow(2 << 20).unwrap();
+        memory.write((2 << 20) - 1, &[7]).unwrap();
+        assert_eq!(room.used(), 3);
+        drop(memory);
+        assert_eq!(room.used(), 1);
+        drop(other);
+        assert_eq!(room.used(), 0);
+    }
+
+    /// Memory in KiB that the kernel counts for the mapping at whose beginning the volume begins.
+    fn resident(memory: &Memory) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let begins = format!("{:x}-", memory.base.as_ptr() as usize);
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&begins));
+        let anonymous = lines.find_map(|line| line.strip_prefix("Anonymous:")).expect("it is mapped");
+        anonymous.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    #[test]
+    fn trims_of_parts_of_pages_take_no_memory() {
+        let memory = Memory::new(1 << 20).unwrap();
+        for offset in (0..1 << 20).step_by(2 * PAGE as usize) {
+            memory.zero(offset + 10, 100, true).unwrap();
+            memory.zero(offset + PAGE - 10, 20, true).unwrap();
+        }
+        assert_eq!(resident(&memory), 0);
+        memory.write(CHUNK, &[7; 3 * PAGE as usize]).unwrap();
+        assert!(resident(&memory) >= 12);
+        // Data becomes zero, also next to a hole.
+        memory.zero(CHUNK - 10, 20, true).unwrap();
+        let edge = read(&memory, CHUNK, 11);
+        assert!(edge[..10].iter().all(|&byte| byte == 0) && edge[10] == 7, "{edge:?}");
+        assert!(memory.is_hole(0, CHUNK));
+    }
+
+    #[test]
+    fn what_is_counted_is_what_is_there_after_writes_and_trims_at_the_same_time() {
+        let room = Room::new(Some(24 * CHUNK));
+        let memory = Memory::within(64 * CHUNK, room.clone()).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let memory = &memory;
+                scope.spawn(move || {
+                    let mut random = thread;
+                    for _ in 0..2_000 {
+                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                        let (first, count) = ((random >> 40) % 62, 1 + (random >> 50) % 2);
+                        // Without room, nothing is done.
+                        let _ = match (random >> 60) % 3 {
+                            0 => memory.zero(first * CHUNK, count * CHUNK, true),
+                            1 => memory.zero(first * CHUNK, count * CHUNK, false),
+                            _ => memory.write((first + 1) * CHUNK - 8, &[7; 16]),
+                        };
+                    }
+                });
+            }
+        });
+        let there = (0..64).filter(|&chunk| !memory.lacks(chunk)).count();
+        assert!(there <= 24 + 4 * 2, "{there} chunks, with those of writes beside a trim");
+        assert_eq!(room.used(), there as i64);
+    }
+
+    #[test]
     fn grows_in_place() {
         let memory = Memory::new(4096).unwrap();
-        memory.write(0, &[1; 4096]);
+        memory.write(0, &[1; 4096]).unwrap();
         memory.grow(1 << 30).unwrap();
-        memory.write((1 << 30) - 1, &[2]);
+        memory.write((1 << 30) - 1, &[2]).unwrap();
         assert_eq!((read(&memory, 0, 1)[0], read(&memory, (1 << 30) - 1, 1)[0]), (1, 2));
         assert!(memory.grow(u64::MAX / 2).is_err());
     }

@@ -1,4 +1,4 @@
-//! Where a volume's bytes are.
+//! Back ends: the stores of volumes' bytes.
 
 pub(crate) mod contents;
 pub(crate) mod emulate;
@@ -17,22 +17,22 @@ use memory::Memory;
 use rbd::Rbd;
 use remote::Remote;
 
-/// A back end: where a volume's bytes are, and how long it takes to get at them.
+/// The back end of a volume: the store that holds its bytes.
 pub(crate) enum Backend {
-    /// In memory, served at once.
+    /// The server's memory; operations complete at once.
     Memory(Memory),
-    /// In a file or on a block device.
+    /// A file or block device.
     File(File),
-    /// On another NBD server.
+    /// An export of another NBD server.
     Remote(Remote),
-    /// In an image of a Ceph cluster.
+    /// An RBD image of a Ceph cluster.
     Rbd(Rbd),
-    /// In memory, with the delays of a modelled device.
+    /// The server's memory, with the latencies of a modelled device.
     Emulate(Memory, Arc<Device>),
 }
 
 impl Backend {
-    /// True if the worker itself carries out operations, at once.
+    /// True if the worker itself carries out operations, which complete at once.
     #[inline]
     pub(crate) fn is_memory(&self) -> bool {
         matches!(self, Self::Memory(_))

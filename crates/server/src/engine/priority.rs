@@ -1,25 +1,27 @@
-//! The I/O priority of requests, so that the kernel's disk scheduler keeps the order that Evenkeel's has decided.
+//! The I/O priority of requests, by which the kernel's disk scheduler keeps the order in which Evenkeel has scheduled them.
 //!
-//! A scheduler that sorts by place (mq-deadline, bfq) serves sequential requests in a row and lets others wait, up to 500 ms
-//! in mq-deadline. A request that a reservation is owed may not wait so long: it gets the real-time class, which these
-//! schedulers serve first. Disks without a scheduler (`none`) take no notice.
+//! A disk scheduler that sorts requests by offset (mq-deadline, bfq) serves sequential requests in a row and lets others
+//! wait, up to 500 ms in mq-deadline. A request that is sent for a tenant's reservation must not wait that long: it gets the
+//! real-time I/O class, which these schedulers serve first. Disks without a scheduler (`none`) ignore the priority.
 
 use rustix::io::Result;
 
 use crate::error::last_errno;
 
-/// Position of the class in a priority (`linux/ioprio.h`), above 13 bits for the level; level 4 is the middle of eight.
+/// Bit position of the I/O class in a priority (`linux/ioprio.h`), above 13 bits for the level within the class; level 4 is
+/// the middle of eight.
 const CLASS_SHIFT: u32 = 13;
-/// No I/O class: the kernel derives one from the scheduling of the process.
+/// The priority of ordinary requests: no I/O class, so that the kernel derives one from the scheduling of the process.
 pub(crate) const ORDINARY: u16 = 0;
 /// The priority of a thread without a class on Linux 5.15 to 5.19: best effort, the middle level.
 const USUAL: u16 = 2 << CLASS_SHIFT | 4;
-/// The real-time class, middle level.
+/// The priority of requests for a reservation: the real-time I/O class, middle level.
 pub(crate) const URGENT: u16 = 1 << CLASS_SHIFT | 4;
-/// `IOPRIO_WHO_PROCESS`: a call is about one thread, the calling one if its number is 0.
+/// Argument `IOPRIO_WHO_PROCESS`: the call is for one thread, for the calling one if the thread number is 0.
 const ONE_THREAD: libc::c_int = 1;
 
-/// True if requests may be [`URGENT`]: the process has the right to it, and no I/O class was chosen for the whole process.
+/// True if requests may be [`URGENT`]: the process has the privilege, and the operator chose no I/O class for the whole
+/// process.
 ///
 /// # Errors
 /// EPERM without CAP_SYS_NICE (or CAP_SYS_ADMIN) in the first user namespace, or if a filter forbids `ioprio_set`.
@@ -38,7 +40,7 @@ pub(crate) fn probe() -> Result<bool> {
 pub(crate) struct Own(u16);
 
 impl Own {
-    /// Sets the priority of the calling thread's requests from here on.
+    /// Sets the I/O priority of the calling thread's requests from now on.
     #[inline]
     pub(crate) fn become_of(&mut self, priority: u16) {
         // Without it a request is served all the same.
@@ -68,7 +70,7 @@ fn set(priority: u16) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The priority belongs to the calling thread and goes back to what it was.
+    /// Checks that the I/O priority changes for the calling thread and changes back.
     #[test]
     fn a_thread_is_urgent_while_it_carries_out_what_is() {
         if probe() != Ok(true) {

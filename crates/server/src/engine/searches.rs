@@ -1,23 +1,24 @@
-//! Bound on searches for holes, of all volumes together: they cost processor time, not device time, and admission does not
-//! throttle them.
+//! Bound on concurrent searches for holes, of all volumes together: they cost processor time, not device time, so that
+//! admission control does not throttle them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// One in this many processors may be busy with searches, and at least one.
+/// Divisor: the number of processors divided by this, but at least one, may be busy with searches.
 const PROCESSORS: usize = 4;
-/// A search that has taken longer counts as waiting for a device, and no more as busy: others end within some ms.
+/// Duration of a search from which it counts as waiting for a device, and no longer as busy; other searches end within some
+/// ms.
 const WAITS_AFTER: Duration = Duration::from_millis(100);
 
-/// The searches of this process.
+/// The bound on all searches of this process.
 pub(crate) fn all() -> &'static Searches {
     static ALL: OnceLock<Searches> = OnceLock::new();
     ALL.get_or_init(|| Searches::new(thread::available_parallelism().map_or(1, usize::from) / PROCESSORS, WAITS_AFTER))
 }
 
-/// Lets at most `most` searches be busy at a time, in the order in which they came.
+/// Admits searches in the order of their arrival, of which at most `most` are busy at a time.
 pub(crate) struct Searches {
     most: usize,
     waits_after: Duration,
@@ -28,11 +29,11 @@ pub(crate) struct Searches {
 struct Queue {
     came: u64,
     waiting: VecDeque<(u64, Thread)>,
-    /// Searches under way: their numbers, and when each began.
+    /// Running searches: the number of each, and the time at which it began.
     begun: Vec<(u64, Instant)>,
 }
 
-/// A search that is under way until this is dropped.
+/// A running search, which ends when this value is dropped.
 pub(crate) struct Search<'a> {
     of: &'a Searches,
     number: u64,
@@ -43,7 +44,7 @@ impl Searches {
         Self { most: most.max(1), waits_after, queue: Mutex::default() }
     }
 
-    /// Waits on this thread until a search may begin.
+    /// Blocks the calling thread until its search may begin.
     pub(crate) fn begin(&self) -> Search<'_> {
         let number = self.queue().come(thread::current());
         loop {
@@ -55,7 +56,7 @@ impl Searches {
         }
     }
 
-    /// Searches that have asked to begin so far.
+    /// Number of searches that have asked to begin so far.
     #[cfg(test)]
     pub(crate) fn came(&self) -> u64 {
         self.queue().came
@@ -79,7 +80,8 @@ impl Queue {
         self.came
     }
 
-    /// Begins search `number` and returns `None`, or else returns how long it should wait at most before it asks again.
+    /// Begins the search with this number and returns `None`; or returns the longest time for which it should wait before it
+    /// asks again.
     fn begin(&mut self, number: u64, most: usize, waits_after: Duration, now: Instant) -> Option<Duration> {
         if self.waiting.front().is_none_or(|(first, _)| *first != number) {
             // It is called when it is the first.

@@ -1,7 +1,7 @@
-//! Blocking file operations on threads of their own, a few for each volume.
+//! Carries out blocking file operations on threads, of which each volume has some of its own.
 //!
-//! A volume whose device hangs fills its own threads and no others. Threads start
-//! when operations wait and end after some idle seconds.
+//! A volume whose device hangs occupies only its own threads. Threads are started when operations wait, and end after some
+//! idle seconds.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -14,47 +14,47 @@ use evenkeel_control::pool::TenantId;
 use super::priority::Own;
 use crate::backend::operation::{FileIo, IoResult, Report, Reports};
 
-/// Ordinary jobs under way for one volume at most: enough to keep an SSD busy with blocking calls.
+/// Largest number of ordinary jobs of one volume that run at a time: enough to keep an SSD busy with blocking calls.
 const ORDINARY_JOBS: usize = 16;
-/// Threads for one volume at most. Jobs that a reservation is owed may take them all: where others have filled a device's
-/// queue so that each request takes 30 ms, 2,000 requests a second are 60 in flight.
+/// Largest number of threads of one volume. Jobs for reservations may use all of them: if other tenants have filled a
+/// device's queue so that each request takes 30 ms, 2,000 requests per second are 60 in flight.
 const MAX_THREADS: usize = 64;
-/// How many jobs of each kind may be under way for one volume; kinds are in the order in which threads take them: syncs (one
-/// at work, and one that begins when it ends); searches for holes (further bounded over all volumes by [`super::searches`]);
-/// jobs that a reservation is owed; all other jobs.
+/// Largest number of running jobs of one volume, for each kind of job, in the order in which threads take the kinds: syncs
+/// (one that runs, and one that begins when it ends); searches for holes (also bounded over all volumes by
+/// [`super::searches`]); jobs for reservations; all other jobs.
 const KINDS: [usize; 4] = [2, 1, MAX_THREADS, ORDINARY_JOBS];
-/// Index of searches in [`KINDS`].
+/// Index of searches for holes in [`KINDS`].
 const SEARCHES: usize = 1;
-/// How long a thread waits for work before it ends.
+/// Time for which an idle thread waits for a job before it ends.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// A volume, as the threads see it.
+/// The interface of a volume for its threads.
 pub(crate) trait Blocking: Send + Sync + 'static {
     /// Carries an operation out on the calling thread.
     fn run(&self, io: FileIo) -> IoResult;
 
-    /// Fails if a test injects a failure to start a thread.
+    /// An error if a test injects a failure to start a thread.
     fn may_start_thread(&self) -> io::Result<()>;
 
-    /// Logs that no thread can be started.
+    /// Logs that no thread can be started, with the system's error.
     fn has_no_thread(&self, error: &io::Error);
 }
 
-/// An operation with the address that its result goes to.
+/// An operation on a volume, with the address to which its result is reported.
 pub(crate) struct Job<V> {
-    /// The operation.
+    /// The operation to carry out.
     pub(crate) io: FileIo,
-    /// The volume to operate on. Keeps the file open until the job is done.
+    /// The volume of the operation. This reference keeps the file open until the job is done.
     pub(crate) volume: Arc<V>,
     /// The tenant that the operation is for.
     pub(crate) tenant: TenantId,
-    /// Entry in the worker's table of operations.
+    /// Index of the operation in the worker's table, reported with the result.
     pub(crate) token: u32,
     /// Mailbox of the worker that gets the result.
     pub(crate) reply_to: Arc<Reports>,
-    /// True if the tenant's reservation is owed the operation.
+    /// True if the operation was scheduled for the tenant's reservation.
     pub(crate) reserved: bool,
-    /// I/O priority, see [`super::priority`].
+    /// I/O priority of the operation, see [`super::priority`].
     pub(crate) priority: u16,
 }
 
@@ -69,9 +69,9 @@ struct Shared<V> {
 }
 
 struct State<V> {
-    /// Waiting jobs by kind; of the searches, only the first of each tenant.
+    /// Waiting jobs by kind; for searches, only the first of each tenant.
     jobs: [VecDeque<Job<V>>; KINDS.len()],
-    /// Further searches of each tenant, so that tenants take turns: no admission throttles searches.
+    /// Waiting searches after the first, by tenant, so that tenants take turns: admission control does not throttle searches.
     behind: HashMap<TenantId, VecDeque<Job<V>>>,
     under_way: [usize; KINDS.len()],
     threads: usize,
@@ -95,12 +95,12 @@ impl<V> State<V> {
         }
     }
 
-    /// How many more jobs of a kind may begin.
+    /// Number of further jobs of a kind that may begin now.
     fn room(&self, kind: usize) -> usize {
         KINDS[kind] - self.under_way[kind]
     }
 
-    /// Jobs that a thread could take now.
+    /// Number of waiting jobs that threads could begin now.
     fn ready(&self) -> usize {
         (0..KINDS.len()).map(|kind| self.jobs[kind].len().min(self.room(kind))).sum()
     }
@@ -129,7 +129,8 @@ impl<V> State<V> {
 }
 
 impl<V: Blocking> Threads<V> {
-    /// Queues a job. If the volume has no thread and none can be started, EAGAIN is reported for the job.
+    /// Queues a job, and starts a thread for it if needed. If the volume has no thread and none can be started, EAGAIN is
+    /// reported as the job's result.
     pub(crate) fn submit(&self, job: Job<V>) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let kind = job.kind();
@@ -217,7 +218,7 @@ mod tests {
     use crate::backend::file::{File, Open};
     use crate::volume::Volume;
 
-    /// A volume in a folder, and where its results go.
+    /// A temporary folder with a volume on a file, and the mailbox for results.
     fn stage(name: &str) -> (std::path::PathBuf, Arc<Volume>, Arc<Reports>) {
         let dir = std::env::temp_dir().join(format!("evenkeel-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();

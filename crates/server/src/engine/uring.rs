@@ -1,4 +1,4 @@
-//! A worker's io_uring.
+//! The io_uring instance (ring) of a worker.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,42 +12,45 @@ use crate::backend::operation::FileIo;
 use crate::clock;
 use crate::faults::{Call, Fault, Faults};
 
-/// Submission queue entries: one batch of a few deep connections.
+/// Number of entries of the submission queue: enough for one batch of a few connections with high queue depths.
 const SUBMISSIONS: u32 = 512;
-/// Operations that go to the kernel with one system call.
+/// Number of operations that are submitted with one system call.
 ///
-/// The kernel starts a batch when it has prepared all of it, at 2 to 3 us an operation. In one batch, 32 operations
-/// keep the device waiting for 80 us, come back together, and never overlap with what the client sends next.
-/// In batches of four they spread out, for a system call per batch.
+/// The kernel starts a batch only when it has prepared all of it, which takes 2 to 3 us for each operation. In one batch, 32
+/// operations would keep the device waiting for 80 us, complete together, and never overlap with the client's next requests.
+/// Batches of four spread the operations out, at the cost of a system call for each batch.
 const SUBMIT_BATCH: usize = 4;
-/// Operations that may be inside the kernel at once: no more than the completion queue holds, so that it never overflows.
+/// Largest number of operations inside the kernel at one time: the size of the completion queue, so that it never overflows.
 const COMPLETIONS: u32 = 4096;
-/// Operations of one volume on a ring at most; its threads do the rest. A device that hangs never frees its part of the ring.
+/// Largest number of operations of one volume on a ring; further ones go to the volume's threads. A device that hangs never
+/// frees its part of the ring.
 pub(crate) const MOST_OF_VOLUME: u32 = COMPLETIONS / 4;
-/// Completions that are taken in a round: some 5 us each.
+/// Largest number of completions that are handled in one round; each takes some 5 us.
 const COMPLETED: usize = 256;
-/// Threads of the kernel at most for operations that would make the caller wait, such as writes into holes: more than one
-/// volume has operations, so that a device that hangs leaves threads for others. They end when idle.
+/// Largest number of the kernel's threads for operations that would block, such as writes into holes: more than one volume
+/// can have operations, so that a device that hangs leaves threads for others. The threads end when idle.
 const KERNEL_THREADS: u32 = 2 * MOST_OF_VOLUME;
-/// Shift of the errno that a test injects, in the user data of an entry; the token is below it.
+/// Bit position, in the user data of an entry, of the errno that a test injects; the lower bits are the token.
 const FAILURE_SHIFT: u32 = 32;
-/// How long to wait before the kernel is asked again to take entries that it refused: memory is short at such a time.
+/// Time to wait before entries that the kernel refused, for want of memory, are submitted again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(10);
-/// How long the kernel may refuse entries before the ring is given up. Operations that find no thread are retried as long.
+/// Time for which the kernel may refuse entries before the ring is given up. Operations for which no thread can be started
+/// are retried for the same time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A ring owned by one worker thread.
+/// A ring that one worker thread owns.
 pub(crate) struct Uring {
     ring: IoUring,
-    /// Entries that found the ring full and wait for room.
+    /// Entries that wait for room on the ring.
     backlog: VecDeque<squeue::Entry>,
     /// Tokens of the entries on the ring that the kernel has not taken yet, in order.
     untaken: VecDeque<u32>,
-    /// Operations on the ring and inside the kernel.
+    /// Number of operations on the ring and inside the kernel.
     inside: u32,
-    /// Set while the kernel refuses entries.
+    /// `Some` while the kernel refuses entries.
     refused: Option<Refused>,
-    /// True once the kernel has refused for too long: nothing more is handed to it, and what it has still completes.
+    /// True once the kernel has refused entries for too long: no more are submitted, and operations inside the kernel still
+    /// complete.
     given_up: bool,
     faults: Faults,
 }
@@ -59,7 +62,7 @@ struct Refused {
 }
 
 impl Uring {
-    /// Sets a ring up for the calling thread.
+    /// Makes a ring for the calling thread.
     pub(crate) fn new(faults: &Faults) -> io::Result<Self> {
         faults.check(Call::Setup)?;
         let ring = IoUring::builder()
@@ -87,9 +90,9 @@ impl Uring {
         self.ring.as_raw_fd()
     }
 
-    /// Queues a read or write under `token` with an I/O priority of [`super::priority`]; it goes out with the next
-    /// [`Uring::submit`] at the latest. False for other operations: the kernel would give them to threads anyway, and syncs
-    /// have to wait for each other. False as well while the ring is full, which it stays where devices hang.
+    /// Queues a read or write under `token` with an I/O priority of [`super::priority`]; the operation is submitted with the
+    /// next [`Uring::submit`] at the latest. False for other operations, which the kernel would give to threads anyway; syncs
+    /// have to wait for each other. False also while the ring is full, as it stays while devices hang.
     #[inline]
     pub(crate) fn push(&mut self, token: u32, io: &FileIo, file: &File, priority: u16) -> bool {
         if self.given_up || self.inside as usize + self.backlog.len() >= COMPLETIONS as usize {
@@ -186,12 +189,12 @@ impl Uring {
         let now = clock::now();
         let since = self.refused.map_or(now, |refused| refused.since);
         if self.refused.is_none() {
-            tracing::warn!(%error, "the kernel refuses io_uring_enter; what is queued is handed to it again every 10 ms, and after 5 s to threads");
+            tracing::warn!(%error, "the kernel refuses io_uring_enter; this worker offers queued operations again every 10 ms, and serves files by threads after 5 s");
         }
         self.refused = Some(Refused { since, again_at: now + ASK_AGAIN_AFTER });
     }
 
-    /// Hands queued operations to the kernel, in one system call.
+    /// Submits all queued operations to the kernel.
     #[inline]
     pub(crate) fn submit(&mut self) {
         while let Some(entry) = self.backlog.pop_front() {
@@ -205,16 +208,17 @@ impl Uring {
         }
     }
 
-    /// When to submit again the entries that the kernel has not taken; far in the future without any.
+    /// Time at which entries that the kernel has not taken are to be submitted again; far in the future if there are none.
     pub(crate) fn submit_at(&self, now: Instant) -> Instant {
         let waits = !self.untaken.is_empty() || (!self.backlog.is_empty() && self.inside < COMPLETIONS);
         if waits { self.refused.map_or(now, |refused| refused.again_at) } else { Instant::FAR_FUTURE }
     }
 
-    /// Gives the ring up if the kernel has taken nothing for [`PATIENCE`]; then returns, once, the tokens left for threads.
+    /// Gives the ring up if the kernel has refused entries for [`PATIENCE`]; in this case returns, once, the tokens of the
+    /// operations that threads have to carry out instead.
     ///
-    /// Operations that the kernel has taken complete as usual. Entries that it has not taken stay on the ring, and as nothing
-    /// is ever submitted again, the kernel never looks at them.
+    /// Operations that the kernel has taken complete as usual. Entries that it has not taken stay on the ring, but the kernel
+    /// never handles them, because the ring is never submitted again.
     pub(crate) fn give_up(&mut self) -> impl Iterator<Item = u32> + use<> {
         let too_long = |refused: Refused| clock::now().since(refused.since) >= PATIENCE;
         let mut tokens = VecDeque::new();
@@ -229,7 +233,8 @@ impl Uring {
         tokens.into_iter()
     }
 
-    /// Reports completed operations to `done`, at most [`COMPLETED`]: token, and bytes or minus the errno.
+    /// Calls `done` for completed operations, at most [`COMPLETED`] of them, with the token and the result: number of bytes,
+    /// or minus the errno.
     #[inline]
     pub(crate) fn reap(&mut self, mut done: impl FnMut(u32, i32)) {
         for completion in self.ring.completion().take(COMPLETED) {
@@ -241,7 +246,7 @@ impl Uring {
     }
 }
 
-/// Checks that the kernel lets this process use io_uring.
+/// Checks that the kernel allows this process to use io_uring.
 pub(crate) fn probe(faults: &Faults) -> io::Result<()> {
     Uring::new(faults).map(drop)
 }

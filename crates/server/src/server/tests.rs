@@ -1,15 +1,16 @@
-//! Changes and stops with volumes whose devices fail or hang.
+//! Tests of reloads and stops of a server with volumes whose devices fail or hang.
 
 use std::time::Duration;
 
 use super::*;
 
-/// `drain_timeout` of a server one of whose volumes never answers.
+/// `drain_timeout` of a server with a volume that never answers.
 const ONE_HANGS: &str = "300ms";
 /// `drain_timeout` of a server whose volumes all answer; reaching it is a failure.
 const ALL_ANSWER: &str = "30s";
 
-/// A folder with a server that has files `a`, `b`, `c` of 1 MiB as volumes; both go away with the value.
+/// A server with the volumes `a`, `b` and `c` in files of 1 MiB, and its folder. Dropping the value stops the server and
+/// deletes the folder.
 struct Fixture {
     server: Server,
     folder: PathBuf,
@@ -158,7 +159,7 @@ fn a_volume_whose_device_hangs_is_removed_all_the_same() {
 }
 
 #[test]
-fn a_change_in_force_is_told_as_such_even_if_a_removed_volume_has_lost_data() {
+fn a_change_in_force_is_reported_as_such_even_if_a_removed_volume_has_lost_data() {
     let test = Fixture::start("warn", ALL_ANSWER, "");
     test.fail("a");
     let mut config = Config::clone(&test.server.config());

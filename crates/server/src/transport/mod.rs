@@ -1,4 +1,4 @@
-//! The byte stream under a connection: a socket, as it is or under TLS.
+//! The byte stream of a connection: a socket, plain or under TLS.
 
 pub(crate) mod passed;
 pub(crate) mod socket;
@@ -17,25 +17,25 @@ use crate::faults::Faults;
 use socket::Socket;
 use tls::{Acceptor, Cipher, Identity};
 
-/// A connected, non-blocking stream.
+/// A connected, non-blocking byte stream to a client or server.
 pub(crate) struct Transport {
     socket: Socket,
-    /// The encryption, once the client has asked for it.
+    /// The TLS session, once the client has asked for TLS.
     tls: Option<Box<tls::Stream>>,
 }
 
-/// The other end, as far as the transport tells.
+/// The identity of the other end of a connection, as far as the transport shows it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
-    /// Address of a TCP peer.
+    /// IP address of a TCP peer; `None` for a Unix socket.
     pub(crate) address: Option<IpAddr>,
-    /// Port of a TCP peer.
+    /// Port of a TCP peer; 0 for a Unix socket.
     pub(crate) port: u16,
-    /// User of a Unix peer.
+    /// User id of the peer's process on a Unix socket; `None` for TCP.
     pub(crate) uid: Option<u32>,
-    /// Version and cipher, once TLS is established.
+    /// TLS version and cipher, once TLS is established.
     pub(crate) cipher: Option<Cipher>,
-    /// Identity that the peer has proved under TLS.
+    /// Identity that the peer has proved under TLS by a client certificate.
     pub(crate) identity: Option<Arc<Identity>>,
 }
 
@@ -45,7 +45,7 @@ impl Peer {
         self.uid.is_none()
     }
 
-    /// The peer in the form that access lists judge.
+    /// The peer in the form that access lists check.
     pub(crate) fn caller(&self) -> Caller<'_> {
         let certificate = self.identity.as_ref().map(|identity| (&identity.names[..], &identity.fingerprint));
         Caller { address: self.address, uid: self.uid, certificate }
@@ -63,11 +63,12 @@ impl std::fmt::Display for Peer {
     }
 }
 
-/// Keepalive probes that TCP sends to a silent peer, spread over the second half of its time.
+/// Number of keepalive probes that TCP sends to a silent peer, spread over the second half of the time after which the peer
+/// counts as gone.
 const KEEPALIVE_PROBES: u32 = 6;
 
 /// Sets the options of a TCP socket; those of a listening socket are inherited by the connections that it accepts. A peer
-/// counts as gone when it has acknowledged nothing for `patience` (seconds to hours): neither data nor keepalive probes.
+/// counts as gone if it has acknowledged neither data nor keepalive probes for `patience` (seconds to hours).
 pub(crate) fn prepare(socket: BorrowedFd<'_>, patience: Duration) {
     let second = Duration::from_secs(1);
     let idle = (patience / 2).max(second);
@@ -95,26 +96,26 @@ impl Transport {
         Self { socket: if refuses { socket } else { socket.that_brings_descriptors() }, tls: None }
     }
 
-    /// The same stream, whose client may have passed descriptors before the kernel was asked to refuse them.
+    /// This stream, marked as one whose client may have passed descriptors before the kernel was asked to refuse them.
     pub(crate) fn that_brings_descriptors(self) -> Self {
         Self { socket: self.socket.that_brings_descriptors(), ..self }
     }
 
-    /// The same stream with failures that a test injects.
+    /// This stream, with faults that a test injects.
     pub(crate) fn with(self, faults: Faults) -> Self {
         Self { socket: self.socket.with(faults), ..self }
     }
 
-    /// Begins TLS: from here on everything is encrypted in both directions.
+    /// Begins TLS: from now on all data is encrypted in both directions.
     ///
     /// # Errors
-    /// None that a checked configuration can cause.
+    /// An error of the TLS library; none with a configuration that has passed its checks.
     pub(crate) fn secure(&mut self, acceptor: Arc<Acceptor>) -> Result<(), rustls::Error> {
         self.tls = Some(Box::new(tls::Stream::new(acceptor)?));
         Ok(())
     }
 
-    /// The encryption, if there is any.
+    /// The TLS session; `None` without TLS.
     #[inline]
     pub(crate) fn tls(&mut self) -> Option<&mut tls::Stream> {
         self.tls.as_deref_mut()
@@ -126,32 +127,32 @@ impl Transport {
         self.tls.is_some()
     }
 
-    /// True if TLS holds received data of which no event of the socket tells.
+    /// True if TLS holds received data that is to be read although the socket reports no event.
     #[inline]
     pub(crate) fn has_received(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.has_received())
     }
 
-    /// True if TLS holds data to be sent: taken by [`Self::send`], or its own messages.
+    /// True if TLS holds data to be sent: bytes accepted by [`Self::send`], or messages of TLS itself.
     #[inline]
     pub(crate) fn wants_send(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.wants_send())
     }
 
-    /// Sends the data that TLS holds; true if all of it went.
+    /// Sends the data that TLS holds; true if all of it was sent.
     #[inline]
     pub(crate) fn push(&mut self) -> io::Result<bool> {
         self.tls.as_mut().map_or(Ok(true), |tls| tls.push(&self.socket))
     }
 
-    /// Acknowledges over TCP at once what has arrived, without waiting for an answer to carry that: a client that sends a
-    /// message in pieces may wait for it before the next piece. Lasts until something is received or sent.
+    /// Makes TCP acknowledge received data at once, not only with the next data that is sent: a client that sends a message
+    /// in pieces may wait for the acknowledgement before the next piece. The effect ends when data is received or sent.
     pub(crate) fn acknowledge(&self) {
         // Not so on Unix sockets, where there is nothing to acknowledge.
         let _ = sockopt::set_tcp_quickack(self.fd(), true);
     }
 
-    /// Bytes that the socket has taken and the peer has not acknowledged; 0 where the system does not tell.
+    /// Number of bytes that the socket has accepted and the peer has not acknowledged; 0 if the system does not show it.
     pub(crate) fn on_their_way(&self) -> u64 {
         let mut bytes: libc::c_int = 0;
         // SAFETY: the descriptor is open, and the call writes one integer.
@@ -159,7 +160,7 @@ impl Transport {
         if told == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
     }
 
-    /// Tells the peer under TLS that nothing more comes; without TLS does nothing.
+    /// Under TLS, notifies the peer that no more data follows; without TLS does nothing.
     pub(crate) fn end(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.end(&self.socket);
@@ -172,18 +173,20 @@ impl Transport {
         let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Write);
     }
 
-    /// Discards up to `pieces` times 16 KiB that the peer has sent and the server will not read; 0 = the peer has finished.
+    /// Discards up to `pieces` times 16 KiB of received data that the server will not use; 0 means that the peer has ended
+    /// its stream.
     pub(crate) fn discard(&self, pieces: usize) -> io::Result<usize> {
         self.socket.discard(pieces)
     }
 
-    /// The socket.
+    /// Descriptor of the socket.
     #[inline]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.fd()
     }
 
-    /// Receives into up to two buffers, one after the other. 0 = the peer has finished. `room`: scratch memory for TLS.
+    /// Receives into up to two buffers, one after the other; returns the number of bytes, where 0 means that the peer has
+    /// ended its stream. `room`: scratch memory for TLS.
     #[inline]
     pub(crate) fn receive(&mut self, first: &mut [u8], second: &mut [u8], room: &mut tls::Room) -> io::Result<usize> {
         if let Some(tls) = &mut self.tls {
@@ -195,12 +198,12 @@ impl Transport {
         unsafe { self.socket.receive(iov) }
     }
 
-    /// Sends what `iov` points to, without blocking and without SIGPIPE; returns the bytes taken, which under TLS may still
-    /// wait for [`Self::push`]. `room`: scratch memory for TLS.
+    /// Sends the bytes to which `iov` points, without blocking and without SIGPIPE; returns the number of bytes accepted,
+    /// which under TLS may still wait for [`Self::push`]. `room`: scratch memory for TLS.
     ///
     /// # Safety
-    /// Every element must point to readable memory of its length. Memory that others
-    /// write meanwhile is allowed (the kernel copies it); only its content is then undefined.
+    /// Every element must point to readable memory of its length. Other threads may write to this memory during the call (the
+    /// kernel copies it); then only the content of the sent bytes is undefined.
     #[inline]
     pub(crate) unsafe fn send(&mut self, iov: &[libc::iovec], room: &mut tls::Room) -> io::Result<usize> {
         // SAFETY: by this function's contract.
@@ -213,7 +216,7 @@ impl Transport {
     }
 }
 
-/// Send buffer of a Unix socket in bytes, as far as `net.core.wmem_max` allows.
+/// Size of the send buffer of a Unix socket in bytes, as far as `net.core.wmem_max` allows.
 const UNIX_SEND_BUFFER: usize = 1 << 20;
 
 #[cfg(test)]

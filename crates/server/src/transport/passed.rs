@@ -1,24 +1,25 @@
-//! Descriptors that a client passes over a Unix socket. The server has no use for any.
+//! Refuses or closes file descriptors that a client passes over a Unix socket; the server uses none of them.
 //!
-//! Dropping the last reference to a descriptor may take as long as the client likes: a TCP socket lingers, a deleted file of a
-//! terabyte is truncated. From Linux 6.16 on the kernel refuses to pass descriptors to a socket that wants none. Before, they
-//! are received, and a thread of its own closes them.
+//! The client can determine how long closing the last reference to a descriptor takes: a TCP socket lingers, a deleted file
+//! of a terabyte is truncated. From Linux 6.16 on, a socket can have the kernel refuse passed descriptors. On older kernels
+//! the descriptors are received, and a separate thread closes them.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 
-/// `SO_PASSRIGHTS` of Linux 6.16.
+/// Number of the socket option `SO_PASSRIGHTS` (Linux 6.16).
 const SO_PASSRIGHTS: libc::c_int = 83;
-/// Most descriptors of one message (the kernel's `SCM_MAX_FD`).
+/// Largest number of descriptors in one message (the kernel's `SCM_MAX_FD`).
 const MOST: usize = 253;
-/// Machine words of a control message with [`MOST`] descriptors.
+/// Size of a control message with [`MOST`] descriptors, in machine words.
 const WORDS: usize = (size_of::<libc::cmsghdr>() + MOST * size_of::<RawFd>()).div_ceil(size_of::<usize>());
-/// Messages that are taken out of a socket before it is closed: more than one holds, unless its peer goes on sending.
+/// Largest number of messages that are read from a socket before it is closed: more than a socket holds, unless its peer goes
+/// on sending.
 const MESSAGES: usize = 1024;
 
-/// Makes the kernel refuse descriptors for a Unix socket, and for those that a listening one accepts later; false if the
-/// kernel cannot.
+/// Makes the kernel refuse descriptors that are passed to a Unix socket or, for a listening socket, to connections that it
+/// accepts later; false if the kernel cannot do that.
 pub(crate) fn refuse(socket: BorrowedFd<'_>) -> bool {
     let no: libc::c_int = 0;
     let length = size_of_val(&no) as libc::socklen_t;
@@ -28,8 +29,8 @@ pub(crate) fn refuse(socket: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Receives into `iov` as `readv` does, without blocking. Where descriptors come along the call fails with EPROTO, and another
-/// thread closes them.
+/// Receives into `iov` as `readv` does, without blocking. If descriptors come with the data, the call fails with EPROTO, and
+/// another thread closes them.
 ///
 /// # Safety
 /// Every element must point to writable memory of its length.
@@ -46,7 +47,8 @@ pub(super) unsafe fn receive(socket: BorrowedFd<'_>, iov: &[libc::iovec]) -> isi
     -1
 }
 
-/// Closes a descriptor, and all that waits to be received from it, without making the caller wait.
+/// Has another thread close a descriptor, and the descriptors that wait to be received from it, so that the caller need not
+/// wait.
 pub(super) fn close(fd: OwnedFd) {
     static CLOSER: OnceLock<Option<Sender<OwnedFd>>> = OnceLock::new();
     let closer = CLOSER.get_or_init(|| {
@@ -60,7 +62,8 @@ pub(super) fn close(fd: OwnedFd) {
     }
 }
 
-/// Closes a descriptor after everything was received from it; returns the descriptors that came.
+/// Closes a descriptor after receiving all waiting messages from it; returns the descriptors that were passed in these
+/// messages.
 fn empty(fd: OwnedFd) -> Vec<OwnedFd> {
     use std::os::fd::AsFd as _;
     let at_once = libc::linger { l_onoff: 0, l_linger: 0 };
@@ -78,7 +81,7 @@ fn empty(fd: OwnedFd) -> Vec<OwnedFd> {
     passed
 }
 
-/// Receives into `iov`, and adds the descriptors that come along to `passed`.
+/// Receives into `iov` without blocking, and adds the descriptors that come with the data to `passed`.
 ///
 /// # Safety
 /// Every element must point to writable memory of its length.
@@ -125,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends four bytes with a descriptor over a socket.
+    /// Sends four bytes and the descriptor `fd` over a Unix socket.
     fn pass(socket: &UnixStream, fd: BorrowedFd<'_>) -> rustix::io::Result<usize> {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -134,7 +137,7 @@ mod tests {
         sendmsg(socket, &[io::IoSlice::new(b"four")], &mut control, SendFlags::empty())
     }
 
-    /// A connection over TCP, both ends.
+    /// Both ends of a TCP connection.
     fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! A connected, non-blocking socket: one system call for many pieces.
+//! A connected, non-blocking socket that sends and receives many pieces of memory with one system call.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -7,15 +7,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use super::passed;
 use crate::faults::{Call, Faults};
 
-/// Bytes discarded with one call: thousands of requests without data, yet too few for a hostile client to keep a worker busy.
+/// Number of bytes discarded with one call: thousands of requests without data, yet too few for a hostile client to keep a
+/// worker busy.
 const PIECE: usize = 16 << 10;
-/// Pieces that are discarded in a row at most.
+/// Largest number of pieces of [`PIECE`] bytes that are discarded in a row.
 pub(crate) const PIECES: usize = 16;
 
-/// A socket, closed with its owner.
+/// A connected socket, which is closed when this value is dropped.
 pub(crate) struct Socket {
     fd: ManuallyDrop<OwnedFd>,
-    /// True if the client may have passed descriptors, which take long to close.
+    /// True if the client may have passed descriptors, which may take long to close.
     brings_descriptors: bool,
     faults: Faults,
 }
@@ -32,30 +33,31 @@ impl Drop for Socket {
 }
 
 impl Socket {
-    /// Takes over a socket.
+    /// Takes over the open socket `fd`.
     pub(crate) fn new(fd: OwnedFd) -> Self {
         Self { fd: ManuallyDrop::new(fd), brings_descriptors: false, faults: Faults::NONE }
     }
 
-    /// The same socket, to which a client may pass descriptors.
+    /// This socket, marked as one to which the client may pass descriptors.
     pub(crate) fn that_brings_descriptors(mut self) -> Self {
         self.brings_descriptors = true;
         self
     }
 
-    /// The same socket with failures that a test injects.
+    /// This socket, with faults that a test injects.
     pub(crate) fn with(mut self, faults: Faults) -> Self {
         self.faults = faults;
         self
     }
 
-    /// The descriptor.
+    /// Descriptor of the socket.
     #[inline]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Receives into `iov`, one piece after the other; 0 = the peer has finished.
+    /// Receives into the memory to which `iov` points, one piece after the other; returns the number of bytes, where 0 means
+    /// that the peer has ended its stream.
     ///
     /// # Safety
     /// Every element must point to writable memory of its length.
@@ -70,11 +72,11 @@ impl Socket {
         self.call(Call::Receive, readv)
     }
 
-    /// Sends what `iov` points to, without blocking and without SIGPIPE; returns the bytes taken.
+    /// Sends the bytes to which `iov` points, without blocking and without SIGPIPE; returns the number of bytes accepted.
     ///
     /// # Safety
-    /// Every element must point to readable memory of its length. Memory that others
-    /// write meanwhile is allowed (the kernel copies it); only its content is then undefined.
+    /// Every element must point to readable memory of its length. Other threads may write to this memory during the call (the
+    /// kernel copies it); then only the content of the sent bytes is undefined.
     #[inline]
     pub(crate) unsafe fn send(&self, iov: &[libc::iovec]) -> io::Result<usize> {
         // SAFETY: all-zero is a valid `msghdr`.
@@ -87,8 +89,9 @@ impl Socket {
         self.call(Call::Send, sendmsg)
     }
 
-    /// Discards up to `pieces` times 16 KiB that the peer has sent and the server will not read; 0 = the peer has finished. If
-    /// a TCP socket were closed with unread bytes, it would be reset, and the peer would lose the answers on their way.
+    /// Discards up to `pieces` times 16 KiB of received data that the server will not use; 0 means that the peer has ended
+    /// its stream. Otherwise, if a TCP socket were closed with unread bytes, the connection would be reset, and the peer
+    /// would lose replies that are on their way.
     pub(crate) fn discard(&self, pieces: usize) -> io::Result<usize> {
         let mut unread = [0_u8; PIECE];
         for _ in 1..pieces {
@@ -105,7 +108,7 @@ impl Socket {
         unsafe { self.receive(&iov) }
     }
 
-    /// Repeats a call while a signal interrupts it.
+    /// Makes a system call, with the faults for calls of kind `which`; repeats the call while a signal interrupts it.
     #[inline(always)]
     fn call(&self, which: Call, mut call: impl FnMut() -> isize) -> io::Result<usize> {
         loop {
@@ -123,7 +126,8 @@ impl Socket {
     }
 }
 
-/// The error to report to the caller; `None` if the call is to be repeated. Want of kernel memory becomes `WouldBlock`.
+/// The error of a system call that is reported to the caller; `None` if the call has to be repeated. A lack of kernel memory
+/// becomes `WouldBlock`.
 #[cold]
 fn lasting(error: io::Error) -> Option<io::Error> {
     match error.raw_os_error() {

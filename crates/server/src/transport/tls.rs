@@ -1,4 +1,4 @@
-//! An encrypted stream over a non-blocking socket.
+//! A TLS stream over a non-blocking socket.
 
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
@@ -9,17 +9,17 @@ use rustls::{CipherSuite, IoState, ProtocolVersion, ServerConnection};
 
 use super::socket::Socket;
 
-/// Bytes that are received or encrypted at once: four records of the greatest length, so that one system call
-/// serves several and the processor's caches hold them.
+/// Largest number of bytes that are received or encrypted at once: four TLS records of the greatest length, so that one
+/// system call serves several records and the processor's caches hold them.
 const BATCH: usize = 64 << 10;
-/// Bytes received with one system call, at least.
+/// Smallest number of bytes that one system call asks to receive.
 const LEAST: usize = 4 << 10;
-/// Reads of a socket in a row at most that yield no byte for the caller, as in a handshake.
+/// Largest number of reads of the socket in a row that yield no byte for the caller, as in a handshake.
 const FRUITLESS: usize = 4;
-/// Bytes that one call decrypts at most if they carry no data.
+/// Largest number of received bytes that one call decrypts if they carry no data.
 const IDLE: usize = 8 << 10;
 
-/// Scratch memory for one step, shared by all streams of a worker. Takes no memory before it is used.
+/// Scratch memory for one call of a stream's method, shared by all streams of a worker. Allocated when it is first used.
 #[derive(Default)]
 pub(crate) struct Room(Vec<u8>);
 
@@ -30,7 +30,7 @@ impl Room {
     }
 }
 
-/// Buffers for received bytes, filled one after the other.
+/// The caller's two buffers for received bytes, which are filled one after the other.
 struct Places<'a> {
     first: &'a mut [u8],
     second: &'a mut [u8],
@@ -50,7 +50,7 @@ impl Places<'_> {
     }
 }
 
-/// Version and cipher of an encrypted connection.
+/// TLS version and cipher of an encrypted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cipher {
     version: ProtocolVersion,
@@ -68,24 +68,24 @@ impl fmt::Display for Cipher {
     }
 }
 
-/// One connection's TLS.
+/// The TLS session of one connection, on the server's side.
 ///
-/// Holds at most: one partial record of each direction, the bytes received with one system call, and [`BATCH`] bytes that
-/// were encrypted and not yet sent.
+/// Buffers at most: one partial record for each direction, the bytes received with one system call, and [`BATCH`] bytes that
+/// are encrypted and not yet sent.
 pub(crate) struct Stream {
     session: ServerConnection,
-    /// The settings that admitted the client.
+    /// The TLS settings under which the client was admitted.
     acceptor: Arc<Acceptor>,
-    /// Bytes received and not yet decrypted, because there was no room for them.
+    /// Bytes received and not yet decrypted, because the caller's buffers had no room.
     unread: Vec<u8>,
-    /// Bytes decrypted and not yet taken by the caller.
+    /// Number of bytes decrypted and not yet taken by the caller.
     decrypted: usize,
-    /// The peer has said that nothing more comes.
+    /// True if the peer has ended its TLS stream (close_notify).
     ended: bool,
 }
 
 impl Stream {
-    /// The server's side, before the first byte.
+    /// The server's side of a session, before the first byte is received.
     ///
     /// # Errors
     /// As [`Acceptor::session`].
@@ -94,12 +94,12 @@ impl Stream {
         Ok(Self { session, acceptor, unread: Vec::new(), decrypted: 0, ended: false })
     }
 
-    /// The client's identity; `None` during the handshake and without a certificate.
+    /// The client's identity, from its certificate; `None` during the handshake, and if the client has shown none.
     pub(crate) fn identity(&self) -> Option<Identity> {
         self.session.peer_certificates()?.first().map(Identity::of)
     }
 
-    /// Version and cipher; `None` during the handshake.
+    /// TLS version and cipher; `None` during the handshake.
     pub(crate) fn cipher(&self) -> Option<Cipher> {
         if self.session.is_handshaking() {
             return None;
@@ -110,8 +110,8 @@ impl Stream {
         })
     }
 
-    /// Takes over new settings; false if they do not admit the client. A handshake goes on under the settings that it began
-    /// with: until it is over there is no certificate to judge.
+    /// Takes over new TLS settings; false if they do not admit the client. A running handshake goes on under the settings
+    /// with which it began, because there is no certificate to check until it is over.
     pub(crate) fn follow(&mut self, acceptor: &Arc<Acceptor>) -> bool {
         if Arc::ptr_eq(acceptor, &self.acceptor) || self.session.is_handshaking() {
             return true;
@@ -120,7 +120,7 @@ impl Stream {
         acceptor.admits(self.session.peer_certificates().unwrap_or_default())
     }
 
-    /// True if the stream holds received data of which no event of the socket tells.
+    /// True if the stream holds received data that is to be read although the socket reports no event.
     pub(crate) fn has_received(&self) -> bool {
         self.decrypted > 0 || !self.unread.is_empty()
     }
@@ -130,11 +130,12 @@ impl Stream {
         self.session.wants_write()
     }
 
-    /// Receives into up to two buffers, one after the other, of which one at least has room. 0 = the peer has finished.
+    /// Receives into up to two buffers, one after the other, of which at least one has room; returns the number of bytes,
+    /// where 0 means that the peer has ended its stream.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing came for the caller; an error that [`reason`] explains when the peer breaks TLS or is not
-    /// admitted.
+    /// `WouldBlock` if there are no bytes for the caller; an error that [`reason`] explains if the peer violates TLS or is
+    /// not admitted.
     pub(crate) fn receive(
         &mut self,
         socket: &Socket,
@@ -167,8 +168,8 @@ impl Stream {
         if places.filled > 0 { Ok(places.filled) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 
-    /// Decrypts `bytes` until the places are full, or too little data comes of it; returns the rest. A record may cost some
-    /// microseconds and carry nothing, such as a change of keys.
+    /// Decrypts `bytes` until the buffers `places` are full, or until the records yield too little data; returns the
+    /// remaining bytes. A record such as a change of keys may cost some microseconds and carry no data.
     fn decrypt<'a>(&mut self, mut bytes: &'a [u8], places: &mut Places<'_>) -> io::Result<&'a [u8]> {
         let (whole, before) = (bytes.len(), places.filled);
         let is_worth_it = |left: usize, filled: usize| whole - left < IDLE + 2 * (filled - before);
@@ -199,15 +200,15 @@ impl Stream {
         Ok(())
     }
 
-    /// Encrypts what `iov` points to and sends it; returns the bytes taken. Bytes that are taken and do not fit into the
-    /// socket wait for [`Self::push`], and nothing more is taken before they went.
+    /// Encrypts and sends the bytes to which `iov` points; returns the number of bytes accepted. Accepted bytes that do not
+    /// fit into the socket wait for [`Self::push`], and no more are accepted until they are sent.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing could be taken.
+    /// `WouldBlock` if no byte could be accepted.
     ///
     /// # Safety
-    /// Every element must point to readable memory of its length. Others may write to it meanwhile; only the content of
-    /// what is sent is then undefined.
+    /// Every element must point to readable memory of its length. Other threads may write to this memory during the call;
+    /// then only the content of the sent bytes is undefined.
     pub(crate) unsafe fn send(&mut self, socket: &Socket, iov: &[libc::iovec], room: &mut Room) -> io::Result<usize> {
         let (mut rest, mut skip, mut taken) = (iov, 0, 0);
         while self.push(socket)? {
@@ -237,7 +238,7 @@ impl Stream {
         if taken > 0 { Ok(taken) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 
-    /// Sends the encrypted data that waits; true if all of it went.
+    /// Sends the encrypted data that is buffered; true if all of it was sent.
     pub(crate) fn push(&mut self, socket: &Socket) -> io::Result<bool> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut Sender(socket)) {
@@ -249,19 +250,19 @@ impl Stream {
         Ok(true)
     }
 
-    /// Tells the peer that nothing more comes, as far as the socket takes it.
+    /// Notifies the peer that no more data follows (close_notify), if the socket has room for the message.
     pub(crate) fn end(&mut self, socket: &Socket) {
         self.session.send_close_notify();
         let _ = self.push(socket);
     }
 }
 
-/// TLS's reason for an error of [`Stream::receive`]; `None` if it is one of the socket.
+/// The TLS library's error behind an error of [`Stream::receive`]; `None` if the error is one of the socket.
 pub(crate) fn reason(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// A socket as rustls writes to it.
+/// The interface by which rustls writes to a socket.
 struct Sender<'a>(&'a Socket);
 
 impl Write for Sender<'_> {

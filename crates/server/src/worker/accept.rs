@@ -1,4 +1,4 @@
-//! Accepting connections and starting them off.
+//! Accepts connections, assigns them to workers and greets them.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -20,13 +20,13 @@ use crate::paced::Work;
 use crate::refusals::Reason;
 use crate::transport::{Peer, Transport};
 
-/// How long to leave a listener alone after running out of descriptors or memory.
+/// How long a worker accepts no connections after accepting one failed, for example for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// Connections accepted in a row before others get their turn: some 0.3 ms.
+/// Largest number of connections accepted in a row, some 0.3 ms of work, before other events are handled.
 pub(super) const ACCEPT_BATCH: usize = 16;
 
 impl Worker {
-    /// Accepts waiting connections of a listener and spreads them over the workers.
+    /// Accepts the waiting connections of a listener, at most [`ACCEPT_BATCH`], and spreads them over the workers.
     pub(super) fn accept(&mut self, listener: usize) {
         for _ in 0..ACCEPT_BATCH {
             let Some(socket) = self.listeners.get(listener) else { return };
@@ -49,10 +49,10 @@ impl Worker {
                                 "raise the limit of open files (LimitNOFILE= of the service, ulimit -n), or lower server.max_connections"
                             }
                             Errno::NFILE => "raise the system's limit of open files (sysctl fs.file-max)",
-                            Errno::NOMEM | Errno::NOBUFS => "make memory free",
+                            Errno::NOMEM | Errno::NOBUFS => "free memory",
                             _ => "look at the network device (ip -s link) and at the kernel's log",
                         };
-                        tracing::warn!(error = %io::Error::from(errno), cure, not_logged = more, "cannot accept connections; those that wait are tried again every 200 ms");
+                        tracing::warn!(error = %io::Error::from(errno), cure, not_logged = more, "cannot accept connections; clients wait, and this worker tries again every 200 ms");
                     }
                     self.pause_accepting(clock::now() + ACCEPT_PAUSE);
                     return;
@@ -61,7 +61,8 @@ impl Worker {
         }
     }
 
-    /// Gives a connection a place, or refuses it; returns when to accept the next one, if accepting has used up its time.
+    /// Gives a new connection a slot and a worker, or refuses and closes it. Returns the moment to accept the next
+    /// connection, if accepting has used up its share of processor time.
     fn place(&mut self, transport: Transport, peer: Peer, work: &Work) -> Option<Instant> {
         let placed = self.take_place(&peer);
         // Closing tells a client without a place at once; leaving it in the queue would let it hang.
@@ -81,7 +82,8 @@ impl Worker {
         self.shared.handshakes.next_connection()
     }
 
-    /// A place for a connection, with its name and ticket, if it may have one.
+    /// A slot for a connection (its key), with the ticket of its negotiation and its place in the count of its client; `None`
+    /// if a bound on connections or negotiations refuses it.
     fn take_place(&mut self, peer: &Peer) -> Option<(ConnKey, Ticket, Place)> {
         let (ticket, place) = match self.shared.handshakes.begin(peer, clock::now()) {
             Ok(counted) => counted,
@@ -95,7 +97,7 @@ impl Worker {
         let Some(key) = self.shared.slots.take() else {
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
             if let Some(not_logged) = self.count_failure("slot", 0) {
-                tracing::warn!(%peer, not_logged, "refusing a connection: all server.max_connections are open");
+                tracing::warn!(%peer, not_logged, "refusing a connection: all server.max_connections are open; raise that key (needs a restart) and LimitNOFILE=");
             }
             return None;
         };
@@ -106,8 +108,8 @@ impl Worker {
         Some((key, ticket, place))
     }
 
-    /// Counts a refusal by a bound on connections; `Some` if it is to be logged: how many like it went unlogged. A client at
-    /// its bound may come again ten thousand times a second.
+    /// Counts the refusal of a connection. Returns `Some(n)` if it is to be logged: `n` refusals for the same reason were not
+    /// logged since the previous log line. A client at its bound may come again ten thousand times a second.
     pub(super) fn count_refusal(&mut self, reason: Reason) -> Option<u64> {
         if matches!(reason, Reason::Connections | Reason::ConnectionsOfClient | Reason::ConnectionsOfTenant) {
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
@@ -116,8 +118,9 @@ impl Worker {
         self.count_failure(reason.name(), 0)
     }
 
-    /// Greets a new connection, or lets it wait until it is its client's turn: a client that storms hears nothing for a while,
-    /// and sends nothing. `work` was begun for the connection.
+    /// Takes in a new connection, and sends the server's greeting as soon as its client's turn comes. A client that opens
+    /// connections too fast waits for the greeting, and can send nothing before. `work`: processor time spent on the
+    /// connection so far.
     pub(super) fn open(
         &mut self,
         transport: Transport,
@@ -137,7 +140,7 @@ impl Worker {
         self.welcome(key);
     }
 
-    /// Greets a connection that is here and was not greeted yet.
+    /// Greets a connection of this worker, unless that has happened already.
     pub(super) fn welcome(&mut self, key: ConnKey) {
         let place = &mut self.connections[key.slot as usize];
         if let Some(connection) = place.take_if(|connection| connection.key == key && !connection.greeted) {
@@ -145,7 +148,7 @@ impl Worker {
         }
     }
 
-    /// Greets a connection whose client's turn it is; true if it was not greeted before.
+    /// Queues the server's greeting for a connection in negotiation; true if the connection was not greeted before.
     pub(super) fn greet(&mut self, connection: &mut Connection) -> bool {
         let Phase::Handshake(handshake) = &mut connection.phase else { return false };
         if std::mem::replace(&mut connection.greeted, true) {
@@ -159,13 +162,14 @@ impl Worker {
         true
     }
 
-    /// Stops accepting until `until`: a listener stays readable while nothing is accepted, and the loop would spin.
+    /// Accepts nothing before `until`. Listeners are not watched until then: they stay readable, and the worker's loop would
+    /// spin.
     fn pause_accepting(&mut self, until: Instant) {
         self.accept_at = until;
         self.watch_listeners(0);
     }
 
-    /// Ends a pause of accepting.
+    /// Accepts connections again after [`Self::pause_accepting`].
     pub(super) fn resume_accepting(&mut self) {
         self.accept_at = Instant::FAR_FUTURE;
         self.watch_listeners(READ);

@@ -24,8 +24,8 @@ use crate::transport::tls::Room;
 use crate::transport::{Peer, Transport};
 use crate::volume::Volume;
 
-/// Requests that a tenant may have outstanding on volumes in memory over all its connections (some 15 MB of requests), and
-/// the number that each of these connections may have in any case.
+/// Largest numbers of outstanding requests on volumes in memory: of a tenant over all its connections (some 15 MB of
+/// requests), and `LEAST`: of each connection even if the tenant's share per connection is smaller.
 const AT_ONCE_OF_TENANT: usize = 65_536;
 const AT_ONCE_LEAST: usize = 16;
 
@@ -33,11 +33,11 @@ const AT_ONCE_LEAST: usize = 16;
 pub(crate) enum Payload {
     /// Nothing.
     None,
-    /// Bytes of a memory volume, sent from where they are; the connection holds the volume.
+    /// Address and number of bytes of a volume in memory, which are sent without a copy; the connection holds the volume.
     InPlace(*const u8, usize),
     /// Bytes read into a buffer.
     Buffer(Buffer),
-    /// Bytes made for the occasion: handshake, block status.
+    /// Bytes composed by the server: a message of the negotiation, or a block status.
     Owned(Vec<u8>),
 }
 
@@ -54,7 +54,7 @@ impl Payload {
 }
 
 struct Reply {
-    /// `None` if the payload is a whole message.
+    /// The reply's header; `None` if the payload is a whole message.
     header: Option<ReplyHeader>,
     payload: Payload,
     charge: Charge,
@@ -75,43 +75,43 @@ impl Reply {
     }
 }
 
-/// Replies on their way out, bounded by the bound on requests in flight.
+/// A connection's replies that are not completely sent. The bound on requests in flight also bounds their number.
 #[derive(Default)]
 pub(crate) struct OutQueue {
     replies: VecDeque<Reply>,
-    /// Bytes of the first reply that are already sent.
+    /// Bytes of the first reply in the queue that are already sent.
     sent: usize,
-    /// Bytes of all replies that are not sent yet.
+    /// Bytes of the replies in the queue, without the bytes that are already sent.
     bytes: usize,
-    /// Bytes of the buffer budget that the replies hold.
+    /// Bytes of the buffer budget that the replies in the queue hold.
     charged: u64,
 }
 
-/// How much a socket has taken.
+/// The result of sending replies: how much the socket has taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
-    /// Bytes taken.
+    /// Bytes that the socket has taken in this call.
     pub(crate) bytes: u64,
-    /// True if there is more to send, which the socket may take.
+    /// True if the limit of bytes ended the call: replies are left, and the socket may have room for them.
     pub(crate) more: bool,
 }
 
-/// Memory for the list of pieces of one send, kept from send to send.
+/// Memory for the list of pieces that one system call sends; kept for the next call.
 #[derive(Default)]
 pub(crate) struct SendList {
     pieces: Vec<libc::iovec>,
-    /// Scratch memory for TLS, which uses it to receive, too.
+    /// Scratch memory of TLS, for sending and receiving.
     pub(crate) room: Room,
 }
 
 // SAFETY: the pointers in it are only used within one call of `OutQueue::flush`.
 unsafe impl Send for SendList {}
 
-/// Replies that go out with one system call at most; two parts each, and the kernel takes 1024.
+/// Largest number of replies in one system call: each has two parts, and the kernel takes 1024 parts.
 const REPLIES_PER_SEND: usize = 512;
 
 impl OutQueue {
-    /// Queues a reply.
+    /// Queues a reply; `charge`: the buffer memory that it holds.
     #[inline(always)]
     pub(crate) fn push(&mut self, header: Option<ReplyHeader>, payload: Payload, charge: Charge) {
         self.charged += charge.bytes();
@@ -120,19 +120,19 @@ impl OutQueue {
         self.replies.push_back(reply);
     }
 
-    /// Number of replies waiting.
+    /// Number of replies in the queue, of which the first may be partly sent.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.replies.len()
     }
 
-    /// Bytes of replies that are not sent yet.
+    /// Bytes of the replies in the queue that are not sent yet.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Sends as much as the socket takes, up to `most` bytes.
+    /// Sends queued replies until the socket takes no more or `most` bytes are sent.
     pub(crate) fn flush(
         &mut self,
         transport: &mut Transport,
@@ -208,7 +208,7 @@ impl OutQueue {
         }
     }
 
-    /// Drops all replies.
+    /// Drops all replies in the queue without sending them.
     pub(crate) fn clear(&mut self, buffers: &mut BufferPool) {
         self.sent = 0;
         self.bytes = 0;
@@ -221,79 +221,79 @@ impl OutQueue {
     }
 }
 
-/// A connection that has chosen its export.
+/// State of a connection whose client has chosen an export.
 pub(crate) struct Attached {
     /// The negotiated session.
     pub(crate) session: Session,
-    /// The export. Holding it keeps its memory in place for replies.
+    /// The volume that is exported. While the connection holds it, the volume's memory stays in place for replies.
     pub(crate) volume: Arc<Volume>,
-    /// The limits of requests to the export.
+    /// The limits of requests to the export, such as its size in bytes.
     pub(crate) limits: Limits,
-    /// The tenant that pays.
+    /// The tenant to which the connection's requests are charged.
     pub(crate) tenant: TenantId,
-    /// Name of the tenant.
+    /// Name of that tenant.
     pub(crate) tenant_name: Arc<str>,
-    /// Membership in the tenant's account, which it shares with the tenant's other connections.
+    /// The connection's membership in its tenant's account of buffer memory; all connections of the tenant share the account.
     pub(crate) account: Member,
     /// True if the worker carries requests out itself, as for volumes in memory: reads need no buffers, and no request is
-    /// left in a device when a client is gone.
+    /// left in a device after a client is gone.
     pub(crate) at_once: bool,
 }
 
-/// How far a connection has come.
+/// The stage of a connection.
 pub(crate) enum Phase {
-    /// Negotiating.
+    /// The client negotiates: it has not chosen an export yet.
     Handshake(Box<Handshake>),
-    /// Serving.
+    /// The client has chosen an export and sends requests.
     Attached(Box<Attached>),
 }
 
-/// A write, or a slice of one, whose payload has only partly arrived.
+/// A write, or a slice of one, whose payload has not completely arrived.
 pub(crate) struct Incoming {
-    /// The request, with the buffer to fill.
+    /// The request, with the buffer for the payload.
     pub(crate) request: Request,
     /// The request's work for the device.
     pub(crate) work: Work,
-    /// Bytes of the payload that have arrived.
+    /// Bytes of the payload that have arrived so far.
     pub(crate) filled: usize,
 }
 
-/// How long a connection lingers at most. Most answers arrive within a round trip; a client that takes longer loses them only
-/// if it goes on asking, and no client delays a stop of the server for longer.
+/// Longest time for which a connection lingers (see [`Ending::Lingering`]), and so for which it can delay a stop of the
+/// server. Most answers arrive within a round trip; a slower client loses them only if it goes on sending requests.
 const LINGERS: Duration = Duration::from_secs(2);
-/// Bytes a second below which a connection that holds memory for its client counts as stalled: slower than any link one would
-/// put storage behind.
+/// A connection that holds buffer memory counts as stalled if it moves fewer bytes a second than this: slower than any link
+/// that one would put storage behind.
 const SLOWEST: u64 = 64 << 10;
-/// A connection counts as stalled, too, if it needs more than this number of seconds to take or send all that it holds, while
-/// its tenant has more than its share of memory and other tenants wait.
+/// While a tenant has more than its share of buffer memory and other tenants wait, a connection of the tenant counts as
+/// stalled, too, if at its present speed the bytes that it holds need more than this number of seconds.
 const MOVES_ALL_IN_S: u64 = 8;
 
-/// Measures for how long a connection has moved next to no data.
+/// Measures for how long a connection has moved too little data.
 pub(crate) struct Progress {
     looked_at: Instant,
     moved: u64,
-    /// Bytes that were sent and had not arrived when progress was last looked at.
+    /// Bytes that had been sent, and not acknowledged by the client's TCP, at the newest call of [`Self::stalled`].
     on_their_way: u64,
-    /// True if there was data to move when progress was last looked at.
+    /// True if there was data to move at the newest call of [`Self::stalled`].
     had: bool,
     stalled_since: Option<Instant>,
 }
 
 impl Progress {
-    /// No data had to move so far.
+    /// The state at `now`, before any data had to move.
     pub(crate) fn new(now: Instant) -> Self {
         Self { looked_at: now, moved: 0, on_their_way: 0, had: false, stalled_since: None }
     }
 
-    /// Counts bytes that have moved.
+    /// Counts bytes that were received from the client or taken by its socket.
     #[inline]
     pub(crate) fn moved(&mut self, bytes: u64) {
         self.moved += bytes;
     }
 
-    /// For how long next to no data has moved; zero unless there was data to move at this look and the last. Sent bytes count
-    /// when they have arrived: a full socket takes none for seconds, and then many. To be called once a second. `least`:
-    /// bytes a second below which data counts as not moving.
+    /// For how long fewer than `least` bytes a second have moved; zero unless there was data to move both at this call and at
+    /// the one before. Sent bytes count when they have arrived at the client (`on_their_way`: sent and not arrived), because
+    /// a full socket takes none for seconds and many at once afterwards. To be called once a second.
     fn stalled(&mut self, now: Instant, something_to_move: bool, on_their_way: u64, least: u64) -> Duration {
         let age = now.since(self.looked_at);
         let arrived = (self.moved + self.on_their_way).saturating_sub(on_their_way);
@@ -305,122 +305,125 @@ impl Progress {
     }
 }
 
-/// Payload of a refused write, to be skipped before the error goes out.
+/// The payload of a refused write, to be skipped before the error is sent.
 pub(crate) struct Discard {
-    /// Bytes still to come.
+    /// Bytes of the payload that are still to be received and skipped.
     pub(crate) remaining: u64,
     /// The cookie by which the client knows the request.
     pub(crate) cookie: u64,
-    /// Offset of the request's first byte.
+    /// Offset of the write's first byte in the volume.
     pub(crate) offset: u64,
-    /// Why the write was refused.
+    /// The error to be sent to the client.
     pub(crate) errno: Errno,
-    /// The divided write whose rest this is, and which is answered by itself; `None` for a whole write.
+    /// If the payload is the rest of a divided write: that write, which is answered when all its slices have ended. `None`
+    /// for an undivided write.
     pub(crate) whole: Option<Whole>,
 }
 
-/// Why a connection is not read for now, if it is not.
+/// Reason why the server does not read from a connection at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Paused {
-    /// It is read.
+    /// None: the connection is read.
     No,
-    /// It has as many requests outstanding as it may; the next reply that is sent ends the pause.
+    /// The connection has as many requests outstanding as it may; the next reply that is sent ends the pause.
     Full,
-    /// It waits for this number of bytes of buffer memory; the replies of other connections end the pause.
+    /// The connection waits for this number of bytes of buffer memory; the pause ends when other connections' replies release
+    /// memory.
     Memory(u64),
-    /// It negotiates and waits for its turn.
+    /// The connection negotiates, and waits for its client's turn.
     Turn,
 }
 
-/// The state of a connection's end.
+/// How far the end of a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// It has not begun to end.
+    /// The connection has not begun to end.
     Open,
-    /// No more requests will come; outstanding ones are answered, then it closes.
+    /// The server reads no more requests; outstanding ones are answered, then the connection closes.
     Draining,
-    /// The client has closed its end: its changes are carried out, then the connection closes. If the client has closed both
-    /// ends, which shows when a reply is sent, requests that have not begun are dropped.
+    /// The client has closed its sending side: requests that change something are carried out, then the connection closes. If
+    /// the client has closed its receiving side, too, which shows when a reply is sent, requests that have not begun are
+    /// dropped.
     HalfClosed,
-    /// All is done and sent, and the stream to the client has been ended. The socket stays, and bytes that still come are
-    /// discarded, until the client has everything or has closed: TCP resets a socket that is closed while requests arrive,
-    /// and then the client loses the answers that are on their way.
+    /// All replies are sent, and the stream to the client has been ended. The socket stays open, and received bytes are
+    /// discarded, until the client has received everything or has closed: TCP resets a socket that is closed while requests
+    /// arrive, and the client would lose the answers that are on their way.
     Lingering,
 }
 
 /// One client's connection.
 pub(crate) struct Connection {
-    /// Name of the connection.
+    /// Key of the connection, unique for the life of the process.
     pub(crate) key: ConnKey,
     /// The byte stream to the client.
     pub(crate) transport: Transport,
-    /// The other end.
+    /// Address and identity of the client.
     pub(crate) peer: Peer,
-    /// How far the connection has come: negotiating or serving.
+    /// The stage of the connection: negotiating or serving.
     pub(crate) phase: Phase,
-    /// Its negotiation, as long as that lasts.
+    /// Counts and times the connection's negotiation, as long as that lasts.
     pub(crate) ticket: Option<Ticket>,
-    /// Counts the connection as one of its client's.
+    /// Counts the connection among those of its client.
     pub(crate) place: Place,
-    /// True if the client was greeted.
+    /// True if the server's greeting was queued for the client.
     pub(crate) greeted: bool,
-    /// True if the client was refused a volume; it may ask for others.
+    /// True if the client was refused a volume; the client may go on to ask for others.
     pub(crate) refused: bool,
     /// When the connection was accepted.
     pub(crate) since: Instant,
-    /// Bytes received and not yet parsed; few unless reading is paused.
+    /// Bytes received and not yet parsed: less than a request unless reading is paused.
     pub(crate) leftover: Vec<u8>,
     /// A write, or a slice of one, whose payload is arriving.
     pub(crate) incoming: Option<Incoming>,
-    /// The divided write to which the next payload belongs.
+    /// The divided write whose payload comes next in the stream.
     pub(crate) arriving: Option<Whole>,
-    /// Requests that are carried out in slices.
+    /// The connection's requests that are carried out in slices.
     pub(crate) divided: DividedRequests,
-    /// A refused write whose payload is being skipped.
+    /// The refused write whose payload is being skipped.
     pub(crate) discard: Option<Discard>,
-    /// Replies to be sent.
+    /// Replies that are not completely sent.
     pub(crate) out: OutQueue,
-    /// How fast payloads come and go.
+    /// How fast payloads are received and sent, to find a stall.
     pub(crate) progress: Progress,
-    /// Requests and slices handed to the pool and not yet done.
+    /// Number of requests and slices that were handed to the pool and are not done.
     pub(crate) in_flight: u32,
-    /// Those of the requests in flight that [change](super::request::is_change) something.
+    /// Number of the requests in flight that [change](super::request::is_change) something.
     pub(crate) changes: u32,
-    /// Bytes of the buffer budget that the connection's requests hold, without those that replies hold.
+    /// Bytes of the buffer budget that the connection's requests hold, without the bytes that its replies hold.
     pub(crate) charged: u64,
-    /// Why the connection is not read, if so.
+    /// Reason why the server does not read from the connection, or [`Paused::No`].
     pub(crate) paused: Paused,
-    /// Set while the connection waits for buffer memory that others could give back.
+    /// Set while the connection waits for buffer memory that other connections could release.
     pub(crate) waiting: Option<Waiting>,
-    /// The state of its end.
+    /// How far the end of the connection has come.
     pub(crate) ending: Ending,
-    /// When a lingering socket is closed, whatever the client has received by then.
+    /// If the connection lingers: moment when its socket is closed even if the client has not received everything.
     lingers_until: Instant,
-    /// True if no client receives replies any more: they are dropped, and epoll is not asked. What the client sent
-    /// before may still wait in the socket.
+    /// True if the client receives nothing any more: replies are dropped, and epoll does not watch the socket. Requests that
+    /// the client sent before may still wait in the socket.
     pub(crate) gone: bool,
-    /// True if a disconnect request was received.
+    /// True if the client has sent a disconnect request.
     pub(crate) said_goodbye: bool,
-    /// The events that epoll is asked to report at present.
+    /// The epoll events that the connection's socket is watched for at present.
     pub(crate) interest: u32,
-    /// The epoll set that the connection is in.
+    /// The epoll set of its worker that the connection is in.
     pub(crate) set: Set,
-    /// True if it is on the list of connections with something to send.
+    /// True if the connection is on its worker's list of connections with bytes to send.
     pub(crate) dirty: bool,
-    /// Its place among the connections to be read.
+    /// The connection's place in the order in which its worker reads connections.
     pub(crate) share: Share,
-    /// Requests received.
+    /// Requests received since the connection was accepted.
     pub(crate) requests: u64,
-    /// Bytes received.
+    /// Bytes received since the connection was accepted.
     pub(crate) received: u64,
-    /// Bytes sent.
+    /// Bytes sent since the connection was accepted.
     pub(crate) sent: u64,
-    /// Cost to its worker since that was last reported.
+    /// Cost of the connection to its worker since the worker's newest report of it.
     pub(crate) toll: Toll,
 }
 
 impl Connection {
-    /// A new connection, about to be greeted.
+    /// A connection accepted at `now`, which is to be greeted.
     pub(crate) fn new(
         key: ConnKey,
         transport: Transport,
@@ -466,14 +469,14 @@ impl Connection {
         }
     }
 
-    /// Requests for which the client has no reply yet.
+    /// Number of requests whose replies are not completely sent.
     #[inline]
     pub(crate) fn outstanding(&self) -> usize {
         self.in_flight as usize + self.out.len()
     }
 
-    /// True if no further request may be taken. `in_flight`: the bound for one connection; requests that need no buffer are
-    /// also bounded for all connections of a tenant together.
+    /// True if the connection may take no further request. `in_flight`: largest number of outstanding requests of one
+    /// connection; requests on volumes in memory are also bounded for all connections of a tenant together.
     #[inline]
     pub(crate) fn is_full(&self, in_flight: usize) -> bool {
         let most = match &self.phase {
@@ -488,7 +491,7 @@ impl Connection {
         used >= most
     }
 
-    /// Number of connections of its tenant, itself included; 1 while it has no tenant.
+    /// Number of connections of this connection's tenant, itself included; 1 while the connection has no tenant.
     #[inline]
     pub(crate) fn connections_of_tenant(&self) -> u32 {
         match &self.phase {
@@ -497,24 +500,25 @@ impl Connection {
         }
     }
 
-    /// Bytes of the buffer budget that the connection holds.
+    /// Bytes of the buffer budget that the connection's requests and replies hold.
     #[inline]
     pub(crate) fn held(&self) -> u64 {
         self.charged + self.out.charged
     }
 
-    /// Bytes of the buffer budget that its requests in flight hold.
+    /// Bytes of the buffer budget that the connection's requests in flight hold.
     pub(crate) fn inside(&self) -> u64 {
         let arriving = self.incoming.as_ref().map_or(0, |incoming| incoming.request.charge.bytes());
         self.charged - arriving - self.divided.held()
     }
 
-    /// True if the answer to an option is to go on now: there is more of it, and all of it so far is sent.
+    /// True if the next part of a long answer to an option is to be composed: all parts so far are sent, and they were not
+    /// the last.
     pub(crate) fn has_more_to_say(&self) -> bool {
         self.is_unfinished() && self.out.len() == 0
     }
 
-    /// True in the middle of the answer to an option of which the client has not taken all so far.
+    /// True if a long answer to an option is unfinished, and its parts so far are not completely sent.
     pub(crate) fn is_answering(&self) -> bool {
         self.is_unfinished() && self.out.len() > 0
     }
@@ -523,7 +527,7 @@ impl Connection {
         matches!(&self.phase, Phase::Handshake(handshake) if handshake.is_unfinished())
     }
 
-    /// True if the connection waits for memory that it may not take yet.
+    /// True if the connection is paused for want of buffer memory and may not take that memory yet.
     pub(crate) fn waits_for_memory(&mut self, now: Instant) -> bool {
         let held = self.held();
         let (Paused::Memory(bytes), Phase::Attached(attached)) = (self.paused, &self.phase) else { return false };
@@ -543,7 +547,7 @@ impl Connection {
         waits
     }
 
-    /// True if nothing remains to be done before the connection may close.
+    /// True if the connection is ending and nothing is left to be done or sent, so that it may close.
     pub(crate) fn is_done(&self) -> bool {
         match self.ending {
             Ending::Open => false,
@@ -553,7 +557,8 @@ impl Connection {
         }
     }
 
-    /// Ends the stream of a connection that is done; true if its socket has to stay until the client has all that was sent.
+    /// Ends the stream to the client of a connection that is done; true if the socket must stay open until the client has
+    /// received all that was sent.
     pub(crate) fn lingers(&mut self) -> bool {
         // A Unix socket has delivered what it took.
         let is_tcp = self.peer.address.is_some();
@@ -570,13 +575,13 @@ impl Connection {
         true
     }
 
-    /// True if no reply waits for the client.
+    /// True if no byte is left to be sent to the client.
     fn is_sent(&self) -> bool {
         self.gone || self.out.len() == 0 && !self.transport.wants_send()
     }
 
-    /// Takes over a new snapshot; false when the connection must end: its volume was removed, now needs TLS, or does not
-    /// admit this client any more.
+    /// Applies a new snapshot of the configuration; false if the connection must end: its certificate is not accepted any
+    /// more, or its volume was removed, needs TLS now, or does not admit this client any more.
     pub(crate) fn follow(&mut self, snapshot: &Snapshot) -> bool {
         // Who has just proved who it is and said nothing since is judged with its first word.
         let admitted = self.peer.identity.is_none() || snapshot.admits(&self.peer);
@@ -611,7 +616,7 @@ impl Connection {
         true
     }
 
-    /// The volume that the connection is attached to.
+    /// The volume that the connection is attached to; `None` while it negotiates.
     pub(crate) fn volume(&self) -> Option<&Arc<Volume>> {
         match &self.phase {
             Phase::Attached(attached) => Some(&attached.volume),
@@ -619,9 +624,9 @@ impl Connection {
         }
     }
 
-    /// For how long the connection has kept memory for its client and moved next to no data. How slow that is depends on how
-    /// much it holds if its tenant is `in_the_way`. At a stop (`draining`) replies without memory count, too. To be called once a
-    /// second.
+    /// For how long the connection has held buffer memory and moved too little data. Too little is less than [`SLOWEST`] and,
+    /// if the connection's tenant is `in_the_way` of other tenants, also less than [`MOVES_ALL_IN_S`] asks for. While the
+    /// server stops (`draining`), replies without buffer memory count as data to move, too. To be called once a second.
     pub(crate) fn stalled(&mut self, now: Instant, in_the_way: bool, draining: bool) -> Duration {
         let waits_to_send = self.out.charged > 0 || draining && self.out.len() > 0;
         let waits_for_client = self.incoming.is_some() || waits_to_send;
@@ -633,7 +638,7 @@ impl Connection {
         self.progress.stalled(now, waits_for_client, on_their_way, least)
     }
 
-    /// Account of the tenant's buffer memory.
+    /// The tenant's account of buffer memory; `None` while the connection negotiates.
     pub(crate) fn account(&self) -> Option<&Arc<Account>> {
         match &self.phase {
             Phase::Attached(attached) => Some(&attached.account),
@@ -646,7 +651,7 @@ impl Connection {
 mod tests {
     use super::*;
 
-    /// The longest stall of a connection in ten minutes, in seconds, if `bytes(n)` arrive in second `n`.
+    /// Longest stall of a connection in ten minutes, in seconds, if `bytes(n)` bytes arrive in second `n`.
     fn longest_stall(bytes: impl Fn(u64) -> u64) -> u64 {
         let mut progress = Progress::new(Instant::ZERO);
         let stalls = (1..=600).map(|second| {

@@ -1,11 +1,12 @@
-//! Large requests: divided into slices in front of the scheduler, answered as one.
+//! Divides large requests into slices in front of the pool's scheduler, and answers each request once.
 //!
-//! A slice is a request of its own to pool, back end and buffers; only its connection knows which request it belongs to. The
-//! slices of a write are dispatched as they arrive, so that a write that arrives slowly holds the memory of one slice. Other
-//! requests keep a few slices under way; when one ends, the next is handed out. The first error becomes the answer, and no
-//! further slice is handed out. A request that must be durable ends with a flush of its own.
+//! To the pool, the back end and the buffers, a slice is a request of its own; only the connection knows which request a
+//! slice belongs to. The slices of a write are dispatched as their payload arrives, so that a write that arrives slowly holds
+//! the memory of one slice. Other requests have a few slices in flight; when one ends, the next is handed to the pool. The
+//! first error of a slice is the answer to the request, and no further slice is handed out. A request that must be durable
+//! ends with a flush of its own.
 //!
-//! Slices end at multiples of their size, so that the slices of aligned requests are aligned.
+//! Slices end at multiples of the slice size, so that the slices of aligned requests are aligned.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::buffer::BufferPool;
 use crate::snapshot::SharedPool;
 use crate::volume::{METADATA_RATIO, Volume};
 
-/// Bytes of one slice, if the request is to be divided; `None` if it stays whole.
+/// Size in bytes of one slice of a request of `length` bytes; `None` if the request is not divided.
 pub(super) fn slice_of(volume: &Volume, pool: &SharedPool, command: Command, work: &Work, length: u64) -> Option<u64> {
     let slice = match (command, work.kind) {
         // Sent from where they are: there is no device, and no buffer.
@@ -37,19 +38,19 @@ pub(super) fn slice_of(volume: &Volume, pool: &SharedPool, command: Command, wor
 }
 
 impl Worker {
-    /// Divides a request without payload from the client, and hands out its first slices.
+    /// Divides a request that has no payload from the client, and hands its first slices to the pool.
     pub(super) fn divide(&mut self, connection: &mut Connection, divided: Divided) {
         let whole = connection.divided.insert(divided);
         self.hand_out_slices(connection, whole);
     }
 
-    /// Divides a write; each slice is begun when its payload arrives.
+    /// Divides a write; each slice begins when its payload arrives.
     pub(super) fn divide_write(connection: &mut Connection, divided: Divided) {
         connection.arriving = Some(connection.divided.insert(divided));
     }
 
-    /// Begins the next slice of an arriving write, with memory for its payload. `None` if the connection has to wait for
-    /// memory, or if the system has none and the write fails.
+    /// Begins the next slice of a write that is being received, with a buffer for the slice's payload. `None` if the
+    /// connection must wait for buffer memory, or if the system has no memory, so that the write fails.
     pub(super) fn begin_slice(&mut self, connection: &mut Connection, whole: Whole) -> Option<(Work, Request)> {
         let Phase::Attached(attached) = &connection.phase else { return None };
         let volume = Arc::clone(&attached.volume);
@@ -73,7 +74,8 @@ impl Worker {
         Some((work, request))
     }
 
-    /// Gives up the rest of an arriving write that has failed already; returns the bytes of that rest, still to be skipped.
+    /// Begins no further slices of a write that is being received and has failed. Returns the number of bytes of its payload
+    /// that are still to be received and skipped; `None` if it has not failed.
     pub(super) fn give_up_arriving(connection: &mut Connection, whole: Whole) -> Option<u64> {
         let divided = connection.divided.get(whole).filter(|divided| divided.failed.is_some())?;
         let left = divided.slices.left();
@@ -97,7 +99,7 @@ impl Worker {
         }
     }
 
-    /// A slice is done, or the rest of a failed write's payload has been skipped.
+    /// Handles the end of a slice, or the end of the skipped rest of a failed write's payload.
     pub(super) fn slice_done(
         &mut self,
         connection: &mut Connection,
@@ -149,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// Answers a divided request, all of whose slices have ended.
+    /// Queues the reply to a divided request whose slices have all ended.
     fn answer_whole(&mut self, connection: &mut Connection, divided: Divided) {
         let Divided { command, cookie, offset, slices, mut charge, mut read, failed, .. } = divided;
         let length = slices.length();
@@ -185,7 +187,8 @@ impl Worker {
     }
 }
 
-/// The next slice of a request, without a buffer, and its work for the device.
+/// Begins the next slice of a divided request; returns the slice's work for the device, and the slice as a request without a
+/// buffer.
 fn slice_request(divided: &mut Divided, whole: Whole, key: ConnKey, volume: &Volume) -> (Work, Request) {
     let (offset, length, part) = divided.slices.begin();
     let flags = divided.flags.without(CommandFlags::FUA);

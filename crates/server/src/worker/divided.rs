@@ -1,4 +1,4 @@
-//! The requests of a connection that are carried out in slices, and their progress.
+//! The divided requests of a connection (requests that are carried out in slices), and their progress.
 
 use evenkeel_control::Instant;
 use evenkeel_control::slices::Division;
@@ -18,12 +18,13 @@ pub(crate) struct Divided {
     pub(super) offset: u64,
     pub(super) slices: Division,
     pub(super) since: Instant,
-    /// Buffer memory that no slice under way holds: for a read, its data so far and to come, else for the request itself.
+    /// Buffer memory that the request holds apart from its slices in flight: for a read, the memory of the data read so far
+    /// and still to be read.
     pub(super) charge: Charge,
-    /// The data read so far, by offset.
+    /// The data read so far: offset in the volume and bytes of each slice that has ended, in the order of their ends.
     pub(super) read: Vec<(u64, Buffer)>,
     pub(super) failed: Option<Errno>,
-    /// True once the flush at the request's end is under way.
+    /// True once the flush that makes the whole request durable has begun.
     pub(super) flushing: bool,
 }
 
@@ -45,7 +46,7 @@ impl DividedRequests {
         self.0.get_mut(whole.0 as usize)?.as_deref_mut()
     }
 
-    /// Bytes of the buffer budget that divided requests hold, without those of slices under way.
+    /// Bytes of the buffer budget that divided requests hold, without the bytes that their slices in flight hold.
     pub(super) fn held(&self) -> u64 {
         self.0.iter().flatten().map(|divided| divided.charge.bytes()).sum()
     }
@@ -60,7 +61,7 @@ impl DividedRequests {
 }
 
 impl Divided {
-    /// A request of which no slice has begun; `slice`: bytes of a slice.
+    /// A divided request of which no slice has begun; `slice`: size of its slices in bytes.
     pub(super) fn new(request: Request, work: &Work, slice: u64, now: Instant) -> Self {
         let Request { command, flags, cookie, offset, length, charge, .. } = request;
         // Of what the device moves; where metadata changes, that is less.
@@ -79,7 +80,7 @@ impl Divided {
         }
     }
 
-    /// True if the request still needs a flush to be durable: its slices are carried out without FUA.
+    /// True if the request still needs a flush to be durable, because its slices are carried out without FUA.
     pub(super) fn needs_flush(&self) -> bool {
         let durable = self.flags.contains(CommandFlags::FUA)
             && matches!(self.command, Command::Write | Command::Trim | Command::WriteZeroes);

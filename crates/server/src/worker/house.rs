@@ -1,7 +1,8 @@
-//! Slow matters: once a second deadlines, lost operations and statistics; and, as often as the placement decides, reports of
-//! the cost of connections.
+//! A worker's periodic tasks: once a second deadlines, overdue operations and statistics, and, as often as the placement of
+//! connections decides, reports of the cost of connections.
 //!
-//! A worker with thousands of connections looks after some of them in each round, so that requests do not wait for long.
+//! A worker with thousands of connections looks after some of them in each round of its loop, so that requests do not wait
+//! for long.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -16,48 +17,50 @@ use super::seen::Seen;
 use super::{CLOSING, Worker};
 use crate::refusals::Reason;
 
-/// How often slow matters are looked after: deadlines, lost operations, statistics.
+/// How often a worker looks after deadlines, overdue operations and statistics.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
-/// Connections that are looked after in one round, which takes some 100 us.
+/// Largest number of connections that are looked after in one round of the worker's loop, which takes some 100 us.
 pub(super) const IN_A_ROUND: usize = 128;
-/// How long a connection may stall, within two looks, if its tenant holds more than its share of buffer memory while other
-/// tenants wait for some.
+/// How long a connection may stall if its tenant holds more than its share of buffer memory while other tenants wait for
+/// some. A bit less than a second, so that the second look finds the connection.
 const GIVES_WAY_AFTER: Duration = Duration::from_millis(900);
-/// How long a connection without requests in flight may stall while the server stops and waits for it alone.
+/// How long a connection without requests in flight may stall while the server stops.
 const KEEPS_A_STOP_WAITING: Duration = Duration::from_secs(2);
 /// How long a connection may stall while other connections of its own tenant wait for buffer memory.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(20);
 
-/// How far a worker has come with its housekeeping.
+/// Progress of a worker's periodic tasks, which are done in passes over all connections.
 pub(super) struct House {
-    /// How often workers report to the placement: once a second where it never moves anything, or does so more rarely.
+    /// Interval between two passes, and so between two reports to the placement: as often as the placement decides, but at
+    /// least once a second.
     every: Duration,
     begun_at: Instant,
-    /// Time when connections were last looked after.
+    /// When the newest pass began in which connections were looked after.
     looked_at: Instant,
-    /// True if connections are looked after in this pass.
+    /// True if connections are looked after in this pass; false if their cost is only reported.
     looks: bool,
-    /// Sum of the worker's busy fractions since connections were last looked after, and the number of them.
+    /// Sum of the worker's busy fractions (0 to 1 each) since the newest pass in which connections were looked after, and
+    /// their number.
     busy: (f64, u32),
-    /// The slot to go on with; `None` between two passes.
+    /// The slot at which the pass goes on in the next round; `None` between two passes.
     next: Option<usize>,
-    /// Connections seen so far in this pass.
+    /// Records of the connections looked after so far in this pass.
     clients: Vec<Seen>,
 }
 
 impl House {
-    /// Nothing is due yet. `interval`: how often the placement decides.
+    /// The state before the first pass. `interval`: how often the placement decides; `None` if it never moves connections.
     pub(super) fn new(now: Instant, interval: Option<Duration>) -> Self {
         let every = interval.map_or(HOUSEKEEPING, |interval| interval.min(HOUSEKEEPING));
         Self { every, begun_at: now, looked_at: now, looks: false, busy: (0.0, 0), next: None, clients: Vec::new() }
     }
 
-    /// When to go on with the pass, or to begin the next one.
+    /// When to go on with the pass that is under way, or else to begin the next one.
     pub(super) fn due_at(&self) -> Instant {
         if self.next.is_some() { self.begun_at } else { self.begun_at + self.every }
     }
 
-    /// Begins a pass over all connections.
+    /// Begins a pass over all connections at `now`.
     fn begin(&mut self, now: Instant) {
         self.begun_at = now;
         self.looks = now >= self.looked_at + HOUSEKEEPING;
@@ -68,7 +71,7 @@ impl House {
 }
 
 impl Worker {
-    /// Begins a pass, or goes on with the next connections.
+    /// Begins a pass over all connections, or goes on with the next [`IN_A_ROUND`] of them.
     pub(super) fn keep_house(&mut self, now: Instant) {
         let first = self.house.next.unwrap_or_else(|| {
             self.house.begin(now);
@@ -105,7 +108,7 @@ impl Worker {
         }
     }
 
-    /// Closes a connection that is over its time, and records the state of any other.
+    /// Closes the connection in `slot` if it has negotiated or stalled for too long, and else records its state.
     fn look_after(&mut self, slot: usize, now: Instant) {
         let Some(connection) = &mut self.connections[slot] else { return };
         if connection.ending == Ending::Lingering {
@@ -127,12 +130,12 @@ impl Worker {
                 let stuck = stalled >= STUCK_AFTER && connection.account().is_some_and(|account| account.waits());
                 if in_the_way {
                     Some(
-                        "it moves next to no data, and its tenant holds more than its share of buffer memory while others wait",
+                        "the client moves next to no data, and its tenant holds more than its share of server.buffer_memory, for which others wait",
                     )
                 } else if keeps_waiting {
-                    Some("the server stops, and the client takes next to nothing of its answers")
+                    Some("the server stops, and the client receives next to nothing of its answers")
                 } else {
-                    stuck.then_some("it moves next to no data and holds buffer memory for which its tenant's other connections wait")
+                    stuck.then_some("the client moves next to no data and holds part of server.buffer_memory, for which its tenant's other connections wait")
                 }
             }
         };
@@ -149,7 +152,7 @@ impl Worker {
         }
     }
 
-    /// Reports to the placement the cost of the connections in `slots`.
+    /// Reports to the placement the cost of the connections in `slots` since the report before.
     fn tell_costs(&mut self, slots: Range<usize>) {
         let here = self.index as u32;
         let mut placement = self.shared.placement();
@@ -165,7 +168,8 @@ impl Worker {
         }
     }
 
-    /// Reports to the placement how busy the worker is; the first worker also asks it which connections should move.
+    /// Reports to the placement how busy the worker was since the report before. The first worker also asks the placement
+    /// which connections should move, and sends those moves to the workers.
     fn tell_usage(&mut self, now: Instant) {
         let (shared, here) = (&self.shared, self.index as u32);
         let usage = self.occupation.take(now, self.meter.take_rounds());

@@ -1,37 +1,38 @@
-//! The processor time that connections cost their worker, estimated from samples.
+//! Estimates from samples how much processor time each connection costs its worker.
 
 use evenkeel_control::{Duration, Instant};
 
 use crate::clock;
 
-/// One round in this number is timed, and counts for all of them.
+/// One round of the worker's loop in this number is timed, and counts for all of them.
 const ROUNDS: u64 = 8;
-/// Weight of a new round in the average time that a request takes between receiving and sending.
+/// Weight of a timed round in the moving average of a request's processor time between receiving and sending.
 const WEIGHT: f64 = 1.0 / 32.0;
 
-/// A time of more than the usual one times this factor means that the worker lost the processor, to others or because its quota
-/// was used up. It says nothing of the connection, and counts for no more than this factor.
+/// A measured time above this multiple of the usual time means that the worker lost the processor, to another program or
+/// because its quota was used up. It does not come from the connection, and counts as this multiple only.
 const LOST: u64 = 8;
-/// Upper bound that the first time counts for, in nanoseconds: the worker may have lost the processor during it.
+/// Upper bound on a connection's first measured time, in nanoseconds, because the worker may have lost the processor during
+/// it.
 const FIRST_NS: u64 = 20_000;
-/// Divisor of a new time's weight in the usual time.
+/// A measured time has the weight 1/`USUAL` in the moving average that is the usual time.
 const USUAL: u64 = 16;
 
-/// The cost of a connection to its worker.
+/// The cost of a connection to its worker since the worker's newest report to the placement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Toll {
-    /// Time spent on receiving and sending, out of samples, in nanoseconds.
+    /// Estimated time that the worker spent on receiving from and sending to the connection, in nanoseconds.
     ns: u64,
-    /// Usual time of one receiving or sending, in nanoseconds; 0 before the first.
+    /// Moving average of the time of one receive or send, in nanoseconds; 0 before the first.
     usual_ns: u64,
-    /// Bytes received.
+    /// Bytes received from the client since the newest report.
     pub(crate) received: u64,
-    /// Requests that had been received in all when the cost was last taken.
+    /// Requests that the connection had received since it was accepted, as of the newest report.
     pub(crate) requests: u64,
 }
 
 impl Toll {
-    /// Adds one receiving or sending that took `ns`, and counts for `rounds` rounds.
+    /// Adds one receive or send that took `ns` nanoseconds and stands for that of `rounds` rounds.
     fn add(&mut self, ns: u64, rounds: u64) {
         let most = if self.usual_ns > 0 { self.usual_ns * LOST } else { FIRST_NS };
         let ns = ns.min(most);
@@ -39,49 +40,50 @@ impl Toll {
         self.ns += ns * rounds;
     }
 
-    /// Takes the cost since the last call; `requests`: received in all so far.
+    /// Returns the cost since the previous call, and begins anew. `requests`: requests received since the connection was
+    /// accepted.
     pub(super) fn take(&mut self, requests: u64) -> Self {
         std::mem::replace(self, Self { usual_ns: self.usual_ns, requests, ..Self::default() })
     }
 
-    /// Time spent on receiving and sending, in nanoseconds.
+    /// Estimated time spent on receiving and sending, in nanoseconds.
     pub(super) const fn ns(&self) -> u64 {
         self.ns
     }
 }
 
-/// Times one round of the worker's loop in eight, drawn by chance, so that no periodic work escapes it.
+/// Times one in eight rounds of the worker's loop, chosen at random so that no periodic work is missed.
 #[derive(Debug)]
 pub(super) struct Meter {
     random: u64,
     on: bool,
-    /// Requests received in all up to the last round.
+    /// Requests that the worker had received in its life, as of the end of the previous round.
     requests: u64,
     ns_per_request: f64,
     rounds: Rounds,
 }
 
-/// Sums over all rounds since they were last taken.
+/// Sums over all rounds of the worker's loop since the newest call of [`Meter::take_rounds`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rounds {
-    /// Requests received.
+    /// Requests that the worker received.
     pub(super) requests: u64,
-    /// Sum of each round's number of requests squared. Divided by `requests`, it is the number of requests in a round, in the
-    /// mean over requests.
+    /// Sum of the squares of each round's number of requests. Divided by `requests`, it is the mean over requests of the
+    /// number of requests in the same round.
     pub(super) squares: u64,
-    /// Time without work, in nanoseconds, including the time spent on looking for events.
+    /// Time without work in nanoseconds: asleep, or looking for events in vain.
     pub(super) waited_ns: u64,
-    /// The part of `waited_ns` spent on looking for events.
+    /// The part of `waited_ns` spent on looking for events without sleeping.
     pub(super) looked_ns: u64,
 }
 
 impl Meter {
-    /// Nothing measured yet; `requests` have been received before.
+    /// A meter before its first round; `requests`: requests that earlier workers with the same index have received.
     pub(super) fn new(requests: u64) -> Self {
         Self { random: 0x9e37_79b9_7f4a_7c15, on: false, requests, ns_per_request: 0.0, rounds: Rounds::default() }
     }
 
-    /// Decides by chance if the round that begins is timed.
+    /// Decides at random if the round that begins is timed.
     #[inline]
     pub(super) fn begin_round(&mut self) {
         self.random ^= self.random << 13;
@@ -90,25 +92,26 @@ impl Meter {
         self.on = self.random.is_multiple_of(ROUNDS);
     }
 
-    /// Begins to time something, if this round is timed.
+    /// The present time as the start of a measurement; `None` if this round is not timed.
     #[inline]
     pub(super) fn start(&self) -> Option<Instant> {
         self.on.then(clock::now)
     }
 
-    /// The worker has looked for events, and then perhaps slept, because there was nothing to do.
+    /// Counts time without work: `whole` in all, of which the worker spent `looked` on looking for events, and slept for the
+    /// rest.
     #[inline]
     pub(super) fn waited(&mut self, whole: Duration, looked: Duration) {
         self.rounds.waited_ns += whole.as_nanos();
         self.rounds.looked_ns += looked.as_nanos();
     }
 
-    /// Takes the sums over all rounds since the last call.
+    /// Returns the sums over all rounds since the previous call, and begins anew.
     pub(super) fn take_rounds(&mut self) -> Rounds {
         std::mem::take(&mut self.rounds)
     }
 
-    /// Adds the time since `since` to a connection's cost, for this round and the untimed ones that it stands for.
+    /// Adds the time since `since` to a connection's cost, multiplied by the number of rounds that a timed round stands for.
     #[inline]
     pub(super) fn stop(&self, since: Option<Instant>, toll: &mut Toll) {
         if let Some(since) = since {
@@ -116,7 +119,8 @@ impl Meter {
         }
     }
 
-    /// Ends the timing of work that is shared by all requests of the round; `requests` have been received in all so far.
+    /// Ends the timing, begun at `since`, of work that all requests of the round share; `requests`: requests that the worker
+    /// has received in its life.
     #[inline]
     pub(super) fn share(&mut self, since: Option<Instant>, requests: u64) {
         let new = requests - std::mem::replace(&mut self.requests, requests);
@@ -129,7 +133,7 @@ impl Meter {
         }
     }
 
-    /// Time that the shared work takes for `requests` requests, in nanoseconds.
+    /// Estimated time of the shared work for `requests` requests, in nanoseconds.
     pub(super) fn of_requests(&self, requests: u64) -> u64 {
         (requests as f64 * self.ns_per_request) as u64
     }

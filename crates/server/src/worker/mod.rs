@@ -1,4 +1,4 @@
-//! A worker: one thread, its connections, and the loop that serves them.
+//! A worker: one thread with its connections, and the loop that serves them.
 //!
 //! ```text
 //!  wait ─▶ receive ─▶ pump ───────────────▶ submit ─▶ send ─▶ wait
@@ -7,17 +7,17 @@
 //!                      execute what is ready)
 //! ```
 //!
-//! Every step works on all that the previous one produced, so that locks, clock
-//! readings and system calls are paid once a batch; steps that may take long have a
-//! time limit, and go on in the next round. Connections are `Send` and own
-//! nothing of the worker; a request that another worker dispatched comes back to its
-//! connection by mail.
+//! Every step works on all that the previous step has produced, so that the cost of locks, clock readings and system calls is
+//! paid once a batch. Steps that may take long have a time limit, and go on in the next round. Connections are `Send` and own
+//! nothing of the worker; a request that another worker has dispatched comes back to its connection as a message to the
+//! connection's worker.
 
 mod accept;
 mod connection;
 mod divide;
 mod divided;
 mod house;
+mod hungry;
 pub(crate) mod message;
 mod meter;
 mod occupation;
@@ -48,6 +48,7 @@ use rustix::io::Errno;
 
 use connection::{Connection, Paused, SendList, Sent};
 use house::{House, IN_A_ROUND};
+use hungry::Hungry;
 use message::Message;
 use meter::Meter;
 use occupation::Occupation;
@@ -73,97 +74,96 @@ use crate::snapshot::Snapshot;
 use crate::spin::Spin;
 use crate::transport::Peer;
 
-/// Bytes received with one system call: a batch of small requests, or a good part of a large write.
+/// Largest number of bytes received with one system call: a batch of small requests, or a good part of a large write.
 const SCRATCH: usize = 256 << 10;
-/// [`SCRATCH`] while unparsed bytes of connections take more than a quarter of the buffer budget.
+/// Replaces [`SCRATCH`] while received but unparsed bytes take more than a quarter of the buffer budget.
 const SCRATCH_UNDER_PRESSURE: usize = 8 << 10;
-/// How soon a connection that waits for buffer memory is tried again.
+/// How soon a worker looks again if connections that wait for buffer memory may have it.
 const MEMORY_RETRY: Duration = Duration::from_millis(2);
-/// How often a stopping server checks if clients have received everything.
+/// How often a worker checks, while the server stops, if clients have received everything.
 const LINGER_RETRY: Duration = Duration::from_millis(20);
-/// A connection with at most this number of bytes to send goes before those that have more.
+/// A connection with at most this number of bytes to send is served before connections that have more.
 const SHORT: usize = 64 << 10;
-/// Bytes as long to send as a system call takes.
+/// Cost of a system call that sends, as the number of bytes that are sent in the same time.
 const CALL: usize = 8 << 10;
-/// Reports of back ends that are taken in a round: some 5 us each.
+/// Largest number of back ends' reports that are handled in one round: some 5 us each.
 const REPORTS: usize = 256;
-/// Bytes that a connection sends in a row while others wait: some 100 us, where a socket may take megabytes at once.
+/// Largest number of bytes that a connection sends in a row while others wait: some 100 us. A socket may take megabytes at
+/// once.
 const IN_A_ROW: usize = 256 << 10;
-/// [`IN_A_ROW`] for the only connection of a worker: the answers to its reads go out together, and a pool whose requests come
-/// from elsewhere still waits for less than half a millisecond.
+/// Replaces [`IN_A_ROW`] for the only connection of a worker: the replies to its reads are sent together, and pools with
+/// requests of other workers still wait for less than half a millisecond.
 const IN_A_ROW_ALONE: usize = 1 << 20;
-/// Text of the log for a connection that the server itself ends.
+/// Text in the log for a connection that the server ends of its own accord.
 const CLOSING: &str = "closing a connection";
-/// A worker's state; it stays on the worker's thread.
+/// A worker's state, which only the worker's thread uses.
 pub(crate) struct Worker {
     index: usize,
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox<Message>>,
-    /// Reports of back ends on the worker's operations, beside the mailbox.
+    /// Back ends' reports on this worker's operations; they wake the worker like the mailbox.
     reports: Arc<Reports>,
     sources: Sources,
     ring: Option<Uring>,
     spin: Spin,
     listeners: Vec<Listener>,
-    /// When to listen again after a pause.
+    /// When to accept connections again after a pause; [`Instant::FAR_FUTURE`] without one.
     accept_at: Instant,
 
     snapshot: Arc<Snapshot>,
     epoch: u64,
     connections: Vec<Option<Box<Connection>>>,
-    /// First slot not yet judged by the snapshot; the slots behind it are not, either.
+    /// First slot whose connection has not been checked against the newest snapshot; the slots behind it have not been,
+    /// either.
     unjudged: usize,
     count: usize,
     pools: Vec<PoolWork>,
-    /// Pools with something to do in this round.
+    /// Indices of pools that have something to do in this round.
     active: VecDeque<usize>,
     operations: Operations,
-    /// Operations of which the kernel did only a part; they are to be continued.
+    /// Tokens of operations of which only a part was done, and which are to be continued.
     unfinished: Vec<u32>,
     buffers: BufferPool,
     spare: Spare,
-    /// Failures that do not belong to a volume.
+    /// Counts failures that do not belong to a volume, to log each kind rarely.
     failures: Failures,
 
-    /// Connections with replies to send.
+    /// Slots of connections that may have bytes to send.
     dirty: Vec<u32>,
-    /// Connections that have much to send, in turn.
+    /// Slots of connections that have much to send, in the order of their turns.
     long: VecDeque<u32>,
-    /// Connections that may be read again.
+    /// Slots of connections that may be read again after a pause.
     resume: Vec<u32>,
     readers: Readers,
-    /// Connections that wait for buffer memory, in the order in which they came.
-    hungry: VecDeque<ConnKey>,
-    /// Of `hungry`, how many were looked at in this pass and still wait, and how many are still to be looked at.
-    passed: usize,
-    unfed: usize,
-    /// Connections that negotiate and wait for their turn.
+    /// Connections that wait for buffer memory.
+    hungry: Hungry,
+    /// Negotiating connections that wait for their client's turn.
     turns: Turns,
     waking: Waking,
-    /// Mail for other workers, by worker.
+    /// Messages to be sent at the end of the round, by the index of the receiving worker.
     outbox: Vec<Vec<Message>>,
 
     scratch: Vec<u8>,
     send_list: SendList,
     inbox: Vec<Message>,
-    /// Memory for reports of back ends on their way out of the mailbox.
+    /// Scratch memory: back ends' reports that were just taken over.
     arrived: Vec<Report>,
-    /// Reports of back ends that are still to be handled, oldest first.
+    /// Back ends' reports that are still to be handled, oldest first.
     reported: VecDeque<Report>,
     requests: u64,
     meter: Meter,
     occupation: Occupation,
     house: House,
-    /// True if the number of workers was reduced and this one is to end.
+    /// True if the number of workers was reduced and this worker is to end.
     leaving: bool,
     draining: bool,
-    /// While it drains: when to check next if clients have received everything.
+    /// When to check next if clients have received everything; [`Instant::FAR_FUTURE`] unless the server stops.
     linger_at: Instant,
     stopped: bool,
 }
 
 impl Worker {
-    /// A worker with its mailbox; the ring, if any, is set up on the thread that runs it.
+    /// A worker with its mailbox. [`Self::run`] sets up its io_uring, if it is to have one, on the worker's thread.
     pub(crate) fn new(index: usize, shared: Arc<Shared>, listeners: Vec<Listener>) -> rustix::io::Result<Self> {
         let mailbox = Arc::clone(shared.make_mailbox(index)?);
         let reports = Arc::new(mailbox.beside());
@@ -204,9 +204,7 @@ impl Worker {
             long: VecDeque::new(),
             resume: Vec::new(),
             readers: Readers::default(),
-            hungry: VecDeque::new(),
-            passed: 0,
-            unfed: 0,
+            hungry: Hungry::default(),
             turns: Turns::default(),
             waking: Waking::default(),
             outbox: Vec::new(),
@@ -227,14 +225,15 @@ impl Worker {
         })
     }
 
-    /// Serves until the server stops or this worker has left.
+    /// Serves connections until the server has stopped, or until the number of workers was reduced and this worker has no
+    /// work left.
     pub(crate) fn run(mut self, with_ring: bool) {
         prompt::keep_time();
         if with_ring {
             match self.start_ring() {
                 Ok(ring) => self.ring = Some(ring),
                 Err(error) => {
-                    tracing::warn!(%error, worker = self.index, "no io_uring for this worker; files are served by threads");
+                    tracing::warn!(%error, worker = self.index, "this worker gets no io_uring, and serves files by threads");
                 }
             }
         }
@@ -290,8 +289,8 @@ impl Worker {
         Ok(ring)
     }
 
-    /// Waits for events: looks for them without sleeping for as long as [`Spin`] expects them soon, then sleeps. Returns how
-    /// many are not of a crowd.
+    /// Waits for events for at most `timeout`: looks for them without sleeping for as long as [`Spin`] advises, then sleeps.
+    /// Returns how many of the events are not of the crowd set.
     fn wait(&mut self, events: &mut Vec<libc::epoll_event>, timeout: Duration) -> usize {
         const NOW: Duration = Duration::ZERO;
         if timeout == NOW {
@@ -326,7 +325,7 @@ impl Worker {
         others
     }
 
-    /// Asks the kernel for events; returns how many are not of a crowd.
+    /// Asks the kernel for events; returns how many of them are not of the crowd set.
     fn poll(&mut self, events: &mut Vec<libc::epoll_event>, timeout: Duration) -> usize {
         match self
             .shared
@@ -337,11 +336,11 @@ impl Worker {
             Ok(others) => return others,
             Err(Errno::INTR) => {}
             Err(error @ (Errno::NOSYS | Errno::PERM)) if self.sources.wait_coarsely() => {
-                tracing::warn!(%error, "the kernel has no epoll_pwait2 (Linux 5.11 has): timers are exact to a millisecond only, and throughput under a limit is less even");
+                tracing::warn!(%error, "the kernel has no epoll_pwait2 (Linux 5.11 has it), or a filter of system calls forbids it: timers are exact to a millisecond only, and throughput under a limit is less even");
             }
             Err(error) => {
                 if let Some(more) = self.count_failure("wait", error.raw_os_error()) {
-                    tracing::error!(%error, not_logged = more, "waiting for events failed; this worker tries again every 100 ms");
+                    tracing::error!(%error, not_logged = more, "waiting for events failed (epoll); this worker tries again every 100 ms, and its clients wait. Look at the kernel's log");
                 }
                 // Nothing sensible is left to do, but spinning at full speed would make it worse.
                 std::thread::sleep(StdDuration::from_millis(100));
@@ -350,12 +349,13 @@ impl Worker {
         0
     }
 
-    /// Counts a failure that does not belong to a volume; `Some` if it is to be logged: how many like it went unlogged.
+    /// Counts a failure that does not belong to a volume. Returns `Some(n)` if it is to be logged: `n` failures of the same
+    /// kind were not logged since the previous log line.
     fn count_failure(&mut self, what: &'static str, errno: i32) -> Option<u64> {
         self.failures.count(what, errno, clock::now())
     }
 
-    /// Logs what is done to a connection, at most once in 10 s for each `kind` of reason: a client that is refused may come
+    /// Logs an action on a connection, at most once in 10 s for each `kind` of reason: a client that is refused may come
     /// again ten thousand times a second.
     fn say(&mut self, what: &str, kind: &'static str, peer: &Peer, why: &dyn Display) {
         if let Some(not_logged) = self.count_failure(kind, 0) {
@@ -363,11 +363,11 @@ impl Worker {
         }
     }
 
-    /// How long the worker may sleep if no event comes.
+    /// How long the worker may sleep if no event comes; zero if work is left over from this round.
     fn timeout(&self) -> Duration {
         let now = clock::now();
         let judged = self.unjudged == self.connections.len();
-        let none_reads = self.resume.is_empty() && self.readers.is_empty() && self.unfed == 0;
+        let none_reads = self.resume.is_empty() && self.readers.is_empty() && self.hungry.unfed == 0;
         let none_reported = self.reported.is_empty() && self.unfinished.is_empty();
         let none_sends = self.dirty.is_empty() && self.long.is_empty();
         let busy = !(none_reads && none_reported && none_sends && self.active.is_empty() && judged);
@@ -446,7 +446,7 @@ impl Worker {
         self.take_reports();
     }
 
-    /// Takes the next reports of back ends, in the order in which they came; those that are left have the next round.
+    /// Handles the next [`REPORTS`] reports of back ends in the order in which they came; the rest waits for the next round.
     fn take_reports(&mut self) {
         self.reports.take_beside(&mut self.arrived);
         self.reported.extend(self.arrived.drain(..));
@@ -491,7 +491,7 @@ impl Worker {
         }
     }
 
-    /// Takes a new snapshot of pools, volumes and tenants, which connections follow in the next rounds.
+    /// Takes a new snapshot of pools, volumes and tenants; the worker checks its connections against it in the next rounds.
     fn refresh(&mut self) {
         // The epoch first: a replacement in between is then noticed in the next round.
         self.epoch = self.shared.epoch();
@@ -507,7 +507,7 @@ impl Worker {
         }
     }
 
-    /// Judges the next connections by the new snapshot, and closes those that must end.
+    /// Checks the next [`IN_A_ROUND`] connections against the newest snapshot, and closes those that must end.
     fn judge_some(&mut self) {
         let mut judged = 0;
         while judged < IN_A_ROUND && self.unjudged < self.connections.len() {
@@ -518,7 +518,8 @@ impl Worker {
         }
     }
 
-    /// Judges the connection in a slot by the new snapshot, unless that was done; closes it if it must end.
+    /// Checks the connection in a slot against the newest snapshot, unless that was done; closes the connection if it must
+    /// end.
     fn judge(&mut self, slot: usize) {
         if let Some(mut connection) = self.connections[slot].take_if(|_| slot >= self.unjudged) {
             if connection.follow(&self.snapshot) {
@@ -529,8 +530,8 @@ impl Worker {
         }
     }
 
-    /// Sends replies, and lets connections that now may read again. Connections with little to send go first; the others
-    /// have [`TURN`] together, and those that are not reached go on in the next round.
+    /// Sends replies. Connections with little to send come first; the others have [`TURN`] together, and those whose turn
+    /// does not come go on in the next round.
     fn send_replies(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         // Many short ones take as long as a long one.
@@ -567,7 +568,8 @@ impl Worker {
         }
     }
 
-    /// Sends to one connection as much as it may send in a row; true if there is more that its socket may take.
+    /// Sends replies of one connection, as many bytes as it may send in a row; true if bytes are left that its socket may
+    /// take.
     fn send_some(&mut self, slot: u32) -> bool {
         let Some(mut connection) = self.connections[slot as usize].take() else { return false };
         connection.dirty = false;
@@ -580,7 +582,8 @@ impl Worker {
         more
     }
 
-    /// Sends to one connection, which stays dirty if its socket may take more; false when the connection is lost.
+    /// Sends replies of one connection, which stays dirty if bytes are left that its socket may take; false if the connection
+    /// is lost. If the connection had too many requests outstanding, it may be read again.
     fn send(&mut self, connection: &mut Connection) -> bool {
         let negotiates = connection.ticket.as_ref().map(|ticket| (ticket.client(), self.waking.begin()));
         let sent = if connection.gone {
@@ -627,9 +630,9 @@ impl Worker {
         self.count == 0 && self.operations.is_empty() && self.active.is_empty()
     }
 
-    /// True if the server stops and this worker has nothing left to do; closes its mailbox then. Connections may be on
-    /// their way here from workers that have not heard of the stop, so the first worker, which gets what the others
-    /// cannot take any more, ends last.
+    /// True if the server stops and this worker has nothing left to do; if so, closes its mailbox. Connections may be on
+    /// their way here from workers that do not know of the stop yet. So the first worker, which gets the messages that the
+    /// others cannot take any more, ends last.
     fn has_drained(&self) -> bool {
         let done = self.draining && self.is_idle() && (self.index > 0 || self.shared.first_is_alone());
         done && self.mailbox.close_if_empty()
@@ -643,13 +646,13 @@ impl Worker {
         }
     }
 
-    /// Ends the worker. Memory that the kernel or a thread still writes to is never freed.
+    /// Ends the worker and closes its connections. Memory that the kernel or a thread may still write to is never freed.
     fn finish(mut self) {
         if !self.operations.is_empty() {
             tracing::warn!(
                 worker = self.index,
                 operations = self.operations.len(),
-                "stopping with operations still in flight"
+                "a worker stops while operations are still in flight: their clients get no answer"
             );
             std::mem::forget(self.ring.take());
         }
@@ -661,7 +664,7 @@ impl Worker {
     }
 }
 
-/// Keeps a message for another worker until the end of the round.
+/// Stores a message to the worker with this index; it is sent at the end of the round.
 fn mail(outbox: &mut Vec<Vec<Message>>, worker: usize, message: Message) {
     if outbox.len() <= worker {
         outbox.resize_with(worker + 1, Vec::new);

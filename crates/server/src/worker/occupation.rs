@@ -1,4 +1,4 @@
-//! How busy a worker is, whatever share of a processor it gets.
+//! Measures how busy a worker is, also if it gets only part of a processor.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,48 +9,50 @@ use evenkeel_control::{Duration, Instant};
 use super::meter::Rounds;
 use crate::clock;
 
-/// The kernel's counters of a thread, in nanoseconds.
+/// The kernel's counters of a thread since its start, in nanoseconds; or their increase in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
-    /// Time on a processor.
+    /// Time for which the thread ran on a processor.
     cpu: u64,
-    /// Time ready to run, waiting for a processor or for more of a quota.
+    /// Time for which the thread was ready to run, and waited for a processor or for its CPU quota.
     delayed: u64,
 }
 
-/// A worker's time, measured as often as the placement decides.
+/// How busy a worker is, measured between two reports to the placement of connections.
 ///
-/// CPU time alone would call a worker idle that gets a fifth of a core and uses all of it, so what counts is the time for
-/// which it did *not* wait for events.
+/// CPU time alone would show a worker as idle that gets a fifth of a core and uses all of it. So the worker counts as busy
+/// whenever it does *not* wait for events.
 #[derive(Debug, Default)]
 pub(super) struct Occupation {
-    /// The kernel's record of waits for a processor, if it keeps one.
+    /// The thread's `schedstat` file, from which waits for a processor are read; `None` if the kernel has none.
     schedstat: Option<File>,
     since: Instant,
     before: Counted,
-    /// CPU time of earlier workers with the same index, in nanoseconds.
+    /// CPU time that earlier workers with the same index have used, in nanoseconds.
     earlier_ns: u64,
 }
 
 impl Occupation {
-    /// For a worker whose index has cost `earlier_ns` of CPU time before.
+    /// The state for a new worker; `earlier_ns`: CPU time of earlier workers with the same index, in nanoseconds.
     pub(super) fn after(earlier_ns: u64) -> Self {
         Self { earlier_ns, ..Self::default() }
     }
 
-    /// Begins to measure the calling thread, which is the worker's.
+    /// Begins to measure the calling thread, which must be the worker's.
     pub(super) fn begin(&mut self) {
         self.schedstat = File::open("/proc/thread-self/schedstat").ok();
         self.since = clock::now();
         self.before = self.counted();
     }
 
-    /// CPU time of all workers with this index up to the last call of [`Self::take`], in nanoseconds.
+    /// CPU time of this worker and of earlier workers with the same index, in nanoseconds, as of the newest call of
+    /// [`Self::take`].
     pub(super) const fn cpu_ns(&self) -> u64 {
         self.earlier_ns + self.before.cpu
     }
 
-    /// How busy the worker was since the last call.
+    /// How busy the worker was since the previous call, or since [`Self::begin`]. `rounds`: sums over the rounds in that
+    /// time.
     pub(super) fn take(&mut self, now: Instant, rounds: Rounds) -> Usage {
         let counted = self.counted();
         let wall = now.since(std::mem::replace(&mut self.since, now));
@@ -69,8 +71,8 @@ impl Occupation {
     }
 }
 
-/// The second number of a thread's `schedstat`: time ready to run without a processor. The first is time on a processor as of
-/// the last tick, the third the number of times that it ran.
+/// The second number of a thread's `schedstat`: nanoseconds for which the thread was ready to run and had no processor. The
+/// first is time on a processor as of the newest timer tick, the third the number of times that the thread was run.
 fn delayed(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
 }

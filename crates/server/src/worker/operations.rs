@@ -1,4 +1,4 @@
-//! Operations inside a file, another server, a Ceph cluster or a modelled device.
+//! A worker's operations in flight: on a file, another server, a Ceph cluster or a modelled device.
 
 use std::io;
 use std::sync::Arc;
@@ -27,52 +27,52 @@ use crate::volume::Volume;
 #[cfg(test)]
 mod tests;
 
-/// How soon an operation is tried again for which the kernel lacked resources.
+/// How soon an operation is tried again after the kernel lacked resources for it.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(10);
-/// How many times such an operation is tried before it fails: for 5 s.
+/// How often an operation is tried again for want of resources before it fails: for 5 s.
 const MAX_TRIES: u32 = 500;
-/// Lost operations reported by name at most; more are only counted.
+/// Largest number of overdue operations that a worker lists in its report.
 const MAX_REPORTED: usize = 64;
 
-/// One operation, from its start until it is reported done. Its buffer stays here until then.
+/// One operation on a back end, from its start until it is reported done. Its buffer stays in this entry until then.
 pub(super) struct Operation {
     pool: usize,
     volume: Arc<Volume>,
     request: Box<Request>,
     ticket: Ticket,
-    /// The buffer that a read fills.
+    /// The buffer that a read fills; `None` for other commands.
     buffer: Option<Buffer>,
-    /// The right to the pages that the present step touches, see [`crate::backend::overlap`].
+    /// The exclusive right to the pages that the operation's present step touches, see [`crate::backend::overlap`].
     pass: Option<Pass>,
-    /// Bytes done so far; the kernel may move fewer than asked, and librbd zeroes long ranges in steps.
+    /// Bytes done so far: the kernel may move fewer bytes than asked, and librbd zeroes long ranges in steps.
     moved: u64,
-    /// True if some of what is to be durable was written without being so: a sync must follow.
+    /// True if bytes that must be durable were written without FUA, so that a sync must follow.
     unsynced: bool,
-    /// True if the work is done and a sync for FUA is under way.
+    /// True if all bytes are done, and the sync that makes them durable is next or under way.
     syncing: bool,
-    /// How many times the kernel lacked resources for it.
+    /// How often the kernel lacked resources for the operation.
     tries: u32,
-    /// True while the operation is in the ring.
+    /// True while the operation is in the worker's io_uring.
     in_ring: bool,
     started: Instant,
     reported: bool,
 }
 
-/// A worker's table of operations.
+/// A worker's table of operations in flight, by token.
 #[derive(Default)]
 pub(super) struct Operations {
     entries: Vec<Option<Operation>>,
     free: Vec<u32>,
-    /// Operations to be tried again.
+    /// Tokens of operations to be tried again, for which the kernel lacked resources.
     again: Vec<u32>,
-    /// Time when the operations in `again` are tried.
+    /// When the operations in `again` are tried.
     again_at: Instant,
-    /// Number of operations in the ring of each volume, by the volume's id.
+    /// Number of operations of each volume in the worker's io_uring, by the volume's id.
     pub(super) in_ring: Vec<u32>,
 }
 
 impl Drop for Operations {
-    /// The kernel or a thread may still write to what is in flight, so it is never freed, not even by a panic.
+    /// Never frees operations in flight, not even in a panic: the kernel or a thread may still write to their buffers.
     fn drop(&mut self) {
         if !self.is_empty() {
             std::mem::forget(std::mem::take(&mut self.entries));
@@ -96,7 +96,7 @@ impl Operations {
         Some(operation)
     }
 
-    /// When operations are to be tried again; far in the future without any.
+    /// When to call [`Worker::try_again`]; [`Instant::FAR_FUTURE`] if no operation waits for it.
     pub(super) fn next_try(&self) -> Instant {
         if self.again.is_empty() { Instant::FAR_FUTURE } else { self.again_at }
     }
@@ -111,7 +111,7 @@ impl Operations {
 }
 
 impl Worker {
-    /// Starts a request on a volume in a file, on another server or in a Ceph cluster.
+    /// Starts the operation of a request on a volume in a file, on another server or in a Ceph cluster.
     pub(super) fn start_operation(&mut self, mut operation: Operation) {
         let request = &operation.request;
         let needs_sync = request.command == Command::Flush || request.is_durable();
@@ -132,7 +132,7 @@ impl Worker {
         self.issue(token);
     }
 
-    /// Logs that the system has no memory for the payload of a request, unless that was logged a moment ago.
+    /// Logs that the system has no memory for the payload (`bytes` long) of a request, unless that was logged a moment ago.
     #[cold]
     pub(super) fn lacks_memory(&mut self, bytes: u64) {
         if let Some(more) = self.count_failure("payload", libc::ENOMEM) {
@@ -144,7 +144,7 @@ impl Worker {
         }
     }
 
-    /// Hands to the kernel what is queued for it.
+    /// Submits the operations in the worker's io_uring to the kernel.
     pub(super) fn submit(&mut self) {
         let Some(ring) = &mut self.ring else { return };
         ring.submit();
@@ -153,7 +153,7 @@ impl Worker {
         }
     }
 
-    /// Starts an operation, or what is left of it, unless it must wait for others on the same pages.
+    /// Starts the next step of an operation, unless the step must wait for other operations on the same pages.
     fn issue(&mut self, token: u32) {
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
         let io = operation.next_io();
@@ -169,14 +169,15 @@ impl Worker {
         self.hand_out(token, io);
     }
 
-    /// Starts an operation that has waited for others, or that was queued on a ring now given up.
+    /// Starts the next step of an operation that need not wait for others any more, or that was queued on a ring that has
+    /// been given up.
     pub(super) fn start(&mut self, token: u32) {
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
         let io = operation.next_io();
         self.hand_out(token, io);
     }
 
-    /// Hands a step of an operation to the ring, to a thread, to the driver of another server, or to librbd.
+    /// Hands a step of an operation to the io_uring, to a thread, to the driver of another server, or to librbd.
     fn hand_out(&mut self, token: u32, io: FileIo) {
         let Operations { entries, in_ring, .. } = &mut self.operations;
         let Some(Some(operation)) = entries.get_mut(token as usize) else { return };
@@ -210,7 +211,7 @@ impl Worker {
         volume.threads.submit(job);
     }
 
-    /// Takes completions from the ring, and continues operations that the kernel did only in part.
+    /// Takes completions from the io_uring, and continues operations of which only a part was done.
     pub(super) fn reap(&mut self) {
         if let Some(mut ring) = self.ring.take() {
             ring.reap(|token, code| self.operation_done(token, IoResult::Code(code)));
@@ -221,14 +222,14 @@ impl Worker {
         }
     }
 
-    /// Tries operations again for which the kernel lacked resources before.
+    /// Tries operations again for which the kernel lacked resources.
     pub(super) fn try_again(&mut self) {
         for token in std::mem::take(&mut self.operations.again) {
             self.issue(token);
         }
     }
 
-    /// Handles the result of an operation, or of a step of it.
+    /// Handles the result of a step of an operation: continues the operation, or ends it and answers its request.
     pub(super) fn operation_done(&mut self, token: u32, result: IoResult) {
         self.waking.others();
         let Operations { entries, in_ring, .. } = &mut self.operations;
@@ -274,7 +275,7 @@ impl Worker {
         self.answer(request, result);
     }
 
-    /// Reports operations that the back end seems to have lost, and frees their share of the admission budget.
+    /// Reports overdue operations, which the back end seems to have lost, and frees their share of the admission budget.
     pub(super) fn report_overdue(&mut self, now: Instant) {
         let snapshot = Arc::clone(&self.snapshot);
         let mut report = Vec::new();
@@ -302,7 +303,7 @@ impl Worker {
                         bytes = request.length,
                         age_s = now.since(operation.started).as_secs_f64(),
                         not_logged,
-                        "an operation has not come back from the back end; others go on without waiting for it"
+                        "an operation has not come back from the back end; other requests no longer wait for it. Look at the kernel's log, or at the server or cluster behind the volume"
                     );
                 }
             }
@@ -316,7 +317,7 @@ impl Worker {
     }
 }
 
-/// The record of an operation that its back end seems to have lost.
+/// The record of an overdue operation, which has been in flight from `since` to `now`.
 fn overdue(volume: &str, kind: &'static str, offset: u64, bytes: u64, since: Instant, now: Instant) -> OverdueIo {
     OverdueIo {
         volume: volume.to_owned(),
@@ -327,7 +328,7 @@ fn overdue(volume: &str, kind: &'static str, offset: u64, bytes: u64, since: Ins
     }
 }
 
-/// The name of an operation in reports.
+/// Name of a kind of operation in reports.
 fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Read => "read",
@@ -343,12 +344,12 @@ enum Verdict {
     TryAgain,
     Done,
     Failed(Errno),
-    /// Zeros must be written, which costs more than was charged: the request goes back to the queue.
+    /// The zeros must be written, which costs more than was charged: the request goes back to the pool's queue.
     Dearer,
 }
 
 impl Operation {
-    /// A request that was dispatched at `started`, about to enter the back end of its volume.
+    /// The operation of a request that the pool dispatched at `started`; it is not in the back end yet.
     pub(super) fn new(
         pool: usize,
         volume: &Arc<Volume>,
@@ -373,7 +374,7 @@ impl Operation {
         }
     }
 
-    /// Notes that the ring does not have the operation any more, if it had.
+    /// Counts the operation out of the worker's io_uring, if it was there.
     #[inline]
     fn leave_ring(&mut self, in_ring: &mut [u32]) {
         if std::mem::take(&mut self.in_ring) {
@@ -381,7 +382,7 @@ impl Operation {
         }
     }
 
-    /// The next step of the operation.
+    /// The next step of the operation as a call to the back end.
     fn next_io(&mut self) -> FileIo {
         let request = &mut self.request;
         let (offset, len) = (request.offset, request.length);
@@ -511,7 +512,7 @@ impl Operation {
     }
 }
 
-/// The protocol's error for an errno of the system; an I/O error if it has none of its own.
+/// The NBD error for an errno of the system; an I/O error if the protocol has no matching one.
 fn errno_of(code: i32) -> Errno {
     match code {
         // EFBIG: past the largest file that the file system or the process's limit allows.

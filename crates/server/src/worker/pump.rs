@@ -1,4 +1,4 @@
-//! From requests to replies: through the pool, and for volumes in memory all the way.
+//! Takes requests through their pool to the back end and results to replies; carries out requests on volumes in memory.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,33 +23,33 @@ use crate::clock;
 use crate::snapshot::Snapshot;
 use crate::transport::Peer;
 
-/// Effort of the requests dispatched in one visit to a pool's lock, in reads of memory.
+/// Largest effort of the requests dispatched while a pool's lock is held once; unit: one read from memory.
 const DISPATCH_BATCH: u64 = 256;
-/// Effort spent on memory between two looks at the clock, in reads of memory.
+/// Effort spent on volumes in memory between two looks at the clock; unit: one read from memory.
 const LOOK_AFTER: u64 = 64;
-/// How long a worker deals in a row with pools, with sockets that bring much, and with sockets that take much: each of the
-/// three may take this long while all else waits.
+/// Longest time that a worker spends in a row on each of three tasks: pools, receiving much, and sending much.
 pub(super) const TURN: Duration = Duration::from_micros(250);
-/// How long a worker deals in a row with one pool while other pools wait.
+/// Longest time that a worker spends in a row on one pool while other pools wait.
 const SLICE: Duration = Duration::from_micros(100);
 
-/// A worker's work for a pool, collected between two visits to the pool's lock.
+/// A worker's work for one pool, collected between two times that it takes the pool's lock.
 #[derive(Default)]
 pub(super) struct PoolWork {
-    /// Requests to submit to the pool.
+    /// Requests to submit to the pool, with their tenant and their work for the device.
     pub(super) incoming: Vec<(TenantId, Work, Box<Request>)>,
-    /// Requests that the pool has dispatched and this worker has not finished, or not begun.
+    /// Requests that the pool has dispatched and this worker has not carried out yet.
     pub(super) ready: VecDeque<Ready>,
-    /// Requests that have left the back end, to be reported to the pool.
+    /// Tickets of requests that have left the back end, to be reported to the pool.
     pub(super) completed: Vec<(Ticket, Outcome)>,
-    /// When to visit the pool if nothing happens before.
+    /// When the worker is to visit the pool even if no event asks for it.
     pub(super) wake_at: Instant,
-    /// True if the pool is on the list of pools to visit.
+    /// True if the pool is on the worker's list of pools to visit.
     pub(super) active: bool,
 }
 
 impl Worker {
-    /// Visits the pools with something to do, in turn, until nothing more can go or [`TURN`] is over; sockets wait meanwhile.
+    /// Visits the pools that have something to do, in turn, until no pool can go on or [`TURN`] is over. Sockets wait for so
+    /// long.
     pub(super) fn pump(&mut self) {
         if self.active.is_empty() {
             return;
@@ -69,7 +69,8 @@ impl Worker {
         }
     }
 
-    /// Visits a pool until nothing more can go, and returns true; false if time is up before.
+    /// Submits, dispatches and carries out requests of a pool; true if nothing more can be done at present, false if `until`
+    /// came first.
     fn visit(&mut self, index: usize, mut now: Instant, until: Instant) -> bool {
         // Taken anew for each: a resubmission may have brought a new one, with more pools.
         let snapshot = Arc::clone(&self.snapshot);
@@ -190,7 +191,7 @@ impl Worker {
         }
     }
 
-    /// Carries out dispatched requests; false if time is up before all of them are done.
+    /// Carries out dispatched requests of a pool; false if `until` comes before all of them have been carried out or started.
     fn carry_out(&mut self, snapshot: &Snapshot, index: usize, now: Instant, until: Instant) -> bool {
         let mut effort = 0;
         while let Some(ready) = self.pools[index].ready.pop_front() {
@@ -228,9 +229,13 @@ impl Worker {
             Backend::Emulate(..) | Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_) => None,
         };
         if let Some(memory) = in_memory {
-            let output = ready.carry_out(memory);
-            self.pools[pool].completed.push((ready.ticket, Outcome::Done));
-            return self.answer(ready.request, Ok(output));
+            let result = ready.carry_out(memory);
+            let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
+            if result.is_err() {
+                volume.has_no_room(ready.request.offset, ready.request.length);
+            }
+            self.pools[pool].completed.push((ready.ticket, outcome));
+            return self.answer(ready.request, result);
         }
         let (request, ticket) = (ready.request, ready.ticket);
         match &volume.backend {
@@ -247,8 +252,8 @@ impl Worker {
         }
     }
 
-    /// Puts a request into the queue once more, because its tenant was removed after it came in, and its connection now
-    /// belongs to another tenant, or because it turned out to be more work than was charged.
+    /// Submits a request to its pool once more: because the request's tenant was removed while it waited, and its connection
+    /// now belongs to another tenant, or because the request turned out to be more work than was charged.
     pub(super) fn resubmit(&mut self, pool: usize, work: Work, request: Box<Request>) {
         if self.shared.epoch() != self.epoch {
             self.refresh();
@@ -270,7 +275,8 @@ impl Worker {
         }
     }
 
-    /// Sends the result of a request to its connection, whichever worker serves that.
+    /// Releases a request's buffer, and passes the request's result to its connection, whichever worker serves that
+    /// connection.
     #[inline(always)]
     pub(super) fn answer(&mut self, mut request: Box<Request>, result: Result<Output, Errno>) {
         if let Some(buffer) = request.buffer.take() {
@@ -279,7 +285,8 @@ impl Worker {
         self.deliver(request, result);
     }
 
-    /// Drops a request whose connection is gone, or whose client has closed its end and will hardly take the data.
+    /// Ends a request that is not to be carried out: drops it if its connection is gone, and else answers it with a shutdown
+    /// error, because the client has closed its sending side.
     fn discard(&mut self, mut request: Box<Request>) {
         if self.shared.slots.is_alive(request.key) {
             return self.answer(request, Err(Errno::Shutdown));
@@ -290,7 +297,7 @@ impl Worker {
         }
     }
 
-    /// Turns the result of a request into a reply, or passes it on to the worker that serves the connection.
+    /// Turns the result of a request into a reply, or passes it on to the worker that serves the request's connection.
     #[inline]
     pub(super) fn deliver(&mut self, mut request: Box<Request>, result: Result<Output, Errno>) {
         let key = request.key;
@@ -353,7 +360,7 @@ impl Worker {
 }
 
 impl Worker {
-    /// Passes the result of a slice on to the divided request that it belongs to.
+    /// Passes the result of a slice on to the divided request that the slice belongs to.
     fn deliver_slice(&mut self, whole: Whole, request: Box<Request>, charge: Charge, result: Result<Output, Errno>) {
         let slot = request.key.slot as usize;
         let Some(mut connection) = self.connections[slot].take() else { return };

@@ -1,10 +1,10 @@
-//! Connections that can be read, in the order of how much has been read from them before.
+//! Decides in which order a worker reads from its connections: first from those from which little was read before.
 //!
-//! The bytes of one read are bounded, but not how many connections have something at once: behind 64 of them that write as fast
-//! as they can, a small request would wait for 25 ms in each round. A connection that brought little last time is read at once
-//! while none waits. The others wait in fair queues, one for each [set](super::sources) of the worker: first comes the
-//! connection that will have had the least if it brings as much as last time. The worker reads from each set for a
-//! [turn](super::pump::TURN) of each round.
+//! The bytes of one read are bounded, but not the number of connections with bytes to read: behind 64 connections that write
+//! as fast as they can, a small request would wait for 25 ms in each round of the worker's loop. A connection whose newest
+//! read brought little is read at once while no connection waits. The others wait in fair queues, one for each [epoll
+//! set](super::sources) of the worker, in the order of the cost that each will have had after its next read, if that brings
+//! as much as its newest one. The worker reads from each set for a [turn](super::pump::TURN) of each round.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,52 +14,53 @@ use evenkeel_control::Duration;
 use super::request::ConnKey;
 use super::sources::Set;
 
-/// Cost of a read, 1 µs for the system call. Costs are in bytes that are copied in the same time.
+/// Cost of the system call of a read, 1 µs. The unit of all costs is the time in which one byte is copied.
 const CALL: u64 = 8 << 10;
-/// Cost of each request in a read: 100 ns.
+/// Cost of each request that a read brings: 100 ns.
 const REQUEST: u64 = 1 << 10;
-/// A read that costs no more than this brings little: some 5 µs.
+/// A read that costs no more than this, some 5 µs, counts as one that brings little.
 const LITTLE: u64 = 32 << 10;
-/// Costs in one round after which connections that bring little wait in the queues, too: some 250 µs, a
-/// [turn](super::pump::TURN).
+/// After reads of this cost in one round (some 250 µs, a [turn](super::pump::TURN)), connections that bring little wait in
+/// the queues, too.
 const AT_ONCE: u64 = 2 << 20;
-/// Costs between two looks at the clock: some 10 µs.
+/// Cost of the reads between two looks at the clock: some 10 µs.
 pub(super) const LOOK_AFTER: u64 = 64 << 10;
 
-/// The place of a connection among the connections that its worker reads.
+/// The place of a connection in the order in which its worker reads connections.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
-    /// Virtual time up to which the connection has been read: the cost of each read, times the connections of its tenant, is
-    /// added to it. It begins anew at the queue's time when the connection had nothing to read. In 64 bits it would wrap within
+    /// The connection's virtual time: the cost of each of its reads, times the number of its tenant's connections, is added.
+    /// It starts anew from the queue's virtual time when the connection had nothing to read. In 64 bits it would wrap within
     /// months where a tenant has thousands of connections.
     until: u128,
-    /// Cost of the last read, but at least half of the value before.
+    /// Cost of the connection's newest read, but at least half of this field's previous value; 0 before the first read.
     last: u64,
-    /// True if the connection is in the queue.
+    /// True if the connection waits in its set's queue.
     waits: bool,
-    /// True if the connection was taken from the queue, and the cost of that read is not counted yet.
+    /// True if the connection was taken from the queue to be read, and the cost of that read is not counted yet.
     was_taken: bool,
 }
 
-/// The fair queue of one set. Pushing and taking are O(log n).
+/// The fair queue of the connections of one epoll set. Pushing and taking are O(log n).
 #[derive(Default)]
 struct Queue {
-    /// Waiting connections: the expected end, the number in order of arrival, the start, and the key as epoll carries it.
+    /// Waiting connections: expected virtual time after the next read, number in order of arrival, virtual time before that
+    /// read, and the connection's key as epoll event data.
     waiting: BinaryHeap<Reverse<(u128, u64, u128, u64)>>,
-    /// The queue's virtual time: the latest start of a connection that was read.
+    /// The queue's virtual time: the latest virtual time, before its read, of a connection that was read.
     now: u128,
-    /// The latest virtual time up to which a connection was read.
+    /// The latest virtual time, after its read, of a connection that was read.
     latest: u128,
 }
 
-/// The queues of a worker.
+/// The queues of a worker's connections that can be read.
 #[derive(Default)]
 pub(super) struct Readers {
     own: Queue,
     crowd: Queue,
-    /// Number of connections that have come so far.
+    /// How often a connection was queued so far; numbers the arrivals.
     came: u64,
-    /// Cost of the reads that [`Self::take_unseen`] has not returned yet.
+    /// Cost of the reads since the newest call of [`Self::take_unseen`] or [`Self::settle`].
     unseen: u64,
 }
 
@@ -75,18 +76,19 @@ impl Readers {
         self.own.waiting.is_empty() && self.crowd.waiting.is_empty()
     }
 
-    /// True if connections of the crowd wait: no more events of it need be asked for.
+    /// True if connections of the crowd set wait to be read, so that epoll need not be asked for more of them.
     pub(super) fn has_crowd(&self) -> bool {
         !self.crowd.waiting.is_empty()
     }
 
-    /// True if a connection may be read at once: it brings little, none waits, and this round has not lasted long.
+    /// True if a connection may be read at once: its reads bring little, no connection waits, and little was read in this
+    /// round.
     #[inline]
     pub(super) fn may_go_first(&self, share: &Share) -> bool {
         self.is_empty() && share.last <= LITTLE && self.unseen < AT_ONCE
     }
 
-    /// Queues a connection that can be read, unless it waits already; `tenant`: number of connections of its tenant.
+    /// Queues a connection that can be read, unless it waits already; `tenant`: number of its tenant's connections.
     pub(super) fn push(&mut self, key: ConnKey, set: Set, share: &mut Share, tenant: u32) {
         if !std::mem::replace(&mut share.waits, true) {
             let came = self.came;
@@ -100,7 +102,7 @@ impl Readers {
         }
     }
 
-    /// Takes the next connection of a set to be read; it may have been closed.
+    /// Takes from a set's queue the key of the next connection to be read, which may have been closed.
     pub(super) fn pop(&mut self, set: Set) -> Option<ConnKey> {
         let queue = self.queue(set);
         let Reverse((_, _, start, key)) = queue.waiting.pop()?;
@@ -108,7 +110,7 @@ impl Readers {
         Some(ConnKey::from_event(key))
     }
 
-    /// No connection waits to be read: all of them start anew from the same virtual time.
+    /// To be called when no connection waits to be read: all connections start anew from the same virtual time.
     #[inline]
     pub(super) fn settle(&mut self) {
         self.unseen = 0;
@@ -117,8 +119,9 @@ impl Readers {
         }
     }
 
-    /// Counts a read of a connection. `tenant`: connections of its tenant; `bytes`: brought by the read or left over from
-    /// earlier ones; `requests`: parsed; `took`: the time of the read if that was measured, else zero.
+    /// Counts a read from a connection. `tenant`: number of its tenant's connections; `bytes`: bytes that the read brought or
+    /// that earlier reads left over; `requests`: number of requests parsed; `took`: duration of the read if that was
+    /// measured, else zero.
     #[inline]
     pub(super) fn charge(
         &mut self,
@@ -139,14 +142,14 @@ impl Readers {
         queue.latest = queue.latest.max(share.until);
     }
 
-    /// Cost of the reads since the last call.
+    /// Cost of the reads since the previous call of this function or of [`Self::settle`].
     pub(super) fn take_unseen(&mut self) -> u64 {
         std::mem::take(&mut self.unseen)
     }
 }
 
 impl Share {
-    /// The connection was taken from the queue.
+    /// Notes that the connection was taken from the queue to be read.
     pub(super) fn taken(&mut self) {
         (self.waits, self.was_taken) = (false, true);
     }
@@ -168,7 +171,8 @@ mod tests {
         Some(slot)
     }
 
-    /// Connections that write a lot share what is left by one that asks for little, which never waits for more than one read.
+    /// Connections that write a lot share the time that a connection with small requests leaves; the latter never waits for
+    /// more than one read of another connection.
     #[test]
     fn who_asks_for_little_goes_first() {
         const BUSY: usize = 64;
@@ -199,7 +203,7 @@ mod tests {
         assert!(most - least <= 1, "{least} to {most}");
     }
 
-    /// A connection that waits is in the queue once, and one that was silent has saved nothing.
+    /// A connection that waits is in the queue only once, and a connection that was silent has saved up no advantage.
     #[test]
     fn silence_is_not_saved_up() {
         let mut readers = Readers::default();
@@ -224,7 +228,7 @@ mod tests {
         assert!((9..=11).contains(&silent), "{turns:?}");
     }
 
-    /// A connection that brings much is not read at once; after some reads that bring little, it is again.
+    /// A connection whose read brought much is not read at once; after some reads that bring little, it is again.
     #[test]
     fn who_brings_much_waits_for_its_turn() {
         let (mut readers, mut share) = (Readers::default(), Share::default());
@@ -252,7 +256,7 @@ mod tests {
         assert_eq!(readers.pop(Set::Crowd), Some(key(1)));
     }
 
-    /// A tenant gets no more with many connections than another with one.
+    /// A tenant with many connections gets no more than a tenant with one.
     #[test]
     fn tenants_share_whatever_connections_they_have() {
         const CROWD: u32 = 63;
@@ -273,7 +277,8 @@ mod tests {
         assert!((4_800..=5_200).contains(&had[0]), "{had:?}");
     }
 
-    /// A read that takes long counts, though it brings nothing; and when a round has lasted for a while, all wait.
+    /// A read that takes long has a cost, though it brings nothing; and when much was read in a round, all connections must
+    /// wait in the queues.
     #[test]
     fn a_read_that_brings_nothing_may_cost_a_lot() {
         let (mut readers, mut share) = (Readers::default(), Share::default());

@@ -1,4 +1,4 @@
-//! From bytes to requests.
+//! Receives bytes from clients and turns them into requests, or into options of a negotiation.
 
 use std::cell::Cell;
 use std::io;
@@ -16,7 +16,6 @@ use evenkeel_policy::access::Barred;
 use super::connection::{Attached, Connection, Discard, Ending, Incoming, Paused, Payload, Phase};
 use super::divide;
 use super::divided::Divided;
-use super::house::IN_A_ROUND;
 use super::pump::TURN;
 use super::readers::LOOK_AFTER;
 use super::request::{Output, Request, Whole, is_change};
@@ -33,33 +32,34 @@ use crate::transport::socket::PIECES;
 use crate::transport::{Peer, tls};
 use crate::volume::Volume;
 
-/// How many times a connection is read in a row while no other waits.
+/// Largest number of reads from one connection in a row; after the first, only while no other connection waits.
 const READS_IN_A_ROW: usize = 4;
-/// Answers that a negotiating client may leave unread; with [`LIST_PIECE`] bytes unread, no further answer is made either.
+/// Largest number of unsent answers to a negotiating client; further options wait. They also wait while [`LIST_PIECE`] bytes
+/// of answers are unsent.
 const MAX_ANSWERS: usize = 16;
 
-/// Negotiating connections served in a row, of those that have waited for their turn.
+/// Largest number of negotiating connections that waited for their turn and are served in a row.
 const TURNS_IN_A_ROW: u32 = 16;
 
-/// Why a connection must end now.
+/// Reason why a connection must end at once.
 pub(super) enum Lost {
-    /// The peer is gone.
+    /// The client is gone.
     Gone,
-    /// The peer broke the protocol.
+    /// The client broke the protocol, or is not admitted.
     Violation,
 }
 
-/// The volumes as one client sees them.
+/// The exports of the server as one client sees them.
 struct Exports<'a> {
     snapshot: &'a Snapshot,
     peer: &'a Peer,
     /// True if the client has started TLS.
     secure: bool,
-    /// Why the client was refused the export that it last asked for, if it was.
+    /// Reason why the newest export that the client asked for was refused; `None` if it was not refused.
     barred: Cell<Option<Barred>>,
 }
 
-/// Stands for every volume, real or not, that is asked for by a client who may have no volume.
+/// Shown in place of every volume, existing or not, to a client that the server's lists refuse.
 const REFUSED: Export<'static> = Export {
     name: "",
     description: "",
@@ -72,7 +72,8 @@ const REFUSED: Export<'static> = Export {
 };
 
 impl Exports<'_> {
-    /// The access that the lists' verdict gives; a client without TLS is asked to start TLS to show a certificate.
+    /// The access that results from the access lists' verdict. A client that lacks only a certificate, and has not started
+    /// TLS, is asked to start TLS.
     fn access(&self, verdict: Result<(), Barred>) -> Access {
         match verdict {
             Ok(()) => Access::Open,
@@ -81,7 +82,7 @@ impl Exports<'_> {
         }
     }
 
-    /// A volume as an export, and the verdict of the lists on the client.
+    /// A volume as an export for the client, and the access lists' verdict on the client.
     fn export<'a>(&'a self, volume: &'a Volume) -> (Export<'a>, Result<(), Barred>) {
         let settings = self.snapshot.settings(volume);
         let verdict = self.snapshot.admits_to(settings, self.peer);
@@ -135,7 +136,8 @@ impl Directory for Exports<'_> {
 }
 
 impl Worker {
-    /// Serves a connection that can be read: reads from it and keeps it, or closes it.
+    /// Serves a connection from which bytes can be read, and then puts it back or closes it. A negotiating connection waits
+    /// if it is not its client's turn.
     pub(super) fn receive(&mut self, mut connection: Box<Connection>) {
         // What comes after a reload is not for those whom it keeps out.
         if connection.key.slot as usize >= self.unjudged && !connection.follow(&self.snapshot) {
@@ -166,7 +168,7 @@ impl Worker {
         }
     }
 
-    /// Reads from a connection, or makes it wait until connections that bring less have been read.
+    /// Reads from a connection at once, or queues it behind connections whose reads bring less.
     pub(super) fn receive_in_turn(&mut self, mut connection: Box<Connection>) {
         // Those that negotiate have turns of their own.
         if connection.ticket.is_some() || self.readers.may_go_first(&connection.share) {
@@ -178,8 +180,8 @@ impl Worker {
         self.connections[slot] = Some(connection);
     }
 
-    /// Reads from the waiting connections, for a [`TURN`] of each set; the rest goes on in the next round, after the work for
-    /// those that have been read.
+    /// Reads from the queued connections of each epoll set for a [`TURN`]. The others go on in the next round, after the work
+    /// for the connections that were read.
     pub(super) fn read_in_turn(&mut self) {
         if self.readers.is_empty() {
             return self.readers.settle();
@@ -203,7 +205,7 @@ impl Worker {
         }
     }
 
-    /// True if a connection may be served now. A negotiating one whose turn it is not waits, and is called when it is.
+    /// True if a connection may be served now. If it negotiates and its client's turn has not come, it is queued until then.
     fn has_turn(&mut self, connection: &mut Connection) -> bool {
         let Some(ticket) = &mut connection.ticket else { return true };
         let turn = ticket.turn();
@@ -231,7 +233,7 @@ impl Worker {
         false
     }
 
-    /// Serves connections whose turn it is, in the order in which they came.
+    /// Serves queued negotiating connections whose turn has come, in the order in which they were queued.
     pub(super) fn take_turns(&mut self) {
         for own in self.turns.due() {
             for served in 0.. {
@@ -387,7 +389,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes note that `bytes` more of a write's payload have arrived in its buffer.
+    /// Notes that `bytes` more bytes of a write's payload have arrived in the write's buffer; hands a complete write to its
+    /// pool.
     fn fill(&mut self, connection: &mut Connection, bytes: usize) {
         let Some(mut incoming) = connection.incoming.take() else { return };
         incoming.filled += bytes;
@@ -399,12 +402,13 @@ impl Worker {
         }
     }
 
-    /// Ends a pause: the connection is read again.
+    /// Ends the pause of a connection, which is read again.
     fn resume_reading(&self, connection: &mut Connection) {
         connection.paused = Paused::No;
     }
 
-    /// Makes room for the next slice of a divided write that arrives; false if the connection has to wait for memory.
+    /// Provides a buffer for the next slice if the payload of a divided write comes next; false if the connection must wait
+    /// for memory.
     #[inline]
     fn expect_payload(&mut self, connection: &mut Connection) -> bool {
         connection.arriving.is_none_or(|whole| self.expect_slice(connection, whole))
@@ -427,7 +431,7 @@ impl Worker {
         true
     }
 
-    /// Parses the first `have` bytes of `scratch`; moves the unused rest to the front and returns its length.
+    /// Parses the first `have` bytes of `scratch`; moves the bytes that were not used to the front, and returns their number.
     fn parse(&mut self, connection: &mut Connection, scratch: &mut [u8], have: usize) -> Result<usize, Lost> {
         let mut at = 0;
         loop {
@@ -496,10 +500,10 @@ impl Worker {
         Ok(step.consumed)
     }
 
-    /// Begins TLS on the stream; `quiet`: the client has sent nothing since it asked for TLS.
+    /// Begins TLS on a connection's stream. `quiet`: true if the client has sent nothing after STARTTLS, as it must.
     fn start_tls(&mut self, connection: &mut Connection, quiet: bool) -> Result<(), Lost> {
         if !quiet {
-            return Err(self.refuse_tls(connection, "it sent unencrypted bytes behind STARTTLS"));
+            return Err(self.refuse_tls(connection, "the client sent unencrypted bytes behind STARTTLS"));
         }
         // The answer is the last that goes out as it is.
         let (list, buffers) = (&mut self.send_list, &mut self.buffers);
@@ -508,7 +512,7 @@ impl Worker {
             return Err(Lost::Gone);
         }
         if connection.out.len() > 0 {
-            return Err(self.refuse_tls(connection, "it leaves answers unread and starts TLS"));
+            return Err(self.refuse_tls(connection, "the client leaves answers unread and starts TLS"));
         }
         let Some(acceptor) = self.snapshot.tls.clone() else {
             return Err(self.refuse_tls(connection, "a reload has just removed TLS from the configuration"));
@@ -521,7 +525,7 @@ impl Worker {
         Lost::Violation
     }
 
-    /// Records the client's certificate, once TLS has verified it.
+    /// Once the TLS handshake is complete: records the client's certificate, and checks if the client is admitted.
     fn identify(&mut self, connection: &mut Connection) -> Result<(), Lost> {
         if connection.peer.cipher.is_some() {
             return Ok(());
@@ -586,7 +590,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes one request, or part of one, from the front of `input`; returns how many bytes that used.
+    /// Takes one request, or part of one, from the front of `input`; returns the number of bytes used, 0 if more bytes,
+    /// memory or a free place are needed first.
     fn take_request(&mut self, connection: &mut Connection, input: &[u8]) -> Result<usize, Lost> {
         if !self.expect_payload(connection) {
             return Ok(0);
@@ -700,51 +705,8 @@ impl Worker {
         Ok(header_len + there)
     }
 
-    /// Takes bytes out of the tenant's buffer memory; `None` if the connection has to wait for them.
-    pub(super) fn charge(&mut self, connection: &mut Connection, bytes: u64) -> Option<Charge> {
-        let held = connection.held();
-        let (account, volume) = (connection.account()?, connection.volume()?.id);
-        let for_the_gone = account.waits_for_the_gone(volume, bytes);
-        if !for_the_gone && let Some(charge) = account.take(held, bytes, connection.waiting.as_ref()) {
-            connection.charged += bytes;
-            return Some(charge);
-        }
-        if for_the_gone {
-            connection.waiting = None;
-        } else if connection.waiting.is_none() {
-            connection.waiting = Some(account.wait(clock::now()));
-        }
-        connection.paused = Paused::Memory(bytes);
-        self.hungry.push_back(connection.key);
-        None
-    }
-
-    /// Receives from connections that waited for memory and may have it now. Each takes its memory before the next is looked
-    /// at: receiving in vain costs a copy of all that the connection has sent ahead. Connections that are not reached come
-    /// first in the next round; one that has received and needs more comes last.
-    pub(super) fn feed(&mut self, now: Instant) {
-        if self.unfed == 0 {
-            (self.passed, self.unfed) = (0, self.hungry.len());
-        }
-        for _ in 0..IN_A_ROUND.min(self.unfed) {
-            self.unfed -= 1;
-            let Some(&key) = self.hungry.get(self.passed) else { break };
-            let connection = &mut self.connections[key.slot as usize];
-            if connection.as_mut().is_some_and(|one| one.key == key && one.waits_for_memory(now)) {
-                self.passed += 1;
-                continue;
-            }
-            self.hungry.remove(self.passed);
-            if let Some(connection) = connection.take_if(|one| one.key == key) {
-                self.receive(connection);
-                if clock::now().since(now) >= TURN {
-                    break;
-                }
-            }
-        }
-    }
-
-    /// Skips payload of a refused write, and answers once all of it is skipped; returns the bytes used.
+    /// Skips up to `available` bytes of a refused write's payload, and answers the write once all of it is skipped; returns
+    /// the number of bytes skipped.
     fn skip(&mut self, connection: &mut Connection, available: usize) -> usize {
         let Some(discard) = &mut connection.discard else { return 0 };
         let skipped = discard.remaining.min(available as u64);
@@ -763,7 +725,7 @@ impl Worker {
         skipped as usize
     }
 
-    /// Hands a complete request to its pool, in this round.
+    /// Collects a complete request for its pool, to which it is submitted in this round.
     #[inline]
     pub(super) fn enqueue(&mut self, connection: &mut Connection, work: Work, request: Request) {
         let Phase::Attached(attached) = &connection.phase else { return };
@@ -775,7 +737,7 @@ impl Worker {
         self.activate(pool);
     }
 
-    /// Puts a pool on the list of those to visit in this round.
+    /// Puts a pool on the list of pools to visit in this round, unless it is there already.
     #[inline]
     pub(super) fn activate(&mut self, pool: usize) {
         if let Some(work) = self.pools.get_mut(pool)

@@ -9,53 +9,54 @@ use crate::budget::Charge;
 use crate::buffer::Buffer;
 use crate::volume::Volume;
 
-/// Names a connection for the life of the process: a slot and how often it was used before.
+/// Names a connection for the life of the process: a slot, and a number that differs for each use of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnKey {
-    /// Index in every table of connections.
+    /// Index of the connection in every table of connections.
     pub(crate) slot: u32,
-    /// Distinguishes the successive users of one slot.
+    /// Distinguishes the successive connections of one slot.
     pub(crate) generation: u32,
 }
 
 impl ConnKey {
-    /// The key as the event data of epoll.
+    /// The key as epoll event data, from which [`Self::from_event`] restores it.
     pub(crate) fn to_event(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
-    /// The key in the event data of epoll.
+    /// The key that [`Self::to_event`] has stored in epoll event data.
     pub(crate) fn from_event(data: u64) -> Self {
         Self { slot: data as u32, generation: (data >> 32) as u32 }
     }
 }
 
-/// A request on its way through the pool and back to its connection. Boxed by [`Spare`], because every queue on the way moves it.
+/// A request on its way through the pool and back to its connection. [`Spare`] boxes it, because every queue on the way moves
+/// it.
 pub(crate) struct Request {
-    /// The connection that it came from.
+    /// Key of the connection that the request came from.
     pub(crate) key: ConnKey,
-    /// Id of the volume.
+    /// Id of the request's volume.
     pub(crate) volume: u32,
-    /// The command of the protocol's header.
+    /// The command in the request's header.
     pub(crate) command: Command,
-    /// The flags of the protocol's header.
+    /// The flags in the request's header.
     pub(crate) flags: CommandFlags,
     /// The cookie by which the client knows the request.
     pub(crate) cookie: u64,
-    /// Offset of the first byte.
+    /// Offset of the request's first byte in the volume.
     pub(crate) offset: u64,
-    /// Number of bytes.
+    /// Number of bytes that the request reads, writes, zeroes, trims or asks about.
     pub(crate) length: u64,
-    /// The payload of a write.
+    /// The payload of a write; `None` for other commands.
     pub(crate) buffer: Option<Buffer>,
-    /// Buffer memory that the request holds.
+    /// Buffer memory that the request holds in its tenant's account.
     pub(crate) charge: Charge,
-    /// For a slice: the divided request that it belongs to.
+    /// If the request is a slice: the divided request that it belongs to, and its part in that.
     pub(crate) slice: Option<Box<Slice>>,
 }
 
 impl Request {
-    /// A flush, which also serves as the template of every other request.
+    /// A flush of a volume, which also serves as the template of every other request; `volume`: the volume's id.
     pub(crate) fn of(key: ConnKey, volume: u32) -> Self {
         Self {
             key,
@@ -71,13 +72,14 @@ impl Request {
         }
     }
 
-    /// The request's work for the device. It goes through the pool with the request, and in the end in the ticket.
+    /// The request's work for the device. It goes through the pool with the request; after the dispatch it is in the
+    /// request's ticket.
     pub(crate) fn work(&self, volume: &Volume) -> Work {
         let work = volume.work(self.command, self.flags, self.length);
         Work { part: self.slice.as_ref().map_or(work.part, |slice| slice.part), ..work }
     }
 
-    /// True if the result must be on stable storage before the reply.
+    /// True if the changed bytes must be on stable storage before the reply (FUA).
     #[inline]
     pub(crate) fn is_durable(&self) -> bool {
         self.flags.contains(CommandFlags::FUA)
@@ -95,42 +97,43 @@ pub(crate) fn is_change(command: Command) -> bool {
 pub(crate) enum Output {
     /// No data.
     Nothing,
-    /// Bytes of a memory volume, sent from where they are.
+    /// Address of the first byte in a volume in memory; the bytes are sent without a copy.
     InPlace(*const u8),
-    /// Bytes read into a buffer.
+    /// The bytes read, in a buffer.
     Bytes(Buffer),
-    /// The extents found, allocated ones and holes.
+    /// The extents found, both data and holes.
     Extents(Vec<Extent>),
 }
 
 // SAFETY: `Output::InPlace` points into a volume that the connection holds; the bytes are only handed to the kernel.
 unsafe impl Send for Output {}
 
-/// Index of a divided request in its connection, which its slices carry.
+/// Index of a divided request among those of its connection; the request's slices carry it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Whole(pub(super) u32);
 
-/// The slice that a request is.
+/// For a request that is a slice: its place in the divided request.
 pub(crate) struct Slice {
-    /// The divided request that this is a slice of.
+    /// The divided request that this slice belongs to.
     pub(super) whole: Whole,
-    /// When the divided request began.
+    /// When the server had received the divided request's header.
     pub(super) since: Instant,
-    /// Which part of the divided request this is.
+    /// The slice's part of the divided request: first, middle or last.
     pub(super) part: Part,
 }
 
-/// Boxes of a worker for its next requests. A request comes back to the worker of its connection, which uses its box again.
+/// A worker's unused boxes for its next requests. A request comes back to the worker of its connection, which uses the box
+/// again.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "it is the boxes that are used again")]
 pub(super) struct Spare(Vec<Box<Request>>);
 
-/// Boxes that a worker keeps at most: 400 KiB.
+/// Largest number of unused boxes that a worker keeps: 400 KiB.
 const MAX_SPARE: usize = 4096;
 const _: () = assert!(MAX_SPARE * (size_of::<Box<Request>>() + size_of::<Request>()) <= 400 << 10);
 
 impl Spare {
-    /// Boxes a request.
+    /// Puts a request into a box, an unused one if there is one.
     #[inline]
     pub(super) fn take(&mut self, request: Request) -> Box<Request> {
         match self.0.pop() {
@@ -142,7 +145,7 @@ impl Spare {
         }
     }
 
-    /// Keeps the box of a request that is answered.
+    /// Keeps the box of an answered request for the next request, unless [`MAX_SPARE`] boxes are kept.
     #[inline]
     pub(super) fn give(&mut self, request: Box<Request>) {
         debug_assert!(request.charge.bytes() == 0 && request.buffer.is_none() && request.slice.is_none());

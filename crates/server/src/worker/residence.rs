@@ -1,4 +1,4 @@
-//! How connections join a worker, stay with it, move on and end.
+//! Takes connections into a worker, moves them to other workers, and closes them.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use crate::slots::Rest;
 use crate::transport::socket::PIECES;
 
 impl Worker {
-    /// Puts a connection back in its place, or closes it when it is done.
+    /// Puts a connection back into its slot after some work on it, or closes it if it is done.
     pub(super) fn keep(&mut self, mut connection: Box<Connection>) {
         if connection.is_done() && !connection.lingers() {
             self.close(connection);
@@ -42,7 +42,7 @@ impl Worker {
         }
     }
 
-    /// Moves a connection into another of the worker's epoll sets.
+    /// Moves a connection into an epoll set of this worker, unless it is there already.
     pub(super) fn move_to(&self, connection: &mut Connection, set: Set) {
         if connection.set == set {
             return;
@@ -55,7 +55,8 @@ impl Worker {
         }
     }
 
-    /// The peer is gone. Requests that came before a disconnect request are still carried out; without one they are dropped.
+    /// Handles the loss of a connection's client. Requests that came before a disconnect request are still carried out;
+    /// without a disconnect request they are dropped.
     pub(super) fn lose(&mut self, mut connection: Box<Connection>) {
         let first = !std::mem::replace(&mut connection.gone, true);
         if first {
@@ -111,7 +112,8 @@ impl Worker {
         self.shared.slots.give(key, in_flight, Rest { _place: place, left });
     }
 
-    /// Gives a connection to another worker as it is, requests in flight included.
+    /// Gives a connection to the worker with the index `to`, with its requests in flight; does nothing while the server stops
+    /// or if that worker does not run.
     pub(super) fn hand_over(&mut self, key: ConnKey, to: usize) {
         let slot = key.slot as usize;
         if to == self.index || self.draining || self.shared.mailbox(to).is_none() {
@@ -139,8 +141,8 @@ impl Worker {
         self.shared.post(to, Message::Adopt(connection));
     }
 
-    /// Gives all connections away, because there are fewer workers from now on. A connection that cannot move, because its
-    /// client is gone, is served to its end.
+    /// Gives all connections to other workers, because the number of workers was reduced. A connection whose client is gone
+    /// cannot move, and is served to its end.
     pub(super) fn leave(&mut self) {
         self.leaving = true;
         for slot in 0..self.connections.len() {
@@ -150,12 +152,13 @@ impl Worker {
         }
     }
 
-    /// The worker that serves a connection when this one leaves, as decided by the placement.
+    /// Index of the worker that is to serve a connection after this worker has ended, as decided by the placement.
     fn successor(&self, key: ConnKey) -> usize {
         self.shared.placement().worker(key.slot).map_or(0, |worker| worker as usize)
     }
 
-    /// True if this worker was to leave and has no work left; closes its mailbox then.
+    /// True if this worker is to end, because the number of workers was reduced, and has no work left; if so, closes its
+    /// mailbox.
     pub(super) fn has_left(&mut self) -> bool {
         // A client that was lost while replies were sent may have left requests for the next round.
         let nothing_left = self.leaving && self.is_idle() && self.resume.is_empty();
@@ -200,7 +203,7 @@ impl Worker {
         let watch = || self.sources.add(fd, data, READ, connection.set);
         if let Err(error) = self.shared.faults.check(Call::Watch).and_then(|()| watch()) {
             if let Some(more) = self.count_failure("watch", error.raw_os_error()) {
-                tracing::warn!(peer = %connection.peer, %error, not_logged = more, "cannot watch a connection, and closes it; raise sysctl fs.epoll.max_user_watches");
+                tracing::warn!(peer = %connection.peer, %error, not_logged = more, "cannot watch a connection (epoll), and closes it; raise sysctl fs.epoll.max_user_watches, or free memory");
             }
             self.close(connection);
             return;
@@ -218,7 +221,7 @@ impl Worker {
         self.keep(connection);
     }
 
-    /// Closes lingering connections whose clients have received everything.
+    /// Closes lingering connections whose clients have received everything or have had time enough.
     pub(super) fn end_lingering(&mut self) {
         for slot in 0..self.connections.len() {
             let done =

@@ -1,4 +1,4 @@
-//! A worker's record of its connections, once a second.
+//! The record that a worker makes of its connections once a second.
 
 use std::sync::Arc;
 
@@ -8,35 +8,35 @@ use super::connection::{Connection, Phase};
 use super::request::ConnKey;
 use crate::transport::Peer;
 
-/// A connection that has chosen its export, as its worker saw it last.
+/// The state of a connection whose client has chosen an export, at the moment `at`.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    /// Name of the connection.
+    /// Key of the connection.
     pub(crate) key: ConnKey,
-    /// The other end.
+    /// Address and identity of the client.
     pub(crate) peer: Peer,
-    /// The volume's id.
+    /// Id of the connection's volume.
     pub(crate) volume: u32,
-    /// Index of the volume's pool.
+    /// Index of that volume's pool.
     pub(crate) pool: usize,
-    /// Name of the tenant that pays.
+    /// Name of the tenant to which the connection's requests are charged.
     pub(crate) tenant: Arc<str>,
     /// When the connection was accepted.
     pub(crate) since: Instant,
-    /// When this record was made.
+    /// When the record was made.
     pub(crate) at: Instant,
-    /// Requests received.
+    /// Requests received since the connection was accepted.
     pub(crate) requests: u64,
-    /// Requests for which the client has no reply yet.
+    /// Number of requests whose replies are not completely sent.
     pub(crate) outstanding: u64,
-    /// Bytes received.
+    /// Bytes received since the connection was accepted.
     pub(crate) received: u64,
-    /// Bytes sent.
+    /// Bytes sent since the connection was accepted.
     pub(crate) sent: u64,
 }
 
 impl Seen {
-    /// The record of a connection; `None` while that negotiates.
+    /// The record of a connection at the moment `at`; `None` while the client negotiates.
     pub(super) fn of(connection: &Connection, at: Instant) -> Option<Self> {
         let Phase::Attached(attached) = &connection.phase else { return None };
         Some(Self {

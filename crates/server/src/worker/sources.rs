@@ -1,8 +1,8 @@
-//! A worker's sources of events, in two epoll sets: clients that come in crowds do not keep the others waiting.
+//! A worker's sources of events, in two epoll sets, so that tenants with many connections do not delay the others.
 //!
-//! The kernel reports ready sources in turn, so that one of ten thousand sockets with something to say waits for all others.
-//! Connections of tenants that have many, and connections that negotiate, are therefore in a set of their own, the crowd, which
-//! is one source among the others and is served little by little.
+//! The kernel reports ready sources in turn, so that with ten thousand readable sockets each waits for all others.
+//! Connections of tenants that have many connections, and connections that negotiate, are therefore in a set of their own,
+//! the crowd. The crowd is one source in the worker's other set, and a few of its events are served in each round.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -10,7 +10,8 @@ use evenkeel_control::Duration;
 use rustix::event::epoll;
 use rustix::io::{Errno, Result};
 
-/// Event data of the worker's own sources; that of a connection is its key, whose slot is never this great.
+/// Event data of the worker's mailbox; below are those of its io_uring, its crowd set and its first listener. All are greater
+/// than any connection's event data, which is the connection's key.
 pub(super) const MAILBOX_EVENT: u64 = u64::MAX;
 pub(super) const RING_EVENT: u64 = u64::MAX - 1;
 pub(super) const CROWD_EVENT: u64 = u64::MAX - 2;
@@ -20,19 +21,21 @@ pub(super) const READ: u32 = libc::EPOLLIN as u32;
 pub(super) const WRITE: u32 = libc::EPOLLOUT as u32;
 pub(super) const GONE: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
-/// Events taken with one call, those of a crowd aside.
+/// Largest number of events taken with one call from the own set.
 pub(super) const EVENTS: usize = 256;
-/// Events of the crowd taken with one call: up to a millisecond of work over TCP, for which other connections wait.
+/// Largest number of events taken with one call from the crowd set: up to a millisecond of work over TCP, for which other
+/// connections wait.
 const CROWD_EVENTS: usize = 64;
-/// Connections of a tenant with more of them go to the crowd: all of them at once are as much work as [`CROWD_EVENTS`].
+/// A tenant with more connections than this has all of them in the crowd set. Events of this number of connections are as
+/// much work as [`CROWD_EVENTS`].
 const CROWD: u32 = 64;
 
-/// The epoll set of a worker that a connection is in.
+/// One of a worker's two epoll sets, which a connection is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Set {
-    /// Served before the crowd.
+    /// All ready sources are served in each round.
     Own,
-    /// Served in turn with many others.
+    /// At most [`CROWD_EVENTS`] ready connections are served in each round, in turn.
     Crowd,
 }
 
@@ -43,19 +46,19 @@ impl Set {
     }
 }
 
-/// The sources of one worker.
+/// The two epoll sets of one worker.
 pub(super) struct Sources {
     own: OwnedFd,
     crowd: OwnedFd,
-    /// True if the kernel can only wait for whole milliseconds.
+    /// True if waits last whole milliseconds, because the kernel knows no finer ones.
     coarse: bool,
 }
 
 impl Sources {
-    /// Two empty epoll sets, the crowd as a source in the own set.
+    /// Two epoll sets without connections; the crowd set is a source in the own set.
     ///
     /// # Errors
-    /// Those of the system, for want of memory or descriptors.
+    /// If the system has no memory or descriptors left.
     pub(super) fn new() -> Result<Self> {
         let create = || epoll::create(epoll::CreateFlags::CLOEXEC);
         let sources = Self { own: create()?, crowd: create()?, coarse: false };
@@ -70,18 +73,18 @@ impl Sources {
         }
     }
 
-    /// Adds `fd` to `set`: `interest` in it is reported as `data` from now on.
+    /// Adds `fd` to `set`: epoll reports the events `interest` of `fd` with the event data `data`.
     ///
     /// # Errors
-    /// Those of the system, for want of memory or of watches (fs.epoll.max_user_watches).
+    /// If the system has no memory or watches (fs.epoll.max_user_watches) left.
     pub(super) fn add(&self, fd: BorrowedFd<'_>, data: u64, interest: u32, set: Set) -> Result<()> {
         epoll::add(self.set(set), fd, epoll::EventData::new_u64(data), epoll::EventFlags::from_bits_retain(interest))
     }
 
-    /// Changes the `interest` in `fd`, which is in `set`.
+    /// Changes the events of `fd`, which is in `set`, that epoll reports to `interest`.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The error of `epoll_ctl`.
     pub(super) fn modify(&self, fd: BorrowedFd<'_>, data: u64, interest: u32, set: Set) -> Result<()> {
         epoll::modify(self.set(set), fd, epoll::EventData::new_u64(data), epoll::EventFlags::from_bits_retain(interest))
     }
@@ -91,17 +94,17 @@ impl Sources {
         let _ = epoll::delete(self.set(set), fd);
     }
 
-    /// Makes waits good to the millisecond from now on; false if they were so before.
+    /// Makes waits last whole milliseconds from now on; false if they already did.
     pub(super) fn wait_coarsely(&mut self) -> bool {
         !std::mem::replace(&mut self.coarse, true)
     }
 
-    /// Waits until something happens, and adds the events to `events`, as far as that has room. The timeout is good to the
-    /// nanosecond, because guarantees depend on it; where the kernel (before 5.11) or a sandbox knows only milliseconds, it
-    /// is rounded up. Returns how many of the events are not of the crowd, which is passed over unless it is `wanted`.
+    /// Waits for events for at most `timeout`, and adds them to `events`, as far as that has room. The timeout is exact to
+    /// the nanosecond, because guarantees depend on it; where the kernel (before 5.11) or a sandbox knows only milliseconds,
+    /// it is rounded up. Events of the crowd set are taken only if `wanted`; returns the number of the other events.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The error of the system call that waits.
     pub(super) fn wait(&self, events: &mut Vec<libc::epoll_event>, timeout: Duration, wanted: bool) -> Result<usize> {
         self.wait_for(self.own.as_fd(), events, EVENTS, timeout)?;
         let crowd = events.iter().position(|event| event.u64 == CROWD_EVENT);
@@ -156,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// A socket with something to read.
+    /// A pair of connected sockets, of which the second has a byte to read.
     fn ready() -> (UnixStream, UnixStream) {
         let (mut far, near) = UnixStream::pair().unwrap();
         far.write_all(b"x").unwrap();

@@ -1,24 +1,27 @@
-//! Requests and slices on memory that a worker carries out itself. Each is short: [`divide`](super::divide) sees to that.
+//! Carries out requests and slices on volumes in memory, in the worker itself. Each is short, because
+//! [`divide`](super::divide) divides long requests.
 
 use evenkeel_control::pool::Ticket;
-use evenkeel_nbd::wire::{Command, CommandFlags};
+use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 
 use super::request::{Output, Request};
 use crate::backend::memory::Memory;
 use crate::backend::operation::MAX_EXTENTS;
+use crate::ram::Full;
 
-/// Bytes of memory that one request searches for extents at most, in some 100 us; a client asks again for the rest.
+/// Largest number of bytes that one block status request searches for extents, in some 100 us; a client asks again for the
+/// rest.
 const SCAN: u64 = 4 << 30;
-/// Effort of a request that is not known to be short, in short requests: see [`Ready::effort`].
+/// Effort of a request that is not known to be short, as a multiple of a short request's: see [`Ready::effort`].
 const LONG: u64 = 64;
-/// Bytes of a write that can be copied as quickly as a reply is made.
+/// Largest write, in bytes, that takes as little time as a read.
 const SHORT_COPY: u64 = 16 << 10;
 
-/// A dispatched request that is to be carried out.
+/// A request that the pool has dispatched and that is to be carried out.
 pub(super) struct Ready {
     pub(super) request: Box<Request>,
     pub(super) ticket: Ticket,
-    /// True once the modelled device has done its part: the rest is in memory.
+    /// True if a modelled device has finished with the request, so that only memory is left to be read or written.
     off_device: bool,
 }
 
@@ -27,17 +30,17 @@ impl Ready {
         Self { request, ticket, off_device: false }
     }
 
-    /// A request that a modelled device has finished with.
+    /// A request with which a modelled device has finished.
     pub(super) fn off_device(request: Box<Request>, ticket: Ticket) -> Self {
         Self { off_device: true, ..Self::new(request, ticket) }
     }
 
-    /// True if only memory is left to be read or written, because the modelled device has done its part.
+    /// True if a modelled device has finished with the request, so that only memory is left to be read or written.
     pub(super) fn is_off_device(&self) -> bool {
         self.off_device
     }
 
-    /// How long the request takes on memory, roughly, in reads (which are answered from where the bytes are).
+    /// Rough time that the request takes on a volume in memory, as a multiple of a read's (which copies no bytes).
     #[inline]
     pub(super) fn effort(&self) -> u64 {
         match self.request.command {
@@ -47,22 +50,20 @@ impl Ready {
         }
     }
 
-    /// Carries the request out on a volume in memory.
+    /// Carries the request out on the volume in memory; fails with ENOSPC if it fills a hole for which there is no memory.
     #[inline]
-    pub(super) fn carry_out(&self, memory: &Memory) -> Output {
+    pub(super) fn carry_out(&self, memory: &Memory) -> Result<Output, Errno> {
         let Request { command, flags, offset, length, buffer, .. } = &*self.request;
-        match command {
-            Command::Read => return Output::InPlace(memory.readable(*offset, *length)),
-            Command::BlockStatus => return Output::Extents(memory.extents(*offset, (*length).min(SCAN), MAX_EXTENTS)),
-            Command::Write => {
-                if let Some(buffer) = buffer {
-                    memory.write(*offset, buffer.as_slice());
-                }
+        let done = match command {
+            Command::Read => return Ok(Output::InPlace(memory.readable(*offset, *length))),
+            Command::BlockStatus => {
+                return Ok(Output::Extents(memory.extents(*offset, (*length).min(SCAN), MAX_EXTENTS)));
             }
+            Command::Write => buffer.as_ref().map_or(Ok(()), |buffer| memory.write(*offset, buffer.as_slice())),
             Command::Trim => memory.zero(*offset, *length, true),
             Command::WriteZeroes => memory.zero(*offset, *length, !flags.contains(CommandFlags::NO_HOLE)),
-            _ => {}
-        }
-        Output::Nothing
+            _ => Ok(()),
+        };
+        done.map(|()| Output::Nothing).map_err(|Full| Errno::NoSpace)
     }
 }

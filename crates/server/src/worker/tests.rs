@@ -1,4 +1,5 @@
-//! A worker without its thread: the test is the kernel and the clock.
+//! Tests of a worker without its thread: each test calls the worker's functions in the order and at the times that it
+//! chooses.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,15 +17,16 @@ use crate::shared::Bounds;
 use crate::transport::Transport;
 use connection::Payload;
 
-/// Bytes of the buffer budget.
+/// Bytes of the server's buffer budget.
 const MEMORY: u64 = 32 << 20;
 
 mod cost;
 mod refused;
 mod reload;
 mod ring;
+mod room;
 
-/// A worker that serves a volume in memory to two connections at most.
+/// A worker that serves a volume in memory of 1 MiB to at most two connections.
 fn worker() -> Worker {
     worker_with(1 << 20, 16)
 }
@@ -34,12 +36,12 @@ fn worker_with(bytes: u64, in_flight: usize) -> Worker {
     worker_of(&format!("[volumes.disk0]\nbackend = \"memory\"\nsize = {bytes}\n"), in_flight)
 }
 
-/// As [`worker_with`], with volumes as described.
+/// As [`worker_with`], with the volumes of the configuration text `volumes`.
 fn worker_of(volumes: &str, in_flight: usize) -> Worker {
     worker_and_registry(volumes, in_flight, 2).0
 }
 
-/// As [`worker_of`], with at most `connections` connections; also returns the registry, which changes its configuration.
+/// As [`worker_of`], with at most `connections` connections; also returns the registry, which applies other configurations.
 fn worker_and_registry(volumes: &str, in_flight: usize, connections: u32) -> (Worker, Registry) {
     let config = Config::parse(volumes, "test").unwrap();
     let bounds = Bounds {
@@ -67,7 +69,7 @@ fn worker_and_registry(volumes: &str, in_flight: usize, connections: u32) -> (Wo
     (worker, registry)
 }
 
-/// A new connection, as if accepted: the client's end and its name.
+/// Gives the worker a new connection, as if accepted; returns the client's end and the connection's key.
 fn connect(worker: &mut Worker) -> (UnixStream, ConnKey) {
     connect_as(worker, Peer::default())
 }
@@ -86,7 +88,7 @@ fn connect_as(worker: &mut Worker, peer: Peer) -> (UnixStream, ConnKey) {
     (client, key)
 }
 
-/// A connection that has chosen the only export.
+/// As [`connect`]; the client has also chosen the only export.
 fn attach(worker: &mut Worker) -> (UnixStream, ConnKey) {
     attach_as(worker, Peer::default())
 }
@@ -108,7 +110,7 @@ fn at(worker: &mut Worker, key: ConnKey) -> &mut Connection {
     worker.connections[key.slot as usize].as_mut().filter(|c| c.key == key).expect("the connection is open")
 }
 
-/// Reads all that is there; returns the number of bytes.
+/// Reads all bytes that the client has received so far; returns their number.
 fn drain(client: &mut UnixStream) -> usize {
     let mut some = vec![0; 1 << 16];
     std::iter::from_fn(|| client.read(&mut some).ok().filter(|&n| n > 0)).sum()
@@ -175,7 +177,7 @@ fn a_reader_may_be_slow_but_not_next_to_still() {
 }
 
 #[test]
-fn a_client_that_still_negotiates_is_told_of_the_stop() {
+fn a_client_that_still_negotiates_learns_of_the_stop() {
     let mut worker = worker();
     let (mut client, _) = connect(&mut worker);
     let (_silent, _) = connect(&mut worker);
@@ -242,14 +244,14 @@ fn the_next_step_of_an_operation_is_not_left_for_the_next_event() {
     assert_eq!(worker.timeout(), Duration::ZERO);
 }
 
-/// Handles the event that a connection's socket is writable.
+/// Sends a connection's replies, as if its socket had become writable.
 fn send(worker: &mut Worker, key: ConnKey) {
     let mut connection = worker.connections[key.slot as usize].take().unwrap();
     assert!(worker.send(&mut connection));
     worker.keep(connection);
 }
 
-/// One round of a worker's loop with the events that are there.
+/// Runs one round of the worker's loop with the events that are pending.
 fn round(worker: &mut Worker) {
     let mut events = Vec::with_capacity(super::sources::EVENTS);
     let others = worker.poll(&mut events, Duration::ZERO);
@@ -318,7 +320,7 @@ fn a_connection_that_ends_in_the_middle_of_a_divided_write_closes_behind_its_sli
     }
 }
 
-/// `count` writes of 4 KiB.
+/// The bytes of `count` write requests of 4 KiB each.
 fn writes(count: usize) -> Vec<u8> {
     let mut write = 0x2560_9513_u32.to_be_bytes().to_vec();
     write.extend([0, 0, 0, 1]);
@@ -356,7 +358,7 @@ fn memory_that_becomes_free_wakes_only_those_that_can_have_it() {
         leftover.capacity() == leftover.len()
     };
     assert_eq!(clients.iter().filter(copied).count(), 1);
-    assert_eq!((worker.unfed, worker.hungry.len()), (0, CLIENTS as usize));
+    assert_eq!((worker.hungry.unfed, worker.hungry.len()), (0, CLIENTS as usize));
 
     // All have theirs, one after the other.
     (0..CLIENTS).for_each(|_| round(&mut worker));
@@ -379,19 +381,68 @@ fn of_many_connections_that_wait_for_memory_some_are_looked_at_in_each_round() {
     worker.judge_some();
     round(&mut worker);
     // The only one stands for many.
-    worker.hungry = [key; 2 * IN_A_ROUND + 1].into();
-    for unfed in [IN_A_ROUND + 1, 1, 0, IN_A_ROUND + 1] {
-        worker.on_timers();
-        assert_eq!((worker.unfed, worker.hungry.len()), (unfed, 2 * IN_A_ROUND + 1));
+    const MANY: usize = 2 * IN_A_ROUND + 1;
+    worker.hungry.wishes = vec![worker.hungry.wishes[0].clone(); MANY].into();
+    let mut now = clock::now() + Duration::from_millis(200);
+    for unfed in [IN_A_ROUND + 1, 1, 0] {
+        worker.feed(now);
+        assert_eq!((worker.hungry.unfed, worker.hungry.len()), (unfed, MANY));
+        worker.keep_house(clock::now());
         assert_eq!(
             worker.timeout() == Duration::ZERO,
             unfed > 0,
             "the others have their turn before the worker sleeps"
         );
     }
+    // A new pass has begun if it has passed by some.
+    let passes = |worker: &mut Worker, now| {
+        worker.hungry.passed = 0;
+        worker.feed(now);
+        (worker.hungry.passed, worker.hungry.unfed)
+    };
+    assert_eq!(passes(&mut worker, now), (0, 0), "no memory was given back");
+    drop(account.other(&"another".into()).take(0, FLOOR, None).unwrap());
+    assert_eq!(passes(&mut worker, now), (MANY, 0), "none is looked at whose account has nothing for any");
+    assert_eq!(passes(&mut worker, now), (0, 0));
+    now += MEMORY_RETRY;
+    assert_eq!(passes(&mut worker, now), (MANY, 0), "what ends a wait without notice");
+    now += Duration::from_millis(100);
+    assert_eq!(passes(&mut worker, now), (IN_A_ROUND, IN_A_ROUND + 1), "each is looked at now and then");
+    (0..2).for_each(|_| worker.feed(now));
+    assert_eq!((worker.hungry.unfed, worker.hungry.len()), (0, MANY));
     drop(all);
-    (0..4).for_each(|_| round(&mut worker));
+    (0..64).for_each(|_| round(&mut worker));
     assert_eq!((drain(&mut client), worker.hungry.len()), (16, 0));
+}
+
+#[test]
+fn behind_many_whose_tenant_gets_nothing_the_connection_of_another_is_reached_at_once() {
+    const MANY: usize = 2 * IN_A_ROUND;
+    let text = "[tenants.busy]\nmatch = [\"uid:1\"]\n[tenants.light]\nmatch = [\"uid:2\"]\n\
+                [volumes.disk0]\nbackend = \"memory\"\nsize = 4096\n";
+    let (mut worker, _registry) = worker_and_registry(text, 16, 64);
+    let peer = |uid| Peer { uid: Some(uid), ..Peer::default() };
+    let [mut busy, mut light] = [1, 2].map(|uid| attach_as(&mut worker, peer(uid)));
+    let [of_busy, of_light] =
+        [busy.1, light.1].map(|key| Arc::clone(at(&mut worker, key).account().expect("it has a tenant")));
+    let all = of_busy.take(0, MEMORY, None).unwrap();
+    let floor = of_light.take(0, FLOOR, None).unwrap();
+    for (client, key) in [&mut busy, &mut light] {
+        client.write_all(&writes(1)).unwrap();
+        worker.on_event(key.to_event(), READ);
+    }
+    let wishes = &mut worker.hungry.wishes;
+    assert_eq!(wishes.len(), 2);
+    // The first stands for many.
+    (0..MANY).for_each(|_| wishes.push_front(wishes[0].clone()));
+    let now = clock::now() + Duration::from_millis(200);
+    (0..3).for_each(|_| worker.feed(now));
+    assert_eq!((worker.hungry.unfed, worker.hungry.len()), (0, MANY + 2), "each was looked at, for nothing");
+    drop(floor);
+    worker.feed(now);
+    assert_eq!((worker.hungry.unfed, worker.hungry.len()), (0, MANY + 1));
+    assert_eq!([busy.1, light.1].map(|key| at(&mut worker, key).requests), [0, 1]);
+    drop(all);
 }
 
 #[test]
@@ -542,7 +593,8 @@ fn a_client_that_storms_is_greeted_in_its_turn_and_another_at_once() {
     assert_eq!((greeted + drain(&mut client), at(&mut worker, waits).paused), (18, Paused::No));
 }
 
-/// Behind connections that bring more than one round can take, a small read is answered in the round in which it comes.
+/// A small read is answered in the round in which it is received, though other connections send more than one round can
+/// receive.
 #[test]
 fn a_small_read_does_not_wait_behind_large_writes() {
     const BUSY: usize = 60;

@@ -1,36 +1,38 @@
-//! The processor time of negotiating clients: the work done for them, and the time between.
+//! Measures the processor time of negotiating clients: the work done for them, and the time between two pieces of work.
 //!
-//! A storm of options costs as much for waking the worker, for its rounds and for reading the clock as for the options. So time
-//! runs on from one negotiating client to the next, unless something is done for other connections in between.
+//! A storm of options costs as much for waking the worker, for the rounds of its loop and for reading the clock as for the
+//! options. So the time from one negotiating client's work to the next is charged to the next, unless something is done for
+//! other connections in between.
 
 use evenkeel_control::Duration;
 
 use crate::handshakes::{Client, Handshakes};
 use crate::paced::Work;
 
-/// Upper bound on the time of waking up, in nanoseconds. Beyond it the worker has looked for events of other connections.
+/// Largest time of waking up that is charged, in nanoseconds. In any further time the worker has looked for events of other
+/// connections.
 const MOST_NS: u64 = 20_000;
 
-/// Decides which client pays for a worker's time.
+/// Decides to which negotiating client a worker's processor time is charged.
 #[derive(Debug, Default)]
 pub(super) struct Waking {
-    /// Set once a client has negotiated in this round.
+    /// True once something was done for a negotiating client in this round of the worker's loop.
     negotiated: bool,
-    /// The moment up to which all time is charged, if nothing was done for other connections since.
+    /// The moment up to which processor time has been charged; `None` if something was done for other connections since.
     since: Option<Work>,
-    /// Processor time that negotiating clients have taken in this round, in nanoseconds.
+    /// Processor time charged to negotiating clients in this round, in nanoseconds.
     taken_ns: u64,
 }
 
 impl Waking {
-    /// A round ends, and the worker waits for the next.
+    /// Ends a round of the worker's loop; the worker waits for events next.
     pub(super) fn round_ends(&mut self) {
         if std::mem::take(&mut self.negotiated) && self.since.is_none() {
             self.since = Some(Work::begin());
         }
     }
 
-    /// A round begins with `crowd` events of the crowd, and `others` of other sources.
+    /// Begins a round with `crowd` events of the crowd set and `others` events of other sources.
     pub(super) fn round_begins(&mut self, crowd: usize, others: usize) {
         self.taken_ns = 0;
         let Some(since) = self.since.take() else { return };
@@ -41,36 +43,38 @@ impl Waking {
         self.since = Some(now.after(part));
     }
 
-    /// Something is done for connections that do not negotiate.
+    /// Notes that something is done for connections that do not negotiate: the time so far is not charged to a negotiating
+    /// client.
     #[inline]
     pub(super) fn others(&mut self) {
         self.since = None;
     }
 
-    /// Begins work for a negotiating client.
+    /// Begins work for a negotiating client. The time since the previous such work is included if nothing else was done in
+    /// between.
     pub(super) fn begin(&mut self) -> Work {
         self.negotiated = true;
         self.since.take().unwrap_or_else(Work::begin)
     }
 
-    /// True if negotiating clients have taken this much processor time in this round.
+    /// True if at least `time` of processor time was charged to negotiating clients in this round.
     pub(super) fn has_taken(&self, time: Duration) -> bool {
         self.taken_ns >= time.as_nanos()
     }
 
-    /// Ends work for a negotiating client, and charges it.
+    /// Ends work for a negotiating client, and charges the client for it.
     pub(super) fn charge(&mut self, handshakes: &Handshakes, client: Client, work: &Work) {
         let next = handshakes.charge(client, work);
         self.taken_ns += next.since(work);
         self.since = Some(next);
     }
 
-    /// Ends work for a connection that was accepted or refused, and charges it to accepting.
+    /// Ends work for a connection that was accepted or refused, and charges it to the common account of accepting.
     pub(super) fn accepted(&mut self, handshakes: &Handshakes, work: &Work) {
         self.since = Some(handshakes.accepted(work));
     }
 
-    /// Ends work that could not wait for the client's turn, and charges the client.
+    /// Ends work for a negotiating client that could not wait for the client's turn, and charges the client for it.
     pub(super) fn charge_anyway(&mut self, handshakes: &Handshakes, client: Client, work: &Work) {
         let next = handshakes.charge_anyway(client, work);
         self.taken_ns += next.since(work);
@@ -82,7 +86,7 @@ impl Waking {
 mod tests {
     use super::*;
 
-    /// Uses more than [`MOST_NS`] of processor time, as looking for events does.
+    /// Uses ten times [`MOST_NS`] of processor time, as looking for events may do.
     fn spin() {
         let work = Work::begin();
         while Work::begin().since(&work) <= 10 * MOST_NS {}

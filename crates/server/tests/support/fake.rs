@@ -1,4 +1,4 @@
-//! An NBD server in this process that does what a test tells it, request by request.
+//! A fake NBD server in the test's process; the test decides the handling of each request.
 #![allow(unreachable_pub, reason = "as the rest of the support")]
 
 use std::io::{self, Read, Write};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use evenkeel_nbd::server::{Access, Directory, Export, Handshake, Offer, Session, Status, reply, request};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Extent, Framing, MAX_PAYLOAD, Request, TransmissionFlags};
 
-/// What the fake exports, under any name.
+/// The properties of the export that the fake server offers, under any name but `none`.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
     pub size: u64,
@@ -65,32 +65,32 @@ impl Shown {
     }
 }
 
-/// How one request is dealt with.
+/// The fake server's handling of one request.
 #[derive(Clone, Debug)]
 pub enum Act {
-    /// As it should be.
+    /// Carries the request out and answers it.
     Serve,
-    /// Carried out, and not answered; the connection ends.
+    /// Carries the request out, and ends the connection without an answer.
     ServeAndHangUp,
-    /// Neither.
+    /// Neither carries the request out nor answers it; the connection stays open.
     Ignore,
-    /// Answered with this error.
+    /// Answers with this error, without carrying the request out.
     Fail(Errno),
-    /// Answered with these bytes.
+    /// Answers with these bytes, without carrying the request out.
     Send(Vec<u8>),
-    /// Not answered; the connection ends.
+    /// Ends the connection, without carrying the request out or answering it.
     HangUp,
-    /// The server loses all that was not flushed and starts anew. This connection ends at once, the others when they
-    /// are used next.
+    /// Simulates a crash and restart of the server, which loses all data that was not flushed. The request's connection ends
+    /// at once, the other connections at their next request.
     Crash,
 }
 
-/// What a request was, for whoever decides and for the log.
+/// A request that the fake server has received, as passed to the test's decision and as recorded in the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
-    /// Connections before this one.
+    /// Number of connections that the fake server accepted before the request's connection.
     pub connection: usize,
-    /// Requests before this one on the connection.
+    /// Number of requests on the same connection before this one.
     pub nth: usize,
     pub request: Request,
     pub framing: Framing,
@@ -98,7 +98,7 @@ pub struct Seen {
 
 struct Disk {
     now: Vec<u8>,
-    /// What a crash leaves.
+    /// The content after a crash: all data that was flushed or written with FUA.
     durable: Vec<u8>,
 }
 
@@ -107,7 +107,7 @@ type Behaviour = dyn Fn(&Seen) -> Act + Send + Sync;
 struct Shared {
     shown: Mutex<Shown>,
     disk: Mutex<Disk>,
-    /// Connections before this one are to a server that has crashed since.
+    /// Connections with a smaller number than this began before the newest simulated crash, and end at their next request.
     dead_below: AtomicUsize,
     log: Mutex<Vec<Seen>>,
     streams: Mutex<Vec<UnixStream>>,
@@ -115,14 +115,14 @@ struct Shared {
     behaviour: Box<Behaviour>,
 }
 
-/// A fake server on a Unix socket.
+/// A fake NBD server on a Unix socket.
 pub struct Fake {
     path: PathBuf,
     shared: Arc<Shared>,
 }
 
 impl Fake {
-    /// A server in `folder` that deals with requests as `behaviour` says.
+    /// Starts a fake server with its socket in `folder`; `behaviour` decides the handling of each request.
     pub fn start(folder: &Path, shown: Shown, behaviour: impl Fn(&Seen) -> Act + Send + Sync + 'static) -> Self {
         let path = folder.join("fake.sock");
         let shared = Arc::new(Shared {
@@ -164,7 +164,7 @@ impl Fake {
         });
     }
 
-    /// A volume that it holds, with further settings.
+    /// Configuration of the volume `far`, which the fake server holds, with further `settings`.
     pub fn volume(&self, settings: &str) -> String {
         format!(
             "[volumes.far]\nbackend = \"nbd\"\nuri = \"nbd+unix:///disk?socket={}\"\n{settings}",
@@ -172,17 +172,17 @@ impl Fake {
         )
     }
 
-    /// Its socket.
+    /// Path of the fake server's Unix socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it exports to connections that come later.
+    /// Changes the export that connections accepted from now on see.
     pub fn show(&self, shown: Shown) {
         *self.shared.shown.lock().unwrap() = shown;
     }
 
-    /// Ends all connections, and accepts no more until [`Fake::come_back`].
+    /// Ends all connections, and accepts no others until [`Fake::come_back`].
     pub fn go_away(&self) {
         self.shared.closed.store(true, Ordering::SeqCst);
         // Wakes the thread that accepts, which then ends; what connects in between is not answered.
@@ -208,22 +208,22 @@ impl Fake {
         let _ = self.shared.streams.lock().unwrap()[connection].shutdown(std::net::Shutdown::Both);
     }
 
-    /// All requests so far.
+    /// All requests that the fake server has received so far.
     pub fn log(&self) -> Vec<Seen> {
         self.shared.log.lock().unwrap().clone()
     }
 
-    /// Those with this command.
+    /// The requests with this command that the fake server has received so far.
     pub fn seen(&self, command: Command) -> Vec<Seen> {
         self.log().into_iter().filter(|seen| seen.request.command == command).collect()
     }
 
-    /// A part of what it holds.
+    /// The fake volume's present content in a range of bytes.
     pub fn content(&self, offset: usize, length: usize) -> Vec<u8> {
         self.shared.disk.lock().unwrap().now[offset..offset + length].to_vec()
     }
 
-    /// A part of what a crash would leave.
+    /// The fake volume's content in a range of bytes after a crash: data that was flushed or written with FUA.
     pub fn durable(&self, offset: usize, length: usize) -> Vec<u8> {
         self.shared.disk.lock().unwrap().durable[offset..offset + length].to_vec()
     }
@@ -308,7 +308,7 @@ fn serve(mut stream: UnixStream, connection: usize, shared: &Shared) -> io::Resu
     }
 }
 
-/// Carries a request out; the answer.
+/// Carries a request out on the fake volume; returns the bytes of the reply.
 fn answer(shared: &Shared, request: &Request, framing: Framing, payload: &[u8]) -> Vec<u8> {
     let (cookie, offset, length) = (request.cookie, request.offset, request.length);
     let mut disk = shared.disk.lock().unwrap();

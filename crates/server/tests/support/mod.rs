@@ -1,4 +1,4 @@
-//! A server in this process, a folder of its own, and a small blocking client.
+//! Support for tests: a server in the test's process with a folder of its own, and a small blocking client.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 #[path = "../../../xtask/src/test/skip.rs"]
@@ -23,17 +23,17 @@ pub(crate) use skip::skip;
 /// Longest wait for something that takes milliseconds on an idle machine; reaching it is a failure.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Lets this process open as many files as it may.
+/// Raises this process's limit of open files to its hard limit.
 pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
 }
 
-/// Both ways to reach files.
+/// Both engines for I/O on files.
 pub const ENGINES: [Engine; 2] = [Engine::IoUring, Engine::Epoll];
 
-/// A folder that goes away with its owner.
+/// A temporary folder that is deleted when the value is dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -55,11 +55,11 @@ impl Drop for Scratch {
     }
 }
 
-/// A file system of 1 MiB, which is soon full.
+/// A mounted file system (tmpfs) of 1 MiB, for tests of a full file system; unmounted when dropped.
 pub struct SmallDisk(Scratch);
 
 impl SmallDisk {
-    /// Mounts it; `None` where that is not allowed, with the test reported as skipped.
+    /// Mounts the file system; `None` if mounting is not allowed, and then the test is reported as skipped.
     pub fn mount(name: &str) -> Option<Self> {
         let folder = Scratch::new(name);
         let mut mount = std::process::Command::new("mount");
@@ -71,7 +71,7 @@ impl SmallDisk {
         Some(Self(folder))
     }
 
-    /// A volume on it that is larger than it.
+    /// Configuration of the volume `disk0` in a file of 16 MiB, more than the file system can hold.
     pub fn volume(&self) -> String {
         format!("[volumes.disk0]\npath = \"{}/disk.img\"\nsize = \"16MiB\"\n", self.0.path().display())
     }
@@ -84,14 +84,14 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A running server on a Unix socket and a TCP port of its own.
+/// A running server with its own folder, Unix socket and TCP port.
 pub struct TestServer {
     pub server: Server,
     pub scratch: Scratch,
     pub config: Config,
 }
 
-/// The configuration that `text` describes, on sockets of its own.
+/// The configuration `text`, changed to use the folder `scratch`, its own sockets and `engine`.
 pub fn config(scratch: &Scratch, engine: Engine, text: &str) -> Config {
     let mut config = Config::parse(text, "test").unwrap_or_else(|e| panic!("{e}"));
     config.server.listen = vec!["127.0.0.1:0".parse().unwrap()];
@@ -106,7 +106,8 @@ pub fn config(scratch: &Scratch, engine: Engine, text: &str) -> Config {
 }
 
 impl TestServer {
-    /// Starts a server; `name` must be unique among the tests of a file.
+    /// Starts a server with the configuration `text`; `name`, which names its folder, must be unique among the tests of a
+    /// program.
     pub fn start(name: &str, engine: Engine, text: &str) -> Self {
         let scratch = Scratch::new(name);
         let config = config(&scratch, engine, text);
@@ -118,7 +119,7 @@ impl TestServer {
         Self::with_start(scratch, config, Start::default())
     }
 
-    /// The same with what a start needs besides.
+    /// As [`Self::with_config`], with the further parameters `start`.
     pub fn with_start(scratch: Scratch, config: Config, start: Start) -> Self {
         let server = Server::start(config.clone(), start).unwrap_or_else(|e| panic!("{e}"));
         Self { server, scratch, config }
@@ -145,7 +146,7 @@ impl TestServer {
         TcpStream::connect(self.tcp()).unwrap()
     }
 
-    /// A connection from another address of this machine, 127.0.0.`host`.
+    /// A TCP connection to the server from the local address 127.0.0.`host`.
     pub fn raw_tcp_from(&self, host: u8) -> io::Result<TcpStream> {
         use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
         let stream = socket(AddressFamily::INET, SocketType::STREAM, None)?;
@@ -154,7 +155,7 @@ impl TestServer {
         Ok(stream.into())
     }
 
-    /// Processor time that the workers have used, as of the last second.
+    /// Processor time in seconds that all workers have used since the server's start; up to a second old.
     pub fn cpu_s(&self) -> f64 {
         self.server.state().workers.iter().map(|worker| worker.cpu_s).sum()
     }
@@ -163,7 +164,7 @@ impl TestServer {
         UnixStream::connect(self.socket()).unwrap()
     }
 
-    /// Waits until `done` says so of the server's state.
+    /// Waits until `done` returns true for the server's state, for at most [`PATIENCE`]; `what` names it in a failure.
     pub fn wait_for(&self, what: &str, mut done: impl FnMut(&evenkeel_policy::state::State) -> bool) {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -231,7 +232,7 @@ impl Write for Stream {
     }
 }
 
-/// What came back.
+/// The replies that a client has received, by cookie, and the replies that it expects.
 #[derive(Default)]
 pub struct Answers {
     expected: HashMap<u64, Expect>,
@@ -263,7 +264,7 @@ impl Sink for Answers {
     }
 }
 
-/// A blocking client that can have many requests outstanding.
+/// A blocking NBD client that can have many requests outstanding.
 pub struct Client {
     pub stream: Stream,
     pub connected: Connected,
@@ -278,7 +279,7 @@ impl Client {
         Self::negotiate(stream, export, framing, &[])
     }
 
-    /// The same on a stream whose greeting was answered already, as before TLS.
+    /// As [`Self::new`], on a stream on which the server's greeting was answered already, before TLS began.
     pub fn greeted(stream: Stream, export: &str, framing: Framing) -> Self {
         Self::negotiate(stream, export, framing, b"NBDMAGICIHAVEOPT\0\x03")
     }
@@ -311,7 +312,7 @@ impl Client {
         Self { stream, connected, replies, answers: Answers::default(), input, next: 0 }
     }
 
-    /// Sends a request, and the payload of a write; the cookie.
+    /// Sends a request, with the payload of a write; returns its cookie.
     pub fn send(&mut self, command: Command, flags: CommandFlags, offset: u64, length: u64, payload: &[u8]) -> u64 {
         let cookie = self.next;
         self.next += 1;
@@ -321,7 +322,7 @@ impl Client {
         cookie
     }
 
-    /// The bytes of a request.
+    /// The bytes of a request as sent to the server, with its payload.
     pub fn encode(
         &self,
         cookie: u64,
@@ -337,7 +338,7 @@ impl Client {
         bytes
     }
 
-    /// Prepares for the answer to a request that is sent by other means.
+    /// Prepares for the reply to a request that is not sent by [`Self::send`].
     pub fn expect(&mut self, cookie: u64, command: Command, offset: u64, length: u64) {
         self.answers.expected.insert(cookie, Expect { command, offset, length, unfragmented: false });
         if command == Command::Read {
@@ -345,7 +346,7 @@ impl Client {
         }
     }
 
-    /// Receives once; false when the server has closed.
+    /// Receives and parses some bytes of replies; false if the server has closed the connection.
     pub fn receive(&mut self) -> bool {
         let mut more = vec![0; 1 << 18];
         match self.stream.read(&mut more) {
@@ -361,7 +362,7 @@ impl Client {
         true
     }
 
-    /// Waits for the answer to one request.
+    /// Waits for the reply to one request: its data (of a read), or its error.
     pub fn wait(&mut self, cookie: u64) -> Result<Vec<u8>, Errno> {
         loop {
             if let Some(result) = self.answers.done.remove(&cookie) {
@@ -371,7 +372,7 @@ impl Client {
         }
     }
 
-    /// Waits until the server closes; what was answered is in `answers`.
+    /// Receives replies until the server closes the connection; they are in `answers` afterwards.
     pub fn wait_for_close(&mut self) {
         while self.receive() {}
     }
@@ -396,8 +397,8 @@ impl Client {
         self.wait(cookie).map(drop)
     }
 
-    /// Keeps `depth` requests of `length` bytes at the start of the volume outstanding until `stop` is set; returns how
-    /// many were answered by then.
+    /// Keeps `depth` requests of `length` bytes at offset 0 outstanding until `stop` is set; returns how many were answered
+    /// by then.
     pub fn keep_asking(&mut self, command: Command, length: u64, depth: usize, stop: &AtomicBool) -> u64 {
         let payload = vec![7; if command == Command::Write { length as usize } else { 0 }];
         let ask = |client: &mut Self| client.send(command, CommandFlags::NONE, 0, length, &payload);
@@ -417,8 +418,8 @@ impl Client {
     }
 }
 
-/// Sets the flag when it is dropped, also by a failing test: the threads of a scope that wait for the flag would keep the
-/// scope from ending.
+/// Sets the flag when dropped, also by a failing test: otherwise threads that wait for the flag would keep their scope from
+/// ending.
 pub struct Stop<'a>(pub &'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -427,7 +428,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// A loop device over a file; detached with its owner.
+/// A loop device over a file, which is detached when the value is dropped.
 pub struct Loop(PathBuf);
 
 impl Loop {
@@ -448,7 +449,7 @@ impl Drop for Loop {
     }
 }
 
-/// A loop device of 16 MiB, or `None` and a word about why not.
+/// A loop device of 16 MiB over a file in `scratch`; `None` if there can be none, and then the test is reported as skipped.
 pub fn loop_device(scratch: &Scratch) -> Option<Loop> {
     let image = scratch.path().join("device.img");
     std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
@@ -459,11 +460,11 @@ pub fn loop_device(scratch: &Scratch) -> Option<Loop> {
     device
 }
 
-/// A generator of numbers that depend on the seed alone.
+/// A generator of pseudo-random numbers, which depend on its seed (not 0) alone.
 pub struct Random(pub u64);
 
 impl Random {
-    /// A number below `bound`.
+    /// The next pseudo-random number, at least 0 and less than `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -472,7 +473,8 @@ impl Random {
     }
 }
 
-/// A content that tells where it belongs and when it was written.
+/// Content of `len` bytes that depends on `offset` and `generation`, so that bytes at the wrong place or of an older write
+/// are found.
 pub fn pattern(offset: u64, generation: u64, len: usize) -> Vec<u8> {
     let mut state = offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ generation.wrapping_mul(0xd1b5_4a32_d192_ed03) | 1;
     (0..len)

@@ -23,7 +23,7 @@ impl<K: Ord + Clone> Batch<K> {
         }
     }
 
-    /// Makes all runs; the digests of each key, in the order of its seeds.
+    /// Makes all runs. Returns the digests of each key's runs, in the order in which the runs were added.
     pub(super) fn execute<E>(self, name: &str, execute: &mut Execute<'_, E>) -> Result<BTreeMap<K, Vec<Digest>>, E> {
         let digests = execute(name, &self.runs)?;
         let mut collected: BTreeMap<K, Vec<Digest>> = BTreeMap::new();

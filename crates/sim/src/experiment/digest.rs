@@ -1,10 +1,10 @@
-//! The digest of a run without its distributions: small enough to keep thousands.
+//! The digest of a run: its figures without the distributions, so that thousands of digests fit in memory.
 
 use evenkeel_control::{Duration, Instant};
 
 use crate::world::{BudgetSpread, Deficit, Latencies, Run, Sample, TenantResult, Window, windows};
 
-/// A run in figures.
+/// The figures of a run's counted time, without its distributions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Digest {
     /// Payload bytes per second of all tenants.
@@ -15,15 +15,15 @@ pub struct Digest {
     pub throttled: bool,
     /// The admission budget over time.
     pub budget: BudgetSpread,
-    /// One for each tenant.
+    /// The figures of each tenant, in the order of the setup's tenants.
     pub tenants: Vec<TenantDigest>,
     /// Start of the counted time, at which the series begins.
     pub counted_from: Instant,
-    /// One for each `sample_every` of the counted time.
+    /// One sample for each interval of the setup's `sample_every` in the counted time.
     pub series: Vec<Sample>,
 }
 
-/// A tenant in figures.
+/// A tenant's figures in the counted time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TenantDigest {
     /// Requests completed.
@@ -40,7 +40,7 @@ pub struct TenantDigest {
     pub deficit: Deficit,
 }
 
-/// A distribution in figures, all in ms.
+/// Mean and percentiles of a distribution of latencies, in ms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatencyDigest {
     /// Mean.
@@ -91,7 +91,7 @@ impl Digest {
         }
     }
 
-    /// The series in windows of `length`, as [`Run::windows`].
+    /// The series summed up in windows of `length`, as by [`Run::windows`].
     pub fn windows(&self, length: Duration) -> Vec<Window> {
         windows(&self.series, self.counted_from, length)
     }

@@ -1,16 +1,17 @@
 //! Experiments of publications, repeated in virtual time.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
-//! | [`harm`] | admission control against none, on cases drawn at random |
-//! | [`bufferbloat`] | the SlowFast CoDel paper, and admission control compared |
+//! | [`harm`] | controllers compared with no control, on cases drawn at random |
+//! | [`bufferbloat`] | the SlowFast CoDel paper, and a comparison of methods of admission control |
 //! | [`iscsi`] | the packet-delay paper: latency targets on a shared iSCSI target |
-//! | [`messenger`] | the Ceph messenger paper: connections placed on workers |
+//! | [`messenger`] | the Ceph messenger paper: placement of connections on workers |
 //! | [`saat`] | the SAAT paper: guaranteed throughput on a cached device |
+//! | [`drg`] | the DRG paper: latency targets of hosts that share an array |
 //! | [`oracle`] | the best fixed budget of a setup, found by a sweep |
 //!
-//! An experiment decides what to run and what to make of it. Threads, progress and interrupts belong to the caller that
-//! [executes](Execute) the runs.
+//! An experiment decides which setups to run, and draws the conclusions. Threads, progress and interrupts belong to the
+//! caller, which [executes](Execute) the runs.
 
 mod batch;
 pub mod bufferbloat;
@@ -28,14 +29,15 @@ pub use report::{Better, Claim, Report, Row, Section};
 
 use crate::world::Setup;
 
-/// Runs each setup with its seed and answers with the outcomes in the same order. The `&str` names the purpose of the runs.
+/// A function that runs each setup with its seed and returns the outcomes in the order of the setups. The `&str` names the
+/// purpose of the runs.
 pub type Execute<'a, E, S = Setup, O = Digest> = dyn FnMut(&str, &[(S, u64)]) -> Result<Vec<O>, E> + 'a;
 
 /// Options of all experiments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Seed of everything random.
+    /// Seed from which all random numbers of the experiment follow.
     pub seed: u64,
-    /// True for a tenth of the work: fewer seeds and shorter runs, but nearly the same cases.
+    /// True for a quick run with about a tenth of the work: fewer seeds and shorter runs, but nearly the same cases.
     pub quick: bool,
 }

@@ -1,7 +1,7 @@
-//! The best fixed budget of a setup, found by a sweep: the one that an operator with unlimited time would configure.
+//! The oracle: the best fixed admission budget of a setup, found by a sweep. An operator with unlimited time would use it.
 //!
-//! The oracle is the smallest budget that keeps [`KEPT`] of the peak throughput. The peak is the most throughput that any
-//! budget gives, no bound included. No controller can know it without trying all budgets on the load that will come.
+//! The oracle is the smallest budget that keeps [`KEPT`] of the peak throughput. The peak is the highest throughput of all
+//! budgets, including no bound. No controller can know the oracle without trying all budgets on the load that will come.
 //!
 //! [`Search`] names the budgets to try next and receives their results, so that a caller with several cores can try many at
 //! once; [`sweep`] tries them on one core.
@@ -15,46 +15,47 @@ use super::batch::Batch;
 use super::{Digest, Execute};
 use crate::world::{Failure, Progress, Setup, run};
 
-/// Part of the peak throughput that the oracle keeps.
+/// Fraction of the peak throughput that the oracle keeps.
 pub const KEPT: f64 = 0.97;
 
-/// Budgets of the first round: the cost of an empty request, doubled up to this many times.
+/// The first round tries the cost of an empty request as the budget, and this cost doubled once, twice, up to so many times.
 const FIRST_DOUBLINGS: u32 = 13;
 
-/// Doublings at which the search ends even if requests are still throttled: 2^40 empty requests.
+/// Number of doublings at which the search stops, even if requests are still throttled: 2^40 times the cost of an empty request.
 const MAX_DOUBLINGS: u32 = 40;
 
-/// Times that the search halves (geometrically) the factor of 2 between the answer and the next smaller budget: down to
-/// 2^(1/16), 4.4 % of the budget.
+/// Number of steps that narrow down the oracle. Each takes the square root of the factor, 2 at first, between the oracle and
+/// the next smaller budget: after four steps the factor is 2^(1/16), 4.4 % of the budget.
 const HALVINGS: u32 = 4;
 
 /// The result of the sweep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Oracle {
-    /// The smallest budget that keeps [`KEPT`] of the peak, in bytes.
+    /// The smallest budget that keeps [`KEPT`] of the peak throughput, in bytes.
     pub budget_bytes: u64,
-    /// Payload bytes per second of all tenants with this budget, mean over the seeds.
+    /// Payload bytes per second of all tenants together under `budget_bytes`, mean over the seeds.
     pub bytes_per_s: f64,
-    /// The most payload bytes per second that any budget gave, no bound included.
+    /// The highest throughput of all budgets, including no bound, in payload bytes per second.
     pub peak_bytes_per_s: f64,
-    /// Every budget that was tried, smallest first, except for no bound.
+    /// Every budget that was tried, with its throughput, smallest budget first; without the run that has no bound.
     pub points: Vec<Point>,
 }
 
-/// A budget and its throughput.
+/// An admission budget that was tried, and the throughput under it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Admission budget in bytes.
     pub budget_bytes: u64,
-    /// Payload bytes per second of all tenants, mean over the seeds.
+    /// Payload bytes per second of all tenants together, mean over the seeds.
     pub bytes_per_s: f64,
 }
 
 /// A search for the oracle, in progress.
 ///
-/// It doubles the budget from one empty request to the first that throttles no request, then narrows down the first
-/// step that reaches [`KEPT`] of the peak. Throughput need not rise with the budget, but a dip beyond the first success
-/// does not matter, as the smallest budget is wanted.
+/// The search doubles the budget, from the cost of one empty request up to the first budget that throttles no request. Of
+/// these budgets it takes the smallest that reaches [`KEPT`] of the peak throughput, and narrows down the gap to the next
+/// smaller one. Throughput need not rise with the budget, but a dip at larger budgets does not matter, as the smallest
+/// budget is sought.
 #[derive(Clone, Debug)]
 pub struct Search {
     smallest: u64,
@@ -67,7 +68,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// A search for a pool with this base cost of a request.
+    /// A search for a pool in which a request costs `base_cost_bytes` on top of its payload.
     pub fn new(base_cost_bytes: u32) -> Self {
         let smallest = u64::from(base_cost_bytes).max(1);
         let fixed = |doubling| Config::Fixed { budget_bytes: smallest << doubling };
@@ -82,12 +83,13 @@ impl Search {
         }
     }
 
-    /// The budgets to try next; none when the search is over. Constant until [`Search::learn`] is called.
+    /// The budgets to try next, the same until [`Search::learn`] is called; empty when the search is over.
     pub fn wants(&self) -> &[Config] {
         &self.asked
     }
 
-    /// Learns the result of each of [`Search::wants`]: throughput in bytes per second, and true if any request was throttled.
+    /// Takes the results of the budgets of [`Search::wants`], in their order: throughput in bytes per second, and true if any
+    /// request was throttled.
     ///
     /// # Panics
     /// When results and budgets are not equal in number.
@@ -148,14 +150,15 @@ pub fn gave<'a>(runs: impl IntoIterator<Item = &'a Digest>) -> (f64, bool) {
     (sum / count, throttled)
 }
 
-/// A copy of the setup with this admission.
+/// A copy of the setup with `admission` as its admission control.
 pub(super) fn with(setup: &Setup, admission: Config) -> Setup {
     let mut setup = setup.clone();
     setup.pool.admission = admission;
     setup
 }
 
-/// The oracles of all setups, each with the seeds of its runs. Each round of all searches is one batch of runs.
+/// Finds the oracle of each setup; a setup comes with the seeds of its runs. All searches advance together, and each round
+/// of them is one batch of runs.
 pub(super) fn oracles<E>(
     name: &str,
     setups: &[(Setup, &[u64])],
@@ -182,7 +185,7 @@ pub(super) fn oracles<E>(
     }
 }
 
-/// Finds the oracle of `setup`; the setup's own admission has no effect. Each budget is run once for each seed.
+/// Finds the oracle of `setup`; the setup's own admission control has no effect. Each budget is run once for each seed.
 ///
 /// # Errors
 /// As [`run`].

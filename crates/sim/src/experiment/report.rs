@@ -27,20 +27,20 @@ pub struct Section {
     pub title: String,
     /// Explanation of the part; one element is one paragraph.
     pub text: Vec<String>,
-    /// One row for each case and metric, and for each method without a column.
+    /// A row for each case and metric, and a further one for each method that has no column of its own.
     pub rows: Vec<Row>,
     /// The plots.
     pub figures: Vec<Plot>,
 }
 
 impl Section {
-    /// A part without rows and plots.
+    /// A section with a title and a text, without rows and plots.
     pub fn new<const N: usize>(title: &str, text: [impl Into<String>; N]) -> Self {
         Self { title: title.to_owned(), text: text.map(Into::into).to_vec(), ..Self::default() }
     }
 }
 
-/// Which direction is better.
+/// The direction in which a metric's values are better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
@@ -54,27 +54,28 @@ pub enum Better {
 /// One metric of one case, by method.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
-    /// The case.
+    /// Name of the case (device, load).
     pub case: String,
-    /// The metric.
+    /// Name of the metric.
     pub metric: String,
-    /// The method that `baseline` is about, for a method that has no column of its own.
+    /// Name of the method whose figure is in `baseline`, in the row of a method that has no column of its own.
     pub method: Option<String>,
     /// The metric's unit; empty for ratios and counts.
     pub unit: &'static str,
-    /// Which direction is better.
+    /// The direction in which the metric's values are better.
     pub better: Better,
-    /// The paper's figure, where it gives one.
+    /// The figure that the paper states; `None` if it states none.
     pub paper: Option<f64>,
-    /// Figure of the method named by `method`; without one, of the section's baseline, which is not the paper's method.
+    /// Figure of the method named by `method`. If `method` is `None`, figure of the section's baseline method, which is
+    /// neither the paper's nor the project's.
     pub baseline: Option<f64>,
-    /// Figure of the paper's method as published.
+    /// Figure of the paper's method as published, measured here.
     pub faithful: Option<f64>,
-    /// Figure of our method.
+    /// Figure of the project's own method.
     pub evenkeel: Option<f64>,
-    /// Half width of the 95 % confidence interval of our figure; `None` with a single seed.
+    /// Half width of the 95 % confidence interval of `evenkeel`; `None` with a single seed.
     pub half_width: Option<f64>,
-    /// The value that our method must reach.
+    /// The value that the project's own method must reach.
     pub bar: Option<f64>,
 }
 
@@ -84,8 +85,8 @@ impl Row {
         Self { case: case.to_owned(), metric: metric.to_owned(), unit, better, ..Self::default() }
     }
 
-    /// The metric's rows: one with the columns baseline, published method and ours, and one for each other method,
-    /// under its name.
+    /// The metric's rows, based on this row: one with the figures of baseline, published method and project's own method, and
+    /// one for each of `others` (name and figure).
     pub fn columns(
         &self,
         [baseline, faithful, ours]: [Option<Estimate>; 3],
@@ -111,7 +112,7 @@ impl Row {
         std::iter::once(main).chain(others.into_iter().map(other)).collect()
     }
 
-    /// The metric; with the method appended if the method has no column of its own.
+    /// The metric's name; the method's name is appended if `method` is set.
     pub fn full_metric(&self) -> String {
         match &self.method {
             None => self.metric.clone(),
@@ -119,7 +120,7 @@ impl Row {
         }
     }
 
-    /// True if our method reaches the bar; `None` without a bar.
+    /// True if the project's own method reaches the bar; `None` without a bar.
     pub fn is_met(&self) -> Option<bool> {
         let bar = self.bar?;
         Some(self.evenkeel.is_some_and(|ours| match self.better {
@@ -129,15 +130,15 @@ impl Row {
     }
 }
 
-/// A claim of the paper, and its verdict here.
+/// A claim of the paper, and the verdict of the runs on it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Claim {
-    /// Place of the claim in the paper.
+    /// Where the paper makes the claim, for example a figure.
     pub source: &'static str,
-    /// The claim in our words.
+    /// The claim in a sentence.
     #[serde(rename = "claim")]
     pub text: String,
-    /// True if the claim holds here.
+    /// True if the claim holds in the runs.
     pub reproduced: bool,
     /// The figures behind the verdict.
     pub numbers: String,

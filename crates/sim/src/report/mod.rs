@@ -1,8 +1,8 @@
 //! A result as one self-contained HTML page: tables, verdicts and interactive plots.
 //!
-//! Fill a [`Page`] and write [`Page::html`] to a file. The page carries its data as JSON and draws it with the scripts
-//! beside this file (`plot.js` draws one plot, `page.js` the rest). All content goes in as text, never as markup, and
-//! the page forbids itself to load anything.
+//! Fill a [`Page`] and write [`Page::html`] to a file. The page contains its data as JSON, and the scripts that draw it:
+//! `plot.js` draws one plot, `page.js` the rest. All content is inserted as text, never as markup, and the page's content
+//! security policy forbids it to load anything.
 
 mod experiment;
 mod number;
@@ -14,71 +14,71 @@ use serde::Serialize;
 pub use experiment::{Document, document, page, text};
 pub use number::{Decimal, short};
 
-/// A page.
+/// The content of a report page.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Page {
     /// Heading and window title.
     pub title: String,
     /// The introduction; one element is one paragraph.
     pub intro: Vec<String>,
-    /// Facts with which the result can be repeated (seed, version, command), as name and value, shown on one line under
-    /// the heading.
+    /// Facts with which the result can be repeated, each as name and value (seed, version, command). The page shows them on
+    /// one line under the heading.
     pub facts: Vec<(String, String)>,
-    /// Bounds with their verdicts; a summary stands at the top of the page.
+    /// Bounds and claims with their verdicts. The page shows a summary of them at its top.
     pub checks: Vec<Check>,
     /// The sections, in order.
     pub sections: Vec<Section>,
 }
 
-/// A bound or claim, and whether it holds.
+/// A bound or a claim, with its verdict.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// The bound, as a sentence or formula: `light.p99_ms ≤ 5`.
+    /// The bound or claim, as a sentence or a formula such as `light.p99_ms ≤ 5`.
     pub what: String,
     /// The measured figure, with its unit.
     pub measured: String,
-    /// True if it holds.
+    /// True if the bound or claim holds.
     pub met: bool,
-    /// Reason for the bound, or for the failure; may be empty.
+    /// Reason for the bound, or reason why it does not hold; may be empty.
     pub note: String,
 }
 
 /// A part of a page under its own heading.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Section {
-    /// Heading.
+    /// Heading of the section.
     pub title: String,
-    /// Text; one element is one paragraph.
+    /// Text under the heading; one element is one paragraph.
     pub text: Vec<String>,
-    /// Tables, plots and listings; neighbouring plots stand side by side where the window is wide enough.
+    /// Tables, plots and listings, in order. Successive plots are placed side by side if the window is wide enough.
     pub blocks: Vec<Block>,
 }
 
-/// The content of a section.
+/// A piece of a section's content.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Block {
-    /// Rows and columns; a click on a heading sorts the rows.
+    /// A table; a click on a column's heading sorts its rows.
     Table(Table),
     /// A plot.
     Plot(Plot),
-    /// Text as it stands, such as a configuration; folded until the reader opens it.
+    /// Preformatted text, such as a configuration. It is folded until the reader opens it.
     Listing {
-        /// Its name.
+        /// Name of the listing.
         title: String,
-        /// Its text.
+        /// Text of the listing.
         text: String,
     },
 }
 
-/// Rows and columns.
+/// A table of a page.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Table {
-    /// Caption; may be empty.
+    /// Caption of the table; may be empty.
     pub title: String,
-    /// Headings, with units.
+    /// Headings of the columns, with units.
     pub columns: Vec<String>,
-    /// Rows; each has as many cells as there are columns.
+    /// Rows of the table; each has as many cells as `columns` has headings.
     pub rows: Vec<Vec<Cell>>,
 }
 
@@ -103,7 +103,7 @@ pub enum Cell {
 pub struct Plot {
     /// Heading.
     pub title: String,
-    /// A sentence on how to read it; may be empty.
+    /// A sentence on how to read the plot; may be empty.
     pub note: String,
     /// The horizontal axis.
     pub x: Axis,
@@ -111,9 +111,9 @@ pub struct Plot {
     pub y: Axis,
     /// The curves, in the order of the legend.
     pub series: Vec<Series>,
-    /// Vertical lines with a name, such as a change in mid-run.
+    /// Named vertical lines, such as one for a change in mid-run.
     pub marks: Vec<Mark>,
-    /// Plots of a page with the same non-empty link zoom and move their cursors together.
+    /// Name of a group of plots: plots of a page with the same name zoom and move their cursors together. Empty: no group.
     pub link: String,
 }
 
@@ -122,7 +122,7 @@ pub struct Plot {
 pub struct Axis {
     /// The quantity, with its unit.
     pub label: String,
-    /// Spread of the values over the axis.
+    /// How values are mapped to positions on the axis.
     pub scale: Scale,
 }
 
@@ -137,35 +137,35 @@ impl Axis {
         Self { label: label.into(), scale: Scale::Log }
     }
 
-    /// An axis for percentile curves, over shares from 0 to 1: 90 %, 99 % and 99.9 % are equally far apart.
+    /// An axis for percentile curves, over shares from 0 to 1. The distance from 90 % to 99 % equals that from 99 % to 99.9 %.
     pub fn nines(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Nines }
     }
 }
 
-/// Spread of values over an axis.
+/// How values are mapped to positions on an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// Linearly; the axis begins at 0 if the values come near.
+    /// Linear. The axis begins at 0 if the smallest value is near 0.
     #[default]
     Linear,
-    /// Logarithmically.
+    /// Logarithmic.
     Log,
-    /// By the logarithm of 1 minus the value.
+    /// Logarithmic in 1 minus the value.
     Nines,
 }
 
 /// A series of points.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name of the series in the legend.
     pub name: String,
-    /// How its points are joined.
+    /// How the points of the series are joined.
     pub style: Style,
-    /// Coordinates in the order in which they are joined; a value that is not finite makes a gap.
+    /// Points as x and y, in the order in which they are joined. A coordinate that is not finite makes a gap.
     pub points: Vec<(Decimal, Decimal)>,
-    /// A name for each point, shown under the cursor; empty = none.
+    /// A name for each point, shown under the cursor; an empty list if points have no names.
     pub labels: Vec<String>,
     /// True if the series is hidden until the reader selects it in the legend.
     pub hidden: bool,
@@ -175,23 +175,23 @@ pub struct Series {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Style {
-    /// By a line.
+    /// A line through the points.
     #[default]
     Line,
-    /// Each value holds until the next.
+    /// Steps: each value holds until the next point.
     Steps,
-    /// By a line with a dot at each point.
+    /// A line through the points, with a dot at each point.
     Dotted,
-    /// Not joined.
+    /// A dot at each point, without a line.
     Dots,
 }
 
-/// A vertical line with a name.
+/// A named vertical line in a plot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mark {
-    /// Position on the x axis.
+    /// Position of the line on the x axis.
     pub at: Decimal,
-    /// Name of the event.
+    /// Name of the event that the line marks.
     pub label: String,
 }
 
@@ -202,7 +202,7 @@ impl Series {
         Self { name: name.into(), style, points, labels: Vec::new(), hidden: false }
     }
 
-    /// A series whose points have names.
+    /// A series whose points have names: `points` are x, y and name.
     pub fn named(name: impl Into<String>, style: Style, points: impl IntoIterator<Item = (f64, f64, String)>) -> Self {
         let (points, labels): (Vec<_>, _) = points.into_iter().map(|(x, y, label)| ((x, y), label)).unzip();
         Self { labels, ..Self::new(name, style, points) }
@@ -210,7 +210,7 @@ impl Series {
 }
 
 impl Plot {
-    /// A plot of series over these axes.
+    /// A plot of series over the axes `x` and `y`, without marks and link.
     pub fn new(
         title: impl Into<String>,
         note: impl Into<String>,
@@ -221,7 +221,7 @@ impl Plot {
         Self { title: title.into(), note: note.into(), x, y, series: series.into_iter().collect(), ..Self::default() }
     }
 
-    /// True if any series has points.
+    /// True if any series of the plot has points.
     pub fn has_points(&self) -> bool {
         let drawn = |&(x, y): &(Decimal, Decimal)| x.0.is_finite() && y.0.is_finite();
         self.series.iter().any(|series| series.points.iter().any(drawn))
@@ -249,7 +249,7 @@ pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// JSON for a script element: no text in it can end the element.
+/// The JSON with `<`, `>` and `&` escaped, so that no text in it can end the script element that contains it.
 fn in_script(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }

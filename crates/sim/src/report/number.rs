@@ -1,4 +1,4 @@
-//! Formatting of numbers.
+//! Formatting of numbers for report pages and terminals.
 
 use serde::{Serialize, Serializer};
 
@@ -28,7 +28,7 @@ impl Serialize for Decimal {
     }
 }
 
-/// A number with about four significant digits: `0.01234`, `1.234`, `123.4`, `12345`.
+/// The number as text with at least four significant digits: `0.01234`, `1.234`, `123.4`, `12345`.
 pub fn short(value: f64) -> String {
     if !value.is_finite() {
         return "–".into();

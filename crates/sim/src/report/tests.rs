@@ -1,6 +1,6 @@
 use super::*;
 
-/// Text that would break a page that took it as markup.
+/// Text that breaks a page which inserts it as markup.
 const HOSTILE: &str = "</script><script>alert(\"x\")</script> & <b> \u{2028} 'q'";
 
 fn page() -> Page {
@@ -35,7 +35,7 @@ fn page() -> Page {
     }
 }
 
-/// The JSON of a page's data element.
+/// The JSON in the data element of a page's HTML.
 fn data(html: &str) -> serde_json::Value {
     let (_, after) = html.split_once("<script type=\"application/json\" id=\"data\">").expect("the data element");
     let (data, _) = after.split_once("</script>").expect("its end");

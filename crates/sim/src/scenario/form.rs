@@ -15,15 +15,15 @@ use crate::world::FrontSetup;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
-    /// A few words.
+    /// Title of the scenario, a few words.
     #[serde(default)]
     pub(super) title: String,
     /// Purpose of the scenario.
     #[serde(default)]
     pub(super) description: String,
-    /// Virtual time that counts, after the warm-up.
+    /// Length of the counted time, in virtual time after the warm-up.
     pub(super) duration: Duration,
-    /// Virtual time before the counted time.
+    /// Length of the warm-up, the virtual time before the counted time.
     #[serde(default)]
     pub(super) warmup: Duration,
     /// Interval of the samples of the time series.
@@ -37,7 +37,7 @@ pub(super) struct File {
     /// Number of seeds.
     #[serde(default = "one_32")]
     pub(super) seeds: u32,
-    /// The workers, which receive requests and send replies.
+    /// The workers, which receive requests and send replies; `None`: workers are not modelled.
     pub(super) workers: Option<WorkersForm>,
     /// The device behind the pool.
     pub(super) device: DeviceParams,
@@ -69,27 +69,27 @@ fn one_32() -> u32 {
     1
 }
 
-/// Workers before the pool.
+/// The workers between clients and pool.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WorkersForm {
     /// Number of workers.
     pub(super) count: u32,
-    /// Processor time of a request with its reply, without the time for payload.
+    /// CPU time of a worker for a request and its reply, without the time for payload.
     #[serde(default = "time_per_request")]
     pub(super) time_per_request: Duration,
-    /// Processor time of each 1024 bytes of payload.
+    /// CPU time of a worker for each 1024 bytes of payload.
     #[serde(default = "time_per_kib")]
     pub(super) time_per_kib: Duration,
     /// The placement of connections, as in a configuration.
     #[serde(default)]
     pub(super) placement: Placement,
-    /// Connections of each client; they take turns.
+    /// Number of connections of each client, over which its requests are sent in turn.
     #[serde(default = "one_32")]
     pub(super) connections: u32,
 }
 
-/// The default, as measured on `serve`: half of it for receiving, half for sending; see [`WorkerParams::serve`].
+/// The default CPU time of a request and its reply, as measured on `serve`; see [`WorkerParams::serve`].
 fn time_per_request() -> Duration {
     let serve = WorkerParams::serve();
     serve.receive_time + serve.send_time
@@ -99,11 +99,12 @@ fn time_per_kib() -> Duration {
     Duration::from_nanos(KIB_SECONDS_NS / WorkerParams::serve().receive_bytes_per_s)
 }
 
-/// Nanoseconds in a second, times bytes in a KiB: divided by a time per KiB in ns this gives bytes per second.
+/// Divided by a time per KiB in nanoseconds, this gives bytes per second.
 const KIB_SECONDS_NS: u64 = 1024 * 1_000_000_000;
 
 impl WorkersForm {
-    /// The setup of a run. The time per request is halved between receiving and sending, as in [`WorkerParams::serve`].
+    /// The workers of a run. The time per request is divided equally between receiving and sending, as in
+    /// [`WorkerParams::serve`].
     pub(super) fn setup(&self) -> FrontSetup {
         let receive_time = Duration::from_nanos(self.time_per_request.as_nanos() / 2);
         let bytes_per_s = KIB_SECONDS_NS.checked_div(self.time_per_kib.as_nanos()).unwrap_or(u64::MAX);
@@ -118,37 +119,38 @@ impl WorkersForm {
     }
 }
 
-/// A client.
+/// A client, or several identical ones.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ClientForm {
-    /// Name of its tenant.
+    /// Name of the client's tenant.
     pub(super) tenant: String,
-    /// Its workload.
+    /// The client's workload.
     pub(super) workload: Form,
-    /// Virtual time at which it begins.
+    /// Virtual time at which the client begins to send requests, from the start of the run.
     #[serde(default)]
     pub(super) from: Duration,
-    /// Virtual time at which it stops sending.
+    /// Virtual time at which the client stops sending requests; `None`: the end of the run.
     pub(super) until: Option<Duration>,
     /// Number of identical clients.
     #[serde(default = "one_32")]
     pub(super) count: u32,
 }
 
-/// A change in mid-run. Entries of its tables replace the same entries of the device, the pool or the tenants.
+/// A change in mid-run. Entries of the change's tables replace the entries of the same name of the device, the pool or the
+/// tenants.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ChangeForm {
-    /// Virtual time of the change.
+    /// Virtual time of the change, from the start of the run.
     pub(super) at: Duration,
-    /// Duration for which the device serves nothing.
+    /// Duration for which the device serves no request, from the change on.
     pub(super) stall: Option<Duration>,
     /// Changed entries of the device.
     pub(super) device: Option<toml::Table>,
     /// Changed entries of the pool.
     pub(super) pool: Option<toml::Table>,
-    /// Changed entries of tenants, by name.
+    /// Changed entries of tenants, by the tenant's name.
     #[serde(default)]
     pub(super) tenants: BTreeMap<String, toml::Table>,
 }
@@ -158,7 +160,7 @@ impl ChangeForm {
         self.stall.is_none() && self.device.is_none() && self.pool.is_none() && self.tenants.is_empty()
     }
 
-    /// A change in a few words; `what` is changed.
+    /// A description of a change in a few words: `what` is the changed object, `table` its changed entries.
     pub(super) fn words(what: &str, table: &toml::Table) -> String {
         let entries: Vec<String> = table.iter().map(|(key, value)| format!("{key} = {value}")).collect();
         format!("{what}: {}", entries.join(", "))
@@ -169,15 +171,15 @@ impl ChangeForm {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BoundForm {
-    /// The metric.
+    /// Name of the metric that the bound limits.
     pub(super) metric: String,
-    /// The least value that meets the bound.
+    /// The smallest value that meets the bound.
     pub(super) min: Option<Limit>,
     /// The largest value that meets the bound.
     pub(super) max: Option<Limit>,
-    /// Start of the window in which the metric is measured.
+    /// Start of the window in which the metric is measured, as virtual time from the start of the run.
     pub(super) from: Option<Duration>,
-    /// End of the window in which the metric is measured.
+    /// End of the window in which the metric is measured, as virtual time from the start of the run.
     pub(super) until: Option<Duration>,
     /// Reason for the bound.
     #[serde(default)]

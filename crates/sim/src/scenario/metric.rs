@@ -6,10 +6,10 @@ use evenkeel_control::{Duration, Instant};
 
 use crate::world::{NO_BOUND_BYTES, Run, Sample, Served, TenantResult};
 
-/// A figure of a run; its name ends with the unit.
+/// A metric of a run. The metric's name ends with its unit.
 #[derive(Clone, Debug)]
 pub struct Metric {
-    /// Place and name of the metric's tenant; `None` for a metric of the pool.
+    /// Number and name of the tenant that the metric is about; `None` for a metric of the pool.
     tenant: Option<(usize, String)>,
     quantity: &'static Quantity,
 }
@@ -28,9 +28,9 @@ enum Source {
     Pool(fn(&Run) -> f64),
     /// Computed from a tenant's figures over the whole run.
     Tenant(fn(&Run, &TenantResult) -> f64),
-    /// Computed from the completions of a tenant, or of all tenants, in a window, and its length in seconds.
+    /// Computed from the completions of a tenant, or of all tenants, in a window, and from the window's length in seconds.
     Served(fn(&Served, f64) -> f64),
-    /// Mean admission budget of a window.
+    /// Mean admission budget over a window, in bytes.
     Budget,
 }
 
@@ -38,7 +38,7 @@ fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// A latency of the tenant in ms; NaN if no request completed.
+/// A latency of a tenant in ms; NaN if the tenant completed no request.
 fn latency(result: &TenantResult, of: impl Fn(&TenantResult) -> Duration) -> f64 {
     if result.requests == 0 { f64::NAN } else { ms(of(result)) }
 }
@@ -97,7 +97,7 @@ fn share_percent(run: &Run, tenant: &TenantResult) -> f64 {
     if all == 0 { f64::NAN } else { tenant.bytes as f64 / all as f64 * 100.0 }
 }
 
-/// Busy time of the busiest worker, in per cent; NaN without workers.
+/// Busy time of the busiest worker, in per cent of the counted time; NaN without workers.
 fn busiest_worker_percent(run: &Run) -> f64 {
     run.workers.iter().map(|worker| worker.busy * 100.0).fold(f64::NAN, f64::max)
 }
@@ -109,7 +109,7 @@ fn mean_ms(served: &Served, _: f64) -> f64 {
     if served.requests == 0 { f64::NAN } else { served.response_ns as f64 / served.requests as f64 / 1e6 }
 }
 
-/// A budget in bytes; infinite without a bound.
+/// An admission budget in bytes, as a metric's value; infinite without a bound.
 fn bytes(budget: u64) -> f64 {
     if budget == u64::MAX { f64::INFINITY } else { budget as f64 }
 }
@@ -123,10 +123,10 @@ fn budget_mean(samples: &[Sample]) -> f64 {
 }
 
 impl Metric {
-    /// The metric of this name; `names` are the tenants of the scenario.
+    /// The metric with the name `name`; `names` are the scenario's tenants.
     ///
     /// # Errors
-    /// The unknown name, with the known ones.
+    /// A message that names the unknown metric and the known ones.
     pub fn parse(name: &str, names: &[&String]) -> Result<Self, String> {
         // A tenant's name may have dots in it, a quantity's has none.
         let Some((tenant, quantity)) = name.rsplit_once('.') else {
@@ -161,8 +161,8 @@ impl Metric {
         matches!(self.quantity.of, Source::Served(_) | Source::Budget)
     }
 
-    /// The metric's value over the counted time of a run, or over the samples that lie within `window`; NaN if there is
-    /// nothing to measure.
+    /// The metric's value over the counted time of a run, or over the samples that lie within `window`; NaN if no request or
+    /// no sample gives a value.
     pub fn measure(&self, run: &Run, window: Option<(Instant, Instant)>) -> f64 {
         let tenant = self.tenant.as_ref().map(|&(place, _)| &run.tenants[place]);
         match (self.quantity.of, tenant, window) {
@@ -178,7 +178,8 @@ impl Metric {
         }
     }
 
-    /// Completions of the metric's tenant, or of all tenants: over the counted time if `whole`, else in `samples`.
+    /// Completions of the metric's tenant, or of all tenants for a metric of the pool: over the whole counted time if `whole`,
+    /// otherwise in `samples`.
     fn served(&self, run: &Run, samples: &[Sample], whole: bool) -> Served {
         let mut sum = Served::default();
         let mine = |place: usize| self.tenant.as_ref().is_none_or(|&(tenant, _)| tenant == place);
@@ -204,7 +205,8 @@ impl fmt::Display for Metric {
     }
 }
 
-/// The samples whose interval lies within a window, and the seconds that they cover; without a window, the whole counted time.
+/// The samples whose interval lies within `window`, and before them the number of seconds that they cover. Without a window:
+/// the length of the counted time, and all samples.
 fn within(run: &Run, window: Option<(Instant, Instant)>) -> (f64, &[Sample]) {
     let Some((from, until)) = window else { return (run.counted.as_secs_f64(), &run.series) };
     let step = run.series.first().map_or(Duration::ZERO, |first| first.at.since(run.counted_from));
@@ -218,7 +220,7 @@ fn find(among: &'static [Quantity], name: &str) -> Option<&'static Quantity> {
     among.iter().find(|quantity| quantity.name == name)
 }
 
-/// An error message like "there is no metric ...; did you mean ...?".
+/// An error message such as "there is no metric ...; did you mean ...?"; `what` is the kind of object, for example "metric".
 pub(super) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
     evenkeel_policy::unknown(what, name, &known.collect::<Vec<_>>())
 }

@@ -1,7 +1,7 @@
 //! Scenarios: a setup to simulate and bounds on its outcome, written as a text.
 //!
-//! `docs/guide/sim.md` explains every key. Reading is pure: the input is a text, assignments and a way to open traces;
-//! the result is a [`Scenario`], or every [`Problem`] with line and key.
+//! `docs/guide/sim.md` explains every key. Reading has no side effects but opening traces: the input is a text, assignments
+//! and a function that opens a trace; the result is a [`Scenario`], or every [`Problem`] with line and key.
 
 mod form;
 pub mod metric;
@@ -24,15 +24,17 @@ use crate::world::{self, Change, Run, Setup};
 use form::{BoundForm, ChangeForm, ClientForm, File, WorkersForm};
 use metric::Metric;
 
-/// Opens a trace by the name that a scenario gives.
+/// A function that opens a trace by the name that a scenario gives.
 pub type Open<'a> = &'a mut dyn FnMut(&str) -> io::Result<Box<dyn BufRead>>;
 
-/// The most identical clients that one table may stand for.
+/// The most identical clients that one table `[[client]]` may create (its key `count`).
 const MAX_COUNT: u32 = 10_000;
-/// The most workers, and the most connections of all clients together: more than a server has.
+/// The most workers of a scenario: more than a server has.
 const MAX_WORKERS: u32 = 1_024;
+/// The most connections of all clients of a scenario together: more than a server has.
 const MAX_CONNECTIONS: u64 = 100_000;
-/// The shortest and the longest processor time of a request: less than any server needs, and more than any user bears.
+/// The shortest and the longest CPU time of a request in a scenario: less than any server needs, and more than any user
+/// accepts.
 const REQUEST_TIMES: (Duration, Duration) = (Duration::from_nanos(100), Duration::from_secs(1));
 /// The most samples of a time series: more than a plot resolves.
 const MAX_SAMPLES: u64 = 1_000_000;
@@ -48,11 +50,11 @@ pub struct Scenario {
     pub description: String,
     /// The first seed.
     pub seed: u64,
-    /// Number of seeds; they follow each other.
+    /// Number of consecutive seeds, from `seed` on; each gives one run.
     pub seeds: u32,
     /// The setup of a run.
     pub setup: Setup,
-    /// The changes in mid-run as words, each with its instant, for plots.
+    /// Descriptions of the changes in mid-run, each with its instant, for plots.
     pub marks: Vec<(Instant, String)>,
     /// The bounds that a run must meet.
     pub bounds: Vec<Bound>,
@@ -61,20 +63,20 @@ pub struct Scenario {
 /// A bound that a run must meet.
 #[derive(Clone, Debug)]
 pub struct Bound {
-    /// The metric.
+    /// The metric that the bound limits.
     pub metric: Metric,
-    /// Virtual time in which the metric is measured, counted from the start of the run; `None`: the whole counted time.
+    /// Start and end of the window in which the metric is measured, from the start of the run; `None`: the counted time.
     pub window: Option<(Instant, Instant)>,
-    /// Least value that meets the bound.
+    /// Smallest value that meets the bound, in the metric's unit; `None`: no lower bound.
     pub min: Option<f64>,
-    /// Largest value that meets the bound.
+    /// Largest value that meets the bound, in the metric's unit; `None`: no upper bound.
     pub max: Option<f64>,
     /// Reason for the bound; may be empty.
     pub why: String,
 }
 
 impl Bound {
-    /// The metric's value in a run; NaN if there is none, as no request completed.
+    /// The metric's value in a run, within the bound's window; NaN if no request completed.
     pub fn measure(&self, run: &Run) -> f64 {
         self.metric.measure(run, self.window)
     }
@@ -85,7 +87,7 @@ impl Bound {
     }
 }
 
-/// A scenario, with warnings about it.
+/// A scenario that was read, with warnings about its settings.
 #[derive(Clone, Debug)]
 pub struct Parsed {
     /// The scenario.
@@ -97,7 +99,7 @@ pub struct Parsed {
 /// Reads a scenario from `text`, which errors call `origin`; `assignments` (`KEY=VALUE`) override its keys, in order.
 ///
 /// # Errors
-/// Everything that is wrong, each with place, key and remedy.
+/// Every problem of the scenario, each with place, key and remedy.
 pub fn parse(text: &str, origin: &str, assignments: &[String], open: Open<'_>) -> Result<Parsed, Vec<Problem>> {
     let (mut document, mut errors) = Document::parse(text, origin);
     for assignment in assignments {
@@ -214,7 +216,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The interval of samples: as given, or about 200 samples, but not below a millisecond.
+    /// The interval between samples: as the scenario states, or else 1/200 of `duration`, but at least a millisecond.
     fn sample_every(&mut self, file: &File, duration: Duration) -> Duration {
         let every = match file.sample_every {
             Some(every) => every,
@@ -227,8 +229,8 @@ impl Reader<'_> {
         every
     }
 
-    /// Applies a configuration's rules for pools and tenants; `table` is the path of the pool or of the tenants in the
-    /// scenario.
+    /// Checks a pool and its tenants by the rules for configurations. `table` is the path in the scenario to which problems
+    /// refer.
     fn rules(&mut self, what: &str, pool: &Pool, tenants: &BTreeMap<String, Tenant>, table: &[&str]) {
         let mut config = Config::default();
         // A scenario has clients and no volumes: rules about whose volumes are have nothing to say.
@@ -263,7 +265,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The place of a tenant by its name; an unknown name is an error of `path`.
+    /// The number of the tenant with the name `name`; an unknown name becomes an error about the key at `path`.
     fn tenant(&mut self, path: &[&str], name: &str, names: &[&String]) -> Option<usize> {
         let place = names.iter().position(|&known| known == name);
         if place.is_none() {
@@ -272,7 +274,7 @@ impl Reader<'_> {
         place
     }
 
-    /// Start and end of a window of virtual time, which must lie within the run.
+    /// Start and end of a window of virtual time. A window that does not lie within the run becomes an error about `path`.
     fn window(&mut self, path: &[&str], from: Duration, until: Option<Duration>, end: Instant) -> (Instant, Instant) {
         let start = Instant::ZERO + from;
         let stop = until.map_or(end, |until| Instant::ZERO + until);
@@ -314,7 +316,7 @@ impl Reader<'_> {
         clients
     }
 
-    /// The changes in order of time, each with the effects of earlier ones, and their descriptions for plots.
+    /// The changes in order of time, each including the effects of earlier changes; and their descriptions for plots.
     #[expect(clippy::type_complexity, reason = "two lists, side by side")]
     fn changes(&mut self, file: &File, end: Instant) -> (Vec<(Instant, Change)>, Vec<(Instant, String)>) {
         let (mut changes, mut marks) = (Vec::new(), Vec::new());
@@ -383,7 +385,8 @@ impl Reader<'_> {
         (changes, marks)
     }
 
-    /// The value of the last of these tables laid over each other; `None` after an error.
+    /// The value read from several tables of the scenario, given by their paths; entries of a later table replace those of
+    /// earlier ones. `None` after an error.
     fn layered<T: serde::de::DeserializeOwned>(&mut self, layers: &[Vec<String>]) -> Option<T> {
         let layers: Vec<Vec<&str>> = layers.iter().map(|path| path.iter().map(String::as_str).collect()).collect();
         let layers: Vec<&[&str]> = layers.iter().map(Vec::as_slice).collect();

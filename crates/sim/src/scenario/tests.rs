@@ -24,7 +24,7 @@ until = "900ms"
 workload = { queue_depth = 4, block_size = "64k" }
 "#;
 
-/// Opens no trace: every file is missing.
+/// A function that opens traces and finds none: every file is missing.
 fn no_file(name: &str) -> io::Result<Box<dyn BufRead>> {
     Err(io::Error::new(io::ErrorKind::NotFound, format!("no {name} here")))
 }
@@ -39,7 +39,7 @@ fn errors(text: &str, set: &[&str]) -> String {
     problems.iter().map(|problem| format!("{problem}\n")).collect()
 }
 
-/// The smallest scenario, with `text` appended.
+/// The smallest valid scenario, with `text` appended.
 fn with(text: &str) -> String {
     format!("{MINIMAL}{text}")
 }
@@ -65,7 +65,7 @@ fn what_is_said_is_what_is_run() {
 }
 
 #[test]
-fn workers_are_those_of_serve_unless_told_otherwise() {
+fn workers_are_those_of_serve_unless_set_otherwise() {
     let plain = read(&with("[workers]\ncount = 4\n"), &[]).unwrap().setup.workers.unwrap();
     let serve = evenkeel_model::worker::WorkerParams::serve();
     let near = |one: u64, other: u64| one.abs_diff(other) <= other / 100;
@@ -309,7 +309,7 @@ proptest! {
     }
 }
 
-/// The page that describes scenarios.
+/// The text of the documentation page that describes scenarios.
 const PAGE: &str = include_str!("../../../../docs/guide/sim.md");
 
 #[test]

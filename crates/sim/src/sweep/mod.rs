@@ -1,11 +1,11 @@
-//! A scenario over swept settings and several seeds: its runs, their results, and how these are shown.
+//! A scenario run with swept settings and several seeds: the plan of the runs, and the presentation of their results.
 //!
-//! | module | subject |
+//! | module | contents |
 //! |---|---|
-//! | `plan` | the scenarios to run, over swept settings |
-//! | `outcome` | results, and verdicts on the bounds |
-//! | `table` | results on a terminal |
-//! | `page` | results as a page with plots |
+//! | `plan` | the scenarios to run, one for each combination of swept settings |
+//! | `outcome` | the results, and verdicts on the bounds |
+//! | `table` | the results as text for a terminal |
+//! | `page` | the results as a page with plots |
 
 mod outcome;
 mod page;

@@ -1,4 +1,4 @@
-//! The outcome of a plan as data: the JSON document of `--json`, which `docs/guide/sim.md` describes.
+//! The outcome of a plan's runs as data: the JSON document that `--json` writes, which `docs/guide/sim.md` describes.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::plan::{Kept, Plan, Point};
 use crate::report::short;
 
-/// The results of a plan.
+/// The results of all runs of a plan.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     /// Title of the scenario.
@@ -23,55 +23,55 @@ pub struct Outcome {
     seeds: u32,
     /// True if every bound is met in every run of every point.
     met: bool,
-    /// One element for each combination of swept values.
+    /// The results of each point, which is a combination of swept values.
     pub(super) points: Vec<PointOutcome>,
 }
 
-/// The result of one combination of swept values.
+/// The result of one point: a combination of swept values, run with every seed.
 #[derive(Debug, Serialize)]
 pub(super) struct PointOutcome {
     /// The swept keys and their values.
     pub(super) set: BTreeMap<String, String>,
-    /// Every metric by name.
+    /// Every metric, by its name.
     pub(super) metrics: BTreeMap<String, Measured>,
-    /// Every bound, in order.
+    /// Every bound of the scenario, in order, with its verdict.
     pub(super) bounds: Vec<BoundOutcome>,
-    /// Events that the engine handled, in all runs of the point.
+    /// Number of events that the event queue handled in all runs of the point.
     events: u64,
-    /// The whole run of the first seed, if it was kept for a page.
+    /// The whole run of the first seed; `None` unless it was kept for a page.
     #[serde(skip)]
     pub(super) run: Option<Run>,
 }
 
-/// A figure over all seeds. In JSON, NaN (as a latency without requests) and infinity are `null`.
+/// A metric's values over all seeds. In JSON, infinity and NaN (a latency without requests) are `null`.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Measured {
-    /// The mean.
+    /// Mean over the seeds.
     pub(super) mean: f64,
-    /// Half width of the mean's 95 % confidence interval; `null` in JSON for a single seed.
+    /// Half width of the mean's 95 % confidence interval; NaN for a single seed, `null` in JSON.
     pub(super) ci95: f64,
-    /// The value of each seed.
+    /// The value of each seed's run, in the order of the seeds.
     pub(super) values: Vec<f64>,
 }
 
 /// A bound with its verdict.
 #[derive(Debug, Serialize)]
 pub(super) struct BoundOutcome {
-    /// The metric.
+    /// Name of the metric that the bound limits.
     pub(super) metric: String,
-    /// Start of the window in which the bound holds, in seconds of virtual time; `None`: the whole counted time.
+    /// Start of the window in which the metric is measured, in seconds of virtual time; `None`: the counted time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) from_s: Option<f64>,
-    /// End of that window, in seconds of virtual time.
+    /// End of the window in which the metric is measured, in seconds of virtual time; `None`: the counted time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) until_s: Option<f64>,
-    /// Least value that meets the bound.
+    /// Smallest value that meets the bound, in the metric's unit; `None`: no lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) min: Option<f64>,
-    /// Largest value that meets the bound.
+    /// Largest value that meets the bound, in the metric's unit; `None`: no upper bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max: Option<f64>,
-    /// The measured figures.
+    /// The metric's measured values.
     #[serde(flatten)]
     pub(super) measured: Measured,
     /// True if the run of every seed meets the bound.
@@ -119,7 +119,7 @@ impl BoundOutcome {
         }
     }
 
-    /// The measured figure as text: a value, or for several seeds the mean and the extremes.
+    /// The measured metric as text: its value, or for several seeds its mean, smallest and largest value.
     pub(super) fn shown(&self) -> String {
         let show = |value| quantity(&self.metric, value);
         match self.measured.values[..] {
@@ -133,7 +133,7 @@ impl BoundOutcome {
     }
 }
 
-/// A value as text, with the unit that the metric's name ends with.
+/// A value of `metric` as text, with the unit that ends the metric's name.
 fn quantity(metric: &str, value: f64) -> String {
     let unit = |suffix: &str, unit: &str, factor: f64| {
         metric.ends_with(suffix).then(|| format!("{} {unit}", short(value / factor)))
@@ -167,14 +167,14 @@ impl PointOutcome {
         }
     }
 
-    /// A metric of the point by name; all tenants' and the pool's exist.
+    /// A metric of the point by its name. Every metric of the pool and of each tenant exists.
     pub(super) fn metric(&self, name: &str) -> &Measured {
         &self.metrics[name]
     }
 }
 
 impl Outcome {
-    /// The outcome of `plan`, from the kept parts of all its runs, in the plan's order.
+    /// The outcome of `plan`. `kept` has the kept part of each run, in the order of [`Plan::runs`].
     pub fn new(plan: &Plan, kept: Vec<Kept>) -> Self {
         let mut kept = kept.into_iter();
         let points = plan.points.iter().map(|point| {
@@ -193,7 +193,7 @@ impl Outcome {
         }
     }
 
-    /// True if every bound is met.
+    /// True if every bound is met in every run of every point.
     pub fn met(&self) -> bool {
         self.met
     }

@@ -1,4 +1,4 @@
-//! The results as a page: bounds, table, curves over the swept values, and the first seed's run over time.
+//! The results of a plan as a page: bounds, table, curves over the swept values, and the first seed's run over time.
 
 use crate::world::{Run, Sample, TenantSample};
 use evenkeel_control::Instant;
@@ -9,14 +9,14 @@ use super::outcome::{Measured, Outcome, PointOutcome};
 use super::plan::{self, Plan};
 use crate::report::{Axis, Block, Cell, Check, Decimal, Mark, Page, Plot, Section, Series, Style, Table};
 
-/// Series of one plot that are visible at first; the reader can select the others in the legend.
+/// Number of series of a plot that are visible at first. The reader can select further ones in the legend.
 const SHOWN: usize = 8;
-/// Runs that are drawn over time; more make the page large and the plots unreadable.
+/// Largest number of runs that are drawn over time. More would make the page large and the plots unreadable.
 const DRAWN: usize = 24;
-/// The link that makes plots over time zoom together.
+/// The [`Plot::link`] of all plots over time, which makes them zoom together.
 const TIME: &str = "time";
 
-/// Columns of the table of results: heading, metric, and divisor of its value.
+/// Columns of the table of results: heading, metric, and divisor of the metric's value.
 const COLUMNS: [(&str, &str, f64); 9] = [
     ("IOPS", "iops", 1.0),
     ("MB/s", "bytes_per_s", 1e6),
@@ -29,7 +29,7 @@ const COLUMNS: [(&str, &str, f64); 9] = [
     ("inversion, ms a request", "inversion_mean_ms", 1.0),
 ];
 
-/// The page of an outcome; `text` is the scenario as written, `command` repeats the run.
+/// The page of an outcome. `text` is the scenario as written; `command` is the command line that repeats the runs.
 pub fn page(plan: &Plan, outcome: &Outcome, text: &str, command: String) -> Page {
     let scenario = &plan.points[0].scenario;
     let sections =
@@ -114,7 +114,8 @@ fn results(plan: &Plan, outcome: &Outcome) -> Section {
     Section { title: "Results".into(), text: vec![note], blocks: vec![Block::Table(table)] }
 }
 
-/// The curves of a sweep: latency over throughput, and both over the last swept key. `None` without a sweep.
+/// The section with the curves of a sweep: latency over throughput, and each of them over the last swept key. `None` without
+/// a sweep.
 fn curves(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     let (last, others) = plan.keys.split_last()?;
     let per_series = plan.points.len().checked_div(series_count(plan, others.len())).filter(|&n| n > 0)?;
@@ -162,7 +163,7 @@ fn curves(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     Some(Section { title: "Over the settings".into(), text: vec![text], blocks })
 }
 
-/// Number of combinations of all swept keys but the last.
+/// Number of series in the curves of a sweep: the combinations of values of the first `others` swept keys, all but the last.
 fn series_count(plan: &Plan, others: usize) -> usize {
     let mut seen: Vec<&[String]> = plan.points.iter().map(|point| &point.values[..others]).collect();
     seen.dedup();
@@ -179,12 +180,13 @@ fn number(value: &str) -> Option<f64> {
     plain().or_else(time).or_else(bytes)
 }
 
-/// Position of a value on the axis: its number, or else its place in the sweep.
+/// Position of a swept value on the axis: the value as a number, or `place`, its place in the sweep, if it is a text.
 fn position(value: Option<&String>, place: usize) -> f64 {
     value.and_then(|value| number(value)).unwrap_or(place as f64)
 }
 
-/// The axis of a swept key: by place if its values are no numbers, logarithmic if they span more than a decade.
+/// The axis of a swept key: logarithmic if its values span more than a factor of ten, otherwise linear. Without `numbers`
+/// the values are texts, and positions are their places in the sweep.
 fn axis(key: &str, points: &[plan::Point], numbers: bool) -> Axis {
     if !numbers {
         return Axis::linear(format!("{key}, by place"));
@@ -205,18 +207,18 @@ fn unit(key: &str, values: &[String]) -> String {
     }
 }
 
-/// The runs that were kept, with the labels of their points.
+/// The runs that were kept for the page, each with the label of its point.
 fn kept<'a>(plan: &'a Plan, outcome: &'a Outcome) -> impl Iterator<Item = (String, &'a Run)> {
     let points = plan.points.iter().zip(&outcome.points);
     points.filter_map(|(point, result)| Some((plan.label(point).unwrap_or_default(), result.run.as_ref()?))).take(DRAWN)
 }
 
-/// Seconds of virtual time.
+/// Seconds from the start of the run to `at`, in virtual time.
 fn seconds(at: Instant) -> f64 {
     at.since(Instant::ZERO).as_secs_f64()
 }
 
-/// Plots over time: throughput, latencies, budget and target. `None` if no run was kept.
+/// The section with plots over time: throughput, latencies, admission budget and latency target. `None` if no run was kept.
 fn course(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     let single = plan.keys.is_empty();
     kept(plan, outcome).next()?;
@@ -266,7 +268,7 @@ fn course(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     let mut blocks: Vec<Block> = blocks.into_iter().flatten().collect();
     blocks.extend(pool_wide(
         "Admission budget",
-        "Budget and bytes in flight; under the cursor the reason of the latest decision.",
+        "Budget, in a single run bytes in flight, and at the cursor the latest reason.",
         Axis::linear("KiB"),
         &|label, run| budget(label, run, single),
     ));
@@ -298,7 +300,8 @@ fn course(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     Some(Section { title: "Over time".into(), text, blocks })
 }
 
-/// Time in seconds, and a value, for each sample of the tenant at `place`; `of` receives the sample and its length in seconds.
+/// Time in seconds, and a value, for each sample of the tenant with number `place`. `of` computes the value from the sample
+/// and its length in seconds.
 fn samples<'a>(
     run: &'a Run,
     place: usize,
@@ -316,7 +319,7 @@ fn named(what: &str, label: &str) -> String {
     if label.is_empty() { what.to_owned() } else { label.to_owned() }
 }
 
-/// The admission budget over time and, in a single run, the bytes in flight.
+/// The series of the admission budget over time and, if `single` (only one run is drawn), of the bytes in flight.
 fn budget(label: &str, run: &Run, single: bool) -> Vec<Series> {
     let kib = |bytes: u64| if bytes == u64::MAX { f64::NAN } else { bytes as f64 / 1024.0 };
     let point = |sample: &Sample| (seconds(sample.at), kib(sample.budget_bytes), explain::admission(&sample.reason));
@@ -328,7 +331,7 @@ fn budget(label: &str, run: &Run, single: bool) -> Vec<Series> {
     series
 }
 
-/// The plot of latencies over the share of requests. `None` if nothing completed.
+/// The section with the percentile curves: latency over the share of requests. `None` if no request completed.
 fn percentiles(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     let mut series = Vec::new();
     for (label, run) in kept(plan, outcome) {
@@ -349,7 +352,7 @@ fn percentiles(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     Some(Section { title: "Percentiles".into(), text, blocks: vec![Block::Plot(plot)] })
 }
 
-/// Shares from 0 to 1 - 1/`requests`, at most 0.99999, denser towards 1.
+/// The shares at which a percentile curve is drawn: from 0 to 1 - 1/`requests`, at most 0.99999, denser towards 1.
 fn shares(requests: u64) -> impl Iterator<Item = f64> {
     let nines = libm::log10(requests.max(1) as f64).min(5.0);
     let steps = if requests == 0 { 0 } else { (nines * 20.0) as u32 + 1 };

@@ -1,4 +1,4 @@
-//! Which scenarios to run: one for each combination of swept values, each with every seed.
+//! The plan of a sweep: the scenarios to run, one for each combination of swept values, each with every seed.
 
 use std::io::{self, BufRead};
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use crate::scenario::{self, MAX_SEEDS, Scenario};
 use crate::world::{Run, Setup};
 use evenkeel_policy::check::{Errors, Problem};
 
-/// The most combinations of swept values: more make a table too long to read.
+/// The most combinations of swept values. More would make a table too long to read.
 const MAX_POINTS: usize = 10_000;
 
-/// A swept key and its values, as written.
+/// A swept key of the scenario and the values that it takes, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sweep {
     key: String,
@@ -33,7 +33,7 @@ impl FromStr for Sweep {
     }
 }
 
-/// Splits at the commas that are outside of brackets and strings.
+/// Splits a text at the commas that are outside of brackets and strings.
 fn split(text: &str) -> Vec<String> {
     let (mut depth, mut quote, mut parts) = (0i32, None, vec![String::new()]);
     for c in text.chars() {
@@ -60,27 +60,27 @@ fn split(text: &str) -> Vec<String> {
 pub struct Choice<'a> {
     /// Assignments `KEY=VALUE` that override the scenario's keys.
     pub set: &'a [String],
-    /// Keys that take several values, all combined.
+    /// Swept keys. Every combination of their values is run.
     pub sweeps: &'a [Sweep],
-    /// Number of seeds; every point runs with each of them.
+    /// Number of seeds with which every point is run; `None`: as the scenario states.
     pub seeds: Option<u32>,
-    /// The first seed; the others follow it.
+    /// The first of consecutive seeds; `None`: as the scenario states.
     pub seed: Option<u64>,
 }
 
-/// Reason why there is no plan.
+/// The reason why no plan can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Invalid {
-    /// Sweeps have too many combinations.
+    /// The sweeps have too many combinations, namely this number.
     #[error("--sweep: {0} combinations are more than {MAX_POINTS}; sweep fewer values")]
     Combinations(usize),
-    /// The scenario cannot be used.
+    /// The scenario has errors.
     #[error("{0}")]
     Scenario(Errors),
-    /// There is no combination of values.
+    /// There is no combination of swept values to run.
     #[error("nothing to run")]
     Nothing,
-    /// There are too many seeds, or none.
+    /// The number of seeds is too large or 0.
     #[error("--seeds {0} is out of range; use 1 to {MAX_SEEDS}")]
     Seeds(u32),
 }
@@ -90,14 +90,14 @@ pub enum Invalid {
 pub struct Point {
     /// A value for each of [`Plan::keys`], as written.
     pub(super) values: Vec<String>,
-    /// The scenario under these values.
+    /// The scenario with these values.
     pub(super) scenario: Scenario,
 }
 
-/// Everything that is to be run.
+/// All runs to be made: the points, and the seeds of each.
 #[derive(Debug)]
 pub struct Plan {
-    /// The name of the scenario: its title, or else its file.
+    /// The scenario's title, or the name of its file if it has no title.
     pub(super) title: String,
     /// The swept keys.
     pub(super) keys: Vec<String>,
@@ -118,16 +118,17 @@ pub struct Plan {
 pub struct Kept {
     /// A value for each of [`Plan::metrics`].
     pub(super) metrics: Vec<f64>,
-    /// A value for each bound of its point.
+    /// The measured value for each bound of the scenario.
     pub(super) bounds: Vec<f64>,
-    /// Events that the engine handled.
+    /// Number of events that the event queue handled.
     pub(super) events: u64,
     /// The whole run of a point's first seed, if a page is to be written.
     pub(super) run: Option<Run>,
 }
 
 impl Plan {
-    /// Reads the scenario once for every combination of values. `open` opens its traces; `warn` receives warnings.
+    /// Reads the scenario `text` once for every combination of values. `origin` names it in errors; `open` opens its traces;
+    /// `warn` receives warnings.
     ///
     /// # Errors
     /// A scenario that cannot be used, or too many runs.
@@ -172,13 +173,14 @@ impl Plan {
         })
     }
 
-    /// Setup and seed of every run: point by point, each with all seeds.
+    /// Setup and seed of every run, ordered by point, then by seed.
     pub fn runs(&self) -> Vec<(&Setup, u64)> {
         let seeds = || (0..u64::from(self.seeds)).map(|n| self.seed.wrapping_add(n));
         self.points.iter().flat_map(|point| seeds().map(move |seed| (&point.scenario.setup, seed))).collect()
     }
 
-    /// The part to keep of the run at `place` of [`Plan::runs`]; `all`: the whole run of a point's first seed is kept, too.
+    /// The part to keep of the run with index `place` in [`Plan::runs`]. With `all`, the whole run is kept if it is that of a
+    /// point's first seed.
     pub fn keep(&self, place: usize, run: Run, all: bool) -> Kept {
         let seeds = self.seeds as usize;
         let bounds = &self.points[place / seeds].scenario.bounds;
@@ -190,7 +192,7 @@ impl Plan {
         }
     }
 
-    /// The name of the run at `place` of [`Plan::runs`]: its swept values and seed.
+    /// The name of the run with index `place` in [`Plan::runs`]: its swept values and seed.
     pub fn name(&self, place: usize) -> String {
         let seeds = self.seeds as usize;
         let point = &self.points[place / seeds];
@@ -204,7 +206,7 @@ impl Plan {
     }
 }
 
-/// Pairs of keys and values as a label.
+/// A label of the form `key = value, key = value`, with the last part of each dotted key.
 pub(super) fn describe(keys: &[String], values: &[String]) -> String {
     let parts = keys.iter().zip(values).map(|(key, value)| format!("{} = {value}", short(key)));
     parts.collect::<Vec<_>>().join(", ")
@@ -215,7 +217,7 @@ pub(super) fn short(key: &str) -> &str {
     key.rsplit('.').next().unwrap_or(key)
 }
 
-/// Every combination of values; the last sweep varies fastest.
+/// Every combination of the sweeps' values. From one combination to the next the last sweep's value changes first.
 fn product(sweeps: &[Sweep]) -> Vec<Vec<String>> {
     let extend = |combinations: Vec<Vec<String>>, sweep: &Sweep| {
         let with = |values: Vec<String>| {

@@ -1,4 +1,4 @@
-//! The results on a terminal, at most 100 columns wide.
+//! The results of a plan as text for a terminal, at most 100 columns wide.
 
 use std::fmt::Write as _;
 
@@ -8,9 +8,9 @@ use super::outcome::{Measured, Outcome, PointOutcome};
 use super::plan::{self, Plan};
 use crate::report::short;
 
-/// Width of a line, in columns.
+/// Largest width of a line, in columns of the terminal.
 const WIDTH: usize = 100;
-/// Columns of the table for each tenant: heading, metric, and divisor of its value.
+/// Columns of the table: heading, metric of a tenant, and divisor of the metric's value.
 const COLUMNS: [(&str, &str, f64); 6] = [
     ("IOPS", "iops", 1.0),
     ("MB/s", "bytes_per_s", 1e6),
@@ -63,7 +63,8 @@ fn rows(plan: &Plan, outcome: &Outcome) -> String {
     out
 }
 
-/// The columns that fit. With several seeds a column is twice as wide, for the confidence interval, so the median is left out.
+/// The columns that fit the width. With several seeds a column is twice as wide, for the confidence interval, so the median is
+/// left out.
 fn columns(seeds: u32) -> Vec<(&'static str, &'static str, f64)> {
     COLUMNS.into_iter().filter(|column| seeds == 1 || column.1 != "p50_ms").collect()
 }
@@ -76,7 +77,7 @@ fn figure(measured: &Measured, unit: f64) -> String {
     }
 }
 
-/// A number with two significant digits, enough for an uncertainty.
+/// A number as text with two significant digits, enough for the width of a confidence interval.
 fn brief(value: f64) -> String {
     let rounded: f64 = format!("{value:.1e}").parse().unwrap_or(value);
     short(rounded)
@@ -98,7 +99,7 @@ fn budget(result: &PointOutcome) -> String {
     )
 }
 
-/// The verdicts on all bounds of a single point; of a sweep, only the missed bounds.
+/// The verdicts on the bounds as text: on all bounds if there is a single point, only on missed bounds in a sweep.
 fn bounds(plan: &Plan, outcome: &Outcome) -> String {
     let mut out = String::new();
     let all = || outcome.points.iter().flat_map(|point| &point.bounds);

@@ -1,4 +1,4 @@
-//! A client's workload, as people write it in TOML; `docs/guide/workloads.md` explains every key.
+//! The form of a client's workload, as written in TOML. `docs/guide/workloads.md` explains every key.
 
 use std::io::{self, BufRead};
 
@@ -12,17 +12,17 @@ use super::trace::{BadLines, Event, Format};
 mod build;
 mod rules;
 
-/// A fault of a form, with its remedy.
+/// A fault of a workload's form, with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {message}")]
 pub struct Problem {
-    /// The key, dotted from the outermost table of the workload inward, phases counted from 0: `phases.1.rate`.
+    /// The faulty key, dotted from the outermost table of the workload inward, such as `phases.1.rate`; phases count from 0.
     pub key: String,
     /// The fault and its remedy.
     pub message: String,
 }
 
-/// The result of building a form.
+/// The workload that was built from a form, with warnings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Built {
     /// The client's workload.
@@ -31,54 +31,55 @@ pub struct Built {
     pub warnings: Vec<Problem>,
 }
 
-/// Opens a trace by the name that the form gives.
+/// A function that opens a trace by the name that the form gives.
 pub type Open<'a> = &'a mut dyn FnMut(&str) -> io::Result<Box<dyn BufRead>>;
 
-/// A workload as deserialized from TOML. Its keys decide its kind: `idle`, `phases`, `trace`, and otherwise generated
-/// requests, in bursts (`burst_requests`), in an open loop (`rate`) or else in a closed loop.
+/// A workload as deserialized from TOML. The keys present decide the kind of workload: `idle`, `phases` or `trace`; without
+/// these, generated requests in bursts (`burst_requests`), in an open loop (`rate`) or, by default, in a closed loop.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Form {
-    /// Requests outstanding in a closed loop, 1 to 65536; default 1.
+    /// Closed loop: requests outstanding at once, 1 to 65536; default 1.
     pub queue_depth: Option<u32>,
-    /// Closed loop: time from a completion to the request that takes its place; default 0s.
+    /// Closed loop: time from a completion to the request that replaces the completed one; default 0s.
     pub think_time: Option<Duration>,
     /// Open loop: requests per second; for a trace, the mean rate at which it is replayed.
     pub rate: Option<f64>,
     /// Distribution of the gaps between requests of an open loop, or between bursts.
     pub arrivals: Option<Arrivals>,
-    /// Times of sending and of pausing, as in "200ms:800ms"; default: no pauses.
+    /// Alternating durations of sending and of pausing, as in "200ms:800ms"; default: no pauses.
     pub burst: Option<Burst>,
-    /// Requests of a burst, sent at once every `burst_every`.
+    /// Number of requests of a burst; they are sent all at once, every `burst_every`.
     pub burst_requests: Option<u32>,
     /// Time from the start of one burst to the start of the next.
     pub burst_every: Option<Duration>,
 
     /// Kinds of requests: reads, writes or both.
     pub op: Option<Op>,
-    /// Share of reads if both are sent, in per cent, 0 to 100; default 70.
+    /// Share of reads among reads and writes if `op` is "mix", in per cent, 0 to 100; default 70.
     pub read_percent: Option<f64>,
-    /// A size of requests, or sizes with weights: "4k:80,64k:20"; default 4k.
+    /// Size of a request, or several sizes with weights, as in "4k:80,64k:20"; default 4k.
     pub block_size: Option<SizeMix>,
-    /// "random" (default), "sequential" or "zipf:EXPONENT".
+    /// Order of the requests' offsets: "random" (default), "sequential" or "zipf:EXPONENT".
     pub pattern: Option<Pattern>,
-    /// Number of sequential streams, which take turns; default 1.
+    /// Number of sequential streams, from which requests are taken in turn; default 1.
     pub streams: Option<u32>,
-    /// Writes after which a flush is sent; default: no flushes.
+    /// Number of writes after which a flush is sent; default: no flushes.
     pub flush_every: Option<u32>,
-    /// Start of the part of the device in use; default 0.
+    /// Start of the device's part to which requests go; default 0.
     pub offset: Option<Bytes>,
-    /// Size of the part of the device in use; default 1GiB for generated requests, for a trace the least that holds it.
+    /// Size of the device's part to which requests go. Default: 1GiB for generated requests; for a trace the smallest part
+    /// that holds all its requests.
     pub size: Option<Bytes>,
 
     /// True for a client that sends nothing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub idle: bool,
 
-    /// Workloads that follow each other, each with a length (`for`).
+    /// Workloads that are run one after the other, each for its length (key `for`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<Form>,
-    /// Length of this phase; only in `phases`.
+    /// Length of the phase; only in workloads of `phases`.
     #[serde(rename = "for")]
     pub length: Option<Duration>,
     /// Number of times that phases or a trace are played; 0 = for ever; default 1.
@@ -98,9 +99,9 @@ pub struct Form {
     pub from: Option<Duration>,
     /// Replay only requests that come less than this long after the first one of the trace.
     pub until: Option<Duration>,
-    /// Requests left out at the start, of those that the other keys select.
+    /// Number of requests left out at the start of the trace; only requests that the other keys select count.
     pub skip: Option<u64>,
-    /// The most requests replayed, after those skipped.
+    /// The most requests replayed, counted after the ones that `skip` leaves out.
     pub count: Option<u64>,
     /// Factor on the speed of the replay; default 1.
     pub speed: Option<f64>,
@@ -121,7 +122,7 @@ pub enum Op {
 }
 
 impl Form {
-    /// All faults of the form that show without opening its traces.
+    /// All faults of the form that can be found without opening its traces.
     pub fn check(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         rules::check(self, "", false, &mut problems);

@@ -144,7 +144,7 @@ fn wrong_forms_name_the_key_and_the_cure() {
     }
 }
 
-/// Four requests of two devices in 300 ms.
+/// A trace of four requests to two devices within 300 ms.
 const TRACE: &str = "1000000000 0 8 8 1\n1100000000 1 16 8 0\n1200000000 0 16 8 1\n1300000000 1 24 8 1\n";
 
 fn times(spec: &Spec, latency: Duration) -> Vec<u64> {
@@ -175,7 +175,7 @@ fn a_trace_is_replayed_at_its_times_or_as_fast_as_the_depth_allows() {
 }
 
 #[test]
-fn a_trace_keeps_kind_size_and_place_and_moves_where_it_is_told() {
+fn a_trace_keeps_kind_size_and_place_and_moves_where_it_is_sent() {
     let replay = |keys: &str| with(&[("t", TRACE)], &format!("trace = \"t\"\n{keys}")).unwrap().spec;
     let sent = play(
         &replay("size = \"32K\"\noffset = \"1M\"\nalign = \"8K\""),

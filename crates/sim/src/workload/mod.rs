@@ -1,17 +1,17 @@
 //! Requests of clients: generators and traces.
 //!
-//! A [`Spec`] describes a client's load; a [`Workload`] produces it, as a function of the seed and of when its requests
-//! complete. Nothing is allocated for a request.
+//! A [`Spec`] describes a client's load; a [`Workload`] produces the requests, which depend only on the seed and on the
+//! instants at which earlier requests complete. No memory is allocated per request.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
 //! | [`form`] | a client's load, as deserialized from TOML |
 //! | [`spec`] | a client's load, checked and complete |
-//! | `pace` | when requests are sent: closed loop, open loop, bursts |
-//! | `stream` | which requests are sent: kinds, sizes, offsets |
-//! | [`zipf`] | a few hot blocks and many cold ones |
+//! | `pace` | the instants of requests: closed loop, open loop, bursts |
+//! | `stream` | the kinds, sizes and offsets of requests |
+//! | [`zipf`] | a distribution of offsets: a few hot blocks and many cold ones |
 //! | [`trace`] | recorded requests: readers and transformations |
-//! | `replay` | recorded requests, sent again |
+//! | `replay` | the sending of recorded requests |
 
 pub mod form;
 #[cfg(test)]
@@ -37,17 +37,17 @@ use stream::Stream;
 /// The next step of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
-    /// Send this now; ask again at once.
+    /// The client sends this request now; [`Workload::next`] is to be called again at once.
     Issue(Io),
-    /// Nothing to send before this instant; ask again then, or after a completion.
+    /// The client sends nothing before this instant; ask again at the instant, or after an earlier completion.
     At(Instant),
-    /// Nothing to send before one of its requests completes.
+    /// The client sends nothing before one of its requests completes.
     Completion,
-    /// Nothing more to send, ever.
+    /// The client sends no further request in this run.
     End,
 }
 
-/// A client at work.
+/// A running client, which produces requests as its [`Spec`] says.
 #[derive(Debug)]
 pub struct Workload {
     player: Player,
@@ -55,7 +55,7 @@ pub struct Workload {
     started: bool,
 }
 
-/// A running spec. Each player counts time from the instant of its last start.
+/// A running [`Spec`] or a part of one. Each player counts time from the instant of its last start.
 #[derive(Debug)]
 enum Player {
     Idle,
@@ -64,7 +64,7 @@ enum Player {
     Replay(Recorded),
 }
 
-/// Phases that take turns.
+/// A running [`Spec::Phases`]: players that are run one after the other.
 #[derive(Debug)]
 struct Phases {
     players: Vec<(evenkeel_control::Duration, Player)>,
@@ -75,7 +75,7 @@ struct Phases {
 }
 
 impl Workload {
-    /// A client that has sent nothing yet; its time starts when it is first asked.
+    /// A client that has sent no request yet. The client's time starts with the first call of [`Workload::next`].
     pub fn new(spec: &Spec, seed: u64) -> Self {
         Self { player: Player::new(spec, &mut SplitMix64::new(seed)), outstanding: 0, started: false }
     }

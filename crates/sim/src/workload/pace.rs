@@ -1,4 +1,4 @@
-//! The instants at which requests are sent.
+//! The instants at which a client's generated requests are sent.
 
 use std::collections::VecDeque;
 
@@ -7,18 +7,18 @@ use evenkeel_control::{Duration, Instant};
 
 use super::spec::{Arrivals, OnOff, Pace};
 
-/// When the next request is due.
+/// The instant or event at which the next request is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Now.
+    /// The request is due now.
     Now,
-    /// Not before this instant.
+    /// No request is due before this instant.
     At(Instant),
-    /// Not before a completion.
+    /// No request is due before one of the client's requests completes.
     Completion,
 }
 
-/// A [`Pace`] at work.
+/// A running [`Pace`].
 #[derive(Debug)]
 pub(super) struct Pacer {
     entered: Instant,
@@ -39,9 +39,9 @@ enum State {
         arrivals: Arrivals,
         batch: u32,
         rng: SplitMix64,
-        /// Next arrival, in nanoseconds of on-time since the start. A double holds nanoseconds exactly for 100 days.
+        /// Next arrival, in nanoseconds of sending time (pauses left out) since the start. An `f64` is exact up to 100 days.
         next_ns: f64,
-        /// Requests of the current batch that are still to be sent.
+        /// Number of requests of the current batch that are still to be sent.
         left: u32,
     },
 }
@@ -79,7 +79,7 @@ impl Pacer {
         }
     }
 
-    /// When the next request is due, at `now` and with so many requests outstanding.
+    /// When the next request is due, seen from `now`; `outstanding` is the number of the client's requests in flight.
     pub(super) fn due(&mut self, now: Instant, outstanding: u32) -> Due {
         match &mut self.state {
             State::Closed { queue_depth, thinking, .. } => {
@@ -101,7 +101,7 @@ impl Pacer {
         }
     }
 
-    /// Reports that the request that was due has been sent.
+    /// Reports that the client has sent the request that was due.
     pub(super) fn take(&mut self) {
         if let State::Open { mean_gap_ns, arrivals, batch, rng, next_ns, left } = &mut self.state {
             *left -= 1;
@@ -127,7 +127,8 @@ impl OnOff {
         self.on.as_nanos().saturating_add(self.off.as_nanos()).max(1)
     }
 
-    /// `now` if it lies in an on-time, otherwise the start of the next on-time. The periods follow each other from `entered`.
+    /// `now` if it lies in a time of sending, otherwise the start of the next one. Times of sending and pauses alternate from
+    /// the instant `entered` on, beginning with sending.
     fn closed(self, entered: Instant, now: Instant) -> Instant {
         let since = now.since(entered).as_nanos();
         let period = self.period_ns();
@@ -137,7 +138,7 @@ impl OnOff {
         entered + Duration::from_nanos((since / period).saturating_add(1).saturating_mul(period))
     }
 
-    /// Nanoseconds from the start until `active` nanoseconds of on-time have passed.
+    /// Nanoseconds from the start, pauses included, until `active` nanoseconds of sending time have passed.
     fn elapsed(self, active: u64) -> u64 {
         let on = self.on.as_nanos().max(1);
         (active / on).saturating_mul(self.period_ns()).saturating_add(active % on)

@@ -5,14 +5,16 @@ use evenkeel_control::{Duration, Instant};
 use super::Next;
 use super::spec::Replay;
 
-/// A [`Replay`] at work.
+/// A running [`Replay`].
 #[derive(Debug)]
 pub(super) struct Player {
     replay: Replay,
     period: Duration,
     /// Instant at which the current repetition began.
     since: Instant,
+    /// Number of repetitions that have ended.
     round: u32,
+    /// Index of the next request in the recording.
     position: usize,
 }
 

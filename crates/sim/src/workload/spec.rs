@@ -1,4 +1,4 @@
-//! A client's workload, as data.
+//! The specification of a client's workload, as data.
 
 use std::sync::Arc;
 
@@ -7,43 +7,43 @@ use evenkeel_control::units::Kind;
 
 use super::trace::Trace;
 
-/// A client's workload as data; [`Workload::new`](super::Workload::new) makes it run.
+/// The specification of a client's workload. [`Workload::new`](super::Workload::new) makes a running client of it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Spec {
-    /// Sends nothing.
+    /// The client sends no requests.
     Idle,
-    /// Sends generated requests.
+    /// The client sends generated requests.
     Load {
-        /// When requests are sent.
+        /// The instants at which requests are sent.
         pace: Pace,
-        /// Which requests are sent.
+        /// Kinds, sizes and offsets of the requests.
         requests: Requests,
     },
-    /// Sends several loads after each other. Requests still outstanding from an earlier phase count towards the queue
-    /// depth of a later one.
+    /// The client runs several loads one after the other. Requests still outstanding from an earlier phase count towards the
+    /// queue depth of a later one.
     Phases {
         /// The phases, in order.
         phases: Vec<Phase>,
-        /// Number of times that all phases are played; 0 = for ever.
+        /// Number of times that the sequence of phases is run; 0 = for ever.
         times: u32,
     },
-    /// Replays recorded requests.
+    /// The client replays recorded requests.
     Replay(Replay),
 }
 
-/// A recording, and how it is replayed.
+/// A recording of requests, and how a client replays it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
-    /// The recording; clients and runs share it.
+    /// The recording, shared by clients and runs.
     pub trace: Arc<Trace>,
-    /// Requests outstanding, each sent as soon as another completes; `None` sends each at its recorded time, whatever
-    /// the device does.
+    /// Queue depth of a closed loop, in which a request is sent as soon as another completes; `None`: each request is sent at
+    /// its recorded time, independent of completions.
     pub queue_depth: Option<u32>,
     /// Number of times that the recording is replayed; 0 = for ever.
     pub times: u32,
 }
 
-/// One of several loads that follow each other.
+/// A phase: one of several loads that a client runs one after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phase {
     /// Length of the phase.
@@ -52,27 +52,27 @@ pub struct Phase {
     pub spec: Spec,
 }
 
-/// When requests are sent.
+/// The rule that sets the instants at which requests are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pace {
     /// Closed loop: a request is sent when another completes, so that a slow device gets fewer requests.
     Closed {
-        /// Requests outstanding, together with those in their think time.
+        /// Number of requests that are outstanding or wait for the end of their think time.
         queue_depth: u32,
-        /// Think time: from a completion to the request that takes its place.
+        /// Think time: from a completion to the sending of the next request in its place.
         think_time: Duration,
-        /// Times of sending and of pausing; `None`: no pauses.
+        /// Alternating times of sending and of pausing; `None`: no pauses.
         on_off: Option<OnOff>,
     },
-    /// Open loop: requests are sent at a rate, whatever the device does.
+    /// Open loop: requests are sent at a rate, independent of completions.
     Open {
-        /// Requests per second of on-time; above 0, at most 10⁹.
+        /// Requests per second of sending time (pauses left out); above 0, at most 10⁹.
         rate_per_s: f64,
         /// Distribution of the gaps between requests or batches.
         arrivals: Arrivals,
-        /// Requests that arrive together, at least 1; the rate counts each of them.
+        /// Number of requests that are sent together, at least 1. The rate counts each request of a batch.
         batch: u32,
-        /// Times of sending and of pausing; `None`: no pauses.
+        /// Alternating times of sending and of pausing; `None`: no pauses.
         on_off: Option<OnOff>,
     },
 }
@@ -81,62 +81,63 @@ pub enum Pace {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
-    /// Independent of each other (exponential gaps), as from many users.
+    /// Exponentially distributed gaps: independent arrivals, as from many users.
     #[default]
     Poisson,
-    /// Evenly spaced.
+    /// Equal gaps.
     Constant,
 }
 
 /// Alternating times of sending and of pausing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnOff {
-    /// Length of a time of sending; above 0.
+    /// Duration of a time of sending; above 0.
     pub on: Duration,
-    /// Length of a pause.
+    /// Duration of a pause.
     pub off: Duration,
 }
 
-/// Which requests are sent.
+/// The requests that a client sends: kinds, sizes and offsets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Requests {
     /// Share of reads in per cent, 0 to 100; the other requests are writes.
     pub read_percent: f64,
-    /// Sizes with weights; at least one.
+    /// Sizes of requests with their weights; at least one.
     pub sizes: Vec<SizeShare>,
-    /// Their offsets.
+    /// Distribution of the requests' offsets.
     pub pattern: Pattern,
-    /// Start of the part of the device that they go to, in bytes.
+    /// Start of the device's part to which requests go, in bytes from the start of the device.
     pub offset: u64,
-    /// Length of that part, in bytes; at least the largest size.
+    /// Length of the device's part to which requests go, in bytes; at least the largest size.
     pub span: u64,
-    /// Writes after which a flush is sent; 0 = no flushes.
+    /// Number of writes after which a flush is sent; 0 = no flushes.
     pub flush_every: u32,
 }
 
-/// A size and how often it comes.
+/// A size of requests, and its share of all requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeShare {
-    /// Payload, in bytes; above 0.
+    /// Payload of a request of this size, in bytes; above 0.
     pub bytes: u32,
     /// The size's share of the requests, relative to the sum of all weights.
     pub weight: u32,
 }
 
-/// The offsets of requests. They are multiples of the request's size, counted from the start of the part in use.
+/// The distribution of requests' offsets. An offset is a multiple of the request's size, counted from the start of the
+/// device's part to which requests go.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
-    /// Uniformly distributed.
+    /// Uniformly distributed offsets.
     Random,
-    /// Consecutive, from the start again after the end, in several streams that take turns.
+    /// Consecutive offsets in several streams, from which requests are taken in turn. After its end a stream begins again.
     Sequential {
-        /// Number of streams, whose starts are equally far apart; at least 1.
+        /// Number of streams, at least 1; their starts are equally far apart.
         streams: u32,
     },
-    /// Zipf-distributed: the block of rank r has a probability proportional to 1/r^`exponent`. Hot blocks are spread
-    /// over the part in use.
+    /// Zipf-distributed offsets: the block of rank r has a probability proportional to 1/r^`exponent`. Hot blocks are spread
+    /// over the device's part to which requests go.
     Zipf {
-        /// Exponent above 0, at most 10; the larger, the more requests go to the hottest block.
+        /// Exponent above 0, at most 10. The larger the exponent, the more requests go to the hottest block.
         exponent: f64,
     },
 }

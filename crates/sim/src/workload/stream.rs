@@ -1,4 +1,4 @@
-//! Which requests are sent: a function of the seed alone.
+//! Generated requests: kinds, sizes and offsets, which depend on the seed alone.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
@@ -12,7 +12,7 @@ use super::zipf::{Scatter, Zipf};
 pub(super) struct Stream {
     rng: SplitMix64,
     read_percent: f64,
-    /// Sizes in bytes, each with the sum of the weights up to and including its own.
+    /// Request sizes in bytes, each with the sum of the weights up to and including its own.
     sizes: Vec<(u32, u64)>,
     place: Place,
     offset: u64,
@@ -25,21 +25,23 @@ pub(super) struct Stream {
 enum Place {
     Random,
     Sequential {
-        /// By stream: its next offset, in bytes from the start of its part.
+        /// Per sequential stream: its next offset, in bytes from the start of the stream's part.
         cursors: Vec<u64>,
+        /// Length of each stream's part, in bytes.
         part: u64,
+        /// Number of the sequential stream from which the next request is taken.
         turn: usize,
     },
     Zipf {
         ranks: Zipf,
         scatter: Scatter,
-        /// Size of the blocks that have ranks, in bytes: the smallest request.
+        /// Size of the blocks that have ranks, in bytes: the size of the smallest request.
         block: u64,
     },
 }
 
 impl Stream {
-    /// The stream with this seed. A span smaller than the largest request is extended to its size.
+    /// The stream of requests with this seed. A span smaller than the largest request is extended to that request's size.
     pub(super) fn new(requests: &Requests, seed: u64) -> Self {
         let mut sum = 0;
         let mut sizes: Vec<(u32, u64)> = Vec::with_capacity(requests.sizes.len());
@@ -118,7 +120,7 @@ impl Stream {
         }
     }
 
-    /// An offset for a request of `bytes`, from the start of the part in use.
+    /// An offset for a request of `bytes` bytes, counted from the start of the device's part to which requests go.
     fn place(&mut self, bytes: u64) -> u64 {
         match &mut self.place {
             Place::Random => self.rng.next_below(self.span / bytes) * bytes,

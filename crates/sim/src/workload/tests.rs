@@ -8,7 +8,8 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The requests that a client sends until `end`, and when, to a device that completes each after `latency`.
+/// The requests that a client sends until `end`, each with the instant at which it is sent; the device completes each request
+/// after `latency`.
 pub(super) fn play(spec: &Spec, seed: u64, latency: Duration, end: Instant) -> Vec<(Instant, Io)> {
     let mut workload = Workload::new(spec, seed);
     let mut answers = std::collections::VecDeque::new();
@@ -295,7 +296,7 @@ mod any_spec {
     }
 
     proptest! {
-        /// Even a spec that no form would produce neither panics nor asks for a wake-up in the past.
+        /// Even a spec that no form can produce neither panics nor names an instant in the past for its next request.
         #[test]
         fn never_panics(requests in requests(), pace in pace(), seed: u64) {
             let mut workload = Workload::new(&Spec::Load { pace, requests }, seed);

@@ -6,20 +6,21 @@ use evenkeel_control::rng::SplitMix64;
 ///
 /// Rejection-inversion (Hörmann and Derflinger, "Rejection-inversion to generate variates
 /// from monotone discrete distributions", 1996): the hat is the density's integral, which
-/// can be inverted; fewer than two tries on average for any `n` and `s`. The same bits on every machine.
+/// can be inverted. A draw takes fewer than two tries on average for any `n` and `s`, and gives the same bits on every machine.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     n: f64,
     s: f64,
-    /// Integral of the hat at the lower end of the first rank, and at the upper end of the last rank.
+    /// Integral of the hat at the lower end of the first rank.
     low: f64,
+    /// Integral of the hat at the upper end of the last rank.
     high: f64,
-    /// A draw whose distance from its rank is at most this is accepted without a test.
+    /// A drawn number that differs from its rank by at most this is accepted without the rejection test.
     squeeze: f64,
 }
 
-/// A permutation of blocks that spreads neighbouring ranks far apart. It is the same for all clients that share the
-/// blocks.
+/// A permutation that assigns blocks to ranks and spreads neighbouring ranks far apart. The permutation is the same for all
+/// clients that use equally many blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Scatter {
     n: u64,
@@ -28,7 +29,7 @@ pub struct Scatter {
 }
 
 impl Zipf {
-    /// A distribution over `n` ranks (at least 1) with exponent `s` (above 0, at most 10; others are clamped).
+    /// A distribution over `n` ranks (at least 1) with exponent `s` (above 0, at most 10; other values are clamped).
     pub fn new(n: u64, s: f64) -> Self {
         let n = n.max(1) as f64;
         let s = if s > 0.0 { s.min(10.0) } else { f64::MIN_POSITIVE };
@@ -39,7 +40,7 @@ impl Zipf {
         zipf
     }
 
-    /// Draws a rank, from 0, the most frequent.
+    /// Draws a rank. Rank 0 is the most frequent one.
     pub fn draw(&self, rng: &mut SplitMix64) -> u64 {
         loop {
             let u = self.high + rng.next_f64() * (self.low - self.high);
@@ -80,7 +81,7 @@ impl Scatter {
         Self { n, factor }
     }
 
-    /// The block of `rank`; ranks are below the number of blocks.
+    /// The number of the block with this `rank`, which must be below the number of blocks.
     pub fn place(&self, rank: u64) -> u64 {
         (u128::from(rank) * u128::from(self.factor) % u128::from(self.n)) as u64
     }
@@ -93,12 +94,12 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// `(e^t - 1) / t`, which is 1 at 0: the exponent 1 is no special case.
+/// `(e^t - 1) / t`, extended by 1 at t = 0, so that the exponent 1 needs no special case.
 fn exp_m1_over(t: f64) -> f64 {
     if t.abs() > 1e-8 { libm::expm1(t) / t } else { 1.0 + t / 2.0 }
 }
 
-/// `ln(1 + t) / t`, which is 1 at 0.
+/// `ln(1 + t) / t`, extended by 1 at t = 0.
 fn ln_1p_over(t: f64) -> f64 {
     if t.abs() > 1e-8 { libm::log1p(t) / t } else { 1.0 - t / 2.0 }
 }

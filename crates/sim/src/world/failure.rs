@@ -1,4 +1,4 @@
-//! Reasons for which a run ends before its time.
+//! Reasons for which a run ends early, without a result.
 
 use evenkeel_control::Instant;
 
@@ -10,7 +10,7 @@ pub enum Failure {
     /// The caller stopped the run.
     #[error("cancelled at {at:?} of virtual time")]
     Cancelled {
-        /// Virtual time reached.
+        /// Virtual time that the run had reached.
         at: Instant,
     },
     /// The setup is invalid.
@@ -19,24 +19,24 @@ pub enum Failure {
         /// The fault and its remedy.
         what: String,
     },
-    /// Events follow each other without end at one instant.
+    /// The run is in an endless loop: events follow each other without end at one instant of virtual time.
     #[error("{source_of} keeps asking to be called at {at:?}: {events} events and time does not move on")]
     Loop {
         /// The source of the last event.
         source_of: Source,
         /// The instant at which the run is stuck.
         at: Instant,
-        /// Events at this instant so far.
+        /// Number of events at `at` so far.
         events: u64,
     },
-    /// An event is due in the past, as happens with a time computed from NaN.
+    /// An event is due in the past, for example because its time was computed from NaN.
     #[error("{source_of} says at {now:?} that its next event was at {said:?}, in the past")]
     Backward {
         /// The source of the event.
         source_of: Source,
         /// Current virtual time.
         now: Instant,
-        /// The instant that the source named.
+        /// The past instant at which the event is due, according to its source.
         said: Instant,
     },
     /// The number of outstanding requests grows beyond what any real system holds.
@@ -49,20 +49,20 @@ pub enum Failure {
         source_of: Source,
         /// Virtual time of the last request.
         at: Instant,
-        /// Outstanding requests.
+        /// Number of outstanding requests.
         outstanding: usize,
     },
-    /// A device completed a request that it does not hold.
+    /// A device completed a request that is not in flight.
     #[error("{source_of} completed request {id} at {at:?}, which is not in flight")]
     Unknown {
         /// The device.
         source_of: Source,
         /// Virtual time of the completion.
         at: Instant,
-        /// The id that the device gave.
+        /// The unknown id that the device reported.
         id: u64,
     },
-    /// A device has lost requests: some are in flight, but it has no next event.
+    /// A device has lost requests: requests are in flight, but the device has no next event.
     #[error("{source_of} has lost {in_flight} requests: it waits for nothing at {at:?}")]
     Lost {
         /// The device.
@@ -74,20 +74,20 @@ pub enum Failure {
     },
 }
 
-/// A part of a run that an error names.
+/// The part of a run in which a failure arose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The device, by the name of its model.
     Device(&'static str),
     /// The pool.
     Pool,
-    /// The workers before the pool.
+    /// The workers between clients and pool.
     Workers,
     /// A client.
     Client {
-        /// Its place in the setup, from 0.
+        /// Number of the client in the setup, from 0.
         index: usize,
-        /// Name of its tenant.
+        /// Name of the client's tenant.
         tenant: String,
     },
     /// A change of the setup, or a sample of the time series.

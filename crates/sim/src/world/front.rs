@@ -1,4 +1,4 @@
-//! The workers before the pool, which receive requests and send replies.
+//! The workers between clients and pool, which receive requests and send replies.
 //!
 //! ```text
 //!  client ──▶ connection ──▶ worker ──▶ pool ──▶ device ──▶ worker ──▶ client
@@ -15,23 +15,29 @@ use super::{FrontSetup, WorkerResult};
 use crate::placed::{LOOK, Placed};
 use crate::slab::Slab;
 
-/// Bytes of a request and of a reply without payload, as in the NBD protocol.
+/// Bytes of a request besides its payload, as in the NBD protocol.
 const REQUEST_HEADER: u32 = 28;
+/// Bytes of a reply besides its payload, as in the NBD protocol.
 const REPLY_HEADER: u32 = 16;
 
 /// Workers, connections, and the requests and replies on their way through them.
 #[derive(Debug)]
 pub(super) struct Front<T> {
     placed: Placed,
-    /// Connections of each client.
+    /// Number of connections of each client.
     connections_each: u32,
-    /// By client, once it has connected: its first connection, and the turn of its connections.
+    /// Per client: number of its first connection, and the turn that decides which connection its next request takes; `None`
+    /// while the client is not connected.
     clients: Vec<Option<(u32, u32)>>,
+    /// Number of connections opened so far.
     connections: u32,
+    /// The requests and replies that workers hold.
     carried: Slab<T>,
-    /// By worker: sum of its busy parts of the counted intervals of [`LOOK`].
+    /// Per worker: sum over the counted intervals of [`LOOK`] of the busy fraction, 0 to 1, of each interval.
     busy: Vec<f64>,
+    /// Number of counted intervals of [`LOOK`].
     looks: u32,
+    /// Number of moves of a connection to another worker in the counted time.
     moves: u64,
 }
 
@@ -50,7 +56,7 @@ impl<T> Front<T> {
         }
     }
 
-    /// A client opens its connections.
+    /// Opens the connections of a client.
     pub(super) fn connect(&mut self, client: usize) {
         self.clients[client] = Some((self.connections, 0));
         for _ in 0..self.connections_each {
@@ -59,13 +65,13 @@ impl<T> Front<T> {
         self.connections += self.connections_each;
     }
 
-    /// A client closes its connections; requests under way on them are still answered.
+    /// Closes the connections of a client. Requests that are under way on them are still answered.
     pub(super) fn disconnect(&mut self, client: usize) {
         let Some((first, _)) = self.clients[client] else { return };
         (first..first + self.connections_each).for_each(|connection| self.placed.placement.leave(connection));
     }
 
-    /// The connection of the client's next request; its connections take turns.
+    /// The number of the connection that carries the client's next request. A client's connections take turns.
     pub(super) fn next_connection(&mut self, client: usize) -> u32 {
         let Some((first, sent)) = &mut self.clients[client] else { return 0 };
         let turn = *sent % self.connections_each;
@@ -73,8 +79,8 @@ impl<T> Front<T> {
         *first + turn
     }
 
-    /// Hands a request or a reply about `io` to the worker of `connection`; `poll` returns `what` when the worker has
-    /// finished it.
+    /// Hands a request (`side` is receiving) or a reply (sending) about `io` to the worker of `connection`. `poll` returns
+    /// `what` when the worker has finished.
     pub(super) fn pass(&mut self, now: Instant, connection: u32, side: Side, io: &Io, what: T) {
         let bytes = match side {
             Side::Receive => REQUEST_HEADER + if io.kind == Kind::Write { io.bytes } else { 0 },
@@ -84,7 +90,7 @@ impl<T> Front<T> {
         self.placed.workers.submit(now, connection, u64::from(id), side, bytes);
     }
 
-    /// The next request or reply that workers have finished by `now`; to be called until `None`.
+    /// The next request or reply that a worker has finished by `now`; to be called until the answer is `None`.
     pub(super) fn poll(&mut self, now: Instant) -> Option<T> {
         let done = self.placed.workers.poll(now)?;
         self.carried.remove(done.id)
@@ -94,13 +100,13 @@ impl<T> Front<T> {
         self.placed.workers.next_event()
     }
 
-    /// Requests and replies that workers hold, queued ones included.
+    /// Number of requests and replies that workers hold, queued ones included.
     pub(super) fn under_way(&self) -> usize {
         self.carried.len()
     }
 
-    /// Ends an interval of [`LOOK`]: the placement receives the interval's loads, and moves connections. `counted`: the
-    /// interval belongs to the result.
+    /// Ends an interval of [`LOOK`]: the placement receives the interval's loads, and moves connections. `counted` is true if
+    /// the interval lies in the counted time.
     pub(super) fn look(&mut self, now: Instant, counted: bool) {
         self.placed.observe(self.connections, |_, _, _| {});
         let busy = self.placed.tell(LOOK);

@@ -1,4 +1,4 @@
-//! Hosts that share the device: each has a pool of its own and receives figures of the other hosts.
+//! Hosts that share the device. Each host has a pool of its own and receives figures from the other hosts.
 
 use evenkeel_control::Instant;
 use evenkeel_control::mclock::Qos;
@@ -10,14 +10,14 @@ use evenkeel_control::slots::Summary;
 
 use super::Tenant;
 
-/// The placement of tenants on hosts.
+/// The hosts that share the device: the host of each tenant, and faults between hosts.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
     /// The host of each tenant, counted from 0.
     pub of: Vec<usize>,
-    /// The host without our control, if there is one.
+    /// Number of the host whose pool is without any control; `None`: all hosts are controlled.
     pub unmanaged: Option<usize>,
-    /// When hosts receive no figures from each other; `None`: never.
+    /// Start and end of the time in which hosts receive no figures from each other; `None`: they always do.
     pub partition: Option<(Instant, Instant)>,
 }
 
@@ -31,7 +31,7 @@ impl Hosts {
 /// The pools of all hosts.
 pub(super) struct Pools<R> {
     pub(super) all: Vec<Pool<R>>,
-    /// By tenant: its host, and its number in the host's pool.
+    /// Per tenant: number of its host, and the tenant's number in the host's pool.
     pub(super) tenants: Vec<(usize, TenantId)>,
     hosts: Hosts,
 }
@@ -62,7 +62,7 @@ impl<R> Pools<R> {
         }
     }
 
-    /// Changes a tenant's policy.
+    /// Changes the policy of the tenant with number `place`.
     pub(super) fn set_tenant(
         &mut self,
         now: Instant,
@@ -76,7 +76,8 @@ impl<R> Pools<R> {
         self.control(now, place, guarantee, target);
     }
 
-    /// Sets a tenant's guarantee and latency target for the controllers of its host, unless the host has none.
+    /// Sets a tenant's guarantee and latency target in the controllers of the tenant's host, unless the host is without
+    /// control.
     fn control(&mut self, now: Instant, place: usize, guarantee: &Throughputs, target: Option<LatencyTarget>) {
         let (host, id) = self.tenants[place];
         if self.hosts.unmanaged != Some(host) {
@@ -91,14 +92,14 @@ impl<R> Pools<R> {
         self.all.iter_mut().enumerate().filter(move |(host, _)| Some(*host) != unmanaged).map(|(_, pool)| pool)
     }
 
-    /// Sets for pools on several hosts whether they share slots with each other now.
+    /// Makes the pools share slots with each other from now on (`heard`), or work alone; without effect on a single host.
     fn share(&mut self, heard: bool) {
         if self.managed().count() > 1 {
             self.managed().for_each(|pool| pool.share_slots(heard));
         }
     }
 
-    /// Ends a period of the slots: hosts send each other their figures, unless they are partitioned, and each decides.
+    /// Ends a period of the slots: each host sends its figures to the other hosts, unless they are partitioned, and decides.
     pub(super) fn coordinate(&mut self, now: Instant) {
         let heard = !self.hosts.partition.is_some_and(|(from, until)| (from..until).contains(&now));
         self.share(heard);

@@ -4,10 +4,10 @@
 //! outranks B when neither reservation nor weight of A is below B's and one of them is above. Tenants of equal rank
 //! form a class.
 //!
-//! A request suffers priority inversion at every moment at which a request that it outranks is in flight in the device
-//! and was admitted before it. For a queued request, that is any outranked request in flight; for a request in flight,
-//! only those admitted earlier. A tenant with a limit may be queued because of its limit, so its time in the queue does
-//! not count. Results give the sum over all requests, in seconds, which may exceed the length of the run.
+//! A request suffers priority inversion at every moment at which an outranked request, admitted earlier, is in flight in
+//! the device. For a queued request, any outranked request in flight counts; for a request in flight, only those admitted
+//! earlier. A tenant with a limit may be queued because of the limit, so the time of its requests in the queue does not
+//! count. Results give the sum over all requests, in seconds, which may exceed the length of the run.
 
 use std::collections::VecDeque;
 
@@ -40,18 +40,21 @@ impl Standing {
     }
 }
 
-/// Tenants of the same rank.
+/// A class: all tenants of the same rank.
 #[derive(Debug, Default)]
 struct Class {
     standing: Standing,
-    /// Admitted requests in order of admission; the first one is still in flight.
+    /// The class's admitted requests in order of admission, from the oldest one that is still in flight.
     inside: VecDeque<Inside>,
+    /// Number of the class's requests in flight.
     present: usize,
-    /// Number of requests at the front of `inside` that have no outranked request before them any more.
+    /// Number of requests at the front of `inside` for which every outranked request admitted earlier has completed.
     clear: usize,
-    /// Outranked requests in flight now, since when there have been any, and how long there were any before that.
+    /// Number of requests in flight now that this class outranks.
     lower: usize,
+    /// Instant from which on `lower` has been above 0; without meaning while it is 0.
     lower_since: Instant,
+    /// Total earlier time during which `lower` was above 0.
     lower_total: Duration,
 }
 
@@ -63,7 +66,7 @@ struct Inside {
 }
 
 impl Class {
-    /// Total time, up to `now`, during which outranked requests were in flight.
+    /// Total time, up to `now`, during which requests that this class outranks were in flight.
     fn lower_time(&self, now: Instant) -> Duration {
         if self.lower > 0 { self.lower_total + now.since(self.lower_since) } else { self.lower_total }
     }
@@ -82,7 +85,7 @@ impl Class {
     }
 }
 
-/// An admitted request, as far as this module needs it.
+/// The state that this module keeps for an admitted request.
 #[derive(Debug)]
 pub(super) struct Passage {
     class: usize,
@@ -91,13 +94,14 @@ pub(super) struct Passage {
     queued: Duration,
 }
 
-/// Measures priority inversion. O(classes + log requests in flight) a request; almost nothing while all tenants are of
-/// one rank.
+/// Measures priority inversion. The cost per request is O(classes + log requests in flight), and negligible while all tenants
+/// have one rank.
 #[derive(Debug)]
 pub(super) struct Inversion {
     classes: Vec<Class>,
-    /// By tenant: its class, and true if its time in the queue counts.
+    /// Per tenant: index of its class, and true if the time of its requests in the queue counts.
     tenants: Vec<(usize, bool)>,
+    /// Number of requests admitted so far.
     admissions: u64,
 }
 
@@ -111,7 +115,7 @@ impl Inversion {
         inversion
     }
 
-    /// Gives a tenant a new QoS policy; its requests in flight keep the rank with which they were admitted.
+    /// Gives a tenant a new QoS policy. The tenant's requests in flight keep the rank with which they were admitted.
     pub(super) fn set_qos(&mut self, now: Instant, tenant: usize, qos: &Qos) {
         let standing = Standing::of(qos);
         let known = self.classes.iter().position(|class| class.standing == standing);
@@ -128,13 +132,14 @@ impl Inversion {
         self.tenants[tenant] = (class, qos.limit.is_unset());
     }
 
-    /// A request is being queued: returns the class's time so far, which the caller passes to [`Inversion::admitted`].
+    /// Reports that a request enters the queue. Returns the time so far during which requests were in flight that its class
+    /// outranks; the caller passes it to [`Inversion::admitted`].
     #[inline]
     pub(super) fn submitted(&self, now: Instant, tenant: usize) -> Duration {
         self.classes[self.tenants[tenant].0].lower_time(now)
     }
 
-    /// The request is admitted; `lower_time_before` is the answer of [`Inversion::submitted`].
+    /// Reports that a request is admitted. `lower_time_before` is the answer of [`Inversion::submitted`] for the request.
     #[inline]
     pub(super) fn admitted(&mut self, now: Instant, tenant: usize, lower_time_before: Duration) -> Passage {
         let (class, queue_counts) = self.tenants[tenant];
@@ -162,7 +167,7 @@ impl Inversion {
         passage
     }
 
-    /// The request has completed; returns how long it suffered priority inversion.
+    /// Reports that a request has completed. Returns the time for which the request suffered priority inversion.
     #[inline]
     pub(super) fn completed(&mut self, now: Instant, passage: Passage) -> Duration {
         let class = &mut self.classes[passage.class];
@@ -192,7 +197,7 @@ impl Inversion {
         passage.queued + suffered
     }
 
-    /// Marks requests of the class at place `number` that have no outranked request before them any more.
+    /// Marks the requests of class `number` for which every outranked request admitted earlier has completed.
     fn clear_up(&mut self, now: Instant, number: usize) {
         let standing = self.classes[number].standing;
         let lower = self.classes.iter().filter(|class| standing.outranks(&class.standing));

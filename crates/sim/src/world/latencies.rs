@@ -1,13 +1,13 @@
-//! A distribution of latencies to three significant digits.
+//! A distribution of latencies, kept to three significant digits.
 
 use evenkeel_control::Duration;
 use hdrhistogram::Histogram;
 
-/// Significant decimal digits: a quantile is at most 0.1 % above the exact one.
+/// Number of significant decimal digits kept: a quantile is at most 0.1 % above the exact one.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// Latencies of requests. Count, mean and maximum are exact, quantiles at most 0.1 % too high. O(1) a request; memory
-/// grows with the logarithm of the longest latency.
+/// The distribution of requests' latencies. Count, mean and maximum are exact; quantiles are at most 0.1 % too high. A request
+/// costs O(1); memory grows with the logarithm of the longest latency.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Latencies {
     histogram: Histogram<u64>,
@@ -33,7 +33,7 @@ impl Latencies {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Adds the latencies that `other` has counted.
+    /// Adds the latencies that were recorded in `other`.
     pub fn merge(&mut self, other: &Self) {
         // Both have the same precision, and the histogram grows as needed.
         let _ = self.histogram.add(&other.histogram);
@@ -41,38 +41,38 @@ impl Latencies {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// Requests counted.
+    /// Number of requests whose latency was recorded.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// Mean; zero without requests.
+    /// Mean latency; zero without requests.
     pub fn mean(&self) -> Duration {
         let count = u128::from(self.count().max(1));
         Duration::from_nanos(u64::try_from(self.sum_ns / count).unwrap_or(u64::MAX))
     }
 
-    /// The longest latency.
+    /// The longest latency; zero without requests.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }
 
-    /// The `q` quantile (0 to 1), never above the maximum; zero without requests.
+    /// The latency that the fraction `q` (0 to 1) of the requests does not exceed; at most the maximum; zero without requests.
     pub fn quantile(&self, q: f64) -> Duration {
         Duration::from_nanos(self.histogram.value_at_quantile(q).min(self.max_ns))
     }
 
-    /// Median.
+    /// Median latency; zero without requests.
     pub fn p50(&self) -> Duration {
         self.quantile(0.5)
     }
 
-    /// 99th percentile.
+    /// 99th percentile of the latency; zero without requests.
     pub fn p99(&self) -> Duration {
         self.quantile(0.99)
     }
 
-    /// 99.9th percentile.
+    /// 99.9th percentile of the latency; zero without requests.
     pub fn p999(&self) -> Duration {
         self.quantile(0.999)
     }

@@ -1,4 +1,4 @@
-//! Statistics of a run.
+//! Collects the statistics of a run while it is simulated.
 
 use evenkeel_control::admission::Decision;
 use evenkeel_control::mclock::Qos;
@@ -12,7 +12,7 @@ use super::{Setup, Tenant};
 
 /// Length of the windows over which reservations are judged.
 const DEFICIT_WINDOW: Duration = Duration::from_secs(1);
-/// A request that comes in this last part of a window need not be completed by the window's end.
+/// Length of the last part of a window; a request submitted in it need not be completed by the window's end.
 const DEFICIT_EDGE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -28,7 +28,9 @@ struct TenantMeter {
     result: TenantResult,
     /// Completions since the last sample.
     served: Served,
+    /// Latencies of the completions since the last sample, in nanoseconds.
     responses_ns: Vec<u64>,
+    /// The tenant's reservation, with its shortage so far.
     guarantee: Guarantee,
 }
 
@@ -141,12 +143,15 @@ struct Guarantee {
     from: Instant,
     window_end: Instant,
     outstanding: Amount,
-    /// Outstanding when the present window began.
+    /// Requests that were outstanding when the present window began.
     left: Amount,
-    /// Submitted in the present window, and in its last [`DEFICIT_EDGE`].
+    /// Requests submitted in the present window.
     submitted: Amount,
+    /// Requests submitted in the last [`DEFICIT_EDGE`] of the present window.
     submitted_last: Amount,
+    /// Requests completed in the present window.
     served: Amount,
+    /// Shortage in the windows judged so far.
     deficit: Deficit,
 }
 
@@ -189,7 +194,7 @@ impl Guarantee {
         self.outstanding.bytes -= u64::from(bytes);
     }
 
-    /// Judges the windows that ended by `now`. The time before the counted time is one window, which is not judged.
+    /// Judges the windows that ended by `now`. The warm-up counts as one window, which is not judged.
     #[inline]
     fn close_windows(&mut self, now: Instant) {
         while now >= self.window_end {
@@ -215,7 +220,7 @@ impl Guarantee {
     }
 }
 
-/// Sums for mean and standard deviation of the budget over time.
+/// Sums from which mean and standard deviation of the admission budget over time are computed.
 #[derive(Debug)]
 struct BudgetMeter {
     bytes: u64,
@@ -233,7 +238,7 @@ impl BudgetMeter {
         Self { bytes, since: Instant::ZERO, from, seconds: 0.0, sum: 0.0, squares: 0.0, min: u64::MAX, max: 0 }
     }
 
-    /// Counts the present budget up to `now`; from then on the budget is `bytes`.
+    /// Counts the present budget for the time up to `now`. From `now` on the budget is `bytes`.
     fn change(&mut self, now: Instant, bytes: u64) {
         if now > self.from {
             let value = self.bytes.min(NO_BOUND_BYTES) as f64;

@@ -42,21 +42,21 @@ pub use result::{
     WorkerResult,
 };
 
-/// The most outstanding requests of a run. With more, the queue grows without end: a million requests of 64 KiB are
-/// minutes of work for a fast device.
+/// The most outstanding requests of a run; more end the run, as the queue then grows without end. A million requests of
+/// 64 KiB are minutes of work for a fast device.
 pub const MAX_OUTSTANDING: usize = 1_000_000;
 
-/// Events between two reports of progress; they take some milliseconds to simulate.
+/// Number of events between two reports of progress; their simulation takes some milliseconds of real time.
 pub const EVENTS_PER_PROGRESS: u64 = 1 << 16;
 
-/// Setup of a run.
+/// The setup of a run: workers, device, pool, tenants, clients, changes and times.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Workers, which receive requests and send replies; `None`: clients reach the pool directly.
     pub workers: Option<FrontSetup>,
     /// The device behind the pool.
     pub device: DeviceParams,
-    /// Settings of the pool: scheduler, admission and limits.
+    /// Settings of the pool: scheduler, admission control and limits.
     pub pool: pool::Config,
     /// The tenants and their QoS policies.
     pub tenants: Vec<Tenant>,
@@ -64,13 +64,13 @@ pub struct Setup {
     pub clients: Vec<Client>,
     /// Changes in mid-run, each with its instant.
     pub changes: Vec<(Instant, Change)>,
-    /// Virtual time at the start that does not count.
+    /// Warm-up: virtual time at the start of the run that does not count for the result.
     pub warmup: Duration,
-    /// Counted virtual time after the warm-up.
+    /// Length of the counted time, which follows the warm-up.
     pub duration: Duration,
     /// Interval of the samples of the time series.
     pub sample_every: Duration,
-    /// True if large requests are divided into slices before the pool, as `serve` does; otherwise they stay whole.
+    /// True if large requests enter the pool in slices, as in `serve`; otherwise they stay whole.
     pub divides: bool,
 }
 
@@ -81,29 +81,29 @@ pub struct FrontSetup {
     pub count: u32,
     /// Costs of requests and replies at workers.
     pub params: WorkerParams,
-    /// The placement of connections.
+    /// The method that places connections on workers.
     pub placement: placement::Config,
-    /// Connections of each client, which sends requests on them in turn; at least one.
+    /// Number of connections of each client, at least one. A client sends its requests on them in turn.
     pub connections: u32,
 }
 
 /// A tenant of the pool.
 #[derive(Clone, Debug)]
 pub struct Tenant {
-    /// Its name in results.
+    /// The tenant's name in results.
     pub name: String,
-    /// Its QoS policy.
+    /// The tenant's QoS policy: weight, reservation, limit.
     pub qos: Qos,
-    /// Its rank in throttling for the pool's latency target.
+    /// When the tenant is throttled for the pool's latency target.
     pub throttle: Throttle,
-    /// Its guaranteed throughputs, if any, for the pool's throughput controller.
+    /// The tenant's guaranteed throughputs, if any, for the pool's throughput controller.
     pub guarantee: Throughputs,
-    /// Its latency target, for the slots of the pool.
+    /// The tenant's own latency target, for the slots of the pool; `None`: no target.
     pub latency_target: Option<LatencyTarget>,
 }
 
 impl Tenant {
-    /// A tenant with a QoS policy, which is throttled for the pool's target while it makes much of the load.
+    /// A tenant with a QoS policy. It is throttled for the pool's latency target while it causes much of the load.
     pub fn new(name: impl Into<String>, qos: Qos) -> Self {
         Self { name: name.into(), qos, throttle: Throttle::Normal, guarantee: Throughputs::NONE, latency_target: None }
     }
@@ -112,13 +112,13 @@ impl Tenant {
 /// A client of a tenant.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// Index of its tenant in [`Setup::tenants`].
+    /// Index of the client's tenant in [`Setup::tenants`].
     pub tenant: usize,
-    /// Its workload.
+    /// The client's workload.
     pub workload: workload::Spec,
-    /// Instant at which it begins.
+    /// Instant at which the client begins to send requests.
     pub from: Instant,
-    /// Instant at which it stops sending.
+    /// Instant at which the client stops sending requests.
     pub until: Instant,
 }
 
@@ -127,7 +127,7 @@ pub struct Client {
 pub enum Change {
     /// New parameters of the device.
     Device(DeviceParams),
-    /// A stall: the device serves nothing for this long.
+    /// A stall: the device serves no request for this long.
     Stall(Duration),
     /// New settings of the pool.
     Pool(Box<pool::Config>),
@@ -135,7 +135,7 @@ pub enum Change {
     Tenant(usize, Qos, Throughputs, Option<LatencyTarget>),
 }
 
-/// Progress of a run.
+/// Progress of a run that is being simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Current virtual time.
@@ -147,7 +147,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The finished part of the run, 0 to 1.
+    /// The finished fraction of the run's virtual time, 0 to 1.
     pub fn fraction(&self) -> f64 {
         self.at.as_nanos() as f64 / self.end.as_nanos().max(1) as f64
     }
@@ -158,17 +158,18 @@ impl Progress {
 /// `progress` is called every [`EVENTS_PER_PROGRESS`] events; when it returns `Break`, the run ends.
 ///
 /// # Errors
-/// [`Failure::Cancelled`] after a `Break`; [`Failure::Setup`] for an invalid setup; other failures when a model or a
-/// client misbehaves, with its name.
+/// [`Failure::Cancelled`] after a `Break`; [`Failure::Setup`] for an invalid setup; another failure, which names the model or
+/// client, if one of these misbehaves.
 pub fn run(setup: &Setup, seed: u64, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Run, Failure> {
     setup.check()?;
     run::World::new(setup, seed, Device::new).run(progress)
 }
 
-/// Called for each completed request: with the instant, the place of its tenant, and the completion.
+/// A function that is called for each completed request: with the instant of completion, the number of the request's tenant,
+/// and the completion.
 pub(crate) type Watch<'a> = dyn FnMut(Instant, usize, &Completion) + 'a;
 
-/// Runs `setup` on hosts that share the device. `device` makes the device from its parameters and a seed; `watch` is
+/// Runs `setup` on several hosts that share the device. `device` makes the device from its parameters and a seed; `watch` is
 /// called at each completion.
 pub(crate) fn run_hosts<'a>(
     setup: &'a Setup,
@@ -192,7 +193,8 @@ pub fn run_quietly(setup: &Setup, seed: u64) -> Result<Run, Failure> {
 }
 
 impl Setup {
-    /// A setup without admission control, workers, changes or warm-up, with a single sample. Requests are not divided.
+    /// A setup without admission control, workers, changes or warm-up. One sample covers the whole run, and requests are not
+    /// divided.
     pub fn new(device: DeviceParams, tenants: Vec<Tenant>, clients: Vec<Client>, duration: Duration) -> Self {
         let pool = pool::Config {
             scheduler: Scheduler::Mclock,
@@ -208,7 +210,7 @@ impl Setup {
         Self { workers: None, device, pool, tenants, clients, changes, warmup, duration, sample_every, divides: false }
     }
 
-    /// The instant at which a run of the setup ends.
+    /// The instant at which a run of the setup ends: warm-up plus counted time after its start.
     pub fn end(&self) -> Instant {
         Instant::ZERO + self.warmup + self.duration
     }

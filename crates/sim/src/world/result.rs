@@ -15,71 +15,72 @@ pub struct Run {
     pub counted_from: Instant,
     /// Length of the counted time.
     pub counted: Duration,
-    /// By tenant: its figures over the counted time.
+    /// Per tenant: its figures over the counted time.
     pub tenants: Vec<TenantResult>,
     /// The admission budget over the counted time.
     pub budget: BudgetSpread,
     /// One sample for each `sample_every` of the counted time.
     pub series: Vec<Sample>,
-    /// Events that the engine handled.
+    /// Number of events that the event queue handled in the whole run.
     pub events: u64,
-    /// By worker: its figures; empty where clients reach the pool directly.
+    /// Per worker: its figures over the counted time; empty if clients reach the pool directly.
     pub workers: Vec<WorkerResult>,
-    /// Connections that were moved to another worker in the counted time.
+    /// Number of moves of a connection to another worker in the counted time.
     pub moves: u64,
 }
 
-/// A worker's figures.
+/// A worker's figures over the counted time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerResult {
-    /// Part of the counted time that the worker was busy, 0 to 1; intervals of 0.1 s that lie in the counted time count.
+    /// Fraction of the counted time in which the worker was busy, 0 to 1, taken over whole intervals of 0.1 s.
     pub busy: f64,
 }
 
 /// A completed request.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// Its kind.
+    /// The request's kind.
     pub kind: Kind,
-    /// Payload, in bytes.
+    /// The request's payload, in bytes.
     pub bytes: u32,
-    /// When the client sent it.
+    /// Instant at which the client sent the request.
     pub sent_at: Instant,
-    /// When it entered the pool: later than `sent_at` if workers receive requests.
+    /// Instant at which the request entered the pool; later than `sent_at` if workers receive requests.
     pub entered_at: Instant,
-    /// When it was admitted to the device.
+    /// Instant at which the request was admitted to the device.
     pub admitted_at: Instant,
-    /// When the device completed it: earlier than its client got the reply if workers send replies.
+    /// Instant at which the device completed the request; the client gets the reply later if workers send replies.
     pub left_at: Instant,
-    /// How long it waited behind admitted requests that it outranks.
+    /// Priority inversion: time for which the request waited behind admitted requests that it outranks.
     pub inversion: Duration,
 }
 
 /// A tenant's figures over the counted time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TenantResult {
-    /// Its name.
+    /// The tenant's name.
     pub name: String,
-    /// Requests completed.
+    /// Number of requests completed.
     pub requests: u64,
-    /// Payload moved, in bytes.
+    /// Payload read and written, in bytes.
     pub bytes: u64,
-    /// Payload read, in bytes; part of `bytes`.
+    /// Payload read, in bytes; a part of `bytes`.
     pub read_bytes: u64,
-    /// Latency: from submission to completion.
+    /// Latency: from the client's sending of a request to its receipt of the reply.
     pub response: Latencies,
-    /// Queue latency: from submission to admission. With workers, a request is submitted when a worker has received it.
+    /// Queue latency: from a request's entry into the pool to its admission. With workers, a request enters the pool when a
+    /// worker has received it.
     pub queue_wait: Latencies,
-    /// Device latency: from admission to completion.
+    /// Device latency: from a request's admission to its completion by the device.
     pub device: Latencies,
-    /// Priority inversion: how long requests waited behind admitted requests that they outrank, summed over all requests.
+    /// Priority inversion: time for which requests waited behind admitted requests that they outrank, summed over all requests.
     pub inversion: Duration,
-    /// The part of the reservation that the tenant asked for and did not get.
+    /// Shortage against the tenant's reservation, as far as the tenant sent requests for it.
     pub deficit: Deficit,
 }
 
 impl TenantResult {
-    /// Mean time that a request and its reply spent at workers, waiting, being received and being sent.
+    /// Mean time that a request and its reply spent at workers: waiting there, being received and being sent.
     pub fn worker_mean(&self) -> Duration {
         self.response.mean() - self.queue_wait.mean() - self.device.mean()
     }
@@ -92,30 +93,30 @@ impl TenantResult {
 
 /// Shortage against a reservation, over windows of one second from the start of the counted time.
 ///
-/// In each window a tenant was due its reservation, but no more than it had asked for: its requests outstanding when the window
-/// began and those submitted in it. Requests that came in the window's last 10 ms and are outstanding at its end count for the
-/// next window. The deficit is what was due less what completed, if positive; it is taken for requests and for bytes, if the
-/// reservation has such a rate. A window that the end of the run cuts short is not judged.
+/// In each window a tenant is due its reservation, but at most its demand: requests outstanding when the window begins, and
+/// requests submitted in the window. Requests submitted in the window's last 10 ms that are outstanding at its end count for the
+/// next window. The window's deficit is the amount due minus the amount completed, if positive: in requests if the reservation
+/// has a request rate, in bytes if it has a byte rate. A window that the end of the run cuts short is not judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deficit {
-    /// Sum of the deficits, in requests.
+    /// Sum of the windows' deficits, in requests.
     pub requests: u64,
-    /// Sum of the deficits, in payload bytes.
+    /// Sum of the windows' deficits, in payload bytes.
     pub bytes: u64,
     /// Number of windows with a deficit.
     pub windows: u64,
 }
 
-/// The budget, in bytes, as which time without a bound counts in a mean that also covers time with a bound.
+/// Value, in bytes, that stands for "no bound" in a mean budget over time partly with and partly without a bound.
 pub const NO_BOUND_BYTES: u64 = 1 << 30;
 
-/// The admission budget over time. Each value is weighted by the time for which it was in force; no bound counts as
-/// [`NO_BOUND_BYTES`].
+/// Statistics of the admission budget over time. Each budget is weighted by the time for which it was in force; no bound
+/// counts as [`NO_BOUND_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BudgetSpread {
-    /// Mean in bytes; infinite if there never was a bound.
+    /// Mean budget, in bytes; infinite if there never was a bound.
     pub mean_bytes: f64,
-    /// Standard deviation divided by mean; 0 if there never was a bound.
+    /// Coefficient of variation: standard deviation divided by mean; 0 if there never was a bound.
     pub cv: f64,
     /// The smallest budget, in bytes.
     pub min_bytes: u64,
@@ -126,21 +127,21 @@ pub struct BudgetSpread {
 /// State of a run at an instant, and figures of the interval since the previous sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// The instant, which ends the interval.
+    /// Instant of the sample, which ends the interval.
     pub at: Instant,
-    /// Admission budget in force, in bytes; `u64::MAX` = unbounded.
+    /// Admission budget in force at `at`, in bytes; `u64::MAX` = unbounded.
     pub budget_bytes: u64,
-    /// The pool's latency target in force, if the admission has one.
+    /// Latency target of the admission control, in force at `at`; `None` if its method has no target.
     pub target: Option<Duration>,
-    /// Reason for the budget.
+    /// Reason for the admission budget.
     pub reason: Reason,
-    /// Reason for the target.
+    /// Reason for the latency target.
     pub target_reason: Reason,
-    /// Cost of the requests in flight, in bytes.
+    /// Admission cost of the requests in flight at `at`, in bytes.
     pub in_flight_bytes: u64,
-    /// Requests queued for admission.
+    /// Number of requests that are queued for admission at `at`.
     pub queued: usize,
-    /// By tenant: its figures of the interval.
+    /// Per tenant: its figures of the interval.
     pub tenants: Vec<TenantSample>,
 }
 
@@ -149,18 +150,18 @@ pub struct Sample {
 pub struct TenantSample {
     /// Completions in the interval.
     pub served: Served,
-    /// Exact 99th percentile of the latency; zero without completions.
+    /// 99th percentile of the latency of the interval's completions, exact; zero without completions.
     pub p99_response: Duration,
 }
 
-/// Completions in some interval.
+/// Sums over the requests that completed in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
-    /// Requests.
+    /// Number of completed requests.
     pub requests: u64,
-    /// Payload, in bytes.
+    /// Payload of the completed requests, in bytes.
     pub bytes: u64,
-    /// Sum of latencies, in nanoseconds.
+    /// Sum of the latencies of the completed requests, in nanoseconds.
     pub response_ns: u64,
 }
 
@@ -177,19 +178,19 @@ impl Served {
     }
 }
 
-/// Several consecutive samples, combined.
+/// A window: several consecutive samples, combined.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
     /// Start of the window.
     pub from: Instant,
     /// End of the window.
     pub until: Instant,
-    /// By tenant: its completions.
+    /// Per tenant: its completions in the window.
     pub tenants: Vec<Served>,
 }
 
 impl Window {
-    /// Payload bytes per second of all tenants.
+    /// Payload bytes per second of all tenants together, over the window.
     pub fn bytes_per_s(&self) -> f64 {
         let bytes: u64 = self.tenants.iter().map(|tenant| tenant.bytes).sum();
         bytes as f64 / self.until.since(self.from).as_secs_f64()
@@ -197,12 +198,12 @@ impl Window {
 }
 
 impl Run {
-    /// Payload bytes per second of all tenants, over the counted time.
+    /// Payload bytes per second of all tenants together, over the counted time.
     pub fn bytes_per_s(&self) -> f64 {
         self.tenants.iter().map(|tenant| tenant.bytes).sum::<u64>() as f64 / self.counted.as_secs_f64()
     }
 
-    /// Completed requests per second of all tenants, over the counted time.
+    /// Completed requests per second of all tenants together, over the counted time.
     pub fn requests_per_s(&self) -> f64 {
         self.tenants.iter().map(|tenant| tenant.requests).sum::<u64>() as f64 / self.counted.as_secs_f64()
     }
@@ -214,7 +215,7 @@ impl Run {
     }
 }
 
-/// [`Run::windows`] of a series alone.
+/// The windows of [`Run::windows`], computed from a series of samples that begins at `from`.
 pub(crate) fn windows(series: &[Sample], mut from: Instant, length: Duration) -> Vec<Window> {
     let Some(first) = series.first() else { return Vec::new() };
     let step = first.at.since(from).as_nanos().max(1);

@@ -8,7 +8,7 @@ use evenkeel_control::slices::Division;
 use evenkeel_control::units::{Part, Work};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
-use evenkeel_model::device::{Device, DeviceParams};
+use evenkeel_model::device::{DeviceParams, Machine};
 use evenkeel_model::worker::Side;
 
 use super::front::Front;
@@ -21,77 +21,44 @@ use crate::placed::LOOK;
 use crate::slab::Slab;
 use crate::workload::{Next, Workload};
 
-/// Numbers of the alarms. The device comes first, so that a completion makes room before the pool dispatches at the
+/// Number of the device's alarm. The device comes first, so that a completion makes room before the pool dispatches at the
 /// same instant.
 const DEVICE: usize = 0;
+/// Number of the pool's alarm.
 const POOL: usize = 1;
+/// Number of the workers' alarm.
 const WORKERS: usize = 2;
 
-/// The loop's interface to a device; tests have one that misbehaves.
-pub(super) trait Machine {
-    fn name(&self) -> &'static str;
-    fn submit(&mut self, now: Instant, id: u64, io: Io);
-    fn next_event(&self) -> Instant;
-    fn poll(&mut self, now: Instant) -> Option<u64>;
-    fn stall(&mut self, now: Instant, length: Duration);
-    fn set_params(&mut self, now: Instant, params: &DeviceParams);
-}
-
-impl Machine for Device {
-    fn name(&self) -> &'static str {
-        self.name()
-    }
-
-    #[inline]
-    fn submit(&mut self, now: Instant, id: u64, io: Io) {
-        self.submit(now, id, io);
-    }
-
-    #[inline]
-    fn next_event(&self) -> Instant {
-        self.next_event()
-    }
-
-    #[inline]
-    fn poll(&mut self, now: Instant) -> Option<u64> {
-        self.poll(now)
-    }
-
-    fn stall(&mut self, now: Instant, length: Duration) {
-        self.stall(now, length);
-    }
-
-    fn set_params(&mut self, now: Instant, params: &DeviceParams) {
-        self.set_params(now, params);
-    }
-}
-
 enum Event {
-    /// A client that reaches the pool through workers connects, or disconnects.
+    /// The client with this number connects to a worker.
     Connect(usize),
+    /// The client with this number disconnects from its worker.
     Disconnect(usize),
+    /// The client with this number is to be asked for requests.
     Client(usize),
+    /// The change with this number in the setup takes effect.
     Change(usize),
+    /// An interval of the time series ends.
     Sample,
-    /// A period of the slots ends on all hosts; its length.
+    /// A period of the slots ends on all hosts; the value is the period's length.
     Period(Duration),
     /// An interval of [`LOOK`] ends, after which connections may be moved.
     Look,
 }
 
-/// A request from its submission to its completion, or a slice of one.
+/// A request, or a slice of one, from its submission to its completion.
 #[derive(Clone, Copy)]
 struct Request {
     client: usize,
-    /// The connection on which it came; 0 without workers.
+    /// Number of the connection on which the request came; 0 without workers.
     connection: u32,
     io: Io,
     sent_at: Instant,
-    /// When it entered the pool.
+    /// Instant at which the request entered the pool.
     entered_at: Instant,
-    /// The answer of [`Inversion::submitted`].
+    /// The answer of [`Inversion::submitted`] for the request.
     lower_time: Duration,
-    /// The number of the divided request of which it is a slice.
+    /// For a slice: the number of the divided request to which it belongs.
     whole: Option<u64>,
 }
 
@@ -99,12 +66,12 @@ struct Request {
 struct Divided {
     request: Request,
     slices: Division,
-    /// When its first slice was admitted; `None` before that.
+    /// Instant at which the first slice was admitted; `None` before that.
     admitted_at: Option<Instant>,
     inversion: Duration,
 }
 
-/// A request in flight in the device.
+/// A request, or a slice of one, in flight in the device.
 struct Inside {
     request: Request,
     ticket: Ticket,
@@ -119,7 +86,7 @@ enum Passing {
 
 struct Client {
     workload: Workload,
-    /// The instant at which the client is to be asked again. Events for other instants are stale.
+    /// The instant at which the client is to be asked again for requests. Events for other instants are stale.
     wakes_at: Instant,
 }
 
@@ -136,7 +103,7 @@ pub(super) struct World<'a, D> {
     queued: usize,
     meter: Meter,
     inversion: Inversion,
-    /// Called at each completion.
+    /// Function that is called at each completion of a request.
     pub(super) watch: Option<&'a mut Watch<'a>>,
 }
 
@@ -145,7 +112,7 @@ impl<'a, D: Machine> World<'a, D> {
         Self::with(setup, None, seed, device)
     }
 
-    /// A world whose tenants are spread over `hosts`; `None`: one pool has all tenants, and decides without others.
+    /// A world whose tenants are spread over `hosts`. `None`: a single pool has all tenants, without other hosts.
     pub(super) fn with(
         setup: &'a Setup,
         hosts: Option<&Hosts>,
@@ -254,7 +221,7 @@ impl<'a, D: Machine> World<'a, D> {
         }
     }
 
-    /// Takes finished messages from the workers: requests enter the pool, and replies reach their clients.
+    /// Takes finished messages from the workers: received requests enter the pool, and sent replies reach their clients.
     fn passed(&mut self, now: Instant) -> Result<(), Failure> {
         while let Some(passing) = self.front.as_mut().and_then(|front| front.poll(now)) {
             match passing {
@@ -265,7 +232,7 @@ impl<'a, D: Machine> World<'a, D> {
         Ok(())
     }
 
-    /// A request enters the pool, in slices if it is large.
+    /// Submits a request to the pool, in slices if it is large.
     fn enter(&mut self, now: Instant, mut request: Request) {
         let (tenant, io) = (self.setup.clients[request.client].tenant, request.io);
         request.entered_at = now;
@@ -281,7 +248,7 @@ impl<'a, D: Machine> World<'a, D> {
         }
     }
 
-    /// Submits as many slices of the divided request number `whole` as may be in the pool at once.
+    /// Submits further slices of the divided request `whole` to the pool, as many as may be there at once.
     fn hand_out_slices(&mut self, now: Instant, whole: u64) {
         while let Some(divided) = self.divided.get_mut(whole)
             && divided.slices.may_begin()
@@ -303,8 +270,8 @@ impl<'a, D: Machine> World<'a, D> {
         }
     }
 
-    /// A slice of the divided request number `whole` has completed; returns the request's completion if that was the
-    /// last slice.
+    /// Handles the completion of a slice of the divided request `whole`. After the last slice, returns the completion of the
+    /// whole request.
     fn slice_done(&mut self, now: Instant, whole: u64, slice: &Completion) -> Option<Completion> {
         let divided = self.divided.get_mut(whole)?;
         divided.slices.end();
@@ -321,7 +288,7 @@ impl<'a, D: Machine> World<'a, D> {
         Some(Completion { bytes, entered_at, admitted_at: first, inversion, ..*slice })
     }
 
-    /// A client gets the reply to a request.
+    /// Handles the reply to a request at its client: counts the completion and asks the client for further requests.
     fn answer(&mut self, now: Instant, client: usize, completion: Completion) -> Result<(), Failure> {
         let tenant = self.setup.clients[client].tenant;
         self.meter.completed(now, tenant, &completion);
@@ -332,7 +299,7 @@ impl<'a, D: Machine> World<'a, D> {
         self.ask(now, client)
     }
 
-    /// Lets the client at `index` send all requests that are due now.
+    /// Makes the client with number `index` send all requests that are due now.
     fn ask(&mut self, now: Instant, index: usize) -> Result<(), Failure> {
         let client = &self.setup.clients[index];
         if now < client.from || now >= client.until {
@@ -379,7 +346,7 @@ impl<'a, D: Machine> World<'a, D> {
         }
     }
 
-    /// Takes completed requests out of the device.
+    /// Takes all requests that the device has completed by `now`.
     fn reap(&mut self, now: Instant) -> Result<(), Failure> {
         while let Some(id) = self.device.poll(now) {
             let Some(Inside { request, ticket, passage }) = self.inside.remove(id) else {
@@ -438,7 +405,7 @@ impl<'a, D: Machine> World<'a, D> {
         self.queue.set_alarm(POOL, next);
     }
 
-    /// Sets the device's alarm to its next event; an error if the device misbehaves.
+    /// Sets the device's alarm to the device's next event; an error if the device misbehaves.
     fn watch_device(&mut self, now: Instant) -> Result<(), Failure> {
         let next = self.device.next_event();
         let source_of = || Source::Device(self.device.name());

@@ -4,10 +4,10 @@ use evenkeel_control::admission;
 use evenkeel_control::mclock::Qos;
 use evenkeel_control::units::{Kind, Rates};
 use evenkeel_control::{Duration, Instant};
-use evenkeel_model::device::DeviceParams;
+use evenkeel_model::device::{DeviceParams, Machine};
 use evenkeel_model::store::StoreParams;
 
-use super::run::{Machine, World};
+use super::run::World;
 use super::*;
 use crate::workload::Requests;
 
@@ -71,7 +71,7 @@ fn the_same_seed_repeats_a_run_and_another_does_not() {
 }
 
 #[test]
-fn progress_is_told_and_can_end_the_run() {
+fn progress_is_reported_and_can_end_the_run() {
     let setup = Setup { duration: Duration::from_secs(60), ..setup(admission::Config::None) };
     let mut told = Vec::new();
     let whole = run(&setup, 1, &mut |progress| {
@@ -91,20 +91,23 @@ fn what_crosses_threads_may() {
     crosses::<Run>();
 }
 
-/// A device with one of the faults that the loop detects.
+/// A fault of a device that the loop detects.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Faulty {
-    /// Its next event is always now, but nothing ever completes.
+    /// The device's next event is always now, but no request ever completes.
     Restless,
-    /// Its next event lies in the past, as with a time computed from NaN, which the cast makes 0.
+    /// The device's next event lies in the past: as with a time computed from NaN, which a cast turns into 0.
     Backward,
-    /// It loses the requests that it took.
+    /// The device loses the requests that were submitted.
     Forgetful,
-    /// It completes a request that it never took.
+    /// The device completes a request that was never submitted.
     Inventive,
 }
 
-impl Machine for (Faulty, Instant) {
+/// A device with a fault, and the instant of the newest request.
+struct Broken(Faulty, Instant);
+
+impl Machine for Broken {
     fn name(&self) -> &'static str {
         "faulty"
     }
@@ -133,7 +136,7 @@ fn a_faulty_model_ends_the_run_with_its_name() {
         client.from = Instant::from_nanos(1_000);
     }
     let fail = |fault| {
-        let world = World::new(&setup, 1, |_, _| (fault, Instant::FAR_FUTURE));
+        let world = World::new(&setup, 1, |_, _| Broken(fault, Instant::FAR_FUTURE));
         let failure = world.run(&mut |_| ControlFlow::Continue(())).unwrap_err();
         assert!(failure.to_string().contains("device model `faulty`"), "{failure}");
         failure
@@ -198,13 +201,14 @@ fn a_reservation_that_is_not_met_shows_as_a_deficit() {
     assert!((4 * 46..4 * 52).contains(&deficit.requests) && deficit.windows == 4, "{deficit:?}");
 }
 
-/// FNV-1a hash of `value` as text; a field that was renamed later has its old name in the text.
+/// FNV-1a hash of the debug text of `value`, in which later renamed fields have their old names.
 fn fingerprint(value: &impl std::fmt::Debug) -> u64 {
     let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     format!("{value:?}").replace("in_flight_bytes", "inside_bytes").bytes().fold(0xcbf2_9ce4_8422_2325, hash)
 }
 
-/// A run without workers is not changed by the code for workers. The fingerprint changes with the controllers.
+/// The result of a run without workers has a fixed fingerprint, which the code for workers must not change. A change of the
+/// controllers may change it.
 #[test]
 fn a_run_without_workers_is_what_it_was_to_the_last_bit() {
     let run = run_quietly(&setup(admission::Config::SlowFast(admission::SlowFastConfig::REPAIRED)), 7).unwrap();
@@ -227,7 +231,7 @@ fn behind_workers(count: u32, placement: placement::Config, ms_each: u64) -> Set
 }
 
 #[test]
-fn a_worker_serves_one_after_the_other_and_its_part_of_the_response_time_is_told() {
+fn a_worker_serves_one_after_the_other_and_reports_its_part_of_the_latency() {
     let setup = behind_workers(1, placement::Config::RoundRobin, 2);
     let run = run_quietly(&setup, 1).unwrap();
     let all: u64 = run.tenants.iter().map(|tenant| tenant.requests).sum();

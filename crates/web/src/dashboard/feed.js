@@ -13,7 +13,7 @@ export const SAMPLES = 300;
 /** What is kept of each subject and sample. */
 const FIELDS = [
   "iops", "bytes", "queue", "device", "targetMs", "judgedMs", "guaranteedIops", "guaranteedBytes", "limitIops", "limitBytes",
-  "bound", "used", "waiting", "inside", "rest",
+  "bound", "used", "waiting", "inside", "delay",
 ];
 const COLUMN = Object.fromEntries(FIELDS.map((field, index) => [field, index * SAMPLES]));
 
@@ -148,7 +148,7 @@ export class Feed {
       used: slots ? slots.used : tenant.in_flight_requests,
       waiting: subject.waiting,
       inside: subject.inside,
-      rest: or(tenant.throttled?.delay_ms),
+      delay: or(tenant.throttled?.delay_ms),
     });
     return subject;
   }

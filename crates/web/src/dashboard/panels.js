@@ -107,6 +107,9 @@ function workerTable() {
   });
 }
 
+/** Troubles that the page lists at most. */
+const MOST_TROUBLES = 6;
+
 const trouble = (volume) => (volume.error ? `FAILED: ${volume.error}`
   : volume.remote && !volume.remote.connected ? `AWAY: ${volume.remote.last_error ?? "no connection"}` : "");
 
@@ -162,20 +165,11 @@ function memberTable() {
   });
 }
 
-/** What concerns the whole server. */
+/** Troubles with what to do, worst first. */
 export function troubles(state) {
-  const found = [];
-  if (state.draining) found.push("The server is stopping.");
-  for (const pool of state.pools) {
-    for (const io of pool.overdue.slice(0, 4)) {
-      found.push(`OVERDUE: ${io.kind} of ${bytes(io.length_bytes)} at ${io.offset_bytes} of volume ${io.volume}, in flight in pool ${pool.name} for ${span(io.age_s)}.`);
-    }
-  }
-  for (const volume of state.volumes) {
-    if (trouble(volume) && found.length < 8) found.push(`Volume ${volume.name}: ${trouble(volume)}.`);
-  }
-  if (state.cluster && state.cluster.status !== "shared") found.push(`Cluster ${state.cluster.status}: ${state.cluster.because}.`);
-  return found;
+  const all = state.health.troubles;
+  const shown = all.slice(0, MOST_TROUBLES).map(({ about, because, cure }) => `${about && `${about}: `}${because}.${cure && ` What to do: ${cure}.`}`);
+  return all.length > shown.length ? [...shown, `And ${all.length - shown.length} more: evenkeel health.`] : shown;
 }
 
 export class Panels {

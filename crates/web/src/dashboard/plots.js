@@ -35,8 +35,8 @@ function specs(subject, unit) {
     const budget = { key: "budget", title: "Cost in flight", format: bytes, stack: [["used", "in flight"]], lines: [["bound", "budget", "limit"]] };
     return [response, throughput, budget, requests([])];
   }
-  const rest = { key: "rest", title: "Delay: rest of its slots, ms", format: ms, stack: [["rest", "rest"]], lines: [] };
-  return [response, throughput, requests([["bound", "slots", "limit"]]), rest];
+  const delay = { key: "delay", title: "Delay of its slots, ms", format: ms, stack: [["delay", "delay"]], lines: [] };
+  return [response, throughput, requests([["bound", "slots", "limit"]]), delay];
 }
 
 /** The next larger of 1, 2, 5 times a power of ten. */

@@ -1,4 +1,4 @@
-//! `/metrics` of the agent, made from the same records as `/api/v1/state`.
+//! The agent's `/metrics`, made from the records that `/api/v1/state` shows, too.
 
 use std::fmt;
 
@@ -21,8 +21,8 @@ use crate::openmetrics::{
 const PREFIX: &str = "evenkeel_guard";
 const READS: &str = "Mean of the last interval's reads.";
 
-/// Upper bound on the clients with series of their own in a scrape: those with the most load. An agent may see a hundred
-/// thousand; `guard status` shows all.
+/// The most clients that have series of their own in a scrape; the clients with the most load are chosen. An agent may see a
+/// hundred thousand clients; `guard status` shows all.
 const CLIENTS_SHOWN: usize = 500;
 
 /// The answer to a scrape.
@@ -98,7 +98,7 @@ const DEVICE: Table<DeviceState> = Table {
     ],
 };
 
-/// Metrics of the clients with the most load.
+/// Metrics of each of the [`CLIENTS_SHOWN`] clients with the most load.
 const CLIENT: Table<ClientState> = Table {
     labels: &["pool", "client"],
     metrics: &[
@@ -124,7 +124,7 @@ const GROUP: Table<GroupState> = Table {
     })],
 };
 
-/// Metrics of guaranteed throughputs, in bytes or requests as the label `unit` says.
+/// Metrics of guaranteed throughputs, in bytes or requests according to the label `unit`.
 const GUARANTEE: Table<DirectionState> = Table {
     labels: &["pool", "tenant", "group", "direction", "unit"],
     metrics: &[
@@ -240,12 +240,12 @@ impl Collector for Snapshot {
     }
 }
 
-/// One row for each pool, labelled with its name.
+/// One row for each pool, with the pool's name as label.
 fn of<'a, T>(pools: impl Iterator<Item = (&'a PoolState, &'a T)>) -> Vec<Row<'a, T>> {
     pools.map(|(pool, at)| (vec![pool.name.as_str().into()], at)).collect()
 }
 
-/// One row for each of `all`, with the label values of `outer` and its own name behind them.
+/// One row for each record of `all`. Its label values are those of `outer`, followed by the record's name.
 fn rows<'a, T>(outer: &Values<'a>, all: &'a [T], name: fn(&T) -> &str) -> Vec<Row<'a, T>> {
     all.iter().map(|one| (outer.iter().cloned().chain([name(one).into()]).collect(), one)).collect()
 }

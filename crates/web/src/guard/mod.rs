@@ -1,4 +1,5 @@
-//! The agent's pages: `/api/v1/state`, `/api/v1/decisions`, `/metrics`, `/healthz`, and at `/` a page that names them.
+//! The agent's HTTP API: `/api/v1/state`, `/api/v1/decisions`, `/api/v1/health`, `/metrics`, `/healthz`, and at `/` a page that
+//! lists these paths.
 
 use std::sync::Arc;
 
@@ -22,10 +23,10 @@ struct Wanted {
     count: Option<usize>,
 }
 
-/// Returns the state of an agent at its last interval.
+/// A function that returns the state of an agent at its last interval.
 type StateOf = Box<dyn Fn() -> State + Send + Sync>;
 
-/// Returns the newest decisions of an agent about one pool or all pools, at most the given number.
+/// A function that returns the newest decisions of an agent about one pool, or about all pools (`None`), at most this number.
 type RecordsOf = Box<dyn Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send + Sync>;
 
 /// The agent behind the API.
@@ -36,7 +37,7 @@ pub struct Agent {
 
 type Shared = extract::State<Arc<Agent>>;
 
-/// The requests that an agent takes.
+/// The requests that an agent answers.
 pub const READS: &[Request<Arc<Agent>>] = &[
     read("/", "a page with these paths", |method| on(method, async || Html(include_str!("page.html")))),
     read("/api/v1/state", "everything measured and decided at the last interval", |method| {
@@ -47,6 +48,9 @@ pub const READS: &[Request<Arc<Agent>>] = &[
         "decisions with their reasons, newest first; the pool may be an OSD (`osd.0`)",
         |method| on(method, decisions),
     ),
+    read("/api/v1/health", "troubles with cause and cure", |method| {
+        on(method, async |extract::State(agent): Shared| Json((agent.state)().health))
+    }),
     read("/metrics", "Prometheus; names begin with `evenkeel_guard_`", |method| {
         on(method, async |extract::State(agent): Shared, asked: HeaderMap| metrics::answer(&asked, (agent.state)()))
     }),
@@ -55,7 +59,7 @@ pub const READS: &[Request<Arc<Agent>>] = &[
     }),
 ];
 
-/// The router of an agent: its `state`, and the `records` of its decisions.
+/// The router of an agent's API. `state` returns the agent's state, `records` its newest decisions.
 pub fn router(
     state: impl Fn() -> State + Send + Sync + 'static,
     records: impl Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send + Sync + 'static,
@@ -71,16 +75,16 @@ async fn decisions(extract::State(agent): Shared, Asked(wanted): Asked<Wanted>) 
     Ok(Json(Decisions { decisions }))
 }
 
-/// A refusal where no pool has this name.
+/// The refusal of a request for the pool `name`; `None` if a pool of the agent has this name.
 fn unknown(name: &str, state: &State) -> Option<Refusal> {
     let known: Vec<&str> = state.pools.iter().map(|pool| pool.name.as_str()).collect();
     (!known.contains(&name)).then(|| {
         let message = evenkeel_policy::unknown("pool", name, &known);
-        Refusal::new(404, "unknown_pool", message, "name a pool that is enforced here, or an OSD")
+        Refusal::new(404, "unknown_pool", message, "name a pool or an OSD that `evenkeel guard status` shows")
     })
 }
 
-/// 200 while measuring works, 503 while a pool has lost its signal.
+/// The answer to `/healthz`: 200 while all measurements work, 503 while a pool has no measurements.
 fn health(state: &State) -> Response {
     let lost = state.packets().any(|(pool, _)| pool.reason == "signal_lost");
     if lost { (StatusCode::SERVICE_UNAVAILABLE, "signal lost\n").into_response() } else { "ok\n".into_response() }

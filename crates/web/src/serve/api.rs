@@ -1,4 +1,4 @@
-//! `/api/v1`: state for all clients, changes on the control socket.
+//! The server's API `/api/v1`: the state for all clients, and changes on the control socket.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ type Shared = State<Arc<Manager>>;
 /// The caller, as an extension of each connection's requests.
 type By = Extension<Caller>;
 
-/// The requests that change nothing.
+/// The requests that make no change.
 pub const READS: &[Request<Arc<Manager>>] = &[
     read(
         "/api/v1/state",
@@ -39,11 +39,14 @@ pub const READS: &[Request<Arc<Manager>>] = &[
         "connections that have chosen an export, as of the last second: address, volume, tenant, requests, bytes",
         |method| on(method, async |State(manager): Shared| Json(manager.clients())),
     ),
+    read("/api/v1/health", "troubles with cause and cure", |method| {
+        on(method, async |State(manager): Shared| Json(manager.state().health))
+    }),
     read("/metrics", "Prometheus", |method| on(method, super::metrics::metrics)),
     read("/healthz", "200 `ok`, or 503 while the server drains", |method| on(method, health)),
 ];
 
-/// The requests that change something, and those that only the control socket answers.
+/// The requests that make changes, and reading requests that only the control socket answers.
 pub const CHANGES: &[Request<Arc<Manager>>] = &[
     read("/api/v1/config", "the configuration in force", |method| on(method, config)),
     Request {
@@ -97,7 +100,7 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
     },
 ];
 
-/// The answer to a change: one sentence for each thing that changed.
+/// The answer to a change: one sentence for each changed object.
 #[derive(Serialize)]
 struct Changed {
     changes: Vec<String>,
@@ -105,15 +108,15 @@ struct Changed {
 
 type Answer = Result<Json<Changed>, Refusal>;
 
-/// The parts of the state that are wanted.
+/// The parameters of a request for the state: the parts to be returned.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Wanted {
-    /// Without what takes most room: buckets of histograms, and decisions about guarantees but the newest.
+    /// True if the largest parts are left out: buckets of histograms, and older decisions about guarantees.
     brief: bool,
-    /// Of all tenants this one alone.
+    /// The only tenant to be returned; `None`: all tenants.
     tenant: Option<String>,
-    /// The parts that are left out elsewhere: all about this tenant.
+    /// A tenant that is returned completely although `brief` is set.
     whole: Option<String>,
 }
 
@@ -138,7 +141,7 @@ async fn config(State(manager): Shared) -> Response {
     Json(&*manager.config()).into_response()
 }
 
-/// 200 while new clients are served, 503 while the server drains.
+/// The answer to `/healthz`: 200 while new clients are served, 503 while the server drains.
 async fn health(State(manager): Shared) -> Response {
     if manager.state().draining {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
@@ -217,7 +220,7 @@ async fn set_pool(
     change(move || manager.set_pool(&by, &name, patch, consent)).await
 }
 
-/// The JSON body of a request; refused with the expected form if it is another.
+/// The JSON body of a request. A body of another form is refused, with the expected form in the message.
 struct Body<T>(T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -236,7 +239,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// Makes a change on another thread than the one that answers requests: opening and closing volumes takes time.
+/// Makes a change on another thread than the one that answers requests, because opening and closing volumes takes time.
 async fn change(make: impl FnOnce() -> Result<Vec<String>, Refusal> + Send + 'static) -> Answer {
     let failed =
         |_| Refusal::new(500, "internal", "the change failed inside the server", "see the server's log, and report it");

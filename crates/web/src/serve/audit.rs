@@ -1,16 +1,16 @@
-//! Changes by command in the log: one line each with the caller, the thing changed, and old and new values.
+//! Logs changes by command: one line for each changed object, with the caller, and old and new values.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::caller::Caller;
 
-/// Differences named in one line at most; a reload may bring more.
+/// The most differences that one line names; a reload may have more.
 const MAX_NAMED: usize = 20;
-/// Characters of a value in the line at most: a list may be long.
+/// The most characters of a value that a line shows; a list may be long.
 const MAX_VALUE: usize = 200;
 
-/// Logs that `by` has changed `what`, with every value that differs; logs nothing if none does.
+/// Logs that the caller `by` has changed the object `what`, with every value that differs; no line if no value differs.
 pub(super) fn log<T: Serialize>(by: &Caller, what: &str, before: &T, after: &T) {
     // What is in force has been read from text, and can be written as such.
     let (Ok(before), Ok(after)) = (serde_json::to_value(before), serde_json::to_value(after)) else { return };

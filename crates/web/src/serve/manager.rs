@@ -1,4 +1,5 @@
-//! The running server as its operators change it: one change at a time, each checked before it takes effect.
+//! The manager of a running server: makes the changes that operators request, one at a time, each checked before it takes
+//! effect.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -6,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use evenkeel_policy::Config;
 use evenkeel_policy::check::{Errors, Problem};
 use evenkeel_policy::config::Volume;
+use evenkeel_policy::health;
 use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::units::Bytes;
 use evenkeel_server::{Applied, Paced, Server, Work};
@@ -18,7 +20,7 @@ use super::source::{self, Source};
 use crate::caller::Caller;
 use crate::refusal::Refusal;
 
-/// The kind of caller that asks for a change. A storm of one kind does not delay the other.
+/// The kind of caller that requests a change. Many requests of one kind do not delay requests of the other kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Asker {
     /// A signal.
@@ -33,26 +35,26 @@ impl From<&Caller> for Asker {
     }
 }
 
-/// A command's express consent to something that is hardly ever meant.
+/// A command's explicit consent to effects that are hardly ever intended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Consent {
-    /// Consent to values with which clients would seem to hang.
+    /// True to accept values with which clients would seem to hang.
     force: bool,
-    /// Consent to making a tenant that does not exist yet.
+    /// True to create a tenant that does not exist yet.
     create: bool,
 }
 
 impl Consent {
-    /// Takes `force` and `create` out of a request; neither is a key of the settings that are changed.
+    /// Removes `force` and `create` from a request's settings, of which neither is a key, and returns them.
     ///
     /// # Errors
-    /// When one of them is not a truth value.
+    /// If one of them is not a Boolean.
     pub(super) fn take(patch: &mut Value) -> Result<Self, Refusal> {
         let mut flag = |key: &str| match patch.as_object_mut().and_then(|members| members.remove(key)) {
             None => Ok(false),
             Some(Value::Bool(value)) => Ok(value),
             Some(other) => {
-                let message = format!("{key:?} is {other}, which is no truth value");
+                let message = format!("{key:?} is {other}, which is neither true nor false");
                 Err(Refusal::new(422, "invalid_request", message, format!("use true, or leave {key:?} out")))
             }
         };
@@ -65,15 +67,16 @@ pub struct Manager {
     server: Server,
     source: Source,
     pace: Paced<Asker>,
-    /// Volumes that the configuration file defines. Held during a change, so that changes come one after the other.
+    /// Names of the volumes that the configuration file defines. The lock is held during a change, so that changes are made one
+    /// after the other.
     fixed_volumes: Mutex<BTreeSet<String>>,
-    /// The cluster, if this host is in one.
+    /// The host's membership in a cluster; unset if the host is not in a cluster.
     cluster: OnceLock<evenkeel_cluster::Handle>,
 }
 
 impl Manager {
-    /// A manager of a server, its configuration, and the names of the volumes that its file defines; `is_superseded`: as
-    /// [`Recorded::is_superseded`](super::source::Recorded::is_superseded).
+    /// A manager of a server. `source` are the sources of its configuration, `fixed_volumes` the names of the volumes that the
+    /// file defines; `is_superseded` is [`Recorded::is_superseded`](super::source::Recorded::is_superseded).
     pub fn new(server: Server, source: Source, fixed_volumes: BTreeSet<String>, is_superseded: bool) -> Self {
         if is_superseded {
             forget_superseded(&server.config(), &fixed_volumes);
@@ -88,14 +91,16 @@ impl Manager {
     }
 
     pub(super) fn state(&self) -> State {
-        State { cluster: self.cluster.get().map(evenkeel_cluster::Handle::state), ..self.server.state() }
+        let cluster = self.cluster.get().map(evenkeel_cluster::Handle::state);
+        let state = State { cluster, ..self.server.state() };
+        State { health: health::of_server(&state), ..state }
     }
 
     pub(super) fn clients(&self) -> Clients {
         self.server.clients()
     }
 
-    /// Takes the membership in a cluster, once, when the server starts.
+    /// Sets the membership in a cluster; to be called at most once, when the server starts.
     pub fn join_cluster(&self, cluster: evenkeel_cluster::Handle) {
         let _ = self.cluster.set(cluster);
     }
@@ -112,10 +117,10 @@ impl Manager {
         self.server.config()
     }
 
-    /// Reads the configuration again; returns what changed.
+    /// Reads the configuration again and puts it into force. Returns a sentence for each change.
     ///
     /// # Errors
-    /// When the configuration cannot be used, or needs a restart; nothing has changed then.
+    /// If the configuration cannot be used, or needs a restart; no change is made then.
     pub fn reload(&self, by: &Caller) -> Result<Vec<String>, Refusal> {
         let mut change = self.begin_for(by.into());
         let loaded = self.source.load()?;
@@ -138,7 +143,7 @@ impl Manager {
         Ok(told(applied).into_iter().chain(answered).collect())
     }
 
-    /// Serves a new volume, now and after a restart; returns notes about its file.
+    /// Serves a new volume from now on, also after a restart. Returns notes about the volume's file.
     pub(super) fn create_volume(&self, by: &Caller, name: &str, volume: Volume) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         let mut config = Config::clone(&self.config());
@@ -157,7 +162,7 @@ impl Manager {
         Ok(notes.into_iter().chain(warned(warnings)).collect())
     }
 
-    /// Makes a volume longer, now and after a restart; returns notes about its file.
+    /// Makes a volume longer from now on, also after a restart. Returns notes about the volume's file.
     pub(super) fn grow_volume(&self, by: &Caller, name: &str, size: Bytes) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         let present = self.config();
@@ -191,7 +196,7 @@ impl Manager {
         Ok(notes.into_iter().chain(warned(warnings)).collect())
     }
 
-    /// Stops serving a volume; its file stays. Returns lines about the result, for the caller.
+    /// Stops serving a volume; the volume's file is kept. Returns lines about the result for the caller.
     pub(super) fn remove_volume(&self, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         self.refuse_fixed(&change.fixed_volumes, name, "remove it")?;
@@ -206,7 +211,7 @@ impl Manager {
         Ok(told(Applied { changes: vec![format!("volume {name} removed")], warnings, notes: Vec::new() }))
     }
 
-    /// Merges `patch` into the settings of the server itself. In force until the next reload.
+    /// Merges `patch` into the table `server`. The change is in force until the next reload.
     pub(super) fn set_server(&self, by: &Caller, patch: Value) -> Result<Vec<String>, Refusal> {
         let _one_at_a_time = self.begin();
         let mut config = Config::clone(&self.config());
@@ -214,8 +219,8 @@ impl Manager {
         self.put(by, "server", config, Consent::default(), |config| Some(&config.server))
     }
 
-    /// Merges `patch` into a tenant, which is created if there is none of that name and `consent` says so. In force until
-    /// the next reload.
+    /// Merges `patch` into the settings of a tenant. A tenant that does not exist is created if `consent` allows it. The change
+    /// is in force until the next reload.
     pub(super) fn set_tenant(
         &self,
         by: &Caller,
@@ -238,7 +243,7 @@ impl Manager {
         self.put(by, &format!("tenant {name}"), config, consent, |config| config.tenants.get(name))
     }
 
-    /// Merges `patch` into a pool. In force until the next reload.
+    /// Merges `patch` into the settings of a pool. The change is in force until the next reload.
     pub(super) fn set_pool(
         &self,
         by: &Caller,
@@ -255,7 +260,7 @@ impl Manager {
         self.put(by, &format!("pool {name}"), config, consent, |config| config.pools.get(name))
     }
 
-    /// Puts `config` into force, which differs from the present configuration in `part`, called `what`.
+    /// Puts `config` into force. It differs from the present configuration in `part`, which the log calls `what`.
     fn put<T: Serialize + ?Sized>(
         &self,
         by: &Caller,
@@ -280,8 +285,8 @@ impl Manager {
         Ok(told(applied).into_iter().chain(warned(warnings)).collect())
     }
 
-    /// Refuses volumes that could not be served now, or after a restart: that reads the file, the command line and the record,
-    /// and knows nothing of the tenants and pools that were changed by command. Returns new warnings.
+    /// Refuses a configuration whose volumes cannot be served now, or cannot be served after a restart. A restart reads only the
+    /// file, the command line and the record, without changes of tenants and pools by command. Returns new warnings.
     fn check(&self, fixed_volumes: &BTreeSet<String>, next: &Config) -> Result<Vec<Problem>, Refusal> {
         let warnings = new_warnings(&self.config(), next)?;
         let recorded = next.volumes.iter().filter(|(name, _)| !fixed_volumes.contains(*name));
@@ -302,7 +307,7 @@ impl Manager {
         self.begin_for(Asker::Command)
     }
 
-    /// Waits until no other change is under way and, in a storm of changes, until it is the asker's turn.
+    /// Waits until no other change is under way; with many waiting requests, until it is the turn of this kind of caller.
     fn begin_for(&self, asker: Asker) -> Change<'_> {
         self.pace.wait(asker);
         let fixed_volumes = self.fixed_volumes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -318,7 +323,7 @@ impl Manager {
         Err(Refusal::new(409, "defined_in_file", message, format!("{what} in {file}, then run `evenkeel reload`")))
     }
 
-    /// Records the volumes. Where that fails, the change is in force nevertheless, and the answer says so.
+    /// Writes the record of volumes. If that fails, the change is in force nevertheless, as the returned refusal states.
     fn record(&self, fixed_volumes: &BTreeSet<String>) -> Result<(), Refusal> {
         source::record(&self.config(), fixed_volumes).map_err(|error| {
             let message = format!("the change is in force, but the next reload or restart will forget it: {error:#}");
@@ -326,13 +331,14 @@ impl Manager {
                 500,
                 "not_recorded",
                 message,
-                "make room in the data folder, or put the volume into the configuration file",
+                "make room in the data folder and repeat the command, or put the volume into the configuration file",
             )
         })
     }
 }
 
-/// A change under way. It holds the volumes that the file defines, so that no other change begins before it ends.
+/// A change under way. It holds the lock on the names of the volumes that the file defines, so that no other change begins before
+/// it ends.
 struct Change<'a> {
     fixed_volumes: MutexGuard<'a, BTreeSet<String>>,
     pace: &'a Paced<Asker>,
@@ -346,29 +352,31 @@ impl Drop for Change<'_> {
     }
 }
 
-/// Takes volumes out of the record that the configuration file now defines; returns a warning if that fails.
+/// Removes from the record the volumes that the configuration file now defines. Returns a warning if that fails.
 fn forget_superseded(config: &Config, fixed_volumes: &BTreeSet<String>) -> Option<String> {
     let error = source::record(config, fixed_volumes).err()?;
-    let why = format!("a volume that later leaves the configuration file will come back from volumes.toml: {error:#}");
+    let why = format!(
+        "volumes.toml could not be written: a volume that the configuration file defines now will come back from it when it leaves that file: {error:#}"
+    );
     tracing::error!("{why}");
     Some(format!("warning: {why}"))
 }
 
-/// The log's value of a volume that is served from now on, or no longer.
+/// The value by which the log shows a volume: its settings if it is served (`served`), otherwise null.
 fn served(volume: &Volume, served: bool) -> Value {
     let mut value = json!(volume);
     value["served"] = Value::from(served);
     value
 }
 
-/// The refusal that no `what` has this name, with the name that may have been meant.
+/// The refusal that no object of the kind `what` has this name, with the most similar known name.
 fn unknown<'a>(what: &'static str, name: &str, known: impl Iterator<Item = &'a String>) -> Refusal {
     let known: Vec<&str> = known.map(String::as_str).collect();
     let cure = "`evenkeel state` lists pools, tenants and volumes";
     Refusal::new(404, "not_found", evenkeel_policy::unknown(what, name, &known), cure)
 }
 
-/// The warnings about a configuration that its predecessor did not have.
+/// The warnings about the configuration `after` that its predecessor `before` does not have.
 fn new_warnings(before: &Config, after: &Config) -> Result<Vec<Problem>, Errors> {
     let known = before.validate("request").unwrap_or_default();
     Ok(after.validate("request")?.into_iter().filter(|warning| !known.contains(warning)).collect())
@@ -386,7 +394,7 @@ fn warned(warnings: Vec<Problem>) -> impl Iterator<Item = String> {
     })
 }
 
-/// The result of a change as lines for its caller. The change is in force even where there are warnings.
+/// The result of a change as lines for its caller. The change is in force even if there are warnings.
 fn told(applied: Applied) -> Vec<String> {
     let warnings = applied.warnings.iter().map(|warning| {
         tracing::error!("after a change: {warning}");
@@ -395,9 +403,10 @@ fn told(applied: Applied) -> Vec<String> {
     applied.changes.into_iter().chain(applied.notes).chain(warnings).collect()
 }
 
-/// `current` with the members of `patch` in place of its own members of the same names (JSON merge patch, RFC 7396).
+/// `current`, changed by `patch` as a JSON merge patch (RFC 7396): members of `patch` replace those of the same names.
 ///
-/// An object in `patch` that names its kind (`kind`, `preset`) replaces the present one: old members would not fit a new kind.
+/// An object in `patch` with a member `kind` or `preset` replaces the present object as a whole, because old members would not
+/// fit a new kind.
 fn merged<T: Serialize + DeserializeOwned>(current: &T, patch: Value) -> Result<T, Refusal> {
     let cure = "see `evenkeel config schema` for the keys and their values";
     if !patch.is_object() {

@@ -1,4 +1,4 @@
-//! `/metrics` of the server, made from the same records as `/api/v1/state`.
+//! The server's `/metrics`, made from the records that `/api/v1/state` shows, too.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::openmetrics::{
 
 const PREFIX: &str = "evenkeel";
 
-/// Answers `/metrics`.
+/// Handles a request for `/metrics`.
 pub(super) async fn metrics(extract::State(manager): extract::State<Arc<Manager>>, asked: HeaderMap) -> Response {
     answer(&asked, PREFIX, Snapshot(manager.state()))
 }
@@ -150,7 +150,7 @@ const TENANT_SLOTS: Table<TenantSlotsState> = Table {
     ],
 };
 
-/// Metrics of guaranteed throughputs, in bytes or requests as the label `unit` says.
+/// Metrics of guaranteed throughputs, in bytes or requests according to the label `unit`.
 const GUARANTEE: Table<GuaranteeState> = Table {
     labels: &["pool", "tenant", "of", "unit"],
     metrics: &[
@@ -166,7 +166,7 @@ const GUARANTEE: Table<GuaranteeState> = Table {
 
 type Count = fn(&TenantState) -> u64;
 
-/// Counts of a tenant, distinguished by the value of their last label.
+/// A metric with several counts per tenant, which are distinguished by the value of the last label.
 struct Counts {
     family: Family,
     values: &'static [(&'static str, Count)],
@@ -278,7 +278,7 @@ impl Collector for Snapshot {
     }
 }
 
-/// The rows of those records that have this part, with the same labels.
+/// Rows about a part of records: for each of `rows` whose record has the part, a row with the part and the same label values.
 fn part<'a, T, P>(rows: &[Row<'a, T>], part: impl Fn(&'a T) -> Option<&'a P>) -> Vec<Row<'a, P>> {
     rows.iter().filter_map(|(labels, record)| Some((labels.clone(), part(record)?))).collect()
 }

@@ -1,4 +1,4 @@
-//! The server's interface: its state and metrics for all clients, and changes on the control socket.
+//! The server's HTTP interface: state and metrics for all clients, and changes on the control socket.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) fn status_router(manager: Arc<Manager>) -> Router {
     dashboard::router().merge(router(READS)).with_state(manager)
 }
 
-/// The router of the Unix socket.
+/// The router of the control socket.
 pub(crate) fn control_router(manager: Arc<Manager>) -> Router {
     rules::control(router(READS).merge(router(CHANGES)).with_state(manager))
 }

@@ -1,4 +1,4 @@
-//! Volumes on record: changed by command, with the record and the files of a server in this process.
+//! Tests of the record of volumes that commands create or change, with the files of a server in this process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::*;
 
 const BY: Caller = Caller::Unknown;
 
-/// A data folder that disappears with the value.
+/// A data folder, which is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -29,7 +29,7 @@ impl Folder {
         fs::read_to_string(self.path("volumes.toml")).expect("the record")
     }
 
-    /// A server that runs with this text as its configuration file.
+    /// The manager of a running server with `file` as the text of its configuration file.
     fn start(&self, file: &str, faults: &Faults) -> Manager {
         fs::write(self.path("e.toml"), file).expect("written");
         let data_dir = self.0.clone();

@@ -11,7 +11,7 @@ use evenkeel_policy::check::{Errors, Problem, check_file};
 use evenkeel_policy::config::Volume;
 use serde::{Deserialize, Serialize};
 
-/// Name of the record of volumes that were created by command, in `data_dir`.
+/// Name of the file in `data_dir` that records the volumes created by command.
 const RECORD: &str = "volumes.toml";
 const RECORD_HEADER: &str = "\
 # Volumes that were created, grown or left by `evenkeel volume`. Written by the server;
@@ -19,7 +19,7 @@ const RECORD_HEADER: &str = "\
 
 ";
 
-/// The files that the program keeps: the configuration and the record of volumes with its next version.
+/// Paths of the files that belong to the program: the configuration file, the record of volumes, and the record's next version.
 pub fn own_files(config: Option<&Path>, data_dir: &Path) -> Vec<PathBuf> {
     let record = record_of(data_dir);
     let next = record.with_extension("toml.new");
@@ -31,11 +31,11 @@ pub fn record_of(data_dir: &Path) -> PathBuf {
     data_dir.join(RECORD)
 }
 
-/// The sources of the configuration; reading them again is a reload.
+/// The sources of the configuration, which a reload reads again.
 pub struct Source {
-    /// The configuration file, if there is one.
+    /// Path of the configuration file; `None` without a file.
     pub file: Option<PathBuf>,
-    /// Applies the settings of the command line, which have priority over the file.
+    /// Function that applies the settings of the command line, which have priority over the file.
     pub flags: Box<dyn Fn(&mut Config) + Send + Sync>,
 }
 
@@ -45,34 +45,37 @@ pub struct Loaded {
     pub config: Config,
     /// Warnings about the configuration.
     pub warnings: Vec<Problem>,
-    /// Volumes that the file names: commands do not change them, as the next reload would undo it.
+    /// Names of the volumes in the file. Commands do not change them, because the next reload would undo the change.
     pub fixed_volumes: BTreeSet<String>,
-    /// Volumes that were created by command.
+    /// The volumes that were created by command.
     pub recorded: Recorded,
 }
 
-/// Volumes that came from the record: faults in them are reported for the record, not for the configuration file.
+/// The volumes of a configuration that come from the record. Faults in them are reported about the record, not about the
+/// configuration file.
 #[derive(Default)]
 pub struct Recorded {
     record: PathBuf,
     names: BTreeSet<String>,
-    /// True if the file has some volumes of the record, too: once they leave the file, the record would bring them back.
+    /// True if the record has volumes that are also in the file. They must be removed from the record, which would otherwise
+    /// restore them when they are removed from the file.
     pub is_superseded: bool,
 }
 
 impl Recorded {
-    /// Adds the volumes on record in the data folder to a configuration, as a starting server does. `has_volumes`: the
-    /// volumes of the configuration come from a file, and stay.
+    /// Adds the volumes of the data folder's record to a configuration, as a starting server does. `has_volumes`: the
+    /// configuration's own volumes come from a file and are kept.
     ///
     /// # Errors
-    /// When the record exists and cannot be used.
+    /// If the record exists and cannot be used.
     pub fn add_to(config: &mut Config, has_volumes: bool) -> Result<Self, Errors> {
         let record = record_of(&config.server.data_dir);
         let Some(volumes) = read_record(&record)? else { return Ok(Self::default()) };
         Ok(Self::add(record, volumes, config, has_volumes))
     }
 
-    /// Adds volumes on record to a configuration. `has_volumes`: its own volumes come from a file and stay; else they go.
+    /// Adds recorded volumes to a configuration. `has_volumes`: the configuration's own volumes come from a file and are kept,
+    /// otherwise they are removed.
     fn add(record: PathBuf, volumes: BTreeMap<String, Volume>, config: &mut Config, has_volumes: bool) -> Self {
         if !has_volumes {
             config.volumes.clear();
@@ -90,7 +93,7 @@ impl Recorded {
         self.names.contains(volume).then_some(&self.record)
     }
 
-    /// Sets the record as the origin of the problems that are about its volumes.
+    /// The problems, with the record as the origin of those that are about recorded volumes.
     pub fn place(&self, mut problems: Vec<Problem>) -> Vec<Problem> {
         let is_about = |key: &str, name: &str| {
             let rest = key.strip_prefix("volumes.");
@@ -110,15 +113,15 @@ impl Source {
     /// Reads all sources.
     ///
     /// # Errors
-    /// All problems, each with file, line, key and cure.
+    /// All problems of the configuration, each with file, line, key and remedy.
     pub fn load(&self) -> Result<Loaded, Errors> {
         self.read(None)
     }
 
-    /// As [`Self::load`], with `recorded` in place of the volumes on record.
+    /// As [`Self::load`], with `recorded` in place of the volumes in the record.
     ///
     /// # Errors
-    /// All problems that there would be, each with file, line, key and cure.
+    /// All problems that this configuration would have, each with file, line, key and remedy.
     pub(super) fn load_with(&self, recorded: BTreeMap<String, Volume>) -> Result<Loaded, Errors> {
         self.read(Some(recorded))
     }
@@ -158,7 +161,7 @@ impl Source {
         Ok(Loaded { config, warnings, fixed_volumes, recorded })
     }
 
-    /// The files that the program itself keeps, existing or not.
+    /// Paths of the files that belong to the program, existing or not.
     pub fn own_files(&self, data_dir: &Path) -> Vec<PathBuf> {
         own_files(self.file.as_deref(), data_dir)
     }
@@ -169,7 +172,8 @@ impl Source {
     }
 }
 
-/// The recorded volumes; `None` without a record. References in them are checked later, with the whole configuration.
+/// The volumes in the record at `path`; `None` if there is no record. Names of pools and tenants in them are checked later, with
+/// the whole configuration.
 fn read_record(path: &Path) -> Result<Option<BTreeMap<String, Volume>>, Errors> {
     #[derive(Deserialize)]
     struct Record {
@@ -187,10 +191,10 @@ fn read_record(path: &Path) -> Result<Option<BTreeMap<String, Volume>>, Errors> 
     }
 }
 
-/// Records the volumes that the configuration file does not name, so that they are there after a restart.
+/// Writes the volumes that the configuration file does not name to the record, so that they exist after a restart.
 ///
 /// # Errors
-/// When the record cannot be written; the old one is intact then.
+/// If the record cannot be written; the old record is intact then.
 pub(super) fn record(config: &Config, fixed_volumes: &BTreeSet<String>) -> anyhow::Result<()> {
     #[derive(Serialize)]
     struct Record<'a> {

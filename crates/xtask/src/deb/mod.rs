@@ -1,6 +1,6 @@
 //! `cargo xtask deb`: makes a package for Debian and its relatives.
 //!
-//! Packed by dpkg-deb: in its archives all files have one given time, are sorted, and belong to root.
+//! The package is packed by dpkg-deb: in its archives all files have the same given time, are sorted, and belong to root.
 
 mod stage;
 #[cfg(test)]
@@ -15,7 +15,7 @@ use evenkeel_labs::base::build::{self, Profile};
 use evenkeel_labs::base::process;
 use evenkeel_labs::base::scratch::Scratch;
 
-/// Longest time for a release build of all crates; two busy slow cores need far less.
+/// Time limit of a release build of all crates; two busy slow cores need far less.
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
 
 /// Arguments of `cargo xtask deb`.
@@ -48,7 +48,7 @@ enum Target {
 }
 
 impl Target {
-    /// The target of the machine that this program was built for.
+    /// The target for which this program was built, which is that of the machine.
     fn own() -> Self {
         if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::Amd64 }
     }
@@ -82,7 +82,7 @@ impl Target {
 /// Compression of the package's content by dpkg-deb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Compression {
-    /// The smallest one; every dpkg in use can unpack it.
+    /// xz, the strongest compression that every dpkg in use can unpack.
     Xz,
     /// No compression, for machines that are slow to unpack.
     None,
@@ -93,7 +93,7 @@ enum Compression {
 struct Package<'a> {
     /// Path of the program to pack.
     binary: &'a Path,
-    /// Path of an evenkeel that runs on this machine and writes the manual pages: `binary` itself, unless it is for
+    /// Path of a program `evenkeel` that runs on this machine and writes the manual pages: `binary` itself, unless that is for
     /// another target.
     pages: &'a Path,
     /// Root folder of the sources, from which docs, units and scripts are taken.
@@ -106,7 +106,7 @@ struct Package<'a> {
     compression: Compression,
 }
 
-/// Runs `cargo xtask deb`; the result is false if `--check-reproducible` finds a difference.
+/// Runs `cargo xtask deb`. False if `--check-reproducible` finds a difference.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let sources = build::workspace();
     let output = sources.join(&args.output);
@@ -128,13 +128,14 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     compare(args.target, &made, package)
 }
 
-/// Makes the package that a lab installs: uncompressed, with `binary` and the manual pages that the program `pages` writes.
+/// Makes the uncompressed package that a lab installs, with the program `binary` and the manual pages that the program `pages`
+/// writes. Returns the package's path.
 pub(crate) fn uncompressed(binary: &Path, pages: &Path, version: &str, output: &Path) -> Result<PathBuf> {
     let (sources, version, compression) = (build::workspace(), version.to_owned(), Compression::None);
     pack(&Package { binary, pages, sources: &sources, target: Target::own(), version, compression }, output)
 }
 
-/// Makes the package in `output`, and returns its path.
+/// Makes the package in the folder `output`, and returns the package's path.
 fn pack(package: &Package, output: &Path) -> Result<PathBuf> {
     if process::find_program("dpkg-deb").is_none() {
         bail!("dpkg-deb is missing; install the package dpkg");
@@ -152,9 +153,10 @@ fn pack(package: &Package, output: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Builds a release of `sources` into the folder `into`; returns the program, which contains no path of this machine.
+/// Builds a release of `sources` into the folder `into`. Returns the path of the program, whose content has no path of this
+/// machine.
 ///
-/// Because of `--target`, flags do not apply to build scripts, and results are apart from those of `cargo build --release`.
+/// Because of `--target`, flags do not apply to build scripts, and results are separate from those of `cargo build --release`.
 fn release(target: Target, sources: &Path, into: &Path) -> Result<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo"))).context("cargo has no home folder")?;
@@ -196,7 +198,7 @@ fn release(target: Target, sources: &Path, into: &Path) -> Result<PathBuf> {
     Ok(into.join(triple).join("release/evenkeel"))
 }
 
-/// Builds a copy of the sources in a folder with another name; true if its package equals the file `first`.
+/// Builds a copy of the sources in a folder with another name. True if the resulting package equals the file `first`.
 fn compare(target: Target, first: &Path, package: impl Fn(&Path, &Path, &Path) -> Result<PathBuf>) -> Result<bool> {
     let scratch = Scratch::new("reproduce")?;
     let sources = scratch.path().join("sources-elsewhere");
@@ -211,7 +213,7 @@ fn compare(target: Target, first: &Path, package: impl Fn(&Path, &Path, &Path) -
     Ok(same)
 }
 
-/// Copies every file that git tracks.
+/// Copies every file that git tracks in the folder `from` to the folder `to`.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let list = process::output(Command::new("git").args(["ls-files", "-z"]).current_dir(from))?;
     for name in list.split('\0').filter(|name| !name.is_empty()) {
@@ -222,12 +224,13 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Debian's form of a version of Cargo: a pre-release follows `~` in place of `-`, so that it sorts before the release.
+/// Debian's form of Cargo's version: `~` replaces the `-` before a pre-release, so that the pre-release sorts before the release.
 fn debian_version(cargo: &str) -> String {
     cargo.replacen('-', "~", 1)
 }
 
-/// Time of a package's files, in seconds since 1970: SOURCE_DATE_EPOCH if set, else the date of the changelog's newest entry.
+/// Time of a package's files, in seconds since 1970: SOURCE_DATE_EPOCH if set, otherwise the date of the newest entry of the
+/// changelog.
 fn date(sources: &Path) -> Result<u64> {
     if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
         return text.parse().with_context(|| format!("SOURCE_DATE_EPOCH is {text:?}, not seconds since 1970"));

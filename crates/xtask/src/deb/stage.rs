@@ -1,4 +1,4 @@
-//! The content of a package, laid out as it will be installed, and the packages that it needs.
+//! The content of the package, laid out as it will be installed, and the packages on which it depends.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -29,9 +29,9 @@ const FILES: [(&str, &str); 3] = [
     ("packaging/prometheus/alerts.yml", "usr/share/doc/evenkeel/prometheus/alerts.yml"),
     ("README.md", "usr/share/doc/evenkeel/README.md"),
 ];
-/// Folder of the manual pages, which are in a subfolder for each section.
+/// Installed folder of the manual pages, below `/`; it has a subfolder for each section.
 const PAGES: &str = "usr/share/man";
-/// Arguments with which the program prints a text, each with the installed path of the text.
+/// Texts that the program prints: the arguments for each, and its installed path below `/`.
 const PRINTED: [(&[&str], &str); 5] = [
     (&["config", "example"], "usr/share/doc/evenkeel/examples/evenkeel.toml"),
     (&["guard", "config", "example"], "usr/share/doc/evenkeel/examples/guard.toml"),
@@ -106,15 +106,15 @@ fn control(package: &Package, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Value of the control field `Depends` for this program.
+/// Value of the control field `Depends` for the program `binary`.
 fn depends(binary: &Path) -> Result<String> {
     let text =
         process::output(process::program("readelf").args(["--wide", "--dynamic", "--version-info"]).arg(binary))?;
     from_readelf(&text).with_context(|| format!("cannot list the libraries of {}", binary.display()))
 }
 
-/// The packages, with versions, of the libraries in the output of `readelf`. The C library's version is the newest of
-/// the symbols that are used.
+/// The packages, with versions, of the libraries that a program needs according to the output of `readelf`. The C library's
+/// version is the newest version of the used symbols.
 pub(super) fn from_readelf(text: &str) -> Result<String> {
     let quoted = |line: &str| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned());
     let mut packages = Vec::new();
@@ -168,7 +168,7 @@ fn copy(root: &Path, from: &Path, to: &str) -> Result<()> {
     put(root, to, &fs::read(from).with_context(|| format!("cannot read {}", from.display()))?, 0o644)
 }
 
-/// Writes `content` to the path `to` below `root`, compressed with gzip, which then stores neither name nor time.
+/// Writes `content` to the path `to` below `root`, compressed with gzip without name and time.
 fn compressed(root: &Path, to: &str, content: &[u8]) -> Result<()> {
     let plain = to.strip_suffix(".gz").context("a name that ends with .gz")?;
     put(root, plain, content, 0o644)?;

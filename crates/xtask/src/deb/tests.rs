@@ -14,7 +14,7 @@ const READELF: &str = "
 ";
 
 #[test]
-fn packages_are_told_by_the_libraries_and_the_newest_version_in_use() {
+fn packages_are_named_by_the_libraries_and_the_newest_version_in_use() {
     assert_eq!(stage::from_readelf(READELF).unwrap(), "libc6 (>= 2.34), libgcc-s1");
     let error = stage::from_readelf("(NEEDED) Shared library: [libssl.so.3]").unwrap_err();
     assert!(error.to_string().contains("libssl.so.3"), "{error}");
@@ -38,7 +38,8 @@ fn the_changelog_is_about_this_version() {
     assert!(date(&build::workspace()).unwrap() > 1_700_000_000);
 }
 
-/// Makes a script in place of evenkeel that prints texts and manual pages; it has no libraries, so it cannot be `binary`.
+/// Makes a script that takes the place of evenkeel for printing texts and manual pages. A script needs no libraries, so it cannot
+/// be [`Package::binary`].
 fn stand_in(folder: &Path) -> PathBuf {
     let script = folder.join("pages");
     std::fs::write(

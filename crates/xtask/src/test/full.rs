@@ -1,4 +1,4 @@
-//! The results file of `cargo xtask test --full`.
+//! Writes the results file of `cargo xtask test --full`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ pub(super) struct Row {
     name: String,
     passed: u64,
     failed: Vec<String>,
-    /// Reasons of the skipped checks, by name.
+    /// Skipped checks of the job: name, and reason.
     skipped: BTreeMap<String, String>,
     seconds: f64,
     figures: Vec<String>,

@@ -1,5 +1,5 @@
-//! The jobs that `cargo xtask test` runs side by side: programs, each with the processors that it needs and the way in
-//! which its results are counted.
+//! The jobs that `cargo xtask test` runs at the same time. A job is a program, with the number of processors that it needs and
+//! the way in which its results are counted.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,22 +14,22 @@ use evenkeel_labs::base::tally::{Harness, Lines, Tally};
 
 use super::Step;
 
-/// Longest time of a job, far above its time on two slow cores; a job that hangs is ended then.
+/// Time limit of a job, after which a hanging job is ended: far above a job's duration on two slow cores.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
-/// Lines of a failed job's output that are shown; its log file has all of them.
+/// Number of lines at the end of a failed job's output that are shown; the job's log file has all lines.
 const SHOWN_LINES: usize = 200;
-/// Quarters of a processor that are given to jobs in excess of the machine's processors, as jobs that mostly wait leave
-/// theirs idle.
+/// Number of quarters of a processor that jobs may take in excess of the machine's processors, because jobs that mostly wait
+/// leave theirs idle.
 const SHARED_QUARTERS: u32 = 2;
 
-/// How the results of a job are counted.
+/// The way in which the results of a job are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reads {
     /// The job is one check, judged by its exit status.
     Status,
     /// Checks are counted from the summary lines of test programs.
     Harness,
-    /// Checks are counted from a lab's output, one line for each.
+    /// Checks are counted from a lab's output, which has one line for each check.
     Lab,
 }
 
@@ -41,11 +41,11 @@ pub(super) struct Job {
     pub(super) name: String,
     pub(super) command: Command,
     pub(super) reads: Reads,
-    /// Quarters of a processor that the job takes; a lab mostly waits, or emulates one or two processors.
+    /// Number of quarters of a processor that the job takes; a lab mostly waits, or emulates one or two processors.
     pub(super) quarters: u32,
     /// True if the job takes cargo's lock; only one such job runs at a time.
     pub(super) cargo: bool,
-    /// Longest time of the job, after which it is ended and fails.
+    /// Time limit of the job, after which it is ended and counts as failed.
     pub(super) limit: Duration,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Outcome {
     pub(super) name: String,
     pub(super) tally: Tally,
     pub(super) wall: Duration,
-    /// User and system time of all processes of the job that have ended.
+    /// User plus system CPU time of all ended processes of the job.
     pub(super) processor: Duration,
     /// Figures that a lab printed, each a line of text.
     pub(super) figures: Vec<String>,
@@ -68,7 +68,7 @@ impl Job {
         Self { step, name: step.name(), command, reads: Reads::Status, quarters: 4, cargo: false, limit: LIMIT }
     }
 
-    /// The same job at the lowest priority (SCHED_IDLE): it takes no processor from any other.
+    /// The job, changed to run at the lowest priority (SCHED_IDLE), so that it takes no CPU time from other jobs.
     pub(super) fn at_leisure(self) -> Self {
         let mut command = Command::new("chrt");
         command.args(["--idle", "0"]).arg(self.command.get_program()).args(self.command.get_args());
@@ -151,7 +151,7 @@ impl Job {
     }
 }
 
-/// Output of a job: the whole in a log file, the last lines on the screen only if the job failed.
+/// The output of a job: all of it goes to a log file; the last lines are printed only if the job failed.
 #[derive(Debug)]
 struct Output {
     path: PathBuf,
@@ -180,7 +180,7 @@ impl Output {
     }
 }
 
-/// Jobs that wait, and the resources that running jobs have left: `free` quarters of a processor, and cargo's lock.
+/// The waiting jobs, and the resources that running jobs have not taken: `free` quarters of a processor, and cargo's lock.
 #[derive(Debug)]
 struct Queue {
     waiting: Vec<Job>,
@@ -189,7 +189,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Takes the first waiting job that fits into the free resources; `all` is the total, in quarters of a processor.
+    /// Takes the first waiting job that fits into the free resources. `all` is the total number of quarters of a processor.
     fn take(&mut self, all: u32) -> Option<Job> {
         let fits = |job: &Job| job.quarters.min(all) <= self.free && !(job.cargo && self.cargo);
         let job = self.waiting.remove(self.waiting.iter().position(fits)?);
@@ -199,7 +199,7 @@ impl Queue {
     }
 }
 
-/// Resources that a running job has taken; returned to the queue when the value is dropped, even by a panic.
+/// The resources that a running job has taken. They return to the queue when the value is dropped, even by a panic.
 struct Taken<'a> {
     queue: &'a Mutex<Queue>,
     changed: &'a Condvar,
@@ -217,7 +217,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Runs the jobs side by side on this number of processors, earlier ones first; calls `ended` with each outcome.
+/// Runs the jobs at the same time on `processors` processors, earlier ones first. Calls `ended` with each outcome.
 pub(super) fn run(jobs: Vec<Job>, processors: usize, logs: &Path, ended: impl Fn(Outcome) + Sync) {
     let all = 4 * processors as u32 + SHARED_QUARTERS;
     // A job that waits for the lock of cargo keeps no other waiting, so there may be more threads than processors.

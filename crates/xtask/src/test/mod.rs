@@ -84,9 +84,9 @@ impl Step {
     }
 }
 
-/// The labs and the soak, each with the quarters of a processor that it takes, in the order in which they begin. The
-/// longest ones are first, so that no processor idles at the end. A lab that judges latencies takes a whole processor
-/// although it mostly waits: beside busy emulated processors its requests are late by hundreds of milliseconds.
+/// The labs and the soak, each with the number of quarters of a processor that it takes, in the order of their start. The
+/// longest ones are first, so that no processor is idle at the end. A lab that judges latencies takes a whole processor although
+/// it mostly waits: beside busy emulated processors its requests would be late by hundreds of milliseconds.
 const LABS: [(Step, u32); 15] = [
     // Two machines, each of one processor.
     (Step::Iscsi, 8),
@@ -107,11 +107,11 @@ const LABS: [(Step, u32); 15] = [
     (Step::NbdClient, 4),
 ];
 
-/// Longest time of a job of cargo, far above its time at the lowest priority.
+/// Time limit of a job of cargo: far above its duration at the lowest priority.
 const CARGO_LIMIT: Duration = Duration::from_secs(60 * 60);
-/// Longest time of a job with `--full`; the labs' virtual machines are given up to two hours.
+/// Time limit of a job with `--full`; the labs' virtual machines have up to two hours.
 const FULL_LIMIT: Duration = Duration::from_secs(6 * 3600);
-/// The test program that takes longest, by a factor of ten; it mostly waits for its clients.
+/// Name of the test program that takes ten times as long as any other; it mostly waits for its clients.
 const LONGEST_TEST: &str = "evenkeel-clients";
 
 /// Arguments of `cargo xtask test`.
@@ -149,15 +149,15 @@ impl Args {
     }
 }
 
-/// Results of the jobs so far.
+/// The results of the jobs that have ended so far.
 #[derive(Debug, Default)]
 struct Totals {
     tally: Tally,
-    /// Time of each step; the tally has its failures.
+    /// Time that each step has taken; the tally has the failures.
     steps: BTreeMap<Step, Spent>,
 }
 
-/// Time of a step: the sum of its jobs' durations, and of their processor time.
+/// Time that a step has taken: the sum of its jobs' durations, and the sum of their CPU times.
 #[derive(Debug, Default, Clone, Copy)]
 struct Spent {
     wall: Duration,
@@ -169,7 +169,7 @@ impl Totals {
         self.tally.add(Tally::one_skipped(name, reason));
     }
 
-    /// Counts a failure of something that is no job, and prints the reason.
+    /// Counts a failure outside of jobs under the name `name`, and prints the reason.
     fn fail(&mut self, name: &str, reason: &str) {
         println!("{name}: FAILED: {reason}");
         self.tally.add(Tally::one_failed(name));
@@ -195,7 +195,7 @@ impl Totals {
         self.tally.add(tally);
     }
 
-    /// The skipped and failed checks by name, and the time of each step.
+    /// The report as text: the skipped and failed checks by name, and the time of each step.
     fn report(&self) -> String {
         let mut text = String::new();
         for (name, reason) in &self.tally.skipped {
@@ -212,7 +212,7 @@ impl Totals {
     }
 }
 
-/// Runs the wanted steps; the result is true if no check failed.
+/// Runs the steps that the arguments select. True if no check failed.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let started = Instant::now();
     let processors = thread::available_parallelism().map_or(2, usize::from);
@@ -310,15 +310,15 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(failed.is_empty())
 }
 
-/// The programs that a build made, from cargo's messages.
+/// The programs that a build made, according to cargo's messages.
 #[derive(Debug, Default)]
 struct Built {
-    /// Path of `evenkeel`.
+    /// Path of the program `evenkeel`, once it was built.
     binary: Option<PathBuf>,
     tests: Vec<Program>,
 }
 
-/// A test program; it runs in the folder of its package.
+/// A test program, which must run in the folder of its package.
 #[derive(Debug, PartialEq, Eq)]
 struct Program {
     name: String,
@@ -327,7 +327,7 @@ struct Program {
 }
 
 impl Built {
-    /// Takes a line of cargo's output; true if it is a message in JSON, which is not for the log.
+    /// Handles a line of cargo's output. True if the line is a message in JSON, which does not belong in the log.
     fn line(&mut self, line: &str) -> bool {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { return false };
         let (Some(path), target) = (message["executable"].as_str(), &message["target"]) else {
@@ -359,7 +359,8 @@ impl Built {
     }
 }
 
-/// Reason why the lab of a step cannot run; `machines` is true if the files of virtual machines are there.
+/// The reason why the lab of a step cannot run; `None` if it can run. `machines` is true if the files of virtual machines are
+/// available.
 fn obstacle(step: Step, machines: bool) -> Option<String> {
     let lab = step.lab()?;
     let fetched = machines || !lab::boots(lab);

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 /// Reports the current test as skipped, in the file that EVENKEEL_SKIP_LOG names. The test should return afterwards.
 ///
-/// Must be called on the thread of the test, whose name is that of the test.
+/// Must be called on the thread that runs the test, because the thread's name is the test's name.
 pub(crate) fn skip(reason: &str) {
     let thread = std::thread::current();
     let line = format!("{}: {reason}\n", thread.name().expect("the name of a test"));

@@ -1,16 +1,16 @@
-//! Completions, summed in intervals.
+//! Measures throughput: completions, summed over intervals.
 
 use super::super::{Completion, Reason};
 use super::SAMPLE;
 use crate::time::{Duration, Instant};
 
-/// Mean latencies after which what is in flight has been replaced, and that an interval lasts at least: a device that completes
-/// in batches is measured over several of them.
+/// A time in mean latencies. After this time under a new budget the requests in flight have been replaced; and an interval
+/// lasts at least as long, so that a device that completes requests in batches is measured over several batches.
 const LATENCIES: f64 = 2.0;
-/// Mean latencies without a completion after which the device stood still.
+/// A time in mean latencies: after a longer one without a completion the device is taken to have stood still.
 const SILENCE: f64 = 16.0;
 
-/// Completions of an interval.
+/// Sums over the completions of an interval.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     bytes: f64,
@@ -19,55 +19,56 @@ struct Sums {
     completions: u32,
     loaded: u32,
     highest: u64,
-    /// Nanoseconds in which the device had something to do, up to when it last had nothing.
+    /// Nanoseconds in which the device had requests, up to the moment when it last ran empty.
     busy: f64,
 }
 
-/// The throughput of an interval, per nanosecond.
+/// The throughput of an interval under one budget.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     /// Payload bytes per nanosecond.
     pub(super) bytes: f64,
-    /// Length of the interval in nanoseconds.
+    /// Length of the interval in nanoseconds, without times in which the device had no requests.
     pub(super) length: f64,
     of: Sums,
 }
 
 impl Rate {
-    /// True if the load filled the budget most of the time. Flushes alone, which carry no bytes, say nothing of throughput.
+    /// True if the load filled the budget at three of four completions or more. It is false without payload: flushes alone
+    /// show no throughput.
     pub(super) fn is_loaded(&self) -> bool {
         self.bytes > 0.0 && self.of.loaded * 4 >= self.of.completions * 3
     }
 
-    /// The reason for an interval in which the load did not fill the budget.
+    /// The reason to report if the load did not fill the budget in the interval.
     pub(super) fn too_light(&self) -> Reason {
         Reason::AppLimited { waited: self.of.loaded.into(), completions: self.of.completions.into() }
     }
 
-    /// The most that was in flight, in bytes of cost.
+    /// Largest cost of the requests in flight in the interval, in bytes.
     pub(super) fn highest(&self) -> f64 {
         self.of.highest as f64
     }
 
-    /// Mean cost of a request.
+    /// Mean cost of a request in the interval, in bytes.
     pub(super) fn mean_cost(&self) -> f64 {
         self.of.cost / f64::from(self.of.completions)
     }
 
-    /// Mean cost of the request that a byte belongs to.
+    /// Mean cost of a request in the interval, in bytes, with each request weighted by its cost.
     pub(super) fn cost_of_a_byte(&self) -> f64 {
         self.of.squares / self.of.cost
     }
 }
 
-/// Measures throughput under the budget in force, while the device has something to do.
+/// Measures throughput under the budget in force, while the device has requests.
 pub(super) struct Meter {
     sums: Sums,
     began: Option<Instant>,
     last: Instant,
-    /// Requests admitted earlier say nothing of the latency: another budget was in force.
+    /// When the present budget came into force. Requests admitted earlier do not count in the mean latency.
     counts_from: Instant,
-    /// Completions of requests admitted since `counts_from`, at most [`SAMPLE`].
+    /// Number of completions of requests admitted since `counts_from`, counted up to [`SAMPLE`].
     settling: u32,
     /// Mean latency of requests admitted since `counts_from`, in ns.
     latency_ns: f64,
@@ -78,15 +79,15 @@ impl Meter {
         Self { sums: Sums::default(), began: None, last: now, counts_from: now, settling: 0, latency_ns: 0.0 }
     }
 
-    /// Begins anew: another budget is in force from `now` on.
+    /// Begins the measurement anew, because another budget is in force from `now` on.
     pub(super) fn restart(&mut self, now: Instant) {
         *self = Self { last: self.last, ..Self::new(now) };
     }
 
-    /// Takes a completion, which counts as loaded with more than `least` in flight; returns the interval that has ended
-    /// before it, if one has. An interval lasts from one completion to another, `shortest` nanoseconds at least. With
-    /// `shortest` 0 it lasts until sizes scatter no more than those of a sample of one size; other intervals have no such
-    /// condition, because what ends with small requests has less than its share.
+    /// Takes a completion, at which the load counts as filling the budget if more than `least` bytes of cost are in flight.
+    /// Returns the interval that ended before it, if one has. An interval lasts from one completion to another, at least
+    /// `shortest` nanoseconds. With `shortest` 0 it also lasts until the sum of costs is as certain as that of [`SAMPLE`]
+    /// requests of equal size. Other intervals have no such condition: it would prefer ends after small requests.
     #[inline]
     pub(super) fn observe(&mut self, done: &Completion, least: f64, shortest: f64) -> Option<Rate> {
         let gap = done.now.since(self.last);

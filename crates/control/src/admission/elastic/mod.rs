@@ -1,9 +1,9 @@
-//! Elastic: the smallest budget that costs no throughput.
+//! Elastic: finds the smallest budget that costs no more throughput than is tolerated.
 //!
-//! Whether a budget is enough in place of a larger one is a *question*. Both are in force in turn, and their throughputs are
-//! compared with their errors. A budget that is not shown to lose little is not enough: where nothing is certain there is no
-//! bound. Beside a latency target or a reservation the search begins small instead, with twice as much in question, and
-//! where nothing is certain the small budget stays. See `docs/algorithms/elastic.md`.
+//! A *question* asks if a budget is enough in place of a larger one. Both are put in force in turn, and their throughputs are
+//! compared, with their errors. A budget is enough only if it is shown to lose little; as long as nothing is certain there is
+//! no bound. With a latency target or a reservation the search begins with a small budget instead, which is compared with one
+//! twice as large, and as long as nothing is certain the small budget stays. See `docs/algorithms/elastic.md`.
 //!
 //! ```text
 //!  climb:   is B enough in place of none?    no: B <- 8 B, up to no bound;  yes: narrow
@@ -11,7 +11,7 @@
 //!  settled: the same questions again, upwards and downwards, for a small share of the time
 //! ```
 //!
-//! Everything is decided at completions, so that it does not matter when `tick` is called.
+//! All decisions are made at completions, so that it does not matter when `tick` is called.
 
 use super::{Care, Completion, Decision, InvalidConfig, MIN_BUDGET, Reason};
 use crate::price::Change;
@@ -25,17 +25,17 @@ use meter::{Meter, Rate};
 
 /// The first budget that is tried, in bytes.
 const FIRST_BYTES: f64 = 8_388_608.0;
-/// Factor of a step of the search, three octaves: a throughput that hardly grows over eight times the budget has a knee
-/// below, hardly a plateau.
+/// Factor between the two budgets of a question in the search. If throughput hardly grows over a factor of eight, its knee is
+/// below the smaller budget: a plateau of this width with more growth beyond it is unlikely.
 const STEP: f64 = 8.0;
 /// The largest budget, in bytes.
 const MOST_BYTES: f64 = 1_099_511_627_776.0;
-/// Ratio of a budget that is enough to one that is not, at the end of the search.
+/// The search ends when the smallest budget known to be enough is at most this factor above one that is not.
 const FINEST: f64 = 2.0;
-/// Share of the time for settled questions upwards: too rare to show in a 99th percentile.
+/// Part of the time in which the settled search tries larger budgets: too rare to show in a 99th percentile.
 const SHARE_UP: f64 = 0.004;
-/// Fewest completions of an interval, and most comparisons of a question: the normal distribution is close to what they add
-/// up to.
+/// Smallest number of completions of an interval, and largest number of comparisons of a question: sums over this many are
+/// close to normally distributed.
 const SAMPLE: u32 = 32;
 
 /// Settings of [`Config::Elastic`](super::Config::Elastic).
@@ -54,45 +54,43 @@ impl Default for ElasticConfig {
 
 impl ElasticConfig {
     pub(super) const DEFAULT: Self = Self { tolerance: 0.025 };
-    const RANGE: (f64, f64) = (0.001, 0.5);
+    const RANGE: core::ops::RangeInclusive<f64> = 0.001..=0.5;
 
-    /// Checks the range.
+    /// Checks that the tolerance is in its range.
     ///
     /// # Errors
-    /// The setting that is out of range.
+    /// The tolerance, if it is out of range.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
-        let (least, most) = Self::RANGE;
-        InvalidConfig::check(&[((least..=most).contains(&self.tolerance), "tolerance", "from 0.001 to 0.5")])
+        InvalidConfig::check(&[(Self::RANGE.contains(&self.tolerance), "tolerance", "from 0.001 to 0.5")])
     }
 
     fn tolerance_in_range(&self) -> f64 {
-        let (least, most) = Self::RANGE;
-        self.tolerance.min(most).max(least)
+        self.tolerance.min(*Self::RANGE.end()).max(*Self::RANGE.start())
     }
 }
 
-/// Which budget of a question is in force.
+/// The budget of the present question that is in force: the smaller or the larger one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Low,
     High,
 }
 
-/// Array index of questions about a smaller budget.
+/// Array index of questions about a budget smaller than `enough`.
 const DOWN: usize = 0;
-/// Array index of questions about a larger budget.
+/// Array index of questions about a budget larger than `enough`.
 const UP: usize = 1;
 
-/// The controller.
+/// The controller of the `elastic` budget.
 pub(super) struct Elastic {
     tolerance: f64,
-    /// The concern that goes before throughput.
+    /// The requirement that takes precedence over throughput.
     care: Care,
-    /// The smallest budget known to be enough; infinite: no bound.
+    /// The smallest budget known to be enough, in bytes; infinite: no bound.
     enough: f64,
-    /// The largest budget known not to be enough, below `enough`; 0: none is known.
+    /// The largest budget below `enough` known not to be enough, in bytes; 0: none is known.
     costs: f64,
-    /// The most that was in flight when nothing bounded it, in bytes.
+    /// Largest cost of requests in flight without a bound, in bytes; infinite: not known.
     most: f64,
     /// The smaller budget of the present question, in bytes: is it enough in place of `high`?
     low: f64,
@@ -100,36 +98,36 @@ pub(super) struct Elastic {
     high: f64,
     asking: bool,
     side: Side,
-    /// True if `enough` was taken without certainty, and not asked about since.
+    /// True if `enough` was set without certainty, and no question about it was answered since.
     unproven: bool,
-    /// Least length of an interval, in ns; 0: not known yet.
+    /// Least length of a measurement interval, in ns; 0: not known yet.
     shortest: f64,
-    /// Length of the first interval, in ns, with which the intervals of a question begin; 0: not known yet.
+    /// Length of the first measurement interval, in ns: the least length at the beginning of a question. 0: not known yet.
     sample: f64,
-    /// The last throughput under `high`.
+    /// The latest throughput of the present question under `high`.
     before: Option<Rate>,
-    /// The throughput under `low` after `before`; `None` unless the load filled `low`.
+    /// The throughput of the present question under `low`, measured after `before`; `None` unless the load filled `low`.
     during: Option<Rate>,
     evidence: Evidence,
-    /// Mean cost of a request when the last question ended.
+    /// Mean cost of a request in bytes in the first interval after the last question ended; `None` before that interval.
     usual: Option<f64>,
-    /// True if the mean cost of a request in the last interval was far from `usual`.
+    /// True if the mean cost of a request in the last interval differed from `usual` by more than the factor [`FINEST`].
     differed: bool,
     /// True if the load has filled the budget since the device last ran empty.
     fills: bool,
     /// Mean cost of a request, in bytes.
     mean_cost: f64,
-    /// Mean cost of the request that a byte belongs to, in bytes.
+    /// Mean cost of a request, in bytes, with each request weighted by its cost.
     cost: f64,
-    /// Time when the side came into force.
+    /// When `side` was last put in force.
     since: Instant,
-    /// Time for which each side of the present question was in force, by [`Side`].
+    /// Time for which each budget of the present question was in force, by [`Side`].
     spent: [Duration; 2],
-    /// Time of the next question, by direction.
+    /// When the settled search asks its next question, by direction ([`DOWN`], [`UP`]).
     due: [Instant; 2],
-    /// Wait before the next question, by direction, as a multiple of the time that the last question took. The multiple
-    /// grows by the factor [`FINEST`] with each question that changes nothing: what a cache hid at first, or chance, is
-    /// soon found.
+    /// Wait before the next question, by direction, as a multiple of the time that the last question took. The multiple grows
+    /// by the factor [`FINEST`] with each question that changes nothing, so that an error of the first answers (by a cache or
+    /// by chance) is soon found.
     patience: [f64; 2],
     meter: Meter,
     decision: Decision,
@@ -174,7 +172,7 @@ impl Elastic {
         self.tolerance = config.tolerance_in_range();
     }
 
-    /// Sets what goes before throughput from now on.
+    /// Sets the requirement that takes precedence over throughput from now on.
     pub(super) fn set_care(&mut self, now: Instant, care: Care) {
         let before = core::mem::replace(&mut self.care, care);
         match (before != Care::None, self.is_careful()) {
@@ -193,8 +191,8 @@ impl Elastic {
         }
     }
 
-    /// Requests cost more or less from now on; as many fit as before. Where something goes before throughput, no more than
-    /// before of any size: a mean with small ones would let more large ones in.
+    /// Takes a change of the base cost of requests: scales the budgets so that as many requests of mean size fit as before.
+    /// With such a requirement no more of any size fit than before: scaling by the mean could admit more large ones.
     pub(super) fn rescale(&mut self, now: Instant, change: Change) {
         let more = f64::from(change.base) - f64::from(change.before);
         let factor = if self.is_careful() { change.factor.min(change.factor_of_largest) } else { change.factor };
@@ -218,7 +216,7 @@ impl Elastic {
         self.decision
     }
 
-    /// The smallest budget known to be enough, in bytes.
+    /// The smallest budget known to be enough, in bytes; `u64::MAX` if there is no bound.
     pub(super) fn settled_bytes(&self) -> u64 {
         self.enough as u64
     }
@@ -231,7 +229,7 @@ impl Elastic {
         }
     }
 
-    /// Takes a completion; true if another budget comes into force or a reason changed.
+    /// Takes a completion; true if the decision (budget or reason) may have changed.
     #[inline]
     pub(super) fn observe(&mut self, done: &Completion) -> bool {
         // A budget beyond what the load has in flight is no bound; the load still fills `low`.
@@ -273,7 +271,9 @@ impl Elastic {
             (true, Side::Low) => {
                 // A budget that the load does not fill cannot cost anything.
                 self.during = rate.is_loaded().then_some(rate);
-                if let (Some(before), true) = (self.before, rate.is_loaded() && self.is_first()) {
+                // At the second comparison of a question downwards, if the search has met no budget that is not enough.
+                let is_first = self.costs == 0.0 && self.low < self.enough && self.evidence.count == 1;
+                if let (Some(before), true) = (self.before, rate.is_loaded() && is_first) {
                     let loss = 1.0 - rate.bytes / before.bytes;
                     if loss < self.tolerance && self.evidence.loss() < self.tolerance {
                         return self.descend(now, rate, loss);
@@ -284,18 +284,18 @@ impl Elastic {
             (true, Side::High) if !rate.is_loaded() => self.too_light(now, rate),
             (true, Side::High) => {
                 if let (before, Some(during)) = (self.before.replace(rate).unwrap_or(rate), self.during.take()) {
-                    self.evidence.add(0.5 * (before.bytes + rate.bytes), during.bytes, during.length);
+                    let [before, during, after] = [before, during, rate].map(|rate| (rate.bytes, rate.length));
+                    self.evidence.add([before, after], during);
                     if self.evidence.is_round() {
                         self.shortest *= FINEST;
                     }
                     let loss = self.evidence.loss();
+                    let is_futile = self.is_careful() && self.low == self.enough && loss < self.tolerance;
                     match self.evidence.verdict(self.tolerance) {
                         // What goes before throughput would feel each further trial.
-                        Verdict::Open if self.is_careful() && self.low == self.enough && self.evidence.is_round() => {
-                            if loss < self.tolerance {
-                                (self.decision.reason, self.unproven) = (Reason::IncreaseFutile { gain: loss }, false);
-                                return self.settle(now, loss);
-                            }
+                        Verdict::Open if is_futile && self.evidence.is_round() => {
+                            (self.decision.reason, self.unproven) = (Reason::IncreaseFutile { gain: loss }, false);
+                            return self.settle(now, loss);
                         }
                         Verdict::Open => {}
                         Verdict::Enough => return self.is_enough(now, loss),
@@ -307,8 +307,8 @@ impl Elastic {
         }
     }
 
-    /// The load does not fill `high`. It teaches nothing of a budget that was found under more load; without one it is as if
-    /// there were no bound, and a smaller budget may be enough in its place.
+    /// Handles an interval in which the load did not fill `high`. If `high` is a budget found earlier, under more load, nothing
+    /// is learned. Otherwise the load runs as without a bound, and a smaller budget may be enough for it.
     fn too_light(&mut self, now: Instant, rate: Rate) -> bool {
         (self.before, self.during, self.decision.reason) = (None, None, rate.too_light());
         if self.high == self.enough || self.is_careful() {
@@ -319,13 +319,8 @@ impl Elastic {
         (self.low > self.most / FINEST && self.narrow(now, 0.0)) || self.put_in_force(now, Side::High)
     }
 
-    /// True if the search goes down for the first time and has met no budget that costs something.
-    fn is_first(&self) -> bool {
-        self.costs == 0.0 && self.low < self.enough && self.evidence.is_second()
-    }
-
-    /// Takes a budget that seems to be enough, and tries the next one at once. When one costs something, what was taken is
-    /// asked about.
+    /// Takes `low`, which seems to be enough, as the new budget, and tries the next smaller one at once. When a budget turns out
+    /// not to be enough, the one taken so is asked about again.
     fn descend(&mut self, now: Instant, rate: Rate, loss: f64) -> bool {
         self.take_low(now, loss);
         self.unproven = true;
@@ -336,7 +331,7 @@ impl Elastic {
         true
     }
 
-    /// The smaller budget of the question is in force from now on, and the next question is asked.
+    /// Takes `low` as the budget known to be enough, and asks the next question.
     fn take_low(&mut self, now: Instant, loss: f64) -> bool {
         self.decision.reason = Reason::ReductionFree { loss };
         self.unproven = false;
@@ -349,11 +344,8 @@ impl Elastic {
             return self.take_low(now, loss);
         }
         self.decision.reason = Reason::IncreaseFutile { gain: loss };
-        if core::mem::take(&mut self.unproven) || self.costs == 0.0 {
-            self.narrow(now, loss)
-        } else {
-            self.settle(now, loss)
-        }
+        let searches = core::mem::take(&mut self.unproven) || self.costs == 0.0;
+        if searches { self.narrow(now, loss) } else { self.settle(now, loss) }
     }
 
     fn is_not_enough(&mut self, now: Instant, loss: f64) -> bool {
@@ -369,7 +361,7 @@ impl Elastic {
         if self.high == f64::INFINITY { self.settle(now, loss) } else { self.ask(now, self.high) }
     }
 
-    /// The budget that a question upwards tries in place of `low`.
+    /// The larger budget with which a question upwards compares `low`, in bytes; infinite: no bound.
     fn larger(&self) -> f64 {
         let larger = match self.care {
             Care::None => STEP * self.low,
@@ -381,7 +373,7 @@ impl Elastic {
         if larger > MOST_BYTES { f64::INFINITY } else { larger }
     }
 
-    /// The next question of the search.
+    /// Asks the next question of the search, about a budget below `enough`; settles if the search is at its end.
     fn narrow(&mut self, now: Instant, loss: f64) -> bool {
         let upper = self.enough.min(self.most);
         if self.costs > upper {
@@ -409,7 +401,7 @@ impl Elastic {
         self.put_in_force(now, Side::High)
     }
 
-    /// A settled question, if one is due.
+    /// After the search has settled: asks a question again if one is due, or the load has changed.
     fn ask_again(&mut self, now: Instant, rate: Rate) -> bool {
         if self.enough == f64::INFINITY {
             (self.costs, self.most) = (0.0, rate.highest());
@@ -430,14 +422,15 @@ impl Elastic {
         now >= self.due[DOWN] && low > FINEST * self.cost && self.ask(now, low)
     }
 
-    /// True if the requests of two intervals in a row are of another size than when no question was asked any longer.
+    /// True if the mean cost of requests, in two intervals in a row, differs by more than the factor [`FINEST`] from that when
+    /// the search settled. `cost`: mean cost in the last interval, in bytes.
     fn is_another_load(&mut self, cost: f64) -> bool {
         let usual = *self.usual.get_or_insert(cost);
         let differs = !(usual / FINEST..=usual * FINEST).contains(&cost);
         core::mem::replace(&mut self.differed, differs) && differs
     }
 
-    /// Asks the question if `low` is enough in place of the next larger budget. Always true.
+    /// Begins the question if the budget `low` is enough in place of the next larger one. Returns true.
     fn ask(&mut self, now: Instant, low: f64) -> bool {
         self.low = low.max(MIN_BUDGET as f64);
         self.high = if self.low < self.enough { self.enough } else { self.larger() };
@@ -455,7 +448,7 @@ impl Elastic {
         self.since = now;
     }
 
-    /// Puts the budget of a side in force from `now` on. Always true.
+    /// Puts one budget of the present question in force from `now` on, or `enough` if there is no question. Returns true.
     fn put_in_force(&mut self, now: Instant, side: Side) -> bool {
         self.account(now);
         self.side = side;

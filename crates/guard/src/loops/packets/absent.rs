@@ -1,8 +1,9 @@
-//! Clients that were connected a moment ago.
+//! Clients that were connected in the latest ten minutes and are not connected now.
 //!
-//! A host that logs in again is discovered only seconds after it has begun to write, when reads are slow already. So the last
-//! client that reached a device stays known for it until another one does: its load counts as its own from the first tick on.
-//! To throttle an address that is not connected does no harm.
+//! A host that logs in again is discovered only seconds after it has begun to write, when reads are slow already. So the
+//! latest client that reached a device stays known as its client until another one reaches the device: when the client logs
+//! in again, the device's load counts as the client's from the first tick on. To throttle an address that is not connected
+//! does no harm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,17 +13,18 @@ use evenkeel_control::{Duration, Instant};
 use crate::discovery::{Link, Map};
 use crate::sensor::diskstats::DeviceNumber;
 
-/// Time for which a client that is not connected stays known: a pause between bursts is shorter.
+/// Time for which a client that is not connected stays known; a client's pauses between bursts are assumed to be shorter.
 const KEPT_FOR: Duration = Duration::from_secs(600);
-/// Most links that are kept: more than initiators log out and in again within [`KEPT_FOR`].
+/// Largest number of links that are kept; fewer initiators are assumed to log out and in again within [`KEPT_FOR`].
 const MAX_ABSENT: usize = 10_000;
 
-/// Links of clients that are not connected now, with the time until which each was in the map.
+/// Links of clients that are not connected now, each with the latest time at which the link was in the map.
 #[derive(Debug, Default)]
 pub(super) struct Absent(Vec<(Link, Instant)>);
 
 impl Absent {
-    /// Keeps links of `before`, the map in force until `now`, whose clients and devices have none in the new `map`.
+    /// Keeps those links of `before`, the map in force until `now`, whose client and whose device have no link in the new
+    /// `map`.
     pub(super) fn follow(&mut self, now: Instant, before: Map, map: &Map) {
         let present: BTreeSet<IpAddr> = map.links.iter().filter_map(|link| link.client).collect();
         let taken: BTreeSet<DeviceNumber> =

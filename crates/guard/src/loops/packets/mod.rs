@@ -31,13 +31,13 @@ use absent::Absent;
 use pool::Guarded;
 use retransmits::Resent;
 
-/// Most decisions kept of all pools together. With one pool whose decision changes at every tick of 100 ms they reach back
-/// 100 s, in most cases hours, because a decision that stays the same is one record.
+/// Largest number of decisions kept of all pools together. A decision that stays the same is one record: with one pool whose
+/// decision changes at every tick of 100 ms, the records reach back 100 s; in most cases, hours.
 const MAX_RECORDS: usize = 1_000;
-/// Decisions that are kept at least for each pool.
+/// Smallest number of decisions that are kept for each pool, however many pools there are.
 const MIN_RECORDS: usize = 4;
 
-/// All pools with a latency target.
+/// All pools with a latency target, their clients, and the delays of packets to these clients.
 pub struct Packets {
     config: Config,
     pools: Vec<Guarded>,
@@ -47,11 +47,12 @@ pub struct Packets {
     resent: Resent,
     ticked_at: Instant,
     holds: Holds,
-    /// True if two pools may throttle the same client.
+    /// True if the same client (or connection) belongs to two pools, so that both may delay its packets.
     overlap: bool,
 }
 
-/// Numbers of clients for the controllers. A client has the same number as long as its address is known.
+/// The numbers by which the controllers know clients, by the clients' addresses. A client keeps its number as long as its
+/// address is in the map or recently was.
 #[derive(Debug, Default)]
 struct Identities {
     known: BTreeMap<IpAddr, ClientId>,
@@ -71,7 +72,7 @@ impl Packets {
     /// The pools of a configuration, without any client yet.
     ///
     /// # Errors
-    /// A setting that the controllers refuse; a configuration that was read has none.
+    /// A setting that the controllers refuse; a configuration that has passed the checks on reading contains none.
     pub fn new(config: Config) -> Result<Self, InvalidConfig> {
         let records = (MAX_RECORDS / config.packets.len().max(1)).max(MIN_RECORDS);
         let pools = config.packets.iter().map(|(name, pool)| Guarded::new(name, pool, &config, records));
@@ -89,11 +90,12 @@ impl Packets {
         })
     }
 
-    /// Takes a newer policy. Pools in which nothing but the value of the target differs keep their delays and what they have
-    /// learned; the others begin anew with the same clients. Settings of the agent itself must not differ.
+    /// Takes over a newer policy. A pool whose settings differ in nothing but the value of the latency target keeps its
+    /// delays and its controller's state; all other pools begin anew with the same clients. Settings of the agent itself must
+    /// not differ.
     ///
     /// # Errors
-    /// A setting that the controllers refuse; nothing is changed then.
+    /// A setting that the controllers refuse; on an error nothing is changed.
     pub fn reload(&mut self, config: &Config) -> Result<(), InvalidConfig> {
         let records = (MAX_RECORDS / config.packets.len().max(1)).max(MIN_RECORDS);
         let pools = config.packets.iter().map(|(name, pool)| Guarded::new(name, pool, config, records));
@@ -114,7 +116,8 @@ impl Packets {
         Ok(())
     }
 
-    /// Takes over a new map. Controllers keep what they have learned; no client is throttled before the next tick.
+    /// Takes over a new map of clients, volumes and devices. Controllers keep their state; until the next tick no client is
+    /// throttled.
     pub fn follow(&mut self, map: Map) {
         let before = std::mem::take(&mut self.map);
         self.absent.follow(self.ticked_at, before, &map);
@@ -157,8 +160,8 @@ impl Packets {
         self.overlap = seen.windows(2).any(|pair| pair[0] == pair[1]);
     }
 
-    /// Decides about all pools; `observed` says that `tracker` has a new sample. The result is in [`Packets::holds`].
-    /// Controllers without samples release all clients after a while.
+    /// Decides about all pools; `observed` is true if `tracker` has a new sample. The resulting delays are in
+    /// [`Packets::holds`]. Controllers without samples release all clients after a while.
     pub fn tick(&mut self, now: Instant, tracker: &Tracker, observed: bool) {
         self.ticked_at = now;
         for pool in &mut self.pools {
@@ -175,20 +178,21 @@ impl Packets {
         }
     }
 
-    /// Devices on which single reads have to be timed, each with the number of its pool: those of pools with a target for a
-    /// percentile. Changes with [`Packets::follow`].
+    /// Devices on which single reads have to be timed, each with the number of its pool: the devices of pools with a latency
+    /// target for a percentile. The set changes with [`Packets::follow`].
     pub fn timed_devices(&self) -> impl Iterator<Item = (DeviceNumber, u32)> {
         let pools = self.pools.iter().zip(0..).filter(|(pool, _)| pool.wants_read_times());
         pools.flat_map(|(pool, number)| pool.devices().map(move |device| (device, number)))
     }
 
-    /// True if any target is for a percentile.
+    /// True if any pool's latency target is for a percentile, so that single reads have to be timed.
     pub fn wants_read_times(&self) -> bool {
         self.pools.iter().any(Guarded::wants_read_times)
     }
 
-    /// Takes in how long single reads took since the last call; call it before [`Packets::tick`]. `read` gets the number of a
-    /// pool and a callback, and calls it with buckets of [`crate::sensor::tracepoints`] and the number of reads in each.
+    /// Takes in the latencies of single reads since the previous call; call it before [`Packets::tick`]. `read` gets the
+    /// number of a pool and a callback, and calls the callback with each bucket of [`crate::sensor::tracepoints`] and the
+    /// number of reads in the bucket.
     pub fn count_read_times(&mut self, now: Instant, mut read: impl FnMut(u32, &mut dyn FnMut(usize, u64))) {
         for (pool, number) in self.pools.iter_mut().zip(0..) {
             if let Some(percentile) = pool.percentile(now) {
@@ -197,8 +201,8 @@ impl Packets {
         }
     }
 
-    /// Takes in the totals of TCP segments that this host has sent, and sent again, until `now`. Call it about once a second:
-    /// a delay that makes TCP send again is shortened, and [`Packets::note`] says so.
+    /// Takes in how many TCP segments this host has sent, and retransmitted, from boot until `now`. Call it about once a
+    /// second: if delays cause retransmits, the longest delay is shortened, and [`Packets::note`] says so.
     pub fn watch_retransmits(&mut self, now: Instant, total: Segments) {
         let guard = &self.config.agent;
         let (most, step) = (guard.max_delay, guard.step);
@@ -212,39 +216,39 @@ impl Packets {
         }
     }
 
-    /// Takes in what single initiators moved, for devices that several clients share. Call it about once a second. `read`
-    /// reads the counters in a folder, and is not called where no device is shared.
+    /// Takes in how many MiB each initiator has read and written, for devices that several clients share. Call it about once
+    /// a second. `read` returns the counters in a folder, and is not called if no device is shared.
     pub fn count_initiators(&mut self, mut read: impl FnMut(&Path) -> Option<Moved>) {
         self.pools.iter_mut().for_each(|pool| pool.count_initiators(&mut read));
     }
 
-    /// The delays that are to be in force from the last tick to the next.
+    /// The delay of each throttled client, to be in force from the latest tick to the next.
     pub fn holds(&self) -> &Holds {
         &self.holds
     }
 
-    /// A note that says why the longest delay is shorter than configured; `None` if it is not.
+    /// A note that says why the longest delay is shorter than configured; `None` if the longest delay is as configured.
     pub fn note(&self) -> Option<Note> {
         self.resent.because().map(|message| Note { kind: "retransmits".into(), message })
     }
 
-    /// The map of clients and devices, with what is uncertain.
+    /// The newest map of clients, volumes and devices, with notes on uncertain parts.
     pub fn map(&self) -> &Map {
         &self.map
     }
 
-    /// The states of pools.
+    /// The present state of each pool with a latency target.
     pub fn states(&self, tracker: &Tracker) -> impl Iterator<Item = PoolState> {
         self.pools.iter().map(move |pool| pool.state(tracker))
     }
 
-    /// The decisions about a pool, or about all.
+    /// The logged decisions about the pool of this name; `None`: about all pools.
     pub fn records(&self, pool: Option<&str>) -> impl Iterator<Item = DecisionRecord> {
         let wanted = self.pools.iter().filter(move |known| pool.is_none_or(|name| name == known.name()));
         wanted.flat_map(Guarded::records)
     }
 
-    /// Names of the pools.
+    /// Names of the pools with a latency target.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.pools.iter().map(Guarded::name)
     }

@@ -1,18 +1,19 @@
-//! A percentile of the latencies of reads, where single reads are measured.
+//! The percentile of read latencies that a latency target names, from timings of single reads.
 
 use evenkeel_control::response::Shape;
 use evenkeel_control::{Duration, Instant};
 
 use crate::sensor::tracepoints::{BUCKETS, middle};
 
-/// Half of the window of a percentile, which covers the last 5 to 10 s: the older half is dropped when the newer one is full.
+/// Length of one half of the window over which a percentile is taken. The window covers the latest 5 to 10 s: its older half
+/// is dropped when the newer half is full.
 const HALF_WINDOW: Duration = Duration::from_secs(5);
 
-/// Counts single reads for the percentile of a latency target.
+/// Counts timed reads by latency, for a latency target that is for a percentile.
 pub(super) struct Percentile {
     quantile: f64,
-    /// Shape of the distribution of latencies: with the mean of an interval it gives the percentile that the controller
-    /// observes.
+    /// Shape of the distribution of latencies. The shape and the mean of an interval together give the percentile that the
+    /// controller observes.
     shape: Shape,
     /// Number of reads in each bucket, in the older half of the window.
     full: Vec<u64>,
@@ -22,14 +23,14 @@ pub(super) struct Percentile {
 }
 
 impl Percentile {
-    /// `percentile`: above 0, below 100.
+    /// Counts for the percentile `percentile`, above 0 and below 100.
     pub(super) fn new(percentile: f64) -> Self {
         let empty = || vec![0; BUCKETS];
         let (full, filling, since) = (empty(), empty(), Instant::ZERO);
         Self { quantile: percentile / 100.0, shape: Shape::new(since), full, filling, since }
     }
 
-    /// Begins a new half of the window, and drops the oldest one, if it is time.
+    /// Begins a new half of the window, and drops the older half, if the present one is full at `now`.
     pub(super) fn advance(&mut self, now: Instant) {
         if now.since(self.since) >= HALF_WINDOW {
             std::mem::swap(&mut self.full, &mut self.filling);
@@ -38,7 +39,7 @@ impl Percentile {
         }
     }
 
-    /// Counts `reads` reads of this interval that came into a bucket.
+    /// Adds `reads` reads of the current interval to a bucket of [`crate::sensor::tracepoints`].
     pub(super) fn count(&mut self, bucket: usize, reads: u64) {
         if let Some(count) = self.filling.get_mut(bucket) {
             *count += reads;
@@ -46,13 +47,14 @@ impl Percentile {
         }
     }
 
-    /// The percentile for an interval whose reads took `mean` on average; `None` as long as no single read has been measured.
+    /// The percentile of read latencies in the interval that ends at `now`, whose reads took `mean` on average; `None` as
+    /// long as no single read has been measured.
     pub(super) fn figure(&mut self, now: Instant, mean: Duration) -> Option<Duration> {
         self.shape.close_interval(now);
         self.shape.percentile(mean, self.quantile)
     }
 
-    /// The percentile over the window; `None` without reads.
+    /// The percentile of all reads in the window (latest 5 to 10 s); `None` without reads.
     pub(super) fn measured(&self) -> Option<Duration> {
         let counts = || self.full.iter().zip(&self.filling).map(|(full, filling)| full + filling);
         let total: u64 = counts().sum();

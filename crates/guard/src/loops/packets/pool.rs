@@ -12,7 +12,7 @@ use super::super::owed::Pace;
 use super::percentile::Percentile;
 use super::shares::Shares;
 use crate::actuator::{Client, Hold, Holds, Packets};
-use crate::config::{Config, PacketChoice, PacketsConfig};
+use crate::config::{Config, PacketsConfig};
 use crate::discovery::{KnownBy, Link};
 use crate::loops::record::{At, ClientState, DeviceState, PacketsState, PoolState};
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Sum, Tracker};
@@ -21,7 +21,7 @@ use evenkeel_policy::config::{Enforcement, Percentile as Figure, Throttle};
 use evenkeel_policy::decision::{DecisionRecord, Throttled, Unit, seconds};
 use evenkeel_policy::explain::{self, Throttles};
 
-/// The advice when no delay of packets has an effect.
+/// The advice for an operator if delaying packets has no effect on the latency.
 const CURE: &str = "cap the window in which the target receives, so that clients must wait for acknowledgements: sysctl -w \
      net.ipv4.tcp_rmem='4096 32768 32768' before the target's portal is made or clients log in again; or raise max_delay if \
      requests are few and large";
@@ -33,9 +33,9 @@ const NOT_HELD: (Duration, ClientReason) = (Duration::ZERO, ClientReason::SameFo
 struct Decision {
     reason: Reason,
     mean_delay: Duration,
-    /// A further step that was taken, or advice, for the sentence about the decision.
+    /// A further step that was taken with the decision, or advice; appended to the sentence about the decision.
     also: Option<&'static str>,
-    /// The throttled clients, each with its delay and the reason.
+    /// The throttled clients, each with the delay of its packets and the reason for this delay.
     held: Vec<(IpAddr, Duration, ClientReason)>,
 }
 
@@ -51,43 +51,47 @@ impl Decided for Decision {
 
 /// A pool with a latency target.
 ///
-/// Data that every tick touches lies side by side, apart from names and addresses, which only records need.
+/// Data that every tick touches is contiguous in memory, separate from names and addresses, which only records need.
 pub(super) struct Guarded {
     name: String,
     config: PacketsConfig,
-    /// Ports from which packets can be delayed.
+    /// Local TCP ports from which packets can be delayed.
     ports: Vec<u16>,
     controller: Controller,
-    /// The percentile of the target, if it is not the mean.
+    /// Counts of single reads, if the latency target is for a percentile; `None` if it is for the mean.
     percentile: Option<Percentile>,
-    choice: PacketChoice,
-    /// The packets that are delayed now: those of `choice`, or all after these had no effect.
+    choice: Packets,
+    /// The packets that are delayed now: the configured `choice`, or all packets once delaying acknowledgements alone has had
+    /// no effect.
     packets: Packets,
-    /// Devices in the order of their numbers; `names` has their numbers and names in the same order.
+    /// Devices of the pool, sorted by device number; `names` lists their numbers and names in the same order.
     devices: Vec<Device>,
-    /// Number of clients that reach each device.
+    /// For each device, in the order of `devices`: the number of clients that reach it.
     shared_by: Vec<u32>,
     names: Vec<(DeviceNumber, String)>,
-    /// The tracker's arrangement in which the devices were looked up.
+    /// [`Tracker::arrangement`] at the time when the devices' indices in the tracker were looked up; `None` before the first
+    /// look-up.
     arrangement: Option<u64>,
-    /// Clients in the order of their numbers, in which the controller answers too.
+    /// Clients of the pool, sorted by [`ClientId`]; the controller's decisions have the same order.
     clients: Vec<GuardedClient>,
-    /// Samples for the controller, in the order of `clients`.
+    /// The newest sample of each client for the controller, in the order of `clients`.
     samples: Vec<ClientSample>,
-    /// Delay of each client and its reason, in the order of `clients`; a delay of zero: not throttled.
+    /// Each client's delay and the reason for it, in the order of `clients`; a delay of zero means that the client is not
+    /// throttled.
     delays: Vec<(Duration, ClientReason)>,
     /// Pairs of a client and a device that it reaches, as indices into `clients` and `devices`.
     reach: Vec<(u32, u32)>,
-    /// Those pairs of `reach` whose device is reached by several clients.
+    /// The pairs of `reach` whose device several clients reach.
     shared_reach: Vec<(u32, u32)>,
-    /// An equal part of the load, in bytes per second, of each device that several clients reach; empty if there is no such
-    /// device.
+    /// For each device that several clients reach: its load in bytes per second divided by the number of these clients. Empty
+    /// if no device is shared.
     shared_loads: Vec<f64>,
-    /// Throughput of each device, and of each tenant; empty if no tenant of the clients is owed anything.
+    /// Throughput of each device, and throughput of each tenant; both empty if none of the clients' tenants has a reservation
+    /// or guarantee.
     paces: (Vec<Pace>, Vec<Pace>),
-    /// Clients' parts of devices that several share, where they are known.
+    /// The clients' known parts of the load of shared devices.
     shares: Shares,
-    /// Pairs of a client (index into `clients`) and one of its places among the holds.
+    /// Pairs of a client (index into `clients`) and the index of one of its entries in [`Holds`].
     places: Vec<(u32, u32)>,
     last: diskstats::Sample,
     reason: Reason,
@@ -98,7 +102,7 @@ pub(super) struct Guarded {
 /// The facts about a device that every tick needs.
 #[derive(Clone, Copy)]
 struct Device {
-    /// Index of the device in the tracker; `u32::MAX` if it is not there.
+    /// Index of the device in the [`Tracker`]; `u32::MAX` if the tracker does not know the device.
     place: u32,
     /// Index of the only client that reaches the device; `u32::MAX` if there is no client or several.
     client: u32,
@@ -112,7 +116,7 @@ struct GuardedClient {
     tenant: u32,
     throttle: Throttle,
     exempt_because: Option<String>,
-    /// Keys by which packets to the client are recognised.
+    /// Keys (addresses or connections) by which packets to the client are recognised.
     keys: Vec<Client>,
 }
 
@@ -133,7 +137,7 @@ impl Guarded {
                 Figure::At(percentile) => Some(Percentile::new(percentile)),
             },
             choice: config.agent.packets,
-            packets: config.agent.packets.packets(),
+            packets: config.agent.packets,
             devices: Vec::new(),
             shared_by: Vec::new(),
             names: Vec::new(),
@@ -154,8 +158,8 @@ impl Guarded {
         })
     }
 
-    /// Takes the settings of a newer policy if nothing but the value of the target differs, and keeps what was learned; true
-    /// if so.
+    /// If the settings of a newer policy differ from the present ones in nothing but the value of the latency target, takes
+    /// them over, keeps the controller's state, and returns true; otherwise changes nothing.
     pub(super) fn adopt(&mut self, config: &PacketsConfig) -> bool {
         let mut same = config.clone();
         same.latency.target = self.config.latency.target;
@@ -170,17 +174,17 @@ impl Guarded {
         &self.name
     }
 
-    /// True if the target needs the latencies of single reads.
+    /// True if the latency target is for a percentile, so that single reads have to be timed.
     pub(super) fn wants_read_times(&self) -> bool {
         self.percentile.is_some()
     }
 
-    /// Numbers of the pool's devices.
+    /// The kernel's numbers of the pool's devices.
     pub(super) fn devices(&self) -> impl Iterator<Item = DeviceNumber> {
         self.names.iter().map(|(number, _)| *number)
     }
 
-    /// The counter of single reads; `None` if the target is for the mean.
+    /// The counts of single reads, with a window that ends at `now`; `None` if the latency target is for the mean.
     pub(super) fn percentile(&mut self, now: Instant) -> Option<&mut Percentile> {
         let percentile = self.percentile.as_mut()?;
         percentile.advance(now);
@@ -263,12 +267,12 @@ impl Guarded {
         self.delays = vec![NOT_HELD; self.clients.len()];
     }
 
-    /// Keys by which packets to the pool's clients are recognised.
+    /// Keys (addresses or connections) by which packets to the pool's clients are recognised.
     pub(super) fn keys(&self) -> impl Iterator<Item = Client> {
         self.clients.iter().flat_map(|client| client.keys.iter().copied())
     }
 
-    /// Looks up the places of the pool's clients among the holds.
+    /// Looks up and keeps the index of each of the pool's clients in `holds`.
     pub(super) fn place(&mut self, holds: &Holds) {
         let places = self.clients.iter().zip(0u32..).flat_map(|(client, number)| {
             let place = move |key: &Client| Some((number, holds.place(&key.canonical())? as u32));
@@ -277,7 +281,7 @@ impl Guarded {
         self.places = places.collect();
     }
 
-    /// Connections of an address that lead to this pool and to no other.
+    /// The connections of the client at `address` that lead to this pool and to no other.
     fn own_connections(&self, links: &[&Link], address: IpAddr) -> Vec<Client> {
         let links = || links.iter().filter(|link| link.client == Some(address));
         let of = |here: bool| {
@@ -296,7 +300,8 @@ impl Guarded {
         own.into_iter().map(key).collect()
     }
 
-    /// A port to which a client with these links is connected, if packets from none of its ports can be delayed.
+    /// One of the local ports to which a client with these links is connected, if packets from none of these ports can be
+    /// delayed; otherwise `None`.
     fn other_port(&self, links: &[&Link]) -> Option<u16> {
         // Which ports links without known connections have is not known.
         if links.iter().any(|link| link.connections.is_empty()) {
@@ -308,9 +313,9 @@ impl Guarded {
         Some(first).filter(|first| is_other(first) && ports.all(|port| is_other(&port)))
     }
 
-    /// How a client may be throttled, and why it is exempt if not because of the policy. `guessed`: it is uncertain
-    /// whether the client reaches this pool, or only another volume of the same server. `other_port`: packets to the
-    /// client leave by this port, and cannot be delayed.
+    /// How a client may be throttled, and a reason if it is exempt for another cause than the policy. `guessed`: true if the
+    /// client may reach only another volume of the same server, not this pool. `other_port`: a port from which packets to the
+    /// client leave and cannot be delayed.
     fn throttle(
         &self,
         tenant: usize,
@@ -324,7 +329,7 @@ impl Guarded {
             return (throttle, None);
         }
         if guessed {
-            return (Throttle::Never, Some("is one of several that may reach the volume".into()));
+            return (Throttle::Never, Some("is one of several clients, any of which may use the volume".into()));
         }
         if keys.is_empty() {
             let why = "reaches several pools by connections that cannot be told apart";
@@ -340,12 +345,12 @@ impl Guarded {
         (throttle, None)
     }
 
-    /// Limits all delays to `most` from now on.
+    /// Limits the delays that the controller chooses to `most` from now on.
     pub(super) fn limit(&mut self, most: Duration) {
         self.controller.limit_delay(most);
     }
 
-    /// Passes the last sample of the pool's devices and clients to the controller.
+    /// Passes the newest sample of the pool's devices and clients, taken at `now`, to the controller.
     pub(super) fn observe(&mut self, now: Instant, tracker: &Tracker) {
         if self.arrangement != Some(tracker.arrangement()) {
             for (device, (number, _)) in self.devices.iter_mut().zip(&self.names) {
@@ -409,7 +414,7 @@ impl Guarded {
         self.controller.observe(now, &sample);
     }
 
-    /// Finds out what part of the reservation or guarantee each client's tenant gets.
+    /// Updates, in each client's sample, the throughput of the client's tenant as a multiple of its reservation or guarantee.
     fn pay(&mut self) {
         let (devices, tenants) = &mut self.paces;
         if tenants.is_empty() {
@@ -435,13 +440,14 @@ impl Guarded {
         }
     }
 
-    /// Takes in what single initiators moved on shared devices.
+    /// Takes in how much each initiator has read and written on shared devices; `read` returns the counters in a folder.
     pub(super) fn count_initiators(&mut self, read: &mut dyn FnMut(&Path) -> Option<Moved>) {
         let shared_by = &self.shared_by;
         self.shares.count(self.packets, read, |device| shared_by[device as usize]);
     }
 
-    /// Decides, and records why. Returns whether a client is throttled differently now.
+    /// Decides on the delays of all clients, and logs the decision with its reason. Returns true if the delay of a client or
+    /// the kind of delayed packets has changed.
     pub(super) fn decide(&mut self, now: Instant) -> bool {
         let decision = self.controller.tick(now);
         self.reason = decision.reason;
@@ -459,7 +465,7 @@ impl Guarded {
         let mut also = None;
         let before = self.decisions.last().map(|entry| entry.decision.reason);
         if matches!(self.reason, Reason::Ineffective { .. }) && !matches!(before, Some(Reason::Ineffective { .. })) {
-            if self.choice == PacketChoice::Acknowledgements && self.packets == Packets::Acknowledgements {
+            if self.choice == Packets::Acknowledgements && self.packets == Packets::Acknowledgements {
                 self.packets = Packets::All;
                 self.controller.throttle_changed();
                 also = Some("from now on all packets wait, not acknowledgements alone");
@@ -513,12 +519,12 @@ impl Guarded {
         }
     }
 
-    /// Writes the delays of the pool's clients to `holds`.
+    /// Writes the delays of the pool's clients to their entries in `holds`.
     pub(super) fn hold(&self, holds: &mut Holds) {
         self.each_hold(holds, |held, hold| *held = hold);
     }
 
-    /// As [`Self::hold`], but keeps longer delays that other pools have written for the same clients.
+    /// As [`Self::hold`], but keeps a longer delay that another pool has written for the same client.
     pub(super) fn hold_longer(&self, holds: &mut Holds) {
         self.each_hold(holds, |held, hold| *held = held.or_longer(hold));
     }
@@ -532,7 +538,7 @@ impl Guarded {
         }
     }
 
-    /// The state of the pool.
+    /// The state of the pool as of the latest tick; figures of single devices come from `tracker`.
     pub(super) fn state(&self, tracker: &Tracker) -> PoolState {
         let sample = &self.last;
         let ms = |duration: Option<Duration>| duration.map(Duration::as_millis_f64);

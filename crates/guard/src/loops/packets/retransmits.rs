@@ -1,68 +1,71 @@
-//! Finds out whether delays make TCP send segments again, and shortens them then.
+//! Detects whether delays of packets cause TCP retransmits, and if so limits the delays.
 //!
-//! TCP takes a segment that waits too long for lost. The kernel counts for all connections together how many segments were
-//! sent again ([`crate::sensor::retransmits`]), so that times in which a client is throttled are compared with times in which
-//! none is: a count far above the usual share shortens the longest delay. If a quarter of the delay brings as many, they have
-//! another cause (a lossy path, or a client that drops what it receives): they are usual from then on, and the longest delay
-//! is as before.
+//! TCP takes a segment that waits too long for lost. The kernel counts retransmits for all connections together
+//! ([`crate::sensor::retransmits`]). So times in which a client is throttled are compared with times in which no client is: a
+//! number of retransmits far above the usual share shortens the longest delay. If a quarter of the delay brings as many
+//! retransmits, they have another cause (a lossy path, or a client that drops packets that it receives): from then on this
+//! share counts as usual, and the longest delay is as before.
 
 use evenkeel_control::{Duration, Instant};
 
 use crate::sensor::retransmits::Segments;
 
-/// Length of the windows that are compared.
+/// Length of the windows of time whose retransmits are compared.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Threshold of the comparison: by Chernoff's bound a Poisson count is so far above its mean with a probability below e to
-/// the minus this, less than once in ten days of windows.
+/// Threshold of the comparison, as the negative natural logarithm of a probability: by Chernoff's bound a Poisson count
+/// exceeds its mean this far with a probability below e^-14, in windows of 1 s less than once in ten days.
 const SURPRISE: f64 = 14.0;
-/// Least number of retransmits that is expected in a window: a path that has been free of losses so far may not stay so.
+/// Smallest number of retransmits that is expected in a window: a path without losses until now may begin to lose segments.
 const LEAST_EXPECTED: f64 = 1.0;
-/// Factor by which a new window fades older ones, so that the usual share is that of some minutes.
+/// Factor by which a new window fades older ones, so that the usual share of retransmits is an average over some minutes.
 const FORGETTING: f64 = 0.99;
-/// Factor by which the longest delay is shortened.
+/// Factor by which the longest delay is multiplied when delays cause retransmits.
 const SHORTEN: f64 = 0.7;
-/// Factor by which the longest delay grows after a quiet time.
+/// Factor by which the longest delay grows after each [`QUIET`] time.
 const GROW: f64 = 1.1;
-/// Quiet time after which the longest delay grows.
+/// Time without a rise of retransmits after which the longest delay grows by [`GROW`].
 const QUIET: Duration = Duration::from_secs(60);
 
-/// The comparison of windows, and the limit that follows from it.
+/// Retransmits with and without throttled clients, and the limit on delays that follows from comparing them.
 #[derive(Debug, Default)]
 pub(super) struct Resent {
     window: Option<(Instant, Segments)>,
-    /// Longest delay in the window under way.
+    /// Longest delay in force in the current window so far.
     held: Duration,
-    /// Fading sums of segments sent, and sent again, while no client was throttled.
+    /// Fading sums, over windows in which no client was throttled, of segments sent and of segments retransmitted.
     usual: (f64, f64),
     limit: Option<Duration>,
     changed: Instant,
-    /// When the delay was first shortened: the share of segments sent again, the longest delay in force, and the limit until
-    /// then.
+    /// Figures at the first shortening since the limit last grew or was lifted: share of segments retransmitted, longest
+    /// delay in force, and the limit before.
     suspected: Option<(f64, Duration, Option<Duration>)>,
-    /// When the limit was set last: segments sent again, the number expected, and the longest delay in force.
+    /// Figures of the window after which the limit was last shortened: segments retransmitted, number expected, and longest
+    /// delay in force.
     seen: (u64, f64, Duration),
 }
 
 impl Resent {
-    /// The longest delay that is allowed; `None`: as configured.
+    /// The longest delay that is allowed because of retransmits; `None`: as configured.
     pub(super) fn limit(&self) -> Option<Duration> {
         self.limit
     }
 
-    /// Why the longest delay is limited, as a sentence.
+    /// The reason for the limit on delays, as a sentence; `None` without a limit.
     pub(super) fn because(&self) -> Option<String> {
         let limit = self.limit?;
         let (resent, expected, delay) = self.seen;
         Some(format!(
-            "{resent} TCP segments were sent again within 1 s, where {expected:.1} are usual, while clients were throttled by up to {:.1} ms: \
-             the longest delay is {:.1} ms now, and grows again after each minute without such a rise",
+            "{resent} TCP segments were sent again within 1 s ({expected:.1} segments are usual) while clients were \
+             delayed by up to {:.1} ms: the agent delays by at most {:.1} ms now, and by more after each minute \
+             without such a rise",
             delay.as_millis_f64(),
             limit.as_millis_f64()
         ))
     }
 
-    /// Takes in the totals at `now`. `held`: the longest delay since the last call; `most`: the longest delay configured;
-    /// `step`: the shortest. True if the limit has changed.
+    /// Takes in the totals of segments since boot, read at `now`. `held`: the longest delay in force since the previous call;
+    /// `most`: the configured longest delay; `step`: the shortest delay, below which the limit does not go. True if the limit
+    /// has changed.
     pub(super) fn observe(
         &mut self,
         now: Instant,
@@ -143,8 +146,8 @@ mod tests {
             }
         }
 
-        /// Runs windows of 10,000 segments, each of which is sent again with probability `share`; returns how often the limit
-        /// changed.
+        /// Runs windows of 10,000 segments, each of which is retransmitted with probability `share`, while the longest delay
+        /// is `held`; returns how often the limit changed.
         fn run(&mut self, windows: usize, share: f64, held: Duration) -> usize {
             let changed = (0..windows).filter(|_| {
                 self.now += WINDOW;

@@ -1,7 +1,8 @@
-//! Divides the load of a device that several clients share.
+//! Divides the load of a device among the clients that share it.
 //!
-//! The block layer counts for all clients together. Where the target counts for each initiator, a client's part of the
-//! device's load is its part of the bytes that all moved lately; elsewhere all parts are taken to be equal.
+//! The block layer counts the load of all clients together. If the target counts for each initiator, a client's part of the
+//! device's load is its part of the bytes that all clients moved in the latest seconds; otherwise all parts are taken to be
+//! equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,13 +11,13 @@ use crate::actuator::Packets;
 use crate::discovery::Link;
 use crate::sensor::initiators::Moved;
 
-/// Factor by which a new count fades older ones. With one count a second they reach back some seconds: long enough that 1
-/// MiB, the unit of the counters, is a small part.
+/// Factor by which each new count fades the older ones. With one count a second the sums cover some seconds: long enough that
+/// 1 MiB, the unit of the counters, is a small part.
 const KEPT: f64 = 0.7;
-/// Least MiB that all clients of a device together must have moved lately; with less their parts count as unknown.
+/// Smallest faded sum, in MiB, of all clients' traffic at a device from which the clients' parts count as known.
 const LEAST_MIB: f64 = 4.0;
 
-/// Counters of one client at one shared device; a client with several names has several.
+/// Counters of one initiator name of a client at one shared device; a client with several names has several such counters.
 #[derive(Clone, Debug)]
 struct Counter {
     client: u32,
@@ -27,17 +28,18 @@ struct Counter {
     written_mib: f64,
 }
 
-/// Parts of shared devices, for the clients of one pool.
+/// Each client's part of the load of each shared device, for the clients of one pool.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     counters: Vec<Counter>,
-    /// Indices of client and device, in order, and the client's part of the device's load: in equal parts, less one.
+    /// Index of a client, index of a device, and the client's part of the device's load as a multiple of an equal part, minus
+    /// 1; sorted by the indices.
     uneven: Vec<(u32, u32, f64)>,
 }
 
 impl Shares {
-    /// Takes over which clients share which devices. `shared`: the indices of a link's client and device, if other clients
-    /// share the device.
+    /// Takes over which clients share which devices. `shared` returns the indices of a link's client and device if several
+    /// clients share the device.
     pub(super) fn follow(&mut self, links: &[&Link], shared: impl Fn(&Link) -> Option<(u32, u32)>) {
         let mut known: BTreeMap<PathBuf, Counter> =
             self.counters.drain(..).map(|counter| (counter.folder.clone(), counter)).collect();
@@ -55,7 +57,8 @@ impl Shares {
         self.uneven.clear();
     }
 
-    /// Takes a new count of all clients, about once a second; `shared_by` says how many clients share a device.
+    /// Reads all counters anew; to be called about once a second. `shared_by` returns the number of clients that share a
+    /// device.
     pub(super) fn count(
         &mut self,
         packets: Packets,
@@ -89,12 +92,13 @@ impl Shares {
         self.uneven.sort_unstable_by_key(|&(client, device, _)| (client, device));
     }
 
-    /// Indices of client and device, and the client's part of the device's load: in equal parts, less one.
+    /// Index of a client, index of a device, and the client's part of the device's load as a multiple of an equal part, minus
+    /// 1, wherever this part is known.
     pub(super) fn uneven(&self) -> &[(u32, u32, f64)] {
         &self.uneven
     }
 
-    /// True if this client's part of this device is known.
+    /// True if this client's part of this device's load is known; otherwise it is taken to be an equal part.
     pub(super) fn knows(&self, client: u32, device: u32) -> bool {
         self.uneven.binary_search_by_key(&(client, device), |&(client, device, _)| (client, device)).is_ok()
     }

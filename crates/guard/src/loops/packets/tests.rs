@@ -1,4 +1,4 @@
-//! Tests of the loop in virtual time, over a modelled device whose reads slow down with the load of writes.
+//! Tests of the packet loop in virtual time, with a modelled device whose reads slow down with the load of writes.
 
 use evenkeel_control::Duration;
 
@@ -45,8 +45,8 @@ fn map(links: Vec<Link>) -> Map {
     Map { links, ..Map::default() }
 }
 
-/// A modelled device: a reader on dm-0, and writers on the others. A write takes 3 ms plus twice its client's delay; reads
-/// take 4 ms plus a time that grows with the rate of writes.
+/// A modelled pool: a reader on the device dm-0, and writers on other devices. A write takes 3 ms plus twice its client's
+/// delay; a read takes 4 ms plus a time that grows with the rate of writes.
 struct Plant {
     writers: Vec<(u32, &'static str, f64)>,
     totals: Vec<[f64; 3]>,
@@ -58,7 +58,7 @@ impl Plant {
         Self { writers: writers.to_vec(), totals: vec![[0.0; 3]; writers.len() + 1], read_ms: 4.0 }
     }
 
-    /// Runs for `seconds` under these holds; returns the text of diskstats at the end.
+    /// Runs the pool for `seconds` under these packet delays; returns the text of `/proc/diskstats` at the end.
     fn step(&mut self, holds: &Holds, seconds: f64) -> String {
         let mut total = 0.0;
         for (n, (_, address, requests)) in self.writers.iter().enumerate() {
@@ -86,8 +86,8 @@ impl Plant {
         text
     }
 
-    /// Runs the agent for `ticks` ticks, beginning with number `from`; returns the mean read latency of the second half, in
-    /// ms.
+    /// Runs pool and agent for `ticks` ticks of 100 ms, beginning with tick number `from`; returns the mean read latency in
+    /// the second half, in ms.
     fn run(&mut self, agent: &mut Agent, from: u64, ticks: u64) -> f64 {
         let mut sum = 0.0;
         for n in 0..ticks {
@@ -175,7 +175,7 @@ fn a_target_for_a_percentile_is_measured_by_single_reads() {
 }
 
 #[test]
-fn writers_are_held_back_until_reads_are_fast_enough() {
+fn writers_are_throttled_until_reads_are_fast_enough() {
     for method in ["adaptive", "pid"] {
         let text = format!("{CONFIG}tuning.method = \"{method}\"\n");
         let mut agent = agent(&text, four_clients());
@@ -201,7 +201,7 @@ fn writers_are_held_back_until_reads_are_fast_enough() {
 }
 
 #[test]
-fn when_the_writers_stop_nobody_is_held_back() {
+fn when_the_writers_stop_no_client_is_throttled() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
     plant.run(&mut agent, 0, 100);
@@ -221,7 +221,7 @@ fn a_tenant_that_is_never_throttled_is_left_alone() {
 }
 
 #[test]
-fn a_client_of_two_resources_is_told_by_its_connections_or_left_alone() {
+fn a_client_of_two_resources_is_known_by_its_connections_or_left_alone() {
     let two = format!("{CONFIG}\n[pools.other]\nlatency.target = \"15ms\"\n");
     let apart = vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.12", 1, "vg", 2), link("10.0.0.12", 7, "other", 3)];
     let mut by_connection = agent(&two, apart);
@@ -466,8 +466,8 @@ fn another_target_is_taken_without_releasing_who_waits() {
     assert!(agent.packets.holds().is_empty() && agent.names().is_empty());
 }
 
-/// Precedence: delays for a latency target take no tenant below its reservation, in bytes or in requests; other clients bear
-/// the rest.
+/// Checks precedence: delays for a latency target take no tenant below its reservation, in bytes or in requests; other
+/// clients are delayed more instead.
 #[test]
 fn no_delay_takes_a_reservation() {
     let writers = [(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)];

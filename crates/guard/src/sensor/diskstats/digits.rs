@@ -1,14 +1,15 @@
-//! Numbers as the kernel prints them, and bytes compared, many at a time.
+//! Fast parsing of decimal numbers and fast comparison of texts, many bytes at a time.
 
 /// Number of bytes that are examined at once.
 pub(super) const BLOCK: usize = 64;
 
-/// One bit for each byte, set if it is no digit; the lowest bit is that of the first byte.
+/// A bit mask with one bit for each byte of `block`: the bit is 1 if the byte is no decimal digit. The lowest bit is for the
+/// first byte.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn no_digits(block: &[u8; BLOCK]) -> u64 {
     use std::arch::x86_64::{_mm_add_epi8, _mm_cmpgt_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
-    /// Added to a byte, maps the digits to the ten lowest values of a signed byte, in order.
+    /// Addend that maps the ASCII digits to the ten lowest values of a signed byte, in order.
     const SHIFT: i8 = i8::MIN.wrapping_sub(b'0' as i8);
     const NINE: i8 = i8::MIN + 9;
     let mut found = 0;
@@ -23,7 +24,7 @@ pub(super) fn no_digits(block: &[u8; BLOCK]) -> u64 {
     found
 }
 
-/// As `no_digits`, by arithmetic on eight bytes at a time.
+/// As `no_digits`, by arithmetic on words of eight bytes, for processors other than x86-64.
 #[cfg(any(test, not(target_arch = "x86_64")))]
 pub(super) fn no_digits_by_arithmetic(block: &[u8; BLOCK]) -> u64 {
     const HIGH: u64 = 0x8080_8080_8080_8080;
@@ -42,31 +43,32 @@ pub(super) fn no_digits_by_arithmetic(block: &[u8; BLOCK]) -> u64 {
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use no_digits_by_arithmetic as no_digits;
 
-/// Number of bytes that are read with a block: numbers in the block are read in words of eight bytes, which may reach beyond
-/// it.
+/// Number of bytes from the beginning of a block that may be read: numbers that begin in the block are read in words of eight
+/// bytes, which may reach beyond the block's end.
 pub(super) const WINDOW: usize = BLOCK + 32;
 
-/// Numbers as the kernel prints them: at most sixteen digits, and one blank after each.
+/// Reads numbers as the kernel prints them: at most sixteen digits each, with one blank after each.
 ///
-/// The ends of all numbers are known before the first is read, so that reading one number does not depend on the one before
-/// it.
+/// The ends of all numbers are computed before the first number is read, so that the processor can read several numbers at a
+/// time.
 pub(super) struct Numbers<'a> {
     window: &'a [u8; WINDOW],
-    /// One bit for each byte of the block that ends a number still to be read.
+    /// Bit mask of the block's bytes: a bit is 1 if the byte is the first after a number that is still to be read.
     ends: u64,
-    /// Offset at which the next number begins.
+    /// Offset in the window, in bytes, at which the next number begins.
     pub(super) begin: usize,
 }
 
 impl<'a> Numbers<'a> {
-    /// The numbers from the beginning of `text`; `None` if that is shorter than [`WINDOW`].
+    /// A reader of the numbers from the beginning of `text`; `None` if `text` is shorter than [`WINDOW`].
     #[inline(always)]
     pub(super) fn of(text: &'a [u8]) -> Option<Self> {
         let window = text.first_chunk::<WINDOW>()?;
         Some(Self { window, ends: no_digits(window.first_chunk()?), begin: 0 })
     }
 
-    /// The next number and the byte after it. The byte is no blank unless a number of 1 to 16 digits ends there.
+    /// The next number, and the byte after it. This byte is a blank or line end only if a number of 1 to 16 digits ends
+    /// before it; with any other byte the number must not be used.
     #[inline(always)]
     pub(super) fn next(&mut self) -> (u64, u8) {
         let end = self.ends.trailing_zeros() as usize;
@@ -87,7 +89,7 @@ impl<'a> Numbers<'a> {
 
 const POWERS_OF_TEN: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 
-/// The decimal number of the first `digits` (1 to 8) of these bytes, the most significant digit first.
+/// The value of the decimal number in the first `digits` (1 to 8) of these bytes, the most significant digit first.
 #[inline(always)]
 pub(super) fn eight_digits(bytes: [u8; 8], digits: usize) -> u64 {
     // The first digit is in the lowest byte: zeros before it, then neighbours are put together, three times.
@@ -97,7 +99,7 @@ pub(super) fn eight_digits(bytes: [u8; 8], digits: usize) -> u64 {
     fours.wrapping_mul(10_000 << 32 | 1) >> 32
 }
 
-/// Number of leading bytes that are the same.
+/// Number of leading bytes in which `one` and `other` agree.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn leading_same<const N: usize>(one: &[u8; N], other: &[u8; N]) -> usize {
@@ -114,7 +116,7 @@ pub(super) fn leading_same<const N: usize>(one: &[u8; N], other: &[u8; N]) -> us
     same.trailing_ones() as usize
 }
 
-/// As `leading_same`, eight bytes at a time.
+/// As `leading_same`, by words of eight bytes, for processors other than x86-64.
 #[cfg(any(test, not(target_arch = "x86_64")))]
 pub(super) fn leading_same_by_words<const N: usize>(one: &[u8; N], other: &[u8; N]) -> usize {
     let words = one.as_chunks::<8>().0.iter().zip(other.as_chunks::<8>().0);

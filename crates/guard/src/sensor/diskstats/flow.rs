@@ -1,42 +1,42 @@
-//! How totals moved between two readings.
+//! The growth of a device's totals between two readings of `/proc/diskstats`.
 
 use evenkeel_control::Duration;
 
 use super::SECTOR_BYTES;
 use super::text::Totals;
 
-/// A total that went back counts as wrapped if it has then moved by less than this, and as reset otherwise. No device
-/// completes so many requests between two ticks.
+/// A total that is smaller than before counts as wrapped around if the wrap means a growth of less than this number, and as
+/// reset otherwise. No device completes 2^30 requests between two ticks.
 pub(super) const MAX_MOVE: u64 = 1 << 30;
 
-/// One direction's figures in an interval.
+/// Figures of a device's reads, or of its writes, in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// Requests completed.
+    /// Number of requests completed in the interval.
     pub completed: u64,
-    /// Bytes moved.
+    /// Bytes read or written in the interval.
     pub bytes: u64,
-    /// Time that these requests took, summed over them.
+    /// Sum of the latencies of the completed requests.
     pub time: Duration,
 }
 
 impl Flow {
-    /// Mean latency in the block layer; `None` if nothing completed.
+    /// Mean latency of the completed requests, as the block layer measures it; `None` if no request completed.
     pub fn mean_latency(&self) -> Option<Duration> {
         self.time.as_nanos().checked_div(self.completed).map(Duration::from_nanos)
     }
 
-    /// Bytes per second over `interval`; 0 if that is zero.
+    /// Bytes per second over `interval`; 0 if `interval` is zero.
     pub fn bytes_per_s(&self, interval: Duration) -> f64 {
         if interval == Duration::ZERO { 0.0 } else { self.bytes as f64 / interval.as_secs_f64() }
     }
 
-    /// Requests per second over `interval`; 0 if that is zero.
+    /// Requests completed per second over `interval`; 0 if `interval` is zero.
     pub fn iops(&self, interval: Duration) -> f64 {
         if interval == Duration::ZERO { 0.0 } else { self.completed as f64 / interval.as_secs_f64() }
     }
 
-    /// The sum of two flows.
+    /// The sum of the two flows' figures.
     pub fn plus(self, other: Self) -> Self {
         Self {
             completed: self.completed.saturating_add(other.completed),
@@ -46,21 +46,21 @@ impl Flow {
     }
 }
 
-/// A device's figures between two readings.
+/// A device's figures between two readings of `/proc/diskstats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Time between the two readings.
     pub interval: Duration,
-    /// Reads.
+    /// Figures of the device's reads.
     pub reads: Flow,
-    /// Writes.
+    /// Figures of the device's writes.
     pub writes: Flow,
     /// Requests in flight at the second reading.
     pub in_flight: u64,
 }
 
 impl Sample {
-    /// The sum of two devices' figures, over the longer interval. Only completed requests count in mean latencies.
+    /// The sum of two devices' figures; the interval is the longer one of the two.
     pub fn plus(&self, other: &Self) -> Self {
         Self {
             interval: self.interval.max(other.interval),
@@ -70,23 +70,25 @@ impl Sample {
         }
     }
 
-    /// True if requests are in flight and none completed: the device is not idle, but there is nothing to measure either.
+    /// True if requests are in flight and none completed in the interval: the device is not idle, but there is no latency to
+    /// measure.
     pub fn is_stuck(&self) -> bool {
         self.in_flight > 0 && self.reads.completed == 0 && self.writes.completed == 0
     }
 }
 
-/// The state of a device after a reading.
+/// The figures of a device after a reading of `/proc/diskstats`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// The device was not there before, or its totals were reset: nothing is known before the next reading.
+    /// The device was not in the previous reading, or its totals were reset: its figures are known only from the next reading
+    /// on.
     First,
-    /// Its figures since the last reading.
+    /// The device's figures between the previous reading and this one.
     Sample(Sample),
 }
 
 impl Reading {
-    /// The sample, if there is one.
+    /// The figures, if they are known.
     #[inline]
     pub fn sample(self) -> Option<Sample> {
         match self {
@@ -96,7 +98,7 @@ impl Reading {
     }
 }
 
-/// By how much a total has grown, also across a wrap at 32 or 64 bits; `None` if it was reset.
+/// The growth of a total from `before` to `now`, also across a wrap at 32 or 64 bits; `None` if the total was reset.
 #[inline]
 pub(super) fn moved(before: u64, now: u64) -> Option<u64> {
     if now >= before {
@@ -105,7 +107,7 @@ pub(super) fn moved(before: u64, now: u64) -> Option<u64> {
     moved_back(before, now)
 }
 
-/// As [`moved`], for a total that is lower than before.
+/// As [`moved`], for a total `now` that is lower than `before`.
 #[cold]
 fn moved_back(before: u64, now: u64) -> Option<u64> {
     let across_64 = now.wrapping_sub(before);
@@ -113,14 +115,15 @@ fn moved_back(before: u64, now: u64) -> Option<u64> {
     across_32.into_iter().chain([across_64]).find(|&n| n < MAX_MOVE)
 }
 
-/// Totals of one direction that are kept for the next reading; their time is kept apart.
+/// Totals of a device's reads or writes, kept for comparison at the next reading; the total of time is kept elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
     pub(super) completed: u64,
     pub(super) sectors: u64,
 }
 
-/// By how much totals have grown in an interval. 32 bits are enough: no device moves 2 TB in an interval.
+/// The growth of the totals of a device's reads or writes in an interval. 32 bits are enough: no device moves 2 TB in an
+/// interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moved {
     completed: u32,
@@ -151,30 +154,30 @@ impl Moved {
     }
 }
 
-/// As [`moved`], for totals of 32 bits.
+/// As [`moved`], for totals that wrap at 32 bits.
 #[inline(always)]
 fn moved_32(before: u32, now: u32) -> Option<u32> {
     let n = now.wrapping_sub(before);
     (now >= before || u64::from(n) < MAX_MOVE).then_some(n)
 }
 
-/// An interval in microseconds, rounded up, as in [`Move`]; 0 for none.
+/// The length of `interval` in microseconds, rounded up, as kept in [`Move`]; 0 for `None`.
 pub(super) fn interval_us(interval: Option<Duration>) -> u32 {
     u32::try_from(interval.unwrap_or_default().as_nanos().div_ceil(1_000)).unwrap_or(u32::MAX)
 }
 
-/// A device's figures between two readings in compact form, because every tick goes through those of all devices.
+/// A device's figures between two readings in compact form, because every tick goes through the figures of all devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Move {
     interval_us: u32,
     reads: Moved,
     writes: Moved,
-    /// Requests in flight; [`Self::NOTHING`] if nothing is known yet.
+    /// Requests in flight at the second reading; [`Self::NOTHING`] if no figures are known yet.
     in_flight: u32,
 }
 
 impl Move {
-    /// Marks a device of which nothing is known; more requests than are ever in flight.
+    /// Value of `in_flight` for a device without figures; no device ever has that many requests in flight.
     const NOTHING: u32 = u32::MAX;
     pub(super) const FIRST: Self =
         Self { interval_us: 0, reads: Moved::ZERO, writes: Moved::ZERO, in_flight: Self::NOTHING };
@@ -184,7 +187,7 @@ impl Move {
         both.map_or(Self::FIRST, |(reads, writes)| Self { interval_us, reads, writes, in_flight })
     }
 
-    /// True if the figures between two readings are known.
+    /// True if the device's figures between two readings are known.
     #[inline]
     pub(crate) fn is_sample(&self) -> bool {
         self.in_flight != Self::NOTHING
@@ -196,19 +199,19 @@ impl Move {
         self.interval_us
     }
 
-    /// Bytes read.
+    /// Bytes read between the two readings.
     #[inline]
     pub(crate) fn read_bytes(&self) -> u64 {
         u64::from(self.reads.sectors) * SECTOR_BYTES
     }
 
-    /// Bytes written.
+    /// Bytes written between the two readings.
     #[inline]
     pub(crate) fn written_bytes(&self) -> u64 {
         u64::from(self.writes.sectors) * SECTOR_BYTES
     }
 
-    /// Numbers of reads and of writes completed.
+    /// Number of reads, and number of writes, completed between the two readings.
     pub(crate) fn completed(&self) -> [u64; 2] {
         [self.reads.completed.into(), self.writes.completed.into()]
     }
@@ -224,20 +227,20 @@ impl Move {
     }
 }
 
-/// The sum of several devices' figures, as by [`Sample::plus`].
+/// The sum of several devices' figures, by the rules of [`Sample::plus`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum {
     samples: u32,
     interval_us: u32,
-    /// Sums of completed reads, of their sectors, and of their time in ms.
+    /// Sums over the devices: completed reads, sectors read, and the reads' latencies in ms.
     reads: [u64; 3],
-    /// Sums of completed writes, of their sectors, and of their time in ms.
+    /// Sums over the devices: completed writes, sectors written, and the writes' latencies in ms.
     writes: [u64; 3],
     in_flight: u64,
 }
 
 impl Sum {
-    /// Adds the figures of a device, which must be known ([`Move::is_sample`]).
+    /// Adds the figures of a device; they must be known ([`Move::is_sample`]).
     #[inline(always)]
     pub(crate) fn add(&mut self, device: &Move) {
         let add = |sum: &mut [u64; 3], moved: &Moved| {

@@ -1,9 +1,9 @@
-//! `/proc/diskstats`: what each block device did, from the kernel's running totals.
+//! `/proc/diskstats`: the figures of each block device between two readings, from the kernel's running totals.
 //!
-//! The format is that of the kernel's `Documentation/admin-guide/iostats.rst`. Totals of requests and sectors are
-//! as wide as the kernel's `unsigned long` and wrap at 32 bits on 32-bit kernels; times are printed as 32 bits of
-//! milliseconds on every kernel and wrap after 49.7 days of summed waiting. Times are cut to whole milliseconds when
-//! printed, so the mean of a few requests is good to 1 ms / requests; over several intervals the cuts cancel.
+//! The format is that of the kernel's `Documentation/admin-guide/iostats.rst`. Totals of requests and sectors are as wide as
+//! the kernel's `unsigned long` and wrap at 32 bits on 32-bit kernels; times are printed as 32 bits of milliseconds on every
+//! kernel and wrap after 49.7 days of summed waiting. The kernel cuts times to whole milliseconds when it prints them, so the
+//! mean latency of n requests in an interval is exact to 1 ms / n; over several intervals the errors cancel.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -25,15 +25,15 @@ pub use flow::{Flow, Reading, Sample};
 pub use text::{Line, Totals, parse};
 pub use tracker::Tracker;
 
-/// Sectors of this file are 512 bytes, whatever the device's own are.
+/// Size of a sector in `/proc/diskstats`, in bytes, also for devices with other sectors.
 const SECTOR_BYTES: u64 = 512;
 
-/// Major and minor number: what the kernel knows a device by.
+/// The kernel's number of a block device: major and minor number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceNumber {
-    /// Number of the driver.
+    /// Major number: the number of the driver.
     pub major: u32,
-    /// Number of the device or partition within the driver.
+    /// Minor number: the number of the device or partition within the driver.
     pub minor: u32,
 }
 

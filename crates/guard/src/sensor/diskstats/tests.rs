@@ -1,4 +1,4 @@
-//! Lines, wraps, resets, devices that come and go.
+//! Tests of parsing lines, of wraps and resets of totals, and of devices that come and go.
 
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use super::text::{Fields, Figures, in_flight};
 use super::*;
 
 const TEXT: &[u8] = include_bytes!("../../../tests/fixtures/diskstats");
-/// Length of the texts that are compared in both ways.
+/// Length, in bytes, of the texts that are compared by both implementations.
 const COMPARED: usize = 48;
 const DM0: DeviceNumber = DeviceNumber { major: 252, minor: 0 };
 
@@ -17,7 +17,7 @@ fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(ms)
 }
 
-/// A line of dm-0 with these totals of reads and requests in flight.
+/// A line of `/proc/diskstats` for dm-0 with these totals of reads and this number of requests in flight.
 fn line(completed: u64, sectors: u64, time_ms: u64, in_flight: u64) -> String {
     format!("252 0 dm-0 {completed} 0 {sectors} {time_ms} 0 0 0 0 {in_flight} 0 0\n")
 }
@@ -189,8 +189,8 @@ proptest! {
         prop_assert_eq!(no_digits_by_arithmetic(block), expected);
     }
 
-    /// Lines whose fields are up to as long as the quick parser takes, and longer, with damage. Enough text follows for the
-    /// quick parser.
+    /// Checks the quick parser against a plain one, on lines with short and too long fields and with damage. Each line is
+    /// followed by enough text for the quick parser.
     #[test]
     fn usual_figures_are_what_a_plain_parser_reads(
         fields in prop::collection::vec(("[0-9]{0,18}", "[ ]|[ ]|[ ]|[ ]|[ \\t\n+-]{0,2}"), 6..14),
@@ -243,7 +243,8 @@ proptest! {
         prop_assert_eq!((leading_same(one, other), leading_same_by_words(one, other)), (same, same));
     }
 
-    /// A device's figures are the differences of the totals that a plain parser reads, whatever changes between readings.
+    /// Checks that a device's figures are the differences of the totals that a plain parser reads, whatever changes between
+    /// readings.
     #[test]
     fn what_moved_is_what_a_plain_parser_tells(
         readings in prop::collection::vec(prop::collection::vec((0u64..3, 0u64..40, 0u64..2), 6), 2..5),
@@ -279,7 +280,7 @@ proptest! {
         }
     }
 
-    /// Damaged lines of known devices are read as by a tracker that has seen no reading before.
+    /// Checks that damaged lines of known devices are read as by a new tracker.
     #[test]
     fn known_lines_are_read_like_unknown_ones(damage in prop::collection::vec((0..TEXT.len(), any::<u8>()), 0..6)) {
         let mut text = TEXT.to_vec();

@@ -1,4 +1,4 @@
-//! Lines of `/proc/diskstats`.
+//! Parses lines of `/proc/diskstats`.
 
 use std::io::BufRead as _;
 
@@ -6,18 +6,18 @@ use super::DeviceNumber;
 use super::digits::Numbers;
 use crate::error::Fault;
 
-/// Totals of one direction.
+/// Totals of a device's reads, or of its writes, since the device appeared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Requests completed.
+    /// Number of requests completed.
     pub completed: u64,
-    /// Sectors of 512 bytes moved.
+    /// Sectors of 512 bytes read or written.
     pub sectors: u64,
-    /// Time that requests took, summed over them, in ms modulo 2^32.
+    /// Sum of the latencies of the completed requests, in ms modulo 2^32.
     pub time_ms: u64,
 }
 
-/// The totals of one direction from the next numbers; `None` unless each is followed by one blank.
+/// The totals of reads, or of writes, from the next four numbers; `None` unless one blank follows each number.
 #[inline(always)]
 fn usual_totals(numbers: &mut Numbers<'_>) -> Option<Totals> {
     let (completed, merged) = (numbers.next(), numbers.next());
@@ -26,22 +26,22 @@ fn usual_totals(numbers: &mut Numbers<'_>) -> Option<Totals> {
     blanks.then_some(Totals { completed: completed.0, sectors: sectors.0, time_ms: time_ms.0 })
 }
 
-/// One line of the file.
+/// One line of `/proc/diskstats`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// The device.
+    /// Number of the device.
     pub number: DeviceNumber,
-    /// Its name under `/sys/block` or below its disk there.
+    /// Name of the device: that of its folder in `/sys/block` or, for a partition, of its folder below the disk's.
     pub name: &'a str,
-    /// Reads since the device appeared.
+    /// Totals of reads since the device appeared.
     pub reads: Totals,
-    /// Writes since the device appeared.
+    /// Totals of writes since the device appeared.
     pub writes: Totals,
-    /// Requests in flight.
+    /// Number of requests in flight at the moment of reading.
     pub in_flight: u64,
 }
 
-/// Calls `each` with every line of the file.
+/// Calls `each` with every parsed line of `text`, the content of `/proc/diskstats`.
 ///
 /// # Errors
 /// The first line that is not in the file's format; `each` has been called for the lines before it.
@@ -49,7 +49,8 @@ pub fn parse<'a>(text: &'a [u8], mut each: impl FnMut(Line<'a>)) -> Result<(), F
     walk(text, |fields| fields.line().map(&mut each))
 }
 
-/// Calls `take` with every line that is not blank. The error is the fault of the first line for which `take` returns `None`.
+/// Calls `take` with the fields of every line that is not blank. The error is the fault of the first line for which `take`
+/// returns `None`.
 #[inline(always)]
 pub(super) fn walk<'a>(text: &'a [u8], mut take: impl FnMut(&mut Fields<'a>) -> Option<()>) -> Result<(), Fault> {
     let mut rest = text;
@@ -68,14 +69,14 @@ pub(super) fn walk<'a>(text: &'a [u8], mut take: impl FnMut(&mut Fields<'a>) -> 
     Ok(())
 }
 
-/// A position in the text, from which fields are read. A host may have 100,000 devices and is asked ten times a second, so
-/// that the fault of a line is found out only after reading it has failed.
+/// A position in the text, from which fields are read. A host may have 100,000 devices, and the file is read ten times a
+/// second; to be quick, a line's fault is determined only after parsing the line has failed.
 pub(super) struct Fields<'a> {
     pub(super) text: &'a [u8],
     pub(super) at: usize,
 }
 
-/// The figures in a device's line.
+/// The figures in the line of a device, after its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Figures {
     pub(super) reads: Totals,
@@ -105,7 +106,7 @@ impl<'a> Fields<'a> {
         Some((number, std::str::from_utf8(self.field()?).ok()?))
     }
 
-    /// The figures after the name, and where the totals of reads end.
+    /// The figures after the name, and the offset in the text at which the totals of reads end.
     #[inline(always)]
     pub(super) fn figures(&mut self) -> Option<(Figures, usize)> {
         let Some((reads, length)) = self.usual_reads() else { return self.any_figures() };
@@ -115,7 +116,8 @@ impl<'a> Fields<'a> {
         Some((Figures { reads, writes, in_flight }, end))
     }
 
-    /// The totals of reads and their length in the text, if they are in the usual form (single blanks, at most 16 digits).
+    /// The totals of reads and their length in the text, in bytes; `None` unless they have the usual form (single blanks, at
+    /// most 16 digits).
     #[inline(always)]
     pub(super) fn usual_reads(&self) -> Option<(Totals, usize)> {
         let (b' ', rest) = self.text.get(self.at..)?.split_first()? else { return None };
@@ -125,7 +127,7 @@ impl<'a> Fields<'a> {
         Some((reads, numbers.begin))
     }
 
-    /// The figures after the totals of reads: those of writes, and the requests in flight.
+    /// The figures after the totals of reads: the totals of writes, and the requests in flight.
     #[inline(always)]
     pub(super) fn writes(&mut self) -> Option<(Totals, u32)> {
         let Some((writes, in_flight, length)) = self.usual_writes() else {
@@ -144,7 +146,7 @@ impl<'a> Fields<'a> {
         Some((writes, in_flight(inside), numbers.begin))
     }
 
-    /// The figures in any form that the file allows, read field by field.
+    /// As `figures`, but parses any form that the file allows, field by field.
     #[cold]
     fn any_figures(&mut self) -> Option<(Figures, usize)> {
         let reads = self.totals()?;
@@ -167,7 +169,7 @@ impl<'a> Fields<'a> {
         decimal(self.field()?)
     }
 
-    /// The text before the next blank; `None` at the end of the line.
+    /// The text up to the next blank or line end; `None` at the end of the line.
     fn field(&mut self) -> Option<&'a [u8]> {
         self.skip_blanks();
         let begin = self.at;
@@ -178,18 +180,19 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The number of requests in flight; 0 for a large number, as which kernels before 5.5 could show -1.
+/// The number of requests in flight from the number in the file; 0 if that exceeds 2^31 - 1, because kernels before 5.5 could
+/// print -1 as a large number.
 #[inline]
 pub(super) fn in_flight(n: u64) -> u32 {
     i32::try_from(n).map_or(0, i32::cast_unsigned)
 }
 
-/// A number of at least one digit that fits into 64 bits.
+/// Parses a decimal number of at least one digit; `None` if it does not fit into 64 bits.
 fn decimal(field: &[u8]) -> Option<u64> {
     std::str::from_utf8(field).ok().filter(|field| !field.starts_with('+'))?.parse().ok()
 }
 
-/// The fault of the first line of `text`.
+/// A description of the fault in the first line of `text`.
 #[cold]
 fn explain(text: &[u8]) -> String {
     const TOTALS: [&str; 4] = ["completed", "requests merged", "sectors", "time"];

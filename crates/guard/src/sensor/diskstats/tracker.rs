@@ -1,4 +1,4 @@
-//! Follows every device from reading to reading.
+//! Keeps every device's totals from one reading of `/proc/diskstats` to the next.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,25 +11,25 @@ use super::flow::{Kept, Move, Moved, Reading, interval_us};
 use super::text::{Fields, Figures, Totals, walk};
 use crate::error::Fault;
 
-/// How a device's line began at the last reading: number, name, totals of reads. While number and name are the same, so is
-/// the device. If the totals of reads are the same too, as for most devices that are only written, they need not be read
-/// again.
+/// The beginning of a device's line at the previous reading: number, name, totals of reads. If number and name agree, the
+/// line is about the same device. If the totals of reads agree too, as for most devices that are only written, they need not
+/// be parsed again.
 #[derive(Debug)]
 struct Beginning {
     text: [u8; Self::LENGTH],
-    /// Length of number and name in bytes; 0 if they are longer than what is kept, and then they never match.
+    /// Length of number and name in bytes; 0 if they are longer than the text that is kept, which then never matches.
     head: u8,
-    /// Length of number, name and totals of reads in bytes; 0 if they are longer than what is kept.
+    /// Length of number, name and totals of reads in bytes; 0 if they are longer than the text that is kept.
     reads: u8,
 }
 
-/// The part of a line's beginning that is the same as at the last reading.
+/// The part of a line's beginning that agrees with the previous reading.
 enum Same {
-    /// Less than number and name.
+    /// Number or name differ.
     Nothing,
-    /// Number and name, which end at this offset.
+    /// Number and name agree; they end at this offset in bytes.
     Head(usize),
-    /// The totals of reads as well, which end at this offset.
+    /// Number, name and totals of reads agree; they end at this offset in bytes.
     Reads(usize),
 }
 
@@ -59,11 +59,11 @@ impl Beginning {
     }
 }
 
-/// The facts about a device that the next reading needs; kept small, because a reading goes through those of all devices.
+/// The facts about a device that the next reading needs; kept small, because each reading goes through all devices.
 #[derive(Debug)]
 struct Device {
     beginning: Beginning,
-    /// Number of the reading at which the device was seen last.
+    /// Number of the latest reading that listed the device.
     seen: u32,
     reads: Kept,
     writes: Kept,
@@ -78,27 +78,27 @@ impl Device {
         Self { beginning, seen, reads: kept(&reads), writes: kept(&writes), times_ms }
     }
 
-    /// Takes new totals of reads; returns by how much they have grown, `None` if they were reset.
+    /// Takes over new totals of reads; returns their growth since the previous ones, `None` if they were reset.
     #[inline(always)]
     fn read(&mut self, now: Totals) -> Option<Moved> {
         Moved::between(&mut self.reads, &mut self.times_ms[0], &now)
     }
 
-    /// Takes new totals of writes; returns by how much they have grown, `None` if they were reset.
+    /// Takes over new totals of writes; returns their growth since the previous ones, `None` if they were reset.
     #[inline(always)]
     fn wrote(&mut self, now: Totals) -> Option<Moved> {
         Moved::between(&mut self.writes, &mut self.times_ms[1], &now)
     }
 }
 
-/// The identity of a device.
+/// Number and name of a device.
 #[derive(Debug)]
 struct Identity {
     number: DeviceNumber,
     name: Box<str>,
 }
 
-/// A quick hasher: device numbers are few, and not chosen by an adversary.
+/// A fast hasher of device numbers, which are few and not chosen by an adversary.
 #[derive(Debug, Default)]
 struct NumberHasher(u64);
 
@@ -118,37 +118,39 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// The number of disks that are hidden from /dev, as paths of the kernel's own NVMe multipath are: all have the same.
+/// The device number that all disks share that are hidden from /dev, such as paths of the kernel's own NVMe multipath.
 const HIDDEN: DeviceNumber = DeviceNumber { major: 0, minor: 0 };
 
-/// Number of readings whose times are remembered: after a line at fault, devices behind it are not seen in that reading.
+/// Number of readings whose times are kept. A reading with a faulty line misses the devices after that line, so that a
+/// device's previous reading may be some readings old.
 const REMEMBERED: usize = 8;
 
-/// Differences between readings of the file, for every device.
+/// The figures of every device between the latest two readings of `/proc/diskstats`.
 ///
-/// Devices are kept in the file's order, which hardly ever changes: as a rule a line is where it was the last time. Data for
-/// callers lies apart from data that only the next reading needs.
+/// Devices are kept in the file's order, which hardly ever changes: as a rule a line is at the same place as in the previous
+/// reading. Data for callers is stored separately from data that only the next reading needs.
 #[derive(Debug, Default)]
 pub struct Tracker {
     devices: Vec<Device>,
     moves: Vec<Move>,
     identities: Vec<Identity>,
-    /// Indices of devices by their numbers, and of hidden ones by their names.
+    /// Indices of devices by their numbers; `hidden` has the indices of hidden devices by their names.
     places: HashMap<DeviceNumber, u32, BuildHasherDefault<NumberHasher>>,
     hidden: HashMap<Box<str>, u32>,
-    /// Line of each device, in a reading in which some devices are not where they were.
+    /// For a reading in which some devices have changed their places: the line number of each device, from 0.
     lines: Vec<u32>,
     reading: u32,
-    /// Times of the last readings, each at its number modulo `REMEMBERED`.
+    /// Times of the latest [`REMEMBERED`] readings, each at the index of its number modulo `REMEMBERED`.
     times: [Instant; REMEMBERED],
     arrangement: u64,
 }
 
 impl Tracker {
-    /// Takes in the content of the file at `now`. Allocates only for devices that are new.
+    /// Takes in the content of `/proc/diskstats`, read at `now`. Allocates memory only for new devices.
     ///
     /// # Errors
-    /// A line at fault; the devices of the lines before it have been taken in, no device is forgotten.
+    /// The fault of the first malformed line. The devices of the lines before it have been taken in, and no device is
+    /// forgotten.
     pub fn observe(&mut self, now: Instant, text: &[u8]) -> Result<(), Fault> {
         self.reading = self.reading.wrapping_add(1);
         self.times[self.reading as usize % REMEMBERED] = now;
@@ -196,13 +198,13 @@ impl Tracker {
         Ok(())
     }
 
-    /// Time from the reading with this number to `now`; `None` if it was too long ago.
+    /// Time from the reading with this number to `now`; `None` if that reading is too old for its time to be kept.
     fn since(&self, now: Instant, reading: u32) -> Option<Duration> {
         let age = self.reading.wrapping_sub(reading) as usize;
         (age < REMEMBERED).then(|| now.since(self.times[reading as usize % REMEMBERED]))
     }
 
-    /// Takes in a line that differs in place or beginning from the last reading.
+    /// Takes in a line whose place in the file or whose beginning differs from the previous reading.
     fn displaced(&mut self, now: Instant, line: u32, in_order: &mut bool, fields: &mut Fields<'_>) -> Option<()> {
         if std::mem::take(in_order) {
             self.lines.clear();
@@ -242,7 +244,7 @@ impl Tracker {
         Some(())
     }
 
-    /// Forgets devices that are gone, and brings the others into the file's order.
+    /// Forgets devices that are gone, and sorts the other devices in the file's order.
     fn arrange(&mut self) {
         let parts = self.devices.drain(..).zip(self.moves.drain(..)).zip(self.identities.drain(..));
         let mut all: Vec<_> = parts.zip(self.lines.drain(..)).collect();
@@ -262,27 +264,29 @@ impl Tracker {
         self.arrangement += 1;
     }
 
-    /// A device's figures at the last reading; `None` if it is not there.
+    /// A device's figures at the latest reading; `None` if there is no device of this number.
     pub fn get(&self, number: DeviceNumber) -> Option<Reading> {
         self.place(number).and_then(|place| self.reading(place))
     }
 
-    /// As [`Self::get`], of the device at an index.
+    /// As [`Self::get`], for the device at the index `place`.
     pub fn reading(&self, place: usize) -> Option<Reading> {
         self.at(place).map(Move::reading)
     }
 
-    /// Index of the device of this name, also of a hidden one, valid until [`Self::arrangement`] changes. O(devices).
+    /// Index of the device of this name, which may be hidden from /dev. The index is valid until [`Self::arrangement`]
+    /// changes. O(devices).
     pub fn named(&self, name: &str) -> Option<usize> {
         self.identities.iter().position(|identity| *identity.name == *name)
     }
 
-    /// Index of a device that is not hidden, valid until [`Self::arrangement`] changes.
+    /// Index of the device with this number, unless it is hidden from /dev. The index is valid until [`Self::arrangement`]
+    /// changes.
     pub fn place(&self, number: DeviceNumber) -> Option<usize> {
         self.places.get(&number).map(|&place| place as usize)
     }
 
-    /// The figures of the device at an index.
+    /// The compact figures of the device at the index `place`.
     #[inline]
     pub(crate) fn at(&self, place: usize) -> Option<&Move> {
         self.moves.get(place)
@@ -293,7 +297,7 @@ impl Tracker {
         self.arrangement
     }
 
-    /// All devices, in the file's order.
+    /// Number, name and figures of all devices, in the file's order.
     pub fn iter(&self) -> impl Iterator<Item = (DeviceNumber, &str, Reading)> {
         let both = self.identities.iter().zip(&self.moves);
         both.map(|(identity, moved)| (identity.number, &*identity.name, moved.reading()))

@@ -7,7 +7,8 @@ fn space(spare_percent: f64, used: f64, aged: bool) -> Space {
     Space::new(&Geometry { capacity_bytes: 1 << 30, spare_percent, used, aged, ..geometry })
 }
 
-/// Counts agree: by region, by group, in the sums and in the trees.
+/// Asserts that the counts of valid units agree by region, by group, in the sums and in the trees, and that each group is in
+/// exactly one state.
 fn check(space: &Space) {
     for (index, region) in space.regions.iter().enumerate() {
         assert_eq!(region.units.iter().sum::<u32>(), region.valid, "region {index}");
@@ -87,7 +88,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// After any writes and trims the counts agree, and room never runs out.
+    /// After any writes and trims the counts of valid units agree, and at least one group is free.
     #[test]
     fn counts_stay_right(
         spare_percent in 1.0f64..30.0,

@@ -1,4 +1,4 @@
-//! One open image: every call of librbd and librados.
+//! An open RBD image: all calls of librbd and librados are made here.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,28 +10,28 @@ use evenkeel_policy::rbd;
 use super::library::{self, ClusterPtr, Completed, CompletionPtr, ImageInfo, ImagePtr, Library, PoolPtr, Walked};
 use crate::backend::operation::Extent;
 
-/// How long monitors may take to answer before the cluster counts as not there, in seconds, as the option is written.
+/// Time within which a cluster's monitors must answer, in seconds, as the value of a Ceph option.
 const CONNECT_TIMEOUT_S: &CStr = c"30";
-/// Owners of a lock that an error names at most.
+/// Largest number of a lock's owners that an error message names.
 const MAX_OWNERS: usize = 4;
 
-/// How an image is to be opened.
+/// Settings for opening an image.
 pub(super) struct Access {
     /// The image: pool, namespace, name and snapshot.
     pub(super) image: rbd::Image,
-    /// Path of the cluster's configuration, if not where Ceph looks by itself.
+    /// Path of the Ceph configuration file; `None`: the default places of Ceph.
     pub(super) conf: Option<PathBuf>,
-    /// Name of the Ceph user, if not `admin`.
+    /// Name of the Ceph user; `None`: `admin`.
     pub(super) user: Option<String>,
-    /// Path of the user's key, if not where the configuration says.
+    /// Path of the user's keyring; `None`: as the Ceph configuration says.
     pub(super) keyring: Option<PathBuf>,
-    /// True if nothing is written.
+    /// True to open the image for reading only.
     pub(super) read_only: bool,
-    /// True to leave librbd's own cache as it is configured.
+    /// True to leave librbd's own cache as the Ceph configuration sets it; false to switch it off.
     pub(super) cached: bool,
 }
 
-/// A connection to a cluster; closed with the value.
+/// A connection to a Ceph cluster, closed when this value is dropped.
 struct Cluster(&'static Library, ClusterPtr);
 
 impl Drop for Cluster {
@@ -41,7 +41,7 @@ impl Drop for Cluster {
     }
 }
 
-/// An open pool of a cluster; closed with the value.
+/// An open pool of a cluster, closed when this value is dropped.
 struct Pool(&'static Library, PoolPtr);
 
 impl Drop for Pool {
@@ -51,7 +51,7 @@ impl Drop for Pool {
     }
 }
 
-/// An open image of a pool; closed with the value.
+/// An open image of a pool, closed when this value is dropped.
 struct Handle(&'static Library, ImagePtr);
 
 impl Drop for Handle {
@@ -60,26 +60,27 @@ impl Drop for Handle {
         // cluster does not answer.
         let code = unsafe { (self.0.rbd_close)(self.1) };
         if code < 0 {
-            tracing::warn!(error = %error_of(code), "an RBD image could not be closed properly");
+            tracing::warn!(error = %error_of(code), "an RBD image could not be closed properly; `rbd status` and `rbd lock ls` show what is left of this client");
         }
     }
 }
 
-/// The facts about an image when it has been opened.
+/// The facts about an image at the time of opening.
 pub(super) struct Properties {
     /// Size of the image in bytes.
     pub(super) size: u64,
     /// Size of one object of the image in bytes.
     pub(super) object_size: u64,
-    /// True if some of the image is still read from another image, out of which it was cloned.
+    /// True if a part of the image is still read from the image of which it is a clone.
     pub(super) is_clone: bool,
-    /// True if no other client writes to the image as long as it is open.
+    /// True if this process holds the image's exclusive lock, so that no other client writes to it.
     pub(super) locked: bool,
-    /// True if the image knows which of its objects exist.
+    /// True if the image has a valid map of the objects that exist.
     pub(super) knows_extents: bool,
 }
 
-/// An open image. Dropping it blocks until the cluster has answered. Fields are dropped in this order.
+/// An open image. Dropping this value closes the image, which blocks until the cluster has answered. The order of the fields
+/// matters: they are dropped in this order.
 pub(super) struct Image {
     handle: Handle,
     _pool: Pool,
@@ -92,7 +93,7 @@ unsafe impl Send for Image {}
 // SAFETY: as above.
 unsafe impl Sync for Image {}
 
-/// The system's error for an error code of the library, which is minus the errno.
+/// The system's error for an error code of the Ceph libraries, which is minus an errno.
 pub(super) fn error_of(code: c_int) -> std::io::Error {
     std::io::Error::from_raw_os_error(code.saturating_neg())
 }
@@ -101,17 +102,17 @@ fn text(what: impl Into<Vec<u8>>) -> Result<CString, String> {
     CString::new(what).map_err(|_| "a name has a zero byte".to_owned())
 }
 
-/// A pointer to the text, or null without one. Valid as long as the text.
+/// A pointer to the text, valid as long as the text; null if there is no text.
 fn or_null(text: Option<&CString>) -> *const c_char {
     text.map_or(null(), |text| text.as_ptr())
 }
 
 impl Image {
-    /// Connects to the cluster, opens the image, and locks it if it is to be written to. Blocks as long as the cluster
-    /// does not answer.
+    /// Connects to the cluster, opens the image, and locks the image unless it is opened for reading only. Blocks as long as
+    /// the cluster does not answer.
     ///
     /// # Errors
-    /// The failure, and what could be done.
+    /// A message with the fault and advice.
     pub(super) fn open(library: &'static Library, access: &Access) -> Result<(Self, Properties), String> {
         let cluster = connect(library, access)?;
         let spec = &access.image;
@@ -120,7 +121,7 @@ impl Image {
         let code = unsafe { (library.rados_ioctx_create)(cluster.1, pool_name.as_ptr(), &raw mut pool) };
         if code < 0 {
             return Err(format!(
-                "there is no pool \"{}\" to be used ({}); see `ceph osd pool ls`",
+                "the pool \"{}\" cannot be used ({}); `ceph osd pool ls` shows all pools",
                 spec.pool,
                 error_of(code)
             ));
@@ -141,7 +142,7 @@ impl Image {
             let advice = match -code {
                 libc::ENOENT => "; there is no such image, or no such snapshot: see `rbd ls` and `rbd snap ls`",
                 libc::EPERM | libc::EACCES => {
-                    "; the user needs the capabilities of `profile rbd`, `profile rbd-read-only` for reading"
+                    "; give the user the capabilities of `profile rbd` (`profile rbd-read-only` for reading)"
                 }
                 _ => "",
             };
@@ -177,8 +178,8 @@ impl Image {
         })
     }
 
-    /// Locks the image, which keeps others from writing. A lock that a dead client holds is broken by librbd when the cluster
-    /// no longer hears of that client, usually within 30 s.
+    /// Locks the image, so that no other client writes to it. librbd breaks the lock of a dead client once the cluster counts
+    /// this client as gone, usually within 30 s.
     fn lock(&self) -> Result<(), String> {
         // SAFETY: the image is open.
         let code = unsafe { (self.library.rbd_lock_acquire)(self.handle.1, library::LOCK_EXCLUSIVE) };
@@ -189,7 +190,7 @@ impl Image {
         let owners = if owners.is_empty() { "another client".to_owned() } else { owners.join(", ") };
         Err(format!(
             "it is locked by {owners} and the lock was refused ({}): two writers would destroy it. See `rbd lock ls` and \
-             `rbd status`, and stop the other one",
+             `rbd status`, and stop the other client",
             error_of(code)
         ))
     }
@@ -223,18 +224,18 @@ impl Image {
         self.info().map(|info| info.size)
     }
 
-    /// Makes durable what was written before. Blocks.
+    /// Makes all earlier writes durable. Blocks.
     pub(super) fn flush(&self) -> std::io::Result<()> {
         // SAFETY: the image is open.
         let code = unsafe { (self.library.rbd_flush)(self.handle.1) };
         if code < 0 { Err(error_of(code)) } else { Ok(()) }
     }
 
-    /// Makes the library call `changed` with `argument`, on a thread of its own, when something about the image has changed,
-    /// until [`Self::unwatch`].
+    /// From now until [`Self::unwatch`], librbd calls `changed` with `argument` when the image has changed, on one of
+    /// librbd's threads. Returns the number of the watch.
     ///
     /// # Safety
-    /// `changed` may be called with `argument` until [`Self::unwatch`] has returned.
+    /// `changed` and `argument` must stay valid for such calls until [`Self::unwatch`] has returned.
     pub(super) unsafe fn watch(&self, changed: library::Changed, argument: *mut c_void) -> std::io::Result<u64> {
         let mut handle = 0;
         // SAFETY: the image is open, there is room for the result, and the caller vouches for the rest.
@@ -242,13 +243,14 @@ impl Image {
         if code < 0 { Err(error_of(code)) } else { Ok(handle) }
     }
 
-    /// Ends a watch: its function is not called any more once this returns.
+    /// Ends the watch with this number: once this call returns, the watch's function is not called any more.
     pub(super) fn unwatch(&self, watch: u64) {
         // SAFETY: the image is open.
         unsafe { (self.library.rbd_update_unwatch)(self.handle.1, watch) };
     }
 
-    /// Calls `each` with the extents of a range that hold data: offset and length, in order; it returns `false` to end. Blocks.
+    /// Calls `each` with offset and length, in bytes, of each extent of a range that holds data, in order, until `each`
+    /// returns `false`. Blocks.
     pub(super) fn walk(&self, offset: u64, len: u64, each: &mut dyn FnMut(u64, u64) -> bool) -> std::io::Result<()> {
         extern "C" fn walked(offset: u64, len: usize, holds: c_int, argument: *mut c_void) -> c_int {
             // SAFETY: the argument that was given below, used on one thread at a time.
@@ -264,10 +266,10 @@ impl Image {
         if code < 0 && code != -libc::EINTR { Err(error_of(code)) } else { Ok(()) }
     }
 
-    /// Starts an operation by `start`; when it has ended, the library calls `completed` with `argument`.
+    /// Starts an operation by calling `start`; when the operation has completed, librbd calls `completed` with `argument`.
     ///
     /// # Errors
-    /// Minus the errno, when the operation could not be started: `completed` is not called then.
+    /// Minus the errno, if the operation could not be started; in this case `completed` is not called.
     fn start(
         &self,
         completed: Completed,
@@ -289,10 +291,10 @@ impl Image {
         Ok(())
     }
 
-    /// Reads into memory.
+    /// Starts a read of `len` bytes at `offset` into memory.
     ///
     /// # Safety
-    /// `into` is valid for writes of `len` bytes, and `argument` for `completed`, until that is called.
+    /// Until `completed` is called, `into` must be valid for writes of `len` bytes, and `argument` valid for `completed`.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -309,10 +311,10 @@ impl Image {
         })
     }
 
-    /// Writes out of memory.
+    /// Starts a write of `len` bytes from memory at `offset`.
     ///
     /// # Safety
-    /// `from` is valid for reads of `len` bytes, and `argument` for `completed`, until that is called.
+    /// Until `completed` is called, `from` must be valid for reads of `len` bytes, and `argument` valid for `completed`.
     pub(super) unsafe fn write(
         &self,
         offset: u64,
@@ -326,7 +328,7 @@ impl Image {
         })
     }
 
-    /// Starts to make durable what was written before.
+    /// Starts a flush, which makes all earlier writes durable.
     pub(super) fn start_flush(&self, completed: Completed, argument: *mut c_void) -> Result<(), c_int> {
         self.start(completed, argument, |library, image, completion| {
             // SAFETY: the image is open and the completion new.
@@ -334,7 +336,7 @@ impl Image {
         })
     }
 
-    /// Gives a range back where that helps; its content is undefined afterwards.
+    /// Starts a discard, which gives a range back to the cluster; the content of the range is undefined afterwards.
     pub(super) fn discard(
         &self,
         offset: u64,
@@ -348,7 +350,7 @@ impl Image {
         })
     }
 
-    /// Zeroes a range: with holes, or with zeros that are written.
+    /// Starts the zeroing of a range: by holes if `holes`, otherwise by written zeros.
     pub(super) fn zero(
         &self,
         (offset, len): (u64, u64),
@@ -363,10 +365,11 @@ impl Image {
         })
     }
 
-    /// The result of an operation; frees the completion. To be called once, by the function that was called at the end.
+    /// The result of a completed operation; frees its completion. Called once, by the function that librbd calls at the end
+    /// of the operation.
     ///
     /// # Safety
-    /// `completion` is the one that `completed` was called with.
+    /// `completion` must be the one with which librbd has called the function `completed`.
     pub(super) unsafe fn take_result(&self, completion: CompletionPtr) -> isize {
         // SAFETY: as the caller says.
         unsafe {
@@ -376,7 +379,7 @@ impl Image {
         }
     }
 
-    /// The extents of a range, in order and without gaps, at most `max` of them. Blocks.
+    /// The extents of a range (data and holes), in order and without gaps, at most `max`. `object_size` in bytes. Blocks.
     pub(super) fn extents(
         &self,
         (offset, len): (u64, u64),
@@ -391,7 +394,7 @@ impl Image {
     }
 }
 
-/// Puts a list of extents without gaps together from those that hold data.
+/// Builds a list of extents without gaps from the extents that hold data.
 pub(super) struct Extents {
     found: Vec<Extent>,
     at: u64,
@@ -400,12 +403,12 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    /// Begins with the range from `offset` to `end`, of which nothing is known yet; at most `max` extents are wanted.
+    /// A list for the range from `offset` to `end`, of which no extent is known yet; at most `max` extents are wanted.
     pub(super) fn new(offset: u64, end: u64, max: usize) -> Self {
         Self { found: Vec::new(), at: offset, end, max }
     }
 
-    /// Notes that `len` bytes at `offset` hold data; true if more extents are wanted.
+    /// Adds `len` bytes of data at `offset`, with a hole before them if there is a gap; true if more extents are wanted.
     pub(super) fn data(&mut self, offset: u64, len: u64) -> bool {
         self.up_to(offset, true);
         self.up_to(offset.saturating_add(len), false);
@@ -422,7 +425,7 @@ impl Extents {
         }
     }
 
-    /// Ends the list: the rest of the range is a hole.
+    /// Completes the list: the rest of the range is a hole.
     pub(super) fn finish(mut self) -> Vec<Extent> {
         if self.found.len() <= self.max {
             self.up_to(self.end, true);
@@ -446,7 +449,7 @@ fn connect(library: &'static Library, access: &Access) -> Result<Cluster, String
     if code < 0 {
         let which = match &access.conf {
             Some(path) => format!("ceph_conf {}", path.display()),
-            None => "no ceph_conf is given, and that of the system".to_owned(),
+            None => "the volume has no ceph_conf, and the system's ceph.conf".to_owned(),
         };
         return Err(format!("{which} cannot be read: {}", error_of(code)));
     }
@@ -467,9 +470,9 @@ fn connect(library: &'static Library, access: &Access) -> Result<Cluster, String
     if code < 0 {
         let user = access.user.as_deref().unwrap_or("admin");
         let advice = match -code {
-            libc::ETIMEDOUT => "; no monitor has answered: look at mon_host in its configuration".to_owned(),
+            libc::ETIMEDOUT => "; no monitor has answered: look at mon_host in ceph.conf".to_owned(),
             libc::ENOENT | libc::EACCES | libc::EPERM | libc::EINVAL => {
-                format!("; look at the keyring of client.{user}, and at mon_host in its configuration")
+                format!("; look at the keyring of client.{user}, and at mon_host in ceph.conf")
             }
             _ => String::new(),
         };

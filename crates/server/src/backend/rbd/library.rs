@@ -1,15 +1,15 @@
-//! librbd and librados, found when a volume first needs them: the server is built and runs without Ceph.
+//! Loads librbd and librados when a volume first needs them, so that the server is built and runs without Ceph.
 //!
 //! Types and functions are those of `rados/librados.h` and `rbd/librbd.h` since Ceph 16.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-/// The libraries by their names for the dynamic linker.
+/// File names of the two libraries, for the dynamic linker.
 const RADOS: &str = "librados.so.2";
 const RBD: &str = "librbd.so.1";
 
-/// A connection to a cluster, `rados_t`.
+/// A connection to a Ceph cluster, `rados_t`.
 pub(super) type ClusterPtr = *mut c_void;
 /// An open pool of a cluster, `rados_ioctx_t`.
 pub(super) type PoolPtr = *mut c_void;
@@ -17,14 +17,15 @@ pub(super) type PoolPtr = *mut c_void;
 pub(super) type ImagePtr = *mut c_void;
 /// The completion of an operation, `rbd_completion_t`.
 pub(super) type CompletionPtr = *mut c_void;
-/// Called at the end of an operation, with the argument that was given.
+/// Function that librbd calls when an operation completes, with the completion and the caller's argument.
 pub(super) type Completed = extern "C" fn(CompletionPtr, *mut c_void);
-/// Called when something about an image has changed.
+/// Function that librbd calls when an image has changed, with the caller's argument.
 pub(super) type Changed = extern "C" fn(*mut c_void);
-/// Called for each extent: offset, length, whether it holds data, argument. A negative result ends the walk.
+/// Function that librbd calls for each extent, with offset, length, 1 for data or 0 for a hole, and the caller's argument. A
+/// negative result ends the iteration.
 pub(super) type Walked = extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
 
-/// `rbd_image_info_t`.
+/// Facts about an image, laid out as `rbd_image_info_t`.
 #[repr(C)]
 pub(super) struct ImageInfo {
     pub(super) size: u64,
@@ -43,20 +44,20 @@ impl ImageInfo {
     }
 }
 
-/// An image with this feature can be locked by one client.
+/// Feature bit of an image: one client can lock the image.
 pub(super) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
-/// An image with this feature knows which of its objects exist.
+/// Feature bit of an image: the image has a map of the objects that exist.
 pub(super) const FEATURE_FAST_DIFF: u64 = 1 << 4;
-/// Flag of an image: its fast-diff map is not to be trusted.
+/// Flag of an image: its map of objects (fast-diff) is invalid.
 pub(super) const FLAG_FAST_DIFF_INVALID: u64 = 1 << 1;
-/// `RBD_LOCK_MODE_EXCLUSIVE`.
+/// Mode of a lock: exclusive (`RBD_LOCK_MODE_EXCLUSIVE`).
 pub(super) const LOCK_EXCLUSIVE: c_int = 0;
-/// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
+/// Flag for zeroing: write zeros instead of making holes (`RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`).
 pub(super) const ZEROES_ALLOCATED: c_int = 1;
 
 macro_rules! library {
     ($($from:ident $name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions of librados and librbd that are used, by their own names.
+        /// The functions of librados and librbd that the server uses, under their own names.
         pub(super) struct Library {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
@@ -112,9 +113,9 @@ struct Files {
 
 static FOUND: OnceLock<Library> = OnceLock::new();
 
-/// Ends the process with `status`, at once, if the Ceph libraries are in use; returns if they are not. A normal end would
-/// destroy what their threads work with, and an image that waits for its cluster, or is just being closed, would end the
-/// process with an abort instead.
+/// Ends the process at once, with the exit status `status`, if the Ceph libraries are loaded; otherwise returns. A normal end
+/// of the process would destroy objects that the libraries' threads use: if an image waited for its cluster or was just being
+/// closed, the process would abort instead.
 pub fn leave(status: u8) {
     if FOUND.get().is_some() {
         let _ = std::io::Write::flush(&mut std::io::stdout());
@@ -124,10 +125,10 @@ pub fn leave(status: u8) {
 }
 
 impl Library {
-    /// The libraries of this system. Libraries once found stay; missing ones are looked for again the next time.
+    /// The Ceph libraries of this system, which are loaded once. If they are missing, the next call searches again.
     ///
     /// # Errors
-    /// The missing library, and what to install.
+    /// A message that names the missing library and the package to install.
     pub(super) fn of_system() -> Result<&'static Self, String> {
         if let Some(found) = FOUND.get() {
             return Ok(found);
@@ -136,7 +137,8 @@ impl Library {
         Ok(FOUND.get_or_init(|| library))
     }
 
-    /// Loads the libraries from these files. They are never unloaded: their threads may run as long as the process.
+    /// Loads the libraries from these files. The libraries are never unloaded, because their threads may run as long as the
+    /// process.
     pub(super) fn load(rados: &str, rbd: &str) -> Result<Self, String> {
         let files = Files { rados: open(rados)?, rbd: open(rbd)? };
         let library = Self::find(&files)?;

@@ -1,7 +1,7 @@
-//! An image of a Ceph cluster, through librbd.
+//! A volume in an RBD image of a Ceph cluster, through librbd.
 //!
-//! Operations are started by the workers and completed on threads of librbd, which post to the workers' mailboxes. Calls
-//! that block are made by one thread for each volume: opening, asking for the size when the image has changed, closing.
+//! Workers start operations; they complete on threads of librbd, which post to the workers' mailboxes. Each volume has a
+//! thread of its own for calls that block: opening, reading the size after a change of the image, closing.
 
 mod image;
 mod library;
@@ -21,13 +21,13 @@ use self::library::{CompletionPtr, Library};
 use super::operation::{Extent, FileIo, IoResult, Report, Reports};
 use crate::error::Error;
 
-/// How long a cluster may take to open an image: 30 s for its monitors to answer, and about as long until a lock is free that
-/// a dead client holds.
+/// Longest time for opening an image: 30 s for the cluster's monitors to answer, and about as long until the lock of a dead
+/// client is broken.
 const OPEN_PATIENCE: StdDuration = StdDuration::from_secs(90);
-/// Bytes of one step of a trim or zeroing: 256 objects of the usual size, each an operation inside librbd.
+/// Largest number of bytes of one trim or zeroing in librbd: 256 objects of the usual size, each of which is an operation.
 const RANGE_STEP: u64 = 1 << 30;
 
-/// An image that is open; it is closed by its thread when the value is gone.
+/// An open RBD image; after this value is dropped, the volume's thread closes the image.
 pub(crate) struct Rbd {
     shared: Arc<Shared>,
     name: String,
@@ -38,28 +38,28 @@ pub(crate) struct Rbd {
     closed: Mutex<mpsc::Receiver<()>>,
 }
 
-/// The state that workers, threads of librbd and the volume's own thread share.
+/// The state that workers, threads of librbd and the volume's thread share.
 struct Shared {
     volume: String,
     image: Mutex<Option<Arc<Image>>>,
     size: AtomicU64,
     resizes: AtomicU64,
     in_flight: AtomicU64,
-    /// Why a flush failed; no flush succeeds afterwards.
+    /// The error of the first flush that failed; after it no flush succeeds. `None` if no flush has failed.
     loss: Mutex<Option<String>>,
     is_lost: AtomicBool,
     todo: Mutex<Todo>,
     changed: Condvar,
 }
 
-/// The tasks of the volume's thread.
+/// The tasks of the volume's thread: read the image's size, or close the image.
 #[derive(Default)]
 struct Todo {
     look: bool,
     stop: bool,
 }
 
-/// An operation on its way through librbd. Its buffer is in the worker's table until it is reported done.
+/// An operation inside librbd. Its buffer is in the worker's table until the operation is reported done.
 struct Pending {
     shared: Arc<Shared>,
     image: Arc<Image>,
@@ -68,16 +68,16 @@ struct Pending {
     step: Step,
 }
 
-/// Kind of a step of an operation, which decides the code that its success is reported as.
+/// Kind of an operation inside librbd, which determines the result code for its success.
 #[derive(Clone, Copy)]
 enum Step {
-    /// A read: as many bytes as librbd says.
+    /// A read; the code is the number of bytes that librbd returns.
     Read,
-    /// A write: all `len` bytes, which lie before offset `end` of the image.
+    /// A write of `len` bytes, which is the code. It ends at the offset `end` of the image.
     Write { len: u32, end: u64 },
-    /// A trim or zeroing: this many bytes of a longer range, or 0 for all that was left of it.
+    /// A trim or zeroing; the code is this number: bytes done of a longer range, or 0 if the rest of the range is done.
     Range(i32),
-    /// A flush; when it fails, data may be lost.
+    /// A flush; the code is 0. If it fails, data may be lost.
     Flush,
 }
 
@@ -86,10 +86,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Rbd {
-    /// Opens the image and starts its thread. Blocks for [`OPEN_PATIENCE`] at most.
+    /// Opens the image of `volume` and starts the volume's thread; also returns the size in bytes. Blocks for at most
+    /// [`OPEN_PATIENCE`].
     ///
     /// # Errors
-    /// When librbd is not installed, the cluster does not answer, or there is no such image.
+    /// If librbd is not installed, the cluster does not answer, or there is no such image.
     pub(crate) fn open(name: &str, volume: &config::Volume, read_only: bool) -> Result<(Self, u64), Error> {
         let image = || volume.rbd.as_ref().map_or_else(String::new, ToString::to_string);
         let missing = |why| Error::Rbd { volume: name.to_owned(), image: image(), why };
@@ -102,7 +103,9 @@ impl Rbd {
         volume: &config::Volume,
         read_only: bool,
     ) -> Result<(Self, u64), Error> {
-        let spec = volume.rbd.clone().ok_or_else(|| Error::Refused(format!("volume \"{name}\" needs an image")))?;
+        let spec = volume.rbd.clone().ok_or_else(|| {
+            Error::Refused(format!("volume \"{name}\" needs an image, for example rbd = \"pool/image\""))
+        })?;
         let fail = |why: String| Error::Rbd { volume: name.to_owned(), image: spec.to_string(), why };
         let access = Access {
             image: spec.clone(),
@@ -130,13 +133,15 @@ impl Rbd {
                      cluster, and at `rbd lock ls`"
                 )));
             }
-            Err(RecvTimeoutError::Disconnected) => return Err(fail("its thread has ended".into())),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(fail("the server's thread for the image has ended; the log has the reason".into()));
+            }
         };
         if !read_only && !properties.locked {
             tracing::warn!(
                 volume = name,
                 image = %spec,
-                "the image has no exclusive lock, so nothing keeps another client from writing to it; `rbd feature enable` gives it one"
+                "the image has no exclusive lock, so nothing keeps another client from writing to it; `rbd feature enable IMAGE exclusive-lock` gives it one"
             );
         }
         let size = properties.size;
@@ -151,24 +156,24 @@ impl Rbd {
         Ok((rbd, size))
     }
 
-    /// Size in bytes at present; follows when the image is resized.
+    /// Present size of the image in bytes; changes when the image is resized.
     #[inline]
     pub(crate) fn size(&self) -> u64 {
         self.shared.size.load(Ordering::Relaxed)
     }
 
-    /// True if zeroing without writing zeros is never slower than writing. For a clone it may be slower: a part of an object
-    /// has to be copied first.
+    /// True if zeroing with holes is never slower than writing zeros. For a clone it may be slower, because a part of an
+    /// object has to be copied first.
     pub(crate) fn zeroes_fast(&self) -> bool {
         !self.is_clone
     }
 
-    /// `POOL/[NAMESPACE/]IMAGE[@SNAPSHOT]`.
+    /// Name of the image: `POOL/[NAMESPACE/]IMAGE[@SNAPSHOT]`.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Starts an operation; its end is reported to `reply_to` under `token`. Does not block.
+    /// Starts an operation; its completion is reported to `reply_to` with `token`. Does not block.
     pub(crate) fn submit(&self, io: FileIo, token: u32, reply_to: &Arc<Reports>) {
         let report = |code: i32| reply_to.report(Report::Done(token, IoResult::Code(code)));
         if let Some(code) = self.answer_at_once(&io) {
@@ -209,7 +214,7 @@ impl Rbd {
         }
     }
 
-    /// The code, as in [`IoResult::Code`], of an operation that can be answered without asking the cluster.
+    /// The code, as in [`IoResult::Code`], of an operation that is answered without the cluster; `None` for other operations.
     fn answer_at_once(&self, io: &FileIo) -> Option<i32> {
         let (offset, len, beyond) = match *io {
             FileIo::Read { offset, len, .. } => (offset, len.into(), libc::EINVAL),
@@ -225,7 +230,8 @@ impl Rbd {
         (offset.saturating_add(len) > self.size()).then_some(-beyond)
     }
 
-    /// The data and holes of a range; all of it is data where the image does not know. Blocks.
+    /// The data and holes of a range, at most `max` extents; one extent of data if the image has no map of its objects.
+    /// Blocks.
     pub(crate) fn extents(&self, offset: u64, len: u64, max: usize) -> IoResult {
         if offset.saturating_add(len) > self.size() {
             return IoResult::Code(-libc::EINVAL);
@@ -240,10 +246,10 @@ impl Rbd {
         }
     }
 
-    /// Makes everything durable that was acknowledged. Blocks while the cluster does not answer.
+    /// Makes all acknowledged writes durable. Blocks while the cluster does not answer.
     ///
     /// # Errors
-    /// When the flush fails, or a flush has failed before.
+    /// If the flush fails, or an earlier flush has failed.
     pub(crate) fn sync(&self) -> Result<(), String> {
         if let Some(loss) = self.loss() {
             return Err(loss);
@@ -252,8 +258,8 @@ impl Rbd {
         image.flush().map_err(|error| format!("unflushed writes may be lost: {error}"))
     }
 
-    /// Closes the image and so releases its lock, once nothing is under way any more. Waits for that no longer than
-    /// `patience`; true if that was long enough.
+    /// Closes the image, and so releases its lock, once no operation is in flight. Waits at most `patience` for the closing;
+    /// true if the image was closed in this time.
     pub(crate) fn close(&self, patience: StdDuration) -> bool {
         self.shared.stop();
         // A sender that is gone says that the thread has ended, too.
@@ -266,12 +272,12 @@ impl Rbd {
         self.shared.is_lost.load(Ordering::Acquire)
     }
 
-    /// Why a flush has failed, if one has.
+    /// The error of the first flush that failed; `None` if none has.
     pub(crate) fn loss(&self) -> Option<String> {
         lock(&self.shared.loss).clone()
     }
 
-    /// The state for the API.
+    /// The volume's state for the API.
     pub(crate) fn state(&self) -> RbdState {
         RbdState {
             image: self.name.clone(),
@@ -308,7 +314,8 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    /// The volume's thread, from opening to closing.
+    /// Body of the volume's thread: opens the image, follows its changes, and closes it. Sends the image's properties or an
+    /// error to `opened`, and a message to `closed` at the end.
     fn run(
         self: Arc<Self>,
         library: &'static Library,
@@ -328,7 +335,7 @@ impl Shared {
         // SAFETY: `self` lives until this function ends, and the watch ends before.
         let watch = unsafe { image.watch(changed, Arc::as_ptr(&self).cast_mut().cast()) };
         if let Err(error) = &watch {
-            tracing::warn!(volume = self.volume, %error, "the image cannot be watched; the volume keeps its size until the server restarts, or the volume is removed and created again");
+            tracing::warn!(volume = self.volume, %error, "the server cannot watch the image for a new size; the volume keeps its size until the server restarts, or the volume is removed and created again");
         }
         // The thread that waited may have given up; then this one is to stop as well.
         let _ = opened.send(Ok(properties));
@@ -344,7 +351,7 @@ impl Shared {
         let _ = closed.send(());
     }
 
-    /// Waits until the image has changed, and returns true; false when it is to be closed.
+    /// Blocks until the image has changed, and returns true; or until the image is to be closed, and returns false.
     fn wait(&self) -> bool {
         let mut todo = lock(&self.todo);
         while !todo.look && !todo.stop {
@@ -354,12 +361,12 @@ impl Shared {
         !todo.stop
     }
 
-    /// Serves the size that the image has now.
+    /// Reads the image's present size and serves it.
     fn look(&self, image: &Image) {
         let size = match image.size() {
             Ok(size) => size,
             Err(error) => {
-                tracing::warn!(volume = self.volume, %error, "the size of the image cannot be read");
+                tracing::warn!(volume = self.volume, %error, "the new size of the image cannot be read; the volume keeps its size");
                 return;
             }
         };
@@ -385,7 +392,7 @@ impl Shared {
         }
     }
 
-    /// Closes the image once no other thread holds it, for operations under way or searches for extents.
+    /// Closes the image once no other thread uses it, for operations in flight or for searches for extents.
     fn close(&self, mut image: Arc<Image>) {
         loop {
             match Arc::try_unwrap(image) {
@@ -408,10 +415,10 @@ impl Shared {
     }
 }
 
-/// How often a volume that is being closed checks if its image is still in use.
+/// Interval at which a volume that is being closed checks if its image is still in use.
 const CLOSE_LOOK: StdDuration = StdDuration::from_millis(50);
 
-/// Called when the image has changed, in its size perhaps; on a thread of librbd, which must not be delayed.
+/// Called by librbd when the image has changed, perhaps in size; on a thread of librbd, which must not be delayed.
 extern "C" fn changed(argument: *mut c_void) {
     // SAFETY: given to `watch` by the thread that keeps it alive until the watch has ended.
     let shared = unsafe { &*argument.cast::<Shared>() };
@@ -419,7 +426,7 @@ extern "C" fn changed(argument: *mut c_void) {
     shared.changed.notify_one();
 }
 
-/// Called when an operation has ended; on a thread of librbd.
+/// Called by librbd when an operation has completed, on a thread of librbd.
 extern "C" fn completed(completion: CompletionPtr, argument: *mut c_void) {
     // SAFETY: made by `submit`, and librbd calls this once.
     let pending = unsafe { Box::from_raw(argument.cast::<Pending>()) };
@@ -429,7 +436,7 @@ extern "C" fn completed(completion: CompletionPtr, argument: *mut c_void) {
 }
 
 impl Pending {
-    /// Reports the end of the operation.
+    /// Reports the completion of the operation with `result` (as librbd returns it) to the worker.
     fn end(self, result: isize) {
         let Self { shared, image, reply_to, token, step } = self;
         let code = self::code(step, result, shared.size.load(Ordering::Relaxed));
@@ -447,7 +454,8 @@ impl Pending {
     }
 }
 
-/// The code of a step that has ended with `result`, on an image that now has `size` bytes.
+/// The code, as in [`IoResult::Code`], of an operation that has completed with `result`, on an image that now has `size`
+/// bytes.
 fn code(step: Step, result: isize, size: u64) -> i32 {
     if result < 0 {
         return i32::try_from(result).unwrap_or(-libc::EIO);

@@ -23,7 +23,7 @@ fn mailbox() -> Arc<Reports> {
     mailbox
 }
 
-/// The next report to the worker with this mailbox: token and code.
+/// Waits for the next report in this mailbox; returns its token and code.
 fn hear(mailbox: &Reports) -> (u32, i32) {
     let (begun, mut mail) = (Instant::now(), Vec::new());
     while mail.is_empty() {
@@ -188,7 +188,7 @@ fn who_closes_an_image_waits_no_longer_than_allowed() {
 }
 
 #[test]
-fn a_worker_that_has_ended_keeps_nobody() {
+fn a_worker_that_has_ended_keeps_no_connection() {
     let fake = Fake::new("ended", SIZE);
     let (rbd, mailbox) = (open("ended", false).unwrap(), mailbox());
     let data = vec![1; 4096];

@@ -1,4 +1,4 @@
-//! The thread of a remote volume: hands jobs to connections, answers to workers, and makes connections anew.
+//! The driver thread of a remote volume: passes jobs to connections and results to workers, and reconnects.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -19,34 +19,35 @@ use crate::mailbox::Mailbox;
 use crate::prompt;
 use crate::settle::AbortOnPanic;
 
-/// Pause before the second attempt to connect; each further pause is twice as long.
+/// Pause before the second attempt to connect; each further pause is twice as long as the one before.
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(100);
 /// Longest pause between two attempts to connect.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
-/// Event data of the inbox; that of a connection is its serial number and place.
+/// Epoll event data of the inbox; the event data of a connection is its serial number and the index of its place.
 const INBOX_EVENT: u64 = u64::MAX;
-/// Events taken with one system call: all connections and the inbox.
+/// Largest number of events taken with one system call: enough for all connections and the inbox.
 const EVENTS: usize = 65;
 
-/// Events of the driver.
+/// Messages to the driver.
 pub(super) enum Event {
-    /// Carry out an operation, and report its end.
+    /// Carry out an operation, and report its completion to the receiver.
     Job(FileIo, ReplyTo),
-    /// The result of an attempt to connect for this place.
+    /// The result of an attempt to connect, for the place with this index.
     Dialed(usize, Result<(OwnedFd, Connected), DialError>),
-    /// The volume is gone: no more jobs come.
+    /// The volume has been dropped: end the thread, because no more jobs come.
     Stop,
 }
 
-/// A place for a connection.
+/// A place for one of the connections wanted.
 #[derive(Default)]
 struct Place {
     link: Option<Link>,
-    /// True once the place had a connection: the next one is a reconnection.
+    /// True once the place has had a connection, so that the next one counts as a reconnection.
     was_used: bool,
 }
 
-/// Flushes: one round at a time, on every connection that needs it. Flushes asked for during a round share the next round.
+/// Flushes of the volume. They run in rounds, one at a time, each with a flush on every connection that has unflushed writes.
+/// Flushes asked for during a round share the next round.
 #[derive(Default)]
 struct Flushes {
     waiting: Vec<ReplyTo>,
@@ -57,13 +58,13 @@ struct Flushes {
 struct Round {
     id: u64,
     waiters: Vec<ReplyTo>,
-    /// Connections that have not answered their flush.
+    /// Number of connections that have not answered the round's flush.
     pending: usize,
-    /// Value of [`Driver::broken`] when the round began: it also covers what those lost connections had acknowledged.
+    /// Value of [`Driver::broken`] when the round began: the round also covers writes acknowledged on these lost connections.
     covers: u64,
 }
 
-/// The state of the thread.
+/// The state of the driver thread.
 pub(super) struct Driver {
     settings: Settings,
     guaranteed: Guaranteed,
@@ -76,18 +77,18 @@ pub(super) struct Driver {
     waiting: VecDeque<Job>,
     order: u64,
     flushes: Flushes,
-    /// Connections lost with acknowledged writes that no flush had covered, where the server is trusted to keep them.
+    /// Number of connections that were lost with unflushed acknowledged writes, if the server is trusted to keep such writes.
     broken: u64,
-    /// Number of the connections in `broken` that a round of flushes has covered since.
+    /// How many of the connections in `broken` a later round of flushes has covered.
     covered: u64,
     is_dialing: bool,
     dial_at: Instant,
     backoff: Duration,
-    /// When the last connection was lost; `None` once something is answered again, or nothing waits for an answer.
+    /// Time at which the last of all connections was lost; `None` once a request is answered again, or no request waits.
     away_since: Option<Instant>,
-    /// True if the server has been away for too long: new requests fail at once.
+    /// True if the server has been unreachable for too long, so that new requests fail at once.
     has_given_up: bool,
-    /// The last complaint about connecting, so that the log does not repeat it.
+    /// The latest error of connecting that was logged, so that the log does not repeat it.
     complained: String,
     scratch: Vec<u8>,
     outbox: Outbox,
@@ -133,7 +134,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Drives the connections until it is stopped.
+    /// Body of the driver thread: drives the connections until [`Event::Stop`].
     pub(super) fn run(mut self) {
         let alive = AbortOnPanic;
         let mut is_prompt = false;
@@ -186,7 +187,7 @@ impl Driver {
             && error != rustix::io::Errno::INTR
         {
             // Nothing sensible is left to do, but spinning at full speed would make it worse.
-            tracing::error!(volume = self.settings.volume, %error, "waiting for events of the remote servers failed; this volume tries again every 100 ms");
+            tracing::error!(volume = self.settings.volume, %error, "cannot wait for answers of the remote server (epoll); the volume tries again every 100 ms");
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
     }
@@ -195,12 +196,12 @@ impl Driver {
         self.places.iter().any(|place| place.link.is_some())
     }
 
-    /// True if acknowledged writes of a lost connection have not been covered by a flush.
+    /// True if writes acknowledged on lost connections have not been covered by a round of flushes.
     fn is_carried(&self) -> bool {
         self.broken > self.covered
     }
 
-    /// Index of a place without a connection, if there is one.
+    /// Index of a place without a connection; `None` if all places have one.
     fn vacancy(&self) -> Option<usize> {
         self.places.iter().position(|place| place.link.is_none())
     }
@@ -270,7 +271,7 @@ impl Driver {
         self.begin_round();
     }
 
-    /// Starts a round of flushes if any flush waits for one.
+    /// Begins a round of flushes if a flush waits, no round is running, and there is a connection.
     fn begin_round(&mut self) {
         if self.flushes.round.is_some() || self.flushes.waiting.is_empty() || !self.is_connected() {
             return;
@@ -305,7 +306,7 @@ impl Driver {
         }
     }
 
-    /// Watches a socket for room only while it is full.
+    /// Updates the epoll events of a connection: it is watched for room to send only while its socket is full.
     fn watch(&self, index: usize) {
         let Some(link) = &self.places[index].link else { return };
         let room = if link.is_blocked { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
@@ -337,7 +338,7 @@ impl Driver {
         }
     }
 
-    /// Handles an answer; true if the server said that it is about to end.
+    /// Handles the reply to a request; true if the server has answered that it is shutting down.
     fn answered(&mut self, answer: Answer) -> bool {
         let Answer { flight, length, result } = answer;
         let is_ending = result.as_ref().is_err_and(|&errno| errno == Errno::Shutdown);
@@ -375,7 +376,7 @@ impl Driver {
         self.answer(job.to, result);
     }
 
-    /// Handles the answer of one connection to the flush of round `id`.
+    /// Handles the reply of one connection to the flush of the round `id`; `error` is the server's error.
     fn flushed(&mut self, id: u64, error: Option<Errno>) {
         if let Some(errno) = error {
             self.lost(format!("the server answered a flush with an error: {errno}"));
@@ -397,14 +398,14 @@ impl Driver {
         }
     }
 
-    /// Ends a round of flushes whose outcome is unknown: its waiters wait for another one.
+    /// Ends the running round of flushes, whose outcome is unknown; its waiters wait for the next round.
     fn abort_round(&mut self) {
         if let Some(round) = self.flushes.round.take() {
             self.flushes.waiting.splice(0..0, round.waiters);
         }
     }
 
-    /// Fails all flushes that wait.
+    /// Answers all waiting flushes with an error, also those of the running round.
     fn fail_flushes(&mut self) {
         self.abort_round();
         for waiter in std::mem::take(&mut self.flushes.waiting) {
@@ -412,12 +413,13 @@ impl Driver {
         }
     }
 
-    /// Records that acknowledged writes may be lost.
+    /// Records that acknowledged writes may be lost, for the reason `why`.
     fn lost(&mut self, why: String) {
         self.status.lose(&self.settings.volume, why);
     }
 
-    /// Puts a job that was in flight on a lost connection back among the waiting ones; fails it after too long a time.
+    /// Puts a job that was in flight on a lost connection back among the waiting jobs, in order of arrival; fails the job if
+    /// it was first lost too long ago.
     fn requeue(&mut self, mut job: Job) {
         let now = clock::now();
         let since = *job.lost_at.get_or_insert(now);
@@ -430,7 +432,8 @@ impl Driver {
         self.waiting.insert(at, job);
     }
 
-    /// Removes a connection that is of no further use, and puts its jobs back.
+    /// Removes the connection in the place `index`, which is of no further use, and puts its jobs back among the waiting
+    /// ones.
     fn lose(&mut self, index: usize, why: &Broken) {
         let Some(link) = self.places[index].link.take() else { return };
         let (volume, uri) = (&self.settings.volume, &self.settings.target);
@@ -466,7 +469,7 @@ impl Driver {
         }
     }
 
-    /// Fails everything that waits, once the server has been away for too long.
+    /// Fails all waiting jobs and flushes once the server has been unreachable for the configured time.
     fn give_up_if_away(&mut self, now: Instant) {
         let timeout = self.settings.reconnect_timeout;
         let too_long = self.away_since.is_some_and(|since| now.since(since) >= timeout);
@@ -514,7 +517,7 @@ impl Driver {
                 volume = self.settings.volume,
                 size = connected.size,
                 served = self.guaranteed.size,
-                "the remote export is larger than it was; to serve all of it, restart the server, or remove the volume and create it again"
+                "the remote export has grown; to serve all of it, restart the server, or remove the volume and create it again"
             );
         }
         let again = self.places[place].was_used;
@@ -534,12 +537,12 @@ impl Driver {
         self.dial_at = clock::now() + self.backoff;
         if self.complained != why {
             let (volume, uri) = (&self.settings.volume, &self.settings.target);
-            tracing::warn!(volume, %uri, why, "cannot connect to the remote server; it is tried again");
+            tracing::warn!(volume, %uri, why, "cannot connect to the remote server; this server tries again, at intervals of up to 5 s");
             self.complained = why.to_owned();
         }
     }
 
-    /// Puts a new connection into its place.
+    /// Puts a new connection into the place `index` and watches its socket.
     fn connected(&mut self, index: usize, fd: OwnedFd, connected: &Connected) -> rustix::io::Result<()> {
         self.serial = self.serial.wrapping_add(1);
         // The event of the inbox is never mistaken for one of a connection: no place has that number.
@@ -558,7 +561,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Publishes the driver's state in [`Status`].
+    /// Copies the driver's state to [`Status`], for other threads.
     fn publish(&self) {
         let status = &self.status;
         let links = || self.places.iter().filter_map(|place| place.link.as_ref());
@@ -571,8 +574,8 @@ impl Driver {
     }
 }
 
-/// The system's errno for an error of the server. Errors without a counterpart become EIO, and so does "not supported" unless
-/// a fast zeroing was asked for (`fast`).
+/// The errno for an error of the remote server. Errors without a counterpart become EIO; so does "not supported", unless the
+/// request was a fast zeroing (`fast`).
 fn code_of(errno: Errno, fast: bool) -> i32 {
     match errno {
         Errno::Perm => libc::EPERM,

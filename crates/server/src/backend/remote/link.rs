@@ -1,4 +1,4 @@
-//! One connection to a remote server: requests on their way out, those in flight, and the parser of what comes back.
+//! A connection to a remote server: requests to be sent, requests in flight, and the parser of replies.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,31 +14,33 @@ use crate::clock;
 use crate::transport::Transport;
 use crate::transport::tls::Room;
 
-/// Requests in flight on one connection at most. Further ones wait in the driver, where they can still go to another
-/// connection; a slow server needs no more to be busy.
+/// Largest number of requests in flight on one connection: enough to keep a slow server busy. Further requests wait in the
+/// driver, where they can still go to another connection.
 pub(super) const DEPTH: usize = 256;
-/// The longest trim, zeroing or question for extents in one request, in bytes; compact headers carry no 4 GiB.
+/// Longest range of a trim, zeroing or block-status request, in bytes: compact headers cannot express 4 GiB.
 const MAX_RANGE: u64 = 1 << 31;
-/// Extents of one reply that are kept; the client asks again for what comes after them.
+/// Largest number of extents of one reply that are kept; the client asks again for the rest of its range.
 const MAX_EXTENTS: usize = 1024;
-/// Pieces of memory handed to the kernel at once; its limit (`UIO_MAXIOV`) is 1024, and far fewer pay.
+/// Largest number of pieces of memory that one system call sends; the kernel's limit (`UIO_MAXIOV`) is 1024, and more pieces
+/// than these hardly save time.
 const MAX_PIECES: usize = 128;
-/// Bytes received with one system call.
+/// Largest number of bytes received with one system call.
 pub(super) const SCRATCH: usize = 256 << 10;
-/// Times a connection is read in a row before others get their turn.
+/// Number of times that a connection is read in a row before other connections get their turn.
 const READS_IN_A_ROW: usize = 4;
 
 const _: () = assert!(SCRATCH > MAX_CARRY);
 
-/// An operation in flight.
+/// An operation in flight on a connection.
 pub(super) enum Flight {
-    /// A job, or a piece of it.
+    /// A job, or a part of a job that takes several requests.
     Job(Job),
-    /// A flush of the writes that this connection has acknowledged up to `covers`.
+    /// A flush that belongs to a round of flushes on all connections; it covers the first `covers` acknowledged writes of its
+    /// connection.
     Flush {
         /// Value of [`Link::acknowledged`] when the flush was queued.
         covers: u64,
-        /// Number of the round that the flush belongs to.
+        /// Number of the round of flushes to which this flush belongs.
         round: u64,
     },
 }
@@ -49,25 +51,25 @@ struct Slot {
     offset: u64,
     length: u64,
     extents: Vec<Extent>,
-    /// Bytes that `extents` covers.
+    /// Number of bytes that `extents` covers.
     told: u64,
-    /// True once all of the request has been sent: its payload is not read any more.
+    /// True once the whole request has been sent, so that its payload is not read any more.
     is_sent: bool,
     flight: Flight,
 }
 
-/// The result of a request.
+/// The result of a request that the remote server has answered.
 pub(super) struct Answer {
     /// The operation that was answered.
     pub(super) flight: Flight,
-    /// Bytes that the request was about.
+    /// Length of the request's range, in bytes.
     pub(super) length: u64,
-    /// The result.
+    /// The extents of a block-status request (otherwise empty), or the server's error.
     pub(super) result: Result<Vec<Extent>, Errno>,
 }
 
-/// The requests in flight. A cookie is the index of its slot, and above that a serial number, so that a second answer to a
-/// request is noticed.
+/// The requests in flight. The lower 32 bits of a request's cookie are the index of its slot, the upper 32 bits a serial
+/// number, so that a second reply to a request is detected.
 #[derive(Default)]
 struct Slots {
     slots: Vec<Option<Slot>>,
@@ -85,7 +87,7 @@ impl Slots {
     }
 }
 
-/// A request to send: its header, and for a write a pointer to its payload.
+/// A request to be sent: its header and, for a write, a pointer to its payload.
 struct Outgoing {
     cookie: u64,
     header: [u8; MAX_REQUEST],
@@ -94,12 +96,12 @@ struct Outgoing {
     payload_len: usize,
 }
 
-/// A connection in transmission.
+/// A connection whose handshake is done.
 pub(super) struct Link {
     transport: Transport,
-    /// Distinguishes the connection from earlier ones in its place.
+    /// Serial number, which distinguishes the connection from earlier ones in the same place.
     pub(super) serial: u32,
-    /// When the connection was made.
+    /// Time at which the connection was made.
     pub(super) since: Instant,
     framing: Framing,
     has_context: bool,
@@ -107,15 +109,15 @@ pub(super) struct Link {
     carry: Vec<u8>,
     slots: Slots,
     out: VecDeque<Outgoing>,
-    /// Bytes of the first request in `out` that have been sent.
+    /// Number of bytes of the first request in `out` that have been sent.
     sent: usize,
-    /// True while the socket is full and is watched for room.
+    /// True while the socket's send buffer is full, so that epoll watches it for room.
     pub(super) is_blocked: bool,
-    /// Writes, trims and zeroings acknowledged without being durable.
+    /// Number of writes, trims and zeroings that were acknowledged on this connection and not durable at that time.
     acknowledged: u64,
-    /// Number of the requests in `acknowledged` that a flush has covered since.
+    /// How many of the requests in `acknowledged` a later flush has covered.
     flushed: u64,
-    /// True if the server has answered any request, other than by saying that it is shutting down.
+    /// True if the server has answered a request on this connection other than with the error that it is shutting down.
     pub(super) has_answered: bool,
 }
 
@@ -123,7 +125,7 @@ pub(super) struct Link {
 unsafe impl Send for Link {}
 
 impl Link {
-    /// A connection after its handshake.
+    /// A connection after its handshake, whose result is `connected`.
     pub(super) fn new(transport: Transport, connected: &Connected, serial: u32) -> Self {
         Self {
             transport,
@@ -143,27 +145,27 @@ impl Link {
         }
     }
 
-    /// The socket.
+    /// Descriptor of the connection's socket.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.transport.fd()
     }
 
-    /// Requests sent, or about to be, and not answered.
+    /// Number of requests sent or queued and not answered.
     pub(super) fn in_flight(&self) -> usize {
         self.slots.slots.len() - self.slots.free.len()
     }
 
-    /// True if the connection has acknowledged writes that no flush has covered.
+    /// True if writes acknowledged on this connection have not been covered by a flush.
     pub(super) fn is_dirty(&self) -> bool {
         self.acknowledged > self.flushed
     }
 
-    /// True if the server tells on this connection which parts are allocated.
+    /// True if the server supports block-status requests on this connection, which show data and holes.
     pub(super) fn has_extents(&self) -> bool {
         self.has_context
     }
 
-    /// Queues a job, or as much of it as goes into one request.
+    /// Queues a request for a job, or for as much of the job as fits into one request.
     pub(super) fn queue(&mut self, job: Job, guaranteed: &Guaranteed) {
         let (mut payload, mut flags) = ((std::ptr::null(), 0), CommandFlags::NONE);
         let (command, offset, length) = match job.io {
@@ -191,7 +193,7 @@ impl Link {
         self.push(command, flags, offset, length, payload, Flight::Job(job));
     }
 
-    /// Queues a flush of all that this connection has acknowledged, for a round of flushes.
+    /// Queues a flush for the round of flushes with this number; it covers all writes acknowledged on this connection so far.
     pub(super) fn queue_flush(&mut self, round: u64) {
         let flight = Flight::Flush { covers: self.acknowledged, round };
         self.push(Command::Flush, CommandFlags::NONE, 0, 0, (std::ptr::null(), 0), flight);
@@ -220,10 +222,10 @@ impl Link {
         self.out.push_back(Outgoing { cookie, header, header_len, payload, payload_len });
     }
 
-    /// Sends queued requests, as much as the socket takes.
+    /// Sends queued requests, as much as the socket accepts.
     ///
     /// # Errors
-    /// Why the connection is lost.
+    /// The error because of which the connection is lost.
     pub(super) fn send(&mut self) -> io::Result<()> {
         self.is_blocked = false;
         while !self.out.is_empty() {
@@ -273,10 +275,10 @@ impl Link {
         }
     }
 
-    /// Takes in the replies that have arrived; appends the requests that they complete to `answers`.
+    /// Reads and parses the replies that have arrived; appends the requests that they complete to `answers`.
     ///
     /// # Errors
-    /// Why the connection is of no further use.
+    /// The reason why the connection is of no further use.
     pub(super) fn receive(&mut self, scratch: &mut [u8], answers: &mut Vec<Answer>) -> Result<(), Broken> {
         for _ in 0..READS_IN_A_ROW {
             let carried = self.carry.len();
@@ -316,7 +318,7 @@ impl Link {
         self.slots.slots.into_iter().flatten().map(|slot| slot.flight)
     }
 
-    /// Sends a disconnect request, if nothing else is to be sent. There is no answer to it.
+    /// Sends a disconnect request, which gets no reply, unless other requests are still to be sent.
     pub(super) fn disconnect(&mut self) {
         if self.out.is_empty() {
             let request =
@@ -330,7 +332,7 @@ impl Link {
     }
 }
 
-/// Why a connection is of no further use.
+/// The reason why a connection is of no further use.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     #[error("the server closed the connection")]
@@ -343,14 +345,14 @@ pub(super) enum Broken {
     ShuttingDown,
 }
 
-/// Receiver of the parsed replies of one batch.
+/// Receives the parsed replies of one batch of received bytes.
 struct Answers<'a> {
     slots: &'a mut Slots,
     answers: &'a mut Vec<Answer>,
 }
 
 impl Answers<'_> {
-    /// Fills in a part of what a read asked for.
+    /// Fills a part of the buffer of a read, `length` bytes at `offset` of the export, with `fill`.
     fn place(&mut self, cookie: u64, offset: u64, length: u64, fill: impl FnOnce(&mut [u8])) {
         let Some(slot) = self.slots.get_mut(cookie) else { return };
         let Flight::Job(Job { io: FileIo::Read { ptr, len, .. }, .. }) = slot.flight else { return };

@@ -6,15 +6,16 @@
 //!                                         └── a thread for each attempt to connect
 //! ```
 //!
-//! A job that was in flight on a connection that broke is sent again: every command that is used is idempotent, and
-//! an unanswered request is not ordered against any other request of its client. It may thus be carried out twice,
-//! the second time after a later overlapping one that was under way with it, which no client can distinguish from the order
-//! in which the server might have carried them out anyway.
+//! A job that was in flight on a broken connection is sent again: every command that is used is idempotent, and an unanswered
+//! request is not ordered against any other request of its client. So a job may be carried out twice, the second time after a
+//! later overlapping request that was in flight at the same time. No client can distinguish this from an order in which the
+//! server might have carried out the two requests anyway.
 //!
-//! Durability is never claimed that is not there. Every connection counts the writes it has acknowledged and how many of
-//! them a flush *on this very connection* has covered since; a flush of the volume is one on each connection with uncovered
-//! writes. When a connection with uncovered writes breaks, the server may have been restarted and lost them: every flush
-//! fails from then on, unless the operator says that the server keeps acknowledged writes.
+//! A flush never succeeds while acknowledged writes may be lost. Every connection counts the writes that it has acknowledged,
+//! and how many of these a later flush *on the same connection* has covered; a flush of the volume is a flush on each
+//! connection with uncovered writes. If a connection with uncovered writes breaks, the remote server may have been restarted
+//! and have lost them: from then on every flush fails, unless the operator has configured that the server keeps acknowledged
+//! writes.
 
 mod driver;
 mod link;
@@ -38,7 +39,7 @@ use crate::mailbox::Mailbox;
 use crate::transport::{Transport, prepare};
 use driver::{Driver, Event};
 
-/// How a remote volume is to be used.
+/// Settings of a remote volume.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// Name of the volume, for the log.
@@ -47,32 +48,33 @@ pub(crate) struct Settings {
     pub(crate) target: Target,
     /// Number of connections wanted.
     pub(crate) connections: usize,
-    /// How long requests wait while the server is away.
+    /// Longest time for which requests wait while the remote server is unreachable.
     pub(crate) reconnect_timeout: Duration,
-    /// True if the server keeps what it has acknowledged whatever happens to it.
+    /// True if the remote server keeps acknowledged writes even if it crashes.
     pub(crate) keeps_unflushed: bool,
 }
 
-/// The properties of an export on which clients rely, and which it must therefore keep as long as it is served.
+/// The properties of a remote export on which clients rely, so that the export must keep them as long as the volume is
+/// served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Guaranteed {
-    /// Size in bytes.
+    /// Size of the export that is served, in bytes.
     pub(crate) size: u64,
-    /// Transmission flags of the export that this server knows.
+    /// The export's NBD transmission flags, without flags that this program does not know.
     pub(crate) flags: TransmissionFlags,
     /// Requests must be multiples of this number of bytes.
     pub(crate) min_block: u32,
     /// Requests should be multiples of this number of bytes.
     pub(crate) preferred_block: u32,
-    /// The largest read or write in bytes.
+    /// Largest read or write that the export accepts, in bytes.
     pub(crate) max_payload: u32,
 }
 
 impl Guaranteed {
-    /// The properties of an export, as far as they are used.
+    /// The properties of an export, as negotiated by its first connection.
     ///
     /// # Errors
-    /// Why the export cannot be served.
+    /// The reason why the export cannot be served.
     fn of(connected: &Connected) -> Result<Self, String> {
         let min_block = connected.min_block;
         let size = connected.size / u64::from(min_block) * u64::from(min_block);
@@ -97,28 +99,29 @@ impl Guaranteed {
         self.flags.contains(flag)
     }
 
-    /// True if writes are refused.
+    /// True if the export refuses writes.
     pub(crate) fn is_read_only(&self) -> bool {
         self.has(TransmissionFlags::READ_ONLY)
     }
 
-    /// True if single writes can be made durable (FUA).
+    /// True if the export supports durable single writes (FUA).
     pub(crate) fn has_fua(&self) -> bool {
         self.has(TransmissionFlags::SEND_FUA)
     }
 
-    /// True if the server tells when a zeroing would mean writing zeros (FAST_ZERO).
+    /// True if the export can refuse a zeroing that would mean writing zeros (FAST_ZERO).
     pub(crate) fn zeroes_fast(&self) -> bool {
         self.has(TransmissionFlags::SEND_FAST_ZERO)
     }
 
-    /// True if a zeroing is sent as FAST_ZERO: it may not write zeros, and the server knows the flag.
+    /// True if a zeroing is sent with FAST_ZERO: zeros may not be written (`may_write` is false), and the export supports the
+    /// flag.
     fn tries_fast(&self, may_write: bool) -> bool {
         !may_write && self.zeroes_fast()
     }
 
-    /// The flags offered to this server's own clients. CAN_MULTI_CONN is among them: there is one connection to the remote
-    /// server or several coherent ones, and a flush covers all of them.
+    /// The NBD transmission flags offered to clients of the volume. CAN_MULTI_CONN is among them: the connections to the
+    /// remote server are coherent, and a flush covers all of them.
     pub(crate) fn flags(&self, read_only: bool) -> TransmissionFlags {
         use TransmissionFlags as Has;
         let flush = self.has(Has::SEND_FLUSH);
@@ -138,21 +141,21 @@ impl Guaranteed {
         flags
     }
 
-    /// Checks that an export that answers now can stand in for the one that was guaranteed.
+    /// Checks that the export, as a new connection finds it now, still has the properties on which clients rely.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The property that the export has lost.
     fn fits(&self, now: &Connected, connections: usize) -> Result<(), String> {
         use TransmissionFlags as Has;
         if now.size < self.size {
-            return Err(format!("the export has {} bytes, and clients expect {}", now.size, self.size));
+            return Err(format!("the export has {} bytes only, clients of the volume expect {}", now.size, self.size));
         }
         if now.flags.contains(Has::READ_ONLY) && !self.is_read_only() {
             return Err("the export has become read-only".into());
         }
         if now.min_block > self.min_block || now.max_payload < self.max_payload {
             return Err(format!(
-                "the export takes multiples of {} bytes up to {}, and clients expect {} up to {}",
+                "the export takes requests in multiples of {} bytes, up to {} bytes each, and clients of the volume rely on multiples of {}, up to {}",
                 now.min_block, now.max_payload, self.min_block, self.max_payload
             ));
         }
@@ -165,31 +168,31 @@ impl Guaranteed {
             (Has::SEND_CACHE, "cache"),
         ];
         if let Some((_, what)) = needed.iter().find(|(flag, _)| self.has(*flag) && !now.flags.contains(*flag)) {
-            return Err(format!("the export no longer supports {what}"));
+            return Err(format!("the export no longer supports {what}, on which clients of the volume rely"));
         }
         if connections > 1 && !now.flags.contains(Has::CAN_MULTI_CONN) {
-            return Err("the server no longer keeps several connections coherent".into());
+            return Err("the server no longer keeps several connections coherent (CAN_MULTI_CONN)".into());
         }
         Ok(())
     }
 }
 
-/// An operation with the address that its result goes to.
+/// An operation on the remote export, with the address to which its result goes.
 pub(crate) struct Job {
-    /// The operation.
+    /// The operation to be sent.
     io: FileIo,
-    /// The receiver of the result.
+    /// The receiver of the job's result.
     to: ReplyTo,
-    /// Bytes of the job's range that earlier requests to the server have done.
+    /// Number of bytes of the job's range that earlier requests to the remote server have completed.
     done: u64,
-    /// Place in the order of arrival.
+    /// Number of the job in the order of arrival.
     order: u64,
-    /// When a connection on which the job was in flight first broke.
+    /// Time at which a connection first broke while the job was in flight on it; `None` if none has.
     lost_at: Option<Instant>,
 }
 
 impl Job {
-    /// True if the job has changed something that is not durable before a flush.
+    /// True if the job changes data and the change is not durable before a flush.
     fn leaves_something_to_flush(&self) -> bool {
         matches!(self.io, FileIo::Write { durable: false, .. } | FileIo::Trim { .. } | FileIo::Zero { .. })
     }
@@ -197,13 +200,13 @@ impl Job {
 
 /// The receiver of an operation's result.
 pub(crate) enum ReplyTo {
-    /// A worker, under this token.
+    /// A worker, by its mailbox, with the token of the operation.
     Worker(Arc<Reports>, u32),
-    /// A thread that waits for a flush; 0 or minus the errno.
+    /// A thread that waits for a flush, and gets 0 or minus the errno.
     Thread(Sender<i32>),
 }
 
-/// The driver's state, published for other threads.
+/// The driver's state, as published for other threads.
 #[derive(Default)]
 struct Status {
     connections: AtomicU32,
@@ -212,7 +215,7 @@ struct Status {
     in_flight: AtomicU64,
     waiting: AtomicU64,
     unflushed: AtomicBool,
-    /// When the last connection was lost, as a time of the clock; 0 once requests are answered again.
+    /// Time at which the last of all connections was lost, in ns of `CLOCK_MONOTONIC`; 0 once requests are answered again.
     away_since_ns: AtomicU64,
     last_error: Mutex<Option<String>>,
     is_lost: AtomicBool,
@@ -224,7 +227,7 @@ impl Status {
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
     }
 
-    /// Records that acknowledged writes may be lost: no flush succeeds any more.
+    /// Records that acknowledged writes may be lost, for the reason `why`: from now on no flush succeeds.
     fn lose(&self, volume: &str, why: String) {
         let mut loss = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
         if loss.is_none() {
@@ -235,7 +238,7 @@ impl Status {
     }
 }
 
-/// An export of another server, with a thread that drives the connections to it. The thread ends with the value.
+/// A volume's remote export, with the driver thread for the connections to it. The thread ends when this value is dropped.
 pub(crate) struct Remote {
     guaranteed: Guaranteed,
     uri: String,
@@ -245,10 +248,10 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Connects, learns what the export can do, and starts the thread.
+    /// Connects to the export of `volume`, reads its properties, and starts the driver thread.
     ///
     /// # Errors
-    /// When the server is not there, has no such export, or exports what cannot be served.
+    /// If the remote server cannot be reached, has no such export, or the export cannot be served.
     pub(crate) fn open(name: &str, volume: &config::Volume, read_only: bool) -> Result<Self, Error> {
         let target = volume.uri.clone().ok_or_else(|| Error::Refused(format!("volume \"{name}\" needs a uri")))?;
         let fail = |why: String| Error::Remote { volume: name.to_owned(), uri: target.to_string(), why };
@@ -260,7 +263,7 @@ impl Remote {
                 volume = name,
                 size = connected.size,
                 served = guaranteed.size,
-                "the remote export ends within a block; the rest cannot be read or written"
+                "the remote export ends within a block; the volume ends at the last whole block"
             );
         }
         if read_only {
@@ -270,7 +273,7 @@ impl Remote {
         if connections > 1 && !connected.flags.contains(TransmissionFlags::CAN_MULTI_CONN) {
             tracing::warn!(
                 volume = name,
-                "the remote server does not say that it keeps several connections coherent (CAN_MULTI_CONN); one is used"
+                "the remote server lacks CAN_MULTI_CONN (several coherent connections); the volume uses one connection"
             );
             connections = 1;
         }
@@ -293,20 +296,20 @@ impl Remote {
         Ok(Self { guaranteed, uri, connections, inbox, status })
     }
 
-    /// The properties of the export on which clients rely.
+    /// The properties of the remote export on which clients rely.
     pub(crate) fn guaranteed(&self) -> &Guaranteed {
         &self.guaranteed
     }
 
-    /// Hands an operation to the driver; its end is reported to `reply_to` under `token`.
+    /// Passes an operation to the driver; its completion is reported to `reply_to` with `token`.
     pub(crate) fn submit(&self, io: FileIo, token: u32, reply_to: &Arc<Reports>) {
         self.inbox.report(Event::Job(io, ReplyTo::Worker(Arc::clone(reply_to), token)));
     }
 
-    /// Makes everything durable that was acknowledged, if there is anything. Blocks while the server takes its time.
+    /// Makes all acknowledged writes durable, if there are any that are not. Blocks until the remote server has answered.
     ///
     /// # Errors
-    /// When the flush fails, or acknowledged writes may be lost already.
+    /// If the flush fails, or acknowledged writes may be lost already.
     pub(crate) fn sync(&self) -> Result<(), String> {
         if let Some(loss) = self.loss() {
             return Err(loss);
@@ -315,7 +318,7 @@ impl Remote {
         self.inbox.report(Event::Job(FileIo::Sync { turn: 0 }, ReplyTo::Thread(done)));
         match result.recv() {
             Ok(0) => Ok(()),
-            Ok(_) | Err(_) => Err(self.loss().unwrap_or_else(|| "the server could not be asked to flush".into())),
+            Ok(_) | Err(_) => Err(self.loss().unwrap_or_else(|| "cannot ask the remote server to flush".into())),
         }
     }
 
@@ -325,12 +328,12 @@ impl Remote {
         self.status.is_lost.load(Ordering::Acquire)
     }
 
-    /// Why acknowledged writes may be lost, if so.
+    /// The reason why acknowledged writes may be lost; `None` if they are not.
     pub(crate) fn loss(&self) -> Option<String> {
         self.status.loss.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// True if there is no connection at present.
+    /// True if there is no connection to the remote server at present.
     pub(crate) fn is_away(&self) -> bool {
         self.status.connections.load(Ordering::Relaxed) == 0
     }
@@ -340,7 +343,7 @@ impl Remote {
         &self.uri
     }
 
-    /// The state for the API.
+    /// The volume's state for the API.
     pub(crate) fn state(&self) -> RemoteState {
         let status = &self.status;
         let number = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
@@ -379,7 +382,7 @@ fn transport(fd: std::os::fd::OwnedFd, target: &Target, patience: Duration) -> T
     }
 }
 
-/// Collects reports to workers, for one lock and one wake-up of each worker.
+/// Collects reports to workers, so that all reports to a worker take one lock and one wake-up.
 #[derive(Default)]
 struct Outbox(Vec<(Arc<Reports>, Vec<Report>)>);
 

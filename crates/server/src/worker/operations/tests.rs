@@ -9,7 +9,7 @@ use crate::backend::memory::Memory;
 use crate::buffer::BufferPool;
 use crate::worker::request::ConnKey;
 
-/// A table of operations with one write to `volume` under way.
+/// A table of operations with one write of 4 KiB to `volume` in flight, and the write's token.
 fn one_inside(volume: &Arc<Volume>) -> (Operations, u32) {
     one_inside_with(volume, CommandFlags::NONE)
 }
@@ -41,7 +41,8 @@ fn one_inside_with(volume: &Arc<Volume>, flags: CommandFlags) -> (Operations, u3
     (operations, token)
 }
 
-/// An operation holds its volume as long as it holds its buffer, so references to the volume tell what is freed.
+/// An operation holds its volume as long as it holds its buffer, so the number of references to the volume shows if the
+/// operation was freed.
 #[test]
 fn what_is_inside_the_device_outlives_a_panic() {
     let memory = Memory::new(1 << 20).unwrap();

@@ -1,4 +1,4 @@
-//! A measurement, run by hand: how much of a worker's time for one connection could be another thread's.
+//! A measurement, run by hand: which part of a worker's time for one connection could be moved to another thread.
 //!
 //! `cargo test --release -p evenkeel-server --lib one_connection -- --ignored --nocapture`
 
@@ -14,7 +14,7 @@ const DEPTH: usize = 64;
 const ROUNDS: usize = 400;
 const VOLUME: u64 = 256 << 20;
 
-/// Time spent on a part of the work, in nanoseconds.
+/// Time that the worker spent on each part of its loop, in nanoseconds.
 #[derive(Default)]
 struct Parts {
     receive: u64,
@@ -29,7 +29,7 @@ fn timed<T>(sum: &mut u64, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// A request, with the payload of a write.
+/// The bytes of the `n`th request: a read or write of `bytes` bytes at a random offset, with the payload of a write.
 fn request(write: bool, n: usize, bytes: usize, random: &mut u64) -> Vec<u8> {
     *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     let offset = (*random >> 20) % (VOLUME / bytes as u64) * bytes as u64;
@@ -43,14 +43,14 @@ fn request(write: bool, n: usize, bytes: usize, random: &mut u64) -> Vec<u8> {
     message
 }
 
-/// Rounds of `DEPTH` requests of one connection, as one worker serves them.
+/// Lets a worker serve [`ROUNDS`] times [`DEPTH`] requests of one connection; returns the time that it took.
 fn serve(write: bool, bytes: usize) -> Parts {
     let mut worker = super::worker_with(VOLUME, DEPTH);
     let (mut client, key) = attach(&mut worker);
     // Memory that was never written is not there yet.
     let snapshot = Arc::clone(&worker.snapshot);
     let Backend::Memory(memory) = &snapshot.find("disk0").unwrap().backend else { panic!("a volume in memory") };
-    (0..VOLUME).step_by(1 << 20).for_each(|offset| memory.write(offset, &[7; 1 << 20]));
+    (0..VOLUME).step_by(1 << 20).for_each(|offset| memory.write(offset, &[7; 1 << 20]).unwrap());
     let (mut parts, mut random) = (Parts::default(), 1);
     for round in 0..=ROUNDS {
         if round == 1 {
@@ -76,8 +76,8 @@ fn serve(write: bool, bytes: usize) -> Parts {
     parts
 }
 
-/// The time it takes to give another thread something to do and to hear that it is done, and the part of that for which
-/// the giver is kept, both in nanoseconds.
+/// Mean nanoseconds from giving another thread a task until its answer is here, and the part of them spent on giving the
+/// task. `sleeps`: both threads sleep while they wait.
 fn hand_over(sleeps: bool) -> (f64, f64) {
     const TIMES: u64 = 20_000;
     let (there, back) = (Mailbox::<Message>::new().unwrap(), Mailbox::<Message>::new().unwrap());

@@ -1,4 +1,4 @@
-//! Connections that are refused again and again: their cost, and how often the log mentions them.
+//! Tests of connections that are refused again and again: their cost, and the number of log lines.
 
 use std::cell::Cell;
 use std::os::unix::net::UnixListener;
@@ -14,7 +14,7 @@ thread_local! {
     static LINES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Counts the lines of a thread that a log shows by default.
+/// Counts the log lines of level INFO and above that the calling thread writes.
 struct Log;
 
 impl Subscriber for Log {
@@ -33,7 +33,7 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-/// A listening worker that has no place left, and `clients` clients that want one.
+/// A listening worker without a free connection slot, and `clients` clients whose connections wait to be accepted.
 fn crowded(clients: usize) -> (Worker, Vec<UnixStream>) {
     let dir = std::env::temp_dir().join(format!("evenkeel-refused-{}-{clients}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();

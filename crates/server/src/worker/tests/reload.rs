@@ -1,4 +1,4 @@
-//! Connections after a reload: some in each round, and each before its next request.
+//! Tests of connections after a reload: the worker checks some in each round, and each before its next request.
 
 use evenkeel_control::units::{Kind, Work};
 use evenkeel_nbd::wire::Command;
@@ -9,7 +9,7 @@ use crate::worker::request::Request;
 
 const DISK: &str = "[volumes.disk0]\nbackend = \"memory\"\nsize = 4096\n";
 
-/// Replaces the configuration.
+/// Replaces the configuration of the worker's server by `text`.
 fn reload(worker: &mut Worker, registry: &mut Registry, text: &str) {
     let (config, present) = (Config::parse(text, "test").unwrap(), worker.shared.snapshot());
     let mut snapshot = registry.plan(&present, &config, true).unwrap();

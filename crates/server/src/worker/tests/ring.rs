@@ -1,4 +1,4 @@
-//! A ring whose operations do not come back.
+//! A test of an io_uring whose operations do not complete.
 
 use std::fmt::Write as _;
 

@@ -17,27 +17,28 @@ use crate::statistics::Estimate;
 use crate::workload::{Requests, SizeShare, Spec};
 use crate::world::Setup;
 
-/// Bar: the most that a method may lose of the oracle's throughput, in per cent.
+/// Bar: the largest loss of throughput that a method may have, in per cent of the oracle's throughput.
 const LOSS_BAR_PERCENT: f64 = 3.0;
-/// Bar: the light tenant's 99th percentile, as a multiple of the oracle's.
+/// Bar: the largest p99 latency of the light tenant, as a multiple of its p99 under the oracle's budget.
 const P99_BAR: f64 = 1.2;
-/// Bar: the standard deviation of the budget, divided by its mean.
+/// Bar: the largest coefficient of variation of the admission budget over a run (standard deviation divided by mean).
 const CV_BAR: f64 = 0.1;
 
 const SMALL_READS: &str = "4 KiB reads";
 const MIXTURE: &str = "4 KiB to 4 MiB, 70 % reads";
-/// Seeds of each budget in an oracle's sweep; more for the mixture, whose throughput scatters by more than the oracle may lose.
+/// Seeds with which an oracle's sweep runs each budget.
 const SWEEPS: usize = 2;
+/// Seeds per budget of a sweep under the mixture of sizes, whose throughput scatters by more than the oracle may lose.
 const MIXTURE_SWEEPS: usize = 6;
-/// Warm-up of methods that learn and of the oracle, in seconds of virtual time: as long as the paper's runs.
+/// Warm-up of adaptive methods and of the oracle, in seconds of virtual time: as long as the paper's runs.
 const LEARNING_S: f64 = 300.0;
-/// Warm-up, in seconds, on the fastest device and for small reads of solid-state devices, which are too many for a long
-/// run. SlowFast CoDel has its first fit after 50 s.
+/// Shorter warm-up, in seconds of virtual time, for the fastest device and for small reads of solid-state devices: a long
+/// run would have too many requests. SlowFast CoDel makes its first fit after 50 s.
 const QUICK_LEARNING_S: f64 = 60.0;
-/// Device and workload without extra warm-up, which would be 30 million reads: their latency lies below SlowFast's
-/// smallest target, so a fit would change nothing.
+/// The device and workload that run without the long warm-up, which would take 30 million reads. Their latency lies below
+/// SlowFast CoDel's smallest target, so its fit would change nothing.
 const NO_FIT_NEEDED: (&str, &str) = ("nvme", SMALL_READS);
-/// Seeds of each method other than ours.
+/// Runs (seeds) of each method other than `elastic`, the project's own.
 const OTHERS_SEEDS: usize = 4;
 
 /// A device under a workload.
@@ -54,7 +55,8 @@ impl Case {
     }
 }
 
-/// A device with its load and its times, chosen so that there are some thousand light requests and not too many others.
+/// A device with its load, warm-up and duration, chosen so that a run has some thousand requests of the light tenant and not
+/// too many of the bulk tenant.
 struct Bench {
     name: &'static str,
     device: DeviceParams,
@@ -93,8 +95,8 @@ fn benches() -> [Bench; 4] {
 /// Bytes of the device that requests go to: 64 GiB, far beyond any cache, within every device.
 const SPAN: u64 = 64 << 30;
 
-/// Name, the bulk tenant's requests, the kind of the light tenant's requests, and a factor on the run's duration, as
-/// larger requests are fewer.
+/// For each workload: its name, the bulk tenant's requests, the kind of the light tenant's requests, and a factor on the
+/// run's duration, because larger requests are fewer per second.
 fn workloads() -> [(&'static str, Requests, Kind, f64); 3] {
     let sizes = [(4 << 10, 70), (64 << 10, 25), (1 << 20, 4), (4 << 20, 1)];
     let mixed = Requests {

@@ -1,15 +1,15 @@
 //! Admission control against bufferbloat: the figures of the SlowFast CoDel paper, and a comparison of methods.
 //!
 //! S. E. Mirvakili, S. Just and C. Maltzahn, *Managing Bufferbloat in Cloud Storage Systems*. The paper's cluster is a
-//! model of a batching store here. Where its text leaves something open (the size and depth of recovery, the shape of
+//! model of a batching store here. Where the paper leaves something open (the size and depth of recovery, the shape of
 //! the bursts), a value is chosen and documented. Its figures are compared by shape, since the paper prints no numbers.
 //!
-//! | module | what it runs |
+//! | module | contents |
 //! |---|---|
-//! | `paper` | figures 4 to 9 and the claims about them |
-//! | `frontier` | four devices under three workloads against the oracle of each |
-//! | `steps` | load or device change in mid-run |
-//! | [`live`] | the same on a running server, whose figures come from outside |
+//! | `paper` | figures 4 to 9 of the paper and the claims about them |
+//! | `frontier` | four devices under three workloads, each case compared with its oracle, the best fixed budget |
+//! | `steps` | a change of load or device in mid-run |
+//! | [`live`] | conclusions about admission control from figures that a running server measured |
 
 mod frontier;
 pub mod live;
@@ -22,10 +22,10 @@ use super::{Execute, Options, Report};
 /// Name on the command line and in results.
 pub const NAME: &str = "bufferbloat";
 
-/// Runs everything.
+/// Runs all sections of the experiment.
 ///
 /// # Errors
-/// What `execute` answers.
+/// The errors of `execute`.
 pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
     let mut claims = Vec::new();
     let recovery = paper::recovery(options, execute, &mut claims)?;

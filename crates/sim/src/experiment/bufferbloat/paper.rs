@@ -1,4 +1,4 @@
-//! The figures of the paper, on a batching store.
+//! Figures 4 to 9 of the SlowFast CoDel paper, simulated on a batching store.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ use crate::workload::{Requests, Spec};
 use crate::world::{Setup, Tenant};
 
 const SPAN: u64 = 64 << 30;
-/// Payload of a recovery write. The paper does not say; Ceph recovers objects in pieces of this order and larger.
+/// Payload of a recovery write, in bytes. The paper leaves it open; Ceph recovers objects in pieces of this order and larger.
 const RECOVERY_BYTES: u32 = 64 << 10;
-/// Recovery writes outstanding. The paper does not say.
+/// Queue depth of recovery: its writes in flight. The paper leaves it open.
 const RECOVERY_DEPTH: u32 = 64;
-/// Time from one burst of the client to the next. The paper does not say.
+/// Time from the start of one burst of the client to the start of the next. The paper leaves it open.
 const BURST_EVERY: Duration = Duration::from_millis(100);
-/// Trade-offs of figures 8 and 9, in MB/s per ms.
+/// Trade-offs of figures 8 and 9: slope of the throughput-latency curve at SlowFast CoDel's target, in MiB/s per ms.
 const TRADEOFFS: [f64; 4] = [0.1, 1.0, 2.0, 5.0];
 
 /// Bursts of figures 4 and 5: size of a request in KiB, and requests in a burst.
@@ -49,7 +49,7 @@ fn writes(kib: u32) -> Requests {
     Requests::random(Kind::Write, kib << 10, SPAN)
 }
 
-/// A bursty client (`burst`: KiB of a request, requests of a burst), recovery, or both.
+/// A setup with a bursty client (`burst`: size of a request in KiB, and requests of a burst), with recovery, or with both.
 fn bursty(burst: Option<(u32, u32)>, recovery: bool, duration: Duration) -> Setup {
     let mut clients = Vec::new();
     if let Some((kib, requests)) = burst {
@@ -64,14 +64,14 @@ fn bursty(burst: Option<(u32, u32)>, recovery: bool, duration: Duration) -> Setu
     setup
 }
 
-/// The tenants that run in the recovery case.
+/// The tenants of a run of figures 4 and 5: the client alone, or the client and recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum With {
     ClientAlone,
     Both,
 }
 
-/// Figures 4 and 5: the client's latency with and without recovery under each method.
+/// Runs figures 4 and 5: the client's latency with and without recovery under each method.
 pub(super) fn recovery<E>(
     options: &Options,
     execute: &mut Execute<'_, E>,
@@ -196,14 +196,14 @@ fn client_p99_ms(run: &Digest) -> f64 {
     run.tenants[0].response.p99_ms
 }
 
-/// The arms of figures 6 to 9: a method, or SlowFast as published with another trade-off (by its place in [`TRADEOFFS`]).
+/// An arm of figures 6 to 9: a method, or SlowFast CoDel as published with the trade-off at this index of [`TRADEOFFS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
     Method(Method),
     TradeOff(usize),
 }
 
-/// Figures 6 to 9: continuous writes.
+/// Runs figures 6 to 9: continuous writes of several sizes, under each method and each trade-off.
 pub(super) fn continuous<E>(
     options: &Options,
     execute: &mut Execute<'_, E>,
@@ -346,7 +346,7 @@ fn claim_tradeoff(claims: &mut Vec<Claim>, name: &str, [p99, speed]: &[Vec<(f64,
     });
 }
 
-/// A plot of a figure by method, one series for each group.
+/// A plot of one figure (`label`) over the methods, with one series for each of `groups`.
 fn bars(title: &str, label: &str, groups: &[(&str, &BTreeMap<Method, Estimate>)]) -> Plot {
     let series = groups.iter().map(|&(name, values)| {
         let points = (1u32..).zip(values).map(|(n, (method, value))| (f64::from(n), value.mean, method.name()));

@@ -1,4 +1,4 @@
-//! Devices, tenants and methods that the sections share.
+//! Methods, tenants, clients and setups that several sections of the experiment use.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::statistics::Estimate;
 use crate::workload::Spec;
 use crate::world::{Client, Setup, Tenant};
 
-/// Cost of a request on top of its payload, in bytes: BlueStore's for an SSD, used for every device here.
+/// Admission cost of a request on top of its payload, in bytes: BlueStore's for an SSD, used for every device here.
 const BASE_COST_BYTES: u32 = 4_000;
 
 /// Fixed budgets of the paper, in KiB.
@@ -21,23 +21,23 @@ pub(super) const GRID_KIB: [u32; 4] = [128, 256, 512, 1024];
 /// A method of admission control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Method {
-    /// No bound.
+    /// No admission control: no bound on the bytes in flight.
     None,
-    /// A fixed budget of so many KiB.
+    /// A fixed admission budget, in KiB.
     Fixed(u32),
     /// SlowFast CoDel as published, with the paper's trade-off.
     Published,
-    /// SlowFast CoDel with every defect repaired.
+    /// SlowFast CoDel with the published algorithm's defects repaired.
     Repaired,
     /// SlowFast CoDel's later variant by the same authors.
     Theta,
     /// Linux's writeback throttle.
     Wbt,
-    /// A bound that adapts as in TCP Vegas.
+    /// A budget that adapts as the window of TCP Vegas does.
     Vegas,
-    /// A bound that follows a ratio of latencies.
+    /// A budget that follows the ratio of long-term to present latency.
     Gradient,
-    /// Our method.
+    /// The project's own method, `elastic`.
     Elastic,
 }
 
@@ -69,7 +69,7 @@ impl Method {
         }
     }
 
-    /// The method's settings. `rotational` sets the target of Linux's writeback throttle: 75 ms, or else 2 ms.
+    /// The method's settings. `rotational` affects only Linux's writeback throttle: its latency target is 75 ms, otherwise 2 ms.
     pub(super) fn config(self, rotational: bool) -> Config {
         match self {
             Self::None => Config::None,
@@ -95,7 +95,7 @@ pub(super) fn client(tenant: usize, workload: Spec) -> Client {
     Client { tenant, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE }
 }
 
-/// A setup with the base cost of BlueStore, without admission control, changes or warm-up, with a single sample.
+/// A setup with [`BASE_COST_BYTES`], without admission control, changes or warm-up; one sample covers the whole run.
 pub(super) fn setup(device: DeviceParams, tenants: Vec<Tenant>, clients: Vec<Client>, duration: Duration) -> Setup {
     let mut setup = Setup::new(device, tenants, clients, duration);
     setup.pool.base_cost_bytes = BASE_COST_BYTES;
@@ -107,18 +107,18 @@ pub(super) fn seconds(s: f64) -> Duration {
     Duration::from_nanos((s * 1e9) as u64)
 }
 
-/// Mean and confidence interval of a figure over all runs.
+/// Mean and confidence interval of a figure over `runs`.
 pub(super) fn estimate<T>(runs: &[T], figure: impl Fn(&T) -> f64) -> Estimate {
     Estimate::over(runs, figure)
 }
 
-/// Mean of a figure over all runs.
+/// Mean of a figure over `runs`.
 pub(super) fn mean<T>(runs: &[T], figure: impl Fn(&T) -> f64) -> f64 {
     estimate(runs, figure).mean
 }
 
-/// The rows of a case's metric: one with the columns `baseline`, published and ours, and one for each other method,
-/// whose name is appended to the metric's.
+/// The report rows of one metric. The first row shows `baseline`, SlowFast CoDel as published, and `elastic`; each other
+/// method has a row of its own, with the method's name appended to the metric's.
 pub(super) fn rows(row: &Row, baseline: Method, values: &BTreeMap<Method, Estimate>) -> Vec<Row> {
     let columns = [baseline, Method::Published, Method::Elastic];
     let others = values.iter().filter(|(method, _)| !columns.contains(method));

@@ -22,24 +22,24 @@ use crate::world::{Change, Client, Setup, Window};
 const SPAN: u64 = 64 << 30;
 /// Length of the windows in which throughput and latency are judged.
 const WINDOW: Duration = Duration::from_millis(500);
-/// The least throughput of a window that meets the bars, as a part of the oracle's.
+/// Bar: the lowest throughput of a window, as a fraction of the oracle's in the steady state after the step.
 const THROUGHPUT_BAR: f64 = 0.9;
-/// The largest mean light latency of a window that meets the bars, as a multiple of the oracle's.
+/// Bar: the largest mean latency of the light tenant in a window, as a multiple of the oracle's after the step.
 const LATENCY_BAR: f64 = 1.2;
-/// A run is settled from the first window that meets the bars and from which on this share of the windows does: windows
-/// are short, and chance alone makes a few of the oracle's own miss the bars.
+/// A run counts as settled from the first window that meets the bars if this share of that window and all later ones meets
+/// them. Not all: windows are short, and by chance a few miss the bars even under the oracle's budget.
 const SETTLED_SHARE: f64 = 0.95;
-/// Bar: the longest time to settle, in seconds.
+/// Bar: the longest time from the step until a run is settled, in seconds.
 const SETTLE_BAR_S: f64 = 2.0;
-/// Seeds of each method other than ours.
+/// Runs (seeds) of each method other than `elastic`, the project's own.
 const OTHERS_SEEDS: usize = 3;
-/// Time before the step that plots show.
+/// Length of the part before the step that plots show.
 const LEAD: Duration = Duration::from_secs(2);
 
-/// The time before the load that the step changes.
+/// The first part of a run, which precedes the load that the step changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Prelude {
-    /// None; the load before the step lasts for [`Bed::fresh_s`].
+    /// No prelude: the run begins with the load before the step, which lasts for [`Bed::fresh_s`].
     Fresh,
     /// Two hours without a request.
     Idle,
@@ -58,7 +58,7 @@ impl Prelude {
         }
     }
 
-    /// Durations of the prelude, and of the load between it and the step.
+    /// Durations of the prelude, and of the load between prelude and step. `fresh_s` is [`Bed::fresh_s`].
     fn lengths(self, fresh_s: f64) -> (Duration, Duration) {
         match self {
             Self::Fresh => (Duration::ZERO, seconds(fresh_s)),
@@ -72,7 +72,8 @@ struct Bed {
     name: &'static str,
     device: DeviceParams,
     light_per_s: f64,
-    /// Seconds of load before a step without a prelude: on the store a minute, so that SlowFast has its first fit.
+    /// Seconds of load before the step in a run without a prelude: a minute on the store, so that SlowFast CoDel has made
+    /// its first fit (15 s in a quick run).
     fresh_s: f64,
 }
 
@@ -90,7 +91,7 @@ fn beds(quick: bool) -> [Bed; 2] {
     ]
 }
 
-/// The device at `speed` times its speed.
+/// The parameters of `device` with its speed multiplied by `speed`.
 fn scaled(device: &DeviceParams, speed: f64) -> DeviceParams {
     match device {
         DeviceParams::Store(store) => DeviceParams::Store(store.scaled(speed)),
@@ -102,14 +103,17 @@ fn scaled(device: &DeviceParams, speed: f64) -> DeviceParams {
 /// A change of load or device in mid-run.
 struct Step {
     name: &'static str,
-    /// Bulk load: until the step, all the time, and from the step on.
+    /// Bulk load that ends at the step.
     before: Option<Spec>,
+    /// Bulk load of the whole run.
     throughout: Option<Spec>,
+    /// Bulk load that begins at the step.
     after: Option<Spec>,
     /// Speed of the device after the step, as a multiple of its speed before.
     speed: f64,
-    /// Time for which the device serves nothing from the step on.
+    /// Duration for which the device serves no request, from the step on.
     stall: Duration,
+    /// Kind of the light tenant's requests.
     light: Kind,
 }
 
@@ -143,8 +147,9 @@ struct Case {
     name: String,
     prelude: Prelude,
     setup: Setup,
-    /// The steady states before and after the step, for which oracles are sought.
+    /// The steady state before the step, for which an oracle (the best fixed budget) is sought.
     before: Setup,
+    /// The steady state after the step, for which an oracle is sought.
     after: Setup,
     stall: Duration,
 }
@@ -198,16 +203,16 @@ fn case(bed: &Bed, step: &Step, prelude: Prelude, after_s: f64) -> Case {
 /// A run's figures after a step.
 #[derive(Clone, Copy, Debug)]
 struct Settling {
-    /// Seconds from the step, or from the end of the stall, to the first window from which on the bars are met; all the
-    /// time observed if there is none.
+    /// Seconds from the step, or from the end of its stall, until the run is settled (see [`SETTLED_SHARE`]); the whole
+    /// observed time if it never settles.
     settle_s: f64,
-    /// The worst mean light latency of a window, as a multiple of the oracle's.
+    /// The largest mean latency of the light tenant in any window, divided by the oracle's mean.
     overshoot_ratio: f64,
-    /// Per cent of the windows later than [`SETTLE_BAR_S`] that miss the bars.
+    /// Per cent of the windows later than [`SETTLE_BAR_S`] after the step that miss the throughput bar or the latency bar.
     missed_percent: f64,
 }
 
-/// The oracle's figures in the steady state after the step.
+/// Figures under the oracle (the best fixed budget) in the steady state after the step.
 struct Reference {
     bytes_per_s: f64,
     light_ms: f64,

@@ -8,7 +8,8 @@ use crate::experiment::{Better, Claim, Options, Report, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
-/// The paper's violations under RW(D), in per cent of the periods: a row for each set of targets, a column for each workload.
+/// Periods with a missed latency target under the method RW(D) of the paper, in per cent: a row for each of SLO_A and
+/// SLO_B, a column for each workload.
 const PAPER_RWD: [[f64; 4]; 2] = [[0.0, 0.0, 28.0, 20.0], [5.0, 14.0, 0.0, 0.0]];
 
 /// Per cent of a workload's seconds whose mean response time exceeds the target; seconds without completions are left out.
@@ -18,7 +19,7 @@ fn violations(seconds: &[Second], target_ms: u64) -> f64 {
     100.0 * missed as f64 / responses().count().max(1) as f64
 }
 
-/// The outcomes of one case: method by method, all seeds of each.
+/// The outcomes of one case: for each method in the order of `Method::ALL`, one outcome per seed.
 struct Judged<'a> {
     case: Case,
     outcomes: &'a [Outcome],
@@ -44,7 +45,7 @@ impl<'a> Judged<'a> {
         })
     }
 
-    /// The number of workloads that meet their target in at least 99 % of the seconds.
+    /// The number of workloads that meet their target in at least 99 % of their seconds with completions.
     fn kept(&self, method: Method) -> Estimate {
         let targets = self.case.targets();
         Estimate::over(self.of(method), |outcome| {
@@ -61,7 +62,7 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// The rows of a metric: one with three methods in the columns, and one for each other method.
+    /// The report rows of one metric: a row with RW(D), DRG and the project's method as columns, and a row for each other method.
     fn rows(&self, row: &Row, of: impl Fn(Method) -> Estimate) -> Vec<Row> {
         let columns = [Method::Rwd, Method::Drg, Method::Needs].map(|method| Some(of(method)));
         let others = [Method::None, Method::Parda, Method::SfqD].map(|method| (method.name(), Some(of(method).mean)));
@@ -94,7 +95,7 @@ impl<'a> Judged<'a> {
         section
     }
 
-    /// A plot of one workload's response times under three methods, with the first seed.
+    /// A plot over time of the response times of the workload at `place` under the three main methods, with the first seed.
     fn figure(&self, place: usize, name: &str) -> Plot {
         let line = |method: Method| {
             let seconds = self.of(method).first().map_or(&[][..], |outcome| &outcome.seconds[place]);

@@ -1,8 +1,8 @@
-//! Requests of the workloads.
+//! Requests of the workloads of the DRG experiments.
 //!
-//! The paper replays two traces twice each: WebSearch, and a TPC-C trace. Traces that are given are replayed here, at
-//! chosen rates. Otherwise requests are generated that resemble the traces in sizes, share of reads, and variation of
-//! the arrival rate from one second to the next.
+//! The paper replays two traces twice each: WebSearch, and a TPC-C trace. Traces that the user gives are replayed here,
+//! at chosen rates. Without them requests are generated that resemble the traces in sizes, share of reads, and variation
+//! of the arrival rate from one second to the next.
 
 use std::sync::Arc;
 
@@ -12,24 +12,24 @@ use evenkeel_control::{Duration, Instant};
 
 use crate::workload::trace::Record;
 
-/// Properties of one of the two traces, for replay or generation.
+/// Properties of the WebSearch or the TPC-C trace, for replay or generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Habits {
     /// Mean requests per second.
     pub rate_per_s: f64,
     /// Standard deviation of the logarithm of the arrival rate, which changes every tenth of a second.
     pub varies: f64,
-    /// Correlation of the logarithm of the rate with that of a tenth of a second earlier, 0 to 1.
+    /// Correlation of the logarithm of the arrival rate with its value a tenth of a second earlier, 0 to 1.
     pub lasts: f64,
     /// Share of the requests that are reads, 0 to 1.
     pub reads: f64,
-    /// Sizes in KiB, each with its share of the requests.
+    /// Request sizes in KiB, each with its share of the requests, 0 to 1.
     pub sizes_kib: Vec<(u32, f64)>,
 }
 
 impl Habits {
-    /// WebSearch: 24,783 requests in 60 s, nearly all reads of 8 to 32 KiB. The rate is 0.84 times the trace's own, 413
-    /// a second.
+    /// WebSearch: 24,783 requests in 60 s, nearly all reads of 8 to 32 KiB. The mean rate chosen here is 0.84 times the
+    /// trace's 413 requests per second.
     pub fn web() -> Self {
         Self {
             rate_per_s: 345.0,
@@ -40,8 +40,8 @@ impl Habits {
         }
     }
 
-    /// TPC-C: 6,999 requests of 8 KiB, 63 % reads. They were recorded within 0.14 s on a modern machine, so the rate is
-    /// chosen.
+    /// TPC-C: 6,999 requests of 8 KiB, 63 % reads. The trace was recorded within 0.14 s on a modern machine, so its rate
+    /// cannot be used and another is chosen.
     pub fn tpcc() -> Self {
         Self { rate_per_s: 192.0, varies: 0.32, lasts: 0.9, reads: 0.626, sizes_kib: vec![(8, 0.985), (16, 0.015)] }
     }
@@ -52,11 +52,12 @@ impl Habits {
 pub enum Source {
     /// Generated requests.
     Twin(Habits),
-    /// Recorded requests, replayed over and over at the mean rate of the habits.
+    /// Recorded requests, replayed over and over at the mean rate of [`Habits`].
     Recorded(Habits, Arc<[Record]>),
 }
 
-/// Arrivals of one workload until `end`, in order of time: a function of the seed. Offsets are within `capacity`.
+/// Requests of one workload until `end`, in order of arrival; the same seed gives the same requests. Offsets are below
+/// `capacity`, in bytes.
 pub fn arrivals(source: &Source, seed: u64, end: Instant, capacity: u64) -> Vec<Record> {
     match source {
         Source::Twin(habits) => invented(habits, seed, end, capacity),

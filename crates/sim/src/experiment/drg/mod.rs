@@ -4,11 +4,11 @@
 //! System*. The array is the model [`evenkeel_model::raid`] of eight disks as in the paper. Where the paper leaves
 //! something open (load, period, slots, duration), a value is chosen and documented.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
-//! | [`load`] | what the workloads ask, invented or recorded |
+//! | [`load`] | the requests of the workloads, generated or recorded |
 //! | [`world`] | hosts, their pools, the array, and the figures that hosts send each other |
-//! | `judge` | rows and claims |
+//! | `judge` | rows of the report, and claims |
 
 mod judge;
 pub mod load;
@@ -32,76 +32,57 @@ pub const NAME: &str = "drg";
 
 /// Workloads of the paper.
 const NAMES: [&str; 4] = ["web0", "web1", "tpcc0", "tpcc1"];
-/// Slots of the methods with a fixed total, and the most slots that the published method hands out. With this many the
-/// array's latency is a little less than [`LATENCY`] when all workloads have more to do than it can serve.
+/// Slots that the methods with a fixed total share out, and the upper bound of the published method: requests in flight on
+/// the array. With so many slots the overloaded array has a latency a little below [`LATENCY`].
 const TOTAL: f64 = 100.0;
 /// Target of the published method for the device's latency: two fifths of the smallest response time target.
 const LATENCY: Duration = Duration::from_millis(100);
-/// Counted time of a run in seconds, and the warm-up before it.
+/// Counted time of a run, in seconds of virtual time.
 const SECONDS: u64 = 120;
+/// Warm-up before the counted time.
 const LEAD: Duration = Duration::from_secs(10);
-/// Start and end of the event in cases that have one, in seconds of the run.
+/// Start and end of the disturbance in cases that have one (a join, a death, lost figures), in seconds of the run.
 const EVENT: (u64, u64) = (40, 80);
-/// How long the neighbour asks [`SURGE`] times as much.
+/// Duration of the surge in the case `Neighbour`, in which tpcc1 sends [`SURGE`] times its usual rate.
 const SURGE_LASTS: Duration = Duration::from_secs(20);
 
 /// Recorded requests, replayed in place of generated ones.
 #[derive(Clone, Debug, Default)]
 pub struct Traces {
-    /// For web0 and web1.
+    /// Requests of the workloads web0 and web1; `None`: generated.
     pub web: Option<Arc<[Record]>>,
-    /// For tpcc0 and tpcc1.
+    /// Requests of the workloads tpcc0 and tpcc1; `None`: generated.
     pub tpcc: Option<Arc<[Record]>>,
 }
 
 /// The type [`super::Execute`] with this experiment's setup and outcome.
 pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
-/// The case of a run.
+/// A case of the experiment: targets, load and disturbance of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
-    /// The paper's sets of targets, SLO_A and SLO_B.
+    /// The paper's set of latency targets SLO_A.
     SloA,
+    /// The paper's set of latency targets SLO_B.
     SloB,
     /// SLO_A; the rates of the TPC-C workloads vary twice as much.
     Bursts,
     /// SLO_A; the host of tpcc1 joins in mid-run.
     Join,
-    /// SLO_A; the host of tpcc1 disappears in mid-run.
+    /// SLO_A; the host of tpcc1 fails in mid-run.
     Death,
     /// SLO_A; for a third of the run hosts receive no figures from each other.
     Loss,
-    /// SLO_A, but tpcc1 has a target of 30 s, and asks three times as much for 20 s: more than the array can serve.
+    /// SLO_A, but tpcc1 has a target of 30 s, and for 20 s sends three times its usual rate: more than the array can serve.
     Neighbour,
-    /// SLO_B with 25 % more requests: not all targets can be met.
+    /// SLO_B with 25 % more requests per second: not all targets can be met.
     Unachievable,
 }
 
+evenkeel_control::named!(Case: SloA "slo_a", SloB "slo_b", Bursts "burst", Join "join", Death "death", Loss "loss",
+    Neighbour "neighbour", Unachievable "unachievable");
+
 impl Case {
-    const ALL: [Self; 8] = [
-        Self::SloA,
-        Self::SloB,
-        Self::Bursts,
-        Self::Join,
-        Self::Death,
-        Self::Loss,
-        Self::Neighbour,
-        Self::Unachievable,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::SloA => "slo_a",
-            Self::SloB => "slo_b",
-            Self::Bursts => "burst",
-            Self::Join => "join",
-            Self::Death => "death",
-            Self::Loss => "loss",
-            Self::Neighbour => "neighbour",
-            Self::Unachievable => "unachievable",
-        }
-    }
-
     /// True for the cases of the paper.
     const fn is_published(self) -> bool {
         matches!(self, Self::SloA | Self::SloB)
@@ -159,7 +140,7 @@ impl Case {
     }
 }
 
-/// RAID-0 of eight Cheetah 9LP; each disk serves the request with the shortest positioning time first.
+/// RAID-0 of eight Seagate Cheetah 9LP disks; each disk serves the request with the shortest positioning time first.
 fn array() -> DeviceParams {
     let member = DiskParams { queue_depth: 64, scheduling: Scheduling::Sptf, ..DiskParams::cheetah9lp() };
     DeviceParams::Raid0(Raid0Params {
@@ -169,10 +150,10 @@ fn array() -> DeviceParams {
     })
 }
 
-/// Runs all cases and methods. Workloads replay `traces` where given, and generated requests otherwise.
+/// Runs all cases and methods. Workloads replay `traces` where given, and send generated requests otherwise.
 ///
 /// # Errors
-/// What `execute` answers.
+/// The errors of `execute`.
 pub fn run<E>(options: &Options, traces: &Traces, execute: &mut Execute<'_, E>) -> Result<Report, E> {
     let seeds: Vec<u64> = (options.seed..).take(if options.quick { 1 } else { 10 }).collect();
     let mut runs = Vec::new();

@@ -1,4 +1,4 @@
-//! Hosts with a pool each and one array behind all of them: setup and outcome of a run.
+//! Hosts that have a pool each and share one array: setup and outcome of a run.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::workload::trace::Trace;
 use crate::workload::{Replay, Spec};
 use crate::world::{self, Client, Hosts, Tenant, run_hosts};
 
-/// Interval over which response times are averaged and held against the target.
+/// Interval over which response times are averaged and compared with the target.
 pub const WINDOW: Duration = Duration::from_secs(1);
 
 /// A workload, its host and its target.
@@ -22,19 +22,20 @@ pub const WINDOW: Duration = Duration::from_secs(1);
 pub struct Workload {
     /// Name in results.
     pub name: &'static str,
-    /// Number of its host, from 0.
+    /// Number of the workload's host, from 0.
     pub host: usize,
-    /// Source of its requests.
+    /// Source of the workload's requests.
     pub source: Source,
-    /// The target for its mean response time.
+    /// Target of the workload's mean response time in each [`WINDOW`].
     pub target: Duration,
-    /// Its weight.
+    /// Weight of the workload in the sharing of slots.
     pub weight: u32,
-    /// Start of its requests.
+    /// Start of the workload's requests.
     pub from: Instant,
-    /// End of its requests; its host is gone from then on.
+    /// End of the workload's requests, at which its host fails.
     pub until: Instant,
-    /// When it sends all requests of its source; at other times it sends one in [`SURGE`]. `None`: it always sends all.
+    /// Start and end of the surge, in which the workload sends all requests of its source; at other times it sends one in
+    /// [`SURGE`]. `None`: it always sends all.
     pub surge: Option<(Instant, Instant)>,
 }
 
@@ -52,7 +53,7 @@ pub struct Setup {
     pub workloads: Vec<Workload>,
     /// Settings of the controller that shares out slots.
     pub slots: slots::Config,
-    /// When hosts receive no figures from each other.
+    /// Start and end of the time in which hosts receive no figures from each other.
     pub partition: Option<(Instant, Instant)>,
     /// Warm-up before the counted time.
     pub lead: Duration,
@@ -65,7 +66,7 @@ pub struct Setup {
 pub struct Second {
     /// Requests completed.
     pub completed: u64,
-    /// Sum of their response times, in seconds.
+    /// Sum of the response times of the completed requests, in seconds.
     pub response_s: f64,
 }
 
@@ -79,14 +80,14 @@ impl Second {
 /// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// By workload, then by second of the counted time.
+    /// Completions, indexed by workload, then by second of the counted time.
     pub seconds: Vec<Vec<Second>>,
 }
 
 /// Runs a setup. The same setup and seed give the same outcome, bit for bit.
 ///
 /// # Errors
-/// Parameters of the device or of the slots that make no sense.
+/// Invalid parameters of the device or of the slots.
 pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
     setup.slots.validate().map_err(|error| error.to_string())?;
     let tenants = setup.workloads.iter().map(Workload::tenant).collect();

@@ -1,9 +1,9 @@
 //! The constants of the controllers as one hash, from which the seed of the drawn set of cases follows.
 //!
-//! A controller must not be fitted to the cases that judge it. So a set belongs to a hash, and a controller with other
-//! constants is judged on another set. The hash covers the source of `evenkeel-control` without comments and test
-//! files, because a list of constants could miss one, and the settings that configurations and the judged methods give
-//! their controllers. It also changes with code that holds no constant; that costs a set, but no correctness.
+//! A controller must not be fitted to the cases that judge it. So each hash has its own set of cases, and a controller
+//! with changed constants is judged on another set. The hash covers the source of `evenkeel-control` without comments and
+//! test files (a list of constants could miss one), and the settings that configurations and the judged methods give
+//! their controllers. The hash also changes with code that holds no constant, which only means a new set.
 
 use evenkeel_control::pool::target::{Load, Statistic};
 use evenkeel_control::response;
@@ -11,9 +11,9 @@ use evenkeel_control::{Duration, placement, slots};
 
 use super::fnv::{BASIS, fnv1a};
 
-/// The least seed that follows from a hash, and the number of such seeds: far above the seeds that people choose.
+/// The range of set seeds that hashes give: lowest seed, and number of seeds. It lies far above the seeds that users choose.
 const SEEDS: (u64, u64) = (1_000_000_000, 1_000_000_000);
-/// A scenario without any setting of the pool, which so has the defaults of configurations.
+/// A scenario that sets nothing of the pool, so that its pool has the defaults of configurations.
 const PLAIN: &str = "[device]\nkind = \"store\"\n[tenants.one]\n[[client]]\ntenant = \"one\"\nworkload = {}\n";
 
 /// The hash of all constants.
@@ -22,12 +22,12 @@ pub fn hash() -> u64 {
     fnv1a(source, settings().as_bytes())
 }
 
-/// The seed of the set that belongs to a hash.
+/// The seed of the set of cases that belongs to a hash; set `n` consists of the cases from `n` times [`super::SET`] on.
 pub fn seed(hash: u64) -> u64 {
     SEEDS.0 + hash % SEEDS.1
 }
 
-/// The settings of the judged controllers and the defaults of a pool, as text.
+/// The settings of the judged controllers and the defaults of a pool, as text to be hashed.
 fn settings() -> String {
     let time = Duration::from_secs(1);
     let setup = super::setup(PLAIN, time, time).unwrap_or_else(|why| panic!("{why}"));
@@ -67,7 +67,7 @@ mod tests {
         assert_ne!(files("a.rs", ""), files("b.rs", ""));
     }
 
-    /// The files that are hashed hold every controller: each constant of one is found in what counts.
+    /// The hashed text contains every constant of every controller.
     #[test]
     fn what_counts_of_a_controller_holds_its_constants() {
         let elastic = include_str!("../../../../control/src/admission/elastic/mod.rs");

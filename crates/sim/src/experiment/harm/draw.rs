@@ -1,13 +1,15 @@
-//! Cases drawn at random: a device as the market has it, and tenants that load it.
+//! Cases drawn at random: a device such as the market offers, and tenants that load it.
 //!
-//! A case is a scenario without admission, as text, so that a harmed case is a file to run, to shrink and to keep.
+//! A case is the text of a scenario without admission control, so that a case that a method harms can be saved as a file,
+//! run and shrunk.
 
 use std::fmt::Write as _;
 
 use evenkeel_control::rng::SplitMix64;
 
-/// The most tenants of a case, and the share of cases with many tenants.
+/// The most tenants of a case.
 const MOST_TENANTS: u64 = 1_000;
+/// Share of the cases that have many tenants, 0 to 1.
 const CROWDED: f64 = 0.1;
 
 /// A source of random choices.
@@ -24,8 +26,8 @@ pub fn case(seed: u64) -> String {
     text
 }
 
-/// The scenario of a seed for hosts that share a device: one to four tenants that load the device, some at a rate that
-/// does not depend on it, and one to three light ones. No request is so large that a host would divide it.
+/// The scenario of a seed for hosts that share a device: one to four heavy tenants, some of which send at a fixed rate, and
+/// one to three light tenants. Requests are small enough that a host never divides one into slices.
 pub fn shared(seed: u64) -> String {
     let mut draw = Draw::new(seed);
     let mut text = format!("title = \"shared case {seed}\"\n\n");
@@ -74,7 +76,7 @@ impl Draw {
         from + (to - from) * self.random.next_f64()
     }
 
-    /// A number from `from` to `to`, its logarithm uniformly distributed.
+    /// A random number from `from` to `to`, log-uniformly distributed.
     pub(super) fn log(&mut self, from: f64, to: f64) -> f64 {
         libm::exp(self.uniform(libm::log(from), libm::log(to)))
     }
@@ -91,7 +93,7 @@ impl Draw {
         choices[self.random.next_below(choices.len() as u64) as usize]
     }
 
-    /// Writes a device. True if it is a disk, or consists of disks.
+    /// Draws a device and appends its text to `out`. True if the device is a hard disk or an array of them.
     fn device(&mut self, out: &mut String) -> bool {
         out.push_str("[device]\n");
         match self.random.next_below(8) {
@@ -163,7 +165,8 @@ impl Draw {
         true
     }
 
-    /// Writes tenants and clients: bulk ones that take all throughput they get, and light ones with few requests.
+    /// Draws tenants with their clients and appends their text to `out`: bulk tenants that use all throughput they get, and
+    /// light tenants with few requests. `rotational`: the device is a hard disk or an array of them.
     fn load(&mut self, out: &mut String, rotational: bool) {
         let crowded = self.chance(CROWDED);
         let bulk = if crowded { self.whole(4.0, MOST_TENANTS as f64 / 4.0) } else { 1 + self.random.next_below(3) };

@@ -1,4 +1,4 @@
-//! Drawn cases on hosts that share a device; one of the hosts may be without our control.
+//! Runs of drawn cases on hosts that share a device. One of the hosts may be an initiator without any control.
 
 use evenkeel_control::slots;
 use evenkeel_control::{Duration, Instant};
@@ -9,18 +9,19 @@ use crate::world::{Hosts, Setup, TenantResult, run_hosts};
 /// A tenant's figures in the counted time.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// All figures of the simulator.
+    /// The simulator's result for the tenant.
     pub result: TenantResult,
     /// Payload bytes completed in each tenth of a second.
     pub tenths: Vec<u64>,
 }
 
-/// Most hosts of a case, the one without control included.
+/// The most hosts of a case, including the host without control.
 pub const MOST_HOSTS: usize = 4;
 /// A tenth of a second.
 const TENTH: Duration = Duration::from_millis(100);
 
-/// Runs `setup` on `hosts`; `slots` are the settings of the pools under control. The same arguments give the same figures.
+/// Runs `setup` on `hosts`. `slots` are the settings of pools under control; `None`: no pool is controlled. The same
+/// arguments give the same figures, by tenant.
 ///
 /// # Panics
 /// If a model fails.
@@ -41,12 +42,12 @@ pub fn run(setup: &Setup, hosts: &Hosts, slots: Option<slots::Config>, seed: u64
     tenants.into_iter().zip(tenths).map(|(result, tenths)| Figures { result, tenths }).collect()
 }
 
-/// Payload bytes of all tenants.
+/// Payload bytes completed by all tenants together.
 pub fn bytes(figures: &[Figures]) -> f64 {
     figures.iter().map(|figures| figures.result.bytes as f64).sum()
 }
 
-/// Requests of all tenants.
+/// Requests completed by all tenants together.
 pub fn requests(figures: &[Figures]) -> f64 {
     figures.iter().map(|figures| figures.result.requests as f64).sum()
 }

@@ -1,4 +1,4 @@
-//! The judge: how a method changes throughput and latencies of a case, and its verdict.
+//! The judge: measures how a method changes throughput and latencies of a case, and gives a verdict on the method.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,19 +10,21 @@ use crate::experiment::{Digest, TenantDigest, oracle};
 use crate::statistics::interval_99;
 use crate::world::Setup;
 
-/// Bounds of harm, and of grave harm: the least throughput, and the largest p50 and p99 of light tenants, as multiples
-/// of the reference's.
+/// A method harms a case below the first value times the reference's throughput, or above the second value times the
+/// reference's p50 or p99 of a light tenant.
 pub(super) const HARM: (f64, f64) = (0.95, 1.1);
+/// Bounds of grave harm, in the form of [`HARM`].
 pub(super) const GRAVE: (f64, f64) = (0.8, 2.0);
-/// Bounds of help: the least throughput, and the largest p99 of light tenants, as multiples of the reference's.
+/// A method helps a case with at least the first value times the reference's throughput and at most the second value times
+/// the reference's p99 of light tenants.
 pub(super) const HELP: (f64, f64) = (0.97, 0.5);
-/// Part of the best constant's gain from which on a method counts as having it.
+/// A method counts as having the gain of the best constant if it has at least this fraction of it.
 pub(super) const GAINED: f64 = 0.5;
-/// A tenant is light below this part of its fair share, by weight.
+/// A tenant is light if it uses less than this fraction of its fair share of the device's time; fair shares follow weights.
 const LIGHT: f64 = 0.9;
-/// The least requests of a light tenant in the counted time; with fewer its percentiles mean little.
+/// The fewest requests of a light tenant in the counted time. A tenant with fewer is not judged, as its percentiles mean little.
 pub(super) const REQUESTS: u64 = 200;
-/// The ratio of latencies that is used for a tenant that completes nothing under control.
+/// Ratio of latencies (method to reference) that stands for a tenant that completes no request under the method.
 const NOTHING: f64 = 1e9;
 
 /// A case and the effects of the methods on it.
@@ -31,12 +33,14 @@ pub struct Case {
     pub seed: u64,
     /// The setup without admission control.
     pub setup: Setup,
-    /// The setup as the text of a scenario.
+    /// The text of the scenario from which the setup was read.
     pub(super) scenario: String,
-    /// The admission that methods are compared with: none, or the best fixed setting if there is a policy.
+    /// The admission control with which methods are compared: none, or the best fixed budget in a case with a limit, a
+    /// reservation or a latency target.
     pub(super) reference: Config,
-    /// By tenant: requests per second that the device serves when the tenant has it alone.
+    /// Per tenant: requests per second that the device serves when the tenant has it alone.
     capacity: Vec<f64>,
+    /// Per method: its effect on the case.
     effects: Vec<Effect>,
 }
 
@@ -47,27 +51,30 @@ pub(super) fn has_policy(setup: &Setup) -> bool {
         || setup.tenants.iter().any(|tenant| is_set(&tenant.qos.limit) || is_set(&tenant.qos.reservation))
 }
 
-/// The effect of a method on a case: natural logarithms of the method's figures divided by the reference's, one for each seed.
+/// The effect of a method on a case. Values are natural logarithms of ratios, method to reference unless stated; each seed
+/// adds one value.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
     pub(super) throughput: Vec<f64>,
-    /// p50 and p99 of each light tenant, by its place among the tenants.
+    /// Ratios of the p50 latency of each light tenant; the key is the tenant's number.
     p50: BTreeMap<usize, Vec<f64>>,
+    /// Ratios of the p99 latency of each light tenant; the key is the tenant's number.
     p99: BTreeMap<usize, Vec<f64>>,
-    /// By place: each reserved tenant's throughput, divided by the rate due to it.
+    /// Request rate under the method of each tenant with a reservation, divided by its due rate (see [`due`]) and at most 1;
+    /// the key is the tenant's number.
     reserved: BTreeMap<usize, Vec<f64>>,
-    /// Natural logarithms of the light tenants' p99 in ms: under the reference, and under the method.
+    /// Natural logarithm of the light tenants' p99 latency in ms, averaged over them: under the reference, and under the method.
     light_p99_ms: [Vec<f64>; 2],
 }
 
 /// The verdict on a method in one case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// True if the reference would have been better, beyond doubt.
+    /// True if the throughput, a reservation or a light tenant's latency is beyond the bounds of harm, with 99 % confidence.
     pub harmed: bool,
-    /// True if the reference would have been far better, beyond doubt.
+    /// True if the throughput, a reservation or a light tenant's latency is beyond the bounds of grave harm (99 % confidence).
     pub gravely: bool,
-    /// True if light tenants' p99 is halved while throughput is kept.
+    /// True if the method at least halves the light tenants' p99 latency and keeps at least 97 % of the throughput.
     pub helped: bool,
 }
 
@@ -77,7 +84,7 @@ impl Case {
         Self { seed, setup, scenario: scenario.to_owned(), reference: Config::None, capacity, effects }
     }
 
-    /// The setup under the admission that methods are compared with.
+    /// The setup with the reference, the admission control with which methods are compared.
     pub(super) fn reference(&self) -> Setup {
         self.with(self.reference)
     }
@@ -87,7 +94,7 @@ impl Case {
         has_policy(&self.setup)
     }
 
-    /// The admission that methods are compared with, in a few words.
+    /// The reference, the admission control with which methods are compared, in a few words.
     pub fn reference_name(&self) -> String {
         match self.reference {
             Config::Fixed { budget_bytes } => format!("the best fixed budget, {} KiB", budget_bytes >> 10),
@@ -95,12 +102,13 @@ impl Case {
         }
     }
 
-    /// The setup under the method `admission`.
+    /// The setup with `admission` as its admission control.
     pub(super) fn with(&self, admission: Config) -> Setup {
         oracle::with(&self.setup, admission)
     }
 
-    /// The places of light tenants: those that take little of the device's time in the run `none`.
+    /// The numbers of the light tenants, which use less of the device's time than their fair share in the run `none`, made
+    /// under the reference.
     pub(super) fn light(&self, none: &Digest) -> Vec<usize> {
         let seconds = self.setup.duration.as_secs_f64();
         let is_light = |&place: &usize| {
@@ -111,7 +119,7 @@ impl Case {
         (0..none.tenants.len()).filter(is_light).collect()
     }
 
-    /// Adds the runs of one seed: under the reference (`none`), and under the method.
+    /// Adds the results of one seed to the method's effect: the run under the reference (`none`), and under the method (`with`).
     pub(super) fn learn(&mut self, method: usize, none: &Digest, with: &Digest) {
         let light = self.light(none);
         let effect = &mut self.effects[method];
@@ -131,19 +139,19 @@ impl Case {
         }
     }
 
-    /// The effect of the method at this place.
+    /// The effect of the method with this number.
     pub fn effect(&self, method: usize) -> &Effect {
         &self.effects[method]
     }
 
-    /// The verdict on the method at this place.
+    /// The verdict on the method with this number.
     pub fn verdict(&self, method: usize) -> Verdict {
         self.effects[method].verdict()
     }
 
-    /// The method's gain, divided by the gain of the best of `constants`: gain is the fall of light tenants' p99.
-    /// `None` if no constant is worth having: one that has half of none's p99 at 0.97 of its throughput on the first
-    /// seed, by which it is chosen, and on the second one.
+    /// The method's gain divided by the gain of the best constant, on the second seed. Gain is the fall of the light
+    /// tenants' p99, in ms. `constants` are numbers of methods with a fixed setting; the best is the one with the lowest p99
+    /// on the first seed. `None` if the best constant is not within the bounds of help on both seeds, or there is none.
     pub fn part_of_gain(&self, method: usize, constants: &[usize]) -> Option<f64> {
         let best = |a: &&usize, b: &&usize| {
             let p99 = |&&constant: &&usize| self.effects[constant].light_p99_ms[1].first().copied();
@@ -157,15 +165,15 @@ impl Case {
         self.effects[*constant].helps(1).then(|| gain(method).zip(gain(*constant)).map(|(ours, best)| ours / best))?
     }
 
-    /// True if the means over the seeds so far are beyond a bound of harm, so that more seeds must decide.
+    /// True if the method's means over the seeds added so far are beyond a bound of harm, so that more seeds are needed.
     pub(super) fn looks_harmed(&self, method: usize) -> bool {
         self.effects[method].looks_harmed()
     }
 }
 
 impl Effect {
-    /// True if the throughput, a reservation or a light tenant's latency is beyond a bound; `range` gives the interval
-    /// in which the mean of values lies.
+    /// True if the throughput, a reservation or a light tenant's latency is beyond its bound over the whole interval in
+    /// which the mean lies. `range` gives this interval for a list of values.
     pub(super) fn beyond(&self, bounds: (f64, f64), range: impl Fn(&[f64]) -> (f64, f64)) -> bool {
         self.is_slow(bounds.0, &range) || self.is_beyond_for_a_tenant(bounds, range)
     }
@@ -191,14 +199,14 @@ impl Effect {
         self.p99.entry(place).or_default().push(log_ratio(is[1], was[1]));
     }
 
-    /// Adds the throughput of tenants with reservations in one pair of runs.
+    /// Adds the rates of tenants with reservations from one seed's runs under the reference (`none`) and the method (`with`).
     pub(super) fn reserve(&mut self, setup: &Setup, none: &Digest, with: &Digest) {
         for (place, due) in due(setup, none) {
             self.reserved.entry(place).or_default().push(libm::log(part_of_due(setup, with, place, due)));
         }
     }
 
-    /// True if the figures of the seed at this place are within the bounds of help.
+    /// True if the method's figures are within the bounds of help on seed number `seed`, from 0.
     fn helps(&self, seed: usize) -> bool {
         let [none, with] = &self.light_p99_ms;
         let gain = none.get(seed).zip(with.get(seed)).map(|(none, with)| with - none);
@@ -217,12 +225,12 @@ impl Effect {
         self.light_p99_ms[1].push(libm::log(was[1]) + log_ratio(is[1], was[1]));
     }
 
-    /// True if the means over the seeds so far are beyond a bound of harm.
+    /// True if the means over the seeds added so far are beyond a bound of harm.
     pub(super) fn looks_harmed(&self) -> bool {
         self.beyond(HARM, |values| (mean(values), mean(values)))
     }
 
-    /// The verdict by all seeds so far.
+    /// The verdict on the method by all seeds added so far.
     pub(super) fn verdict(&self) -> Verdict {
         let gain = mean(&self.light_p99_ms[1]) - mean(&self.light_p99_ms[0]);
         Verdict {
@@ -255,33 +263,33 @@ pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The natural logarithm of `is / was`, two latencies. A tenant that completes nothing has none: its ratio is far
-/// beyond every bound, but finite, because infinities have no confidence interval.
+/// The natural logarithm of `is / was`, two latencies. `is` is 0 for a tenant that completes no request; its ratio is
+/// [`NOTHING`], far beyond every bound but finite, because infinities have no confidence interval.
 pub(super) fn log_ratio(is: f64, was: f64) -> f64 {
     libm::log(if is > 0.0 { is / was } else { NOTHING })
 }
 
-/// The natural logarithm of `is / was`, two throughputs. No throughput counts as very little: infinities have no
-/// confidence interval.
+/// The natural logarithm of `is / was`, two throughputs. The ratio counts as at least 1 / [`NOTHING`], because infinities
+/// have no confidence interval.
 pub(super) fn log_throughput(is: f64, was: f64) -> f64 {
     libm::log((is / was).max(1.0 / NOTHING))
 }
 
-/// The share of the device's time, 0 to 1, below which a tenant is light.
+/// The share of the device's time, 0 to 1, below which the tenant with number `place` is light.
 fn fair_share(setup: &Setup, place: usize) -> f64 {
     let weight = |place: usize| f64::from(setup.tenants[place].qos.weight);
     LIGHT * weight(place) / (0..setup.tenants.len()).map(weight).sum::<f64>()
 }
 
-/// True if a tenant is light by its shares of all `bytes` and of all `requests` (0 to 1), where its device time is
-/// unknown; `count` is its number of requests.
+/// True if a tenant is light by its shares of the bytes and of the requests of all tenants (`bytes` and `requests`, 0 to 1),
+/// for cases without known device time; `count` is the tenant's number of requests.
 pub(super) fn is_light_by_use(setup: &Setup, place: usize, bytes: f64, requests: f64, count: u64) -> bool {
     let fair = fair_share(setup, place);
     bytes < fair && requests < fair && count >= REQUESTS
 }
 
-/// Place and due rate of each tenant with a reservation, in requests a second: the reservation, but at most the rate in
-/// the run `none`. Tenants with too few requests are left out.
+/// Number and due rate in requests per second of each tenant with a reservation: the reservation, but at most the tenant's
+/// rate in the run `none`, made under the reference. Tenants with fewer than [`REQUESTS`] due requests are left out.
 pub(super) fn due(setup: &Setup, none: &Digest) -> Vec<(usize, f64)> {
     let seconds = setup.duration.as_secs_f64();
     let due = |(place, was): (usize, &TenantDigest)| {
@@ -291,7 +299,7 @@ pub(super) fn due(setup: &Setup, none: &Digest) -> Vec<(usize, f64)> {
     none.tenants.iter().enumerate().map(due).filter(|(_, due)| due * seconds >= REQUESTS as f64).collect()
 }
 
-/// The tenant's rate divided by its due rate, at most 1.
+/// The rate in the run `with` of the tenant with number `place`, divided by its due rate `due`; at most 1.
 pub(super) fn part_of_due(setup: &Setup, with: &Digest, place: usize, due: f64) -> f64 {
     let rate = with.tenants[place].requests as f64 / setup.duration.as_secs_f64();
     (rate / due).clamp(1e-9, 1.0)

@@ -1,25 +1,25 @@
 //! First, do no harm: controllers are compared with no control, on cases drawn at random.
 //!
 //! This module judges admission control. A harmed case becomes a scenario ([`failure`]). Each other controller has a
-//! module of its own, which says what is judged.
+//! module of its own, which names its criteria.
 //!
 //! A controller is judged on devices and loads for which it was not built. Each case is run without control and with
-//! each method, on the same seeds. It counts from 10 s or 20,000 completions on, whichever is later.
+//! each method, on the same seeds. Warm-up and counted time are each as long as 20,000 completions take, but 10 s to 300 s.
 //!
-//! | verdict | when |
+//! | verdict | condition, compared with the run without control |
 //! |---|---|
-//! | harmed | total throughput below 0.95 of none's, or p50 or p99 of a light tenant above 1.1 of none's, beyond doubt |
-//! | gravely | the same with 0.8 and 2 |
-//! | helped | light tenants' p99 at most half of none's, throughput at least 0.97 |
-//! | worth | the best constant helps, on the seed by which it was chosen and on another one |
-//! | gained | of the cases of `worth`, those in which a method lowers the p99 by at least half as much as the constant |
+//! | harmed | total throughput below 0.95 times, or p50 or p99 of a light tenant above 1.1 times, beyond doubt |
+//! | gravely | total throughput below 0.8 times, or p50 or p99 of a light tenant above 2 times, beyond doubt |
+//! | helped | p99 of light tenants at most 0.5 times, throughput at least 0.97 times |
+//! | worth | the best constant (fixed budget) helps, on the seed by which it was chosen and on another one |
+//! | gained | the case is `worth`, and the method lowers the p99 by at least half as much as the best constant |
 //!
-//! Half of the cases carry a policy (`policy`). There the best fixed setting takes the place of no control; a tenant
-//! that gets less than 0.95 of its reservation is harmed, too, if the best setting gives it that much.
+//! Half of the cases carry a policy (`policy`). Such a case is compared with the best fixed budget instead of no control;
+//! a tenant is harmed, too, below 0.95 of its reservation, or of its rate under that budget if this rate is lower.
 //!
 //! Beyond doubt: the 99 % interval over the seeds lies beyond the bound. A tenant is light if it takes less than its
-//! fair share of the device's time without control. Its share of the time is its rate, divided by the rate at which the
-//! device serves its requests when it has the device alone.
+//! fair share of the device's time without control. A tenant's share of the time is its request rate, divided by the rate
+//! at which the device serves its requests when the tenant has the device alone.
 
 pub mod constants;
 pub mod draw;
@@ -51,29 +51,31 @@ pub use judge::{Case, Effect, Verdict};
 pub use report::{Answer, Ask, Controller, Judged, NAME, Plan, SET, judge, run};
 pub use shrink::failure;
 
-/// Seeds of every case.
+/// Runs (seeds) of every case under each method.
 const SEEDS: u64 = 2;
-/// Seeds of a case that looks harmed.
+/// Runs (seeds) of a case under a method that looks harmful after [`SEEDS`] runs.
 const MORE_SEEDS: u64 = 8;
-/// Duration of the pilot runs, which measure how long a case must run, and the device's rate for each tenant alone.
+/// Virtual duration of the pilot runs, which measure the case's request rate, and the rate of each tenant alone on the device.
 const PILOT: Duration = Duration::from_secs(5);
 /// Queue depth of a tenant that has the device alone in a pilot run.
 const PILOT_DEPTH: u32 = 256;
-/// Completions of the warm-up, and of the counted time; the least and the most seconds of each.
+/// Completions aimed at in the warm-up, and again in the counted time.
 const COMPLETIONS: f64 = 20_000.0;
+/// The shortest warm-up and the shortest counted time, in seconds.
 const LEAST_S: f64 = 10.0;
+/// The longest warm-up and the longest counted time, in seconds.
 const MOST_S: f64 = 300.0;
 
-/// A method that is judged.
+/// A method of admission control that is judged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Method {
     /// Name in results.
     pub name: String,
-    /// The admission control.
+    /// The method's admission control.
     pub admission: Config,
 }
 
-/// The judged methods: our default, the published method, and constants, in this order.
+/// The judged methods, in this order: `elastic` (the project's default), SlowFast CoDel as published, and fixed budgets.
 pub fn methods() -> Vec<Method> {
     let mut methods = vec![
         Method { name: "elastic".into(), admission: Config::Elastic(ElasticConfig::default()) },
@@ -85,7 +87,7 @@ pub fn methods() -> Vec<Method> {
     methods
 }
 
-/// The text of a scenario with these times.
+/// The text of a scenario with `warmup` and `duration` added.
 fn timed(text: &str, warmup: Duration, duration: Duration) -> String {
     let ms = |time: Duration| time.as_nanos() / 1_000_000;
     format!("warmup = \"{}ms\"\nduration = \"{}ms\"\n{text}", ms(warmup), ms(duration))
@@ -111,7 +113,7 @@ pub fn setup(text: &str, warmup: Duration, duration: Duration) -> Result<Setup, 
     parsed(&timed(text, warmup, duration))
 }
 
-/// The same requests at the queue depth [`PILOT_DEPTH`], so that the device is saturated.
+/// The requests of `spec`, sent at the queue depth [`PILOT_DEPTH`], so that the device is saturated.
 fn saturating(spec: &Spec) -> Spec {
     match spec {
         Spec::Load { requests, .. } => Spec::closed(PILOT_DEPTH, requests.clone()),
@@ -119,8 +121,8 @@ fn saturating(spec: &Spec) -> Spec {
     }
 }
 
-/// Runs the case of a seed without control and with each method. `None`: the pilot run completes more than `most`
-/// requests a second, so the case would take long to run.
+/// Runs the case of a seed under its reference and under each method. `None` if the pilot run completes more than `most`
+/// requests per second, so that the case would take long to run.
 ///
 /// # Errors
 /// Those of `execute`.
@@ -145,13 +147,13 @@ pub fn case<E>(seed: u64, most: f64, methods: &[Method], execute: &mut Execute<'
     judged(seed, &timed(&text, time, time), methods, execute).map(Some)
 }
 
-/// Warm-up of a case that completes so many requests a second, and also its counted time.
+/// The duration of a case's warm-up, and again of its counted time; `requests_per_s` is the request rate of its pilot run.
 fn counted(requests_per_s: f64) -> Duration {
     let seconds = (COMPLETIONS / requests_per_s.max(1.0)).clamp(LEAST_S, MOST_S);
     Duration::from_nanos((seconds * 1e9) as u64)
 }
 
-/// Runs a scenario under its reference, which is no control or the best fixed setting, and under each method.
+/// Runs a scenario under each method and under its reference: no control, or the best fixed budget if it has a policy.
 fn judged<E>(seed: u64, scenario: &str, methods: &[Method], execute: &mut Execute<'_, E>) -> Result<Case, E> {
     let setup = parsed(scenario).unwrap_or_else(|why| panic!("{why}\n{scenario}"));
     // Each kind of request alone on the device.
@@ -179,7 +181,7 @@ fn judged<E>(seed: u64, scenario: &str, methods: &[Method], execute: &mut Execut
     Ok(case)
 }
 
-/// Runs a case under its reference and under each method, on the same seeds: on more of them where a method looks harmful.
+/// Runs a case under its reference and under each method, on the same seeds; a method that looks harmful gets more seeds.
 ///
 /// # Errors
 /// Those of `execute`.

@@ -5,8 +5,8 @@
 //! | [`draw`] | a case: workers, and the load of each connection |
 //! | [`world`] | a case in virtual time |
 //!
-//! The judge is that of admission; light connections count together, as one tenant. A static placement, chosen on
-//! another seed, shows how much could be gained.
+//! The criteria are those of the judge of admission control; light connections count together, as one tenant. A static
+//! placement, chosen on a seed that is not judged, shows how much a method could gain.
 
 pub mod draw;
 pub mod world;
@@ -17,15 +17,16 @@ use super::judge::{Effect, GAINED, Verdict};
 pub use draw::Case;
 use world::{Outcome, Who, simulate};
 
-/// Seeds of every case.
+/// Runs (seeds) of every case.
 const SEEDS: u64 = 2;
-/// Seeds of a case that looks harmed.
+/// Runs (seeds) of a case that looks harmed after [`SEEDS`] runs.
 const MORE_SEEDS: u64 = 8;
-/// Seed on which the static placement is chosen; no seed that judges.
+/// Seed of the runs by which the static placement is chosen; the method is judged on other seeds.
 const OTHER_SEED: u64 = 1_000;
-/// A static placement is worth having with at least this throughput and at most this light p99, as multiples of round robin's.
+/// A static placement is worth having with at least the first value times the throughput of round robin, and at most the
+/// second value times its p99 latency of light connections.
 const WORTH: (f64, f64) = (0.97, 0.5);
-/// Light requests that a run needs for meaningful percentiles.
+/// Requests of light connections that a run needs for meaningful percentiles.
 const REQUESTS: u64 = 300;
 
 /// A case and its results.
@@ -34,13 +35,13 @@ pub struct Judged {
     pub seed: u64,
     /// Effect of the method, compared with round robin.
     pub effect: Effect,
-    /// The method's gain of light p99, divided by that of the best static placement; `None` where no static placement
-    /// halves the p99.
+    /// The method's gain divided by the gain of the best static placement. Gain: fall of the light connections' p99 latency
+    /// against round robin. `None` where no static placement is worth having ([`Counts::worth`]).
     pub part_of_gain: Option<f64>,
 }
 
 impl Judged {
-    /// The verdict of the judge.
+    /// The verdict on the method by its effect.
     pub fn verdict(&self) -> Verdict {
         self.effect.verdict()
     }
@@ -49,15 +50,15 @@ impl Judged {
 /// Numbers of cases by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Harmed.
+    /// Cases that the method harms.
     pub harmed: usize,
-    /// Harmed gravely.
+    /// Cases that the method harms gravely.
     pub gravely: usize,
-    /// Helped.
+    /// Cases that the method helps.
     pub helped: usize,
-    /// Cases in which a static placement is worth having.
+    /// Cases in which a static placement halves the light connections' p99 and keeps 97 % of the throughput.
     pub worth: usize,
-    /// Cases in which the method has at least half of that placement's gain.
+    /// Cases of `worth` in which the method has at least half of the best static placement's gain.
     pub gained: usize,
 }
 
@@ -75,12 +76,12 @@ impl Counts {
     }
 }
 
-/// Judges `config` on the cases `from..from + count`. The same seeds give the same results.
+/// Judges the placement method `config` on the cases with the seeds `from..from + count`. Results are reproducible.
 pub fn cases(from: u64, count: u64, config: Config) -> Vec<Judged> {
     (from..from + count).map(|seed| judge(seed, config)).collect()
 }
 
-/// Judges one case.
+/// Judges the placement method `config` on the case of one seed.
 pub fn judge(seed: u64, config: Config) -> Judged {
     let case = draw::case(seed);
     let mut judged = Judged { seed, effect: Effect::default(), part_of_gain: None };
@@ -110,9 +111,9 @@ fn learn(effect: &mut Effect, none: &Outcome, ours: &Outcome) {
     effect.add(ours.bytes_per_s / none.bytes_per_s.max(1.0), light);
 }
 
-/// The static placement with the lowest light p99, if it is worth having. Three are tried, each with the heaviest
-/// connections first, on the worker with the least load: by load slot by slot, by total load, and slot by slot with a
-/// worker for light connections alone.
+/// The static placement with the lowest p99 of light connections among those worth having; each connection's worker. Three
+/// are tried, which place the heaviest connections first, each on the worker with the least load: by load per time slot,
+/// by total load, and by load per time slot with one worker reserved for light connections.
 fn find_static(case: &Case) -> Option<Vec<u32>> {
     let none = simulate(case, &Who::Placed(Config::RoundRobin), OTHER_SEED);
     if none.light_requests < REQUESTS || case.workers < 2 {
@@ -130,8 +131,9 @@ fn find_static(case: &Case) -> Option<Vec<u32>> {
     best.min_by(|(a, _), (b, _)| a.light_ms[1].total_cmp(&b.light_ms[1])).map(|(_, homes)| homes)
 }
 
-/// A static placement: the heaviest connections first, each on that of the first `heavy` workers where it adds least; light
-/// connections last, on all workers. With `by_slot`, loads in the same slots count against each other, else total loads.
+/// A static placement: each connection's worker. Heavy connections come first, the heaviest of them at the start, on one of
+/// the first `heavy` workers; light connections come last, on any worker. Each goes to the worker with the least total load,
+/// or, with `by_slot`, with the least load in the time slots in which the connection is active.
 fn place(case: &Case, slots: &[Vec<f32>], by_slot: bool, heavy: usize) -> Vec<u32> {
     let width = slots.first().map_or(0, Vec::len);
     let mut totals = vec![vec![0.0_f32; width]; case.workers];

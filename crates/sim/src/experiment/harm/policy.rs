@@ -1,8 +1,8 @@
 //! The policy of a drawn case: half of the cases have none, the others a limit, a reservation or a latency target.
 //!
-//! A policy is scaled to the tenants' figures without control, by random numbers of its own: a case without a policy is
-//! exactly the text that [`draw`](super::draw) made of its seed. A case with a policy is compared with the best fixed
-//! setting under the same policy.
+//! A policy is scaled to the tenants' figures without control, with random numbers of its own, so that the rest of the case
+//! is exactly the text that [`draw`](super::draw) makes of the seed. A case with a policy is compared with the best fixed
+//! budget under the same policy.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Rates;
@@ -15,20 +15,21 @@ use crate::world::Setup;
 
 /// Share of the cases that have a policy, 0 to 1.
 const CARRIED: f64 = 0.5;
-/// Ranges of limits and of reservations, as parts of the tenant's rate without control, and of targets, as multiples of
-/// the light tenant's latency without control.
+/// Range of limits, as fractions of the tenant's rate without control.
 const LIMITS: (f64, f64) = (0.1, 1.0);
+/// Range of reservations, as fractions of the tenant's rate without control.
 const RESERVATIONS: (f64, f64) = (0.05, 1.0);
+/// Range of latency targets, as multiples of the light tenant's latency without control.
 const TARGETS: (f64, f64) = (0.05, 2.0);
 /// Range of a pool's latency target, in microseconds.
 const TARGET_US: (f64, f64) = (20.0, 5e6);
-/// Fixed budgets among which the best setting is chosen, in KiB; no budget is tried, too.
+/// Fixed budgets, in KiB, among which the best setting is chosen; no admission control is a further candidate.
 pub(super) const BUDGETS_KIB: [u64; 4] = [256, 1_024, 4_096, 16_384];
-/// The seed on which the best setting is chosen; no seed that judges.
+/// Seed of the runs by which the best setting is chosen; methods are judged on other seeds.
 const OTHER_SEED: u64 = 1_000;
 
-/// The scenario with the policy of its seed; `None` if the seed gives no policy. `setup` and `pilot` are the case's
-/// without a policy.
+/// The scenario `text` with the policy that the seed gives; `None` if the seed gives none. `setup` and `pilot` are the
+/// setup and the pilot run of the case without a policy.
 pub(super) fn add(seed: u64, text: &str, setup: &Setup, pilot: &Digest) -> Option<String> {
     // Not the numbers of which the case was drawn.
     let mut random = SplitMix64::new(seed ^ 0x706f_6c69_6379);
@@ -77,7 +78,7 @@ pub(super) fn add(seed: u64, text: &str, setup: &Setup, pilot: &Digest) -> Optio
     Some(table.to_string())
 }
 
-/// The setup without latency target, limits and reservations.
+/// The setup with its latency target, limits and reservations removed.
 pub(super) fn without(setup: &Setup) -> Setup {
     let mut plain = setup.clone();
     plain.pool.target = None;
@@ -87,8 +88,8 @@ pub(super) fn without(setup: &Setup) -> Setup {
     plain
 }
 
-/// The best fixed setting of a case: of the settings that keep 0.97 of the highest throughput, the one with the lowest
-/// p99 of light tenants.
+/// The best fixed setting of a case: no control or a fixed budget. Of the settings that keep 0.97 of the highest throughput,
+/// the one with the lowest p99 of light tenants.
 ///
 /// # Errors
 /// Those of `execute`.
@@ -122,7 +123,7 @@ mod tests {
         runs.iter().map(|(setup, seed)| run_quietly(setup, *seed).map(Digest::of)).collect()
     }
 
-    /// Invented figures of a run, for tests that need no real ones.
+    /// A made-up digest of a pilot run, for tests that need no real one.
     fn pilot(setup: &Setup) -> Digest {
         let mut short = setup.clone();
         (short.duration, short.sample_every) = (Duration::from_millis(1), Duration::from_millis(1));
@@ -159,7 +160,7 @@ mod tests {
         assert!((120..=180).contains(&kinds[3]), "{kinds:?}");
     }
 
-    /// A bulk writer whose throughput suffers only under a small budget, and a light reader behind it.
+    /// A bulk writer's throughput suffers only under a small budget; a light reader waits behind the writer.
     #[test]
     fn the_best_setting_keeps_the_throughput_and_has_the_lowest_latency() {
         let text = "

@@ -10,13 +10,15 @@ use crate::experiment::{Better, Claim, Execute, Options, Report, Row, Section};
 /// Name on the command line and in results.
 pub const NAME: &str = "harm";
 
-/// Cases of a set. Then the cases judged by default, in a whole and in a quick run: of admission, and of every other
-/// controller.
+/// Cases of a set, all of which a full run judges for admission control.
 pub const SET: u64 = 1_000;
+/// Cases that a quick run judges for admission control.
 const QUICK_CASES: u64 = 60;
+/// Cases that a full run judges for each other controller.
 const OTHER_CASES: u64 = 200;
+/// Cases that a quick run judges for each other controller.
 const OTHER_QUICK_CASES: u64 = 24;
-/// Bar: the largest share of the cases that our method may harm, 0 to 1.
+/// Bar: the largest share of the cases that the project's own method may harm, 0 to 1.
 const BAR: f64 = 0.01;
 
 /// The controller that is judged.
@@ -34,22 +36,11 @@ pub enum Controller {
     Guarantees,
 }
 
+evenkeel_control::named!(Controller: Admission "admission", LatencyTarget "latency target", Placement "placement",
+    Slots "slots", Guarantees "guarantees");
+
 impl Controller {
-    /// All controllers, in the order of the report.
-    pub const ALL: [Self; 5] = [Self::Admission, Self::LatencyTarget, Self::Placement, Self::Slots, Self::Guarantees];
-
-    /// Its name in results.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Admission => "admission",
-            Self::LatencyTarget => "latency target",
-            Self::Placement => "placement",
-            Self::Slots => "slots",
-            Self::Guarantees => "guarantees",
-        }
-    }
-
-    /// The judged methods: ours, the published one, and constants.
+    /// Names of the judged methods, in this order: the project's own, the published one if any, and constants if any.
     fn methods(self) -> Vec<String> {
         let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         match self {
@@ -61,7 +52,7 @@ impl Controller {
         }
     }
 
-    /// The verdicts that the controller's judge counts.
+    /// Names of the verdicts that are counted for the controller.
     const fn metrics(self) -> &'static [&'static str] {
         match self {
             Self::Admission | Self::Placement => &["harmed", "harmed_gravely", "helped", "gained"],
@@ -80,22 +71,25 @@ fn placements() -> [connections::Config; 2] {
 pub struct Plan {
     /// The controllers.
     pub controllers: Vec<Controller>,
-    /// Cases of each controller, at most [`SET`]; `None`: more for admission control than for the others.
+    /// Cases per controller, at most [`SET`]. `None`: 1,000 for admission control and 200 for each other controller, fewer in
+    /// a quick run.
     pub cases: Option<u64>,
 }
 
 /// The verdict on a method in one case.
 #[derive(Clone, Debug, Default)]
 pub struct Judged {
-    /// True if doing nothing would have been better.
+    /// True if the method is worse than its reference (no control, or the best fixed setting).
     pub harmed: bool,
-    /// True if doing nothing would have been far better.
+    /// True if the method is far worse than its reference.
     pub gravely: bool,
-    /// True if the method is far better than doing nothing.
+    /// True if the method is far better than its reference.
     pub helped: bool,
+    /// The method's gain divided by the best constant's; `None` where no constant is worth having.
     pub(super) part_of_gain: Option<f64>,
+    /// The method's effect on throughput and latencies, in words.
     pub(super) effect: String,
-    /// A scenario that shows the harm, as small as possible; `None` if there is none.
+    /// The text of a small scenario that shows the harm; `None` if no harm was found or none was sought.
     pub failure: Option<String>,
 }
 
@@ -106,8 +100,8 @@ impl Judged {
     }
 }
 
-/// Judges a controller's methods on the case of a seed; ours is the first. `shrinks`: if our admission control harms
-/// the case, a small scenario of it is sought.
+/// Judges a controller's methods on the case of a seed; the project's own method comes first. With `shrinks`, a small
+/// scenario that shows the harm is sought if the project's admission control harms the case.
 ///
 /// # Errors
 /// Those of `execute`.
@@ -160,13 +154,13 @@ fn admission(case: &super::Case, methods: &[super::Method]) -> Vec<Judged> {
 /// Seed of a case, and the verdict on each method.
 pub type Answer = (u64, Vec<Judged>);
 
-/// The number of cases that a method harms, and that it helps.
+/// The number of cases that the method with number `method` harms, and the number that it helps.
 fn counts(answers: &[Answer], method: usize) -> (usize, usize) {
     let count = |counts: fn(&Judged) -> bool| answers.iter().filter(|(_, judged)| counts(&judged[method])).count();
     (count(|case| case.harmed), count(|case| case.helped))
 }
 
-/// The place of the constant that harms the fewest cases; among equals, of the one that helps most.
+/// The number of the constant method that harms the fewest cases; among equals, of the one that helps most cases.
 fn best_constant(answers: &[Answer], methods: usize) -> Option<usize> {
     (2..methods).min_by_key(|&method| {
         let (harmed, helped) = counts(answers, method);
@@ -174,8 +168,9 @@ fn best_constant(answers: &[Answer], methods: usize) -> Option<usize> {
     })
 }
 
-/// Rows of counts. The first method is ours, the second one the published one. Each constant has a row; the best of them also
-/// fills the baseline column. `asked`: cases planned. `metrics`: verdicts that this controller's judge counts.
+/// The report section of one controller: rows that count verdicts. `methods` are the project's own, the published one, and
+/// constants; each constant has a row, and the best one also fills the baseline column. `asked`: number of cases planned.
+/// `metrics`: names of the verdicts to count.
 pub(super) fn section(title: &str, asked: usize, methods: &[String], answers: &[Answer], metrics: &[&str]) -> Section {
     let count = answers.len();
     let best = best_constant(answers, methods.len());
@@ -223,7 +218,8 @@ pub(super) fn section(title: &str, asked: usize, methods: &[String], answers: &[
     Section { title: title.into(), text, rows, figures: Vec::new() }
 }
 
-/// The claim that our method harms fewer cases and helps more than each constant; its numbers name the best constant.
+/// The claim that the first method harms fewer cases and helps more than each constant; `None` if there is no constant. The
+/// claim's numbers name the best constant.
 pub(super) fn claim(methods: &[String], answers: &[Answer]) -> Option<Claim> {
     let best = best_constant(answers, methods.len())?;
     let (harmed, helped) = counts(answers, 0);
@@ -246,10 +242,11 @@ pub(super) fn claim(methods: &[String], answers: &[Answer]) -> Option<Claim> {
     })
 }
 
-/// Judges a controller on the cases of these seeds; answers in the same order, and fewer of them after an interrupt.
+/// A function that judges a controller on the cases of these seeds. Answers come in the order of the seeds; after an
+/// interrupt the last ones are missing.
 pub type Ask<'a, E> = dyn FnMut(Controller, &[u64]) -> Result<Vec<Answer>, E> + 'a;
 
-/// Judges the plan's controllers: how many cases each method harms and helps.
+/// Judges the plan's controllers by `ask`; the report counts the cases that each method harms and helps.
 ///
 /// # Errors
 /// Those of `ask`.

@@ -1,16 +1,16 @@
-//! The latency target compared with none, on cases drawn at random.
+//! Judges a pool's latency target: runs with the target are compared with runs without it, on cases drawn at random.
 //!
-//! Devices and loads are those of [`draw`]; the target is scaled to the latency of light tenants without one. Half of
-//! the cases have a reservation of a bulk tenant. Both runs of a pair have the same seed.
+//! Devices and loads are those of [`draw`]; the target is scaled to the latency of light tenants without a target. Half
+//! of the cases have a reservation of a bulk tenant. Both runs of a pair have the same seed.
 //!
-//! | verdict | when, beyond doubt |
+//! | verdict | condition; "before" means the run without a target |
 //! |---|---|
-//! | harmed | a light tenant's p50 or p99 is above 1.1 of none's |
-//! | | throughput is below 0.95 of none's although none meets the target, or although no light tenant gains a tenth |
-//! | | a tenant gets less than 0.95 of its reservation, which it gets without the target |
-//! | | a request waits 1.1 times as long as without the target and `max_delay` (p999) |
-//! | gravely | the same with 0.8 and 2 |
-//! | helped | none misses the target; with the target light tenants meet it, or have half of none's figure |
+//! | harmed | a light tenant's p50 or p99 is above 1.1 times the one before, with 99 % confidence |
+//! | | throughput is below 0.95 times the one before, although light tenants met the target before or gain less than a tenth |
+//! | | a tenant gets less than 0.95 of its reservation, or of its rate before if that is lower |
+//! | | a tenant's p999 latency is above 1.1 times the sum of the p999 before and `max_delay` |
+//! | gravely | as harmed, with 0.8 in place of 0.95 and 2 in place of 1.1 |
+//! | helped | not harmed, and light tenants missed the target before but now meet it or have at most half the latency |
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ use crate::experiment::{Digest, Execute, TenantDigest};
 use crate::statistics::interval_99;
 use crate::world::Setup;
 
-/// Requests from which on a tenant drawn as light counts for the gain.
+/// The fewest requests, in the run without a target, with which a tenant drawn as light counts for gain and target.
 const PROTECTED_REQUESTS: u64 = 30;
 /// The longest time for which a throttle delays a request.
 const MAX_DELAY: Duration = Duration::from_secs(2);
@@ -41,22 +41,24 @@ pub struct Case {
     pub target: Duration,
     /// The statistic of latencies that the target bounds.
     pub statistic: Statistic,
-    /// The kind of load by which a tenant counts as noisy.
+    /// The kind of load by which tenants count as noisy and are throttled: writes, reads or both.
     pub load: Load,
     effects: Vec<Effect>,
 }
 
-/// Natural logarithms of ratios, one for each pair of runs; above 0 a ratio exceeds 1.
+/// The effect of a latency target on a case. Values are natural logarithms of ratios, one for each pair of runs without
+/// and with the target; 0 means equal.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
-    /// Throughput, light tenants' latencies and reservations, with the target divided by without.
+    /// Throughput, light tenants' latencies and reservations: figures with the target divided by figures without it.
     judge: judge::Effect,
-    /// Of tenants drawn as light: the least ratio of latency with the target to latency without; the largest ratios to
-    /// the target of the latency without it, and with it.
+    /// Latency with the target divided by latency without it; the lowest of the tenants drawn as light.
     gained: Vec<f64>,
+    /// Latency without the target divided by the target; the highest of the tenants drawn as light.
     none_of_target: Vec<f64>,
+    /// Latency with the target divided by the target; the highest of the tenants drawn as light.
     with_of_target: Vec<f64>,
-    /// By tenant's place: its p999 with the target, divided by the p999 without plus `max_delay`.
+    /// By tenant number: its p999 latency with the target, divided by the sum of its p999 without the target and `max_delay`.
     waits: BTreeMap<usize, Vec<f64>>,
 }
 
@@ -83,7 +85,7 @@ impl Case {
         if self.statistic == Statistic::Mean { tenant.response.mean_ms } else { tenant.response.p99_ms }
     }
 
-    /// Adds the runs of one seed: without a target (`none`), and under the method.
+    /// Adds the results of one seed to the method's effect: the run without a target (`none`), and the one under the method.
     fn learn(&mut self, method: usize, none: &Digest, with: &Digest) {
         let mut effect = core::mem::take(&mut self.effects[method]);
         effect.judge.throughput.push(log_throughput(with.bytes_per_s, none.bytes_per_s));
@@ -116,17 +118,17 @@ impl Case {
         self.effects[method] = effect;
     }
 
-    /// True if the means over the seeds so far are beyond a bound of harm, so that more seeds must decide.
+    /// True if the method's means over the seeds added so far are beyond a bound of harm, so that more seeds are needed.
     fn looks_harmed(&self, method: usize) -> bool {
         self.effects[method].beyond(HARM, |values| (mean(values), mean(values)))
     }
 
-    /// The effect of the method at this place.
+    /// The effect of the method with this number.
     pub fn effect(&self, method: usize) -> &Effect {
         &self.effects[method]
     }
 
-    /// The verdict on the method at this place.
+    /// The verdict on the method with this number.
     pub fn verdict(&self, method: usize) -> Verdict {
         let effect = &self.effects[method];
         let missed = mean(&effect.none_of_target) > 0.0;
@@ -141,7 +143,8 @@ impl Case {
 }
 
 impl Effect {
-    /// True if a figure is beyond its bound; `range` gives the interval in which the mean of values lies.
+    /// True if a figure is beyond its bound over the whole interval in which its mean lies. `range` gives this interval for
+    /// a list of values.
     fn beyond(&self, bounds: (f64, f64), range: impl Fn(&[f64]) -> (f64, f64)) -> bool {
         // A light tenant that gains pays for throughput, unless nothing was to be gained.
         let for_nothing = self.none_of_target.is_empty()
@@ -165,8 +168,8 @@ impl std::fmt::Display for Effect {
     }
 }
 
-/// True if a tenant is light: without a target it takes less than its share of requests and of bytes, and completes
-/// enough requests.
+/// True if a tenant is light: in the run without a target it takes less than its fair share of all requests and of all
+/// bytes, and completes enough requests for percentiles.
 fn is_light(setup: &Setup, none: &Digest, place: usize) -> bool {
     let tenant = &none.tenants[place];
     let all: u64 = none.tenants.iter().map(|tenant| tenant.requests).sum();
@@ -174,8 +177,8 @@ fn is_light(setup: &Setup, none: &Digest, place: usize) -> bool {
     judge::is_light_by_use(setup, place, bytes, requests, tenant.requests) && tenant.response.p50_ms > 0.0
 }
 
-/// Runs the case of a seed without a target and with each method. `None`: the pilot run completes more than `most`
-/// requests a second, so the case would take long to run.
+/// Runs the case of a seed without a latency target and with each method. `None` if the pilot run completes more than
+/// `most` requests per second, so that the case would take long to run.
 ///
 /// # Errors
 /// Those of `execute`.

@@ -1,6 +1,6 @@
 //! The record of drawn sets: which constants were judged on which cases.
 //!
-//! Once its results are known, a set is used up: controllers may be fitted to it. The record says how many were used.
+//! Once its results are known, a set is used up, because controllers may be fitted to it. The record lists the used sets.
 
 use std::collections::BTreeSet;
 
@@ -24,18 +24,18 @@ const COLUMNS: usize = 6;
 pub struct Sets {
     /// The hash of the constants, in hexadecimal.
     pub constants: String,
-    /// The hashes whose sets were used, with `constants` if this run draws its set; `None` if there was no record.
+    /// The hashes whose sets were used, including `constants` if this run uses its set; `None` if there was no record.
     used: Option<BTreeSet<String>>,
     /// The whole text of the record.
     text: String,
 }
 
 impl Sets {
-    /// Reads the record of earlier sets from `text`, `None` if there is no record. `drawn`: this run uses the set of
-    /// its constants, which then counts as used.
+    /// Reads the record of earlier sets from `text`; `text` is `None` if there is no record. `drawn` is true if this run uses
+    /// the set that belongs to the program's constants, so that the set counts as used.
     ///
     /// # Errors
-    /// The first wrong line, with its number.
+    /// A message that names the first wrong line by its number.
     pub fn read(text: Option<String>, drawn: bool) -> Result<Self, String> {
         let constants = format!("{:016x}", constants::hash());
         let is_there = text.is_some();
@@ -64,7 +64,7 @@ impl Sets {
         self.used.as_ref().map(BTreeSet::len)
     }
 
-    /// Adds this run to the record; the new text of the record.
+    /// Adds a line about this run to the record. Returns the record's new text.
     pub fn record(&mut self, report: &Report) -> &str {
         let admission = report.sections.iter().find(|section| section.title == Controller::Admission.name());
         let rows = admission.map_or(&[][..], |section| &section.rows);
@@ -89,7 +89,7 @@ impl Sets {
         &self.text
     }
 
-    /// The hash and the number of used sets, in a sentence each. `file`: path of the record.
+    /// One sentence with the hash of the constants, and one with the number of used sets. `file`: path of the record.
     pub fn words(&self, file: &str) -> String {
         let used = match self.used() {
             Some(1) => format!("1 set used so far ({file})."),

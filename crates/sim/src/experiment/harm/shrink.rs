@@ -1,8 +1,8 @@
-//! A harmed case made small: a scenario that can be run, and that is kept as a test once the harm is mended.
+//! Shrinks a harmed case to a small scenario that can be run, and be kept as a test once the defect is fixed.
 //!
-//! Tenants are left out, loads and devices become plainer and the counted time shorter, one step after the other, as
-//! long as the judge finds the case harmed. The warm-up follows from the judge's rule each time, so that a controller
-//! is not blamed for its behaviour before the counted time. The same case gives the same scenario.
+//! Each step removes tenants, simplifies a load or the device, or shortens the counted time. A step is kept if the judge
+//! still finds the case harmed. The warm-up is set anew by the judge's rule after each step, so that a controller is not
+//! judged by its behaviour before the counted time. The same case gives the same scenario.
 
 use toml::{Table, Value};
 
@@ -13,15 +13,15 @@ use evenkeel_control::{Duration, Instant};
 
 /// The most scenarios that are judged to shrink one case; each takes up to 16 runs.
 const MOST_JUDGED: u32 = 100;
-/// The least counted time, in milliseconds.
+/// The shortest counted time to which a case is shrunk, in milliseconds.
 const LEAST_MS: i64 = 1_000;
-/// Settings that define the device, and so are never left out.
+/// Keys of the table `device` that are never removed, because they define the device.
 const OF_DEVICE: [&str; 4] = ["kind", "preset", "member", "members"];
-/// Settings of a workload, in the order in which they are left out.
+/// Keys of a workload, in the order in which their removal is tried.
 const OF_WORKLOAD: [&str; 6] = ["pattern", "streams", "burst", "arrivals", "read_percent", "size"];
 
-/// The scenario of a harmed case: shrunk, with the method's admission, a seed, and bounds that the method misses.
-/// `None` if no scenario can state the method, if the case is not harmed, or if it cannot be run.
+/// The shrunk scenario of a harmed case, with the method as its admission control, a seed, and bounds that the method
+/// misses. `None` if a scenario cannot express the method, or if the case is not harmed or cannot be run.
 pub fn failure<E>(case: &Case, method: &Method, execute: &mut Execute<'_, E>) -> Option<String> {
     let admission = admission(method.admission)?;
     let mut found = None;
@@ -37,7 +37,7 @@ pub fn failure<E>(case: &Case, method: &Method, execute: &mut Execute<'_, E>) ->
     with_bounds(&text, &found?, method, admission, execute)
 }
 
-/// The method as the value of a scenario's `admission` key; `None` if no scenario can state it.
+/// The method as the value of a scenario's `admission` key; `None` if a scenario cannot express the method.
 fn admission(config: Config) -> Option<Value> {
     let table = |kind: &str, key: &str, value: Value| {
         Value::Table(Table::from_iter([("kind".to_owned(), kind.into()), (key.to_owned(), value)]))
@@ -53,7 +53,8 @@ fn admission(config: Config) -> Option<Value> {
     }
 }
 
-/// The scenario with the warm-up that the judge's rule gives it; `None` if the text is no valid scenario.
+/// The scenario `text` with its warm-up set by the judge's rule, from the request rate of a pilot run; `None` if the text
+/// is no valid scenario or its pilot run fails.
 fn settled<E>(text: &str, seed: u64, execute: &mut Execute<'_, E>) -> Option<String> {
     let (mut pilot, mut table) = (parsed(text).ok()?, text.parse::<Table>().ok()?);
     for client in &mut pilot.clients {
@@ -66,8 +67,8 @@ fn settled<E>(text: &str, seed: u64, execute: &mut Execute<'_, E>) -> Option<Str
     parsed(&text).is_ok().then_some(text)
 }
 
-/// The smallest harmed scenario that is found by judging at most `most` candidates. `harmed` judges a text: it returns the
-/// scenario that was judged, or `None` if that is not harmed or no valid scenario. `None` if `scenario` itself is not harmed.
+/// The smallest harmed scenario found by judging at most `most` candidates; `None` if `scenario` itself is not harmed.
+/// `harmed` judges a text: it returns the judged scenario, or `None` if the text is no valid scenario or is not harmed.
 fn shrink(scenario: &str, most: u32, harmed: &mut dyn FnMut(&str) -> Option<String>) -> Option<String> {
     let mut best = harmed(scenario)?;
     let mut left = most;
@@ -90,7 +91,7 @@ fn shrink(scenario: &str, most: u32, harmed: &mut dyn FnMut(&str) -> Option<Stri
     }
 }
 
-/// All scenarios that are simpler by one step; the steps that leave out most come first.
+/// All scenarios that are simpler than `text` by one step. Steps that remove the most come first.
 fn simpler(text: &str) -> Vec<String> {
     let Ok(table) = text.parse::<Table>() else { return Vec::new() };
     let mut steps = Vec::new();
@@ -159,7 +160,7 @@ fn workload(table: &mut Table, place: usize) -> Option<&mut Table> {
     table.get_mut("client")?.get_mut(place)?.get_mut("workload")?.as_table_mut()
 }
 
-/// Leaves out these tenants with their clients; `None` if no client would be left.
+/// Removes the tenants and their clients from a scenario; `None` if no client would remain.
 fn without(table: &mut Table, tenants: &[String]) -> Option<()> {
     let clients = table.get_mut("client")?.as_array_mut()?;
     clients.retain(|client| {
@@ -174,7 +175,7 @@ fn without(table: &mut Table, tenants: &[String]) -> Option<()> {
     Some(())
 }
 
-/// Halves the counted time.
+/// Halves a scenario's counted time, but not below [`LEAST_MS`].
 fn shorter(table: &mut Table) -> Option<()> {
     let now: i64 = table.get("duration")?.as_str()?.strip_suffix("ms")?.parse().ok()?;
     set_ms(table, "duration", (now / 2).max(LEAST_MS.min(now)));
@@ -185,7 +186,8 @@ fn set_ms(table: &mut Table, key: &str, ms: i64) {
     table.insert(key.to_owned(), format!("{ms}ms").into());
 }
 
-/// The natural logarithm of how far a pair of runs exceeds the worst of the bounds of harm; above 0, the case is harmed.
+/// How far the run `with` the method is beyond the bounds of harm, compared with the reference run `none`: the largest
+/// natural logarithm of a figure's ratio to its bound. A value above 0 means harm.
 fn excess(case: &Case, none: &Digest, with: &Digest) -> f64 {
     let lost = |part: f64| libm::log(HARM.0) - libm::log(part);
     let throughput = lost(with.bytes_per_s / none.bytes_per_s);
@@ -198,8 +200,8 @@ fn excess(case: &Case, none: &Digest, with: &Digest) -> f64 {
     case.light(none).into_iter().map(late).chain(reserved).fold(throughput, f64::max)
 }
 
-/// Adds to a scenario the method, a seed that shows the harm (the one with the median harm), and bounds that a harmless
-/// method keeps on that seed.
+/// The scenario `text` with the method, the seed with the median harm of those that show harm, and bounds that a harmless
+/// method keeps on that seed. `None` if no seed shows harm, or a run fails.
 fn with_bounds<E>(
     text: &str,
     case: &Case,
@@ -263,7 +265,8 @@ mod tests {
     use crate::scenario::{self, Scenario};
     use crate::world::{Failure, Setup, run_quietly};
 
-    /// A store that takes long for each request and serves many at a time, with settings that have no part in the harm.
+    /// A scenario with a store that has a high latency and serves many requests at once; several settings have no part in
+    /// the harm and must be removed.
     const PLANTED: &str = "
         duration = '100000ms'
         [device]
@@ -340,7 +343,7 @@ mod tests {
         assert_eq!(failure(&case, &none, &mut execute), None);
     }
 
-    /// The steps find the harmful part after few judgements: here one of 200 tenants, and its burst.
+    /// Few judgements suffice to find the harmful part, here the burst of one tenant of 200.
     #[test]
     fn crowds_shrink_by_halves() {
         let mut text = "duration = '8000ms'\n[device]\nkind = 'store'\n".to_owned();

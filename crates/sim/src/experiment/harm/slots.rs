@@ -1,10 +1,10 @@
-//! First, do no harm: slots compared with doing nothing, on hosts that share a device.
+//! First, do no harm: slots (shares of a device's queue depth) compared with no control, on hosts that share a device.
 //!
-//! A case has the device and the tenants of [`super::draw`], on one to three hosts that send each other figures; a
-//! quarter of the cases have one more host, which is without control. Half of the cases have latency targets, for means
-//! and 99th percentiles, from a quarter to ten times the tenant's latency without control, so that some are met without
-//! control and some cannot be met. Cases with missed targets are compared with the best of no control and fixed totals
-//! by weight: the one that meets most targets, among equals the one with clearly more throughput.
+//! A case has the device and the tenants of [`super::draw`], on one to three hosts that send each other figures. A
+//! quarter of the cases have one more host, an initiator without control. Half of the cases have latency targets for means
+//! and 99th percentiles, from a quarter to ten times the tenant's latency without control, so that some targets are met
+//! without control and some cannot be met. A case that misses targets without control is compared with the best of no
+//! control and fixed totals of slots by weight: the one that meets most targets, among equals that with clearly more throughput.
 
 use evenkeel_control::Duration;
 use evenkeel_control::pool::slots::LatencyTarget;
@@ -19,11 +19,11 @@ use super::shared::{drawn, learn, settle, with};
 use crate::statistics::interval_99;
 use crate::world::{Hosts, Setup};
 
-/// Total slots of the fixed methods.
+/// Total slots of the compared methods that share out a fixed total by weight.
 const FIXED: [f64; 2] = [16.0, 128.0];
-/// Seeds of every case.
+/// Runs (seeds) of every case.
 pub(super) const SEEDS: u64 = 1;
-/// Seeds of a case that looks harmed.
+/// Runs (seeds) of a case that looks harmed after [`SEEDS`] runs.
 pub(super) const MORE_SEEDS: u64 = 6;
 
 /// A drawn case: device, tenants and hosts.
@@ -40,15 +40,15 @@ pub struct Case {
 /// The effect of slots on a case.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
-    /// Throughput and light tenants' latencies under slots, divided by those of the compared control.
+    /// Throughput and light tenants' latencies under slots, divided by those under the compared control.
     pub light: Judge,
-    /// By tenant, for targets that are met without control: natural logarithm of the latency under slots, divided by
-    /// the target.
+    /// Per tenant: natural logarithms of its latency under slots divided by its latency target, one for each seed on which
+    /// the tenant meets the target without control.
     pub missed: Vec<Vec<f64>>,
 }
 
 impl Case {
-    /// The case of a seed.
+    /// Draws the case of a seed.
     pub fn draw(seed: u64) -> Self {
         // A device that falls ever further behind makes all latencies a question of when the run ends.
         (0..).find_map(|attempt| Self::drawn(seed, seed.wrapping_add(attempt << 40))).expect("endless")
@@ -83,12 +83,12 @@ impl Case {
         Some(case)
     }
 
-    /// Runs the case under `slots`, or without control; the figures of each tenant.
+    /// Runs the case under `slots`; `None`: without control. Returns the figures of each tenant.
     pub fn run(&self, slots: Option<Config>, seed: u64) -> Vec<Figures> {
         hosts::run(&self.setup, &self.hosts, slots, seed)
     }
 
-    /// Natural logarithm of each tenant's latency divided by its target; `None` without a target.
+    /// Per tenant: natural logarithm of its latency divided by its latency target; `None` for a tenant without a target.
     fn over(&self, figures: &[Figures]) -> Vec<Option<f64>> {
         let of = |(place, figures): (usize, &Figures)| {
             let target = self.setup.tenants[place].latency_target?;
@@ -98,7 +98,7 @@ impl Case {
         figures.iter().enumerate().map(of).collect()
     }
 
-    /// The effect of `slots` on the case, over these seeds.
+    /// The effect of `slots` on the case, over runs with these seeds.
     pub fn effect(&self, slots: Config, seeds: core::ops::Range<u64>) -> Effect {
         let mut effect = Effect { missed: vec![Vec::new(); self.setup.tenants.len()], ..Effect::default() };
         for seed in seeds {
@@ -136,7 +136,7 @@ impl Case {
     }
 }
 
-/// The tenant's latency by this statistic, in seconds.
+/// A tenant's latency in seconds: the mean or the percentile that `statistic` names.
 fn figure(figures: &Figures, statistic: Statistic) -> f64 {
     let response = &figures.result.response;
     let time = match statistic {
@@ -147,20 +147,20 @@ fn figure(figures: &Figures, statistic: Statistic) -> f64 {
 }
 
 impl Effect {
-    /// The verdict on slots in the case.
+    /// The verdict on slots in the case by all seeds of the effect.
     pub fn verdict(&self) -> Verdict {
         let missed = self.missed.iter().filter(|missed| missed.len() > 1);
         let low = missed.map(|missed| interval_99(missed).0).fold(f64::NEG_INFINITY, f64::max);
         with(self.light.verdict(), low > 0.0, low > libm::log(GRAVE.1))
     }
 
-    /// True if the means over the seeds so far are beyond a bound of harm.
+    /// True if the means over the seeds of the effect are beyond a bound of harm.
     pub fn looks_harmed(&self) -> bool {
         self.light.looks_harmed() || self.missed.iter().any(|missed| !missed.is_empty() && mean(missed) > 0.0)
     }
 }
 
-/// The effect on the case of a seed, over more seeds if the first one says that it may be harmed.
+/// The effect of `slots` on the case of `seed`: over `SEEDS` runs, or over `MORE_SEEDS` if these look harmed.
 pub fn judged(seed: u64, slots: Config) -> Effect {
     let case = Case::draw(seed);
     let effect = case.effect(slots, 0..SEEDS);

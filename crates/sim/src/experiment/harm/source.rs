@@ -2,8 +2,8 @@
 
 use super::fnv::{BASIS, fnv1a};
 
-/// The hash of files, given as paths from the root of a crate's source (`mclock/mod.rs`) and texts, in any order. Test files
-/// do not count.
+/// The hash of files, each given as its path from the root of a crate's source (`mclock/mod.rs`) and its text. The order of
+/// the files does not matter. Test files (`tests.rs`, or in a folder `tests`) are left out.
 pub(super) fn hash(mut files: Vec<(String, String)>) -> u64 {
     let is_test = |path: &str| path.split('/').any(|part| matches!(part, "tests" | "tests.rs"));
     files.retain(|(path, _)| !is_test(path));
@@ -13,7 +13,8 @@ pub(super) fn hash(mut files: Vec<(String, String)>) -> u64 {
     lines.fold(BASIS, |hash, line| fnv1a(fnv1a(hash, line.as_bytes()), b"\n"))
 }
 
-/// The lines that hold code, without indentation. The same code has the same lines, as the formatter breaks them.
+/// The lines of a Rust source that hold code, without indentation. Equal code gives equal lines, as the formatter sets the
+/// line breaks.
 pub(super) fn code(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"))
 }

@@ -15,7 +15,7 @@ fn every_drawn_case_is_a_scenario() {
     }
 }
 
-/// No control, judged against itself, is neither harm nor help; a budget of one small request is harm.
+/// No control compared with no control neither harms nor helps; a budget for a single small request harms.
 #[test]
 fn the_judge_knows_harm_from_nothing() {
     let method = |name: &str, admission| Method { name: name.into(), admission };
@@ -30,7 +30,7 @@ fn the_judge_knows_harm_from_nothing() {
     assert!(least.harmed && least.gravely, "{}", case.effect(1));
 }
 
-/// A tenant without completions has no infinite ratio, which would have no confidence interval.
+/// The ratio of a tenant without completions is finite, as an infinite one would have no confidence interval.
 #[test]
 fn a_tenant_that_gets_nothing_is_harmed_and_not_helped() {
     let mut effect = judge::Effect::default();
@@ -60,11 +60,11 @@ fn round_robin_does_not_harm_itself() {
     assert!(counts.worth > 0, "a static placement is worth having in some of them");
 }
 
-/// The cases among the first 120 that the default placement harms; it harms none gravely.
+/// Seeds of the cases among the first 120 that the default placement harms. None is harmed gravely.
 const PLACEMENT_HARM: [u64; 2] = [46, 98];
 
-/// Placement has an effect, too: in at least so many of the 50 cases where a static placement is worth having, it has
-/// half of the gain.
+/// Placement also has an effect: in at least 37 of the 50 cases in which a static placement is worth having, it reaches
+/// half of that placement's gain.
 #[test]
 fn placement_harms_the_cases_that_are_listed_and_no_other() {
     let half = |from: u64| connections::cases(from, 60, placement::Config::default());
@@ -82,11 +82,12 @@ fn placement_harms_the_cases_that_are_listed_and_no_other() {
     assert!(counts.gained >= 37 && counts.helped >= 49, "{counts:?}");
 }
 
-/// Cases that slots are known to harm.
+/// Seeds of the cases that slots are known to harm.
 const SLOTS_HARM: [u64; 7] = [2, 8, 10, 13, 19, 21, 23];
+/// Seeds of the cases that throughput guarantees are known to harm.
 const THROUGHPUT_HARM: [u64; 4] = [2, 16, 33, 42];
 
-/// Judges 24 cases on two threads.
+/// Judges the cases with seeds 0 to 23 on two threads. Returns the seeds of the harmed ones, each with true if the harm is grave.
 fn harmed(judge: impl Fn(u64) -> Verdict + Sync) -> Vec<(u64, bool)> {
     let half = |from: u64| (0..12).map(|case| from + 2 * case).collect::<Vec<u64>>();
     let judged = |seeds: Vec<u64>| seeds.into_iter().map(|seed| (seed, judge(seed))).collect::<Vec<_>>();
@@ -163,7 +164,7 @@ fn a_report_counts_what_was_judged() {
     assert!(!claim.reproduced && claim.numbers.contains("fixed_b, 2 and 3"), "{}", claim.numbers);
 }
 
-/// A run ends when a controller's answers cover fewer cases than were asked for.
+/// A run ends after a controller whose answers cover fewer cases than were asked for, which means an interrupt.
 #[test]
 fn a_run_judges_what_the_plan_says_until_an_interrupt() {
     let plan = Plan { controllers: Controller::ALL.to_vec(), cases: Some(5) };

@@ -1,8 +1,8 @@
-//! First, do no harm: throughput guarantees compared with a plain limit of the same rate.
+//! First, do no harm: a throughput guarantee compared with a plain limit of the same rate.
 //!
-//! A case has the device and the tenants of [`super::draw::shared`] on one host; one tenant has a guarantee of a
-//! twentieth to one and a half times its rate without. The plain limit stands for a guarantee that does nothing about
-//! misses, stalls and neighbours.
+//! A case has the device and the tenants of [`super::draw::shared`] on one host. The first tenant has a guarantee of 0.05
+//! to 1.5 times its rate without one. The plain limit stands for a guarantee that does nothing about cache misses, stalls
+//! of the device and other tenants.
 
 use evenkeel_control::Duration;
 use evenkeel_control::pool::guarantee::Throughputs;
@@ -18,12 +18,12 @@ use super::slots;
 use crate::statistics::interval_99;
 use crate::world::{Hosts, Setup};
 
-/// Deviation from the guarantee, as a part of it, that does not matter.
+/// Deviation of a rate from the guarantee that is negligible, as a fraction of the guarantee.
 const NOTHING: f64 = 0.01;
-/// Length of a window of the jitter, in tenths of a second.
+/// Length of the windows in which jitter is measured, in tenths of a second.
 const WINDOW: usize = 10;
 
-/// A drawn case.
+/// A drawn case: a device, and tenants of which the first has a throughput guarantee.
 #[derive(Clone)]
 pub struct Case {
     /// Seed of the case.
@@ -34,22 +34,23 @@ pub struct Case {
     pub guarantee: u64,
 }
 
-/// The effect of a guarantee on a case, one figure for each seed.
+/// The effect of a guarantee on a case, compared with a plain limit; each list has one figure for each seed.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
     /// Throughput and light tenants' latencies under the guarantee, divided by those under the plain limit.
     pub light: Judge,
-    /// Natural logarithm of the mean rate's deviation from the guarantee, divided by the deviation under the plain limit.
-    pub missed: Vec<f64>,
-    /// Natural logarithm of the mean deviation of windows of a second, beginning at every 0.1 s, divided by that under
+    /// Natural logarithm of a ratio: deviation of the tenant's mean rate from the guarantee, divided by its deviation under
     /// the plain limit.
+    pub missed: Vec<f64>,
+    /// Natural logarithm of a ratio: jitter divided by the jitter under the plain limit. Jitter is the mean deviation from
+    /// the guarantee over windows of 1 s that begin every 0.1 s.
     pub jitter: Vec<f64>,
-    /// The tenant's mean rate above the guarantee, as a part of the guarantee; negative below it.
+    /// The tenant's mean rate minus the guarantee, as a fraction of the guarantee; negative if the rate is lower.
     pub above: Vec<f64>,
 }
 
 impl Case {
-    /// The case of a seed.
+    /// Draws the case of a seed.
     pub fn draw(seed: u64) -> Self {
         (0..).find_map(|attempt| Self::drawn(seed, seed.wrapping_add(attempt << 40))).expect("endless")
     }
@@ -82,7 +83,7 @@ impl Case {
         hosts::run(&setup, &Hosts::default(), None, seed)
     }
 
-    /// The effect of the guarantee, compared with the plain limit, over these seeds.
+    /// The effect of the guarantee, compared with the plain limit, over runs with these seeds.
     pub fn effect(&self, seeds: core::ops::Range<u64>) -> Effect {
         let mut effect = Effect::default();
         let guarantee = self.guarantee as f64;
@@ -109,20 +110,21 @@ impl Effect {
         [&self.missed, &self.jitter].iter().any(|values| range(values) > libm::log(bound)) || range(&self.above) > above
     }
 
-    /// The verdict on the guarantee in the case.
+    /// The verdict on the guarantee in the case by all seeds of the effect.
     pub fn verdict(&self) -> Verdict {
         let low = |values: &[f64]| interval_99(values).0;
         let (harmed, gravely) = (self.beyond(HARM.1, NOTHING, low), self.beyond(GRAVE.1, 20.0 * NOTHING, low));
         with(self.light.verdict(), harmed, gravely)
     }
 
-    /// True if the means over the seeds so far are beyond a bound of harm.
+    /// True if the means over the seeds of the effect are beyond a bound of harm.
     pub fn looks_harmed(&self) -> bool {
         self.light.looks_harmed() || self.beyond(HARM.1, NOTHING, mean)
     }
 }
 
-/// The effect on the case of a seed, over more seeds if the first one says that it may be harmed.
+/// The effect of the guarantee on the case of `seed`: over `slots::SEEDS` runs, or over `slots::MORE_SEEDS` if these look
+/// harmed.
 pub fn judged(seed: u64) -> Effect {
     let case = Case::draw(seed);
     let effect = case.effect(0..slots::SEEDS);

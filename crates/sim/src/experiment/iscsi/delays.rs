@@ -1,4 +1,4 @@
-//! Figures 5 to 11: the effect of delayed packets on throughput and request times.
+//! Figures 5 to 11 of the packet-delay paper: the effect of delayed packets on throughput and request times.
 
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
@@ -24,11 +24,11 @@ fn host(id: u64, kind: Kind, duration: Duration) -> Host {
     Host { id, kind, bytes: BYTES, streams: 1, pace: Duration::ZERO, active }
 }
 
-/// Name of a kind of request, the kind, and the packets whose delay slows it.
+/// The two kinds of request: its name, the kind, and the packets whose delay throttles it.
 const KINDS: [(&str, Kind, Delayed); 2] =
     [("reads", Kind::Read, Delayed::Payload), ("writes", Kind::Write, Delayed::Acknowledgements)];
 
-/// Payload moved per second by the host at place `host`, from `from` to `until`, in MB/s.
+/// Payload read and written by the host with index `host` between `from` and `until`, in MB/s.
 fn mb_per_s(outcome: &Outcome, host: usize, from: Instant, until: Instant) -> f64 {
     let ticks = outcome.between(from, until);
     let bytes: u64 = ticks.iter().map(|tick| tick.read_bytes[host] + tick.written_bytes[host]).sum();
@@ -45,7 +45,7 @@ fn line(points: &[(f64, f64)]) -> (f64, f64, f64) {
     (xy / xx, y - xy / xx * x, xy * xy / (xx * yy))
 }
 
-/// Figures 8 and 9: one client, one request after the other.
+/// Runs figures 8 and 9: the time per request of one client at queue depth 1, as a function of the delay.
 pub(super) fn request_time<E>(
     options: &Options,
     execute: &mut Execute<'_, E>,
@@ -114,11 +114,12 @@ pub(super) fn request_time<E>(
     Ok(section)
 }
 
-/// Hosts with a delay, and when it begins and ends, in seconds of the run.
+/// Throttled hosts of figures 5 to 7: id of the host, start and end of its delay in seconds of the run.
 const HELD: [(u64, u64, u64); 3] = [(2, 20, 60), (3, 40, 80), (4, 40, 100)];
+/// Duration of a run of figures 5 to 7 and 10, in seconds.
 const COMPETITION_S: u64 = 120;
 
-/// Figures 5 to 7 (four hosts, of which three are throttled for a while) and 10 (a reader and more and more writers).
+/// Runs figures 5 to 7 (four hosts, three of which are throttled for a while) and 10 (a reader beside ever more writers).
 pub(super) fn competition<E>(
     options: &Options,
     execute: &mut Execute<'_, E>,
@@ -176,7 +177,7 @@ pub(super) fn competition<E>(
         section.rows.push(row("others_worst_half_second_loss_percent", Better::Lower, drop));
         claims.push(Claim {
             source: "fig. 6, 7",
-            text: format!("Holding host 2 back frees throughput of {name} for the others."),
+            text: format!("Throttling host 2 frees throughput of {name} for the others."),
             reproduced: gain > 5.0,
             numbers: format!("the other three together gain {gain:.1} %"),
         });

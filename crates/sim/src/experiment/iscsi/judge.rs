@@ -1,30 +1,31 @@
-//! The judge of a run with bursts of writers and a latency target for reads.
+//! Judges a run with bursts of writers by the response time target of the reads.
 
 use evenkeel_control::{Duration, Instant};
 
 use super::world::{Outcome, TICK, read_ms, written_mb_per_s};
 
-/// Length of a window; its mean response time is held against the target.
+/// Length of a window, whose mean response time is compared with the target.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Bar for settling: from this long after the beginning of a burst on, windows count.
+/// Time after the beginning of a burst from which on windows count as above or below the target; the bar for settling.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
-/// A run has settled when this many windows in a row meet the target.
+/// A run has settled in a burst when this many windows in a row meet the target.
 const SETTLED_WINDOWS: u32 = 3;
-/// Windows that begin within this time of the beginning of a burst count for the overshoot.
+/// Windows that begin at most this long after the beginning of a burst count for the overshoot.
 const OVERSHOOT_WITHIN: Duration = Duration::from_secs(5);
 
-/// A run's figures.
+/// A run's figures, compared with the response time target of the reads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
     /// Number of windows of 1 s, placed end to end from 1 s after the beginning of each burst to its end.
     pub windows: u32,
-    /// Number of those windows whose mean response time is above the target.
+    /// Number of the `windows` whose mean response time is above the target.
     pub above: u32,
-    /// By burst: seconds from its beginning until three windows in a row meet the target; its length if none do.
+    /// Per burst: seconds from the burst's beginning until three windows in a row meet the target; the burst's length if
+    /// none do.
     pub settle_s: Vec<f64>,
-    /// By burst: the largest mean over any 1 s that begins in the burst's first 5 s, as a multiple of the target.
+    /// Per burst: the largest mean response time over any 1 s that begins in the burst's first 5 s, divided by the target.
     pub overshoot_ratio: Vec<f64>,
-    /// Mean response time in the second halves of all bursts, as a multiple of the target.
+    /// Mean response time over the second halves of all bursts, divided by the target.
     pub late_ratio: f64,
     /// Payload written per second from 1 s after the beginning of each burst to its end, in MB/s.
     pub written_mb_per_s: f64,
@@ -37,7 +38,7 @@ impl Verdict {
     }
 }
 
-/// Judges `outcome` by the target of `target_ms`; `bursts` are the beginnings and ends of the writers' bursts.
+/// Judges a run's `outcome` by the response time target `target_ms`; `bursts` are beginnings and ends of the writers' bursts.
 pub fn judge(outcome: &Outcome, bursts: &[(Instant, Instant)], target_ms: f64) -> Verdict {
     let mut verdict = Verdict::default();
     let (mut settled, mut late) = (Vec::new(), Vec::new());
@@ -66,7 +67,7 @@ pub fn judge(outcome: &Outcome, bursts: &[(Instant, Instant)], target_ms: f64) -
     verdict
 }
 
-/// Every end of a sensor interval from `from` to `until`.
+/// The ends of sensor intervals from `from` to `until`, both included; `from` must be such an end.
 fn moments(from: Instant, until: Instant) -> impl Iterator<Item = Instant> {
     (0..=until.since(from).as_nanos() / TICK.as_nanos()).map(move |n| from + Duration::from_nanos(n * TICK.as_nanos()))
 }
@@ -76,7 +77,7 @@ mod tests {
     use super::super::world::Tick;
     use super::*;
 
-    /// An outcome whose reads take `ms(s)` at second `s`, and whose writers write 1 MB/s.
+    /// An outcome whose reads take `ms(s)` milliseconds at second `s` of the run, and whose writers write 1 MB/s.
     fn outcome(seconds: u64, ms: impl Fn(f64) -> f64) -> Outcome {
         let tick = |n: u64| Tick {
             at: Instant::ZERO + Duration::from_nanos((n + 1) * TICK.as_nanos()),

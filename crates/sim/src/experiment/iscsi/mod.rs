@@ -1,15 +1,15 @@
 //! Response time of a shared iSCSI target: the figures of the packet-delay paper, and control compared.
 //!
 //! J. Bjørgeengen and H. Haugerud, *Using TCP/IP traffic shaping to achieve iSCSI service predictability*. The paper's
-//! appliance is the model [`evenkeel_model::link`] here, with the figures of another, smaller target. Where the paper
-//! leaves something open (gains, moving average), a value is chosen and documented.
+//! appliance is the model [`evenkeel_model::link`] here, with the parameters of another, smaller iSCSI target. Where the
+//! paper leaves something open (gains, moving average), a value is chosen and documented.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
-//! | [`world`] | hosts, target, sensors and controller in virtual time |
-//! | [`judge`] | what counts as settled, above the target, overshoot |
-//! | `delays` | figures 5 to 11: what a delay does |
-//! | `targets` | figures 12 to 16: targets held against bursts |
+//! | [`world`] | hosts, iSCSI target, sensors and controller in virtual time |
+//! | [`judge`] | how long a run takes to settle, its windows above the response time target, its overshoot |
+//! | `delays` | figures 5 to 11: the effect of a delay |
+//! | `targets` | figures 12 to 16: response time targets during bursts of writers |
 
 mod delays;
 pub mod judge;
@@ -28,7 +28,7 @@ pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 /// Runs all sections of the experiment.
 ///
 /// # Errors
-/// What `execute` answers.
+/// The errors of `execute`.
 pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
     let mut claims = Vec::new();
     let mut sections =

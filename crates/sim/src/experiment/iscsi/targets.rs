@@ -14,21 +14,24 @@ use crate::experiment::{Better, Claim, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
-/// The reader's id; the ids of the writers' hosts follow.
+/// Host id of the reader; the writers' hosts have the ids after it.
 pub(super) const READER: u64 = 1;
 /// The paper's response time targets, in ms.
 const TARGETS_MS: [f64; 3] = [20.0, 15.0, 10.0];
-/// Constant delays that are tried, in tenths of a ms: every 0.5 ms, as the delay classes are, up to 20 ms.
+/// Step of the constant delays that are tried, in tenths of a ms: 0.5 ms, the distance of the paper's delay classes.
 const STEP_TENTHS: u32 = 5;
+/// The largest constant delay that is tried, in tenths of a ms.
 const MOST_TENTHS: u32 = 200;
-/// In seconds: start of the writers' first burst, and pause between bursts, as in the paper.
+/// Start of the writers' first burst, in seconds of the run, as in the paper.
 const LEAD_S: u64 = 10;
+/// Pause between two bursts of the writers, in seconds, as in the paper.
 const PAUSE_S: u64 = 5;
 
-/// Bars of our method: windows above the target in per cent, settling in seconds, and written throughput in per cent of
-/// that with the best constant delay.
+/// Bar: the largest share of windows above the response time target, in per cent.
 const ABOVE_BAR: f64 = 1.0;
+/// Bar: the longest time to settle after the beginning of a burst, in seconds.
 const SETTLE_BAR: f64 = 1.0;
+/// Bar: the lowest written throughput, in per cent of the throughput with the best constant delay.
 const WRITTEN_BAR: f64 = 97.0;
 
 pub(super) fn ms(n: f64) -> Duration {
@@ -39,7 +42,7 @@ pub(super) fn at(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
 }
 
-/// A host that reads 4 KiB at random, 256 KiB/s.
+/// A host that reads 4 KiB at a time at a rate of 256 KiB/s, for the whole run.
 pub(super) fn reader(duration: Duration) -> Host {
     Host {
         id: READER,
@@ -51,7 +54,7 @@ pub(super) fn reader(duration: Duration) -> Host {
     }
 }
 
-/// Hosts with four writers each, active in these periods.
+/// `hosts` hosts with four writers each, which send in the periods `active` (beginnings and ends).
 pub(super) fn writers(hosts: u64, active: &[(Instant, Instant)]) -> impl Iterator<Item = Host> {
     (0..hosts).map(move |host| Host {
         id: READER + 1 + host,
@@ -63,7 +66,7 @@ pub(super) fn writers(hosts: u64, active: &[(Instant, Instant)]) -> impl Iterato
     })
 }
 
-/// Beginning and end of each burst.
+/// Beginning and end of each burst of the writers.
 fn bursts(options: &Options) -> Vec<(Instant, Instant)> {
     let (length, count) = if options.quick { (15, 2) } else { (30, 3) };
     (0..count).map(|n| LEAD_S + n * (length + PAUSE_S)).map(|begin| (at(begin), at(begin + length))).collect()
@@ -76,17 +79,19 @@ fn setup(bursts: &[(Instant, Instant)], control: Control) -> Setup {
     Setup { link: LinkParams::shared(), hosts, on: Delayed::Acknowledgements, control, duration }
 }
 
-/// A constant delay of all writers.
+/// The control that delays all writers by a constant time, in ms.
 fn constant(delay_ms: f64) -> Control {
     Control::Schedule((0..3).map(|host| (Instant::ZERO, READER + 1 + host, ms(delay_ms))).collect())
 }
 
-/// The control of the delay; a target is given by its place in [`TARGETS_MS`].
+/// An arm: the control of the writers' delay in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
-    /// A constant delay of so many tenths of a ms; 0 means no control.
+    /// A constant delay, in tenths of a ms; 0 means no control.
     Constant(u32),
+    /// The published controller with the target at this index of [`TARGETS_MS`].
     Published(usize),
+    /// The project's own controller with the target at this index of [`TARGETS_MS`].
     Ours(usize),
 }
 
@@ -100,7 +105,7 @@ impl Arm {
     }
 }
 
-/// A method's verdicts under one target, by seed.
+/// An arm's verdicts by one response time target, one for each seed.
 struct Judged(Vec<Verdict>);
 
 impl Judged {
@@ -117,7 +122,7 @@ impl Judged {
     }
 }
 
-/// A figure of the first burst; below, the mean of the later bursts.
+/// The figure of the first burst. `values` has one figure for each burst.
 fn first(values: &[f64]) -> f64 {
     values.first().copied().unwrap_or(f64::NAN)
 }
@@ -126,14 +131,15 @@ fn later(values: &[f64]) -> f64 {
     Estimate::of(values.get(1..).unwrap_or_default()).mean
 }
 
-/// The runs of each arm, by seed.
+/// The outcomes of each arm's runs, one for each seed.
 type Outcomes = BTreeMap<Arm, Vec<Outcome>>;
 
 fn judged(outcomes: &Outcomes, arm: Arm, bursts: &[(Instant, Instant)], target_ms: f64) -> Judged {
     Judged(outcomes[&arm].iter().map(|run| judge(run, bursts, target_ms)).collect())
 }
 
-/// The smallest constant delay that meets the target, in tenths of a ms, with its verdicts.
+/// The smallest constant delay, in tenths of a ms, under which at most [`ABOVE_BAR`] per cent of the windows are above the
+/// target, with its verdicts.
 fn best_constant(outcomes: &Outcomes, bursts: &[(Instant, Instant)], target_ms: f64) -> Option<(u32, Judged)> {
     let constants =
         outcomes.keys().filter_map(|&arm| if let Arm::Constant(tenths) = arm { Some(tenths) } else { None });
@@ -141,7 +147,7 @@ fn best_constant(outcomes: &Outcomes, bursts: &[(Instant, Instant)], target_ms: 
     judged.into_iter().find(|(_, judged)| judged.above_percent() <= ABOVE_BAR)
 }
 
-/// Runs all methods with all targets.
+/// Runs figures 11 to 16: constant delays, the published controller and the project's own with all response time targets.
 pub(super) fn run<E>(
     options: &Options,
     execute: &mut Execute<'_, E>,
@@ -200,7 +206,7 @@ pub(super) fn run<E>(
     Ok(vec![section, trade])
 }
 
-/// Adds the rows of one target.
+/// Adds the report rows of one response time target. `best` is the best constant delay in ms, with its verdicts.
 fn rows(
     section: &mut Section,
     target_ms: f64,
@@ -258,7 +264,7 @@ fn target_claims(claims: &mut Vec<Claim>, target_ms: f64, none: &Judged, publish
     });
 }
 
-/// Figures 12, 13 and 16: the runs of the first seed over time.
+/// Plots of figures 12, 13 and 16: the runs with the first seed over time.
 fn over_time(outcomes: &Outcomes) -> Vec<Plot> {
     let series = |name: String, arm: Arm, figure: &dyn Fn(&[Tick]) -> Option<f64>| {
         let windows = outcomes[&arm].first().into_iter().flat_map(|run| run.ticks.chunks(5));
@@ -289,7 +295,7 @@ fn over_time(outcomes: &Outcomes) -> Vec<Plot> {
     [false, true].into_iter().flat_map(plots).collect()
 }
 
-/// Response time and written throughput by constant delay: figures 11 and 13 as a curve.
+/// The report section with figures 11 and 13: response time of reads and written throughput as functions of a constant delay.
 fn trade_off(outcomes: &Outcomes, bursts: &[(Instant, Instant)], claims: &mut Vec<Claim>) -> Section {
     let means = |tenths: u32| {
         let busy = |run: &Outcome| -> Vec<Tick> {

@@ -8,45 +8,46 @@ use evenkeel_model::link::{Counters, Delayed, Link, LinkParams, Throttle};
 
 /// Interval at which the sensors are read, as in the paper.
 pub const TICK: Duration = Duration::from_millis(100);
-/// The streams of a host begin at random times within this span.
+/// A host's streams send their first requests at random times within this span after the start of its first active period.
 const START_WITHIN: Duration = Duration::from_millis(20);
 
 /// A host with equal streams, each with a connection of its own and one request outstanding at a time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
-    /// Its id; a delay applies to all streams of a host.
+    /// The host's id, by which delays are set; a delay applies to all streams of the host.
     pub id: u64,
-    /// The kind of its requests.
+    /// The kind of the host's requests.
     pub kind: Kind,
     /// Payload of a request, in bytes.
     pub bytes: u32,
-    /// Number of streams.
+    /// Number of the host's streams.
     pub streams: usize,
-    /// Time from one request of a stream to the next; zero: the next request follows the reply.
+    /// Time from the sending of one request of a stream to the next; zero: the next request follows the reply at once.
     pub pace: Duration,
-    /// Beginnings and ends of the periods in which the streams send, in order.
+    /// Beginnings and ends of the periods in which the streams send requests, in order of time.
     pub active: Vec<(Instant, Instant)>,
 }
 
-/// The control of delays.
+/// The control of the hosts' packet delays.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// Fixed delays: instant, host id, and delay from then on, in order of time. Hosts begin without delay.
+    /// Scheduled delays, in order of time: an instant, a host's id, and the host's delay from that instant on. Hosts begin
+    /// without delay.
     Schedule(Vec<(Instant, u64, Duration)>),
-    /// A controller; its step is the difference of neighbouring delay classes.
+    /// Delays set by a controller; its `step` is the difference of neighbouring delay classes.
     Controller(Config),
 }
 
 /// The setup of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// Parameters of connections, target and storage.
+    /// Parameters of the connections, the iSCSI target and its storage.
     pub link: LinkParams,
     /// All hosts.
     pub hosts: Vec<Host>,
-    /// The packets that delays apply to.
+    /// The packets that delays apply to: those with payload, or acknowledgements.
     pub on: Delayed,
-    /// The control of delays.
+    /// The control of the hosts' delays.
     pub control: Control,
     /// Duration of the run.
     pub duration: Duration,
@@ -57,42 +58,42 @@ pub struct Setup {
 pub struct Tick {
     /// End of the interval.
     pub at: Instant,
-    /// Reads completed by the storage, of all hosts.
+    /// Reads of all hosts that the storage completed in the interval.
     pub reads: u64,
-    /// Sum of those reads' latencies, in ms.
+    /// Sum of the latencies of these reads at the storage, in ms.
     pub read_ms: f64,
-    /// Payload bytes read, by host.
+    /// Payload bytes read in the interval, per host.
     pub read_bytes: Vec<u64>,
-    /// Payload bytes written, by host.
+    /// Payload bytes written in the interval, per host.
     pub written_bytes: Vec<u64>,
-    /// Delay from the end of the interval on, by host, in ms.
+    /// Delay per host that holds from the end of the interval on, in ms.
     pub delay_ms: Vec<f64>,
     /// The controller's reason for the delays; `None` without a controller.
     pub reason: Option<&'static str>,
 }
 
-/// The outcome of a run: its intervals, in order.
+/// The outcome of a run: the figures of its sensor intervals, in order of time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// The intervals.
+    /// Figures of the sensor intervals, in order of time.
     pub ticks: Vec<Tick>,
 }
 
 impl Outcome {
-    /// The intervals that end after `from` and not after `until`.
+    /// The sensor intervals that end after `from` and not after `until`.
     pub fn between(&self, from: Instant, until: Instant) -> &[Tick] {
         let place = |at: Instant| self.ticks.partition_point(|tick| tick.at <= at);
         &self.ticks[place(from)..place(until).max(place(from))]
     }
 }
 
-/// Mean response time of the reads in these intervals, in ms; `None` without reads.
+/// Mean response time of the reads in these sensor intervals, in ms; `None` without reads.
 pub fn read_ms(ticks: &[Tick]) -> Option<f64> {
     let reads: u64 = ticks.iter().map(|tick| tick.reads).sum();
     (reads > 0).then(|| ticks.iter().map(|tick| tick.read_ms).sum::<f64>() / reads as f64)
 }
 
-/// Payload written in these intervals by all hosts, in MB/s.
+/// Payload written by all hosts in these sensor intervals, in MB/s.
 pub fn written_mb_per_s(ticks: &[Tick]) -> f64 {
     let bytes: u64 = ticks.iter().flat_map(|tick| &tick.written_bytes).sum();
     bytes as f64 / 1e6 / (ticks.len().max(1) as f64 * TICK.as_secs_f64())
@@ -101,9 +102,9 @@ pub fn written_mb_per_s(ticks: &[Tick]) -> f64 {
 /// A host's stream: one connection.
 struct Stream {
     host: usize,
-    /// Instant of its next request; `None` while one is outstanding, or when the stream has ended.
+    /// Instant of the stream's next request; `None` while a request is outstanding, or after the last active period.
     due: Option<Instant>,
-    /// Index of the host's active period that the stream is in or waits for.
+    /// Index of the host's active period in which the stream sends, or whose beginning the stream awaits.
     period: usize,
 }
 
@@ -120,7 +121,7 @@ struct Run<'a> {
 /// Runs a setup. The same setup and seed give the same outcome on every machine.
 ///
 /// # Errors
-/// A setting of the controller or of the link is out of range.
+/// A message that names the setting of the controller or of the link that is out of range.
 pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
     setup.link.validate().map_err(|error| error.to_string())?;
     let controller = match &setup.control {
@@ -179,7 +180,7 @@ impl Run<'_> {
         self.link.submit(now, connection, now.as_nanos(), host.kind, host.bytes);
     }
 
-    /// A request has completed: sets when the stream sends the next one.
+    /// Sets the instant of a stream's next request after a request on its `connection` has completed.
     fn next_request(&mut self, connection: usize, now: Instant) {
         let stream = &mut self.streams[connection];
         let host = &self.setup.hosts[stream.host];
@@ -217,7 +218,7 @@ impl Run<'_> {
         }
     }
 
-    /// Reads the sensors and lets the controller decide, as an agent on the target does.
+    /// Reads the sensors, makes the controller decide and sets the delays, as an agent on the iSCSI target does.
     fn tick(&mut self, now: Instant) {
         let hosts = self.setup.hosts.len();
         let mut tick = Tick {

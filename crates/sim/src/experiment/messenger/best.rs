@@ -1,9 +1,10 @@
-//! The most even placement of connections whose loads are known: a bound for what placement can reach.
+//! A nearly optimal placement of connections whose loads are known: a bound for any method of placement.
 
-/// Assigns loads to `workers` workers: the heaviest first, each to the worker with the least load; then moves one load
-/// or swaps two as long as the sum of the squares of the workers' loads falls. Answers each worker's load.
+/// Assigns loads to `workers` workers and returns each worker's load. Loads are assigned from the heaviest to the lightest,
+/// each to the worker with the least load. After that single loads are moved or two are swapped, as long as the sum of the
+/// squares of the workers' loads falls.
 ///
-/// O(n²) for n loads in each of a few passes.
+/// A few passes of O(n²) each for n loads.
 pub(super) fn place(loads: &[f64], workers: usize) -> Vec<f64> {
     let mut order: Vec<usize> = (0..loads.len()).collect();
     order.sort_by(|&a, &b| loads[b].total_cmp(&loads[a]));
@@ -53,7 +54,7 @@ mod tests {
         totals.iter().map(|total| total * total).sum()
     }
 
-    /// The least sum of squares, by trying all assignments.
+    /// The smallest sum of the squares of the workers' loads, found by trying all assignments of `loads`.
     fn exact(totals: &mut Vec<f64>, loads: &[f64]) -> f64 {
         let [load, loads @ ..] = loads else { return squares(totals) };
         let mut best = f64::INFINITY;

@@ -1,57 +1,63 @@
-//! The paper's cluster: connections between clients and servers, and the messages on them.
+//! The Ceph cluster of the paper: connections between clients and OSDs, and the messages on them.
 
 use evenkeel_control::rng::SplitMix64;
 
-/// Servers (OSDs): four on each of four nodes (section VI.A).
+/// Number of OSDs (storage servers) in the cluster: four on each of four nodes (section VI.A of the paper).
 pub const OSDS: usize = 16;
+/// Number of OSDs on a node.
 const OSDS_OF_NODE: usize = 4;
 /// Worker threads of each OSD.
 pub const WORKERS: usize = 8;
-/// Clients; each has one connection to every OSD.
+/// Number of clients. Each has one connection to every OSD.
 pub const CLIENTS: usize = 8;
-/// Connections of an OSD. The paper gives their number; their division is assumed: 8 to clients, 15 to other OSDs, one
-/// to a monitor, the others for heartbeats.
+/// Number of connections of an OSD, as in the paper. Their division is assumed: 8 to clients, 15 to other OSDs, one to a
+/// monitor, and the remaining 28 for heartbeats.
 pub const CONNECTIONS: usize = 52;
+/// Number of an OSD's connections to other OSDs.
 const PEERS: usize = OSDS - 1;
 
-/// Messages of Table I for each read or write of a client: those that are neither heartbeats nor of high priority, and
-/// heartbeats. They are assumed to come in proportion to clients' requests.
+/// Low-priority messages (maps, states) per client read in Table I; assumed to be proportional to the reads.
 const LOW_PER_READ: f64 = (92 + 2_220 + 1_033 + 386 + 3_677) as f64 / 20_404_227.0;
+/// Low-priority messages (maps, states) per client write in Table I; assumed to be proportional to the writes.
 const LOW_PER_WRITE: f64 = (123 + 2_359 + 1_128 + 440 + 3_874) as f64 / 5_201_621.0;
+/// Number of heartbeats in Table I, in a run with reads or with writes.
 const PINGS: f64 = 28_724.0 + 14_356.0 + 14_356.0;
+/// Heartbeats per client read; assumed to be proportional to the reads.
 const PINGS_PER_READ: f64 = PINGS / 20_404_227.0;
+/// Heartbeats per client write; assumed to be proportional to the writes.
 const PINGS_PER_WRITE: f64 = PINGS / 5_201_621.0;
-/// Further messages to replicas for each write, after the first; further replies for each such message, after the first.
+/// Mean number of messages to replicas per write beyond the first one (Table I).
 pub(super) const MORE_REPOPS: f64 = 5_641_431.0 / 5_201_621.0 - 1.0;
+/// Mean number of replies per message to a replica beyond the first one (Table I).
 pub(super) const MORE_REPLIES: f64 = 6_650_456.0 / 5_641_431.0 - 1.0;
 
-/// The number of an OSD's connection to `client`.
+/// The number of an OSD's connection to `client`, among the OSD's [`CONNECTIONS`]; equal in every OSD.
 pub(super) const fn client_connection(client: usize) -> u32 {
     client as u32
 }
 
-/// The number of the connection of `osd` to the OSD `peer`.
+/// The number of the connection of `osd` to the OSD `peer`, among the connections of `osd`.
 pub(super) const fn peer_connection(osd: usize, peer: usize) -> u32 {
     (CLIENTS + if peer < osd { peer } else { peer - 1 }) as u32
 }
 
-/// The OSD at the other end of a connection of `osd` to another OSD.
+/// The OSD at the other end of `connection`, which must be one of the connections of `osd` to other OSDs.
 pub(super) const fn peer(osd: usize, connection: u32) -> usize {
     let place = connection as usize - CLIENTS;
     if place < osd { place } else { place + 1 }
 }
 
-/// The kind of a light message.
+/// The kind of a light message, which belongs to no request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Light {
-    /// Maps and states, on a connection to an OSD or the monitor.
+    /// A low-priority message (maps, states), on a connection to an OSD or to the monitor.
     Low,
     /// A heartbeat, on one of the connections for heartbeats.
     Ping,
 }
 
 impl Light {
-    /// Messages of the kind for each request of a client, on average.
+    /// Mean number of messages of this kind per client request; `write`: per write, otherwise per read.
     pub(super) const fn per_request(self, write: bool) -> f64 {
         match (self, write) {
             (Self::Low, false) => LOW_PER_READ,
@@ -61,7 +67,7 @@ impl Light {
         }
     }
 
-    /// A random connection of those that carry messages of the kind.
+    /// The number of a random connection among an OSD's connections that carry messages of this kind.
     pub(super) fn connection(self, rng: &mut SplitMix64) -> u32 {
         let (first, count) = match self {
             Self::Low => (CLIENTS, PEERS + 1),
@@ -76,17 +82,17 @@ impl Light {
 pub struct Skew {
     /// Standard deviation of the logarithm of the weights by which a client chooses OSDs, and an OSD its replicas.
     pub sigma: f64,
-    /// Part of the variance (0 to 1) that belongs to the chosen OSD: all weights of an OSD share it.
+    /// Fraction of the variance, 0 to 1, that belongs to the chosen OSD and is common to all choosers of this OSD.
     pub common: f64,
-    /// Part of the variance (0 to 1 - `common`) that changes over time; the rest belongs to one pair and stays for the
-    /// whole run.
+    /// Fraction of the variance, 0 to 1 - `common`, that changes over time. The remaining fraction belongs to each pair of
+    /// chooser and chosen OSD and is constant over a run.
     pub drifting: f64,
-    /// Time constant of the changing part, in seconds: after this time its correlation with the old value is 1/e.
+    /// Time constant of the changing fraction, in seconds: after this time its correlation with the old value is 1/e.
     pub memory_s: f64,
 }
 
-/// Every fourth connection that is opened carries requests or replicas, as long as there are any; the others carry heartbeats.
-/// So round robin puts the busy ones on two of eight workers. Assumed: without it no skew gives the paper's differences.
+/// Period in the opening order: every fourth connection carries requests or replicas, until all of these are opened; the others
+/// are light. So round robin puts the busy ones on 2 of 8 workers. Assumed: no skew alone gives the paper's differences.
 const TURN: usize = 4;
 
 /// Numbers of the connections of `osd`, in the order in which they are opened.
@@ -113,13 +119,13 @@ pub(super) fn opening_order(osd: usize, rng: &mut SplitMix64) -> Vec<u32> {
     order.into_iter().filter_map(|taken| taken.or_else(|| others.pop())).collect()
 }
 
-/// Weights of the destinations of requests, which change from second to second.
+/// Weights by which clients choose OSDs and OSDs choose replicas. The weights change every second.
 #[derive(Clone, Debug)]
 pub(super) struct Destinations {
     skew: Skew,
-    /// By client: weights of the OSDs.
+    /// Per client: the weights of the OSDs.
     of_clients: Vec<Table>,
-    /// By OSD: weights of the OSDs that keep its replicas; none is on its own node.
+    /// Per OSD: the weights of the OSDs that keep its replicas, all of which are on other nodes.
     of_osds: Vec<Table>,
 }
 
@@ -174,7 +180,7 @@ impl Destinations {
         self.of_clients.iter_mut().chain(&mut self.of_osds)
     }
 
-    /// Changes the weights, once a second.
+    /// Moves all weights on by one second of their random walk; to be called once per second of virtual time.
     pub(super) fn drift(&mut self, rng: &mut SplitMix64) {
         let skew = self.skew;
         let kept = libm::exp(-1.0 / skew.memory_s);
@@ -196,29 +202,30 @@ impl Destinations {
     }
 }
 
-/// The queue depths of a run's clients.
+/// The distribution of the queue depths of a run's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Load {
-    /// All alike: eight jobs with eight requests each (section VI.B).
+    /// Every client has eight jobs with eight requests in flight each (section VI.B).
     Equal,
-    /// Jobs and requests drawn from a normal distribution around eight; its width, which the paper does not give, is assumed.
+    /// A client's jobs, and requests in flight per job, are both drawn from a normal distribution with mean eight. Its
+    /// standard deviation is assumed, because the paper leaves it open.
     Random,
 }
 
-/// Jobs of a client, and outstanding requests of a job.
+/// Mean number of jobs of a client, and also of requests in flight per job.
 const JOBS: f64 = 8.0;
-/// Standard deviation of jobs and of requests where they are drawn; assumed.
+/// Standard deviation of a client's jobs, and also of requests in flight per job, with [`Load::Random`]; assumed.
 const JOBS_SD: f64 = 3.0;
 
 impl Load {
-    /// Outstanding requests of each client.
+    /// The queue depth of each client: its jobs times the requests in flight per job.
     pub(super) fn depths(self, rng: &mut SplitMix64) -> Vec<u64> {
         let mut draw = |sd: f64| (JOBS + sd * rng.next_normal()).round().clamp(1.0, 2.0 * JOBS) as u64;
         let sd = if self == Self::Equal { 0.0 } else { JOBS_SD };
         (0..CLIENTS).map(|_| draw(sd) * draw(sd)).collect()
     }
 
-    /// Name in the names of cases.
+    /// Name of the load, a part of the names of cases.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Equal => "equal clients",

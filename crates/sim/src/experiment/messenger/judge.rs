@@ -7,15 +7,17 @@ use crate::experiment::{Better, Claim, Options, Report, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
-/// Bar of our method, in per cent of the difference between workers that the best placement removes.
+/// Bar: the part of the differences between workers that the project's own method must remove, in per cent of the part that
+/// the best placement removes.
 const REDUCTION_BAR: f64 = 80.0;
-/// Figure 2: messages of the most and of the least loaded worker, divided by the mean that follows from Table I (all
-/// messages of randwrite, 128 workers).
+/// Messages of the most loaded worker in the paper's figure 2, divided by the mean of all workers.
 const PAPER_MOST: f64 = 846_532.0 / PAPER_MEAN;
+/// Messages of the least loaded worker in the paper's figure 2, divided by the mean of all workers.
 const PAPER_LEAST: f64 = 594.0 / PAPER_MEAN;
+/// Mean number of messages per worker in the paper: all messages of randwrite in Table I, divided by 128 workers.
 const PAPER_MEAN: f64 = (5_201_621 + 5_641_431 + 6_650_456 + 7_924 + 57_436) as f64 / 128.0;
 
-/// Figures 5 and 7: the paper's reduction of the standard deviation, in per cent.
+/// The paper's reduction of the standard deviation of the workers' loads against round robin, in per cent (figures 5 and 7).
 const fn paper_sigma(load: Load, operation: Operation) -> f64 {
     match (load, operation) {
         (Load::Equal, Operation::Read) => 60.0,
@@ -27,8 +29,8 @@ const fn paper_sigma(load: Load, operation: Operation) -> f64 {
     }
 }
 
-/// One kind of request in an operation: name, operation, place in [`Outcome::per_s`], and the paper's gain in per cent
-/// with equal and with random clients (figures 6 and 8).
+/// The reads or the writes of an operation: name, operation, index in [`Outcome::per_s`], and the paper's gain of throughput
+/// in per cent, with equal and with random clients (figures 6 and 8).
 type Kind = (&'static str, Operation, usize, [f64; 2]);
 
 const KINDS: [Kind; 4] = [
@@ -38,7 +40,7 @@ const KINDS: [Kind; 4] = [
     ("randrw-w", Operation::Mixed, 1, [8.0, 19.0]),
 ];
 
-/// All outcomes: by case, then by arm, then by seed.
+/// The outcomes of all runs, ordered by case, then by arm, then by seed.
 struct Outcomes<'a> {
     outcomes: &'a [Outcome],
     seeds: usize,
@@ -52,7 +54,7 @@ impl Outcomes<'_> {
         &self.outcomes[(case * arms + arm) * self.seeds..][..self.seeds]
     }
 
-    /// A figure of two arms' runs with the same seed, over all seeds.
+    /// Estimate over all seeds of a figure that compares two arms: `figure` receives both arms' runs with one seed.
     fn against(
         &self,
         load: Load,
@@ -66,7 +68,8 @@ impl Outcomes<'_> {
 }
 
 impl Outcomes<'_> {
-    /// A plot of the runs with the first seed, a line for each arm with a column, in multiples of the mean.
+    /// A plot of the runs of randwrite with equal clients and the first seed: `values` in multiples of their mean, with one
+    /// series for each arm that has a column.
     fn first_seed(&self, title: &str, x: &str, y: &str, values: impl Fn(&Outcome) -> Vec<f64>) -> Plot {
         let series = |(name, arm): (&str, Arm)| {
             let values = self.of(Load::Equal, Operation::Write, arm).first().map_or_else(Vec::new, &values);
@@ -82,29 +85,29 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if count > 0.0 { sum / count } else { 0.0 }
 }
 
-/// Mean coefficient of variation: standard deviation divided by mean, averaged over the windows.
+/// Mean coefficient of variation of the workers' loads: standard deviation divided by mean, averaged over `spreads`.
 fn variation(spreads: &[Spread]) -> f64 {
     mean(spreads.iter().map(|spread| spread.sigma / spread.mean.max(f64::MIN_POSITIVE)))
 }
 
-/// Reduction of the variation, in per cent of the reduction by the best placement.
+/// Reduction of the workers' variation against round robin, in per cent of the reduction by the best placement.
 fn removed(ours: &[Spread], round_robin: &[Spread]) -> f64 {
     let before = variation(round_robin);
     100.0 * (before - variation(ours)) / (before - variation(&best_only(ours))).max(1e-9)
 }
 
-/// The spreads that the best placement would give.
+/// `spreads` with the standard deviations that the best placement would give.
 fn best_only(spreads: &[Spread]) -> Vec<Spread> {
     spreads.iter().map(|spread| Spread { sigma: spread.best, ..*spread }).collect()
 }
 
-/// Reduction of the standard deviation, in per cent of round robin's.
+/// Reduction of the standard deviation of the workers' loads, in per cent of the one under round robin.
 fn lower(ours: &[Spread], round_robin: &[Spread]) -> f64 {
     let sigma = |spreads: &[Spread]| mean(spreads.iter().map(|spread| spread.sigma));
     100.0 * (1.0 - sigma(ours) / sigma(round_robin).max(f64::MIN_POSITIVE))
 }
 
-/// Connections moved in a window of [`WINDOW`] seconds, in per cent of all connections.
+/// Mean number of connections moved per [`WINDOW`] seconds, in per cent of all connections.
 fn moved(ours: &Outcome, _: &Outcome) -> f64 {
     100.0 * ours.moves as f64 / (OSDS * CONNECTIONS) as f64 * WINDOW as f64 / ours.seconds.len().max(1) as f64
 }
@@ -113,7 +116,8 @@ fn gain(kind: usize) -> impl Fn(&Outcome, &Outcome) -> f64 {
     move |ours, other| 100.0 * (ours.per_s[kind] / other.per_s[kind].max(f64::MIN_POSITIVE) - 1.0)
 }
 
-/// Messages received by one worker, divided by the mean; `place` gives the worker's rank by messages, from 0 for the least.
+/// Messages received by one worker, divided by the mean of all workers. `place` gives the worker's rank from the number of
+/// workers; rank 0 received the fewest messages.
 fn messages(outcome: &Outcome, place: impl Fn(usize) -> usize) -> f64 {
     let mut received = outcome.received.clone();
     received.sort_unstable();
@@ -121,7 +125,7 @@ fn messages(outcome: &Outcome, place: impl Fn(usize) -> usize) -> f64 {
     received.get(place(received.len())).map_or(0.0, |&count| count as f64 / mean)
 }
 
-/// A figure of an arm's run and round robin's run with the same seed.
+/// A figure that compares an arm's run with round robin's run; both have the same seed.
 type Metric<'a> = &'a dyn Fn(&Outcome, &Outcome) -> f64;
 
 struct Sheet<'a> {
@@ -130,7 +134,7 @@ struct Sheet<'a> {
 }
 
 impl Sheet<'_> {
-    /// Adds a metric's row with three arms in the columns, and a row for each other arm.
+    /// Adds a metric's row with round robin, the published method and the project's own as columns, and a row for each other arm.
     fn add(&mut self, row: Row, load: Load, operation: Operation, metric: Metric<'_>) {
         let of = |arm: Arm| self.all.against(load, operation, (arm, Arm::RoundRobin), metric);
         let columns = [Arm::RoundRobin, Arm::Genetic, Arm::Waits].map(|arm| Some(of(arm)));
@@ -170,7 +174,7 @@ pub(super) fn report(options: &Options, outcomes: &[Outcome], seeds: &[u64], sec
     Report { experiment: NAME, seed: options.seed, intro, sections, claims: claims(&all) }
 }
 
-/// Figure 2: messages of workers under round robin.
+/// The report section on figure 2: messages per worker under round robin.
 fn baseline(all: &Outcomes<'_>) -> Section {
     let mut sheet = Sheet { all, rows: Vec::new() };
     let (load, operation) = (Load::Equal, Operation::Write);
@@ -205,7 +209,7 @@ fn baseline(all: &Outcomes<'_>) -> Section {
 const COLUMNS: [(&str, Arm); 3] =
     [("round robin", Arm::RoundRobin), ("genetic", Arm::Genetic), ("Evenkeel", Arm::Waits)];
 
-/// Figures 5 and 7: how much the differences between workers shrink.
+/// The report section on figures 5 and 7: how much each method reduces the differences between workers.
 fn sigma(all: &Outcomes<'_>) -> Section {
     let mut sheet = Sheet { all, rows: Vec::new() };
     for (load, operation) in cases() {
@@ -247,7 +251,7 @@ fn sigma(all: &Outcomes<'_>) -> Section {
     }
 }
 
-/// Figures 6 and 8: how much the throughput grows.
+/// The report section on figures 6 and 8: how much each method raises the throughput.
 fn throughput(all: &Outcomes<'_>) -> Section {
     let mut sheet = Sheet { all, rows: Vec::new() };
     for load in LOADS {

@@ -3,12 +3,12 @@
 //! Y. Han, S. Park and K. Lee, *A Dynamic Message-aware Communication Scheduler for Ceph Storage System*. Workers are
 //! the model [`evenkeel_model::worker`]. Where the paper leaves something open, a value is chosen and documented.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
 //! | [`cluster`] | connections between clients and OSDs, and the messages on them |
 //! | [`world`] | clients, OSDs, workers and placements in virtual time |
-//! | `best` | the most even placement, from loads known afterwards |
-//! | `judge` | rows and claims |
+//! | `best` | the most even placement, computed from loads after they were measured |
+//! | `judge` | rows of the report, and claims |
 
 mod best;
 pub mod cluster;
@@ -28,24 +28,25 @@ use world::{Outcome, Setup};
 /// Name on the command line and in results.
 pub const NAME: &str = "messenger";
 
-/// Factor on all costs and delays. It makes the cluster serve as many messages as the paper's did (Table I: 113,000
-/// reads a second) and not as many as `serve` could; ratios do not depend on it.
+/// Factor on all costs and delays, with which the modelled cluster serves as many messages as the paper's cluster (Table I:
+/// 113,000 reads per second), fewer than `serve` could. Ratios of figures do not depend on the factor.
 const SLOWER: f64 = 48.0;
 /// One-way network delay in microseconds, before the factor [`SLOWER`]; assumed.
 const NETWORK_US: u64 = 25;
-/// Time from a reply to the client's next request in microseconds, before the factor [`SLOWER`]. With it the most
-/// loaded worker is busy 95 % of the time under round robin in each of the three operations; placement changes nothing
-/// while all workers have idle time.
+/// Mean time from a reply to the client's next request in microseconds, before the factor [`SLOWER`]. It is chosen so that
+/// under round robin the most loaded worker is busy 95 % of the time in each of the three operations; placement would change
+/// nothing if all workers had idle time.
 const CLIENT_US: u64 = 30;
-/// Inequality of destinations: `sigma` is fitted to the most loaded worker of figure 2; the other values are assumed.
+/// Inequality of the requests' destinations. `sigma` is fitted to the most loaded worker of figure 2; the other values are
+/// assumed.
 const SKEW: Skew = Skew { sigma: 0.75, common: 0.5, drifting: 0.25, memory_s: 30.0 };
-/// Warm-up: long enough for the published method's decisions at 5 and 10 s.
+/// Warm-up before the counted time: long enough for the published method's first two decisions, at 5 and 10 s.
 const LEAD: Duration = Duration::from_secs(11);
 
 /// The type [`super::Execute`] with this experiment's setup and outcome.
 pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
-/// The operation of all clients.
+/// The operation that all clients of a run perform: reads, writes, or both mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Operation {
     Read,
@@ -53,18 +54,10 @@ enum Operation {
     Mixed,
 }
 
+evenkeel_control::named!(Operation: Read "randread", Write "randwrite", Mixed "randrw");
+
 impl Operation {
-    const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Mixed];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Read => "randread",
-            Self::Write => "randwrite",
-            Self::Mixed => "randrw",
-        }
-    }
-
-    /// Share of the requests that are writes, 0 to 1; mixed operation is 8:2 (section VI.B).
+    /// Share of the requests that are writes, 0 to 1. Mixed operation has 8 reads to 2 writes (section VI.B).
     const fn writes(self) -> f64 {
         match self {
             Self::Read => 0.0,
@@ -74,7 +67,7 @@ impl Operation {
     }
 }
 
-/// The method of placement.
+/// An arm of the experiment: a method of placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
     RoundRobin,
@@ -82,7 +75,7 @@ enum Arm {
     Waits,
     LeastConnections,
     Lpt,
-    /// Our method at the published method's interval, 5 s.
+    /// The project's own method, deciding every 5 s as the published method does.
     WaitsSlow,
 }
 
@@ -90,7 +83,7 @@ impl Arm {
     const ALL: [Self; 6] =
         [Self::RoundRobin, Self::Genetic, Self::Waits, Self::LeastConnections, Self::Lpt, Self::WaitsSlow];
 
-    /// Name in results of the arms that have no column of their own.
+    /// Name in results of an arm that has no column of its own; `None` for the three arms with columns.
     const fn name(self) -> Option<&'static str> {
         match self {
             Self::RoundRobin | Self::Genetic | Self::Waits => None,
@@ -100,7 +93,7 @@ impl Arm {
         }
     }
 
-    /// Settings of the placement, as a server has them for this method.
+    /// The settings of the method, as a server uses them.
     const fn config(self) -> Config {
         match self {
             Self::RoundRobin => Placement::RoundRobin.control(),
@@ -113,7 +106,8 @@ impl Arm {
     }
 }
 
-/// The paper's cluster: the share `writes` (0 to 1) of the requests are writes; the counted time is `seconds`.
+/// A setup of the paper's cluster. `writes` is the share of the requests that are writes, 0 to 1; `seconds` is the length of
+/// the counted time.
 pub fn setup(writes: f64, load: Load, placement: Config, seconds: u64) -> Setup {
     let stretched = |us: u64| Duration::from_nanos((us as f64 * 1e3 * SLOWER) as u64);
     Setup {
@@ -129,10 +123,10 @@ pub fn setup(writes: f64, load: Load, placement: Config, seconds: u64) -> Setup 
     }
 }
 
-/// Runs all cases and arms.
+/// Runs all cases with all methods of placement.
 ///
 /// # Errors
-/// What `execute` answers.
+/// The errors of `execute`.
 pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
     // Runs differ much, so rather many short ones; the shortest are two windows.
     let (seeds, seconds) = if options.quick { (2, 10) } else { (10, 15) };

@@ -16,21 +16,21 @@ use crate::engine::{Due, Queue};
 use crate::placed::{LOOK, Placed};
 use crate::slab::Slab;
 
-/// Seconds of a window in which differences between workers are judged: the paper's interval.
+/// Length of the windows in which differences between workers are judged, in seconds: the interval of the paper's method.
 pub const WINDOW: usize = 5;
-/// Bytes of a message without its payload; assumed.
+/// Bytes of a message besides its payload; assumed.
 const HEADER: u32 = 256;
-/// Payload of a read or write (section VI.B).
+/// Payload of a read or write, in bytes (section VI.B of the paper).
 const PAYLOAD: u32 = 4096;
 
 /// The setup of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// Costs of messages at workers.
+    /// Costs of messages at the OSDs' workers.
     pub params: WorkerParams,
     /// One-way network delay.
     pub network: Duration,
-    /// Mean time from a reply to the client's next request; each lies within 50 % of it.
+    /// Mean time from a reply to the client's next request; the time of each request varies by up to 50 %.
     pub client: Duration,
     /// Inequality of the requests' destinations.
     pub skew: Skew,
@@ -40,57 +40,62 @@ pub struct Setup {
     pub load: Load,
     /// The method of placement.
     pub placement: Config,
-    /// Warm-up; whole seconds.
+    /// Warm-up before the counted time, a whole number of seconds.
     pub lead: Duration,
-    /// Counted time after the warm-up; windows that lie wholly in it are judged.
+    /// Counted time after the warm-up. Windows of [`WINDOW`] seconds that lie wholly within are judged.
     pub duration: Duration,
 }
 
-/// Differences between all workers of the cluster in some interval.
+/// Differences between the loads of all workers of the cluster in one interval. The load's unit is that of the list that
+/// contains the spread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
     /// Mean load of a worker.
     pub mean: f64,
     /// Standard deviation of the workers' loads.
     pub sigma: f64,
-    /// Standard deviation under the best placement of each OSD's connections, found afterwards; 0 where not computed.
+    /// Standard deviation that the best placement of each OSD's connections would have given in this interval; 0 where not
+    /// computed.
     pub best: f64,
 }
 
 /// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Reads and writes completed per second.
+    /// Reads completed per second, and writes completed per second.
     pub per_s: [f64; 2],
-    /// Mean latency of reads and writes, in ms.
+    /// Mean latency of reads and writes together, in ms.
     pub mean_ms: f64,
-    /// 99th percentile of the latency of reads and writes, in ms.
+    /// p99 latency of reads and writes together, in ms.
     pub p99_ms: f64,
-    /// By worker: messages received in the counted time.
+    /// Per worker: messages received in the counted time.
     pub received: Vec<u64>,
-    /// By worker: part of the counted time that it was busy, 0 to 1.
+    /// Per worker: fraction of the counted time in which the worker was busy, 0 to 1.
     pub busy: Vec<f64>,
-    /// Busy time of workers in seconds, in each window of [`WINDOW`] seconds.
+    /// Spread of the workers' busy time in seconds, for each window of [`WINDOW`] seconds.
     pub windows: Vec<Spread>,
-    /// Busy time of workers in seconds, in each second.
+    /// Spread of the workers' busy time in seconds, for each second.
     pub seconds: Vec<Spread>,
-    /// Bytes received by workers, in each window of [`WINDOW`] seconds.
+    /// Spread of the bytes received per worker, for each window of [`WINDOW`] seconds.
     pub bytes: Vec<Spread>,
-    /// Connections moved in the counted time.
+    /// Number of moves of a connection to another worker in the counted time.
     pub moves: u64,
 }
 
-/// The kind of a message; a message's id holds the kind and its request's number.
+/// The kind of a message. A message's id consists of its kind and the number of the client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Op,
     Reply,
-    /// A write's message to a replica: the one whose reply the write waits for, and a further one.
+    /// A write's message to a replica for whose reply the write waits.
     Repop,
+    /// A further message to a replica; the write does not wait for its reply.
     MoreRepop,
-    /// A replica's reply: the one that the write waits for, and a further one.
+    /// A replica's reply for which the write waits.
     RepopReply,
+    /// A further reply of a replica, for which no write waits.
     MoreReply,
+    /// A message that belongs to no request: a heartbeat or a low-priority message.
     Light,
 }
 
@@ -119,13 +124,13 @@ struct Request {
 enum Event {
     /// A client's next request arrives at its OSD.
     Asks { client: u32 },
-    /// A message from another OSD arrives.
+    /// A message arrives at `osd` from the network.
     Arrives { osd: u32, connection: u32, id: u64, bytes: u32 },
-    /// Counters of the workers are read.
+    /// The workers' counters are read and the placements decide; this happens every [`LOOK`].
     Look,
 }
 
-/// A worker's counters in some interval: busy time in ns, messages and bytes received.
+/// A worker's counters over one interval: busy time in ns, messages received, and bytes received.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worked {
     busy: u64,
@@ -147,15 +152,18 @@ struct Run<'a> {
     destinations: Destinations,
     queue: Queue<Event, 1>,
     osds: Vec<Placed>,
-    /// Instant of each OSD's next event.
+    /// Per OSD: the instant of the next event of its workers.
     next: [Instant; OSDS],
+    /// The clients' requests that are under way.
     requests: Slab<Request>,
-    /// Counters since the last full second: seconds busy by OSD and connection, and figures by OSD and worker.
+    /// Figures of the present second: workers' busy time in seconds for each connection (by OSD and connection), and the
+    /// counters of each worker (by OSD and worker).
     second: (Vec<f64>, Vec<Worked>),
-    /// By OSD and connection: seconds busy in the present window.
+    /// Workers' busy time in seconds for each connection in the present window, by OSD and connection.
     connections: Vec<f64>,
-    /// By OSD and worker: figures of the present window, and of the whole counted time.
+    /// Counters of each worker in the present window, by OSD and worker.
     window: Vec<Worked>,
+    /// Counters of each worker in the counted time so far, by OSD and worker.
     total: Vec<Worked>,
     seconds: u64,
     completed: [u64; 2],
@@ -166,7 +174,7 @@ struct Run<'a> {
 /// Runs a setup. The same setup and seed give the same outcome on every machine.
 ///
 /// # Errors
-/// A setting is out of range, or events stop or repeat without time passing.
+/// A message: a setting is out of range, or the simulation has no further events, or it loops at one instant.
 pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
     setup.params.validate().map_err(|error| error.to_string())?;
     if setup.network == Duration::ZERO || !(0.0..=1.0).contains(&setup.writes) {
@@ -263,7 +271,7 @@ impl<'a> Run<'a> {
         probability > 0.0 && self.rng.next_f64() < probability
     }
 
-    /// A client's request arrives at an OSD; now and then a light message is sent, too.
+    /// Handles a client's request that arrives at an OSD; sends a light message, too, at the rate of Table I.
     fn ask(&mut self, now: Instant, client: usize) {
         let write = self.chance(self.setup.writes);
         let osd = self.destinations.of_client(client, &mut self.rng);
@@ -280,12 +288,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Sends a message, which arrives at an OSD after the network delay.
+    /// Sends a message to `osd`, at which it arrives after the network delay.
     fn travel(&mut self, now: Instant, osd: usize, connection: u32, id: u64, bytes: u32) {
         self.queue.push(now + self.setup.network, Event::Arrives { osd: osd as u32, connection, id, bytes });
     }
 
-    /// A worker has finished a message: a received one, which it answers, or a sent one.
+    /// Handles a message that a worker of `osd` has finished: a received message is answered, a sent one travels on.
     fn done(&mut self, osd: usize, done: Done) {
         let (now, connection) = (done.at, done.connection);
         let (step, number) = Step::of(done.id);
@@ -322,7 +330,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A worker has sent a message, which now travels to its receiver.
+    /// Handles a message that a worker of `osd` has sent: the message travels to its receiver.
     fn sent(&mut self, now: Instant, osd: usize, connection: u32, step: Step, request: u32) {
         let bytes = match step {
             Step::Reply => {
@@ -337,7 +345,7 @@ impl<'a> Run<'a> {
         self.travel(now, other, peer_connection(other, osd), step.id(request), bytes);
     }
 
-    /// A reply arrives at its client at `at`; the client's next request is planned.
+    /// Handles the reply to request `number`, which arrives at its client at `at`; schedules the client's next request.
     fn returns(&mut self, at: Instant, number: u32) {
         let Some(request) = self.requests.remove(number.into()) else { return };
         if self.is_counted(at) {
@@ -353,7 +361,7 @@ impl<'a> Run<'a> {
         now > from && now <= from + self.setup.duration
     }
 
-    /// Reads the workers' counters and lets the placements decide.
+    /// Reads the workers' counters and makes the placement of each OSD decide; every second also adds up the figures.
     fn look(&mut self, now: Instant) {
         let counted = self.is_counted(now);
         let (by_connection, by_worker) = &mut self.second;
@@ -412,7 +420,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Mean and standard deviation of `workers`' loads; with the loads of `connections`, also the best placement's deviation.
+/// Mean and standard deviation of the loads `workers`. With `connections`, the loads of all connections by OSD, also the
+/// standard deviation under the best placement.
 fn spread(workers: impl Iterator<Item = f64> + Clone, connections: Option<&[f64]>) -> Spread {
     let (mean, sigma) = moments(workers);
     let best = connections.map_or(0.0, |loads| {

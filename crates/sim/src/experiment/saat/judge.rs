@@ -1,4 +1,5 @@
-//! The results of the runs: DAT, jitter, distance from the oracle, and which claims are reproduced.
+//! The results of the runs: DAT (deviation of throughput from the guarantee), jitter, difference from the oracle, and the
+//! claims that are reproduced.
 
 use super::grid::Group;
 use super::world::{Outcome, Setup};
@@ -7,14 +8,15 @@ use crate::experiment::{Better, Claim, Options, Report, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
-/// Bars of our method, in per cent of the guarantee: DAT of a group, and mean jitter.
+/// Bar: the largest DAT of a group under the project's own method, in per cent of the guarantee.
 const DAT_BAR: f64 = 0.45;
+/// Bar: the largest mean jitter under the project's own method, in per cent of the guarantee.
 const JITTER_BAR: f64 = 2.3;
-/// Factor on the oracle's figure, which is the bar where the oracle itself misses the fixed one.
+/// The bar of a group's DAT is at least this factor times the oracle's DAT, where the oracle itself exceeds the fixed bar.
 const ORACLE_FACTOR: f64 = 1.2;
 
-/// Figures of one run in per cent of the guarantee, means over its tenants: DAT (distance of the mean throughput from the
-/// guarantee), jitter (mean distance of a period's throughput), and jitter of periods that begin half a second later.
+/// Figures of one run in per cent of the guarantee, averaged over its tenants: DAT (deviation of the mean throughput from the
+/// guarantee), jitter (mean deviation of the throughput of periods of 1 s), and jitter of periods that begin 0.5 s later.
 type Figures = [f64; 3];
 
 pub(super) const DAT: usize = 0;
@@ -35,7 +37,7 @@ fn judge(setup: &Setup, outcome: &Outcome) -> Figures {
     figures
 }
 
-/// Figures of one arm and group, by seed; means over the group's cases.
+/// Figures of one arm in one group, for each seed; each is the mean over the group's cases.
 pub(super) struct Judged(Vec<Figures>);
 
 impl Judged {
@@ -54,10 +56,10 @@ impl Judged {
     }
 }
 
-/// All figures of an arm, by group.
+/// All figures of an arm, for each group.
 type ByGroup = Vec<Judged>;
 
-/// Removes the runs of one arm from the front of `runs`; their figures by group.
+/// Takes the runs of one arm from the front of `runs`. Returns their figures, for each group.
 fn by_group(groups: &[Group], runs: &mut &[(&Setup, &Outcome)], seeds: usize) -> ByGroup {
     let of = |group: &Group| {
         let (these, rest) = runs.split_at(group.cases.len() * seeds);
@@ -67,12 +69,12 @@ fn by_group(groups: &[Group], runs: &mut &[(&Setup, &Outcome)], seeds: usize) ->
     groups.iter().map(of).collect()
 }
 
-/// Removes the runs of one arm from the front of `runs`; their figures as means over the groups.
+/// Takes the runs of one arm from the front of `runs`. Returns their figures, averaged over the groups.
 pub(super) fn mean_of_arm(groups: &[Group], runs: &mut &[(&Setup, &Outcome)], seeds: usize) -> Judged {
     mean(&by_group(groups, runs, seeds))
 }
 
-/// Means over the groups, by seed.
+/// Figures averaged over the groups, for each seed.
 fn mean(groups: &ByGroup) -> Judged {
     let n = groups.len() as f64;
     let seeds = groups.first().map_or(0, |group| group.0.len());
@@ -80,7 +82,7 @@ fn mean(groups: &ByGroup) -> Judged {
     Judged((0..seeds).map(|seed| [DAT, JITTER, SHIFTED].map(|figure| of(seed, figure))).collect())
 }
 
-/// Names of a run's figures, in the order of the figures.
+/// Names of the metrics in results, in the order of [`Figures`].
 const METRICS: [&str; 3] = ["dat_percent", "jitter_percent", "jitter_shifted_percent"];
 
 pub(super) fn report(

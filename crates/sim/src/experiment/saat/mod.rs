@@ -4,16 +4,16 @@
 //! Environment*. The device is the model [`evenkeel_model::cached`] under the kernel's throttle. Where the paper leaves
 //! something open, a value is chosen and documented.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
 //! | [`tenants`] | generated requests of tenants, after the paper's Table I |
-//! | [`recorded`] | requests of tenants whose trace is given |
+//! | [`recorded`] | requests of tenants that replay a recorded trace |
 //! | [`world`] | tenants, throttle, device and counters in virtual time |
-//! | [`run()`] | one run under a controller |
-//! | [`grid`] | the fourteen groups |
-//! | `oracle` | the best limits of each period, by trying |
-//! | `sensitivity` | what else the paper's figures for a plain limit could have been fitted with |
-//! | `judge` | rows and claims |
+//! | [`mod@run`] | one run under a controller |
+//! | [`grid`] | the fourteen groups of experiments |
+//! | `oracle` | the best limits of each period, found by trying |
+//! | `sensitivity` | results with other constants that fit the paper's figures for a plain limit, too |
+//! | `judge` | rows of the report, and claims |
 
 pub mod grid;
 mod judge;
@@ -39,27 +39,28 @@ use world::{Control, Outcome, PERIOD, Setup};
 /// Name on the command line and in results.
 pub const NAME: &str = "saat";
 
-/// Interval of our controller's decisions.
+/// Interval between the decisions of the project's own controller.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Recorded traces by their names in the paper's Table I.
+/// Recorded traces that replace generated requests, by their names in the paper's Table I.
 pub type Traces = BTreeMap<&'static str, Arc<Recorded>>;
 
 /// The type [`super::Execute`] with this experiment's setup and outcome.
 pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
-/// The controller of the limits.
+/// An arm of the experiment: the controller of the tenants' limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
     Static,
     /// The published controller, deciding once a second.
     Saat,
-    /// Our controller, deciding ten times a second.
+    /// The project's own controller, deciding ten times a second.
     Accurate,
-    /// Our controller, deciding once a second.
+    /// The project's own controller, deciding once a second.
     AccurateSecond,
     /// The published controller, deciding ten times a second.
     SaatOften,
+    /// No controller: the best limits of each second, found with knowledge of the future.
     Oracle,
 }
 
@@ -67,7 +68,7 @@ impl Arm {
     const ALL: [Self; 6] =
         [Self::Static, Self::Saat, Self::Accurate, Self::AccurateSecond, Self::SaatOften, Self::Oracle];
 
-    /// Name in results of the arms that have no column of their own.
+    /// Name in results of an arm that has no column of its own; `None` for the three arms with columns.
     const fn name(self) -> Option<&'static str> {
         match self {
             Self::Static | Self::Saat | Self::Accurate => None,
@@ -91,10 +92,10 @@ impl Arm {
     }
 }
 
-/// Runs all groups and arms. Tenants replay `traces` where given, and generated requests otherwise.
+/// Runs all groups under all controllers. Tenants replay `traces` where given, and send generated requests otherwise.
 ///
 /// # Errors
-/// What `execute` answers.
+/// The errors of `execute`.
 pub fn run<E>(options: &Options, traces: &Traces, execute: &mut Execute<'_, E>) -> Result<Report, E> {
     let device = CachedParams::paper();
     // Not shorter with `quick`: what is still owed at the end would weigh more than the paper's runs let it.

@@ -1,21 +1,21 @@
-//! The best that one limit for each period could do if the future were known.
+//! The oracle: the best results of one limit per stream and period, found with knowledge of the future.
 //!
-//! Before each period the whole world is copied and the period tried with other limits, so that every stream comes as
-//! close to its guarantee, and to the arrears of earlier periods, as these tries can bring it. Then the period runs
-//! with the best limits.
+//! Before each period the whole world is copied and the period is tried with several sets of limits. Each stream is to get
+//! its guarantee and a part of what earlier periods fell short of it. The period is then run with the best limits found.
 
 use evenkeel_control::Instant;
 use evenkeel_control::units::Kind;
 
 use super::world::{Meter, PERIOD, Setup, World};
 
-/// Most tries for each period.
+/// The most sets of limits that are tried for a period.
 const TRIES: u32 = 6;
-/// The tries of a period end when every stream is this close to its wanted throughput, relative.
+/// No further limits are tried for a period when every stream's throughput deviates by less than this fraction from the
+/// wanted throughput.
 const CLOSE: f64 = 0.002;
-/// Part of a stream's arrears that one period makes up for.
+/// Fraction of a stream's arrears (bytes by which earlier periods fell short of the guarantee) that one period makes up for.
 const REPAY: f64 = 0.1;
-/// The highest limit of a stream, as a multiple of its guarantee; the controllers have the same.
+/// The highest limit of a stream, as a multiple of its guarantee. The controllers have the same bound.
 const MOST: f64 = 4.0;
 
 pub(super) fn run(setup: &Setup, world: &mut World, end: Instant, meter: &mut Meter) {
@@ -59,7 +59,8 @@ pub(super) fn run(setup: &Setup, world: &mut World, end: Instant, meter: &mut Me
     }
 }
 
-/// Each stream's rate until `next` under these limits, in bytes per second, in a copy of the world.
+/// Each stream's throughput until `next` under `limits`, in bytes per second, found in a copy of the world. `before` holds
+/// the streams' bytes so far; `seconds` is the time until `next`.
 fn tried(world: &World, limits: &[f64], next: Instant, before: &[u64], seconds: f64) -> Vec<f64> {
     let mut copy = world.clone();
     copy.set_limits(limits);

@@ -10,7 +10,7 @@ use super::world::{Control, Meter, Outcome, Setup, World};
 /// Runs a setup. The same setup and seed give the same outcome on every machine.
 ///
 /// # Errors
-/// A setting of the controller or of the device is out of range.
+/// A message that names the setting of the controller or of the device that is out of range.
 pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
     setup.device.validate().map_err(|error| error.to_string())?;
     let mut world = World::new(setup, seed);

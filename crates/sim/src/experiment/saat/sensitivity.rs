@@ -1,8 +1,8 @@
 //! Sensitivity: how much the results depend on constants that the paper's figures for a plain limit do not determine.
 //!
-//! Device and habits of the tenants were fitted to the paper's figures for a plain limit, whose mean DAT may lie
-//! between 5 and 9 % here. Other constants fit as well, and the published method is not equally good with all of them.
-//! So each constant is changed alone, and once all are set to the closest fit to the plain limit.
+//! Device and habits of the tenants were fitted to the paper's figures for a plain limit: its mean DAT (deviation of
+//! throughput from the guarantee) may lie between 5 and 9 %. Other constants fit as well, and the published method is not
+//! equally good with all of them. So each constant is varied alone, and one variant changes all to the closest fit.
 
 use evenkeel_control::Duration;
 use evenkeel_model::cached::CachedParams;
@@ -14,12 +14,12 @@ use super::tenants::Habits;
 use super::world::{Outcome, Setup};
 use crate::experiment::{Better, Row, Section};
 
-/// Seeds of each variant.
+/// Runs (seeds) of each variant of the constants.
 pub(super) const SEEDS: usize = 2;
-/// The arms to compare, in the order of the runs.
+/// The compared controllers, in the order of their runs.
 pub(super) const ARMS: [Arm; 3] = [Arm::Static, Arm::Saat, Arm::Accurate];
 
-/// A variant of the constants: name, device, habits.
+/// A variant of the constants: its name, the device's parameters, and the tenants' habits.
 pub(super) type Variant = (String, CachedParams, Habits);
 
 /// Mean DAT of the plain limit, in per cent, at which constants count as fitted.
@@ -62,7 +62,7 @@ pub(super) fn variants() -> Vec<Variant> {
     ]
 }
 
-/// The section of these runs. `runs` holds, for each variant and each of [`ARMS`], all groups with each seed.
+/// The report section on the sensitivity. `runs` is ordered by variant, then by arm as in [`ARMS`], then by group and seed.
 pub(super) fn section(groups: &[Group], runs: &[(&Setup, &Outcome)], seeds: usize, seconds: u64) -> Section {
     let mut runs = runs;
     let mut section = Section { title: "Other constants that fit".to_owned(), ..Section::default() };

@@ -1,8 +1,8 @@
 //! Generated tenants like those of the MSR Cambridge traces: a read ratio, a hot set, and phases of hits and misses.
 //!
-//! The paper gives each trace's number of requests and share of reads (Table I). The rest is assumed here: a tenant
-//! works on a hot set that fits the cache; from time to time it reads or writes data unused for long, which all misses.
-//! Both phases have lognormal lengths in bytes.
+//! The paper gives each trace's number of requests and share of reads (Table I). The rest is assumed here. A tenant
+//! alternates between two phases: requests to a hot set that fits the cache, and requests to data unused for long, all of
+//! which miss the cache. Both phases have lognormal lengths in bytes.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
@@ -11,13 +11,13 @@ use evenkeel_model::Io;
 /// A trace of the paper's Table I, with an assumed share of misses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trace {
-    /// Its name.
+    /// Name of the trace (Table I).
     pub name: &'static str,
-    /// Requests, in millions (Table I).
+    /// Number of requests of the trace, in millions (Table I).
     pub requests_millions: f64,
     /// Share of the requests that are reads, 0 to 1 (Table I).
     pub reads: f64,
-    /// Share of the bytes that belongs to phases of misses, 0 to 1; assumed.
+    /// Share of the tenant's bytes that belongs to phases of cache misses, 0 to 1; assumed.
     pub cold: f64,
 }
 
@@ -25,8 +25,8 @@ const fn trace(name: &'static str, requests_millions: f64, reads: f64, cold: f64
     Trace { name, requests_millions, reads, cold }
 }
 
-/// Table I. The last column was chosen so that a plain limit misses the guarantee by as much as in the paper; see
-/// `docs/algorithms/accurate-throughput.md`.
+/// The traces of the paper's Table I. The last column, [`Trace::cold`], was chosen so that a plain limit misses the guarantee
+/// by as much as in the paper; see `docs/algorithms/accurate-throughput.md`.
 pub const TRACES: [Trace; 10] = [
     trace("usr", 12.873_274, 0.7214, 0.15),
     trace("prn", 17.635_766, 0.1979, 0.19),
@@ -43,40 +43,40 @@ pub const TRACES: [Trace; 10] = [
 /// Assumed habits that all tenants share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Habits {
-    /// Mean length of a phase of misses, in bytes, reads and writes together.
+    /// Mean length of a phase of cache misses, in bytes of reads and writes together.
     pub cold_bytes: f64,
-    /// Standard deviation of the logarithm of a phase's length.
+    /// Standard deviation of the natural logarithm of a phase's length.
     pub phase_sigma: f64,
     /// Factor on each tenant's [`Trace::cold`].
     pub cold_factor: f64,
-    /// Requests that each direction has outstanding, throttled ones included.
+    /// Queue depth of a tenant's reads, and again of its writes; throttled requests count.
     pub depth: u32,
 }
 
 impl Habits {
-    /// The habits of the fourteen groups; with a depth of 1 a trace is replayed one request after the other.
+    /// The habits in the fourteen groups. With its depth of 1 a trace is replayed one request after the other.
     pub const FITTED: Self = Self { cold_bytes: 32e6, phase_sigma: 0.5, cold_factor: 1.0, depth: 1 };
 }
 
 /// Payload of a request, in bytes.
 pub const REQUEST_BYTES: u32 = 128 << 10;
-/// Size of a tenant's hot set, in bytes.
+/// Size of a tenant's hot set (data that fits the cache), in bytes.
 pub const HOT_BYTES: u64 = 16 << 20;
-/// Distance of the address ranges of tenants, and offset of the cold data within a range, in bytes.
+/// Distance between the address ranges of two tenants, in bytes.
 pub(super) const TENANT_BYTES: u64 = 1 << 44;
+/// Offset of a tenant's cold data within its address range, in bytes.
 const COLD_AT: u64 = 1 << 42;
 
-/// The reads or the writes of a tenant, one request after the other, without end.
+/// An endless sequence of generated reads or writes of one tenant.
 #[derive(Clone, Debug)]
 pub struct Requests {
     kind: Kind,
     base: u64,
-    /// Share of the tenant's bytes that goes in this direction, 0 to 1; the length of a phase in this direction is
-    /// scaled by it.
+    /// Share of the tenant's bytes in this direction (reads, or writes), 0 to 1; a factor on the length of a phase.
     share: f64,
     cold_part: f64,
     habits: Habits,
-    /// Seeded equally for both directions, so that their phases coincide.
+    /// Random numbers for the phases' lengths. The seed is equal for a tenant's reads and writes, so that phases coincide.
     phases: SplitMix64,
     places: SplitMix64,
     cold: bool,
@@ -85,7 +85,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// The requests of one direction of the tenant at `place`.
+    /// The requests of one direction (`kind`: reads or writes) of the tenant with number `place`.
     pub fn new(trace: &Trace, habits: &Habits, place: usize, kind: Kind, seed: u64) -> Self {
         let read = kind == Kind::Read;
         let mut seeds = SplitMix64::new(seed ^ (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -109,7 +109,7 @@ impl Requests {
         requests
     }
 
-    /// Begins the next phase: of hits after misses, of misses after hits.
+    /// Begins the next phase: hits after a phase of misses, misses after a phase of hits.
     fn turn(&mut self) {
         self.cold = !self.cold;
         let Habits { cold_bytes, phase_sigma, .. } = self.habits;

@@ -12,24 +12,25 @@ use evenkeel_model::cached::{Cached, CachedParams};
 use super::recorded::{Recorded, Replay};
 use super::tenants::{Habits, Requests, Trace};
 
-/// Interval over which one figure of throughput is taken.
+/// Length of a period: the interval over which throughput is averaged and compared with the guarantee.
 pub const PERIOD: Duration = Duration::from_secs(1);
-/// Interval at which the counters are read: half a period, so that periods can also begin in the middle of others.
+/// Interval at which the counters are read: half a period, so that throughput can also be taken over shifted periods.
 pub const HALF: Duration = Duration::from_millis(500);
 
 /// A tenant and its guarantee.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tenant {
-    /// Properties of its generated requests.
+    /// Properties of the tenant's generated requests.
     pub trace: Trace,
-    /// Its recorded requests, which are replayed in place of generated ones.
+    /// Recorded requests that the tenant replays; `None`: it sends generated ones.
     pub recorded: Option<Arc<Recorded>>,
-    /// Guaranteed throughput of reads and writes together, in bytes per second; each direction is guaranteed its share.
+    /// Guaranteed throughput of reads and writes together, in bytes per second. Reads and writes are each guaranteed their
+    /// share of the tenant's bytes.
     pub guaranteed: f64,
 }
 
 impl Tenant {
-    /// The guarantee of one direction, in bytes per second.
+    /// The guaranteed throughput of the tenant's reads or of its writes, in bytes per second.
     pub fn guaranteed_of(&self, kind: Kind) -> f64 {
         let reads = self.recorded.as_ref().and_then(|recorded| recorded.reads()).unwrap_or(self.trace.reads);
         let part = if kind == Kind::Read { reads } else { 1.0 - reads };
@@ -37,27 +38,27 @@ impl Tenant {
     }
 }
 
-/// The control of the limits.
+/// The control of the limits of all tenants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Control {
-    /// A controller.
+    /// A controller with these settings.
     Controller(Config),
-    /// The oracle, which knows each period before it begins.
+    /// The oracle, which tries each period in a copy of the world before it is run.
     Oracle,
 }
 
 /// The setup of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// The device.
+    /// Parameters of the cached device.
     pub device: CachedParams,
     /// All tenants.
     pub tenants: Vec<Tenant>,
     /// Habits of the tenants with generated requests.
     pub habits: Habits,
-    /// The control of the limits.
+    /// The control of the limits of all tenants.
     pub control: Control,
-    /// Warm-up of the cache, with the limits already controlled.
+    /// Warm-up before the counted time, which fills the cache; the limits are already controlled.
     pub lead: Duration,
     /// Counted time after the warm-up.
     pub duration: Duration,
@@ -66,20 +67,20 @@ pub struct Setup {
 /// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// By tenant: bytes moved in each half second of the counted time.
+    /// Per tenant: bytes read and written in each half second of the counted time.
     pub halves: Vec<Vec<f64>>,
 }
 
 impl Outcome {
-    /// A tenant's bytes per second in each period of the counted time; with `shifted`, in periods that begin half a
-    /// period later than the controllers'.
+    /// A tenant's bytes per second in each period of the counted time. With `shifted`, periods begin half a period later than
+    /// those by which controllers decide.
     pub fn periods(&self, tenant: usize, shifted: bool) -> Vec<f64> {
         let halves = &self.halves[tenant][usize::from(shifted)..];
         halves.chunks_exact(2).map(|pair| (pair[0] + pair[1]) / PERIOD.as_secs_f64()).collect()
     }
 }
 
-/// The source of a stream's requests.
+/// The source of a stream's requests: generated or recorded.
 #[derive(Clone, Debug)]
 enum Source {
     Invented(Requests),
@@ -95,12 +96,12 @@ impl Source {
     }
 }
 
-/// The reads or the writes of one tenant.
+/// A stream: the reads or the writes of one tenant.
 #[derive(Clone, Debug)]
 struct Stream {
     requests: Source,
     throttle: Throttle,
-    /// The next request, and when the throttle lets it go; `None` while as many as allowed are in flight.
+    /// The next request, and the instant at which the throttle sends it; `None` while the full queue depth is in flight.
     head: Option<(Io, Instant)>,
     under_way: u32,
 }
@@ -110,11 +111,11 @@ struct Stream {
 pub(super) struct World {
     now: Instant,
     device: Cached,
-    /// Reads of the first tenant, writes of the first tenant, reads of the second, and so on.
+    /// The streams in this order: reads of the first tenant, writes of the first tenant, reads of the second, and so on.
     streams: Vec<Stream>,
     pub(super) cached: Vec<Counters>,
     pub(super) slow: Vec<Counters>,
-    /// Requests that each stream may have outstanding, throttled ones included.
+    /// Queue depth of each stream; throttled requests count.
     depth: u32,
 }
 
@@ -145,7 +146,8 @@ impl World {
         }
     }
 
-    /// Sets the limits of all streams, in bytes per second. As with an agent, a limit that does not change is not written.
+    /// Sets the limits of all streams, in bytes per second. As an agent does, it leaves an unchanged limit untouched, so that
+    /// the throttle's state is kept.
     pub(super) fn set_limits(&mut self, limits: &[f64]) {
         for (stream, &bytes_per_s) in self.streams.iter_mut().zip(limits) {
             let limits = limit(bytes_per_s);
@@ -159,7 +161,7 @@ impl World {
         }
     }
 
-    /// Runs the world until `until`.
+    /// Runs the world until the instant `until`.
     pub(super) fn run(&mut self, until: Instant) {
         loop {
             let heads = self.streams.iter().filter_map(|stream| Some(stream.head.as_ref()?.1));
@@ -216,7 +218,7 @@ impl Stream {
     }
 }
 
-/// Id of a request at the device, which holds the request's stream and size.
+/// Id of a request at the device. It encodes the number of the request's stream, and its size in bytes.
 fn id(place: usize, bytes: u32) -> u64 {
     (place as u64) << 32 | u64::from(bytes)
 }
@@ -239,7 +241,7 @@ fn count(counters: &mut Counters, place: usize, bytes: u32) {
     }
 }
 
-/// Takes the bytes of each half second from the counters.
+/// Collects the bytes that each tenant moves in each half second of the counted time.
 pub(super) struct Meter {
     next: Instant,
     before: Option<Vec<u64>>,

@@ -1,4 +1,4 @@
-//! An experiment's result as text, as rows and as a page.
+//! The report of an experiment as text, as rows of JSON and as an HTML page.
 
 mod page;
 mod rows;
@@ -8,7 +8,7 @@ pub use page::page;
 pub use rows::{Document, document};
 pub use table::text;
 
-/// The distinct names, in the order of their first appearance.
+/// The distinct names in `names`, in the order of their first appearance.
 fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = Vec::new();
     for name in names {

@@ -1,11 +1,12 @@
-//! The result of an experiment as a page with plots.
+//! The report of an experiment as an HTML page with plots.
 
 use super::distinct;
 use crate::experiment::{self, Report, Row, Section as Part};
 
 use crate::report::{Block, Cell, Check, Page, Section, Table, short};
 
-/// The page of a report: claims, then for each part its plots and a table for each metric.
+/// The page of a report: first the claims, then for each section its plots and a table per metric. `quick`: the report is
+/// that of a quick run.
 pub fn page(report: &Report, quick: bool) -> Page {
     let mut command = format!("evenkeel reproduce {} --seed {}", report.experiment, report.seed);
     if quick {
@@ -22,7 +23,7 @@ pub fn page(report: &Report, quick: bool) -> Page {
     }
 }
 
-/// The row as a check; `None` if it has no bar.
+/// The row's bar as a check of the page; `None` if the row has no bar.
 fn check(row: &Row) -> Option<Check> {
     let (met, bar) = (row.is_met()?, row.bar?);
     let sign = match row.better {
@@ -59,7 +60,7 @@ fn section(part: &Part) -> Section {
     Section { title: part.title.clone(), text: part.text.clone(), blocks: plots.chain(tables).collect() }
 }
 
-/// The table of one metric: a line for each case, a column for each method.
+/// The table of one metric of a section: a line for each case, a column for each method.
 fn table(part: &Part, metric: &str) -> Table {
     let rows = || part.rows.iter().filter(|row| row.metric == metric);
     let methods = distinct(rows().filter_map(|row| row.method.as_deref()));

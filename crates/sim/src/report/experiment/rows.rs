@@ -1,4 +1,4 @@
-//! Rows as JSON.
+//! The rows of an experiment's report as JSON.
 
 use serde::Serialize;
 
@@ -30,8 +30,8 @@ struct RowDocument<'a> {
     evenkeel_ci95: Option<f64>,
 }
 
-/// The rows of `report`. Where cases were drawn, `constants` is the hash from which the set of cases follows, and
-/// `sets_used` the number of sets used so far.
+/// The document with the rows of `report`. If the report is about drawn cases, `constants` is the hash from which the set of
+/// cases follows, and `sets_used` is the number of sets used so far.
 pub fn document<'a>(report: &'a Report, constants: Option<&'a str>, sets_used: Option<usize>) -> Document<'a> {
     // JSON has no infinity and no NaN: they become null.
     let row = |row: &'a Row| RowDocument {

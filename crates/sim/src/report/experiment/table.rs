@@ -1,4 +1,4 @@
-//! The result of an experiment as text, 100 columns wide.
+//! The report of an experiment as text, 100 columns wide.
 
 use std::fmt::Write as _;
 
@@ -39,10 +39,10 @@ fn about(experiment: &str) -> &'static [&'static str] {
     }
 }
 
-/// Width of a line, in columns.
+/// Largest width of a line of text, in columns.
 const WIDTH: usize = 100;
 
-/// The report as text: metric by metric the columns of each case, then the missed bars and the claims.
+/// The report as text: for each metric a table with a line per case, then the missed bars, then the claims.
 pub fn text(report: &Report) -> String {
     let mut text = String::new();
     for section in &report.sections {
@@ -74,7 +74,8 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-/// Writes words in lines of at most [`WIDTH`] columns; `lead` begins the first line and indents the others.
+/// Appends `words` to `text` in lines of at most [`WIDTH`] columns. `lead` begins the first line; further lines are indented
+/// by the width of `lead`.
 fn write_wrapped(text: &mut String, lead: &str, words: &str) {
     let mut line = lead.to_owned();
     for word in words.split(' ') {

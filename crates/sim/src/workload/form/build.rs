@@ -9,7 +9,8 @@ use super::{Form, Open, Problem, join};
 use crate::workload::spec::{Arrivals, OnOff, Pace, Pattern, Phase, Replay, Requests, SizeShare, Spec};
 use crate::workload::trace::{Options, Reader, Selection, Trace};
 
-/// Builds the workload of the form at `path`; warnings are appended to `warnings`.
+/// Builds the workload of a form. `path` is the form's place in the workload, for messages; warnings are appended to
+/// `warnings`.
 pub(super) fn build(form: &Form, path: &str, open: Open<'_>, warnings: &mut Vec<Problem>) -> Result<Spec, Problem> {
     if form.idle {
         return Ok(Spec::Idle);

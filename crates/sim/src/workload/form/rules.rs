@@ -1,17 +1,17 @@
-//! Rules for forms that no type expresses.
+//! Rules for the form of a workload that no type expresses.
 
 use evenkeel_policy::workload::Pattern;
 
 use super::{Form, Op, Problem, join};
 
-/// The largest queue depth, and the largest burst: far more than any device takes.
+/// The largest queue depth, and the largest number of requests in a burst: far more than any device accepts.
 const MAX_QUEUE_DEPTH: u32 = 65_536;
-/// The highest rate: one request in a nanosecond, the resolution of time.
+/// The highest rate, in requests per second: one request per nanosecond, the resolution of virtual time.
 const MAX_RATE_PER_S: f64 = 1e9;
 /// The largest factor by which a trace is replayed faster or slower.
 const MAX_SPEED: f64 = 1e6;
 
-/// The kind of workload that a form's keys select.
+/// The kind of workload that is selected by the keys present in a form.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sort {
     Idle,
@@ -30,7 +30,7 @@ impl Form {
         }
     }
 
-    /// Size of the part of the device in use, in bytes.
+    /// Size of the device's part to which requests go, in bytes.
     pub(super) fn span(&self) -> u64 {
         self.size.map_or(1 << 30, |size| size.0)
     }
@@ -40,7 +40,7 @@ impl Form {
         self.block_size.as_ref().map_or(4096, |mix| mix.largest())
     }
 
-    /// Share of reads in per cent.
+    /// Share of reads among reads and writes, in per cent.
     pub(super) fn reads(&self) -> f64 {
         match self.op {
             Some(Op::Read) => 100.0,
@@ -67,7 +67,7 @@ pub(super) fn check(form: &Form, path: &str, in_phase: bool, problems: &mut Vec<
     }
 }
 
-/// Reports keys that have no meaning in this kind of workload.
+/// Reports, through `wrong`, the keys of a form that have no meaning in its kind of workload.
 fn misplaced(form: &Form, in_phase: bool, wrong: &mut impl FnMut(&str, String)) {
     use Sort::{Load, Phases, Trace};
     let keys: [(&str, bool, &[Sort]); 26] = [
@@ -127,7 +127,7 @@ fn misplaced(form: &Form, in_phase: bool, wrong: &mut impl FnMut(&str, String)) 
     }
 }
 
-/// Reports numbers out of range.
+/// Reports, through `wrong`, the numbers of a form that are out of range.
 fn numbers(form: &Form, wrong: &mut impl FnMut(&str, String)) {
     let depth = |n: Option<u32>| n.is_some_and(|n| n == 0 || n > MAX_QUEUE_DEPTH);
     for (key, bad) in [

@@ -1,4 +1,4 @@
-//! The default text output of blkparse.
+//! Parser of the default text output of blkparse.
 
 use evenkeel_control::units::Kind;
 
@@ -8,7 +8,7 @@ use super::{Event, Record};
 
 const LAYOUT: &str = "major,minor cpu sequence seconds pid action RWBS sector + sectors [process]";
 
-/// State that earlier lines of the text have set.
+/// The parser's state, set by the lines read so far.
 #[derive(Debug, Default)]
 pub(super) struct State {
     devices: Names,
@@ -78,7 +78,8 @@ impl State {
     }
 }
 
-/// The kind of the RWBS letters: `None` if they are not known, `Some(None)` if the event concerns neither data nor metadata.
+/// The kind of request that the letters of the RWBS field denote: `None` for unknown letters, `Some(None)` for an event that
+/// concerns neither data nor metadata.
 fn kind_of(rwbs: &[u8]) -> Option<Option<Kind>> {
     let has = |letter: u8| rwbs.contains(&letter);
     if !rwbs.iter().all(|letter| b"RWDENFSAMBVTU".contains(letter)) {

@@ -12,7 +12,7 @@ pub struct TraceError {
     pub file: String,
     /// Number of the line, from 1.
     pub line: u64,
-    /// The fault of that line.
+    /// The fault of the line.
     pub fault: Fault,
 }
 
@@ -25,7 +25,7 @@ pub enum Fault {
     /// The line is longer than [`MAX_LINE_BYTES`].
     #[error("is longer than {MAX_LINE_BYTES} bytes; a trace is text with one request a line: unpack or convert it")]
     TooLong,
-    /// The line has fewer fields than its format.
+    /// The line has fewer fields than the format requires.
     #[error("has {found} fields; expected {layout}; a line that was cut off can be left out with bad_lines = \"skip\"")]
     Fields {
         /// Number of fields found.
@@ -43,16 +43,16 @@ pub enum Fault {
         /// Description of a valid value.
         expected: &'static str,
     },
-    /// None of the first lines fits any known format.
+    /// None of the trace's first lines fits any known format.
     #[error(
         "looks like no known trace; known are msr, spc, mqsim, fio (with its first line, \"fio version 3 iolog\") and \
          the default output of blkparse; convert it to one of them, or name the format to see what does not fit"
     )]
     UnknownFormat,
-    /// The trace names more devices than allowed.
+    /// The trace names more devices than [`MAX_DEVICES`].
     #[error("names more than {MAX_DEVICES} devices; is this a trace?")]
     TooManyDevices,
-    /// The trace has more requests than a replay may keep.
+    /// The trace has more requests to replay than [`MAX_RECORDS`].
     #[error(
         "the trace has more than {MAX_RECORDS} requests to replay; take a part of it with from, until, skip, count or devices"
     )]

@@ -1,4 +1,4 @@
-//! Splits lines into fields and parses numbers; no input makes it panic.
+//! Splits lines of a trace into fields and parses numbers. No input causes a panic.
 
 use std::collections::HashMap;
 
@@ -7,24 +7,24 @@ use evenkeel_control::Instant;
 use super::MAX_DEVICES;
 use super::error::Fault;
 
-/// Bytes of a sector, in every format that counts in sectors.
+/// Bytes of a sector, equal in all formats that count in sectors.
 const SECTOR_BYTES: u64 = 512;
-/// Bytes of a field that an error shows at most.
+/// The most bytes of a field that an error message shows.
 const SHOWN_BYTES: usize = 40;
 
-/// A named field of a line.
+/// A field of a line, with the field's name.
 #[derive(Clone, Copy)]
 pub(super) struct Field<'a> {
     name: &'static str,
     text: &'a [u8],
 }
 
-/// Names of devices, with their numbers in order of first appearance.
+/// Names of a trace's devices, each with a number in the order of first appearance, from 0.
 #[derive(Debug, Default)]
 pub(super) struct Names(HashMap<Vec<u8>, u32>);
 
 impl Names {
-    /// The number of the device with this name.
+    /// The number of the device with this name; a new name gets the next number.
     pub(super) fn number(&mut self, name: &[u8]) -> Result<u32, Fault> {
         if let Some(&number) = self.0.get(name) {
             return Ok(number);
@@ -38,7 +38,7 @@ impl Names {
     }
 }
 
-/// Takes exactly `N` fields; more may follow in the line.
+/// Takes the first `N` fields of a line, which may have more; `names` and `layout` are for the error if it has fewer.
 pub(super) fn take<'a, const N: usize>(
     mut fields: impl Iterator<Item = &'a [u8]>,
     names: [&'static str; N],
@@ -70,41 +70,41 @@ impl<'a> Field<'a> {
         self.text
     }
 
-    /// The error of a field that is not `expected`.
+    /// The error about a field whose value is not `expected`, the description of a valid value.
     pub(super) fn wrong(&self, expected: &'static str) -> Fault {
         let shown = &self.text[..self.text.len().min(SHOWN_BYTES)];
         Fault::Field { name: self.name, found: String::from_utf8_lossy(shown).into_owned(), expected }
     }
 
-    /// A whole number below 2⁶⁴.
+    /// The field as a whole number below 2⁶⁴.
     pub(super) fn number(&self) -> Result<u64, Fault> {
         decimal(self.text).ok_or_else(|| self.wrong("a whole number below 2^64"))
     }
 
-    /// The number of a device.
+    /// The field as the number of a device.
     pub(super) fn device(&self) -> Result<u32, Fault> {
         decimal(self.text).and_then(|n| u32::try_from(n).ok()).ok_or_else(|| self.wrong("a device number below 2^32"))
     }
 
-    /// Payload in bytes.
+    /// The field as a payload that the trace states in bytes.
     pub(super) fn bytes(&self) -> Result<u32, Fault> {
         let bytes = decimal(self.text).and_then(|n| u32::try_from(n).ok()).filter(|&bytes| bytes > 0);
         bytes.ok_or_else(|| self.wrong("a size of 1 to 4294967295 bytes"))
     }
 
-    /// Payload in sectors, as bytes.
+    /// The field as a payload that the trace states in sectors, converted to bytes.
     pub(super) fn sectors(&self) -> Result<u32, Fault> {
         let bytes = decimal(self.text).and_then(|n| u32::try_from(n.checked_mul(SECTOR_BYTES)?).ok());
         bytes.filter(|&bytes| bytes > 0).ok_or_else(|| self.wrong("a size of 1 to 8388607 sectors of 512 bytes"))
     }
 
-    /// A sector's number, as its offset in bytes.
+    /// The field as a sector number, converted to an offset in bytes.
     pub(super) fn sector(&self) -> Result<u64, Fault> {
         let offset = decimal(self.text).and_then(|n| n.checked_mul(SECTOR_BYTES));
         offset.ok_or_else(|| self.wrong("a sector number below 2^55"))
     }
 
-    /// A time counted in units of so many nanoseconds.
+    /// The field as a time that the trace states in units of `unit_ns` nanoseconds.
     pub(super) fn time(&self, unit_ns: u64) -> Result<Instant, Fault> {
         let nanos = decimal(self.text).and_then(|n| n.checked_mul(unit_ns));
         nanos
@@ -112,7 +112,7 @@ impl<'a> Field<'a> {
             .ok_or_else(|| self.wrong("a time, as a whole number, less than 584 years from zero"))
     }
 
-    /// A time in seconds with a fraction; digits below a nanosecond are cut off.
+    /// The field as a time in seconds with a fraction. Digits below a nanosecond are cut off.
     pub(super) fn seconds(&self) -> Result<Instant, Fault> {
         let parse = || {
             let (whole, fraction) = match self.text.iter().position(|&byte| byte == b'.') {
@@ -130,7 +130,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The number that consists of these digits alone, below 2⁶⁴; else `None`.
+/// The decimal number below 2⁶⁴ that `text` spells; `None` if it has any other character than digits, or is larger.
 fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;

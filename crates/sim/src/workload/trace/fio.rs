@@ -1,4 +1,4 @@
-//! The iolog of fio, versions 2 (requests and waits) and 3 (requests with their time).
+//! Parser of fio's iolog, versions 2 (requests and waits) and 3 (requests with their times).
 
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
@@ -9,12 +9,12 @@ use super::fields::{Field, Names, by_blank, take};
 
 const TICK_NS: u64 = 1000;
 
-/// State that earlier lines of the log have set.
+/// The parser's state, set by the lines read so far.
 #[derive(Debug, Default)]
 pub(super) struct State {
     version: Option<Version>,
     files: Names,
-    /// The sum of all waits of a version 2 log.
+    /// The sum of the waits read so far; used with version 2.
     waited: Duration,
 }
 

@@ -1,21 +1,21 @@
-//! Lines of bounded length.
+//! Reads lines of bounded length.
 
 use std::io::{self, BufRead, ErrorKind};
 
 use super::MAX_LINE_BYTES;
 
-/// The kind of line that was read.
+/// The result of reading a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// A whole line; the buffer holds it without its line end.
+    /// A whole line was read; the buffer holds the line without its line end.
     Whole,
-    /// A line that is too long and was skipped; the buffer holds its start.
+    /// The line was too long, so its rest was skipped; the buffer holds the line's start.
     TooLong,
-    /// The end of the file.
+    /// The file has no further line.
     End,
 }
 
-/// Reads the next line into `line`, at most [`MAX_LINE_BYTES`] of it. The last line needs no line end.
+/// Reads the next line into `line`, at most [`MAX_LINE_BYTES`] bytes. The last line of the file needs no line end.
 pub(super) fn read(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> {
     line.clear();
     let mut length = 0usize;

@@ -1,6 +1,6 @@
 //! Recorded requests: streaming readers, and transformations before the replay.
 //!
-//! | module | what it reads |
+//! | module | format |
 //! |---|---|
 //! | `msr` | CSV of the MSR Cambridge traces |
 //! | `spc` | SPC traces, as in the UMass repository |
@@ -34,25 +34,25 @@ pub use error::{Fault, TraceError};
 pub use reader::Reader;
 pub use transform::{CannotRemap, Selection, Trace};
 
-/// Longest line in bytes: room for the longest path on Linux and the numbers beside it.
+/// The longest line of a trace, in bytes: room for the longest path on Linux and a request's numbers.
 pub const MAX_LINE_BYTES: usize = 8192;
-/// The most devices (files, for fio) that a trace may name.
+/// The most devices that a trace may name; for fio, the most files.
 pub const MAX_DEVICES: usize = 65_536;
-/// The most requests of a trace that are kept for replay: they take 3.2 GB.
+/// The most requests of a trace that are kept for replay; so many take 3.2 GB of memory.
 pub const MAX_RECORDS: usize = 100_000_000;
 
 /// One recorded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When it was sent; time zero is the trace's own.
+    /// Instant at which the request was sent, on the trace's own clock.
     pub at: Instant,
     /// The kind of the request.
     pub kind: Kind,
-    /// Offset on its device, in bytes.
+    /// Offset of the request on its device, in bytes.
     pub offset: u64,
     /// Payload in bytes: above 0 for reads and writes, 0 for other kinds.
     pub bytes: u32,
-    /// Number of its device: the trace's own number, or where devices have names, the order of first appearance.
+    /// Number of the request's device: the number in the trace, or the order of first appearance if the trace has names.
     pub device: u32,
 }
 
@@ -77,7 +77,7 @@ impl Format {
     pub const ALL: [Self; 5] = [Self::Msr, Self::Spc, Self::Mqsim, Self::Fio, Self::Blkparse];
 }
 
-/// The events of a blkparse text that count as requests; a request has one event of each kind.
+/// The kind of events in a blkparse text that count as requests. A request has one event of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Event {
@@ -99,12 +99,12 @@ pub enum BadLines {
     Skip,
 }
 
-/// Options of reading a trace.
+/// Options for reading a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Format of the trace; `None`: detected from its first lines.
     pub format: Option<Format>,
-    /// Events of a blkparse text that count as requests.
+    /// The kind of events in a blkparse text that count as requests.
     pub event: Event,
     /// The treatment of bad lines.
     pub bad_lines: BadLines,

@@ -1,4 +1,4 @@
-//! The text form of MQSim: five numbers a line.
+//! Parser of MQSim's text form of a trace: five numbers per line.
 
 use evenkeel_control::units::Kind;
 
@@ -8,7 +8,7 @@ use super::fields::{by_blank, take};
 
 const LAYOUT: &str = "arrival device LBA sectors 1 (read) or 0 (write), five numbers between blanks";
 
-/// Parses one line, which is always a request.
+/// Parses one line, which is always a request; the result is never `None`.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, Fault> {
     let mut fields = by_blank(line);
     let [at, device, lba, sectors, kind] = take(&mut fields, ["arrival", "device", "LBA", "sectors", "type"], LAYOUT)?;

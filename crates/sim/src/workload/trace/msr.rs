@@ -1,4 +1,4 @@
-//! MSR Cambridge traces (SNIA): CSV, no header.
+//! Parser of MSR Cambridge traces (SNIA): CSV without a header.
 
 use evenkeel_control::units::Kind;
 
@@ -6,10 +6,10 @@ use super::Record;
 use super::error::Fault;
 use super::fields::{by_comma, take};
 
-/// Nanoseconds of a tick, the unit of the trace's times.
+/// Nanoseconds in a tick, the unit of the trace's times.
 const TICK_NS: u64 = 100;
 
-/// Parses one line: `Some` for a request, `None` for a header that was added to the file.
+/// Parses one line: `Some` for a request, `None` for a header, which some copies of the traces have.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, Fault> {
     if line.get(..9).is_some_and(|start| start.eq_ignore_ascii_case(b"timestamp")) {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Parses lines into records.
+//! The reader of traces: parses lines into records.
 
 use std::collections::VecDeque;
 use std::io::BufRead;
@@ -7,13 +7,13 @@ use super::error::{Fault, TraceError};
 use super::lines::{self, Line};
 use super::{BadLines, Format, Options, Record, blkparse, fio, mqsim, msr, spc};
 
-/// First lines of a trace that are examined to detect its format.
+/// Number of lines at the start of a trace that are examined to detect its format.
 const PROBED_LINES: usize = 32;
 
-/// Reads a trace line by line; memory does not grow with the trace's length.
+/// Reads a trace line by line, with memory that does not grow with the trace's length.
 ///
-/// An iterator over records. It ends after an error; with [`BadLines::Skip`] a bad line is not an error but is counted,
-/// see [`Reader::skipped`].
+/// The reader is an iterator over records and ends after an error. With [`BadLines::Skip`] a bad line is no error, but is
+/// counted, see [`Reader::skipped`].
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
@@ -23,13 +23,17 @@ pub struct Reader<R> {
     line: Vec<u8>,
     /// Lines that were read to detect the format and are still to be parsed.
     probed: VecDeque<(Line, Vec<u8>)>,
+    /// Number of lines parsed so far.
     number: u64,
+    /// Number of bad lines left out so far.
     skipped: u64,
+    /// The error of the first bad line left out.
     first_skipped: Option<TraceError>,
+    /// True after the end of the trace or an error.
     done: bool,
 }
 
-/// A format, with the state that earlier lines have set.
+/// The parser of a format, with the state set by the lines read so far.
 #[derive(Debug)]
 struct Parser {
     format: Format,
@@ -54,7 +58,7 @@ impl Parser {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// A reader of `input`; errors name it `file`.
+    /// A reader of the trace `input`. `file` is the trace's name in errors.
     pub fn new(input: R, file: impl Into<String>, options: Options) -> Self {
         Self {
             input,
@@ -70,17 +74,17 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// The format of the trace, once a record has been read.
+    /// The format of the trace; `None` before the first record was read, unless the options name the format.
     pub fn format(&self) -> Option<Format> {
         self.parser.as_ref().map(|parser| parser.format)
     }
 
-    /// Number of bad lines left out, and the error of the first one.
+    /// Number of bad lines left out so far, and the error of the first one.
     pub fn skipped(&self) -> (u64, Option<&TraceError>) {
         (self.skipped, self.first_skipped.as_ref())
     }
 
-    /// The next record, `None` at the end.
+    /// The next record; `None` at the end of the trace.
     fn advance(&mut self) -> Result<Option<Record>, Fault> {
         if self.parser.is_none() {
             let format = match self.options.format {
@@ -121,7 +125,8 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Detects the format: the one that fits the earliest line that any format fits; `None` for a trace without lines.
+    /// Detects the format: the format that fits the first of the probed lines that fits any format. `None` for a trace without
+    /// lines.
     fn probe(&mut self) -> Result<Option<Format>, Fault> {
         let mut empty = true;
         while self.probed.len() < PROBED_LINES {

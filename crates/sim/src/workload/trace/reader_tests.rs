@@ -1,4 +1,4 @@
-//! Tests of every format, with valid and invalid lines.
+//! Tests of the reader with valid and invalid lines of every trace format.
 
 use std::io::{self, BufReader, Read};
 
@@ -221,7 +221,7 @@ fn a_line_may_be_exactly_as_long_as_allowed() {
     ));
 }
 
-/// A reader that fails in the middle of the file, as a bad disk does.
+/// An input that gives the bytes and then fails, as a file on a bad disk does.
 struct Failing<'a>(&'a [u8]);
 
 impl Read for Failing<'_> {
@@ -252,7 +252,7 @@ fn a_trace_cannot_name_devices_without_end() {
     assert!(error.unwrap().contains("more than 65536 devices"));
 }
 
-/// Reads `bytes` with every format and option, in chunks of `chunk`; all records must make sense.
+/// Reads `bytes` as every format and with every option, in chunks of `chunk` bytes; all records must be valid.
 fn survives(bytes: &[u8], chunk: usize) {
     let formats = Format::ALL.into_iter().map(Some).chain([None]);
     for format in formats {
@@ -276,7 +276,7 @@ fn survives(bytes: &[u8], chunk: usize) {
     }
 }
 
-/// Text made of letters that trace formats use.
+/// Random text made of characters that trace formats use.
 fn near_trace() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         Just("Read"),
@@ -332,7 +332,7 @@ proptest! {
         survives(&bytes, chunk);
     }
 
-    /// A file that was cut off gives the requests before the cut; the last line is the only bad one.
+    /// A trace that was cut off gives the requests before the cut; only the last line is bad.
     #[test]
     fn a_cut_costs_one_line_at_most(which in 0usize..6, cut in 0usize..600, chunk in 1usize..64) {
         let text = [MSR, SPC, MQSIM, FIO2, FIO3, BLKPARSE][which];
@@ -349,7 +349,7 @@ proptest! {
         survives(&text.as_bytes()[..cut], chunk);
     }
 
-    /// Numbers written to a trace are read unchanged.
+    /// The numbers of a trace are read as they were written.
     #[test]
     fn numbers_survive(
         rows in proptest::collection::vec((0u64..1 << 50, 0u64..1 << 40, 1u32..8_000_000, any::<bool>(), any::<u32>()), 1..50)

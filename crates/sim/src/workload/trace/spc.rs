@@ -1,4 +1,4 @@
-//! SPC traces, as in the UMass repository: CSV, no header.
+//! Parser of SPC traces, as in the UMass repository: CSV without a header.
 
 use evenkeel_control::units::Kind;
 
@@ -6,7 +6,7 @@ use super::Record;
 use super::error::Fault;
 use super::fields::{by_comma, take};
 
-/// Parses one line; optional fields after the timestamp are ignored.
+/// Parses one line, which is always a request. Optional fields after the timestamp are ignored.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, Fault> {
     let [asu, lba, bytes, kind, at] =
         take(by_comma(line), ["ASU", "LBA", "size", "opcode", "timestamp"], "ASU,LBA,size,r or w,timestamp")?;

@@ -1,4 +1,4 @@
-//! Transforms recorded requests before the replay: selection, shift in time, rescaling, new offsets.
+//! Transforms recorded requests before the replay: selection, shift to time zero, change of speed, new offsets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,18 +9,18 @@ use evenkeel_control::{Duration, Instant};
 use super::error::{Fault, TraceError};
 use super::{MAX_RECORDS, Record};
 
-/// Selection of a trace's requests. The default keeps all.
+/// A selection of a trace's requests for replay. The default keeps all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     /// Devices whose requests are kept; empty = all devices.
     pub devices: Vec<u32>,
-    /// Keeps requests that were sent at least this long after the first one of the trace.
+    /// Requests that were sent less than this long after the trace's first request are left out.
     pub from: Duration,
-    /// Keeps requests that were sent less than this long after the first one of the trace.
+    /// Requests that were sent this long or longer after the trace's first request are left out.
     pub until: Duration,
-    /// Selected requests that are left out at the start.
+    /// Number of requests left out at the start; only requests that the fields above select count.
     pub skip: u64,
-    /// The most requests kept after those; reading ends there.
+    /// The most requests kept, counted after those that `skip` leaves out. Reading ends with the last of them.
     pub count: u64,
 }
 
@@ -30,33 +30,34 @@ impl Default for Selection {
     }
 }
 
-/// Requests to replay, in order of time; the first one is sent at time zero.
+/// The requests of a trace to replay, in order of time. The first one is sent at time zero.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Trace {
     records: Vec<Record>,
 }
 
-/// The part of the device that cannot hold a trace.
+/// The error that the device's part is too small to hold a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a size of {span} bytes leaves {share} for each of {devices} devices, but the largest request has {largest}; \
      the size must be at least {needed} bytes"
 )]
 pub struct CannotRemap {
-    /// Size of the part of the device, in bytes.
+    /// Size of the device's part, in bytes.
     pub span: u64,
-    /// Share of each device of the trace, in bytes.
+    /// Share of the part that each device of the trace would have, in bytes.
     pub share: u64,
     /// Number of devices in the trace.
     pub devices: u64,
-    /// Size of the largest request, in bytes.
+    /// Size of the trace's largest request, in bytes.
     pub largest: u64,
-    /// The least size of the part that holds the trace, in bytes.
+    /// The smallest size of a part that holds the trace, in bytes.
     pub needed: u64,
 }
 
 impl Trace {
-    /// A trace of `records`; `None` if there are none. Requests of the same instant keep their order. O(n log n).
+    /// A trace of `records`, sorted by time; `None` if `records` is empty. Requests of one instant keep their order.
+    /// O(n log n).
     pub fn new(mut records: Vec<Record>) -> Option<Self> {
         records.sort_by_key(|record| record.at);
         let first = records.first()?.at;
@@ -111,20 +112,21 @@ impl Trace {
         self.records.last().map_or(Duration::ZERO, |last| last.at.since(Instant::ZERO))
     }
 
-    /// Time from the first request to the first one of a repetition at the same mean rate: the length and a mean gap.
+    /// Time from the first request to the first request of the next repetition, so that the mean rate stays the same: the
+    /// length of the trace plus the mean gap between requests.
     pub fn period(&self) -> Duration {
         let gaps = self.records.len().saturating_sub(1).max(1) as u64;
         let length = self.length();
         length + Duration::from_nanos(length.as_nanos() / gaps)
     }
 
-    /// Mean requests per second; `None` if all are sent at the same instant.
+    /// Mean requests per second; `None` if all requests have the same instant.
     pub fn rate_per_s(&self) -> Option<f64> {
         let seconds = self.length().as_secs_f64();
         (seconds > 0.0).then(|| (self.records.len() - 1) as f64 / seconds)
     }
 
-    /// Replays `factor` times as fast. A `factor` that is not above 0 changes nothing.
+    /// Makes the replay `factor` times as fast, by dividing all times. A `factor` that is not above 0 changes nothing.
     pub fn speed_up(&mut self, factor: f64) {
         if factor > 0.0 && factor.is_finite() {
             for record in &mut self.records {
@@ -133,10 +135,10 @@ impl Trace {
         }
     }
 
-    /// Maps every offset into the `span` bytes that begin at `offset`.
+    /// Maps every offset into the `span` bytes that begin at `offset`, rounded to multiples of `align` bytes.
     ///
-    /// The devices of the trace lie there side by side, in order of their numbers and with equal shares (`None`: each
-    /// share as large as the largest device needs). An offset beyond its share wraps around, so that sequential
+    /// Each device of the trace gets an equal share of these bytes, in the order of the devices' numbers. With `span` `None`,
+    /// a share is as large as the largest device needs. An offset beyond its device's share wraps around, so that sequential
     /// requests stay sequential.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ fn record(at_ms: u64, offset: u64, bytes: u32, device: u32) -> Record {
     Record { at: Instant::from_nanos(at_ms * 1_000_000), kind: Kind::Read, offset, bytes, device }
 }
 
-/// Ten requests, one every 10 ms, of two devices in turn.
+/// Ten requests, one every 10 ms, alternately to two devices.
 fn ten() -> Vec<Record> {
     (0..10).map(|n| record(1000 + n * 10, n * 4096, 4096, (n % 2) as u32)).collect()
 }

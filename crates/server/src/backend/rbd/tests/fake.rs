@@ -1,4 +1,4 @@
-//! A fake librbd in memory: operations end on threads of their own, when the test lets them.
+//! A fake librbd with images in memory. Operations complete on threads of their own, when the test allows it.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -11,19 +11,20 @@ use super::super::library::{
     Library, PoolPtr, Walked,
 };
 
-/// Bytes of an object.
+/// Size of an object of a fake image, in bytes.
 pub(super) const OBJECT: u64 = 4096;
 
-/// A fake image.
+/// A fake image, with results and events that the test controls.
 #[derive(Default)]
 pub(super) struct Fake {
     pub(super) data: Mutex<Vec<u8>>,
     pub(super) size: AtomicU64,
-    /// Results that the test sets for a flush, for the start of an operation, and for the lock.
+    /// Result of flushes, set by the test: 0 or minus an errno. Likewise `start` for the start of operations, and `lock` for
+    /// taking the lock.
     pub(super) flush: AtomicI32,
     pub(super) start: AtomicI32,
     pub(super) lock: AtomicI32,
-    /// True while operations do not end.
+    /// True while started operations do not complete.
     held: Mutex<bool>,
     released: Condvar,
     pub(super) closed: AtomicBool,
@@ -32,7 +33,7 @@ pub(super) struct Fake {
 
 static IMAGES: LazyLock<Mutex<HashMap<String, &'static Fake>>> = LazyLock::new(Mutex::default);
 
-/// Memory of a caller's, on its way to the thread of an operation.
+/// A caller's memory (address and length in bytes), passed to the thread of an operation.
 struct Caller(*mut u8, usize);
 
 // SAFETY: who starts an operation leaves its memory alone until the operation has ended.
@@ -45,7 +46,7 @@ struct Completion {
 }
 
 impl Fake {
-    /// An image of this name for the library to open.
+    /// Makes a fake image of this name and size in bytes, which the fake library can open.
     pub(super) fn new(name: &str, size: u64) -> &'static Self {
         let fake = Self { data: Mutex::new(vec![0xee; size as usize]), size: size.into(), ..Self::default() };
         let fake: &'static Self = Box::leak(Box::new(fake));
@@ -58,7 +59,7 @@ impl Fake {
         self.released.notify_all();
     }
 
-    /// Changes the size and calls the watcher, as `rbd resize` does.
+    /// Changes the image's size and calls the watcher, as librbd does after `rbd resize`.
     pub(super) fn resize(&self, size: u64) {
         self.size.store(size, Ordering::SeqCst);
         let (changed, argument) = self.watcher.lock().unwrap().expect("somebody watches");
@@ -111,7 +112,7 @@ fn without_provenance_exposed<T>(address: usize) -> *mut T {
     std::ptr::with_exposed_provenance_mut(address)
 }
 
-/// The library.
+/// The functions of the fake librbd and librados.
 pub(super) fn library() -> &'static Library {
     static FAKE: Library = Library {
         rados_create,
@@ -246,7 +247,7 @@ unsafe extern "C" fn flush(image: ImagePtr) -> c_int {
     Fake::of(image).flush.load(Ordering::SeqCst)
 }
 
-/// Every second object holds data, from the second one on.
+/// Fake of `rbd_diff_iterate2`: every second object holds data, beginning with the second one.
 unsafe extern "C" fn walk(
     _: ImagePtr,
     from: *const c_char,

@@ -1,9 +1,9 @@
 //! Admission control on a running server: the settings that `evenkeel demo bufferbloat` measures, and conclusions from
 //! the figures.
 //!
-//! One emulated device for each setting. A bulk writer keeps 4 MiB in flight; a light client with the higher priority
-//! writes 4 KiB at a time. mClock would serve the light client first, but can reorder only requests that have not
-//! entered the device. Admission decides how many are in flight in the device.
+//! Each setting has an emulated device of its own. A bulk writer keeps 4 MiB in flight; a light client with the higher
+//! priority writes 4 KiB at a time. mClock would serve the light client first, but can reorder only requests that have
+//! not been sent to the device. Admission control decides how many requests are in flight in the device.
 
 mod picture;
 mod svg;
@@ -19,7 +19,7 @@ pub struct Setting {
     pub name: &'static str,
     /// Value of the pool's `admission` key, in TOML.
     pub admission: &'static str,
-    /// Seconds until the setting has found its operating point, before the first measurement.
+    /// Seconds of load before the first measurement, in which the setting finds its operating point.
     warmup_s: u32,
 }
 
@@ -35,11 +35,11 @@ pub const SETTINGS: [Setting; 8] = [
     Setting { name: "elastic", admission: "\"elastic\"", warmup_s: 4 },
 ];
 
-/// Seconds until an adaptive setting has found its operating point after a change of the device or the load.
+/// Seconds of load before each later measurement, in which an adaptive setting adapts to the changed device or load.
 const SETTLE_S: u32 = 3;
 
 impl Setting {
-    /// Seconds before the measurement of phase number `phase`, from 0.
+    /// Seconds of load before the measurement of phase number `phase`; phases count from 0.
     pub fn warmup_s(&self, phase: usize) -> u32 {
         if phase == 0 { self.warmup_s } else { SETTLE_S }
     }
@@ -50,12 +50,12 @@ impl Setting {
 pub struct Bulk {
     /// Size of a request, KiB.
     pub block_kib: u32,
-    /// Requests in flight.
+    /// Queue depth: requests that the writer keeps in flight.
     pub depth: u32,
 }
 
 impl Bulk {
-    /// The load unless `--bulk` names others: 64 requests of 64 KiB.
+    /// The default load, which `--bulk` replaces: 64 requests in flight, of 64 KiB each.
     pub const USUAL: Self = Self { block_kib: 64, depth: 64 };
 }
 
@@ -74,7 +74,7 @@ impl Serialize for Bulk {
 impl std::str::FromStr for Bulk {
     type Err = String;
 
-    /// Parses `64Kx64`: the size of a request, and the requests in flight.
+    /// Parses text such as `64Kx64`: the size of a request in KiB, and the number of requests in flight.
     fn from_str(text: &str) -> Result<Self, String> {
         let parsed = text.split_once(['x', 'X']).and_then(|(size, depth)| {
             Some(Self { block_kib: size.strip_suffix(['k', 'K'])?.parse().ok()?, depth: depth.parse().ok()? })
@@ -93,13 +93,13 @@ impl std::str::FromStr for Bulk {
 /// The device's speed and the bulk writer's load during one measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
-    /// Speed of the device; 1 is its usual one.
+    /// Speed of the device, as a multiple of its usual speed.
     pub speed: f64,
     /// The bulk writer's load.
     pub bulk: Bulk,
 }
 
-/// The phases, in order; the shorter of the two lists is continued with its last value.
+/// The phases in order: phase n has the n-th of `speeds` and of `bulk`. The shorter list is continued with its last value.
 pub fn phases(speeds: &[f64], bulk: &[Bulk]) -> Vec<Phase> {
     let at = |index: usize| {
         let speed = *speeds.get(index).or(speeds.last())?;
@@ -114,19 +114,19 @@ pub fn phases(speeds: &[f64], bulk: &[Bulk]) -> Vec<Phase> {
 pub struct Measured {
     /// Name of the setting.
     pub setting: &'static str,
-    /// Speed of the device; 1 is its usual one.
+    /// Speed of the device, as a multiple of its usual speed.
     pub speed: f64,
     /// The bulk writer's load.
     pub bulk: Bulk,
-    /// Admission budget in force at the end; absent without a bound.
+    /// Admission budget at the end of the measurement, in bytes; absent for a setting without a bound.
     pub budget_bytes: Option<u64>,
-    /// Light client, one request at a time: median latency.
+    /// Median latency of the light client while it sends one request at a time, in ms.
     pub light_p50_ms: f64,
-    /// Light client, one request at a time: 99th percentile of the latency.
+    /// p99 latency of the light client while it sends one request at a time, in ms.
     pub light_p99_ms: f64,
-    /// Light client, bursts of 8 requests at a time: 99th percentile of the latency.
+    /// p99 latency of the light client while it sends bursts of 8 requests at a time, in ms.
     pub burst_p99_ms: f64,
-    /// Throughput of the bulk writer.
+    /// Throughput of the bulk writer, in bytes per second.
     pub bulk_bytes_per_s: f64,
 }
 
@@ -140,7 +140,7 @@ impl Measured {
         Phase { speed: self.speed, bulk: self.bulk }
     }
 
-    /// The label: the setting's name, with the device's speed and the bulk writer's load where they are not the usual ones.
+    /// The setting's name, followed by the device's speed and the bulk writer's load where these differ from the defaults.
     fn label(&self) -> String {
         let mut label = self.setting.to_string();
         if self.speed != 1.0 {
@@ -153,16 +153,16 @@ impl Measured {
     }
 }
 
-/// Conclusions as text: about the first phase, then a comparison over all phases.
+/// Conclusions from the measurements, as text: first those about the first phase, then a comparison over all phases.
 pub fn conclusions(measured: &[Measured]) -> String {
     let first = measured.first().map(Measured::phase);
     let at_first: Vec<Measured> = measured.iter().filter(|measured| Some(measured.phase()) == first).cloned().collect();
     findings(&at_first) + &over_all_phases(measured)
 }
 
-/// Compares elastic with every fixed budget over phases with different devices or loads, where no fixed budget is always right.
+/// Text that compares the setting `elastic` with every fixed budget over phases that differ in the device's speed or the load.
 fn over_all_phases(measured: &[Measured]) -> String {
-    /// Relative difference below which figures count as equal: two runs of the same setting differ by as much.
+    /// Relative difference up to which two figures count as equal; two runs of one setting differ by about this share.
     const SAME: f64 = 0.05;
     let of = |name| measured.iter().filter(move |measured: &&Measured| measured.setting == name);
     let mut text = String::new();
@@ -235,7 +235,7 @@ fn percent(some: &Measured, of: &Measured) -> f64 {
     some.bulk_bytes_per_s / of.bulk_bytes_per_s.max(1.0) * 100.0
 }
 
-/// Bytes as KiB.
+/// A number of bytes as text in KiB.
 fn kib(bytes: u64) -> String {
     format!("{} KiB", bytes >> 10)
 }

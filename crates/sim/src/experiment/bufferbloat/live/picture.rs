@@ -8,7 +8,7 @@ use crate::report::{Axis, Block, Cell, Page, Plot, Section, Series, Style, Table
 /// Width of a full bar on the terminal, in columns.
 const BAR: usize = 24;
 
-/// A bar whose length is `value / most` of `columns`, in eighths of a column.
+/// A bar of block characters, `value / most` of `columns` long, rounded to eighths of a column.
 fn bar(value: f64, most: f64, columns: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let share = if most > 0.0 { (value / most).clamp(0.0, 1.0) } else { 0.0 };

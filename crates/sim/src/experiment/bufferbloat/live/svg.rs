@@ -8,26 +8,30 @@ use std::fmt::Write as _;
 use super::Measured;
 use crate::report::escape;
 
-/// Fixed layout, in pixels: width of the picture, left edge of the labels, left edges of the two columns of bars.
+/// Width of the picture, in pixels.
 const WIDTH: f64 = 760.0;
+/// Left edge of the rows' labels, in pixels.
 const LABELS: f64 = 24.0;
+/// Left edges of the two columns of bars (latency, throughput), in pixels.
 const BARS: [f64; 2] = [178.0, 462.0];
-/// Length of the longest bar, in pixels; to its right there is room for a figure.
+/// Length of the longest bar, in pixels; the bar's value is written to its right.
 const LONGEST: f64 = 180.0;
-/// In pixels: distance of the rows, top of the first row, height of a bar.
+/// Distance from one row to the next, in pixels.
 const ROW: f64 = 32.0;
+/// Top of the first row, in pixels.
 const TOP: f64 = 116.0;
+/// Height of a bar, in pixels.
 const BAR: f64 = 18.0;
 
-/// The colours of the reports' pages.
+/// The style sheet of the picture, in the colours of the report pages.
 const STYLE: &str = "\
 text{font:15px system-ui,sans-serif;fill:#1c2128}.h{font-size:19px;font-weight:600}.q{fill:#5b6470;font-size:13px}\
 .p{fill:#fff;stroke:#d5dae1}.b{fill:#eaf2fc}.f{fill:#a9b2bd}.w{fill:#c02a1d}.e{fill:#0b62c4}.s{font-weight:600}\
 @media(prefers-color-scheme:dark){text{fill:#e4e8ee}.q{fill:#98a3b1}.p{fill:#14181d;stroke:#343d48}.b{fill:#1a2a3e}\
 .f{fill:#66717e}.w{fill:#ff7b6e}.e{fill:#6cb0ff}}";
 
-/// A self-contained SVG file: a row for each measurement, from the largest bound to the smallest, then the adaptive
-/// settings. `command` repeats the measurement.
+/// A self-contained SVG file with a row for each measurement: first the settings with a fixed bound or none, from the
+/// largest bound to the smallest, then the adaptive settings. `command` is the command line that repeats the measurement.
 pub fn svg(measured: &[Measured], command: &str) -> String {
     let mut rows: Vec<&Measured> = measured.iter().collect();
     rows.sort_by_key(|m| (m.adapts(), std::cmp::Reverse(m.budget_bytes.unwrap_or(u64::MAX))));
@@ -102,13 +106,14 @@ pub fn svg(measured: &[Measured], command: &str) -> String {
     )
 }
 
-/// True if a bar is drawn as bad: in column 0 a latency above half of the longest one, in column 1 a throughput below
-/// half of the highest one. `share` is the bar's part of the longest one.
+/// True if a bar is drawn in the colour of a bad value: in column 0 a latency above half of the largest latency, in
+/// column 1 a throughput below half of the highest throughput. `share` is the value divided by its column's largest, 0 to 1.
 fn worse_half(column: usize, share: f64) -> bool {
     (share > 0.5) == (column == 0)
 }
 
-/// The row's label: the bound, with the device's speed and the bulk writer's load where they are not the usual ones.
+/// A row's label: the setting's bound, followed by the device's speed and the bulk writer's load where these differ from
+/// the defaults.
 fn label(m: &Measured) -> String {
     let bound = match m.budget_bytes {
         None if m.adapts() => m.setting.to_owned(),
@@ -179,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_cannot_see_it_is_told_the_figures() {
+    fn readers_that_cannot_see_it_get_the_figures() {
         let text = svg(&all(), "a command");
         let document = Document::parse(&text).unwrap();
         let root = document.root_element();

@@ -1,56 +1,56 @@
-//! Workers and connections drawn at random.
+//! Cases of placement: workers, connections and their loads, drawn at random.
 
 use evenkeel_control::Duration;
 use evenkeel_model::worker::WorkerParams;
 
 use super::super::draw::Draw;
 
-/// Small requests that a worker of the model serves in a second at its own speed. The workers of a case are slowed down
-/// to some hundreds or thousands a second, so that a case takes a fraction of a second to run.
+/// Small requests per second that a worker of the model serves at its own speed. The workers of a case are slowed down to
+/// some hundreds or thousands per second, so that a case takes a fraction of a second to run.
 const PER_S: f64 = 450_000.0;
-/// Least and largest share of all workers' capacity that light connections together ask for.
+/// Least and largest load of all light connections together, as a fraction of all workers' capacity.
 const LIGHT_SHARE: (f64, f64) = (0.002, 0.05);
 
 /// How a connection sends requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Asks {
-    /// Closed loop: the next request some time after a reply.
+    /// Closed loop: each reply is followed by the next request after a think time.
     Closed {
-        /// Requests outstanding.
+        /// Queue depth: requests outstanding at once.
         depth: u32,
-        /// Time from a reply to the next request.
+        /// Mean time from a reply to the next request.
         think: Duration,
     },
-    /// Open loop: at random times, whatever the replies.
+    /// Open loop: requests at random times, independent of replies.
     Open {
-        /// Requests per second.
+        /// Mean requests per second.
         per_s: f64,
     },
 }
 
-/// A cycle: a connection sends requests for a time, then pauses for a time.
+/// A connection's cycle: it sends requests for a time, then pauses for a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Burst {
-    /// Time in which it sends.
+    /// Duration of the sending part of a cycle.
     pub on: Duration,
-    /// Time in which it pauses.
+    /// Duration of the pause of a cycle.
     pub off: Duration,
-    /// Position in the cycle at the beginning of the run.
+    /// Position in the cycle at the beginning of the run, from the start of the sending part.
     pub shift: Duration,
 }
 
 /// A connection and its load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Connection {
-    /// How it sends requests.
+    /// Closed or open loop of the connection's requests.
     pub asks: Asks,
-    /// Its cycle of sending and pausing; `None`: it always sends.
+    /// The connection's cycle of sending and pausing; `None`: it never pauses.
     pub burst: Option<Burst>,
     /// Payload of a write, or of a read's reply, in bytes.
     pub bytes: u32,
-    /// True if its requests are writes.
+    /// True if the connection's requests are writes; otherwise they are reads.
     pub writes: bool,
-    /// True if its latencies count as those of light connections.
+    /// True for a light connection, whose latencies are judged.
     pub light: bool,
 }
 
@@ -59,13 +59,13 @@ pub struct Connection {
 pub struct Case {
     /// Costs of a request at a worker.
     pub params: WorkerParams,
-    /// How many workers.
+    /// Number of workers.
     pub workers: usize,
     /// The connections.
     pub connections: Vec<Connection>,
 }
 
-/// The case of a seed, the same on every machine.
+/// The case of a seed. The same seed gives the same case on every machine.
 pub fn case(seed: u64) -> Case {
     let mut draw = Draw::new(seed);
     let per_s = draw.log(400.0, 2_000.0);
@@ -96,7 +96,8 @@ pub fn case(seed: u64) -> Case {
     Case { params: WorkerParams::serve().slower(PER_S / per_s), workers, connections }
 }
 
-/// Adds connections of one kind: closed loops without pauses; steady ones; bursts that collide, take turns, or begin at random.
+/// Draws a group of heavy connections of one kind and adds them: closed loops without pauses; steady open or closed loops;
+/// bursts that coincide, alternate, or begin at random. `service` is a worker's time for a small request.
 fn group(draw: &mut Draw, workers: usize, service: Duration, connections: &mut Vec<Connection>) {
     let count = 1 + draw.random.next_below(3 * workers as u64);
     let kind = draw.random.next_below(5);

@@ -1,4 +1,4 @@
-//! A drawn case of workers and connections in virtual time.
+//! Runs a drawn case of workers and connections in virtual time.
 
 use evenkeel_control::histogram::Histogram;
 use evenkeel_control::placement::{Config, Placement};
@@ -11,9 +11,9 @@ use crate::engine::{Due, Queue};
 use crate::placed::Placed;
 use crate::slab::Slab;
 
-/// Warm-up, in which a controller may learn.
+/// Warm-up before the counted time, in which a placement method may learn.
 pub const LEAD: Duration = Duration::from_secs(10);
-/// Counted time.
+/// Counted time of a run, after the warm-up.
 pub const COUNTED: Duration = Duration::from_secs(12);
 /// Bytes of a message without its payload.
 const HEADER: u32 = 28;
@@ -23,22 +23,22 @@ const SLOT: Duration = Duration::from_millis(100);
 /// The placement of connections in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Who {
-    /// By a method, which may move connections.
+    /// Placement by a method, which may move connections between workers.
     Placed(Config),
-    /// Fixed: the worker of each connection.
+    /// Static placement: the worker of each connection.
     Homes(Vec<u32>),
 }
 
-/// The outcome of a run's counted time; `slots` begin with the run.
+/// The outcome of a run. Figures are those of the counted time, except `slots`, which cover the run from its start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Payload bytes of completed requests per second.
     pub bytes_per_s: f64,
-    /// p50 and p99 of all light connections' requests, in ms.
+    /// p50 and p99 latency of the requests of all light connections together, in ms.
     pub light_ms: [f64; 2],
     /// Completed requests of light connections.
     pub light_requests: u64,
-    /// By connection: seconds that its worker spent on it, for each interval of 0.1 s.
+    /// Per connection: seconds of CPU time that workers spent on it in each interval of 0.1 s since the start of the run.
     pub slots: Vec<Vec<f32>>,
 }
 
@@ -54,7 +54,7 @@ struct Run<'a> {
     placed: Placed,
     queue: Queue<Event, 1>,
     randoms: Vec<SplitMix64>,
-    /// By request: when the client sent it.
+    /// Per request under way: the instant at which the client sent it.
     sent: Slab<Instant>,
     light: Histogram,
     bytes: u64,
@@ -90,7 +90,7 @@ pub fn simulate(case: &Case, who: &Who, seed: u64) -> Outcome {
     run.finish()
 }
 
-/// The first instant at or after `at` at which a connection may send.
+/// The first instant at or after `at` at which a connection with this cycle may send.
 fn open_at(burst: Option<Burst>, at: Instant) -> Instant {
     let Some(Burst { on, off, shift }) = burst else { return at };
     let cycle = on.as_nanos() + off.as_nanos();
@@ -169,7 +169,7 @@ impl Run<'_> {
         }
     }
 
-    /// Gives the placement the load of connections and workers since its last decision, and lets it decide.
+    /// Gives the placement method the load of connections and workers since its last decision, and makes it decide.
     fn tick(&mut self, now: Instant) {
         self.placed.observe(self.case.connections.len() as u32, |_, _, _| {});
         let interval = now.since(std::mem::replace(&mut self.ticked, now));

@@ -1,0 +1,71 @@
+//! The places at which commands look for a server or an agent, and the first of them that answers.
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use evenkeel_net::http::Place;
+
+use super::{Certificates, Connect, Site, get, plain};
+
+/// The default status address of a server, and that of an agent.
+const USUAL: [([u8; 4], u16); 2] = [([127, 0, 0, 1], 9809), ([127, 0, 0, 1], 9810)];
+
+/// Options that name a server or an agent.
+#[derive(Args)]
+pub(crate) struct Reach {
+    /// Status address of a server or an agent, for example of one on another host
+    ///
+    /// Without this, --control, --data-dir or --config: the server of this folder (./evenkeel-data/control.sock), else
+    /// the server at 127.0.0.1:9809 (evenkeel serve), else the agent at 127.0.0.1:9810 (evenkeel guard).
+    #[arg(long, value_name = "ADDR:PORT|https://HOST:PORT", conflicts_with_all = ["control", "config", "data_dir"])]
+    status: Option<Site>,
+
+    #[command(flatten)]
+    certificates: Certificates,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+impl Reach {
+    /// Places at which to look for a server or an agent, in the order in which to ask them.
+    ///
+    /// # Errors
+    /// When a file that an option names cannot be used.
+    pub(crate) fn places(&self) -> anyhow::Result<Vec<Place>> {
+        if let Some(site) = &self.status {
+            let [(_, of_a_server), _] = USUAL;
+            return Ok(vec![self.certificates.reach(site, of_a_server)?]);
+        }
+        let mut places = vec![self.connect.socket()?];
+        if !self.connect.is_given() {
+            places.extend(USUAL.map(|address| plain(address.into())));
+        }
+        Ok(places)
+    }
+}
+
+/// Sends a GET request for `path` to `places` in order until one answers. Returns that place and its answer. Each part of an
+/// answer may take `patience`.
+///
+/// # Errors
+/// When none of `places` answers.
+pub(crate) fn first<'a>(places: &'a [Place], path: &str, patience: Duration) -> anyhow::Result<(&'a Place, String)> {
+    let mut complaints = Vec::new();
+    for place in places {
+        match get(place, path, patience) {
+            Ok(text) => return Ok((place, text)),
+            Err(error) => complaints.push(error),
+        }
+    }
+    let only = complaints.pop().context("no server is named; give --status ADDR:PORT")?;
+    if complaints.is_empty() {
+        return Err(anyhow!("{only:#}"));
+    }
+    let places: Vec<String> = places.iter().map(Place::to_string).collect();
+    Err(anyhow!(
+        "neither a server nor an agent answers at {}; start one with `evenkeel serve`, or name it with --status, --control, --data-dir or --config",
+        places.join(", ")
+    ))
+}

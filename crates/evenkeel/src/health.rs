@@ -1,0 +1,99 @@
+//! `evenkeel health`: the troubles of a server or an agent, for people and for monitoring systems.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use evenkeel_policy::health::{Health, Level};
+
+use crate::control::{Reach, first};
+use crate::output;
+
+/// Time limit for each part of an answer; monitoring systems give up after 10 s.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Exit status when no server or agent answers.
+const UNKNOWN: u8 = 3;
+
+/// Arguments of `health`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    reach: Reach,
+
+    /// Print the troubles as JSON, as /api/v1/health does
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the troubles of a server or an agent, worst first. Returns the exit status: 0 to 2 for the worst trouble, 3 if
+/// there is no answer.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let printed = ask(args).and_then(|health| {
+        output::show(args.json, &health, text)?;
+        Ok(status(health.level))
+    });
+    ExitCode::from(printed.unwrap_or_else(|error| {
+        // Monitoring systems show the first line of standard output.
+        output::say(&format!("EVENKEEL UNKNOWN: {error:#}\n"));
+        UNKNOWN
+    }))
+}
+
+fn ask(args: &Args) -> anyhow::Result<Health> {
+    let (_, text) = first(&args.reach.places()?, "/api/v1/health", PATIENCE)?;
+    serde_json::from_str(&text).context("the server speaks another version of the API")
+}
+
+/// The exit status for a level, as plugins of Nagios and similar monitoring systems have it.
+const fn status(level: Level) -> u8 {
+    match level {
+        Level::Ok => 0,
+        Level::Warning => 1,
+        Level::Critical => 2,
+    }
+}
+
+/// The output as text: a first line with the worst trouble, for monitoring systems, then all troubles with their cures.
+fn text(health: &Health) -> String {
+    let worst = health.troubles.first().map_or_else(|| "no troubles".to_owned(), |worst| worst.sentence());
+    let more = match health.troubles.len() {
+        0 | 1 => String::new(),
+        count => format!(" (and {} more)", count - 1),
+    };
+    let mut text = format!("EVENKEEL {}: {worst}{more}\n", health.level.word());
+    for trouble in &health.troubles {
+        let _ = write!(text, "\n{}: {}\n", trouble.level.word(), trouble.sentence());
+        if !trouble.cure.is_empty() {
+            let _ = writeln!(text, "  what to do: {}", trouble.cure);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_policy::health::Trouble;
+
+    use super::*;
+
+    #[test]
+    fn the_first_line_is_for_monitoring_systems_and_the_others_are_for_people() {
+        assert_eq!(text(&Health::default()), "EVENKEEL OK: no troubles\n");
+        let health = Health::of(vec![
+            Trouble::new(Level::Warning, "draining", "", "the server is stopping", ""),
+            Trouble::new(Level::Critical, "io_errors", "volume db", "12 requests failed", "make room"),
+        ]);
+        assert_eq!(
+            text(&health),
+            "EVENKEEL CRITICAL: volume db: 12 requests failed (and 1 more)\n\
+             \nCRITICAL: volume db: 12 requests failed\n  what to do: make room\n\
+             \nWARNING: the server is stopping\n"
+        );
+    }
+
+    #[test]
+    fn exit_statuses_are_those_of_plugins() {
+        assert_eq!([Level::Ok, Level::Warning, Level::Critical].map(status), [0, 1, 2]);
+    }
+}

@@ -1,0 +1,259 @@
+//! The health of a server: its troubles with causes and cures, worst first, derived from the records that the API shows.
+//!
+//! API, `evenkeel health`, `evenkeel state` and `top` show the result. An agent's troubles are found by the agent's own module
+//! of this name.
+
+use crate::figures::{bytes, counted, uptime};
+use crate::lately::{Cause, Kind, Lately, Target, Verdict};
+use crate::state::{ClusterState, FailureState, PoolState, State, VolumeState};
+pub use crate::trouble::{Health, Level, Trouble};
+
+/// Time after a volume's last failed request for which the volume counts as failing, in milliseconds.
+const FAILING_MS: u64 = 30_000;
+/// Used fraction of the buffer memory from which on requests count as waiting for memory.
+const MEMORY_USED_UP: f64 = 0.95;
+
+/// The health of a server, from its state.
+#[must_use]
+pub fn of_server(state: &State) -> Health {
+    Health::of(troubles(state))
+}
+
+/// The troubles of a server, in the order of the objects in its state.
+fn troubles(state: &State) -> Vec<Trouble> {
+    let mut troubles = Vec::new();
+    for volume in &state.volumes {
+        of_volume(volume, &mut troubles);
+    }
+    for pool in &state.pools {
+        of_pool(pool, &mut troubles);
+    }
+    let (used, limit) = (state.buffer_memory_used_bytes, state.buffer_memory_limit_bytes);
+    if limit > 0 && used as f64 >= MEMORY_USED_UP * limit as f64 {
+        troubles.push(Trouble::new(
+            Level::Warning,
+            "buffer_memory",
+            "",
+            format!("{} of {} of buffer memory are in use: requests wait for some", bytes(used), bytes(limit)),
+            "raise server.buffer_memory; `evenkeel top` shows which tenants have most in flight",
+        ));
+    }
+    troubles.extend(state.cluster.as_ref().and_then(of_cluster));
+    if state.draining {
+        troubles.push(Trouble::new(
+            Level::Warning,
+            "draining",
+            "",
+            "the server is stopping: it answers what is in flight, and accepts no clients",
+            "start it again when it has ended, unless that was intended",
+        ));
+    }
+    troubles
+}
+
+fn of_volume(volume: &VolumeState, troubles: &mut Vec<Trouble>) {
+    let about = format!("volume {}", volume.name);
+    if let Some(error) = &volume.error {
+        troubles.push(Trouble::new(
+            Level::Critical,
+            "sync_failed",
+            about.as_str(),
+            format!("a sync failed ({error}): data written since the last flush may be lost, and every flush fails"),
+            "mend the device or file system, then restart the server, or remove the volume and create it again",
+        ));
+    }
+    troubles.extend(volume.failures.iter().map(|failure| of_failure(&about, volume, failure)));
+    if let Some(remote) = volume.remote.as_ref().filter(|remote| !remote.connected) {
+        let since = remote.away_ms.map_or_else(String::new, |ms| format!(" for {}", uptime(ms as f64 / 1e3)));
+        let why = remote.last_error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
+        troubles.push(Trouble::new(
+            Level::Critical,
+            "remote_lost",
+            about,
+            format!("no connection to {}{since}{why}", remote.uri),
+            "start the server there, or mend the network; requests wait, and go on when it answers",
+        ));
+    }
+}
+
+fn of_failure(about: &str, volume: &VolumeState, failure: &FailureState) -> Trouble {
+    let FailureState { what, error, errno, requests, since_ms, last_ms } = failure;
+    let level = if *last_ms < FAILING_MS { Level::Critical } else { Level::Warning };
+    let ago = |ms: &u64| uptime(*ms as f64 / 1e3);
+    let because = format!(
+        "{} failed ({what}: {error}) in the last {}, the last of them {} ago",
+        counted(*requests, "request"),
+        ago(since_ms),
+        ago(last_ms)
+    );
+    let path = volume.path.as_deref().unwrap_or("the volume");
+    let cure = match *errno {
+        // ENOSPC, EDQUOT, EFBIG.
+        28 | 122 | 27 => {
+            format!("make room on the file system of {path}, or raise the quota or size limit: `df {path}`")
+        }
+        // EROFS, EPERM, EACCES.
+        30 | 1 | 13 => format!("make {path} writable for the server's user, or set read_only = true"),
+        _ => format!("look for errors of the device of {path} in the kernel's log: `journalctl -k`"),
+    };
+    Trouble::new(level, "io_errors", about, because, cure)
+}
+
+fn of_pool(pool: &PoolState, troubles: &mut Vec<Trouble>) {
+    let about = format!("pool {}", pool.name);
+    for io in &pool.overdue {
+        let request =
+            format!("{} of {} at {} of volume {}", io.kind, bytes(io.length_bytes), io.offset_bytes, io.volume);
+        troubles.push(Trouble::new(
+            Level::Critical,
+            "stalled",
+            about.as_str(),
+            format!("OVERDUE: {request}, in flight for {:.0} s", io.age_s),
+            "the device has not answered: look for it in the kernel's log, `journalctl -k`",
+        ));
+    }
+    if let Some(lately) = &pool.lately {
+        let keys = format!("pools.{}", pool.name);
+        troubles.extend(missed(lately).map(|target| of_target(&about, &keys, target, lately)));
+    }
+    for tenant in &pool.tenants {
+        let Some(lately) = &tenant.lately else { continue };
+        let about = format!("tenant {} in {about}", tenant.name);
+        let keys = format!("tenants.{}", tenant.name);
+        troubles.extend(missed(lately).map(|target| of_target(&about, &keys, target, lately)));
+    }
+}
+
+fn missed(lately: &Lately) -> impl Iterator<Item = &Target> {
+    lately.targets.iter().filter(|target| target.verdict.is_missed())
+}
+
+/// The trouble that a target is missed. `about` is the pool or tenant, `keys` the table of the policy that contains the target.
+fn of_target(about: &str, keys: &str, target: &Target, lately: &Lately) -> Trouble {
+    let kind = match target.verdict {
+        Verdict::Unachievable => "target_unachievable",
+        _ => "target_missed",
+    };
+    let because = format!("{} is {}: {}", target.what, target.verdict.word(), lately.because);
+    let cause = lately.throttled_by.as_ref().map(|by| by.cause);
+    let cure = match (target.verdict, target.kind, cause) {
+        (_, _, Some(Cause::PoolLimit)) => "raise the pool's limit".to_owned(),
+        (_, Kind::Guarantee | Kind::Reservation, Some(Cause::Limit)) => format!("raise {keys}.limit, or lower what is guaranteed"),
+        (Verdict::Unachievable, Kind::Latency, _) => {
+            "raise the target, take load away, or use a faster device: all that may be throttled is throttled".to_owned()
+        }
+        (_, Kind::Latency, _) => {
+            "wait some seconds for the controller; if it stays, limit the tenant that `evenkeel top` shows with most load"
+                .to_owned()
+        }
+        (_, Kind::Guarantee | Kind::Reservation, _) => {
+            "lower what is guaranteed to all tenants together below what the device can do, or use a faster device".to_owned()
+        }
+    };
+    Trouble::new(Level::Warning, kind, about, because, cure)
+}
+
+/// The trouble of a host that is at present not in its cluster; `None` if it is.
+pub fn of_cluster(cluster: &ClusterState) -> Option<Trouble> {
+    let lost = cluster.status != "shared";
+    lost.then(|| {
+        let error = cluster.error.as_ref().map_or_else(String::new, |error| format!(" ({error})"));
+        Trouble::new(
+            Level::Warning,
+            "cluster_lost",
+            format!("cluster {}", cluster.status),
+            format!("{}{error}", cluster.because),
+            "check that the addresses in cluster.etcd answer from this host",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lately::ThrottledBy;
+    use crate::state::{OverdueIo, RemoteState, TenantState};
+
+    fn failure(errno: i32, last_ms: u64) -> FailureState {
+        let error = "No space left on device (os error 28)".into();
+        FailureState { what: "write".into(), errno, error, requests: 12, since_ms: 8_000, last_ms }
+    }
+
+    fn volume(name: &str) -> VolumeState {
+        VolumeState { name: name.into(), path: Some(format!("/srv/{name}.img")), ..VolumeState::default() }
+    }
+
+    fn kinds(health: &Health) -> Vec<&str> {
+        health.troubles.iter().map(|trouble| trouble.kind.as_str()).collect()
+    }
+
+    #[test]
+    fn a_server_without_troubles_is_well() {
+        let mut state = State { volumes: vec![volume("db")], buffer_memory_limit_bytes: 1 << 20, ..State::default() };
+        assert_eq!(of_server(&state), Health { level: Level::Ok, troubles: Vec::new() });
+        state.draining = true;
+        assert_eq!(of_server(&state).level, Level::Warning);
+    }
+
+    #[test]
+    fn a_full_disk_is_named_with_its_volume_and_cure_and_forgiven_when_it_stops() {
+        let full = VolumeState { failures: vec![failure(28, 1_000)], ..volume("db") };
+        let health = of_server(&State { volumes: vec![full], ..State::default() });
+        let [trouble] = &health.troubles[..] else { panic!("{health:?}") };
+        assert_eq!((health.level, trouble.kind.as_str()), (Level::Critical, "io_errors"));
+        let sentence = "volume db: 12 requests failed (write: No space left on device (os error 28)) in the last 8 s, the last of them 1 s ago";
+        assert_eq!(trouble.sentence(), sentence);
+        assert!(trouble.cure.contains("make room") && trouble.cure.contains("/srv/db.img"), "{}", trouble.cure);
+        let over = VolumeState { failures: vec![failure(5, FAILING_MS)], ..volume("db") };
+        let health = of_server(&State { volumes: vec![over], ..State::default() });
+        assert_eq!(health.level, Level::Warning);
+        assert!(health.troubles[0].cure.contains("journalctl -k"), "{health:?}");
+    }
+
+    #[test]
+    fn the_worst_trouble_is_the_first() {
+        let target = |verdict| Target { what: "mean < 5 ms".into(), kind: Kind::Latency, verdict };
+        let lately = Lately { targets: vec![target(Verdict::Missed), target(Verdict::Met)], ..Lately::default() };
+        let overdue = OverdueIo { volume: "db".into(), age_s: 12.2, kind: "read".into(), ..OverdueIo::default() };
+        let pool =
+            PoolState { name: "main".into(), lately: Some(lately), overdue: vec![overdue], ..PoolState::default() };
+        let away = RemoteState { uri: "nbd://far/db".into(), away_ms: Some(90_000), ..RemoteState::default() };
+        let far = VolumeState { remote: Some(away), ..volume("far") };
+        let cluster =
+            ClusterState { status: "lost".into(), because: "no report came back".into(), ..ClusterState::default() };
+        let state = State { pools: vec![pool], volumes: vec![far], cluster: Some(cluster), ..State::default() };
+        let health = of_server(&state);
+        assert_eq!(kinds(&health), ["remote_lost", "stalled", "target_missed", "cluster_lost"]);
+        assert!(health.troubles[0].because.starts_with("no connection to nbd://far/db for "), "{health:?}");
+        assert!(health.troubles[1].sentence().contains("OVERDUE: read of 0 B at 0 of volume db"), "{health:?}");
+    }
+
+    #[test]
+    fn a_reservation_that_a_limit_prevents_names_the_limit() {
+        let target = Target { what: "300 IOPS".into(), kind: Kind::Reservation, verdict: Verdict::Missed };
+        let by = |cause| ThrottledBy {
+            by: "operator".into(),
+            cause,
+            how: "200 IOPS".into(),
+            because: "it is at its limit".into(),
+        };
+        let cure = |cause| {
+            let lately = Lately { targets: vec![target.clone()], throttled_by: Some(by(cause)), ..Lately::default() };
+            let tenant = TenantState { name: "shop".into(), lately: Some(lately), ..TenantState::default() };
+            let pool = PoolState { name: "main".into(), tenants: vec![tenant], ..PoolState::default() };
+            let health = of_server(&State { pools: vec![pool], ..State::default() });
+            assert_eq!(health.troubles[0].about, "tenant shop in pool main");
+            health.troubles[0].cure.clone()
+        };
+        assert_eq!(cure(Cause::Limit), "raise tenants.shop.limit, or lower what is guaranteed");
+        assert_eq!(cure(Cause::PoolLimit), "raise the pool's limit");
+        assert!(cure(Cause::Admission).contains("a faster device"));
+    }
+
+    #[test]
+    fn used_up_buffer_memory_is_a_trouble() {
+        let state = |used| State { buffer_memory_used_bytes: used, buffer_memory_limit_bytes: 100, ..State::default() };
+        assert_eq!(kinds(&of_server(&state(94))), [""; 0]);
+        assert_eq!(kinds(&of_server(&state(95))), ["buffer_memory"]);
+    }
+}
