@@ -270,7 +270,7 @@ impl Stage {
             self.rbd(&["create", image, "--size", "2M"])?;
         }
         let mut test = build::cargo();
-        test.args(["test", "--package", "evenkeel-server", "--test", "main", "--", "--ignored", "--exact"]);
+        test.args(["test", "--package", "evenkeel-server", "--test", "all", "--", "--ignored", "--exact"]);
         test.arg(DIFFERENTIAL)
             .env("EVENKEEL_CEPH_CONF", self.cluster.conf())
             .env("EVENKEEL_RBD_IMAGES", images.join(" "));
