@@ -360,15 +360,12 @@ pub struct Request {
 
 impl Request {
     /// Number of payload bytes that follow the header on the wire, also if the request is not valid. `extended`: headers are
-    /// extended.
+    /// extended. A WRITE has a payload even without the flag that says so: QEMU's client, up to version 10 at least, never sets
+    /// the flag.
     #[inline]
     pub const fn payload_len(&self, extended: bool) -> u64 {
-        let has_payload = if extended {
-            self.flags.contains(CommandFlags::PAYLOAD_LEN)
-        } else {
-            matches!(self.command, Command::Write)
-        };
-        if has_payload { self.length } else { 0 }
+        let is_flagged = extended && self.flags.contains(CommandFlags::PAYLOAD_LEN);
+        if is_flagged || matches!(self.command, Command::Write) { self.length } else { 0 }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -87,12 +87,40 @@ impl Listener {
 /// The server's listening sockets, their addresses for display, and the socket files to be removed at the end.
 #[derive(Default)]
 pub(crate) struct Listening {
+    /// The files of the Unix sockets that this server has made. A server that has started takes them over. They are dropped
+    /// before the sockets: as long as a socket is open, no other file has its inode.
+    pub(crate) files: Vec<SocketFile>,
     /// The listening sockets.
     pub(crate) listeners: Vec<Listener>,
     /// The addresses of the listening sockets as URIs.
     pub(crate) uris: Vec<String>,
-    /// Paths of the Unix sockets that this server has made.
-    pub(crate) files: Vec<PathBuf>,
+}
+
+/// The file of a Unix socket that this server has made. Dropping the value removes the file, unless another socket has taken
+/// its place since, as that of a successor.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode of the file; `None` if it could not be examined.
+    is: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), is: identity(path) }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.is.is_some() && identity(&self.path) == self.is {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Device and inode of the file at `path`, without following a symbolic link; `None` if there is none.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 impl Listening {
@@ -125,7 +153,7 @@ impl Listening {
         listener.set_nonblocking(true).map_err(fail)?;
         listen(&listener, BACKLOG).map_err(|e| fail(e.into()))?;
         self.uris.push(unix_uri(path));
-        self.files.push(path.to_owned());
+        self.files.push(SocketFile::new(path));
         self.listeners.push(Listener::Unix(listener.into(), false));
         Ok(())
     }
@@ -154,15 +182,6 @@ impl Listening {
             return Ok((!address.ip().is_loopback()).then_some(address));
         }
         Ok(None)
-    }
-}
-
-impl Drop for Listening {
-    /// After a failed start, removes the socket files; a server that has started has taken the list of files over.
-    fn drop(&mut self) {
-        for file in &self.files {
-            let _ = std::fs::remove_file(file);
-        }
     }
 }
 
@@ -214,6 +233,15 @@ mod tests {
         assert!(Listening::default().unix(&socket).is_err(), "a process listens");
         drop(alive);
         assert!(Listening::default().unix(&socket).is_ok(), "none does any more");
+        assert!(!socket.exists(), "a server removes its socket");
+        let [mut first, mut second] = [(); 2].map(|()| Listening::default());
+        first.unix(&socket).unwrap();
+        std::fs::remove_file(&socket).unwrap();
+        second.unix(&socket).unwrap();
+        drop(first);
+        assert!(UnixStream::connect(&socket).is_ok(), "the successor's socket stays");
+        drop(second);
+        assert!(!socket.exists());
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -24,7 +24,7 @@ use crate::budget::Budget;
 use crate::engine::{priority, uring};
 use crate::error::Error;
 use crate::faults::Faults;
-use crate::listen::{Listener, Listening};
+use crate::listen::{Listener, Listening, SocketFile};
 use crate::places::is_allowed;
 use crate::prompt;
 use crate::registry::{self, Registry};
@@ -77,7 +77,7 @@ pub struct Server {
     threads: Mutex<Vec<JoinHandle<()>>>,
     running: Arc<Running>,
     uris: Vec<String>,
-    files: Vec<PathBuf>,
+    files: Mutex<Vec<SocketFile>>,
     started: StdInstant,
     engine: Engine,
     stopped: AtomicBool,
@@ -180,7 +180,7 @@ impl Server {
             threads: Mutex::default(),
             running: Arc::default(),
             uris: std::mem::take(&mut listening.uris),
-            files: std::mem::take(&mut listening.files),
+            files: Mutex::new(std::mem::take(&mut listening.files)),
             started: StdInstant::now(),
             engine,
             stopped: AtomicBool::new(false),
@@ -543,9 +543,7 @@ impl Server {
             return Ok(());
         }
         self.shared.draining.store(true, Ordering::Release);
-        for file in &self.files {
-            let _ = std::fs::remove_file(file);
-        }
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.shared.tell_all(|| Message::Drain);
         let mut clean = self.running.wait_for_none(patience);
         if !clean {

@@ -4,9 +4,9 @@
 //!
 //! [`payload_len`](Request::payload_len) bytes follow the header on the wire, also
 //! if the request is not valid: they must be taken off the stream before the next
-//! header. With compact headers only WRITE has a payload; with extended headers
-//! every request with [`CommandFlags::PAYLOAD_LEN`] has one, and a WRITE without
-//! that flag has none. So when [`validate`] refuses a request, the caller skips
+//! header. WRITE has a payload, with extended headers even without
+//! [`CommandFlags::PAYLOAD_LEN`], and so has every other request with that flag
+//! in an extended header. So when [`validate`] refuses a request, the caller skips
 //! `payload_len` bytes, then sends the error. A payload has at most [`MAX_SKIP`]
 //! bytes: [`parse`] treats a longer one as a violation.
 
@@ -124,9 +124,6 @@ pub fn validate(request: &Request, limits: &Limits, session: &Session) -> Result
         if request.flags.contains(flag) && !has(offer) {
             return Err(Errno::Invalid);
         }
-    }
-    if extended && request.command == Command::Write && !request.flags.contains(CommandFlags::PAYLOAD_LEN) {
-        return Err(Errno::Invalid);
     }
     if writes && limits.read_only {
         return Err(Errno::Perm);
