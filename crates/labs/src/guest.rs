@@ -23,6 +23,8 @@ enum Guest {
     Attack(isolation::AttackerOptions),
     /// Serves what a test wants of nbdkit, in the lab of suites.
     Nbdkit(suites::stand_in::Options),
+    /// Serves what a test wants of qemu-nbd, in the lab of suites.
+    QemuNbd(suites::stand_in::Options),
     /// Serves every subject on a logged device and writes to it until the power is cut.
     Load {
         #[arg(long)]
@@ -94,6 +96,7 @@ pub fn run(args: &Args) -> Result<()> {
     match &args.command {
         Guest::Attack(options) => isolation::attack(options),
         Guest::Nbdkit(options) => suites::stand_in::run(options),
+        Guest::QemuNbd(options) => suites::qemu_nbd::run(options),
         Guest::Load { binary, subjects } => durability::guest::load(binary, subjects),
         Guest::Write(options) => writer::run(options),
         Guest::Check { binary, cuts } => durability::guest::check(binary, cuts),

@@ -167,7 +167,9 @@ pub fn programs(name: Name) -> Vec<&'static str> {
         Name::Rbd => &["rbd", "fio", "qemu-img", "qemu-io"],
         Name::Slots => &["ip", "nft", "etcd", "etcdctl", "fio", "curl", "nsenter"],
         // QEMU and nbdcopy bring the libraries that the suites are linked with.
-        Name::Suites => &["cc", "nbd-client", "nbdcopy", "openssl", "qemu-img"],
+        Name::Suites => {
+            &["cc", "nbd-client", "nbdcopy", "openssl", "python3", "qemu-img", "qemu-io", "qemu-system-x86_64"]
+        }
         Name::Systemd => &["systemctl", "strip"],
         Name::Durability | Name::Isolation | Name::SyncFailure => &[],
     };

@@ -12,7 +12,7 @@ use crate::base::process;
 const FETCH_LIMIT: Duration = Duration::from_secs(900);
 
 /// Programs that tests and labs run, each with the package that contains it.
-const PACKAGES: [(&str, &str); 44] = [
+const PACKAGES: [(&str, &str); 45] = [
     ("ceph", "ceph-common"),
     ("ceph-mon", "ceph-mon"),
     ("ceph-osd", "ceph-osd"),
@@ -45,6 +45,7 @@ const PACKAGES: [(&str, &str); 44] = [
     ("openssl", "openssl"),
     ("pgrep", "procps"),
     ("promtool", "prometheus"),
+    ("python3", "python3"),
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
     ("qemu-nbd", "qemu-utils"),

@@ -78,7 +78,8 @@ impl Suite {
 
     /// Runs the tests one after the other. Each starts a server of this `kind` through the stand-in for nbdkit.
     pub(super) fn run(&self, bench: &mut Bench<'_>, kind: Kind) -> Result<()> {
-        let programs = bench.stand_in(kind)?;
+        let programs = bench.dir.join(format!("stand-in-{}", kind.name()));
+        bench.stand_in("nbdkit", kind, &programs)?;
         let names =
             PLAIN.iter().map(|name| (*name).to_owned()).chain(variants(&[0, 0]).into_iter().map(|test| test.name));
         for test in names {
@@ -98,7 +99,8 @@ impl Suite {
 
     /// Runs the tests that load the server for ten seconds, all at the same time.
     pub(super) fn run_timed(&self, bench: &mut Bench<'_>, kind: Kind) -> Result<()> {
-        let programs = bench.stand_in(kind)?;
+        let programs = bench.dir.join(format!("stand-in-{}", kind.name()));
+        bench.stand_in("nbdkit", kind, &programs)?;
         let names: Vec<(String, &str)> = TIMED
             .iter()
             .map(|test| (format!("libnbd_{test}_{}", kind.name()), *test))

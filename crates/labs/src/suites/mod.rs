@@ -1,8 +1,10 @@
 //! The suites lab: runs tests of other projects, from the distribution's source packages, against Evenkeel's server.
 
+mod iotests;
 mod libnbd;
 mod libnbd_tests;
 mod nbd;
+pub(crate) mod qemu_nbd;
 mod server;
 mod source;
 pub(crate) mod stand_in;
@@ -77,20 +79,25 @@ impl Bench<'_> {
         cc
     }
 
-    /// Makes a folder with a program `nbdkit` that runs this program as the stand-in for nbdkit, with servers of this `kind`.
-    fn stand_in(&self, kind: Kind) -> Result<PathBuf> {
-        let dir = self.dir.join(format!("stand-in-{}", kind.name()));
-        std::fs::create_dir_all(&dir)?;
+    /// Makes the folder `dir` with a program of this `name` (`nbdkit` or `qemu-nbd`) that runs this program as the stand-in for
+    /// it, with servers of this `kind`, whose files are in the folder. Returns the program's path.
+    fn stand_in(&self, name: &str, kind: Kind, dir: &Path) -> Result<PathBuf> {
+        std::fs::create_dir_all(dir)?;
         let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
-        let mut words = vec![quoted(&std::env::current_exe()?), "guest".into(), "nbdkit".into()];
-        words.extend(["--binary".into(), quoted(self.binary), "--dir".into(), quoted(&dir)]);
+        let mut words = vec![quoted(&std::env::current_exe()?), "guest".into(), name.into()];
+        words.extend(["--binary".into(), quoted(self.binary), "--dir".into(), quoted(dir)]);
         words.extend(kind.epoll.then(|| "--epoll".into()));
         words.extend(kind.memory.then(|| "--memory".into()));
-        let script = dir.join("nbdkit");
-        std::fs::write(&script, format!("#!/bin/sh\nexec {} -- \"$@\"\n", words.join(" ")))?;
-        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
-        Ok(dir)
+        script(dir, name, &format!("#!/bin/sh\nexec {} -- \"$@\"\n", words.join(" ")))
     }
+}
+
+/// Writes a script that may be run. Returns its path.
+fn script(dir: &Path, name: &str, text: &str) -> Result<PathBuf> {
+    let path = dir.join(name);
+    std::fs::write(&path, text)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+    Ok(path)
 }
 
 /// The reason why the lab cannot run on this machine; `None` if it can run.
@@ -104,7 +111,8 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let scratch = Scratch::kept_if(options.keep, "suites")?;
     std::fs::create_dir_all(&options.build)?;
     let build = std::path::absolute(&options.build)?;
-    let [nbd_source, libnbd_source] = [source::source(&build, "nbd")?, source::source(&build, "libnbd")?];
+    let [nbd_source, libnbd_source] = [source::source(&build, "nbd", &[])?, source::source(&build, "libnbd", &[])?];
+    let qemu_source = source::source(&build, "qemu", &iotests::PARTS)?;
     let headers = source::headers(&build)?;
     let [certificates, strangers] = ["pki", "strangers"].map(|name| scratch.path().join(name));
     for folder in [&certificates, &strangers] {
@@ -115,15 +123,18 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let mut bench = Bench { lab, binary, only, full: options.full, dir, headers, certificates, strangers };
     let nbd = nbd::Suite::build(&bench, &nbd_source).context("the suite of nbd does not compile")?;
     let libnbd = libnbd::Suite::build(&bench, &libnbd_source).context("the suite of libnbd does not compile")?;
+    let iotests = iotests::Suite::build(&bench, &qemu_source).context("the suite of QEMU")?;
     for kind in Kind::ALL {
         nbd.run(&mut bench, kind);
         libnbd.run(&mut bench, kind)?;
     }
     // Those that take their time meet each engine and each kind of volume.
     for kind in if options.full { &Kind::ALL[..] } else { &Kind::PAIRED } {
+        iotests.run(&mut bench, *kind);
         libnbd.run_timed(&mut bench, *kind)?;
     }
-    for (suite, skipped) in [("nbd", &nbd::SKIPPED[..]), ("libnbd", &libnbd_tests::SKIPPED)] {
+    let skipped = [("nbd", &nbd::SKIPPED[..]), ("libnbd", &libnbd_tests::SKIPPED), ("iotests", &iotests::SKIPPED)];
+    for (suite, skipped) in skipped {
         for (name, reason) in skipped {
             bench.skip(&format!("{suite}_{name}"), reason);
         }

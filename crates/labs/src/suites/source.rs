@@ -29,8 +29,9 @@ struct Archive {
     origin: String,
 }
 
-/// Downloads and unpacks the upstream source of `package`, if missing. Returns the folder with the source.
-pub(super) fn source(build: &Path, package: &str) -> Result<PathBuf> {
+/// Downloads the upstream source of `package` and unpacks it, or only some `parts` of it, if missing. Returns the folder with the
+/// source.
+pub(super) fn source(build: &Path, package: &str, parts: &[&str]) -> Result<PathBuf> {
     let root = build.join(format!("source-{package}"));
     if root.is_dir() {
         return Ok(root);
@@ -71,7 +72,7 @@ pub(super) fn source(build: &Path, package: &str) -> Result<PathBuf> {
         .with_context(|| format!("the source of {package} has no tarball"))?;
     let mut tar = Command::new("tar");
     tar.arg("-xf").arg(&tarball).args(["--strip-components=1", "--no-same-owner", "-C"]).arg(part.join("tree"));
-    process::output(&mut tar)?;
+    process::output(tar.arg("--wildcards").args(parts.iter().map(|path| format!("*/{path}"))))?;
     // Renamed when whole, so that an interrupted run leaves nothing half done.
     std::fs::rename(part.join("tree"), &root)?;
     std::fs::remove_dir_all(&part)?;

@@ -24,18 +24,18 @@ const SIZE: u64 = 1 << 20;
 /// Environment variable by which systemd's protocol announces a passed socket.
 const ACTIVATION: &str = "LISTEN_FDS";
 
-/// How the lab calls it; the rest is nbdkit's command line.
+/// How the lab calls it; the rest is the command line of the program whose place it takes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     #[arg(long)]
-    binary: PathBuf,
+    pub(super) binary: PathBuf,
     /// Folder for the files of its servers.
     #[arg(long)]
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     #[command(flatten)]
-    kind: Kind,
+    pub(super) kind: Kind,
     #[arg(last = true)]
-    words: Vec<String>,
+    pub(super) words: Vec<String>,
 }
 
 /// The settings that a command line of nbdkit asks for.
@@ -183,7 +183,7 @@ fn relay(socket: &Path) -> Result<()> {
 }
 
 /// Waits until the server ends. The test ends the server together with this program.
-fn wait(mut server: Running) -> Result<()> {
+pub(super) fn wait(mut server: Running) -> Result<()> {
     while server.ended()?.is_none() {
         thread::sleep(Duration::from_millis(50));
     }
