@@ -56,6 +56,8 @@ impl Server {
 pub(crate) enum Storage {
     /// Memory of this size in bytes; QEMU's server uses a null device of this size instead.
     Memory(u64),
+    /// Memory of this size in bytes behind Evenkeel's model of an SSD; other servers use what they use for memory.
+    Emulated(u64),
     /// A regular file.
     File(PathBuf),
     /// A block device.
@@ -164,12 +166,18 @@ fn evenkeel_config(server: &Server, storage: &Storage, address: &Address, dir: &
     if *server == Server::EvenkeelEpoll {
         writeln!(text, "engine = \"epoll\"")?;
     }
-    let (scheduler, admission) =
-        if *server != Server::EvenkeelNoQos { ("mclock", "elastic") } else { ("none", "none") };
-    writeln!(text, "\n[pools.main]\ntuning.scheduler = \"{scheduler}\"\ntuning.admission = \"{admission}\"")?;
+    // Defaults are not named, because earlier builds give these settings other names.
+    writeln!(text, "\n[pools.main]")?;
+    if *server == Server::EvenkeelNoQos {
+        writeln!(text, "tuning.scheduler = \"none\"\ntuning.admission = \"none\"")?;
+    }
+    if matches!(storage, Storage::Emulated(_)) {
+        writeln!(text, "emulate = {{ preset = \"ssd\" }}")?;
+    }
     writeln!(text, "\n[tenants.default]\nweight = 1\n\n[volumes.{EXPORT}]")?;
     match storage {
         Storage::Memory(bytes) => writeln!(text, "backend = \"memory\"\nsize = {bytes}")?,
+        Storage::Emulated(bytes) => writeln!(text, "backend = \"emulate\"\nsize = {bytes}")?,
         Storage::File(path) => writeln!(text, "backend = \"file\"\npath = {}", quote(path))?,
         Storage::Block(path) => writeln!(text, "backend = \"block\"\npath = {}", quote(path))?,
     }
@@ -195,7 +203,9 @@ fn qemu_nbd(lies: bool, storage: &Storage, address: &Address) -> Command {
         Address::Tcp(port) => command.args(["--bind=127.0.0.1", "--port"]).arg(port.to_string()),
     };
     match storage {
-        Storage::Memory(bytes) => command.arg("--image-opts").arg(format!("driver=null-co,size={bytes}")),
+        Storage::Memory(bytes) | Storage::Emulated(bytes) => {
+            command.arg("--image-opts").arg(format!("driver=null-co,size={bytes}"))
+        }
         Storage::File(path) | Storage::Block(path) => {
             let cache = if lies { "--cache=unsafe" } else { "--cache=none" };
             // io_uring is its fastest way to a file.
@@ -217,7 +227,7 @@ fn nbdkit(certificates: Option<&Path>, storage: &Storage, address: &Address) -> 
         Address::Tcp(port) => command.args(["--ipaddr=127.0.0.1", "--port"]).arg(port.to_string()),
     };
     match storage {
-        Storage::Memory(bytes) => command.args(["memory", &format!("size={bytes}")]),
+        Storage::Memory(bytes) | Storage::Emulated(bytes) => command.args(["memory", &format!("size={bytes}")]),
         Storage::File(path) | Storage::Block(path) => command.arg("file").arg(path),
     };
     command
@@ -263,10 +273,13 @@ mod tests {
         let unix = Address::Unix("s".into());
         let text = evenkeel_config(&Server::EvenkeelEpoll, &Storage::Block("/dev/a\"b".into()), &unix, dir).unwrap();
         assert!(text.contains("unix = [\"s\"]") && text.contains(r#"path = "/dev/a\"b""#), "{text}");
-        assert!(text.contains("tuning.scheduler = \"mclock\"") && text.contains("engine = \"epoll\""), "{text}");
+        assert!(!text.contains("tuning") && text.contains("engine = \"epoll\""), "{text}");
         let text = evenkeel_config(&Server::EvenkeelNoQos, &Storage::Memory(5), &Address::Tcp(7), dir).unwrap();
         assert!(text.contains("listen = [\"127.0.0.1:7\"]") && text.contains("tuning.scheduler = \"none\""), "{text}");
         assert!(text.contains("backend = \"memory\"\nsize = 5"), "{text}");
+        let text = evenkeel_config(&Server::Evenkeel, &Storage::Emulated(5), &unix, dir).unwrap();
+        assert!(text.contains("[pools.main]\nemulate = { preset = \"ssd\" }\n"), "{text}");
+        assert!(text.contains("backend = \"emulate\"\nsize = 5"), "{text}");
     }
 
     #[test]

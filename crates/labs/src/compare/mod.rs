@@ -103,12 +103,21 @@ impl Against {
     }
 }
 
+/// A kind of storage behind the export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Memory,
+    File,
+    /// Evenkeel's model of an SSD; only with the option `--baseline`.
+    Ssd,
+}
+
 /// A case of the comparison: a load on a kind of storage over a transport.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Case {
     name: &'static str,
     tcp: bool,
-    file: bool,
+    kind: Kind,
     against: Against,
     op: &'static str,
     block_size: &'static str,
@@ -120,7 +129,7 @@ struct Case {
 const RANDOM: Case = Case {
     name: "",
     tcp: false,
-    file: false,
+    kind: Kind::Memory,
     against: Against::Peers,
     op: "read",
     block_size: "4k",
@@ -129,14 +138,33 @@ const RANDOM: Case = Case {
     connections: 1,
 };
 
-/// The cases with the option `--baseline`: small requests one at a time, from many connections, and in batches; large requests.
-const BASELINE_CASES: [Case; 6] = [
+impl Case {
+    /// True if the server divides each request of the case.
+    fn divides(&self) -> bool {
+        self.block_size == LARGE.block_size
+    }
+}
+
+/// Sequential requests of a size that the server divides.
+const LARGE: Case = Case { block_size: "4m", pattern: "sequential", queue_depth: 1, kind: Kind::File, ..RANDOM };
+
+/// The cases with the option `--baseline`: small requests one at a time, from many connections, and in batches; large requests;
+/// divided requests.
+const BASELINE_CASES: [Case; 14] = [
     Case { name: "read-4k-qd1", queue_depth: 1, ..RANDOM },
     Case { name: "read-4k-qd1x32", queue_depth: 1, connections: 32, ..RANDOM },
     Case { name: "read-4k-qd4x32", queue_depth: 4, connections: 32, ..RANDOM },
     Case { name: "write-4k-qd1x32", op: "write", queue_depth: 1, connections: 32, ..RANDOM },
     Case { name: "read-128k-qd8", block_size: "128k", queue_depth: 8, ..RANDOM },
     Case { name: "write-128k-qd8", op: "write", block_size: "128k", queue_depth: 8, ..RANDOM },
+    Case { name: "file-read-4m-qd1", ..LARGE },
+    Case { name: "file-read-4m-qd4", queue_depth: 4, ..LARGE },
+    Case { name: "file-write-4m-qd1", op: "write", ..LARGE },
+    Case { name: "file-write-4m-qd4", op: "write", queue_depth: 4, ..LARGE },
+    Case { name: "ssd-read-4m-qd1", kind: Kind::Ssd, ..LARGE },
+    Case { name: "ssd-read-4m-qd4", kind: Kind::Ssd, queue_depth: 4, ..LARGE },
+    Case { name: "ssd-write-4m-qd1", kind: Kind::Ssd, op: "write", ..LARGE },
+    Case { name: "ssd-write-4m-qd4", kind: Kind::Ssd, op: "write", queue_depth: 4, ..LARGE },
 ];
 
 const CASES: [Case; 9] = [
@@ -156,7 +184,7 @@ const CASES: [Case; 9] = [
         queue_depth: 8,
         ..RANDOM
     },
-    Case { name: "file-4k-read-qd32", file: true, against: Against::PeersAndNoQos, ..RANDOM },
+    Case { name: "file-4k-read-qd32", kind: Kind::File, against: Against::PeersAndNoQos, ..RANDOM },
 ];
 
 /// One measurement of a server in a case, in one round.
@@ -214,13 +242,14 @@ pub fn run(args: &Args) -> Result<bool> {
     let names: Vec<_> = all.iter().map(|c| c.name).collect();
     ensure!(!cases.is_empty(), "no case is named like `{}`: {}", args.case, names.join(", "));
     let scratch = Scratch::new("compare")?;
-    let data = DataFile::make(args.dir.as_deref().unwrap_or(scratch.path()), cases.iter().any(|c| c.file))?;
+    let data =
+        DataFile::make(args.dir.as_deref().unwrap_or(scratch.path()), cases.iter().any(|c| c.kind == Kind::File))?;
     let mut results = Results::default();
     for case in cases {
         measure_case(case, args, &binary, &data.path, &scratch, &mut results).with_context(|| case.name)?;
     }
     let targets = match &args.baseline {
-        Some(_) => targets::against_baseline(&results, &names),
+        Some(_) => targets::against_baseline(&results, all),
         None => targets::all(&results),
     };
     if args.json {
@@ -238,7 +267,7 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(!args.check || targets.iter().all(|t| t.met() != Some(false)))
 }
 
-/// The file that all servers, and fio, read in the case about files.
+/// The file that all servers, and fio, use in the cases about files.
 #[derive(Debug)]
 struct DataFile {
     path: PathBuf,
@@ -305,7 +334,11 @@ fn measure_case(
     if matches!(case.against, Against::Certificates | Against::Tls) && !certificates.exists() {
         servers::certificates(&certificates)?;
     }
-    let storage = if case.file { Storage::File(file.to_owned()) } else { Storage::Memory(MEMORY_BYTES) };
+    let storage = match case.kind {
+        Kind::Memory => Storage::Memory(MEMORY_BYTES),
+        Kind::File => Storage::File(file.to_owned()),
+        Kind::Ssd => Storage::Emulated(MEMORY_BYTES),
+    };
     let mut contenders = Vec::new();
     for (name, server, served_by) in servers {
         let dir = scratch.path().join(format!("{}-{name}", case.name));
@@ -316,7 +349,7 @@ fn measure_case(
         let mut contender =
             Contender { name, server, binary: served_by, client, storage, address, certificates, dir, running };
         // Memory must be filled first and stays up; the file can have one server at a time.
-        if !case.file {
+        if case.kind != Kind::File {
             contender.running = Some(contender.start()?);
             fill(&contender.address)?;
         }
@@ -334,7 +367,7 @@ fn measure_case(
             progress(&run, args.rounds);
             results.runs.push(run);
         }
-        if case.file {
+        if case.kind == Kind::File && args.baseline.is_none() {
             let run = measure_fio(case, args.seconds, round, file)?;
             progress(&run, args.rounds);
             results.runs.push(run);
