@@ -18,6 +18,7 @@ use rustix::process::{Resource, Rlimit, Uid, getrlimit, setrlimit};
 use rustix::time::Timespec;
 
 use super::attacks::{self, Ask, At, Attack, CROWD, End, Ends, NEXT_SPAN, Opening, Place, SPAN, Sends, Target};
+use super::counts::Counts;
 use super::wire;
 
 /// NBD port of the server under test.
@@ -25,7 +26,7 @@ pub(super) const NBD_PORT: u16 = 10809;
 /// Port of the status API of the server under test.
 pub(super) const STATUS_PORT: u16 = 9809;
 /// The most requests that a process begins per second; for connections see [`Attack::per_s`].
-const ASKS_PER_S: u64 = 50_000;
+pub(super) const ASKS_PER_S: u64 = 50_000;
 /// Longest sleep of the attacker's loop.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// Pause after which further requests may begin when [`ASKS_PER_S`] was reached.
@@ -74,23 +75,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).context("cannot open more files")?;
     let mut attacker = Attacker::new(attack, options)?;
     attacker.attack(Instant::now() + Duration::from_millis(options.milliseconds))?;
-    let Seen { connected, refused, closed, sent, answered, bytes } = attacker.seen;
-    println!(
-        "{connected} connections, {refused} refused, {closed} closed by the server, {sent} requests, {answered} answers of {} MiB",
-        bytes >> 20
-    );
+    println!("{}", Counts { mib: attacker.bytes >> 20, ..attacker.seen });
     Ok(())
-}
-
-/// Counts of an attack.
-#[derive(Debug, Default)]
-struct Seen {
-    connected: u64,
-    refused: u64,
-    closed: u64,
-    sent: u64,
-    answered: u64,
-    bytes: u64,
 }
 
 /// A rate limiter of `per_s` operations per second. At most a hundredth of a second of unused operations is saved up.
@@ -186,7 +172,10 @@ struct Attacker<'a> {
     begun: Instant,
     /// Instant before which no connection is opened.
     pause: Instant,
-    seen: Seen,
+    /// Counts, but for those of bytes, which are in `bytes`.
+    seen: Counts,
+    /// Number of bytes received.
+    bytes: u64,
 }
 
 impl<'a> Attacker<'a> {
@@ -225,7 +214,8 @@ impl<'a> Attacker<'a> {
             buffer: vec![0; 256 << 10],
             begun: Instant::now(),
             pause: Instant::now(),
-            seen: Seen::default(),
+            seen: Counts::default(),
+            bytes: 0,
         })
     }
 
@@ -391,7 +381,7 @@ impl<'a> Attacker<'a> {
             connection.answered += answers;
             connection.in_flight = connection.in_flight.saturating_sub(answers);
             self.seen.answered += u64::from(answers);
-            self.seen.bytes += read as u64;
+            self.bytes += read as u64;
             if matches!(self.attack.ends, Ends::Answered(most) if connection.answered >= most) {
                 return Ok(false);
             }

@@ -2,6 +2,7 @@
 
 mod attacker;
 mod attacks;
+mod counts;
 mod light;
 mod page;
 mod stage;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::base::client::Client;
 use crate::check::figures::{Figures, told};
@@ -168,7 +169,7 @@ fn attempt(
     let begin = Instant::now();
     thread::sleep(REFERENCE[long]);
     let end = Instant::now();
-    bulk.end()?;
+    bulk.end()?.judge(&BULK).context("the bulk writer")?;
     light.settle(end, SETTLE_LIMIT);
     let reference = light.window(begin, end)?;
     thread::sleep(PAUSE);
@@ -188,13 +189,14 @@ fn attempt(
     let end = Instant::now();
     let (slowest, refused) = anew.end();
     let healthz = health.as_ref().map(Anew::end);
-    let said = attackers.end()?;
+    let counts = attackers.end()?;
     light.settle(end, SETTLE_LIMIT);
     servers.is_alive()?;
     let waited = longest_wait(&before, &servers.waits()?).max(witness.end());
     let window = light.window(begin, end)?;
     drop((light, servers.is_alive()?));
     stage.clean(attack, servers)?;
+    counts.judge(attack)?;
 
     let had = 1.0 - (waited.as_secs_f64() / begin.elapsed().as_secs_f64()).min(1.0);
     figures.at_least("share", window.share, SHARE_SURE * had, SHARE_BAR);
@@ -210,7 +212,7 @@ fn attempt(
     let at_first = quiet.map_or_else(String::new, |quiet| format!(" ({:.2} more at first)", at_first - quiet));
     let why = refused.or(healthz.and_then(|(_, failed)| failed)).map_or_else(String::new, |why| format!(", {why}"));
     Ok(format!(
-        "{:.0} IOPS, p99 {:.1} ms (beside bulk {:.0} IOPS, {:.1} ms), connect {:.0} ms, {busy:.2} processors{at_first}, {:.0} ms without{why}; {said}",
+        "{:.0} IOPS, p99 {:.1} ms (beside bulk {:.0} IOPS, {:.1} ms), connect {:.0} ms, {busy:.2} processors{at_first}, {:.0} ms without{why}; {counts}",
         window.share * light::IOPS as f64,
         window.p99.as_secs_f64() * 1e3,
         reference.share * light::IOPS as f64,

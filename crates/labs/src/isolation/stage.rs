@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::attacker::{NBD_PORT, STATUS_PORT, tenant_address};
 use super::attacks::{Attack, Backend, CROWD, Engine, MEMORY_BYTES, Opening, Place, SPAN, Setting, Target};
+use super::counts::Counts;
 use super::{light, wire};
 use crate::base::client::{self, Client};
 use crate::base::process::{self, Running, daemon};
@@ -27,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ATTACKER_LIMIT: Duration = Duration::from_secs(30);
 /// Nice value of the attacker's processes. It gives them a ninth of the server's CPU weight, so that they take no CPU time that
 /// the server or the light client needs.
-const NICE: &str = "10";
+pub(super) const NICE: &str = "10";
 
 /// Files that all attacks use, and the settings with which servers are started.
 pub(super) struct Stage {
@@ -254,16 +255,17 @@ impl Servers {
 }
 
 impl Attackers {
-    /// Waits for the processes' end. Returns the counts that they print.
-    pub(super) fn end(self) -> Result<String> {
-        let mut told = Vec::new();
+    /// Waits for the processes' end. Returns the sum of the counts that they print.
+    pub(super) fn end(self) -> Result<Counts> {
+        let mut counts = Counts::default();
         for (process, log) in self.processes {
             let status = process.wait(self.limit)?;
             let said = std::fs::read_to_string(log)?.trim().to_owned();
             ensure!(status.success(), "an attacker has failed: {said}");
-            told.push(said);
+            let one = Counts::read(&said).with_context(|| format!("an attacker says: {said}"))?;
+            counts = counts.with(one);
         }
-        Ok(told.join("; "))
+        Ok(counts)
     }
 }
 
