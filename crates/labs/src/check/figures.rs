@@ -4,6 +4,8 @@
 //! measurement beyond it fails the step. `bound` is the bar for accuracy, which one measurement may miss by chance: the median
 //! of several repeats must meet it. If there is only one measurement, the bar is only printed.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
@@ -71,6 +73,8 @@ impl Figure {
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     figures: Vec<Figure>,
+    /// Values that have no limit, by name, for a report.
+    aside: BTreeMap<String, Vec<f64>>,
     /// Measurements beyond their limit `sure`, as text.
     broken: Vec<String>,
 }
@@ -84,6 +88,11 @@ impl Figures {
     /// Records a figure that must be large: at least `sure` in every repeat, and at least `bound` in the median.
     pub(crate) fn at_least(&mut self, name: &str, value: f64, sure: f64, bound: f64) {
         self.take(name, Side::AtLeast, value, sure, bound);
+    }
+
+    /// Records a value without limits, which only [`Self::median`] returns.
+    pub(crate) fn aside(&mut self, name: &str, value: f64) {
+        self.aside.entry(name.to_owned()).or_default().push(value);
     }
 
     fn take(&mut self, name: &str, side: Side, value: f64, sure: f64, bound: f64) {
@@ -130,7 +139,8 @@ impl Figures {
 
     /// The median of the figure with this name over the repeats; `None` if it was not measured.
     pub(crate) fn median(&self, name: &str) -> Option<f64> {
-        self.figures.iter().find(|figure| figure.name == name).map(Figure::median)
+        let aside = || Spread::of(self.aside.get(name)?.iter().copied()).map(|spread| spread.median);
+        self.figures.iter().find(|figure| figure.name == name).map(Figure::median).or_else(aside)
     }
 
     /// Measurements beyond their limit `sure`, each as text with the limit.
@@ -244,6 +254,16 @@ mod tests {
             if times == 1 { bail!("a limit was left") } else { Ok(String::new()) }
         });
         assert!(outcome.is_err() && times == 3);
+    }
+
+    #[test]
+    fn a_value_aside_has_a_median_and_no_verdict() {
+        let mut figures = Figures::default();
+        for value in [3.0, 1.0, 2.0] {
+            figures.aside("p99_ms", value);
+        }
+        assert_eq!((figures.median("p99_ms"), figures.median("other")), (Some(2.0), None));
+        assert!(figures.lines().is_empty() && figures.missed().is_empty());
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(super) const MEMORY_BYTES: u64 = 4 << 30;
 pub(super) const CROWD: u32 = 32;
 /// The most connections that a process of the attacker begins per second: far more than a server without a defence survives, but
 /// few enough that the attacker itself does not use up the processors.
-const CONNECTIONS_PER_S: u64 = 5_000;
+pub(super) const CONNECTIONS_PER_S: u64 = 5_000;
 const KIB: u32 = 1 << 10;
 const MIB: u32 = 1 << 20;
 /// Duration of a storm before it is measured, in ms. A server may grant clients saved-up CPU time, for the moment at which a host

@@ -48,6 +48,8 @@ const SHARE_BAR: f64 = 0.95;
 const P99_BAR: f64 = 1.5;
 /// Bar: the longest time until a new connection has read, in seconds; less than TCP's time to resend a lost SYN.
 const ANEW_BAR_S: f64 = 1.0;
+/// Bar: the duration of a short run, in seconds.
+const SHORT_BAR_S: f64 = 240.0;
 /// Bar: the number of processors that a storm may keep busy.
 const STORM_BAR: f64 = 0.1;
 /// Limit of every working mechanism for [`SHARE_BAR`]; README.md derives this limit and the following ones.
@@ -63,17 +65,21 @@ const P99_NEVER_WRONG: Duration = Duration::from_millis(250);
 struct Trial {
     attack: &'static Attack,
     setting: Setting,
+    /// True in the rounds of a full run.
+    long: bool,
     figures: Figures,
     /// The first failure; without a failure, the summary of the last round.
     outcome: Result<String>,
     seconds: f64,
 }
 
-/// Runs the lab and reports each attack. A full run goes through all of them several times, so that an hour that is worse than
-/// the next one meets each attack once, and one that is cut short has medians of fewer rounds.
+/// Runs the lab and reports each attack. A full run begins with a short one, which is timed, and then goes through all attacks
+/// several times, so that an hour that is worse than the next one meets each attack once, and one that is cut short has medians of
+/// fewer rounds.
 pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
+    let begun = Instant::now();
     let mut stage = Stage::new(&options.binary, options.keep)?;
-    let (mut tried, mut trials) = (0, Vec::new());
+    let (mut tried, mut short, mut long) = (0, Vec::new(), Vec::new());
     for (number, attack) in ATTACKS.iter().enumerate() {
         if !attack.name.contains(&options.only) {
             continue;
@@ -83,27 +89,29 @@ pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
             skip(lab, attack.name, reason)?;
             continue;
         }
-        let settings = if options.full { attacks::everywhere(number) } else { vec![attacks::once(number)] };
-        for setting in settings {
-            let setting = stage::place_of(attack, setting);
-            trials.push(Trial {
-                attack,
-                setting,
-                figures: Figures::default(),
-                outcome: Ok(String::new()),
-                seconds: 0.0,
-            });
-        }
+        short.push(Trial::new(attack, attacks::once(number), false));
+        long.extend(attacks::everywhere(number).into_iter().map(|setting| Trial::new(attack, setting, true)));
     }
     ensure!(tried > 0, "no attack has {:?} in its name", options.only);
+    let all = options.only.is_empty();
+    if all || !options.full {
+        short.iter_mut().for_each(|trial| trial.once(lab, options, &mut stage, [1, 1]));
+    }
+    let short_s = begun.elapsed().as_secs_f64();
+    if all {
+        let bar = format!("<= {SHORT_BAR_S:.0} s");
+        lab.judge(options, "short_run", &format!("{short_s:.0} s"), &bar, short_s <= SHORT_BAR_S);
+    }
+    if !options.full {
+        return Ok(());
+    }
     let origin = page::origin()?;
-    let rounds = if options.full { options.repeats } else { 1 };
-    for round in 1..=rounds {
-        for trial in &mut trials {
-            trial.once(lab, options, &mut stage, [round, rounds]);
+    for round in 1..=options.repeats {
+        for trial in &mut long {
+            trial.once(lab, options, &mut stage, [round, options.repeats]);
         }
-        if options.full && options.only.is_empty() {
-            page::write(&origin, &trials.iter().map(Trial::row).collect::<Vec<_>>(), round)?;
+        if all {
+            page::write(&origin, &long.iter().map(Trial::row).collect::<Vec<_>>(), round, short_s)?;
         }
     }
     Ok(())
@@ -120,6 +128,11 @@ fn skip(lab: &mut Lab, name: &str, reason: &str) -> Result<()> {
 }
 
 impl Trial {
+    fn new(attack: &'static Attack, setting: Setting, long: bool) -> Self {
+        let setting = stage::place_of(attack, setting);
+        Self { attack, setting, long, figures: Figures::default(), outcome: Ok(String::new()), seconds: 0.0 }
+    }
+
     fn row(&self) -> Row {
         let failure = self.outcome.as_ref().err().map(|_| told(&self.outcome));
         Row::of(self.attack.name, self.setting, failure, &self.figures)
@@ -127,9 +140,9 @@ impl Trial {
 
     /// Runs round number `round` of `rounds`. After the last round reports the result.
     fn once(&mut self, lab: &mut Lab, options: &Options, stage: &mut Stage, [round, rounds]: [u64; 2]) {
-        let Self { attack, setting, figures, outcome, seconds } = self;
+        let Self { attack, setting, long, figures, outcome, seconds } = self;
         let begun = Instant::now();
-        let one = attempt(options, stage, attack, *setting, figures);
+        let one = attempt(*long, stage, attack, *setting, figures);
         *seconds += begun.elapsed().as_secs_f64();
         if rounds > 1 {
             println!("lab: round {round} of {rounds}: {}_{setting}: {}", attack.name, told(&one));
@@ -140,25 +153,19 @@ impl Trial {
         if round < rounds {
             return;
         }
-        for line in figures.lines() {
+        for line in if *long == options.full { figures.lines() } else { Vec::new() } {
             println!("lab: figure isolation::{}_{setting}_{line}", attack.name);
         }
         let detail = told(outcome);
         let verdict = figures.judge(rounds, if outcome.is_ok() { Ok(detail) } else { Err(anyhow::anyhow!(detail)) });
-        let check = if options.full { format!("{}_{setting}", attack.name) } else { attack.name.to_owned() };
+        let check = if *long { format!("{}_{setting}", attack.name) } else { attack.name.to_owned() };
         lab.check(&check, verdict.is_ok(), &format!("{setting}, {}, {seconds:.1} s", told(&verdict)));
     }
 }
 
-/// Runs one attack beside the light client, and records the light client's figures. Returns a summary.
-fn attempt(
-    options: &Options,
-    stage: &mut Stage,
-    attack: &Attack,
-    setting: Setting,
-    figures: &mut Figures,
-) -> Result<String> {
-    let long = usize::from(options.full);
+/// Runs one attack beside the light client, `long` as in a full run, and records the light client's figures. Returns a summary.
+fn attempt(long: bool, stage: &mut Stage, attack: &Attack, setting: Setting, figures: &mut Figures) -> Result<String> {
+    let long = usize::from(long);
     let mut servers = stage.serve(attack, setting)?;
     let address = servers.light_address();
     let light = Light::start(&address, attack.beside_writes)?;
@@ -202,6 +209,8 @@ fn attempt(
     figures.at_least("share", window.share, SHARE_SURE * had, SHARE_BAR);
     let sure = if window.p99 > P99_NEVER_WRONG + waited { P99_SURE } else { f64::INFINITY };
     figures.at_most("p99_times", window.p99.as_secs_f64() / reference.p99.as_secs_f64(), sure, P99_BAR);
+    figures.aside("p99_ms", window.p99.as_secs_f64() * 1e3);
+    figures.aside("bulk_ms", reference.p99.as_secs_f64() * 1e3);
     figures.at_most("connect_s", slowest.as_secs_f64(), ANEW_SURE_S, ANEW_BAR_S);
     if let Some((slowest, _)) = &healthz {
         figures.at_most("healthz_s", slowest.as_secs_f64(), ANEW_SURE_S, ANEW_BAR_S);
