@@ -17,7 +17,7 @@ use rustix::net::{
 use rustix::process::{Resource, Rlimit, Uid, getrlimit, setrlimit};
 use rustix::time::Timespec;
 
-use super::attacks::{self, Ask, At, Attack, CROWD, End, Ends, NEXT_SPAN, Opening, Place, SPAN, Sends, Target};
+use super::attacks::{self, Ask, At, Attack, CROWD, End, Ends, FILLED, NEXT_SPAN, Opening, Place, SPAN, Sends, Target};
 use super::counts::Counts;
 use super::wire;
 
@@ -159,8 +159,10 @@ struct Attacker<'a> {
     empty: Vec<usize>,
     /// Connections that pause: the instant of their next step, their index, and their number.
     waiting: VecDeque<(Instant, usize, u64)>,
-    /// Connections that are to be closed at an instant, with their index and number.
+    /// Connections that are to be closed, or whose hosts are to vanish, at an instant, with their index and number.
     deadlines: VecDeque<(Instant, usize, u64)>,
+    /// Sockets of vanished hosts.
+    vanished: Vec<OwnedFd>,
     /// First bytes that a connection sends, and the number of option replies that they get.
     opening: (Vec<u8>, u32),
     /// A TLS ClientHello message.
@@ -206,6 +208,7 @@ impl<'a> Attacker<'a> {
             empty: (0..places).rev().collect(),
             waiting: VecDeque::new(),
             deadlines: VecDeque::new(),
+            vanished: Vec::new(),
             opening: (bytes, answers),
             hello: wire::client_hello(),
             connects: Rate::new(attack.per_s),
@@ -234,7 +237,10 @@ impl<'a> Attacker<'a> {
             while self.deadlines.front().is_some_and(|(due, ..)| *due <= now) {
                 let (_, place, number) = self.deadlines.pop_front().context("a deadline")?;
                 if self.is_there(place, number) {
-                    self.close(place);
+                    match self.attack.ends {
+                        Ends::Vanish(_) => self.vanish(place)?,
+                        _ => self.close(place),
+                    }
                 }
             }
             while self.waiting.front().is_some_and(|(due, ..)| *due <= now) {
@@ -297,7 +303,7 @@ impl<'a> Attacker<'a> {
             waits: false,
             ended: false,
         });
-        if let Ends::After(life) = self.attack.ends {
+        if let Ends::After(life) | Ends::Vanish(life) = self.attack.ends {
             self.deadlines.push_back((now + life, place, number));
         }
         self.go_on(place, now);
@@ -342,6 +348,16 @@ impl<'a> Attacker<'a> {
     fn close(&mut self, place: usize) {
         self.connections[place] = None;
         self.empty.push(place);
+    }
+
+    /// Makes the socket of the connection at index `place` drop all packets, and leaves it open.
+    fn vanish(&mut self, place: usize) -> Result<()> {
+        let Some(connection) = self.connections[place].take() else { return Ok(()) };
+        epoll::delete(&self.epoll, &connection.socket)?;
+        drop_packets(&connection.socket)?;
+        self.vanished.push(connection.socket);
+        self.empty.push(place);
+        Ok(())
     }
 
     fn closed_by_server(&mut self, place: usize) {
@@ -503,6 +519,7 @@ impl Connection {
                 let at = match at {
                     At::Start => 0,
                     At::Anywhere => (*random >> 8) % (room / length_64.max(1) + 1) * length_64,
+                    At::Filled => (*random >> 8) % (FILLED / length_64.max(1)) * length_64,
                     At::Odd => ((*random >> 8) % room.max(1)) | 1,
                     At::Next if self.next_at + length_64 > NEXT_SPAN => 0,
                     At::Next => self.next_at,
@@ -651,6 +668,25 @@ fn leave_port_to_connect(socket: &OwnedFd) -> Result<()> {
         )
     };
     anyhow::ensure!(set == 0, "IP_BIND_ADDRESS_NO_PORT: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// Makes a socket drop every packet that arrives. The acknowledgements of a vanished host are lost, too.
+fn drop_packets(socket: &OwnedFd) -> Result<()> {
+    // The program returns the number of bytes of a packet to keep: 0.
+    let mut nothing = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
+    // SAFETY: the descriptor is open, and the program and its one instruction outlive the call.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of_val(&program) as libc::socklen_t,
+        )
+    };
+    anyhow::ensure!(set == 0, "SO_ATTACH_FILTER: {}", std::io::Error::last_os_error());
     Ok(())
 }
 

@@ -12,6 +12,8 @@ pub(super) const SPAN: u64 = 128 << 20;
 pub(super) const NEXT_SPAN: u64 = 16 << 20;
 /// Size in bytes of an attacked volume in memory, which takes memory only for written parts.
 pub(super) const MEMORY_BYTES: u64 = 4 << 30;
+/// Bytes at the start of an attacked volume in memory that are written before and during attacks on its memory.
+pub(super) const FILLED: u64 = 256 << 20;
 /// Number of addresses, users or tenants from which a crowd connects.
 pub(super) const CROWD: u32 = 32;
 /// The most connections that a process of the attacker begins per second: far more than a server without a defence survives, but
@@ -147,6 +149,8 @@ pub(super) enum At {
     Odd,
     /// The end of the connection's preceding request, within [`NEXT_SPAN`]; after that 0 again.
     Next,
+    /// A random multiple of the request's length within [`FILLED`], in a volume in memory.
+    Filled,
     /// An offset beyond the end of every volume.
     Beyond,
 }
@@ -211,6 +215,8 @@ pub(super) enum Ends {
     Answered(u32),
     /// The connection ends this long after its opening.
     After(Duration),
+    /// The host of the connection vanishes this long after its opening: the socket stays open, and drops all packets.
+    Vanish(Duration),
 }
 
 /// An attack, a row of the table.
@@ -244,6 +250,8 @@ pub(super) struct Attack {
     pub(super) rise: Duration,
     /// True if the attacked volume has holes before the attack: every second piece of length [`wire::STRIDE`].
     pub(super) holes: bool,
+    /// True if the first [`FILLED`] bytes of the attacked volume, which is in memory, are written before the attack.
+    pub(super) filled: bool,
     /// True if the attack changes holes or content of the attacked volume.
     pub(super) punches: bool,
     /// True if the attack is a storm, whose cost for the server is compared with a tenth of a processor.
@@ -274,6 +282,7 @@ impl Attack {
             every: Duration::ZERO,
             rise: Duration::from_millis(300),
             holes: false,
+            filled: false,
             punches: false,
             storm: false,
             health: false,
@@ -318,6 +327,11 @@ impl Attack {
         Self { holes: true, punches: true, ..self }
     }
 
+    /// Makes the attack meet a volume in memory with [`FILLED`] bytes of data, from its first request on.
+    const fn filled(self) -> Self {
+        Self { filled: true, ..self.on(Backend::Memory).rises(0) }
+    }
+
     const fn rises(self, milliseconds: u64) -> Self {
         Self { rise: Duration::from_millis(milliseconds), ..self }
     }
@@ -359,6 +373,11 @@ const MIXED: &[Ask] = &[
     ask(READ, 64 * KIB, At::Anywhere),
 ];
 const READS_AND_WRITES: &[Ask] = &[ask(READ, 64 * KIB, At::Anywhere), ask(WRITE, 64 * KIB, At::Anywhere)];
+const READS_AND_A_WRITE: &[Ask] = &{
+    let mut asks = [ask(READ, MIB, At::Anywhere); 8];
+    asks[7] = ask(WRITE, MIB, At::Anywhere);
+    asks
+};
 const SMALL_READ: &[Ask] = &[ask(READ, 4 * KIB, At::Anywhere)];
 /// Writes that together fill the server's 256 MiB for payloads to the last byte. Each takes almost half of what its predecessors
 /// have left, but at most 32 MiB, the largest request; the last ones have 64 KiB, a size that the server always accepts.
@@ -372,6 +391,15 @@ const HALVES: &[Ask] = &{
         (number, left) = (number + 1, left - half);
     }
     asks
+};
+/// What three requests in four trim, the fourth writes again.
+const TRIMS_OF_ALL: &[Ask] = &{
+    let all = ask(wire::TRIM, ALL_4G, At::Start);
+    [ask(WRITE, 256 * KIB, At::Filled), all, all, all]
+};
+const ZEROS_OF_ALL: &[Ask] = &{
+    let all = ask(wire::WRITE_ZEROES, ALL_4G, At::Start);
+    [ask(WRITE, 256 * KIB, At::Filled), all, all, all]
 };
 const STATUS_OF_ALL: &[Ask] = &[ask(wire::BLOCK_STATUS, SPAN as u32, At::Start)];
 const LIST: &[Ask] = &[Ask::Option { code: wire::LIST, length: 0, data: &[] }];
@@ -395,12 +423,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack::requests("small_reads_never_taken", 256, 256, SMALL_READ).deaf(),
     Attack::requests("replies_to_writes_never_taken", 32, 10_000, &[ask(WRITE, 512, At::Anywhere)]).deaf(),
     // Work that moves no data.
-    Attack::requests("trims_of_4_gib_in_another_pool", 32, 256, &[ask(wire::TRIM, ALL_4G, At::Start)])
-        .on(Backend::Memory)
-        .from(Place::OtherPool),
-    Attack::requests("zeros_of_4_gib_in_another_pool", 32, 256, &[ask(wire::WRITE_ZEROES, ALL_4G, At::Start)])
-        .on(Backend::Memory)
-        .from(Place::OtherPool),
+    Attack::requests("trims_of_4_gib_in_another_pool", 32, 256, TRIMS_OF_ALL).filled().from(Place::OtherPool),
+    Attack::requests("zeros_of_4_gib_in_another_pool", 32, 256, ZEROS_OF_ALL).filled().from(Place::OtherPool),
     Attack::requests("status_of_holes_in_another_pool", 32, 256, STATUS_OF_ALL)
         .structured()
         .holes()
@@ -541,6 +565,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         &[ask(WRITE, 4 * KIB, At::Anywhere), ask(wire::FLUSH, 0, At::Start)],
     )
     .beside_writes(),
+    // Hosts that vanish, 40 a second, each with up to seven reads outstanding and a write half sent.
+    Attack::requests("hosts_vanish_with_memory", 32, 8, READS_AND_A_WRITE)
+        .from(Place::Addresses)
+        .in_line()
+        .deaf()
+        .sends(Sends::Part(1_000))
+        .ends(Ends::Vanish(Duration::from_millis(100))),
 ];
 
 /// The attack with this name.
@@ -627,6 +658,17 @@ mod tests {
                 assert_eq!(settings.iter().any(|s| s.place == place), attack.place.is_none_or(|only| only == place));
             }
         }
+    }
+
+    #[test]
+    fn only_volumes_in_memory_are_filled() {
+        let fills = |attack: &&Attack| {
+            attack.filled || attack.asks.iter().any(|ask| matches!(ask, Ask::Request { at: At::Filled, .. }))
+        };
+        let filled: Vec<&Attack> = ATTACKS.iter().filter(fills).collect();
+        assert_eq!(filled.len(), 2);
+        assert!(filled.iter().all(|attack| attack.filled && attack.backend == Some(Backend::Memory)));
+        const { assert!(FILLED < MEMORY_BYTES) };
     }
 
     #[test]

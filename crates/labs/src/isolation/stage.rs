@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::attacker::{NBD_PORT, STATUS_PORT, tenant_address};
-use super::attacks::{Attack, Backend, CROWD, Engine, MEMORY_BYTES, Opening, Place, SPAN, Setting, Target};
+use super::attacks::{Attack, Backend, CROWD, Engine, FILLED, MEMORY_BYTES, Opening, Place, SPAN, Setting, Target};
 use super::counts::Counts;
 use super::{light, wire};
 use crate::base::client::{self, Client};
@@ -97,7 +97,10 @@ impl Stage {
             std::fs::set_permissions(servers.unix(), std::fs::Permissions::from_mode(0o666))?;
         }
         if attack.holes {
-            servers.write_in_strides()?;
+            servers.write((0..SPAN).step_by(wire::STRIDE as usize), 4_096)?;
+        }
+        if attack.filled {
+            servers.write((0..FILLED).step_by(1 << 20), 1 << 20)?;
         }
         Ok(servers)
     }
@@ -224,11 +227,12 @@ impl Servers {
         bail!("the server has ended with {status}: {}", last.into_iter().rev().collect::<Vec<_>>().join("; "));
     }
 
-    /// Writes every second piece of the attacked volume, so that a hole follows each of them.
-    fn write_in_strides(&self) -> Result<()> {
+    /// Writes `length` bytes of the attacked volume at each of these offsets.
+    fn write(&self, offsets: impl Iterator<Item = u64>, length: u32) -> Result<()> {
         let mut client = Client::connect(&format!("{}:{NBD_PORT}", self.host), wire::EXPORT, PATIENCE)?;
-        for at in (0..SPAN).step_by(wire::STRIDE as usize) {
-            client.send(client::Command::Write, false, at, at, 4_096, &[0x5a; 4_096])?;
+        let data = vec![0x5a; length as usize];
+        for at in offsets {
+            client.send(client::Command::Write, false, at, at, length, &data)?;
             client.receive()?;
         }
         client.disconnect()
