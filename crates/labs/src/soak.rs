@@ -5,6 +5,8 @@
 //! checked in later lives. At the end of each round all clients but the ledger's writer are killed, and the server's
 //! descriptors and memory are counted, which must not grow from round to round.
 
+mod starts;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -151,7 +153,7 @@ pub(super) fn run(lab: &mut Lab, args: &Args, binary: &Path) -> Result<()> {
         Ok(took) => lab.passed("a_stop_under_load_is_graceful", &format!("after {:.1} s", took.as_secs_f64())),
         Err(error) => lab.failed("a_stop_under_load_is_graceful", &format!("{error:#}")),
     }
-    Ok(())
+    starts::check(lab, binary, scratch.path(), !args.short)
 }
 
 /// A server's resources at the end of a round, when the ledger's writer is its only client.
