@@ -32,9 +32,13 @@ fn signals() -> Vec<(Vec<i32>, [&'static str; 2])> {
         let known = NAMES.split_whitespace().position(|known| known == name).map(|index| index as i32 + 1);
         known.or(name.parse().ok()).unwrap_or_else(|| panic!("which signal is {name}?"))
     };
+    let range = |names: &'static str| {
+        let (first, last) = names.split_once('-').unwrap_or((names, names));
+        number(first)..=number(last)
+    };
     let rows: Vec<_> = table::<3>("Signals")
         .into_iter()
-        .map(|[names, serve, guard]| (names.split(' ').map(number).collect::<Vec<i32>>(), [serve, guard]))
+        .map(|[names, serve, guard]| (names.split(' ').flat_map(range).collect::<Vec<i32>>(), [serve, guard]))
         .collect();
     let mut all: Vec<i32> = rows.iter().flat_map(|(signals, _)| signals.clone()).collect();
     all.sort_unstable();

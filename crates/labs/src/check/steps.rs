@@ -12,6 +12,7 @@ use crate::machine::vm;
 
 const PASSED: &str = "lab: passed ";
 const FAILED: &str = "lab: failed ";
+const SKIPPED: &str = "lab: skipped ";
 const FIGURE: &str = "lab: figure ";
 /// Prefix of a console line that contains the new text of a page of the guide.
 const PAGE: &str = "lab: page ";
@@ -72,6 +73,11 @@ pub(crate) fn tell(name: &str, outcome: Result<String>) {
     println!("{}{name} {}", if outcome.is_ok() { PASSED } else { FAILED }, told(&outcome));
 }
 
+/// In the guest: prints for the host that the step `name` is skipped, and the reason.
+pub(crate) fn tell_skipped(name: &str, reason: &str) {
+    println!("{SKIPPED}{name} {reason}");
+}
+
 /// In the guest: prints the text of a page of the guide for the host, because the guest cannot write to the workspace.
 pub(crate) fn tell_page(name: &str, text: &str) -> Result<()> {
     println!("{PAGE}{name} {}", serde_json::to_string(text)?);
@@ -110,6 +116,11 @@ impl Steps {
                 println!("lab: {name} took {took} s");
             }
             self.since = Instant::now();
+        } else if let Some((name, reason)) = line.strip_prefix(SKIPPED).and_then(|text| text.split_once(' ')) {
+            self.taken += 1;
+            if let Err(e) = lab.skipped(name, reason) {
+                lab.failed(name, &format!("it is skipped, and that cannot be written: {e:#}"));
+            }
         } else if let Some(page) = line.strip_prefix(PAGE) {
             lab.check("a_page_is_written", write_page(page).is_ok(), page);
         } else if let Some(figure) = line.strip_prefix(FIGURE) {

@@ -43,6 +43,10 @@ const CACHES_MODULES: [&str; 6] = ["null_blk", "dm_mod", "dm_cache", "dm_cache_s
 /// Further modules of the lab of initiators.
 const INITIATOR_MODULES: [&str; 8] =
     ["null_blk", "target_core_mod", "target_core_iblock", "tcm_loop", "sd_mod", "nvme_fabrics", "nvmet", "nvme_loop"];
+/// Further modules of the lab of failing devices.
+const FAILING_MODULES: [&str; 1] = ["sd_mod"];
+/// Further modules of the lab of failing devices, if present.
+const FAILING_MODULES_IF_PRESENT: [&str; 1] = ["scsi_debug"];
 /// Kernel modules that are loaded if present, as some kernels have them built in or under another name; ext4 needs this one.
 const MODULES_IF_PRESENT: [&str; 1] = ["crc32c_generic"];
 /// Line that the script `lab/init` prints when the host's programs can be used in the guest.
@@ -119,12 +123,35 @@ impl Machine {
         Self::make(build, scratch, verbose, "initramfs-initiators", &INITIATOR_MODULES, Time::Virtual)
     }
 
+    /// A machine with a SCSI disk that makes errors, if the kernel has one.
+    pub(crate) fn failing(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        let further = [&FAILING_MODULES[..], &FAILING_MODULES_IF_PRESENT];
+        Self::make_with(build, scratch, verbose, "initramfs-failing", further, Time::Real)
+    }
+
     fn make(build: &Path, scratch: &Scratch, verbose: bool, name: &str, further: &[&str], time: Time) -> Result<Self> {
+        Self::make_with(build, scratch, verbose, name, [further, &[]], time)
+    }
+
+    /// A machine with `further` modules: those that it must have, and those that are loaded if present.
+    fn make_with(
+        build: &Path,
+        scratch: &Scratch,
+        verbose: bool,
+        name: &str,
+        [further, if_present]: [&[&str]; 2],
+        time: Time,
+    ) -> Result<Self> {
         let kernel = kernel::prepare(build)?;
         let busybox = kernel::busybox(build)?;
         // Of its own: another lab may be booting from one with other modules.
         let initramfs = scratch.path().join(name);
-        kernel.initramfs(&busybox, &[&MODULES[..], further].concat(), &MODULES_IF_PRESENT, &initramfs)?;
+        kernel.initramfs(
+            &busybox,
+            &[&MODULES[..], further].concat(),
+            &[&MODULES_IF_PRESENT[..], if_present].concat(),
+            &initramfs,
+        )?;
         println!("lab: guest kernel {}", kernel.release);
         let share = scratch.path().to_owned();
         Ok(Self { kernel, initramfs, share, time, layer: false, verbose, boots: 0 })

@@ -94,7 +94,7 @@ pub(super) fn plug_in() -> Result<()> {
 
 /// A page-aligned buffer of one block, as O_DIRECT needs.
 #[repr(align(4096))]
-struct Page([u8; BLOCK]);
+pub(super) struct Page(pub(super) [u8; BLOCK]);
 
 /// A file by which the kernel's own answers about a lost write are observed, without a server that remembers the failure.
 pub(super) struct Kernel {

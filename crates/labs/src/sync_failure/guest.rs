@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::faults::{Faulty, Kernel, plug_in};
 use super::requests::Flushing;
 use super::trial::Trial;
-use super::{CHECKS, CONTROLS, Check, FAULTY, RESTART, SUBJECTS, stale};
+use super::{CHECKS, CONTROLS, Check, FAULTY, RESTART, SUBJECTS, scsi, stale};
 use crate::base::servers::{self, Address, Server, Setup, Storage};
 use crate::machine::guest::work_dir;
 
@@ -61,5 +61,6 @@ pub(crate) fn run(binary: &Path) -> Result<()> {
     }
     // Last, because the device fails once more.
     stale::check(binary, "/dev/mapper/file")?.report(RESTART);
-    Ok(())
+    drop(trials);
+    scsi::check(binary)
 }
