@@ -248,8 +248,8 @@ pub struct Pool<R> {
     exempt: u64,
     /// Number of tenants with a reservation.
     reserved: u32,
-    /// True if a reservation has changed and admission control does not know it yet ([`Pool::apply_care`]).
-    care_is_due: bool,
+    /// True if a reservation has changed and admission control does not know it yet ([`Pool::apply_reserved`]).
+    reserved_is_due: bool,
     target: Option<Box<Target>>,
     /// Reason of the last decision for the latency target that changed in kind, until [`Pool::take_target_decision`].
     target_decided: Option<response::Reason>,
@@ -277,7 +277,7 @@ impl<R> Pool<R> {
             in_flight: 0,
             exempt: 0,
             reserved: 0,
-            care_is_due: false,
+            reserved_is_due: false,
             target: None,
             target_decided: None,
             delays: Delays::default(),
@@ -706,8 +706,8 @@ impl<R> Pool<R> {
     /// before reading the state of a pool that may be idle; [`Pool::dispatch`] calls it itself.
     #[inline]
     pub fn tick_controllers(&mut self, now: Instant) {
-        if self.care_is_due {
-            self.apply_care(now);
+        if self.reserved_is_due {
+            self.apply_reserved(now);
         }
         self.tick_target(now);
         self.tick_guarantees(now);

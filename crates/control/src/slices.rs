@@ -182,19 +182,20 @@ impl Size {
     /// `chance`, and the `allowed` one, all in ns. Slices do not shrink below `least` bytes.
     fn decide(&mut self, extra: f64, chance: f64, allowed: f64, least: u32) {
         self.kept_for -= 1.0;
-        if extra + chance <= allowed {
-            self.before = None;
-        }
-        if extra - chance > allowed && self.kept_for <= 0.0 {
-            let (bytes, before) = *self.before.get_or_insert((self.bytes, extra));
-            if extra - chance > 0.5 * (1.0 + f64::from(self.bytes) / f64::from(bytes)) * before {
-                *self = Self { bytes, before: None, kept_for: FADING };
-            } else if self.bytes > least {
-                self.bytes = (self.bytes / 2).max(least);
+        let in_vain = |&(bytes, before): &(u32, f64)| {
+            extra - chance > 0.5 * (1.0 + f64::from(self.bytes) / f64::from(bytes)) * before
+        };
+        if let Some((bytes, _)) = self.before.filter(in_vain) {
+            *self = Self { bytes, before: None, kept_for: FADING };
+        } else if extra - chance > allowed && self.kept_for <= 0.0 {
+            self.before.get_or_insert((self.bytes, extra));
+            self.bytes = if self.bytes > least { (self.bytes / 2).max(least) } else { self.bytes };
+        } else {
+            self.before = self.before.filter(|_| extra + chance > allowed);
+            if chance <= allowed / 2.0 && (0.0..=allowed / 2.0).contains(&(extra + chance)) {
+                // One of twice the size moves twice the bytes.
+                self.bytes = (self.bytes * 2).min(MOST);
             }
-        } else if chance <= allowed / 2.0 && (0.0..=allowed / 2.0).contains(&(extra + chance)) {
-            // One of twice the size moves twice the bytes.
-            self.bytes = (self.bytes * 2).min(MOST);
         }
     }
 }

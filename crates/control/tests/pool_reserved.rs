@@ -106,15 +106,15 @@ fn requests_that_come_at_once_do_not_keep_a_reservation_waiting_inside_the_devic
 }
 
 /// Requests of 64 KiB in flight when the search for a budget begins and no reservation is in force: about 8 MiB.
-const CARELESS: core::ops::RangeInclusive<u64> = 120..=121;
+const UNRESERVED: core::ops::RangeInclusive<u64> = 120..=121;
 
 #[test]
-fn a_pool_without_a_reservation_in_force_asks_for_no_care() {
+fn a_pool_without_a_reservation_in_force_begins_with_a_large_budget() {
     for (scheduler, light) in [(Scheduler::Mclock, Qos::default()), (Scheduler::None, reserved())] {
         let mut bench = Bench::new(scheduler, light);
         bench.depth = 1_024;
         bench.run(1);
-        assert!(CARELESS.contains(&bench.pool.in_flight()), "{scheduler:?}: {}", bench.pool.in_flight());
+        assert!(UNRESERVED.contains(&bench.pool.in_flight()), "{scheduler:?}: {}", bench.pool.in_flight());
     }
 }
 
@@ -135,8 +135,8 @@ fn every_reservation_counts_while_there_is_one() {
         bench.pool.set_qos(at(0), bench.light, Qos::default());
         assert!(bench.pool.leave(other).is_empty() && bench.pool.leave(other).is_empty());
     };
-    assert!(CARELESS.contains(&in_flight(none)));
-    assert!(CARELESS.contains(&in_flight(|bench, _| bench.pool.reconfigure(at(0), config(Scheduler::None)))));
+    assert!(UNRESERVED.contains(&in_flight(none)));
+    assert!(UNRESERVED.contains(&in_flight(|bench, _| bench.pool.reconfigure(at(0), config(Scheduler::None)))));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_pool_that_has_run_without_a_bound_has_one_from_the_first_reservation_on() {
 }
 
 #[test]
-fn a_budget_that_care_has_kept_small_is_asked_about_when_care_ends() {
+fn a_budget_that_a_reservation_kept_small_is_asked_about_when_the_reservation_ends() {
     let mut bench = Bench::new(Scheduler::Mclock, reserved());
     bench.depth = 64;
     bench.run(5_000);
@@ -166,7 +166,7 @@ fn a_budget_that_care_has_kept_small_is_asked_about_when_care_ends() {
         bench.run(1);
         most = most.max(bench.pool.admission().budget_bytes());
     }
-    // With care it would be twice as much, or eight large requests.
-    let care = (2 * settled).max(8 * (4_000 + u64::from(LARGE.bytes)));
-    assert!(most >= 8 * settled && 8 * settled > care, "within 100 ms: {settled}, {most}");
+    // With a reservation it would be twice as much, or eight large requests.
+    let reserved = (2 * settled).max(8 * (4_000 + u64::from(LARGE.bytes)));
+    assert!(most >= 8 * settled && 8 * settled > reserved, "within 100 ms: {settled}, {most}");
 }

@@ -3,7 +3,7 @@
 
 use crate::support;
 
-use evenkeel_nbd::wire::{Command, CommandFlags, Errno, STATE_ZERO};
+use evenkeel_nbd::wire::{Command, CommandFlags, Errno, STATE_ZERO, TransmissionFlags};
 use evenkeel_policy::config::Engine;
 use support::{Client, ENGINES, Random, Scratch, TestServer, loop_device, pattern};
 
@@ -101,7 +101,7 @@ fn ask(client: &mut Client, which: usize, part: u64, status: bool, round: u64, r
         5..11 => Command::Write,
         11 => Command::Trim,
         12..14 => Command::WriteZeroes,
-        14 => Command::Cache,
+        14 if client.connected.flags.contains(TransmissionFlags::SEND_CACHE) => Command::Cache,
         _ if status => Command::BlockStatus,
         _ => Command::Flush,
     };

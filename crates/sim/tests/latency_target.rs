@@ -85,9 +85,9 @@ fn on_a_disk_behind_elastic_admission_as_well() {
             let reads = reads_in_bursts(&run(&[&disk[..], &settings.each_ref().map(String::as_str)].concat(), seed));
             reads.iter().filter(|&&ms| ms > 20.0).count()
         };
-        // Because of any target elastic admission keeps its budget small, which may be enough.
+        // A cold search for the budget is part of the first burst.
         let (without, with) = (late("none", "10s"), late("elastic", "20ms"));
-        assert!(without >= 15 && with <= 4, "seed {seed}: of 38 seconds {without} late without, {with} with");
+        assert!(without >= 15 && with * 4 <= without, "seed {seed}: of 38 seconds {without} late without, {with} with");
     }
 }
 

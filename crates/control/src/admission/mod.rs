@@ -122,18 +122,6 @@ impl Default for Config {
     }
 }
 
-/// The requirement that takes precedence over throughput when the `elastic` budget is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Care {
-    /// Throughput alone counts.
-    #[default]
-    None,
-    /// A reservation: requests in flight of other tenants may not delay it for long.
-    Reservation,
-    /// A latency target, with or without reservations: each trial of a larger budget shows in latency.
-    Target,
-}
-
 /// Why the controller chose the present budget, or the present latency target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
@@ -396,11 +384,12 @@ impl Admission {
         self.holding_back.set(waiting);
     }
 
-    /// Sets the requirement that takes precedence over throughput from now on. With one, an `elastic` budget of which nothing
-    /// is known yet begins small, and the budget grows by smaller steps.
-    pub fn set_care(&mut self, now: Instant, care: Care) {
+    /// Sets from now on if a tenant has a reservation, which takes precedence over throughput: requests in flight of other
+    /// tenants may not delay it for long. An `elastic` budget of which nothing is known yet then begins small, and grows by
+    /// smaller steps.
+    pub fn set_reserved(&mut self, now: Instant, reserved: bool) {
         if let Law::Elastic(law) = &mut self.law {
-            law.set_care(now, care);
+            law.set_reserved(now, reserved);
             self.throttle.budget = law.decision().budget_bytes;
         }
     }

@@ -24,7 +24,6 @@ use core::cmp::Reverse;
 
 use super::room::Room;
 use super::{Entry, Pool, Scheduler, Ticket};
-use crate::admission::Care;
 use crate::mclock::{Phase, Pull, Wish};
 use crate::time::Instant;
 use crate::units::{Rates, Work};
@@ -266,20 +265,14 @@ impl<R> Pool<R> {
     /// control gets all changes together, before the next request is dispatched.
     pub(super) fn count_reservation(&mut self, before: Rates, after: Rates) {
         self.reserved = self.reserved + u32::from(after != Rates::UNSET) - u32::from(before != Rates::UNSET);
-        self.care_is_due = true;
+        self.reserved_is_due = true;
     }
 
-    /// Tells admission control if a latency target or a reservation takes precedence over throughput: neither can call back
-    /// requests that are in the device.
-    pub(super) fn apply_care(&mut self, now: Instant) {
-        let care = match (self.config.scheduler, self.config.target) {
-            (Scheduler::None, _) => Care::None,
-            (Scheduler::Mclock, Some(_)) => Care::Target,
-            (Scheduler::Mclock, None) if self.reserved > 0 => Care::Reservation,
-            (Scheduler::Mclock, None) => Care::None,
-        };
-        self.admission.set_care(now, care);
-        self.care_is_due = false;
+    /// Passes on to admission control if a reservation takes precedence over throughput: the scheduler cannot call back requests
+    /// that are in the device.
+    pub(super) fn apply_reserved(&mut self, now: Instant) {
+        self.admission.set_reserved(now, self.config.scheduler == Scheduler::Mclock && self.reserved > 0);
+        self.reserved_is_due = false;
     }
 }
 

@@ -134,7 +134,7 @@ impl<R> Pool<R> {
             (Some(target), Some(wanted)) => target.config() == wanted || target.adopt(wanted),
             _ => false,
         };
-        self.apply_care(now);
+        self.apply_reserved(now);
         if goes_on {
             return;
         }

@@ -2,7 +2,7 @@
 //!
 //! A *question* asks if a budget is enough in place of a larger one. Both are put in force in turn, and their throughputs are
 //! compared, with their errors. A budget is enough only if it is shown to lose little; as long as nothing is certain there is
-//! no bound. With a latency target or a reservation the search begins with a small budget instead, which is compared with one
+//! no bound. With a reservation the search begins with a small budget instead, which is compared with one
 //! twice as large, and as long as nothing is certain the small budget stays. See `docs/algorithms/elastic.md`.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //!
 //! All decisions are made at completions, so that it does not matter when `tick` is called.
 
-use super::{Care, Completion, Decision, InvalidConfig, MIN_BUDGET, Reason};
+use super::{Completion, Decision, InvalidConfig, MIN_BUDGET, Reason};
 use crate::price::Change;
 use crate::time::{Duration, Instant};
 
@@ -84,8 +84,8 @@ const UP: usize = 1;
 /// The controller of the `elastic` budget.
 pub(super) struct Elastic {
     tolerance: f64,
-    /// The requirement that takes precedence over throughput.
-    care: Care,
+    /// True if a tenant has a reservation, which takes precedence over throughput.
+    reserved: bool,
     /// The smallest budget known to be enough, in bytes; infinite: no bound.
     enough: f64,
     /// The largest budget below `enough` known not to be enough, in bytes; 0: none is known.
@@ -137,7 +137,7 @@ impl Elastic {
     pub(super) fn new(config: ElasticConfig, now: Instant) -> Self {
         let mut elastic = Self {
             tolerance: config.tolerance_in_range(),
-            care: Care::None,
+            reserved: false,
             enough: f64::INFINITY,
             costs: 0.0,
             most: f64::INFINITY,
@@ -172,17 +172,16 @@ impl Elastic {
         self.tolerance = config.tolerance_in_range();
     }
 
-    /// Sets the requirement that takes precedence over throughput from now on.
-    pub(super) fn set_care(&mut self, now: Instant, care: Care) {
-        let before = core::mem::replace(&mut self.care, care);
-        match (before != Care::None, self.is_careful()) {
+    /// Sets from now on if a tenant has a reservation.
+    pub(super) fn set_reserved(&mut self, now: Instant, reserved: bool) {
+        match (core::mem::replace(&mut self.reserved, reserved), reserved) {
             // A bound that is known stays; where there is none, what comes at once is in the device before anything is known.
             (false, true) if self.costs == 0.0 || self.enough == f64::INFINITY => {
                 self.costs = 0.0;
                 self.enough = self.enough.min(FIRST_BYTES / (STEP * STEP));
                 self.ask(now, self.enough);
             }
-            // What care has kept small is asked about at once.
+            // A budget that a reservation has kept small is asked about at once.
             (true, false) if self.enough.is_finite() => {
                 self.patience = [FINEST, 0.5 / SHARE_UP];
                 self.ask(now, self.enough);
@@ -192,10 +191,10 @@ impl Elastic {
     }
 
     /// Takes a change of the base cost of requests: scales the budgets so that as many requests of mean size fit as before.
-    /// With such a requirement no more of any size fit than before: scaling by the mean could admit more large ones.
+    /// With a reservation no more of any size fit than before: scaling by the mean could admit more large ones.
     pub(super) fn rescale(&mut self, now: Instant, change: Change) {
         let more = f64::from(change.base) - f64::from(change.before);
-        let factor = if self.is_careful() { change.factor.min(change.factor_of_largest) } else { change.factor };
+        let factor = if self.reserved { change.factor.min(change.factor_of_largest) } else { change.factor };
         for budget in [&mut self.enough, &mut self.costs, &mut self.most, &mut self.low, &mut self.high] {
             *budget *= factor;
         }
@@ -206,10 +205,6 @@ impl Elastic {
         (self.usual, self.differed, self.before, self.during) = (None, false, None, None);
         let first = self.enough.is_infinite() && self.side == Side::Low;
         self.put_in_force(now, if first || self.asking && self.low == self.enough { Side::Low } else { Side::High });
-    }
-
-    fn is_careful(&self) -> bool {
-        self.care != Care::None
     }
 
     pub(super) fn decision(&self) -> Decision {
@@ -290,9 +285,9 @@ impl Elastic {
                         self.shortest *= FINEST;
                     }
                     let loss = self.evidence.loss();
-                    let is_futile = self.is_careful() && self.low == self.enough && loss < self.tolerance;
+                    let is_futile = self.reserved && self.low == self.enough && loss < self.tolerance;
                     match self.evidence.verdict(self.tolerance) {
-                        // What goes before throughput would feel each further trial.
+                        // A reservation would feel each further trial.
                         Verdict::Open if is_futile && self.evidence.is_round() => {
                             (self.decision.reason, self.unproven) = (Reason::IncreaseFutile { gain: loss }, false);
                             return self.settle(now, loss);
@@ -311,7 +306,7 @@ impl Elastic {
     /// is learned. Otherwise the load runs as without a bound, and a smaller budget may be enough for it.
     fn too_light(&mut self, now: Instant, rate: Rate) -> bool {
         (self.before, self.during, self.decision.reason) = (None, None, rate.too_light());
-        if self.high == self.enough || self.is_careful() {
+        if self.high == self.enough || self.reserved {
             return self.settle(now, 0.0);
         }
         (self.enough, self.high, self.most, self.unproven) = (f64::INFINITY, f64::INFINITY, rate.highest(), false);
@@ -357,18 +352,18 @@ impl Elastic {
         }
         self.unproven = false;
         self.decision.reason = Reason::IncreasePays { gain: loss };
-        self.enough = if self.is_careful() { self.high } else { f64::INFINITY };
+        self.enough = if self.reserved { self.high } else { f64::INFINITY };
         if self.high == f64::INFINITY { self.settle(now, loss) } else { self.ask(now, self.high) }
     }
 
     /// The larger budget with which a question upwards compares `low`, in bytes; infinite: no bound.
     fn larger(&self) -> f64 {
-        let larger = match self.care {
-            Care::None => STEP * self.low,
-            // A disk, which sorts requests, serves two hardly faster than one.
-            Care::Reservation => (FINEST * self.low).max(STEP * self.mean_cost).max(FINEST * self.cost + self.cost),
-            // Under less than two large requests one large request is in flight, as under any budget.
-            Care::Target => FINEST * self.low.max(self.cost),
+        let larger = if self.reserved {
+            // Under less than two large requests one large request is in flight, as under any budget, and a disk, which sorts
+            // requests, serves two hardly faster than one.
+            (FINEST * self.low).max(STEP * self.mean_cost).max(FINEST * self.cost + self.cost)
+        } else {
+            STEP * self.low
         };
         if larger > MOST_BYTES { f64::INFINITY } else { larger }
     }
