@@ -105,10 +105,18 @@ impl Division {
 
     /// Begins the next slice; returns its offset and length in bytes, and its position in the request.
     pub fn begin(&mut self) -> (u64, u64, Part) {
-        let (offset, length, first) = (self.offset + self.begun, self.next(), self.begun == 0);
+        self.begin_within(|_, length| length)
+    }
+
+    /// As [`Self::begin`], with a slice that may be shorter: `most` returns how long at most, at least 1, for an offset and
+    /// [`Self::next`].
+    pub fn begin_within(&mut self, most: impl FnOnce(u64, u64) -> u64) -> (u64, u64, Part) {
+        let (offset, next, first) = (self.offset + self.begun, self.next(), self.begun == 0);
+        let length = most(offset, next).min(next);
         self.begun += length;
         self.under_way += 1;
         let part = match (first, self.left()) {
+            (true, 0) => Part::Whole,
             (true, _) => Part::First,
             (false, 0) => Part::Last,
             (false, _) => Part::Middle,
@@ -338,6 +346,12 @@ mod tests {
             (0..under_way).for_each(|_| division.end());
             assert!(division.is_waiting() && !division.may_begin());
         }
+        let mut shorter = Division::new(4096, 8 << 20, 1 << 20, 1 << 20);
+        let first = shorter.begin_within(|_, next| next - 4096);
+        assert_eq!(first, (4096, (1 << 20) - 8192, Part::First));
+        assert_eq!(shorter.begin(), ((1 << 20) - 4096, 4096, Part::Middle), "up to the multiple");
+        let mut one = Division::new(0, 4096, 1 << 20, 1 << 20);
+        assert_eq!((one.begin_within(|_, next| next), one.left()), ((0, 4096, Part::Whole), 0));
         let slices = Slices::new(Instant::ZERO);
         assert!(
             slices.divide(Kind::Read, 0, u64::from(FIRST)).is_none()

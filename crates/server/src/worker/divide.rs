@@ -6,7 +6,8 @@
 //! first error of a slice is the answer to the request, and no further slice is handed out. A request that must be durable
 //! ends with a flush of its own.
 //!
-//! Slices end at multiples of the slice size, so that the slices of aligned requests are aligned.
+//! Slices end at multiples of the slice size, so that the slices of aligned requests are aligned. Slices of trims and zeroing on
+//! volumes in memory may end before: such a slice covers little that was written.
 
 use std::sync::Arc;
 
@@ -24,8 +25,14 @@ use crate::buffer::BufferPool;
 use crate::snapshot::SharedPool;
 use crate::volume::{METADATA_RATIO, Volume};
 
-/// Size in bytes of one slice of a request of `length` bytes; `None` if the request is not divided.
-pub(super) fn slice_of(volume: &Volume, pool: &SharedPool, command: Command, work: &Work, length: u64) -> Option<u64> {
+/// Size in bytes of one slice, at most, of a request of `length` bytes at `offset`; `None` if the request is not divided.
+pub(super) fn slice_of(
+    volume: &Volume,
+    pool: &SharedPool,
+    command: Command,
+    work: &Work,
+    (offset, length): (u64, u64),
+) -> Option<u64> {
     let slice = match (command, work.kind) {
         // Sent from where they are: there is no device, and no buffer.
         (Command::Read, _) if matches!(volume.backend, Backend::Memory(_)) => return None,
@@ -34,7 +41,16 @@ pub(super) fn slice_of(volume: &Volume, pool: &SharedPool, command: Command, wor
         (Command::Trim | Command::WriteZeroes, Kind::Meta) => METADATA_RATIO * pool.slice_bytes(Direction::Write),
         (_, Kind::Flush | Kind::Meta) => return None,
     };
-    (length > slice).then_some(slice)
+    (length > slice || most(volume, command, offset, length) < length).then_some(slice)
+}
+
+/// Largest number of bytes of a slice that begins at `offset`, of at most `length` bytes. On a volume in memory, the time of a
+/// trim or zeroing depends on how much of its range was written.
+fn most(volume: &Volume, command: Command, offset: u64, length: u64) -> u64 {
+    match (&volume.backend, command) {
+        (Backend::Memory(memory), Command::Trim | Command::WriteZeroes) => memory.step(offset, length),
+        _ => length,
+    }
 }
 
 impl Worker {
@@ -190,7 +206,8 @@ impl Worker {
 /// Begins the next slice of a divided request; returns the slice's work for the device, and the slice as a request without a
 /// buffer.
 fn slice_request(divided: &mut Divided, whole: Whole, key: ConnKey, volume: &Volume) -> (Work, Request) {
-    let (offset, length, part) = divided.slices.begin();
+    let command = divided.command;
+    let (offset, length, part) = divided.slices.begin_within(|offset, length| most(volume, command, offset, length));
     let flags = divided.flags.without(CommandFlags::FUA);
     let slice = Some(Box::new(Slice { whole, since: divided.since, part }));
     let request = Request { command: divided.command, flags, offset, length, slice, ..Request::of(key, volume.id) };

@@ -71,12 +71,14 @@ impl Worker {
 
     /// Submits, dispatches and carries out requests of a pool; true if nothing more can be done at present, false if `until`
     /// came first.
-    fn visit(&mut self, index: usize, mut now: Instant, until: Instant) -> bool {
+    pub(super) fn visit(&mut self, index: usize, mut now: Instant, until: Instant) -> bool {
         // Taken anew for each: a resubmission may have brought a new one, with more pools.
         let snapshot = Arc::clone(&self.snapshot);
         let pool = &snapshot.pools[index];
+        // What has come since the step before goes in between the steps.
+        let mut looks_first = self.pools[index].ready.front().is_some_and(Ready::is_begun);
         loop {
-            if !self.pools[index].ready.is_empty() {
+            if !std::mem::take(&mut looks_first) && !self.pools[index].ready.is_empty() {
                 if !self.carry_out(&snapshot, index, now, until) {
                     return false;
                 }
@@ -95,7 +97,7 @@ impl Worker {
                         rejected.push((what, request));
                     }
                 }
-                let mut effort = 0;
+                let mut effort: u64 = work.ready.iter().map(Ready::effort).sum();
                 let wake_at = loop {
                     match state.dispatch_wanted(now, |request| slots.wish(request.key, request.command)) {
                         Ok(Next::Run(request, mut ticket)) => {
@@ -191,10 +193,12 @@ impl Worker {
         }
     }
 
-    /// Carries out dispatched requests of a pool; false if `until` comes before all of them have been carried out or started.
+    /// Carries out dispatched requests of a pool, or one step of each; false if `until` comes before all of them have had
+    /// their turn. Those of which steps are left are the next ones then, with those that the pool dispatches meanwhile.
     fn carry_out(&mut self, snapshot: &Snapshot, index: usize, now: Instant, until: Instant) -> bool {
         let mut effort = 0;
-        while let Some(ready) = self.pools[index].ready.pop_front() {
+        for _ in 0..self.pools[index].ready.len() {
+            let Some(ready) = self.pools[index].ready.pop_front() else { break };
             effort += ready.effort();
             self.execute(snapshot, index, ready, now);
             if effort >= LOOK_AFTER {
@@ -208,7 +212,7 @@ impl Worker {
     }
 
     #[inline]
-    fn execute(&mut self, snapshot: &Snapshot, pool: usize, ready: Ready, now: Instant) {
+    fn execute(&mut self, snapshot: &Snapshot, pool: usize, mut ready: Ready, now: Instant) {
         let newest;
         let known = match snapshot.volume(ready.request.volume) {
             None => {
@@ -229,7 +233,9 @@ impl Worker {
             Backend::Emulate(..) | Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_) => None,
         };
         if let Some(memory) = in_memory {
-            let result = ready.carry_out(memory);
+            let Some(result) = ready.carry_out(memory) else {
+                return self.pools[pool].ready.push_back(ready);
+            };
             let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
             if result.is_err() {
                 volume.has_no_room(ready.request.offset, ready.request.length);

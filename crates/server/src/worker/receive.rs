@@ -643,7 +643,7 @@ impl Worker {
         }
         let work = attached.volume.work(header.command, header.flags, header.length);
         let pool = &self.snapshot.pools[attached.volume.pool];
-        let slice = divide::slice_of(&attached.volume, pool, header.command, &work, header.length);
+        let slice = divide::slice_of(&attached.volume, pool, header.command, &work, (header.offset, header.length));
         // What is allocated, not what is asked: a write of one byte takes a page. The slices of a write pay as they arrive. What
         // is inside a device counts in any case, if it has no payload as the least: it stays there when its client is gone, and
         // clients that come and go would heap up any amount of it.

@@ -25,6 +25,7 @@ mod refused;
 mod reload;
 mod ring;
 mod room;
+mod steps;
 
 /// A worker that serves a volume in memory of 1 MiB to at most two connections.
 fn worker() -> Worker {
