@@ -190,6 +190,9 @@ pub struct PoolState {
     /// Shares of slots, if any.
     #[serde(default)]
     pub slots: Option<SlotsState>,
+    /// Sizes of slices, as measured.
+    #[serde(default)]
+    pub slices: SlicesState,
     /// I/Os in flight for longer than `stall_report_after`.
     pub overdue: Vec<OverdueIo>,
     /// Figures and verdicts of the last one or two seconds.
@@ -197,6 +200,15 @@ pub struct PoolState {
     pub lately: Option<Lately>,
     /// Tenants with connections or a configuration.
     pub tenants: Vec<TenantState>,
+}
+
+/// Sizes of the slices into which large requests are divided. They change as slices and small requests are measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SlicesState {
+    /// Bytes of a slice of a read.
+    pub read_bytes: u64,
+    /// Bytes of a slice of a write.
+    pub write_bytes: u64,
 }
 
 /// How the slots of a device are shared out.

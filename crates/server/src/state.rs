@@ -11,6 +11,7 @@ use evenkeel_control::log::Entry;
 use evenkeel_control::pool::slots::Granted;
 use evenkeel_control::pool::target::{Decision, View};
 use evenkeel_control::pool::{Scheduler, TenantId, Throttled};
+use evenkeel_control::units::Direction;
 use evenkeel_nbd::wire::TransmissionFlags;
 use evenkeel_policy::config::{Engine, Owners, Percentile};
 use evenkeel_policy::decision::DecisionRecord;
@@ -18,7 +19,7 @@ use evenkeel_policy::explain::{self, Throttles};
 use evenkeel_policy::health::Health;
 use evenkeel_policy::state::{
     AdmissionState, ClientState, Clients, GuaranteeState, LatencyTargetState, LimitState, PlacementState, PoolState,
-    SlotsState, State, TenantSlotsState, TenantState, ThrottledState, VolumeState, WorkerState,
+    SlicesState, SlotsState, State, TenantSlotsState, TenantState, ThrottledState, VolumeState, WorkerState,
 };
 use evenkeel_policy::verdict::{self, Counts};
 
@@ -172,6 +173,10 @@ fn pool(
             total: view.total,
             tightness: view.tightness,
         }),
+        slices: SlicesState {
+            read_bytes: state.slices().bytes(Direction::Read).into(),
+            write_bytes: state.slices().bytes(Direction::Write).into(),
+        },
         ..PoolState::default()
     };
     drop(state);
