@@ -386,7 +386,8 @@ fn no_value_of_a_limit_makes_a_server_crash() {
     let nofile = (6..72).step_by(6).map(|n| format!("nofile={n}"));
     let nproc = (2..10).map(|n| format!("nproc={n}"));
     let memory = [1u64, 4, 8, 16, 24, 32].map(|mib| format!("data={}", mib << 20));
-    for limit in nofile.chain(nproc).chain(memory) {
+    let addresses = [8u64, 16, 24, 28, 32, 36, 40, 44, 48, 52, 56, 64, 96].map(|mib| format!("as={}", mib << 20));
+    for limit in nofile.chain(nproc).chain(memory).chain(addresses) {
         let folder = Folder::new();
         let Some(started) = start_limited(&folder, &limit) else { continue };
         let (status, log) = match started {
@@ -400,6 +401,11 @@ fn no_value_of_a_limit_makes_a_server_crash() {
             Err((status, said)) if status.code() == Some(127) && said.contains("while loading shared libraries") => {
                 continue;
             }
+            // Too little for the first lines of the program, before it looks at its limits.
+            Err((status, said)) if limit.starts_with("as=") && status.signal() == Some(6) => {
+                assert!(said.contains("memory allocation of"), "{limit}: {status}: {said}");
+                continue;
+            }
             // Too little for the kernel to begin any program with so much data, and be it to print its version.
             Err((status, said)) if status.signal().is_some() && said.is_empty() && !begins(&limit) => continue,
             Err((status, said)) => {
@@ -410,6 +416,24 @@ fn no_value_of_a_limit_makes_a_server_crash() {
         };
         assert!(status.success() && !log.contains("panicked"), "{limit}: {status}: {log}");
     }
+}
+
+/// A volume in memory for which there is no address space is refused with the reason, and the server serves others.
+#[test]
+fn a_volume_in_memory_beyond_the_address_space_is_refused_and_others_serve() {
+    let folder = Folder::new();
+    let Some(Ok(mut server)) = start_limited(&folder, "as=134217728") else { panic!("it serves") };
+    let create =
+        |name: &str, size: &str| run(&folder, &["volume", "create", name, "--backend", "memory", "--size", size]);
+    let large = create("large", "1GiB");
+    let said = String::from_utf8_lossy(&large.stderr).into_owned();
+    assert!(!large.status.success() && said.contains("cannot map memory for a volume"), "{}: {said}", large.status);
+    let small = create("small", "16MiB");
+    assert!(small.status.success(), "{}", String::from_utf8_lossy(&small.stderr));
+    load(&folder, &server);
+    server.signal("TERM");
+    let (status, log) = server.end();
+    assert!(status.success() && !log.contains("panicked"), "{status}: {log}");
 }
 
 /// A server without the right to raise the I/O priority reports the lack once: as soon as there is both a reservation and a

@@ -112,6 +112,7 @@ impl Server {
     pub fn start(config: Config, start: Start) -> Result<Self, Error> {
         let engine = choose_engine(config.server.engine, &start.faults)?;
         check_descriptors(&config)?;
+        check_address_space(&config)?;
         let needs_folder = config.volumes.iter().any(|(name, v)| config.path_of(name, v).is_some() && v.path.is_none())
             || (start.inherited.is_empty() && config.server.unix.is_none());
         if needs_folder {
@@ -651,6 +652,31 @@ fn check_descriptors(config: &Config) -> Result<(), Error> {
             counted(clients, "client"),
             config.server.max_connections
         );
+    }
+    Ok(())
+}
+
+/// Bytes of address space that a server needs beside what the program takes at its start, and (`ADDRESSES_OF_WORKER`) those of
+/// a worker: its stack of 2 MiB, buffers and a ring. With less, an allocation would fail in the middle of the start, which ends
+/// the program without a reason.
+const OWN_ADDRESSES: u64 = 12 << 20;
+const ADDRESSES_OF_WORKER: u64 = 4 << 20;
+
+/// Checks that the limit of address space (`RLIMIT_AS`) is sufficient. Volumes in memory and buffers come on top: without
+/// room for them, volumes cannot be created and requests fail.
+fn check_address_space(config: &Config) -> Result<(), Error> {
+    use rustix::process::{Resource, getrlimit};
+    let Some(limit) = getrlimit(Resource::As).current else { return Ok(()) };
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    let taken = pages * rustix::param::page_size() as u64;
+    let least = taken + OWN_ADDRESSES + count_of(config.server.workers) as u64 * ADDRESSES_OF_WORKER;
+    if limit < least {
+        return Err(Error::Refused(format!(
+            "the limit of address space is {} MiB, and the server needs at least {} MiB. Raise it (LimitAS= of the service, ulimit -v)",
+            limit >> 20,
+            least.div_ceil(1 << 20)
+        )));
     }
     Ok(())
 }
