@@ -7,10 +7,10 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicBool;
 
-use evenkeel_nbd::wire::{Command, CommandFlags};
+use evenkeel_nbd::wire::{Command, CommandFlags, Framing};
 use evenkeel_policy::config::Engine;
 use evenkeel_policy::state::State;
-use support::{TestServer, pattern};
+use support::{Client, Stream, TestServer, pattern};
 
 /// Number of the attacker's connections, and (`DEPTH`) of requests that each keeps outstanding.
 const CONNECTIONS: usize = 8;
@@ -225,6 +225,35 @@ fn one_client_cannot_take_all_connections() {
     let mut light: Vec<_> = (0..8).map(|_| test.connect("light")).collect();
     light.iter_mut().for_each(|light| drop(light.read(0, 512).unwrap()));
     drop(flood);
+}
+
+#[test]
+fn one_tenant_cannot_take_all_connections_from_many_addresses() {
+    const PLACES: u64 = 64;
+    /// Half of the places, less what is kept.
+    const OF_TENANT: u64 = 30;
+    let test =
+        TestServer::start("tenant-flood", Engine::Auto, &format!("[server]\nmax_connections = {PLACES}\n{TENANTS}"));
+    let connect =
+        |host, volume| Client::new(Stream::Tcp(test.raw_tcp_from(host).unwrap()), volume, Framing::Structured);
+    // One connection of each address, which no bound on a client refuses.
+    let mut flood: Vec<_> = (0..PLACES).map(|n| connect(2 + n as u8, "noise")).collect();
+    let refused = |state: &State| state.refused_clients_total["connections_of_tenant"];
+    test.wait_for("the refusals", |state| refused(state) == PLACES - OF_TENANT && state.connections == OF_TENANT);
+    let all: u64 = test.server.state().refused_clients_total.values().sum();
+    assert_eq!(all, PLACES - OF_TENANT, "for no other reason");
+    for (n, client) in (0..).zip(&mut flood) {
+        if n < OF_TENANT {
+            client.read(0, 512).unwrap();
+        } else {
+            assert!(!client.receive(), "connection {n} is closed");
+        }
+    }
+    // Another tenant connects, from new addresses and from those of the flood.
+    let mut light: Vec<_> = (0..8).map(|n| connect(if n < 4 { 2 + n } else { 200 + n }, "light")).collect();
+    light.push(test.connect("light"));
+    light.iter_mut().for_each(|light| drop(light.read(0, 512).unwrap()));
+    assert_eq!(refused(&test.server.state()), PLACES - OF_TENANT);
 }
 
 /// Number of trims, zeroings and searches that have been carried out, all of which are the attacker's.
