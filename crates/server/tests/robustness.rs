@@ -3,11 +3,13 @@
 use crate::support;
 
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing};
 use evenkeel_policy::config::Engine;
 use evenkeel_server::{Error, Server, Start};
-use support::{Client, ENGINES, Stream, TestServer, pattern};
+use support::{Client, ENGINES, PATIENCE, Stream, TestServer, pattern};
 
 const MEMORY: &str = "[volumes.disk0]\nbackend = \"memory\"\nsize = \"64MiB\"\n";
 
@@ -229,7 +231,11 @@ fn a_write_behind_more_reads_than_may_wait_is_done_if_a_disconnect_follows() {
 /// Lets a client send a hundred writes of `size` bytes and a disconnect request, and close without reading a reply; checks
 /// that all writes are carried out.
 fn write_and_go(test: &TestServer, size: u64) {
-    let client = test.connect("disk0");
+    write_and_leave(test, test.connect("disk0"), size, drop);
+}
+
+/// As [`write_and_go`], with a client that is already there and closes with `leave`.
+fn write_and_leave(test: &TestServer, client: Client, size: u64, leave: impl FnOnce(Stream)) {
     let mut bytes = Vec::new();
     for n in 0..100 {
         let payload = pattern(n, 2, size as usize);
@@ -238,7 +244,7 @@ fn write_and_go(test: &TestServer, size: u64) {
     bytes.extend(client.encode(1000, Command::Disconnect, CommandFlags::NONE, 0, 0, &[]));
     let mut stream = client.stream;
     stream.write_all(&bytes).unwrap();
-    drop(stream);
+    leave(stream);
     test.wait_for("the client gone", |state| state.connections == 0);
     let mut other = test.connect("disk0");
     for n in 0..100 {
@@ -246,6 +252,31 @@ fn write_and_go(test: &TestServer, size: u64) {
     }
     drop(other);
     test.wait_for("memory given back", |state| state.buffer_memory_used_bytes == 0);
+}
+
+/// Resets a TCP connection when all that was sent has arrived: the reset drops what has not.
+fn reset(stream: Stream) {
+    let Stream::Tcp(stream) = stream else { panic!("a reset is of TCP") };
+    let until = Instant::now() + PATIENCE;
+    let mut on_their_way: libc::c_int = 1;
+    while on_their_way > 0 {
+        assert!(Instant::now() < until, "{on_their_way} bytes do not arrive");
+        // SAFETY: writes one number (SIOCOUTQ, for sockets the same request).
+        let asked = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut on_their_way) };
+        assert_eq!(asked, 0);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+}
+
+#[test]
+fn what_arrived_before_a_disconnect_is_done_even_if_a_reset_follows() {
+    for engine in ENGINES {
+        let test = TestServer::start("goodbye-reset", engine, "[volumes.disk0]\nsize = \"64MiB\"\n");
+        (0..5).for_each(|_| write_and_leave(&test, test.connect_tcp("disk0"), 4096, reset));
+        let test = TestServer::start("full-goodbye-reset", engine, FEW_AT_ONCE);
+        write_and_leave(&test, test.connect_tcp("disk0"), 512, reset);
+    }
 }
 
 #[test]
@@ -256,21 +287,45 @@ fn what_was_asked_before_a_disconnect_is_done_even_if_the_client_is_gone() {
     }
 }
 
+/// Configuration of a volume so slow, and with so few requests at once, that a client is gone long before its last request is
+/// read.
+const FEW_AT_ONCE: &str = r#"
+    [server]
+    max_inflight_per_connection = 4
+    [pools.slow]
+    emulate = { preset = "ssd", write_latency = "2ms" }
+    [volumes.disk0]
+    backend = "emulate"
+    pool = "slow"
+    size = "1MiB"
+"#;
+
 #[test]
 fn a_disconnect_that_waits_behind_a_full_queue_is_still_read() {
-    // So slow and so few at once that the client is gone long before its last request is read.
-    let text = r#"
-        [server]
-        max_inflight_per_connection = 4
-        [pools.slow]
-        emulate = { preset = "ssd", write_latency = "2ms" }
-        [volumes.disk0]
-        backend = "emulate"
-        pool = "slow"
-        size = "1MiB"
-    "#;
     for engine in ENGINES {
-        write_and_go(&TestServer::start("full-goodbye", engine, text), 512);
+        write_and_go(&TestServer::start("full-goodbye", engine, FEW_AT_ONCE), 512);
+    }
+}
+
+#[test]
+fn requests_are_as_large_as_the_configured_bound_and_no_larger() {
+    const MOST: u64 = 128 << 20;
+    let text = "[server]\nmax_request = \"128MiB\"\n[volumes.disk0]\nbackend = \"memory\"\nsize = \"256MiB\"\n";
+    let test = TestServer::start("max-request", Engine::Auto, text);
+    for framing in [Framing::Structured, Framing::Extended] {
+        let mut client = Client::new(Stream::Unix(test.raw_unix()), "disk0", framing);
+        assert_eq!(u64::from(client.connected.max_payload), MOST);
+        // Its last MiB differs from the rest.
+        let mut payload = vec![7; MOST as usize + 1];
+        payload[(127 << 20)..].copy_from_slice(&pattern(1, 1, (1 << 20) + 1));
+        assert_eq!(client.write(1 << 20, &payload[..MOST as usize]), Ok(()));
+        assert!(client.read(1 << 20, MOST).unwrap() == payload[..MOST as usize]);
+        // One byte more is refused before anything of it is written, and its payload goes by.
+        payload.fill(9);
+        assert_eq!(client.write(1 << 20, &payload), Err(Errno::Invalid));
+        assert_eq!(client.read(1 << 20, MOST + 1), Err(Errno::Invalid));
+        assert_eq!(client.read(1 << 20, 4096).unwrap(), [7; 4096]);
+        client.write(1 << 20, &vec![0; 127 << 20]).unwrap();
     }
 }
 
