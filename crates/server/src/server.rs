@@ -656,10 +656,10 @@ fn check_descriptors(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Bytes of address space that a server needs beside what the program takes at its start, and (`ADDRESSES_OF_WORKER`) those of
-/// a worker: its stack of 2 MiB, buffers and a ring. With less, an allocation would fail in the middle of the start, which ends
-/// the program without a reason.
-const OWN_ADDRESSES: u64 = 12 << 20;
+/// Bytes of address space that a server needs beside its code and the data that it has at its start: libraries, constants, and
+/// threads with their stacks of 2 MiB. `ADDRESSES_OF_WORKER`: those of a worker, with its buffers and ring. With less, an
+/// allocation may fail in the middle of the start, which ends the program without a reason.
+const OWN_ADDRESSES: u64 = 24 << 20;
 const ADDRESSES_OF_WORKER: u64 = 4 << 20;
 
 /// Checks that the limit of address space (`RLIMIT_AS`) is sufficient. Volumes in memory and buffers come on top: without
@@ -667,9 +667,10 @@ const ADDRESSES_OF_WORKER: u64 = 4 << 20;
 fn check_address_space(config: &Config) -> Result<(), Error> {
     use rustix::process::{Resource, getrlimit};
     let Some(limit) = getrlimit(Resource::As).current else { return Ok(()) };
+    // Code and data. The size of the whole would include what the allocator has only reserved, as long as there was room.
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = statm.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    let taken = pages * rustix::param::page_size() as u64;
+    let pages = |field: usize| statm.split(' ').nth(field).and_then(|pages| pages.parse().ok()).unwrap_or(0_u64);
+    let taken = (pages(3) + pages(5)) * rustix::param::page_size() as u64;
     let least = taken + OWN_ADDRESSES + count_of(config.server.workers) as u64 * ADDRESSES_OF_WORKER;
     if limit < least {
         return Err(Error::Refused(format!(
