@@ -156,33 +156,35 @@ impl<S: Read + Write> Asker<S> {
     }
 }
 
-/// Longest time in which 10,000 exports are listed on one connection (one option), and described after that (20,000 options, one
-/// after the other, each of which may wait for a processor). An idle machine takes 0.1 s, and less than a second; with
-/// acknowledgements that are delayed, descriptions would take minutes.
+/// Longest time in which 10,000 exports are listed on one connection, in the answer to one option. An idle machine takes 0.1 s.
 const LISTED_WITHIN: Duration = Duration::from_secs(10);
-const DESCRIBED_WITHIN: Duration = PATIENCE;
 
 #[test]
 fn ten_thousand_exports_are_listed_and_described_on_one_connection() {
     let test = start_many("handshakes-many", "", 10_000);
-    let timed = |place: &str, what: &str, within: Duration, ask: &mut dyn FnMut() -> usize| {
+    let timed = |place: &str, what: &str, ask: &mut dyn FnMut() -> usize| {
         let begun = Instant::now();
         assert_eq!(ask(), 10_000);
         let took = begun.elapsed();
         println!("{place}: 10,000 exports {what} in {:.2} s", took.as_secs_f64());
-        assert!(took < within, "{place}: {what} in {took:?}");
+        took
     };
     let tcp = test.raw_tcp();
     tcp.set_nodelay(true).unwrap();
     tcp.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut tcp = Asker::new(tcp, false).unwrap();
-    timed("TCP", "listed", LISTED_WITHIN, &mut || tcp.ask(option::LIST, b"").unwrap().len());
-    timed("TCP", "listed and described", DESCRIBED_WITHIN, &mut || tcp.describe(usize::MAX).unwrap());
     let unix = test.raw_unix();
     unix.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut unix = Asker::new(unix, false).unwrap();
-    timed("Unix socket", "listed", LISTED_WITHIN, &mut || unix.ask(option::LIST, b"").unwrap().len());
-    timed("Unix socket", "listed and described", DESCRIBED_WITHIN, &mut || unix.describe(usize::MAX).unwrap());
+    let (mut tcp, mut unix) = (Asker::new(tcp, false).unwrap(), Asker::new(unix, false).unwrap());
+    let lists = [
+        timed("TCP", "listed", &mut || tcp.ask(option::LIST, b"").unwrap().len()),
+        timed("Unix socket", "listed", &mut || unix.ask(option::LIST, b"").unwrap().len()),
+    ];
+    assert!(lists.iter().all(|took| *took < LISTED_WITHIN), "{lists:?}");
+    let both = timed("TCP", "listed and described", &mut || tcp.describe(usize::MAX).unwrap())
+        + timed("Unix socket", "listed and described", &mut || unix.describe(usize::MAX).unwrap());
+    // 20,000 options each, one after the other, take less than a second on an idle machine. With acknowledgements that are
+    // delayed it would be minutes.
+    assert!(both < 2 * PATIENCE, "{both:?}");
 }
 
 #[test]
