@@ -25,7 +25,7 @@ pub enum Call {
     Fallocate,
     /// `lseek` that searches for data or holes.
     Seek,
-    /// The start of an I/O thread.
+    /// The start of an I/O thread, or of a thread that connects to a remote server.
     Clone,
     /// Allocation of memory for a request's payload.
     Malloc,
@@ -35,16 +35,20 @@ pub enum Call {
     Enter,
     /// `accept4`.
     Accept,
-    /// `epoll_ctl` for a new connection.
+    /// `epoll_ctl` for a new connection, also to a remote server.
     Watch,
     /// `epoll_pwait2`, or `epoll_wait` in its place.
     Wait,
-    /// The write to an eventfd that wakes a worker.
+    /// The write to an eventfd that wakes a worker, or the driver of a remote volume.
     Wake,
-    /// `readv` from a client.
+    /// `readv` from a client or from a remote server.
     Receive,
-    /// `sendmsg` to a client.
+    /// `sendmsg` to a client or to a remote server.
     Send,
+    /// An attempt to connect to a remote server: look-up of its name, `connect` and negotiation.
+    Connect,
+    /// `madvise` that gives back memory of a volume.
+    Advise,
 }
 
 /// The way in which a call fails or is changed.
@@ -63,8 +67,8 @@ pub enum Fault {
 /// One line of a table of faults.
 #[derive(Clone, Debug)]
 pub struct Injection {
-    /// The calls that the line is for: name of a volume for calls on its file, `tcp` or `unix` for calls on such connections;
-    /// empty for all.
+    /// The calls that the line is for: name of a volume for calls on its file, on its memory or for its remote server, `tcp` or
+    /// `unix` for calls on such connections of clients; empty for all.
     pub place: String,
     /// Kind of call that the line is for.
     pub call: Call,

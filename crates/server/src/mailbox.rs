@@ -28,11 +28,12 @@ struct Bell {
 
 impl<M> Mailbox<M> {
     /// An empty mailbox, which no thread reads yet.
+    #[cfg(test)]
     pub(crate) fn new() -> rustix::io::Result<Self> {
         Self::with(Faults::NONE)
     }
 
-    /// As [`Self::new`], with faults that a test injects.
+    /// An empty mailbox, which no thread reads yet, with faults that a test injects.
     pub(crate) fn with(faults: Faults) -> rustix::io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;

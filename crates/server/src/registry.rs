@@ -207,10 +207,9 @@ impl Registry {
                         room: self.room.clone(),
                         // Only a server that starts waits: the one before it may have been killed a moment ago.
                         patience: if self.patience.is_none() { LOCK_PATIENCE } else { StdDuration::ZERO },
+                        faults: self.faults.at(name),
                     };
-                    let faults = self.faults.at(name);
-                    let open = move || opening.open().map(|(volume, notes)| (volume.with(faults), notes));
-                    let (opened, notes) = within(self.patience, name, open)?;
+                    let (opened, notes) = within(self.patience, name, move || opening.open())?;
                     self.notes.extend(notes);
                     next.volumes.push(Some(Arc::new(opened)));
                     id
@@ -404,6 +403,7 @@ struct Opening {
     files: Option<Files>,
     room: Room,
     patience: StdDuration,
+    faults: Faults,
 }
 
 impl Opening {
@@ -428,7 +428,7 @@ impl Opening {
                 (Backend::Emulate(memory, device), size)
             }
             config::Backend::Nbd => {
-                let remote = Remote::open(name, volume, read_only)?;
+                let remote = Remote::open(name, volume, read_only, &self.faults)?;
                 let guaranteed = remote.guaranteed();
                 read_only = guaranteed.is_read_only();
                 let size = guaranteed.size;
@@ -444,7 +444,7 @@ impl Opening {
                 (Backend::File(file), size)
             }
         };
-        Ok((Volume::new(self.id, name, self.pool, read_only, backend, size), notes))
+        Ok((Volume::new(self.id, name, self.pool, read_only, backend, size).with(self.faults), notes))
     }
 
     fn memory(&self) -> Result<(Memory, u64), Error> {
@@ -706,6 +706,7 @@ pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Vec<Finding> {
             files: Some(files.clone()),
             room: Room::new(None),
             patience: StdDuration::ZERO,
+            faults: Faults::NONE,
         };
         let (severity, key, message) = match opening.inspect(judges, &mut missing) {
             Ok(note) => (Severity::Warning, "path", note?),

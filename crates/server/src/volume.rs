@@ -113,10 +113,12 @@ impl Volume {
         }
     }
 
-    /// This volume, with faults that a test injects into calls on its file.
+    /// This volume, with faults that a test injects into calls on its file or memory. Others have them from the start.
     pub(crate) fn with(mut self, faults: Faults) -> Self {
-        if let Backend::File(file) = &mut self.backend {
-            file.set_faults(faults);
+        match &mut self.backend {
+            Backend::File(file) => file.set_faults(faults),
+            Backend::Memory(memory) | Backend::Emulate(memory, _) => memory.set_faults(faults),
+            Backend::Remote(_) | Backend::Rbd(_) => {}
         }
         self
     }

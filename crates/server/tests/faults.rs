@@ -1,7 +1,7 @@
 //! Injects failures into every system call of the data path, and checks the tables of `docs/reference/failures.md`, row by
 //! row.
 
-use crate::{support, tables};
+use crate::{fake, support, tables};
 
 use std::io;
 use std::path::Path;
@@ -12,6 +12,7 @@ use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 use evenkeel_policy::config::{Engine, Workers};
 use evenkeel_server::faults::{Call, Fault, Faults, Injection};
 use evenkeel_server::{Server, Start};
+use fake::{Act, Fake, Shown};
 use support::{Client, ENGINES, Scratch, Stop, TestServer, config, pattern};
 use tables::table;
 
@@ -19,6 +20,29 @@ use tables::table;
 const SIZE: u64 = 1 << 20;
 /// Bytes of a request: two pages, so that also the rest of a short transfer can go past the page cache.
 const LENGTH: u64 = 8192;
+
+/// The rows of a table of the page. Words with a slash between them stand for one row each.
+fn rows<const COLUMNS: usize>(heading: &str) -> Vec<[&'static str; COLUMNS]> {
+    let mut rows = table::<COLUMNS>(heading);
+    for column in 0..COLUMNS {
+        let each = |row: [&'static str; COLUMNS]| {
+            alternatives(row[column]).into_iter().map(move |cell| {
+                let mut row = row;
+                row[column] = cell;
+                row
+            })
+        };
+        rows = rows.into_iter().flat_map(each).collect();
+    }
+    rows
+}
+
+fn alternatives(cell: &'static str) -> Vec<&'static str> {
+    let Some(words) = cell.split(' ').find(|word| word.contains('/')) else { return vec![cell] };
+    let quote = if words.starts_with('`') { "`" } else { "" };
+    let with = |word: &str| &*cell.replacen(words, &format!("{quote}{word}{quote}"), 1).leak();
+    words.trim_matches('`').split('/').map(with).collect()
+}
 
 /// The calls that fail according to a table's cell, each with the ways in which it fails.
 fn calls(cell: &str) -> Vec<(Call, Vec<Fault>)> {
@@ -41,6 +65,8 @@ fn calls(cell: &str) -> Vec<(Call, Vec<Fault>)> {
                 "eventfd" => Call::Wake,
                 "readv" => Call::Receive,
                 "sendmsg" => Call::Send,
+                "connect" => Call::Connect,
+                "madvise" => Call::Advise,
                 other => panic!("which call is {other}?"),
             };
             (call, faults.split(' ').map(fault).collect())
@@ -60,8 +86,8 @@ fn fault(name: &str) -> Fault {
         };
     }
     Fault::Errno(errno!(
-        EACCES EAGAIN EBADF EBADR EBUSY ECANCELED ECONNABORTED ECONNRESET EDQUOT EFAULT EFBIG EHOSTUNREACH EILSEQ EINTR
-        EINVAL EIO EMFILE ENETDOWN ENFILE ENOBUFS ENODATA ENODEV ENOLINK ENOMEM ENOSPC ENOSYS ENXIO EOPNOTSUPP EPERM EPIPE
+        EACCES EADDRNOTAVAIL EAGAIN EBADF EBADR EBUSY ECANCELED ECONNABORTED ECONNREFUSED ECONNRESET EDQUOT EFAULT
+        EFBIG EHOSTUNREACH EILSEQ EINTR EINVAL EIO EMFILE ENETDOWN ENETUNREACH ENFILE ENOENT ENOBUFS ENODATA ENODEV ENOLINK ENOMEM ENOSPC ENOSYS ENXIO EOPNOTSUPP EPERM EPIPE
         EPROTO EREMOTEIO EROFS ESTALE ETIMEDOUT ETXTBSY
     ))
 }
@@ -207,7 +233,7 @@ fn wait_for_nothing_left(test: &TestServer) {
 
 #[test]
 fn every_call_for_a_file_fails_as_the_page_says() {
-    let rows = table::<5>("Files and block devices");
+    let rows = rows::<5>("Files and block devices");
     let volumes: Vec<String> = (0..rows.len()).map(|n| format!("row{n}")).collect();
     let text: String = volumes.iter().map(|name| volume(name)).collect::<String>() + &volume("other");
     for engine in ENGINES {
@@ -232,6 +258,91 @@ fn every_call_for_a_file_fails_as_the_page_says() {
         assert_eq!(open_files(test.scratch.path()), files, "{engine:?}: descriptors");
         test.server.shutdown().unwrap();
     }
+}
+
+/// Checks one row of the page's table of other back ends, on volume `far` of a remote server or `ram` in memory.
+fn judge_elsewhere(test: &TestServer, faults: &Faults, row: &[&str; 5]) {
+    let [request, what, often, sees, afterwards] = row;
+    let ((expected, after), (afterwards, _)) = (seen(sees), seen(afterwards));
+    let [(call, ways)] = &calls(what)[..] else { panic!("one call in {what}") };
+    let volume = if *call == Call::Advise { "ram" } else { "far" };
+    let inject = |call, fault, times| faults.add(Injection { place: volume.into(), call, fault, skip: 0, times });
+    for &way in ways {
+        let context = format!("{request}: {what} ({way:?}), {:?}", test.config.server.engine);
+        let mut client = test.connect(volume);
+        client.write(OFFSET, &pattern(OFFSET, 0, LENGTH as usize)).unwrap();
+        if *request != "FLUSH" {
+            client.flush().unwrap();
+        }
+        if matches!(call, Call::Connect | Call::Clone | Call::Watch) {
+            // Another connection is made once this one is lost.
+            inject(Call::Receive, Fault::Errno(libc::ECONNRESET), 1);
+        }
+        inject(*call, way, times(often));
+        let begun = Instant::now();
+        let answer = ask(&mut client, request);
+        assert_eq!(answer.as_ref().map(drop), expected.as_ref().map(drop), "{context}");
+        assert!(begun.elapsed() >= after, "{context}: after {:?}", begun.elapsed());
+        assert!(faults.clear(volume) > 0, "{context}: it never happened");
+        test.wait_for("a connection", |state| {
+            state.volumes.iter().all(|volume| volume.remote.as_ref().is_none_or(|remote| remote.connected))
+        });
+        let content = match answer {
+            Ok(None) if *request == "TRIM" => Some(vec![0; LENGTH as usize]),
+            Ok(content) => content,
+            Err(_) => None,
+        };
+        if let Some(content) = content {
+            assert!(client.read(OFFSET, content.len() as u64).unwrap() == content, "{context}: the content");
+        }
+        for client in [&mut client, &mut test.connect(volume)] {
+            for _ in 0..2 {
+                assert_eq!(client.flush(), afterwards, "{context}: a flush");
+            }
+            assert_eq!(client.write_with(CommandFlags::FUA, 0, &[1; 4096]), afterwards, "{context}: a FUA write");
+            client.write(0, &[2; 4096]).unwrap();
+            assert_eq!(client.read(0, 4096).unwrap(), [2; 4096], "{context}");
+        }
+        let state = test.server.state();
+        let shown = state.volumes.iter().find(|shown| shown.name == volume).expect("it is served");
+        assert_eq!(shown.error.is_some(), afterwards.is_err(), "{context}: {:?}", shown.error);
+        if afterwards.is_err() {
+            drop(client);
+            test.server.remove_volume(volume).unwrap();
+            test.server.create_volume(volume, test.config.volumes[volume].clone()).unwrap();
+            assert_eq!(test.connect(volume).flush(), Ok(()), "{context}: opened anew");
+        }
+    }
+}
+
+#[test]
+fn every_call_for_other_back_ends_fails_as_the_page_says() {
+    for engine in ENGINES {
+        let folder = Scratch::new("faults-elsewhere-fake");
+        let fake = Fake::start(folder.path(), Shown::default(), |_| Act::Serve);
+        let ram = "[volumes.ram]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+        let text = fake.volume("reconnect_timeout = \"1s\"\n") + ram;
+        let (test, faults) = start("faults-elsewhere", engine, &text);
+        rows::<5>("Other back ends").iter().for_each(|row| judge_elsewhere(&test, &faults, row));
+        wait_for_nothing_left(&test);
+        test.server.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn a_remote_server_that_cannot_be_reached_at_the_start_is_named() {
+    let folder = Scratch::new("faults-unreached-fake");
+    let fake = Fake::start(folder.path(), Shown::default(), |_| Act::Serve);
+    let (scratch, faults) = (Scratch::new("faults-unreached"), Faults::table());
+    let (call, fault) = (Call::Connect, Fault::Errno(libc::EHOSTUNREACH));
+    faults.add(Injection { place: "far".into(), call, fault, skip: 0, times: 1 });
+    let config = config(&scratch, Engine::Auto, &fake.volume(""));
+    let start = || Start { faults: faults.clone(), ..Start::default() };
+    let refused = Server::start(config.clone(), start()).err().expect("it is away").to_string();
+    assert!(refused.contains("volume \"far\"") && refused.contains("No route to host"), "{refused}");
+    let test = TestServer::with_start(scratch, config, start());
+    assert_eq!(test.connect("far").flush(), Ok(()), "the next start finds it");
+    test.server.shutdown().unwrap();
 }
 
 /// Sends a write, a flush and a read, one after the other; returns the first error, `Ok` if all succeed, or `None` if the
@@ -262,7 +373,7 @@ fn every_other_call_fails_as_the_page_says() {
     for engine in ENGINES {
         let (test, faults) = start("faults-other", engine, &(volume("disk0") + &volume("other")));
         let mut neighbour = test.connect_tcp("other");
-        for [what, often, sees] in table::<3>("Sockets, rings and memory") {
+        for [what, often, sees] in rows::<3>("Sockets, rings and memory") {
             let [(call, ways)] = &calls(what)[..] else { panic!("one call in {what}") };
             let of_ring = matches!(call, Call::Setup | Call::Enter);
             if of_ring && (engine == Engine::Epoll || times(often) > 1) {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 use super::operation::Extent;
+use crate::faults::{Call, Faults};
 use crate::ram::{CHUNK, Full, Room};
 
 const CHUNK_BITS: u32 = CHUNK.ilog2();
@@ -46,6 +47,7 @@ pub(crate) struct Memory {
     room: Room,
     /// Number of bytes, from the beginning, that may be read and written.
     usable: AtomicU64,
+    faults: Faults,
 }
 
 // SAFETY: the mapping lives as long as the value, and all access goes through raw pointers (see above).
@@ -87,9 +89,15 @@ impl Memory {
             allocated: (0..words).map(|_| AtomicU64::new(0)).collect(),
             room,
             usable: AtomicU64::new(0),
+            faults: Faults::NONE,
         };
         memory.grow(size)?;
         Ok(memory)
+    }
+
+    /// Sets the faults that a test injects into calls on the memory.
+    pub(crate) fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
     }
 
     /// Makes the first `size` bytes readable and writable; fails if that is more address space than was reserved.
@@ -192,23 +200,43 @@ impl Memory {
         }
         self.clear(offset, first);
         self.clear(last, end);
-        let mut freed = 0;
+        // The first chunk of each run of chunks that were allocated and now are not, and the one after its last.
+        let mut freed: Vec<(u64, u64)> = Vec::new();
         if punch {
             for chunk in first.div_ceil(CHUNK)..last >> CHUNK_BITS {
                 let (word, bit) = (&self.allocated[(chunk / 64) as usize], 1 << (chunk % 64));
-                freed += u64::from(word.fetch_and(!bit, Ordering::Relaxed) & bit != 0);
+                if word.fetch_and(!bit, Ordering::Relaxed) & bit == 0 {
+                    continue;
+                }
+                match freed.last_mut().filter(|(_, next)| *next == chunk) {
+                    Some((_, next)) => *next += 1,
+                    None => freed.push((chunk, chunk + 1)),
+                }
             }
         }
         // SAFETY: the range lies inside our own private anonymous mapping, where DONTNEED means zero.
-        let dropped = unsafe { madvise(self.at(first).cast(), (last - first) as usize, Advice::LinuxDontNeed) };
-        if dropped.is_err() {
-            self.fill(first, last);
-            self.mark(first, last - first, 0);
-        }
-        if freed > 0 {
-            self.room.give_back(freed);
+        let give_back = |()| unsafe { madvise(self.at(first).cast(), (last - first) as usize, Advice::LinuxDontNeed) };
+        if self.faults.check(Call::Advise).and_then(give_back).is_err() {
+            self.zero_in_place(first, last, &freed);
+        } else if !freed.is_empty() {
+            self.room.give_back(freed.iter().map(|(from, to)| to - from).sum());
         }
         Ok(())
+    }
+
+    /// Zeroes the whole pages from `first` up to `last`, which the system does not take back. The runs of chunks in `freed` stay
+    /// allocated. Holes are not written, because that would take memory.
+    #[cold]
+    fn zero_in_place(&self, first: u64, last: u64, freed: &[(u64, u64)]) {
+        for chunk in chunks(first, last - first).filter(|&chunk| !self.lacks(chunk)) {
+            self.fill(first.max(chunk << CHUNK_BITS), last.min((chunk + 1) << CHUNK_BITS));
+        }
+        for &(from, to) in freed {
+            let (offset, len) = (from << CHUNK_BITS, (to - from) << CHUNK_BITS);
+            self.fill(offset, offset + len);
+            // The room that they took was not given back.
+            self.mark(offset, len, to - from);
+        }
     }
 
     /// Zeroes the bytes from `from` up to `to`, all in one page. In a hole, bytes that are zero already are not written,
@@ -325,6 +353,7 @@ fn prefetch(at: *const u8, len: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::{Fault, Injection};
 
     fn read(memory: &Memory, offset: u64, len: usize) -> Vec<u8> {
         // SAFETY: the tests stay inside the volume.
@@ -374,6 +403,40 @@ mod tests {
             let wrong =
                 all.iter().enumerate().position(|(i, &b)| (b == 0) != (offset..offset + len).contains(&(i as u64)));
             assert_eq!(wrong, None, "zero({offset}, {len})");
+        }
+    }
+
+    #[test]
+    fn memory_that_the_system_does_not_take_back_is_zeroed_and_still_counts() {
+        for errno in [libc::EINVAL, libc::ENOMEM, libc::EAGAIN] {
+            let room = Room::new(Some(16 * CHUNK));
+            let mut memory = Memory::within(1 << 30, room.clone()).unwrap();
+            let faults = Faults::table();
+            memory.set_faults(faults.clone());
+            let refuse = |times| {
+                let (call, fault) = (Call::Advise, Fault::Errno(errno));
+                faults.add(Injection { place: String::new(), call, fault, skip: 0, times });
+            };
+            for chunk in [0, 1, 2, 5, 9] {
+                memory.write(chunk * CHUNK, &[7; CHUNK as usize]).unwrap();
+            }
+            let extents = memory.extents(0, 1 << 30, 16);
+            let before = resident(&memory);
+            // Parts of the first and the last of the chunks, and holes between them and behind.
+            refuse(1);
+            memory.zero(100, (1 << 30) - 200, true).unwrap();
+            assert_eq!(faults.met(Call::Advise), 1);
+            let all = read(&memory, 0, 10 << CHUNK_BITS);
+            assert!(all[..100].iter().all(|&byte| byte == 7) && all[100..].iter().all(|&byte| byte == 0));
+            assert_eq!((memory.extents(0, 1 << 30, 16), room.used()), (extents, 5), "what has memory is allocated");
+            assert!(resident(&memory) <= before + 8, "a hole has taken memory");
+            // Zeroes that are to have memory, over a hole.
+            refuse(1);
+            memory.zero(8 * CHUNK, 2 * CHUNK, false).unwrap();
+            assert_eq!((read(&memory, 8 * CHUNK, 2 << CHUNK_BITS), room.used()), (vec![0; 2 << CHUNK_BITS], 6));
+            assert_eq!(faults.met(Call::Advise), 2);
+            memory.zero(0, 1 << 30, true).unwrap();
+            assert_eq!((memory.extents(0, 1 << 30, 16), room.used()), (vec![Extent { len: 1 << 30, hole: true }], 0));
         }
     }
 

@@ -6,6 +6,8 @@ use super::*;
 use fake::{Fake, OBJECT};
 
 const SIZE: u64 = 64 << 10;
+/// Every errno of Linux.
+const ERRNOS: std::ops::RangeInclusive<i32> = 1..=133;
 const PATIENCE: StdDuration = StdDuration::from_secs(30);
 
 fn open(name: &str, read_only: bool) -> Result<Rbd, Error> {
@@ -66,6 +68,9 @@ fn results_are_those_of_a_file() {
     for step in [Step::Read, Step::Write { len: 1, end: 1 }, Step::Range(0), Step::Flush] {
         assert_eq!(code(step, -(libc::ESHUTDOWN as isize), size), -libc::ESHUTDOWN);
         assert_eq!(code(step, isize::MIN, size), -libc::EIO, "no errno");
+        for errno in ERRNOS {
+            assert_eq!(code(step, -(errno as isize), size), -errno);
+        }
     }
 }
 
@@ -204,6 +209,14 @@ fn a_flush_that_fails_is_remembered() {
     let fake = Fake::new("lost", SIZE);
     let (rbd, mailbox) = (open("lost", false).unwrap(), mailbox());
     assert_eq!(rbd.sync(), Ok(()));
+    for errno in ERRNOS {
+        let name = format!("lost-{errno}");
+        Fake::new(&name, OBJECT).flush.store(-errno, Ordering::SeqCst);
+        let rbd = open(&name, false).unwrap();
+        rbd.submit(FileIo::Sync { turn: 0 }, 1, &mailbox);
+        assert_eq!(hear(&mailbox), (1, -errno));
+        assert!(rbd.is_lost(), "errno {errno}");
+    }
     fake.flush.store(-libc::EIO, Ordering::SeqCst);
     rbd.submit(FileIo::Sync { turn: 0 }, 1, &mailbox);
     assert_eq!(hear(&mailbox), (1, -libc::EIO));
@@ -216,9 +229,15 @@ fn a_flush_that_fails_is_remembered() {
 fn what_cannot_be_started_is_answered() {
     let fake = Fake::new("refused", SIZE);
     let (rbd, mailbox) = (open("refused", false).unwrap(), mailbox());
-    fake.start.store(-libc::ENOMEM, Ordering::SeqCst);
-    rbd.submit(write(&[1; 512], 0), 1, &mailbox);
-    assert_eq!(hear(&mailbox), (1, -libc::ENOMEM));
+    let mut data = vec![1; 512];
+    for errno in ERRNOS {
+        fake.start.store(-errno, Ordering::SeqCst);
+        let zero = FileIo::Zero { offset: 0, len: 512, punch: true, may_write: true };
+        for io in [read(&mut data, 0), write(&data, 0), zero, FileIo::Trim { offset: 0, len: 512 }] {
+            rbd.submit(io, 1, &mailbox);
+            assert_eq!(hear(&mailbox), (1, -errno), "{io:?}");
+        }
+    }
     wait_for("nothing is left of it", || rbd.state().in_flight_requests == 0);
 }
 

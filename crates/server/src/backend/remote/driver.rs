@@ -7,14 +7,15 @@ use std::sync::atomic::Ordering;
 
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::client::Connected;
-use evenkeel_nbd::wire::{Errno, Framing, TransmissionFlags};
-use evenkeel_net::dial::{self, DialError};
+use evenkeel_nbd::wire::{Errno, TransmissionFlags};
+use evenkeel_net::dial::DialError;
 use rustix::event::{Timespec, epoll};
 
 use super::link::{Answer, Broken, DEPTH, Flight, Link, SCRATCH};
-use super::{Guaranteed, Job, Outbox, ReplyTo, Settings, Status, transport};
+use super::{Guaranteed, Job, Outbox, ReplyTo, Settings, Status, connect, transport};
 use crate::backend::operation::{Extent, FileIo, IoResult};
 use crate::clock;
+use crate::faults::Call;
 use crate::mailbox::Mailbox;
 use crate::prompt;
 use crate::settle::AbortOnPanic;
@@ -23,6 +24,8 @@ use crate::settle::AbortOnPanic;
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(100);
 /// Longest pause between two attempts to connect.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
+/// Longest wait for events: a message whose wake-up has failed is late by no more than this.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Epoll event data of the inbox; the event data of a connection is its serial number and the index of its place.
 const INBOX_EVENT: u64 = u64::MAX;
 /// Largest number of events taken with one system call: enough for all connections and the inbox.
@@ -146,6 +149,9 @@ impl Driver {
                 prompt::be_prompt(is_prompt);
             }
             self.wait(&mut events);
+            if events.is_empty() {
+                self.on_inbox(&mut inbox);
+            }
             for event in events.drain(..) {
                 match event.data.u64() {
                     INBOX_EVENT => self.on_inbox(&mut inbox),
@@ -171,18 +177,18 @@ impl Driver {
 
     fn wait(&self, events: &mut Vec<epoll::Event>) {
         let now = clock::now();
-        let mut until = Instant::FAR_FUTURE;
+        let mut until = now + LONGEST_WAIT;
         if !self.is_dialing && self.vacancy().is_some() {
             until = until.min(self.dial_at);
         }
         if let Some(since) = self.away_since.filter(|_| !self.has_given_up && !self.is_connected()) {
             until = until.min(since + self.settings.reconnect_timeout);
         }
-        let timeout = (until < Instant::FAR_FUTURE).then(|| {
-            let nanos = until.since(now).as_nanos();
-            Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as _ }
-        });
-        let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref());
+        let nanos = until.since(now).as_nanos();
+        let timeout = Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as _ };
+        let room = rustix::buffer::spare_capacity(events);
+        let waited =
+            self.settings.faults.check(Call::Wait).and_then(|()| epoll::wait(&self.epoll, room, Some(&timeout)));
         if let Err(error) = waited
             && error != rustix::io::Errno::INTR
         {
@@ -491,13 +497,14 @@ impl Driver {
 
     fn dial_if_due(&mut self, now: Instant) {
         let Some(place) = self.vacancy().filter(|_| !self.is_dialing && now >= self.dial_at) else { return };
-        let (target, inbox) = (self.settings.target.clone(), Arc::clone(&self.inbox));
-        let spawned = std::thread::Builder::new().name("evenkeel-dial".into()).spawn(move || {
-            let made = dial::connect(&target, Framing::Extended, true);
+        let (settings, inbox) = (self.settings.clone(), Arc::clone(&self.inbox));
+        let dial = move || {
+            let made = connect(&settings.target, &settings.faults);
             // Without a driver the socket closes here.
             let _ = inbox.post(Event::Dialed(place, made));
-        });
-        match spawned {
+        };
+        let spawn = |()| std::thread::Builder::new().name("evenkeel-dial".into()).spawn(dial);
+        match self.settings.faults.check(Call::Clone).map_err(Into::into).and_then(spawn) {
             Ok(_) => self.is_dialing = true,
             Err(error) => self.could_not_connect(&format!("cannot start a thread: {error}")),
         }
@@ -546,9 +553,10 @@ impl Driver {
     fn connected(&mut self, index: usize, fd: OwnedFd, connected: &Connected) -> rustix::io::Result<()> {
         self.serial = self.serial.wrapping_add(1);
         // The event of the inbox is never mistaken for one of a connection: no place has that number.
-        let transport = transport(fd, &self.settings.target, self.settings.reconnect_timeout);
+        let transport = transport(fd, &self.settings);
         let link = Link::new(transport, connected, self.serial);
         let data = epoll::EventData::new_u64(u64::from(link.serial) << 32 | index as u64);
+        self.settings.faults.check(Call::Watch)?;
         epoll::add(&self.epoll, link.fd(), data, epoll::EventFlags::IN)?;
         self.places[index] = Place { link: Some(link), was_used: true };
         self.has_given_up = false;
@@ -591,7 +599,10 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::mpsc;
 
+    use evenkeel_nbd::wire::Framing;
+
     use super::*;
+    use crate::faults::Faults;
 
     #[test]
     fn what_breaks_during_a_round_of_flushes_is_left_for_the_next() {
@@ -614,6 +625,7 @@ mod tests {
             connections: 1,
             reconnect_timeout: Duration::from_secs(30),
             keeps_unflushed: true,
+            faults: Faults::NONE,
         };
         let inbox = Arc::new(Mailbox::new().expect("a mailbox"));
         let guaranteed = Guaranteed::of(&connected).expect("usable");

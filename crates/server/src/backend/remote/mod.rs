@@ -20,6 +20,7 @@
 mod driver;
 mod link;
 
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::client::Connected;
 use evenkeel_nbd::wire::{Framing, MAX_PAYLOAD, MIN_UNFRAGMENTED, PORTABLE_MIN_BLOCK, TransmissionFlags};
-use evenkeel_net::dial;
+use evenkeel_net::dial::{self, DialError};
 use evenkeel_policy::config;
 use evenkeel_policy::state::RemoteState;
 use evenkeel_policy::uri::{Address, Target};
@@ -35,6 +36,7 @@ use evenkeel_policy::uri::{Address, Target};
 use super::operation::{FileIo, IoResult, Report, Reports};
 use crate::clock;
 use crate::error::Error;
+use crate::faults::{Call, Faults};
 use crate::mailbox::Mailbox;
 use crate::transport::{Transport, prepare};
 use driver::{Driver, Event};
@@ -52,6 +54,8 @@ pub(crate) struct Settings {
     pub(crate) reconnect_timeout: Duration,
     /// True if the remote server keeps acknowledged writes even if it crashes.
     pub(crate) keeps_unflushed: bool,
+    /// The faults that a test injects into the calls for the remote server.
+    pub(crate) faults: Faults,
 }
 
 /// The properties of a remote export on which clients rely, so that the export must keep them as long as the volume is
@@ -252,11 +256,10 @@ impl Remote {
     ///
     /// # Errors
     /// If the remote server cannot be reached, has no such export, or the export cannot be served.
-    pub(crate) fn open(name: &str, volume: &config::Volume, read_only: bool) -> Result<Self, Error> {
+    pub(crate) fn open(name: &str, volume: &config::Volume, read_only: bool, faults: &Faults) -> Result<Self, Error> {
         let target = volume.uri.clone().ok_or_else(|| Error::Refused(format!("volume \"{name}\" needs a uri")))?;
         let fail = |why: String| Error::Remote { volume: name.to_owned(), uri: target.to_string(), why };
-        let (fd, connected) =
-            dial::connect(&target, Framing::Extended, true).map_err(|error| fail(error.to_string()))?;
+        let (fd, connected) = connect(&target, faults).map_err(|error| fail(error.to_string()))?;
         let mut guaranteed = Guaranteed::of(&connected).map_err(fail)?;
         if guaranteed.size < connected.size {
             tracing::warn!(
@@ -278,7 +281,7 @@ impl Remote {
             connections = 1;
         }
         let system = |cause: rustix::io::Errno| Error::System { action: "watch a remote volume", cause: cause.into() };
-        let inbox = Arc::new(Mailbox::new().map_err(system)?);
+        let inbox = Arc::new(Mailbox::with(faults.clone()).map_err(system)?);
         let status = Arc::<Status>::default();
         let uri = target.to_string();
         let settings = Settings {
@@ -287,6 +290,7 @@ impl Remote {
             connections,
             reconnect_timeout: volume.reconnect_timeout,
             keeps_unflushed: volume.unflushed == config::Unflushed::Kept,
+            faults: faults.clone(),
         };
         let driver = Driver::new(settings, guaranteed, Arc::clone(&inbox), Arc::clone(&status), (fd, &connected));
         let driver = driver.map_err(system)?;
@@ -371,15 +375,22 @@ impl Drop for Remote {
     }
 }
 
-/// Takes over a connected socket; a peer that acknowledges nothing for `patience` counts as gone.
-fn transport(fd: std::os::fd::OwnedFd, target: &Target, patience: Duration) -> Transport {
-    match target.address {
+/// Connects to the export and negotiates it; blocks as [`dial::connect`] does.
+fn connect(target: &Target, faults: &Faults) -> Result<(OwnedFd, Connected), DialError> {
+    faults.check(Call::Connect).map_err(|errno| DialError::Connect(errno.into()))?;
+    dial::connect(target, Framing::Extended, true)
+}
+
+/// Takes over a connected socket; a peer that acknowledges nothing for the reconnect timeout counts as gone.
+fn transport(fd: OwnedFd, settings: &Settings) -> Transport {
+    let transport = match settings.target.address {
         Address::Tcp(..) => {
-            prepare(std::os::fd::AsFd::as_fd(&fd), patience.into());
+            prepare(fd.as_fd(), settings.reconnect_timeout.into());
             Transport::tcp(fd)
         }
         Address::Unix(_) => Transport::unix(fd),
-    }
+    };
+    transport.with(settings.faults.clone())
 }
 
 /// Collects reports to workers, so that all reports to a worker take one lock and one wake-up.
