@@ -19,6 +19,8 @@ use tokio_rustls::rustls::ServerConfig;
 
 mod caller;
 mod dashboard;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod guard;
 mod openmetrics;
 mod progress;

@@ -16,7 +16,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::manager::{Consent, Manager};
+use super::edit::Consent;
+use super::manager::Manager;
 use crate::caller::Caller;
 use crate::refusal::Refusal;
 use crate::request::{Asked, Named, Request, read};
@@ -102,16 +103,16 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
 
 /// The answer to a change: one sentence for each changed object.
 #[derive(Serialize)]
-struct Changed {
-    changes: Vec<String>,
+pub(crate) struct Changed {
+    pub(crate) changes: Vec<String>,
 }
 
-type Answer = Result<Json<Changed>, Refusal>;
+pub(crate) type Answer = Result<Json<Changed>, Refusal>;
 
 /// The parameters of a request for the state: the parts to be returned.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Wanted {
+pub(crate) struct Wanted {
     /// True if the largest parts are left out: buckets of histograms, and older decisions about guarantees.
     brief: bool,
     /// The only tenant to be returned; `None`: all tenants.
@@ -120,21 +121,27 @@ struct Wanted {
     whole: Option<String>,
 }
 
-async fn state(State(manager): Shared, Asked(wanted): Asked<Wanted>) -> Response {
-    let mut state = manager.state();
-    for pool in &mut state.pools {
-        if let Some(name) = &wanted.tenant {
-            pool.tenants.retain(|tenant| tenant.name == *name);
-        }
-        let short = |tenant: &&mut TenantState| wanted.brief && wanted.whole.as_ref() != Some(&tenant.name);
-        for tenant in pool.tenants.iter_mut().filter(short) {
-            for latency in [&mut tenant.queue_latency, &mut tenant.device_latency, &mut tenant.latency] {
-                latency.buckets.clear();
+impl Wanted {
+    /// Removes the parts of `state` that are not wanted.
+    pub(crate) fn of(&self, mut state: evenkeel_policy::state::State) -> evenkeel_policy::state::State {
+        for pool in &mut state.pools {
+            if let Some(name) = &self.tenant {
+                pool.tenants.retain(|tenant| tenant.name == *name);
             }
-            tenant.guarantees.iter_mut().for_each(|guarantee| guarantee.decisions.clear());
+            let short = |tenant: &&mut TenantState| self.brief && self.whole.as_ref() != Some(&tenant.name);
+            for tenant in pool.tenants.iter_mut().filter(short) {
+                for latency in [&mut tenant.queue_latency, &mut tenant.device_latency, &mut tenant.latency] {
+                    latency.buckets.clear();
+                }
+                tenant.guarantees.iter_mut().for_each(|guarantee| guarantee.decisions.clear());
+            }
         }
+        state
     }
-    Json(state).into_response()
+}
+
+async fn state(State(manager): Shared, Asked(wanted): Asked<Wanted>) -> Response {
+    Json(wanted.of(manager.state())).into_response()
 }
 
 async fn config(State(manager): Shared) -> Response {
@@ -155,10 +162,10 @@ async fn reload(State(manager): Shared, Extension(by): By) -> Answer {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NewVolume {
-    name: String,
+pub(crate) struct NewVolume {
+    pub(crate) name: String,
     #[serde(default)]
-    volume: Volume,
+    pub(crate) volume: Volume,
 }
 
 async fn create_volume(
@@ -175,8 +182,8 @@ async fn create_volume(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NewSize {
-    size: Bytes,
+pub(crate) struct NewSize {
+    pub(crate) size: Bytes,
 }
 
 async fn grow_volume(
@@ -221,7 +228,7 @@ async fn set_pool(
 }
 
 /// The JSON body of a request. A body of another form is refused, with the expected form in the message.
-struct Body<T>(T);
+pub(crate) struct Body<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Refusal;

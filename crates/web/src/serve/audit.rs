@@ -11,7 +11,7 @@ const MAX_NAMED: usize = 20;
 const MAX_VALUE: usize = 200;
 
 /// Logs that the caller `by` has changed the object `what`, with every value that differs; no line if no value differs.
-pub(super) fn log<T: Serialize>(by: &Caller, what: &str, before: &T, after: &T) {
+pub(crate) fn log<T: Serialize>(by: &Caller, what: &str, before: &T, after: &T) {
     // What is in force has been read from text, and can be written as such.
     let (Ok(before), Ok(after)) = (serde_json::to_value(before), serde_json::to_value(after)) else { return };
     if let Some(changes) = sentence(&before, &after) {

@@ -5,17 +5,17 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use evenkeel_policy::Config;
-use evenkeel_policy::check::{Errors, Problem};
+use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::Volume;
 use evenkeel_policy::health;
 use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::units::Bytes;
 use evenkeel_server::{Applied, Paced, Server, Work};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::audit;
+use super::edit::{self, Consent, new_warnings, unknown};
 use super::source::{self, Source};
 use crate::caller::Caller;
 use crate::refusal::Refusal;
@@ -32,33 +32,6 @@ enum Asker {
 impl From<&Caller> for Asker {
     fn from(caller: &Caller) -> Self {
         if matches!(caller, Caller::Signal(_)) { Self::Signal } else { Self::Command }
-    }
-}
-
-/// A command's explicit consent to effects that are hardly ever intended.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Consent {
-    /// True to accept values with which clients would seem to hang.
-    force: bool,
-    /// True to create a tenant that does not exist yet.
-    create: bool,
-}
-
-impl Consent {
-    /// Removes `force` and `create` from a request's settings, of which neither is a key, and returns them.
-    ///
-    /// # Errors
-    /// If one of them is not a Boolean.
-    pub(super) fn take(patch: &mut Value) -> Result<Self, Refusal> {
-        let mut flag = |key: &str| match patch.as_object_mut().and_then(|members| members.remove(key)) {
-            None => Ok(false),
-            Some(Value::Bool(value)) => Ok(value),
-            Some(other) => {
-                let message = format!("{key:?} is {other}, which is neither true nor false");
-                Err(Refusal::new(422, "invalid_request", message, format!("use true, or leave {key:?} out")))
-            }
-        };
-        Ok(Self { force: flag("force")?, create: flag("create")? })
     }
 }
 
@@ -146,15 +119,7 @@ impl Manager {
     /// Serves a new volume from now on, also after a restart. Returns notes about the volume's file.
     pub(super) fn create_volume(&self, by: &Caller, name: &str, volume: Volume) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
-        let mut config = Config::clone(&self.config());
-        if config.volumes.insert(name.to_owned(), volume.clone()).is_some() {
-            return Err(Refusal::new(
-                409,
-                "exists",
-                format!("there is a volume {name:?} already"),
-                "choose another name",
-            ));
-        }
+        let config = edit::with_volume(&self.config(), name, volume.clone())?;
         let warnings = self.check(&change.fixed_volumes, &config)?;
         let notes = self.server.create_volume(name, volume.clone())?;
         audit::log(by, &format!("volume {name}"), &served(&Volume::default(), false), &served(&volume, true));
@@ -200,10 +165,7 @@ impl Manager {
     pub(super) fn remove_volume(&self, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         self.refuse_fixed(&change.fixed_volumes, name, "remove it")?;
-        let mut config = Config::clone(&self.config());
-        let Some(volume) = config.volumes.remove(name) else {
-            return Err(unknown("volume", name, config.volumes.keys()));
-        };
+        let (config, volume) = edit::without_volume(&self.config(), name)?;
         self.check(&change.fixed_volumes, &config)?;
         let warnings = self.server.remove_volume(name)?;
         audit::log(by, &format!("volume {name}"), &served(&volume, true), &served(&Volume::default(), false));
@@ -214,8 +176,7 @@ impl Manager {
     /// Merges `patch` into the table `server`. The change is in force until the next reload.
     pub(super) fn set_server(&self, by: &Caller, patch: Value) -> Result<Vec<String>, Refusal> {
         let _one_at_a_time = self.begin();
-        let mut config = Config::clone(&self.config());
-        config.server = merged(&config.server, patch)?;
+        let config = edit::with_server(&self.config(), patch)?;
         self.put(by, "server", config, Consent::default(), |config| Some(&config.server))
     }
 
@@ -229,17 +190,7 @@ impl Manager {
         consent: Consent,
     ) -> Result<Vec<String>, Refusal> {
         let _one_at_a_time = self.begin();
-        let mut config = Config::clone(&self.config());
-        let tenant = match config.tenants.get(name) {
-            Some(tenant) => tenant.clone(),
-            None if consent.create => Default::default(),
-            None => {
-                let refusal = unknown("tenant", name, config.tenants.keys());
-                let cure = "correct the name, or make a new tenant with --create (API: \"create\": true)";
-                return Err(Refusal { cure: cure.to_owned(), ..refusal });
-            }
-        };
-        config.tenants.insert(name.to_owned(), merged(&tenant, patch)?);
+        let config = edit::with_tenant(&self.config(), name, patch, consent)?;
         self.put(by, &format!("tenant {name}"), config, consent, |config| config.tenants.get(name))
     }
 
@@ -252,11 +203,7 @@ impl Manager {
         consent: Consent,
     ) -> Result<Vec<String>, Refusal> {
         let _one_at_a_time = self.begin();
-        let mut config = Config::clone(&self.config());
-        let Some(pool) = config.pools.get_mut(name) else {
-            return Err(unknown("pool", name, config.pools.keys()));
-        };
-        *pool = merged(pool, patch)?;
+        let config = edit::with_pool(&self.config(), name, patch)?;
         self.put(by, &format!("pool {name}"), config, consent, |config| config.pools.get(name))
     }
 
@@ -271,15 +218,7 @@ impl Manager {
     ) -> Result<Vec<String>, Refusal> {
         let before = self.config();
         let warnings = new_warnings(&before, &config)?;
-        if !consent.force {
-            let known = before.hangs("request");
-            let hangs: Vec<String> =
-                config.hangs("request").iter().filter(|hang| !known.contains(hang)).map(ToString::to_string).collect();
-            if !hangs.is_empty() {
-                let cure = "correct the value, or repeat the command with --force (API: \"force\": true)";
-                return Err(Refusal::new(422, "would_hang", hangs.join("; "), cure));
-            }
-        }
+        edit::refuse_hangs(&before, &config, consent)?;
         let applied = self.server.put(config)?;
         audit::log(by, what, &part(&before), &part(&self.config()));
         Ok(told(applied).into_iter().chain(warned(warnings)).collect())
@@ -369,19 +308,6 @@ fn served(volume: &Volume, served: bool) -> Value {
     value
 }
 
-/// The refusal that no object of the kind `what` has this name, with the most similar known name.
-fn unknown<'a>(what: &'static str, name: &str, known: impl Iterator<Item = &'a String>) -> Refusal {
-    let known: Vec<&str> = known.map(String::as_str).collect();
-    let cure = "`evenkeel state` lists pools, tenants and volumes";
-    Refusal::new(404, "not_found", evenkeel_policy::unknown(what, name, &known), cure)
-}
-
-/// The warnings about the configuration `after` that its predecessor `before` does not have.
-fn new_warnings(before: &Config, after: &Config) -> Result<Vec<Problem>, Errors> {
-    let known = before.validate("request").unwrap_or_default();
-    Ok(after.validate("request")?.into_iter().filter(|warning| !known.contains(warning)).collect())
-}
-
 fn in_answer(warning: &Problem) -> String {
     format!("warning: {}: {}", warning.key, warning.message)
 }
@@ -401,117 +327,6 @@ fn told(applied: Applied) -> Vec<String> {
         format!("warning: {warning}")
     });
     applied.changes.into_iter().chain(applied.notes).chain(warnings).collect()
-}
-
-/// `current`, changed by `patch` as a JSON merge patch (RFC 7396): members of `patch` replace those of the same names.
-///
-/// An object in `patch` with a member `kind` or `preset` replaces the present object as a whole, because old members would not
-/// fit a new kind.
-fn merged<T: Serialize + DeserializeOwned>(current: &T, patch: Value) -> Result<T, Refusal> {
-    let cure = "see `evenkeel config schema` for the keys and their values";
-    if !patch.is_object() {
-        return Err(Refusal::new(
-            422,
-            "invalid_request",
-            "the request must be a JSON object of what is to change",
-            cure,
-        ));
-    }
-    let invalid = |error: serde_json::Error| {
-        Refusal::new(422, "invalid_request", evenkeel_policy::explain(&error.to_string()), cure)
-    };
-    let mut value = serde_json::to_value(current).map_err(invalid)?;
-    merge(&mut value, patch);
-    serde_json::from_value(value).map_err(invalid)
-}
-
-fn merge(target: &mut Value, patch: Value) {
-    let names_itself = evenkeel_policy::document::SELF_NAMING.iter().any(|key| patch.get(key).is_some());
-    let Value::Object(patch) = patch else {
-        *target = patch;
-        return;
-    };
-    // What replaces something, or stands where nothing was, begins empty: null in it removes nothing.
-    if names_itself || !target.is_object() {
-        *target = json!({});
-    }
-    let Value::Object(target) = target else { return };
-    for (key, value) in patch {
-        if value.is_null() {
-            target.remove(&key);
-        } else {
-            merge(target.entry(key).or_insert(Value::Null), value);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use evenkeel_control::admission::{Config as Admission, ElasticConfig};
-    use evenkeel_model::store::StoreParams;
-    use evenkeel_policy::config::{Latency, Limit, Percentile, Pool, Tenant};
-    use evenkeel_policy::units::Duration;
-
-    #[test]
-    fn a_patch_changes_what_it_names_and_nothing_else() {
-        let limit = Limit { iops: 100, bytes_per_s: Bytes(1_000), ..Limit::default() };
-        let tenant = Tenant { weight: 7, limit, ..Tenant::default() };
-        let patched: Tenant = merged(&tenant, json!({ "limit": { "iops": 50 } })).expect("valid");
-        assert_eq!(patched, Tenant { limit: Limit { iops: 50, ..limit }, ..tenant.clone() });
-        let reset: Tenant = merged(&tenant, json!({ "weight": null })).expect("valid");
-        assert_eq!(reset, Tenant { weight: 1, ..tenant });
-    }
-
-    #[test]
-    fn null_below_what_is_not_there_is_dropped() {
-        let patch =
-            json!({ "latency": { "target": "10ms", "of": null }, "emulate": { "preset": "ssd", "iops": null } });
-        let pool: Pool = merged(&Pool::default(), patch).expect("valid");
-        assert_eq!(pool.latency, Some(Latency::mean(Duration::from_millis(10))));
-        assert_eq!(pool.emulate, Some(StoreParams::ssd()));
-        let mut value = json!({ "a": 1 });
-        merge(&mut value, json!({ "a": { "b": null, "c": { "d": null } } }));
-        assert_eq!(value, json!({ "a": { "c": {} } }), "RFC 7396, appendix A");
-    }
-
-    #[test]
-    fn a_time_without_a_percentile_keeps_the_present_one() {
-        let latency = Latency { percentile: Percentile::At(99.0), ..Latency::mean(Duration::from_millis(20)) };
-        let pool = Pool { latency: Some(latency), ..Pool::default() };
-        let sooner: Pool = merged(&pool, json!({ "latency": { "target": "15ms" } })).expect("valid");
-        assert_eq!(sooner.latency, Some(Latency { target: Duration::from_millis(15), ..latency }));
-    }
-
-    #[test]
-    fn another_kind_of_admission_replaces_the_old_one() {
-        let pool: Pool =
-            merged(&Pool::default(), json!({ "tuning": { "admission": { "kind": "fixed", "budget": "1MiB" } } }))
-                .expect("valid");
-        assert_eq!(pool.tuning.admission, Admission::Fixed { budget_bytes: 1 << 20 });
-        let tuned: Pool =
-            merged(&Pool::default(), json!({ "tuning": { "admission": { "tolerance": 0.05 } } })).expect("valid");
-        assert_eq!(tuned.tuning.admission, Admission::Elastic(ElasticConfig { tolerance: 0.05 }));
-        let bare: Pool = merged(&pool, json!({ "tuning": { "admission": "none" } })).expect("valid");
-        assert_eq!(bare.tuning.admission, Admission::None);
-    }
-
-    #[test]
-    fn a_device_keeps_its_preset_unless_it_is_named() {
-        let device = StoreParams { iops: 90, ..StoreParams::hdd() };
-        let pool = Pool { emulate: Some(device), ..Pool::default() };
-        let slower: Pool = merged(&pool, json!({ "emulate": { "iops": 50 } })).expect("valid");
-        assert_eq!(slower.emulate, Some(StoreParams { iops: 50, ..device }));
-        let other: Pool = merged(&pool, json!({ "emulate": { "preset": "ssd" } })).expect("valid");
-        assert_eq!(other.emulate, Some(StoreParams::ssd()));
-    }
-
-    #[test]
-    fn an_unknown_key_is_refused_with_the_known_ones() {
-        let refusal = merged::<Tenant>(&Tenant::default(), json!({ "wieght": 2 })).expect_err("unknown key");
-        assert_eq!((refusal.status, refusal.kind), (422, "invalid_request"));
-        assert!(refusal.message.contains("wieght") && refusal.message.contains("weight"), "{}", refusal.message);
-    }
 }
 
 #[cfg(test)]

@@ -26,7 +26,12 @@ const PREFIX: &str = "evenkeel";
 
 /// Handles a request for `/metrics`.
 pub(super) async fn metrics(extract::State(manager): extract::State<Arc<Manager>>, asked: HeaderMap) -> Response {
-    answer(&asked, PREFIX, Snapshot(manager.state()))
+    of(&asked, manager.state())
+}
+
+/// The metrics of a state, in the format that the headers `asked` accept.
+pub(crate) fn of(asked: &HeaderMap, state: State) -> Response {
+    answer(asked, PREFIX, Snapshot(state))
 }
 
 #[derive(Debug)]

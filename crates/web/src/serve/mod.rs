@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use axum::Router;
 
-mod api;
-mod audit;
+pub(crate) mod api;
+pub(crate) mod audit;
+pub(crate) mod edit;
 mod manager;
 pub(crate) mod metrics;
-mod source;
+pub(crate) mod source;
 
 pub use api::{CHANGES, READS};
 pub use manager::Manager;

@@ -175,20 +175,41 @@ impl Source {
 /// The volumes in the record at `path`; `None` if there is no record. Names of pools and tenants in them are checked later, with
 /// the whole configuration.
 fn read_record(path: &Path) -> Result<Option<BTreeMap<String, Volume>>, Errors> {
-    #[derive(Deserialize)]
-    struct Record {
-        volumes: BTreeMap<String, Volume>,
-    }
     let fail = |message: String| {
         Errors(vec![Problem { origin: path.display().to_string(), position: None, key: String::new(), message }])
     };
     match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(fail(format!("cannot read the recorded volumes: {error}"))),
-        Ok(text) => toml::from_str(&text).map(|record: Record| Some(record.volumes)).map_err(|error| {
+        Ok(text) => volumes_of(&text).map(Some).map_err(|error| {
             fail(format!("is damaged; correct it, or remove it to forget the volumes (their files stay): {error}"))
         }),
     }
+}
+
+/// The volumes in the text of a record.
+///
+/// # Errors
+/// If the text is no record.
+pub(crate) fn volumes_of(text: &str) -> Result<BTreeMap<String, Volume>, toml::de::Error> {
+    #[derive(Deserialize)]
+    struct Record {
+        volumes: BTreeMap<String, Volume>,
+    }
+    toml::from_str(text).map(|record: Record| record.volumes)
+}
+
+/// The text of the record of the volumes in `config` that are not in `fixed_volumes`.
+///
+/// # Errors
+/// If a value has no form in TOML.
+pub(crate) fn text_of(config: &Config, fixed_volumes: &BTreeSet<String>) -> Result<String, toml::ser::Error> {
+    #[derive(Serialize)]
+    struct Record<'a> {
+        volumes: BTreeMap<&'a String, &'a Volume>,
+    }
+    let volumes = config.volumes.iter().filter(|(name, _)| !fixed_volumes.contains(*name)).collect();
+    Ok(format!("{RECORD_HEADER}{}", toml::to_string(&Record { volumes })?))
 }
 
 /// Writes the volumes that the configuration file does not name to the record, so that they exist after a restart.
@@ -196,12 +217,7 @@ fn read_record(path: &Path) -> Result<Option<BTreeMap<String, Volume>>, Errors> 
 /// # Errors
 /// If the record cannot be written; the old record is intact then.
 pub(super) fn record(config: &Config, fixed_volumes: &BTreeSet<String>) -> anyhow::Result<()> {
-    #[derive(Serialize)]
-    struct Record<'a> {
-        volumes: BTreeMap<&'a String, &'a Volume>,
-    }
-    let volumes = config.volumes.iter().filter(|(name, _)| !fixed_volumes.contains(*name)).collect();
-    let text = format!("{RECORD_HEADER}{}", toml::to_string(&Record { volumes })?);
+    let text = text_of(config, fixed_volumes)?;
     let path = config.server.data_dir.join(RECORD);
     let written = fs::create_dir_all(&config.server.data_dir)
         .and_then(|()| evenkeel_server::replace(&path, |_| Ok(text.into_bytes())));

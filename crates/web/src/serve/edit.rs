@@ -1,0 +1,243 @@
+//! Changes of a configuration that operators request, before they are put into force.
+
+use evenkeel_policy::Config;
+use evenkeel_policy::check::{Errors, Problem};
+use evenkeel_policy::config::Volume;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::refusal::Refusal;
+
+/// A command's explicit consent to effects that are hardly ever intended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Consent {
+    /// True to accept values with which clients would seem to hang.
+    force: bool,
+    /// True to create a tenant that does not exist yet.
+    create: bool,
+}
+
+impl Consent {
+    /// Removes `force` and `create` from a request's settings, of which neither is a key, and returns them.
+    ///
+    /// # Errors
+    /// If one of them is not a Boolean.
+    pub(crate) fn take(patch: &mut Value) -> Result<Self, Refusal> {
+        let mut flag = |key: &str| match patch.as_object_mut().and_then(|members| members.remove(key)) {
+            None => Ok(false),
+            Some(Value::Bool(value)) => Ok(value),
+            Some(other) => {
+                let message = format!("{key:?} is {other}, which is neither true nor false");
+                Err(Refusal::new(422, "invalid_request", message, format!("use true, or leave {key:?} out")))
+            }
+        };
+        Ok(Self { force: flag("force")?, create: flag("create")? })
+    }
+}
+
+/// `config` with the new volume `name`.
+///
+/// # Errors
+/// If there is a volume of this name.
+pub(crate) fn with_volume(config: &Config, name: &str, volume: Volume) -> Result<Config, Refusal> {
+    let mut config = config.clone();
+    if config.volumes.insert(name.to_owned(), volume).is_some() {
+        return Err(Refusal::new(409, "exists", format!("there is a volume {name:?} already"), "choose another name"));
+    }
+    Ok(config)
+}
+
+/// `config` without the volume `name`, and this volume's settings.
+///
+/// # Errors
+/// If there is no volume of this name.
+pub(crate) fn without_volume(config: &Config, name: &str) -> Result<(Config, Volume), Refusal> {
+    let mut config = config.clone();
+    match config.volumes.remove(name) {
+        Some(volume) => Ok((config, volume)),
+        None => Err(unknown("volume", name, config.volumes.keys())),
+    }
+}
+
+/// `config` with `patch` merged into the table `server`.
+///
+/// # Errors
+/// If the result is no such table.
+pub(crate) fn with_server(config: &Config, patch: Value) -> Result<Config, Refusal> {
+    Ok(Config { server: merged(&config.server, patch)?, ..config.clone() })
+}
+
+/// `config` with `patch` merged into the settings of the tenant `name`, which `consent` may create.
+///
+/// # Errors
+/// If there is no such tenant, or the result is no tenant.
+pub(crate) fn with_tenant(config: &Config, name: &str, patch: Value, consent: Consent) -> Result<Config, Refusal> {
+    let mut config = config.clone();
+    let tenant = match config.tenants.get(name) {
+        Some(tenant) => tenant.clone(),
+        None if consent.create => Default::default(),
+        None => {
+            let refusal = unknown("tenant", name, config.tenants.keys());
+            let cure = "correct the name, or make a new tenant with --create (API: \"create\": true)";
+            return Err(Refusal { cure: cure.to_owned(), ..refusal });
+        }
+    };
+    config.tenants.insert(name.to_owned(), merged(&tenant, patch)?);
+    Ok(config)
+}
+
+/// `config` with `patch` merged into the settings of the pool `name`.
+///
+/// # Errors
+/// If there is no such pool, or the result is no pool.
+pub(crate) fn with_pool(config: &Config, name: &str, patch: Value) -> Result<Config, Refusal> {
+    let mut config = config.clone();
+    let Some(pool) = config.pools.get_mut(name) else {
+        return Err(unknown("pool", name, config.pools.keys()));
+    };
+    *pool = merged(pool, patch)?;
+    Ok(config)
+}
+
+/// Refuses values of `after`, not in `before`, with which clients would seem to hang, unless `consent` accepts them.
+///
+/// # Errors
+/// The values.
+pub(crate) fn refuse_hangs(before: &Config, after: &Config, consent: Consent) -> Result<(), Refusal> {
+    if consent.force {
+        return Ok(());
+    }
+    let known = before.hangs("request");
+    let hangs: Vec<String> =
+        after.hangs("request").iter().filter(|hang| !known.contains(hang)).map(ToString::to_string).collect();
+    if hangs.is_empty() {
+        return Ok(());
+    }
+    let cure = "correct the value, or repeat the command with --force (API: \"force\": true)";
+    Err(Refusal::new(422, "would_hang", hangs.join("; "), cure))
+}
+
+/// The refusal that no object of the kind `what` has this name, with the most similar known name.
+pub(super) fn unknown<'a>(what: &'static str, name: &str, known: impl Iterator<Item = &'a String>) -> Refusal {
+    let known: Vec<&str> = known.map(String::as_str).collect();
+    let cure = "`evenkeel state` lists pools, tenants and volumes";
+    Refusal::new(404, "not_found", evenkeel_policy::unknown(what, name, &known), cure)
+}
+
+/// The warnings about the configuration `after` that its predecessor `before` does not have.
+pub(crate) fn new_warnings(before: &Config, after: &Config) -> Result<Vec<Problem>, Errors> {
+    let known = before.validate("request").unwrap_or_default();
+    Ok(after.validate("request")?.into_iter().filter(|warning| !known.contains(warning)).collect())
+}
+
+/// `current`, changed by `patch` as a JSON merge patch (RFC 7396): members of `patch` replace those of the same names.
+///
+/// An object in `patch` with a member `kind` or `preset` replaces the present object as a whole, because old members would not
+/// fit a new kind.
+fn merged<T: Serialize + DeserializeOwned>(current: &T, patch: Value) -> Result<T, Refusal> {
+    let cure = "see `evenkeel config schema` for the keys and their values";
+    if !patch.is_object() {
+        return Err(Refusal::new(
+            422,
+            "invalid_request",
+            "the request must be a JSON object of what is to change",
+            cure,
+        ));
+    }
+    let invalid = |error: serde_json::Error| {
+        Refusal::new(422, "invalid_request", evenkeel_policy::explain(&error.to_string()), cure)
+    };
+    let mut value = serde_json::to_value(current).map_err(invalid)?;
+    merge(&mut value, patch);
+    serde_json::from_value(value).map_err(invalid)
+}
+
+fn merge(target: &mut Value, patch: Value) {
+    let names_itself = evenkeel_policy::document::SELF_NAMING.iter().any(|key| patch.get(key).is_some());
+    let Value::Object(patch) = patch else {
+        *target = patch;
+        return;
+    };
+    // What replaces something, or stands where nothing was, begins empty: null in it removes nothing.
+    if names_itself || !target.is_object() {
+        *target = json!({});
+    }
+    let Value::Object(target) = target else { return };
+    for (key, value) in patch {
+        if value.is_null() {
+            target.remove(&key);
+        } else {
+            merge(target.entry(key).or_insert(Value::Null), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_control::admission::{Config as Admission, ElasticConfig};
+    use evenkeel_model::store::StoreParams;
+    use evenkeel_policy::config::{Latency, Limit, Percentile, Pool, Tenant};
+    use evenkeel_policy::units::{Bytes, Duration};
+
+    #[test]
+    fn a_patch_changes_what_it_names_and_nothing_else() {
+        let limit = Limit { iops: 100, bytes_per_s: Bytes(1_000), ..Limit::default() };
+        let tenant = Tenant { weight: 7, limit, ..Tenant::default() };
+        let patched: Tenant = merged(&tenant, json!({ "limit": { "iops": 50 } })).expect("valid");
+        assert_eq!(patched, Tenant { limit: Limit { iops: 50, ..limit }, ..tenant.clone() });
+        let reset: Tenant = merged(&tenant, json!({ "weight": null })).expect("valid");
+        assert_eq!(reset, Tenant { weight: 1, ..tenant });
+    }
+
+    #[test]
+    fn null_below_what_is_not_there_is_dropped() {
+        let patch =
+            json!({ "latency": { "target": "10ms", "of": null }, "emulate": { "preset": "ssd", "iops": null } });
+        let pool: Pool = merged(&Pool::default(), patch).expect("valid");
+        assert_eq!(pool.latency, Some(Latency::mean(Duration::from_millis(10))));
+        assert_eq!(pool.emulate, Some(StoreParams::ssd()));
+        let mut value = json!({ "a": 1 });
+        merge(&mut value, json!({ "a": { "b": null, "c": { "d": null } } }));
+        assert_eq!(value, json!({ "a": { "c": {} } }), "RFC 7396, appendix A");
+    }
+
+    #[test]
+    fn a_time_without_a_percentile_keeps_the_present_one() {
+        let latency = Latency { percentile: Percentile::At(99.0), ..Latency::mean(Duration::from_millis(20)) };
+        let pool = Pool { latency: Some(latency), ..Pool::default() };
+        let sooner: Pool = merged(&pool, json!({ "latency": { "target": "15ms" } })).expect("valid");
+        assert_eq!(sooner.latency, Some(Latency { target: Duration::from_millis(15), ..latency }));
+    }
+
+    #[test]
+    fn another_kind_of_admission_replaces_the_old_one() {
+        let pool: Pool =
+            merged(&Pool::default(), json!({ "tuning": { "admission": { "kind": "fixed", "budget": "1MiB" } } }))
+                .expect("valid");
+        assert_eq!(pool.tuning.admission, Admission::Fixed { budget_bytes: 1 << 20 });
+        let tuned: Pool =
+            merged(&Pool::default(), json!({ "tuning": { "admission": { "tolerance": 0.05 } } })).expect("valid");
+        assert_eq!(tuned.tuning.admission, Admission::Elastic(ElasticConfig { tolerance: 0.05 }));
+        let bare: Pool = merged(&pool, json!({ "tuning": { "admission": "none" } })).expect("valid");
+        assert_eq!(bare.tuning.admission, Admission::None);
+    }
+
+    #[test]
+    fn a_device_keeps_its_preset_unless_it_is_named() {
+        let device = StoreParams { iops: 90, ..StoreParams::hdd() };
+        let pool = Pool { emulate: Some(device), ..Pool::default() };
+        let slower: Pool = merged(&pool, json!({ "emulate": { "iops": 50 } })).expect("valid");
+        assert_eq!(slower.emulate, Some(StoreParams { iops: 50, ..device }));
+        let other: Pool = merged(&pool, json!({ "emulate": { "preset": "ssd" } })).expect("valid");
+        assert_eq!(other.emulate, Some(StoreParams::ssd()));
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_the_known_ones() {
+        let refusal = merged::<Tenant>(&Tenant::default(), json!({ "wieght": 2 })).expect_err("unknown key");
+        assert_eq!((refusal.status, refusal.kind), (422, "invalid_request"));
+        assert!(refusal.message.contains("wieght") && refusal.message.contains("weight"), "{}", refusal.message);
+    }
+}
