@@ -1,0 +1,109 @@
+//! Errors of the history, and notes for the log.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::frame::VERSION;
+
+/// Reason why a history cannot be opened, recorded or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Another process records in this folder.
+    #[error("another process records in {folder}: one history is for one server or agent")]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The bound is too small.
+    #[error("a bound of {bytes} bytes is too small for a history: it needs 4 MiB at least")]
+    Bound {
+        /// The bound that was asked for.
+        bytes: u64,
+    },
+    /// A file or folder cannot be read or written.
+    #[error("cannot {doing} {path}: {cause}")]
+    File {
+        /// The attempted action, as an infinitive for the message.
+        doing: &'static str,
+        /// Path of the file or folder.
+        path: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// A file is of another version of the format.
+    #[error("{path} is of format {found}, this version reads format {VERSION}")]
+    Version {
+        /// Path of the file.
+        path: PathBuf,
+        /// Its version.
+        found: u16,
+    },
+    /// A file was damaged; what follows in it cannot be read.
+    #[error("{path} is damaged at byte {offset}: the rest of this file cannot be read")]
+    Damaged {
+        /// Path of the file.
+        path: PathBuf,
+        /// Length of the part that can be read.
+        offset: usize,
+    },
+    /// A second has more series or marks than the bound of the history allows.
+    #[error("a block of {bytes} bytes is too large for the history: raise its bound to 16 times as many")]
+    TooLarge {
+        /// Size of the block.
+        bytes: u64,
+    },
+}
+
+/// Turns the system's error into one that names the action and the path.
+pub(crate) fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |cause| Error::File { doing, path: path.to_owned(), cause }
+}
+
+/// An event for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Note {
+    /// A file was set aside.
+    SetAside {
+        /// Its new path.
+        path: PathBuf,
+        /// The reason, as what the file is: `damaged`, `of another format`.
+        because: &'static str,
+    },
+    /// The newest block of a file was not written to its end, and was cut off.
+    Cut {
+        /// Path of the file.
+        path: PathBuf,
+        /// Number of bytes cut off.
+        bytes: u64,
+    },
+    /// Recording paused.
+    Paused {
+        /// The error.
+        because: String,
+    },
+    /// Recording continues.
+    Resumed {
+        /// Seconds that were not recorded since the history was opened.
+        lost_seconds: u64,
+    },
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SetAside { path, because } => {
+                write!(f, "a file of the history is {because}: it is kept as {} while there is room", path.display())
+            }
+            Self::Cut { path, bytes } => {
+                write!(f, "the last {bytes} bytes of {} were not written to their end and are cut", path.display())
+            }
+            Self::Paused { because } => write!(f, "the history is not recorded at present: {because}"),
+            Self::Resumed { lost_seconds } => {
+                write!(f, "the history is recorded again; {lost_seconds} seconds are lost since the start")
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! One stream on disk: its files, of which the newest is appended to.
+//!
+//! A block is prepared, which yields its size, and then committed. If either fails, the file is closed behind its last whole
+//! block, and the next block begins another file.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use crate::bound::{Used, file_limit};
+use crate::codec::{Block, Codec, MAX_NAMES};
+use crate::content::Content;
+use crate::error::{Error, Note, failed};
+use crate::folder::{Disk, Kept, append_at, create, path_of, remove};
+use crate::frame::{HEAD, Head, Tail, frame};
+use crate::resolution::Stream;
+
+/// The file that is appended to.
+#[derive(Debug)]
+struct Open {
+    codec: Codec,
+    start: u64,
+    /// `None` until the first block is committed.
+    file: Option<File>,
+}
+
+/// Appends blocks to a stream.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    stream: Stream,
+    /// All files, oldest first.
+    pub(crate) files: VecDeque<Kept>,
+    /// The newest of them, or one that is about to be created.
+    open: Option<Open>,
+    /// The bytes that are to be written: the block that was prepared, with a head before it if the file is new.
+    ready: Vec<u8>,
+    /// End of that block, Unix time in seconds.
+    ready_end: u64,
+    /// End of the newest block, likewise; 0 without one.
+    pub(crate) end: u64,
+    /// The open file has bytes that may not survive a loss of power.
+    unsynced: bool,
+    /// A file was created since the folder was last synced.
+    pub(crate) created: bool,
+}
+
+impl Writer {
+    /// Continues the newest of these files. Cuts off a block at its end that was not written to its own end.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub(crate) fn open(disk: &Disk, stream: Stream, kept: Vec<Kept>, notes: &mut Vec<Note>) -> Result<Self, Error> {
+        let (files, ready) = (VecDeque::from(kept), Vec::new());
+        let mut writer =
+            Self { stream, files, open: None, ready, ready_end: 0, end: 0, unsynced: false, created: false };
+        while let Some(Kept { start, bytes }) = writer.files.pop_back() {
+            let path = path_of(&disk.folder, stream, start);
+            let content = fs::read(&path).map_err(failed("read", &path))?;
+            let Ok(mut content) = Content::new(content, stream) else { continue };
+            let mut end = None;
+            let tail = loop {
+                match content.block() {
+                    Ok(Some(block)) => end = Some(block.slice.end()),
+                    Ok(None) => break None,
+                    Err(tail) => break Some(tail),
+                }
+            };
+            let whole = content.read as u64;
+            if whole < bytes {
+                notes.push(Note::Cut { path: path.clone(), bytes: bytes - whole });
+            }
+            let Some(end) = end else {
+                // Not even the first block is whole.
+                remove(&path)?;
+                continue;
+            };
+            let file = append_at(&path, whole)?;
+            // Behind what is no block another file is begun.
+            if tail != Some(Tail::Damaged) {
+                writer.open = Some(Open { codec: content.codec, start, file: Some(file) });
+            }
+            writer.files.push_back(Kept { start, bytes: whole });
+            writer.end = end;
+            break;
+        }
+        Ok(writer)
+    }
+
+    /// The room that the stream takes.
+    pub(crate) fn used(&self) -> Used {
+        let bytes = self.files.iter().map(|kept| kept.bytes).sum();
+        Used { start: self.files.front().map(|kept| kept.start), files: self.files.len(), bytes }
+    }
+
+    /// Paths of the files that have data after `at`, Unix time in seconds, or may have some.
+    pub(crate) fn later_than(&self, disk: &Disk, at: u64) -> Vec<PathBuf> {
+        let ends = self.files.iter().skip(1).map(|next| next.start).chain([self.end]);
+        let later = self.files.iter().zip(ends).filter(|&(_, end)| end > at);
+        later.map(|(kept, _)| path_of(&disk.folder, self.stream, kept.start)).collect()
+    }
+
+    /// True if at `now`, Unix time in seconds, all data of the oldest file have been kept for long enough.
+    pub(crate) fn is_old(&self, now: u64) -> bool {
+        self.files.get(1).is_some_and(|second| second.start.saturating_add(self.stream.kept_s) <= now)
+    }
+
+    /// Prepares a block, which begins no sooner than the newest one ends; returns the number of bytes that it will take.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file before could not be synced. Then [`Self::abandon`] has to follow.
+    pub(crate) fn prepare(&mut self, disk: &Disk, block: &Block) -> Result<u64, Error> {
+        let (at, stream) = (block.slice.at, self.stream);
+        let long = self.files.back().is_some_and(|kept| kept.bytes >= file_limit(disk.bound));
+        let span = |at: u64| at / stream.span_s;
+        let full = |open: &Open| span(at) != span(open.start) || open.codec.names.len() >= MAX_NAMES;
+        if long || self.open.as_ref().is_some_and(full) {
+            self.sync(disk)?;
+            self.open = None;
+        }
+        let open = self.open.get_or_insert_with(|| Open { codec: Codec::new(stream, at), start: at, file: None });
+        self.ready.clear();
+        if open.file.is_none() {
+            self.ready.extend_from_slice(&Head { stream, start: at }.bytes());
+        }
+        let mut payload = Vec::new();
+        open.codec.encode(block, &mut payload);
+        frame(&mut self.ready, &payload);
+        self.ready_end = block.slice.end();
+        Ok(self.ready.len() as u64)
+    }
+
+    /// Writes the block that was prepared.
+    ///
+    /// # Errors
+    /// [`Error::File`]. Then [`Self::abandon`] has to follow.
+    pub(crate) fn commit(&mut self, disk: &mut Disk) -> Result<(), Error> {
+        let Some(open) = self.open.as_mut() else { return Ok(()) };
+        let path = path_of(&disk.folder, self.stream, open.start);
+        if open.file.is_none() {
+            open.file = Some(create(&path)?);
+            self.files.push_back(Kept { start: open.start, bytes: 0 });
+            self.created = true;
+        }
+        let (Some(file), Some(newest)) = (open.file.as_mut(), self.files.back_mut()) else { return Ok(()) };
+        disk.sink.write(file, &self.ready).map_err(failed("write", &path))?;
+        newest.bytes += self.ready.len() as u64;
+        (self.end, self.unsynced) = (self.ready_end, true);
+        Ok(())
+    }
+
+    /// Closes the file behind its last whole block.
+    pub(crate) fn abandon(&mut self, disk: &Disk) {
+        let Some(Open { start, file: Some(file), .. }) = self.open.take() else { return };
+        let whole = self.files.back().map_or(0, |kept| kept.bytes);
+        // If the rest cannot be cut off now, readers stop before it, and so does the next start.
+        if whole > HEAD as u64 {
+            let _ = file.set_len(whole).and_then(|()| file.sync_data());
+        } else {
+            self.files.pop_back();
+            let _ = remove(&path_of(&disk.folder, self.stream, start));
+        }
+        self.unsynced = false;
+    }
+
+    /// Makes what was written survive a loss of power; the folder itself is left to the caller.
+    ///
+    /// # Errors
+    /// [`Error::File`]. Then [`Self::abandon`] has to follow.
+    pub(crate) fn sync(&mut self, disk: &Disk) -> Result<(), Error> {
+        if self.unsynced
+            && let Some(Open { start, file: Some(file), .. }) = &self.open
+        {
+            let path = path_of(&disk.folder, self.stream, *start);
+            file.sync_data().map_err(failed("sync", &path))?;
+            self.unsynced = false;
+        }
+        Ok(())
+    }
+
+    /// Removes the oldest file, unless it is the only one.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub(crate) fn drop_oldest(&mut self, disk: &Disk) -> Result<(), Error> {
+        if self.files.len() > 1
+            && let Some(oldest) = self.files.front()
+        {
+            remove(&path_of(&disk.folder, self.stream, oldest.start))?;
+            self.files.pop_front();
+        }
+        Ok(())
+    }
+}
