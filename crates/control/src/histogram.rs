@@ -131,6 +131,20 @@ impl Histogram {
             .map(|(index, &count)| (Self::upper_bound(index), count))
     }
 
+    /// The durations counted since `before` was a copy of this histogram; all of them if it counted more than this one does.
+    /// The longest is known to the bucket only: [`Self::max`] is its upper bound, and never above the longest of all.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let Some(total) = self.total.checked_sub(before.total) else { return self.clone() };
+        let mut grown = Self { total, sum_ns: self.sum_ns.wrapping_sub(before.sum_ns), ..self.clone() };
+        for (mine, theirs) in grown.counts.iter_mut().zip(&before.counts) {
+            *mine = mine.saturating_sub(*theirs);
+        }
+        let longest = grown.counts.iter().rposition(|&count| count > 0);
+        grown.max_ns = longest.map_or(0, |index| Self::upper_bound(index).as_nanos().min(self.max_ns));
+        grown
+    }
+
     /// Adds all durations that `other` counted.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
@@ -189,6 +203,27 @@ mod tests {
                 prop_assert_eq!(after.wrapping_sub(before), u64::MAX / 100 + ns);
                 before = after;
             }
+        }
+
+        #[test]
+        fn what_was_counted_since_a_copy_is_what_was_recorded_since(
+            earlier in proptest::collection::vec(0u64..1 << 40, 0..50),
+            later in proptest::collection::vec(0u64..1 << 40, 0..50),
+        ) {
+            let (mut all, mut alone) = (Histogram::new(), Histogram::new());
+            earlier.iter().for_each(|&ns| all.record(Duration::from_nanos(ns)));
+            let before = all.clone();
+            for &ns in &later {
+                all.record(Duration::from_nanos(ns));
+                alone.record(Duration::from_nanos(ns));
+            }
+            let since = all.since(&before);
+            prop_assert!(since.counts == alone.counts);
+            prop_assert_eq!((since.count(), since.sum()), (alone.count(), alone.sum()));
+            prop_assert!(since.max() >= alone.max() && since.max() <= all.max());
+            // A histogram that began anew in between.
+            let anew = Histogram::new().since(&all);
+            prop_assert_eq!(anew.count(), 0);
         }
 
         #[test]

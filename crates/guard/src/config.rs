@@ -11,7 +11,8 @@ use std::sync::Arc;
 use evenkeel_control::response;
 use evenkeel_policy::check::{Errors, Problem};
 use evenkeel_policy::config::{
-    Cluster, DEFAULT_POOL, Elsewhere, Files, Http, Latency, Match, Percentile, Pool, Status, Tenant, Terms, Throttle,
+    Bound, Cluster, DEFAULT_POOL, Elsewhere, Files, Http, Latency, Match, Percentile, Pool, Status, Tenant, Terms,
+    Throttle,
 };
 use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::Enforced;
@@ -113,6 +114,11 @@ pub struct AgentConfig {
     pub timeout: Duration,
     /// The settings to put back.
     pub journal: PathBuf,
+    /// Folder with the history in its subfolder `history`. Default: `$STATE_DIRECTORY`, as systemd sets it, else no history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_dir: Option<PathBuf>,
+    /// Bound on the history, at least "4MiB"; or "off".
+    pub history: Bound,
     /// Packets that wait.
     pub packets: Packets,
     /// HTTPS for other machines.
@@ -129,6 +135,13 @@ impl AgentConfig {
     pub fn terms(&self) -> Terms {
         Terms { table: "agent", http: self.http, files: self.tls.clone() }
     }
+
+    /// Folder of the history; `None` without a folder for data. `state_directory`: the value of `$STATE_DIRECTORY`, of whose
+    /// folders the first counts.
+    pub fn history_path(&self, state_directory: Option<&str>) -> Option<PathBuf> {
+        let of_service = || state_directory?.split(':').next().filter(|path| !path.is_empty()).map(PathBuf::from);
+        self.data_dir.clone().or_else(of_service).map(|folder| folder.join("history"))
+    }
 }
 
 impl Default for AgentConfig {
@@ -143,6 +156,8 @@ impl Default for AgentConfig {
             max_delay: Duration::from_millis(20),
             timeout: Duration::from_secs(3),
             journal: "/run/evenkeel/guard.journal".into(),
+            data_dir: None,
+            history: Bound::default(),
             packets: Packets::Acknowledgements,
             http: Http::default(),
             tls: None,

@@ -128,7 +128,8 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
         max_connections max_inflight_per_connection buffer_memory handshake_timeout max_handshakes
         max_handshakes_per_client peer_timeout);
     restart.extend(fixed.map(|key| format!("server.{key}")));
-    let live = differing!(old, new; workers volume_dirs default_export max_request drain_timeout allow deny tls);
+    let live =
+        differing!(old, new; history workers volume_dirs default_export max_request drain_timeout allow deny tls);
     live.map(|key| Change::Server { key }).collect()
 }
 

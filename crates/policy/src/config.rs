@@ -19,6 +19,7 @@ pub use crate::access::Who;
 use crate::access::{Barred, Caller, Lists};
 pub use crate::cluster::{Cluster, Endpoint};
 pub use crate::guarantee::{CachedDevice, GuaranteeTuning};
+pub use crate::history::Bound;
 pub use crate::http::{Asked, Http, Terms, Where};
 pub use crate::pool::{Enforcement, Pool, Scheduler, Tuning};
 use crate::rbd::Image;
@@ -81,6 +82,8 @@ pub struct Server {
     pub control: Option<PathBuf>,
     /// Folder of volumes without a path, `volumes.toml` and `files.toml`.
     pub data_dir: PathBuf,
+    /// Bound on the history in `<data_dir>/history`, at least "4MiB"; or "off".
+    pub history: Bound,
     /// Folders, files and devices that `volume create --path` may use beside `data_dir`: `["/srv/images", "/dev/vg1"]`.
     pub volume_dirs: Vec<PathBuf>,
     /// Threads that serve connections; auto: one per core.
@@ -439,6 +442,7 @@ impl Default for Server {
             status: Status::At(SocketAddr::from((Ipv4Addr::LOCALHOST, 9_809))),
             control: None,
             data_dir: "evenkeel-data".into(),
+            history: Bound::default(),
             volume_dirs: Vec::new(),
             workers: Workers::Auto,
             placement: Placement::Waits,
@@ -500,6 +504,11 @@ impl Server {
     /// Path of the control socket: the Unix socket of the API that may change settings.
     pub fn control_path(&self) -> PathBuf {
         self.control.clone().unwrap_or_else(|| self.data_dir.join("control.sock"))
+    }
+
+    /// Folder of the history.
+    pub fn history_path(&self) -> PathBuf {
+        self.data_dir.join("history")
     }
 
     /// The settings of encryption and client certificates for status page, metrics and API.

@@ -16,6 +16,7 @@ use evenkeel_control::throughput::{self, Limit, Rate};
 use crate::decision::Unit;
 use crate::effective::{Precedence, listed};
 use crate::figures::{bytes, counted, counted_figure, three};
+use crate::lately::ThrottledBy;
 use crate::tenant::Percentile;
 
 /// The kind of load that an enforcement point throttles for a latency target.
@@ -462,6 +463,49 @@ pub fn pool(limit: Option<&str>, target: Option<&str>, throttled: &[&str], admis
     let target = target.map(|because| format!("latency target: {because}{names}"));
     let last = limit.map_or_else(|| format!("admission: {admission}"), str::to_owned);
     target.into_iter().chain([last]).collect::<Vec<_>>().join("; ")
+}
+
+/// Sentence of the history about a throttle that has ended.
+pub const RELEASED: &str = "no longer throttled";
+
+/// Sentence of the history about the throttle of a tenant or pool.
+pub fn throttle(by: &ThrottledBy) -> String {
+    format!("throttled by {}, {}: {}", owner_name(&by.by), by.how, by.because)
+}
+
+/// Sentence of the history about a number of decisions that it has no room for.
+pub fn not_recorded(count: u64) -> String {
+    format!("{} more, of those that changed to and fro, are not recorded", counted(count, "decision"))
+}
+
+/// The reason why a history has no record of a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing<'a> {
+    /// The program of this name was stopped before, and started afterwards.
+    Stopped(&'a str),
+    /// The program of this name started afterwards, and was not stopped before.
+    Ended(&'a str),
+    /// Recording paused because of this error.
+    Paused(&'a str),
+    /// There is nothing newer.
+    Newest,
+    /// Unknown.
+    Unknown,
+}
+
+/// Sentence of the history about a time without record.
+pub fn missing(missing: Missing<'_>) -> String {
+    match missing {
+        Missing::Stopped(program) => format!("the {program} was not running: it had been stopped"),
+        Missing::Ended(program) => {
+            format!("the {program} was not running: a crash, kill -9 or a loss of power had ended it")
+        }
+        Missing::Paused(because) => because.to_owned(),
+        Missing::Newest => "nothing newer is recorded: the program does not run, or cannot write".to_owned(),
+        Missing::Unknown => {
+            "nothing was recorded: the history was off, the machine was suspended, or its clock was set".to_owned()
+        }
+    }
 }
 
 #[cfg(test)]

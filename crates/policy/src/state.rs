@@ -450,9 +450,9 @@ pub struct GuaranteeState {
 }
 
 impl GuaranteeState {
-    /// The record of a throughput guarantee. `of` are pool and tenant; `at` converts an instant to seconds since the start of the
-    /// program.
-    pub fn of(view: &View<'_>, of: [&str; 2], at: impl Fn(Instant) -> f64) -> Self {
+    /// The record of a throughput guarantee, with the decisions that were first taken at `since` or later, in seconds since the
+    /// start of the program. `of` are pool and tenant; `at` converts an instant to such seconds.
+    pub fn of(view: &View<'_>, of: [&str; 2], since: f64, at: impl Fn(Instant) -> f64) -> Self {
         let [pool, tenant] = of.map(str::to_owned);
         let decision = |entry: &Entry<Decision>| {
             let Decision { limit, binding } = &entry.decision;
@@ -480,7 +480,7 @@ impl GuaranteeState {
             reason: view.limit.reason.name().into(),
             because: explain::guarantee(&view.limit, Some(view.binding)),
             binding: view.binding.name().into(),
-            decisions: view.records.iter().map(decision).collect(),
+            decisions: view.records.iter().filter(|entry| at(entry.from) >= since).map(decision).collect(),
         }
     }
 }

@@ -16,6 +16,7 @@ mod error;
 mod failures;
 #[doc(hidden)]
 pub mod faults;
+mod figures;
 mod handshakes;
 mod holder;
 mod listen;
@@ -44,6 +45,7 @@ mod worker;
 pub use adopted::replace;
 pub use backend::rbd::leave;
 pub use error::Error;
+pub use figures::Meter;
 pub use listen::{bind, is_obstructed, is_stale};
 pub use paced::{Paced, Work};
 pub use registry::inspect;

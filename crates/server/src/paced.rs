@@ -28,6 +28,11 @@ impl Work {
         Self { begun_ns: clock::thread_cpu_ns() }
     }
 
+    /// Processor time of the calling thread since the beginning.
+    pub fn spent(&self) -> StdDuration {
+        StdDuration::from_nanos(clock::thread_cpu_ns().saturating_sub(self.begun_ns))
+    }
+
     /// This measurement, as if it had begun `ns` nanoseconds of processor time earlier.
     pub(crate) fn after(self, ns: u64) -> Self {
         Self { begun_ns: self.begun_ns.saturating_sub(ns) }

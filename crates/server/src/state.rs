@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration as StdDuration;
 
 use evenkeel_control::admission::Admission;
+use evenkeel_control::histogram::Histogram;
 use evenkeel_control::limits::{LimitSet, Owner};
 use evenkeel_control::log::Entry;
 use evenkeel_control::pool::slots::Granted;
@@ -18,8 +19,8 @@ use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::explain::{self, Throttles};
 use evenkeel_policy::health::Health;
 use evenkeel_policy::state::{
-    AdmissionState, ClientState, Clients, GuaranteeState, LatencyTargetState, LimitState, PlacementState, PoolState,
-    SlicesState, SlotsState, State, TenantSlotsState, TenantState, ThrottledState, VolumeState, WorkerState,
+    AdmissionState, ClientState, Clients, GuaranteeState, LatencyState, LatencyTargetState, LimitState, PlacementState,
+    PoolState, SlicesState, SlotsState, State, TenantSlotsState, TenantState, ThrottledState, VolumeState, WorkerState,
 };
 use evenkeel_policy::verdict::{self, Counts};
 
@@ -53,9 +54,29 @@ pub(crate) fn count(shared: &Shared, uptime: StdDuration) -> Counted {
     Counted { uptime, tenants: ids.filter_map(counts).collect() }
 }
 
+/// The parts of the state that grow with time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Detail {
+    /// True with the distributions of latencies since the start.
+    pub(crate) latencies: bool,
+    /// Only the decisions that were first taken at this uptime or later, in seconds.
+    pub(crate) decided_since: f64,
+}
+
+impl Detail {
+    /// All of them.
+    pub(crate) const ALL: Self = Self { latencies: true, decided_since: 0.0 };
+}
+
 /// Collects the server's state; takes each pool's lock once for each of its tenants, for microseconds. `before`: the counters
 /// at the beginning of the window for rates; `None` if there are no earlier counters.
-pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration, before: Option<&Counted>) -> State {
+pub(crate) fn collect(
+    shared: &Shared,
+    engine: Engine,
+    uptime: StdDuration,
+    before: Option<&Counted>,
+    detail: Detail,
+) -> State {
     let snapshot = shared.snapshot();
     let mut connections = Connections::new();
     for stats in &shared.stats {
@@ -103,7 +124,7 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration, befo
         buffer_memory_used_bytes: shared.budget.used(),
         buffer_memory_limit_bytes: shared.budget.limit(),
         pools: (0..snapshot.pools.len())
-            .filter_map(|index| pool(shared, &snapshot, index, &connections, uptime, before))
+            .filter_map(|index| pool(shared, &snapshot, index, &connections, uptime, before, detail))
             .collect(),
         volumes: snapshot.volumes.iter().flatten().map(|v| volume(&snapshot, &owners, v)).collect(),
     }
@@ -151,6 +172,7 @@ fn pool(
     connections: &Connections,
     uptime: StdDuration,
     before: Option<&Counted>,
+    detail: Detail,
 ) -> Option<PoolState> {
     let pool = &snapshot.pools[index];
     let mut state = pool.lock();
@@ -166,7 +188,7 @@ fn pool(
         admission: admission(state.admission(), state.base_cost(), state.in_flight(), uptime),
         queued_requests: state.queued() as u64,
         limit: LimitState::new(&iops, &bytes_per_s),
-        latency_target: state.target().map(|view| target(&pool.name, &view, uptime)),
+        latency_target: state.target().map(|view| target(&pool.name, &view, uptime, detail.decided_since)),
         slots: state.slots().map(|view| SlotsState {
             method: view.config.method.name().into(),
             clustered: view.clustered,
@@ -194,7 +216,7 @@ fn pool(
     let mut work = Vec::new();
     for (name, &id) in tenants {
         let count = connections.get(&(index, Arc::clone(name))).copied().unwrap_or(0);
-        let Some((tenant, counts)) = tenant(pool, name, id, count, uptime) else { continue };
+        let Some((tenant, counts)) = tenant(pool, name, id, count, uptime, detail) else { continue };
         record.tenants.push(tenant);
         work.push(before.and_then(|before| before.tenants.get(&(index, id))).map(|was| counts.since(was)));
     }
@@ -210,12 +232,28 @@ fn tenant(
     id: TenantId,
     connections: u32,
     uptime: StdDuration,
+    detail: Detail,
 ) -> Option<(TenantState, Counts)> {
     // One lock for each tenant: copying the histograms of thousands under one would hold requests up.
     let state = pool.lock();
     let view = state.tenant(id)?;
     let counts = Counts::from(&view);
-    let (qos, limit, stats) = (*view.qos, LimitState::new(view.limit_iops, view.limit_bytes_per_s), view.stats.clone());
+    let (qos, limit) = (*view.qos, LimitState::new(view.limit_iops, view.limit_bytes_per_s));
+    let stats = view.stats;
+    let record = TenantState {
+        reads_total: stats.reads,
+        writes_total: stats.writes,
+        flushes_total: stats.flushes,
+        metas_total: stats.metas,
+        read_bytes_total: stats.read_bytes,
+        write_bytes_total: stats.write_bytes,
+        errors_total: stats.errors,
+        by_reservation_total: stats.by_reservation,
+        by_weight_total: stats.by_weight,
+        ..TenantState::default()
+    };
+    let distributions = [&stats.queue_latency, &stats.device_latency, &stats.latency];
+    let distributions = detail.latencies.then(|| distributions.map(Histogram::clone));
     let (queued, in_flight) = (view.queued as u64, view.in_flight);
     let (throttle, throttled) =
         (view.throttle, view.throttled.map(|throttled| throttled_state(&throttled, view.slots)));
@@ -223,8 +261,11 @@ fn tenant(
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
     let of = [pool.name.as_str(), name];
-    let guarantees = view.guarantees().map(|guarantee| GuaranteeState::of(&guarantee, of, at)).collect();
+    let guarantees = view.guarantees().map(|guarantee| GuaranteeState::of(&guarantee, of, detail.decided_since, at));
+    let guarantees = guarantees.collect();
     drop(state);
+    let distributions = distributions.map(|each| each.each_ref().map(LatencyState::from)).unwrap_or_default();
+    let [queue_latency, device_latency, latency] = distributions;
     let record = TenantState {
         name: name.to_owned(),
         qos: (&qos).into(),
@@ -236,24 +277,15 @@ fn tenant(
         connections: connections.into(),
         queued_requests: queued,
         in_flight_requests: in_flight,
-        reads_total: stats.reads,
-        writes_total: stats.writes,
-        flushes_total: stats.flushes,
-        metas_total: stats.metas,
-        read_bytes_total: stats.read_bytes,
-        write_bytes_total: stats.write_bytes,
-        errors_total: stats.errors,
-        by_reservation_total: stats.by_reservation,
-        by_weight_total: stats.by_weight,
-        queue_latency: (&stats.queue_latency).into(),
-        device_latency: (&stats.device_latency).into(),
-        latency: (&stats.latency).into(),
-        lately: None,
+        queue_latency,
+        device_latency,
+        latency,
+        ..record
     };
     Some((record, counts))
 }
 
-fn target(pool: &str, view: &View<'_>, uptime: StdDuration) -> LatencyTargetState {
+fn target(pool: &str, view: &View<'_>, uptime: StdDuration, since: f64) -> LatencyTargetState {
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
     let decision = |entry: &Entry<Decision>| {
@@ -275,7 +307,7 @@ fn target(pool: &str, view: &View<'_>, uptime: StdDuration) -> LatencyTargetStat
         percentile: Percentile::from(view.config.statistic).to_string(),
         measured_ms: view.measured.map(|measured| measured.as_millis_f64()),
         decision: view.records.last().map(decision),
-        decisions: view.records.iter().map(decision).collect(),
+        decisions: view.records.iter().filter(|entry| at(entry.from) >= since).map(decision).collect(),
     }
 }
 

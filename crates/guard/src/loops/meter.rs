@@ -46,7 +46,7 @@ pub struct Meter {
 impl Meter {
     /// Takes in a sample of the volume's disks, whose queues had the slots `queue` in the sample's interval.
     pub fn observe(&mut self, sample: &Sample, queue: QueueSlots) {
-        let all = sample.reads.plus(sample.writes);
+        let all = sample.all();
         let seconds = sample.interval.as_secs_f64();
         if seconds <= 0.0 {
             return;

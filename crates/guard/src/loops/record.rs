@@ -163,6 +163,12 @@ pub struct PacketsState {
     /// Percentile that the target bounds, over the reads of the last 5 to 10 s, exact to 3 %; `null` without reads, and where the
     /// target bounds the mean.
     pub read_percentile_ms: Option<f64>,
+    /// Requests completed per second in the last interval.
+    #[serde(default)]
+    pub iops: f64,
+    /// Mean latency of all requests of the last interval; `null` if none completed.
+    #[serde(default)]
+    pub latency_ms: Option<f64>,
     /// Bytes read per second in the last interval.
     pub read_bytes_per_s: f64,
     /// Bytes written per second in the last interval.
@@ -188,6 +194,12 @@ pub struct DeviceState {
     pub read_latency_ms: Option<f64>,
     /// Mean latency of the writes of the last interval; `null` if none completed.
     pub write_latency_ms: Option<f64>,
+    /// Requests completed per second.
+    #[serde(default)]
+    pub iops: f64,
+    /// Mean latency of all requests of the last interval; `null` if none completed.
+    #[serde(default)]
+    pub latency_ms: Option<f64>,
     /// Bytes read per second.
     pub read_bytes_per_s: f64,
     /// Bytes written per second.

@@ -70,6 +70,11 @@ impl Sample {
         }
     }
 
+    /// Reads and writes together.
+    pub fn all(&self) -> Flow {
+        self.reads.plus(self.writes)
+    }
+
     /// True if requests are in flight and none completed in the interval: the device is not idle, but there is no latency to
     /// measure.
     pub fn is_stuck(&self) -> bool {
