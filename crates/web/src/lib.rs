@@ -22,6 +22,7 @@ mod dashboard;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod guard;
+pub mod history;
 mod openmetrics;
 mod progress;
 mod refusal;

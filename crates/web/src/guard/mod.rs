@@ -1,5 +1,5 @@
-//! The agent's HTTP API: `/api/v1/state`, `/api/v1/decisions`, `/api/v1/health`, `/metrics`, `/healthz`, and at `/` a page that
-//! lists these paths.
+//! The agent's HTTP API: `/api/v1/state`, `/api/v1/decisions`, `/api/v1/health`,
+//! `/api/v1/history`, `/metrics`, `/healthz`, and at `/` a page that lists these paths.
 
 use std::sync::Arc;
 
@@ -10,12 +10,17 @@ use axum::routing::on;
 use axum::{Json, Router};
 use evenkeel_guard::loops::record::State;
 use evenkeel_policy::decision::{DecisionRecord, Decisions};
+use evenkeel_policy::history::History;
 use serde::Deserialize;
 
+use crate::history::Recorder;
 use crate::refusal::Refusal;
 use crate::request::{self, Asked, Request, read};
 
+mod history;
 pub(crate) mod metrics;
+
+pub use history::record;
 
 #[derive(Deserialize)]
 struct Wanted {
@@ -33,6 +38,8 @@ type RecordsOf = Box<dyn Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send +
 pub struct Agent {
     state: StateOf,
     records: RecordsOf,
+    /// Records the history; `None` if the agent has no folder for it, or no thread could be started.
+    history: Option<Arc<Recorder>>,
 }
 
 type Shared = extract::State<Arc<Agent>>;
@@ -51,6 +58,11 @@ pub const READS: &[Request<Arc<Agent>>] = &[
     read("/api/v1/health", "troubles with cause and cure", |method| {
         on(method, async |extract::State(agent): Shared| Json((agent.state)().health))
     }),
+    read(
+        "/api/v1/history?from=TIME&to=TIME&step=S&pool=NAME&tenant=NAME",
+        "figures, events and gaps [of the past](#the-history)",
+        |method| on(method, history),
+    ),
     read("/metrics", "Prometheus; names begin with `evenkeel_guard_`", |method| {
         on(method, async |extract::State(agent): Shared, asked: HeaderMap| metrics::answer(&asked, (agent.state)()))
     }),
@@ -59,12 +71,21 @@ pub const READS: &[Request<Arc<Agent>>] = &[
     }),
 ];
 
-/// The router of an agent's API. `state` returns the agent's state, `records` its newest decisions.
+/// The router of an agent's API. `state` returns the agent's state, `records` its newest decisions; `history` records both.
 pub fn router(
     state: impl Fn() -> State + Send + Sync + 'static,
     records: impl Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send + Sync + 'static,
+    history: Option<Arc<Recorder>>,
 ) -> Router {
-    request::router(READS).with_state(Arc::new(Agent { state: Box::new(state), records: Box::new(records) }))
+    let agent = Agent { state: Box::new(state), records: Box::new(records), history };
+    request::router(READS).with_state(Arc::new(agent))
+}
+
+async fn history(
+    extract::State(agent): Shared,
+    Asked(wanted): Asked<crate::history::Wanted>,
+) -> Result<Json<History>, Refusal> {
+    crate::history::answered(agent.history.as_deref(), wanted).await
 }
 
 async fn decisions(extract::State(agent): Shared, Asked(wanted): Asked<Wanted>) -> Result<Json<Decisions>, Refusal> {

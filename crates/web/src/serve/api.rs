@@ -10,6 +10,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::on;
 use evenkeel_policy::config::Volume;
+use evenkeel_policy::history::History;
 use evenkeel_policy::state::TenantState;
 use evenkeel_policy::units::Bytes;
 use serde::de::DeserializeOwned;
@@ -19,6 +20,7 @@ use serde_json::Value;
 use super::edit::Consent;
 use super::manager::Manager;
 use crate::caller::Caller;
+use crate::history;
 use crate::refusal::Refusal;
 use crate::request::{Asked, Named, Request, read};
 use crate::serving::elsewhere;
@@ -43,6 +45,11 @@ pub const READS: &[Request<Arc<Manager>>] = &[
     read("/api/v1/health", "troubles with cause and cure", |method| {
         on(method, async |State(manager): Shared| Json(manager.state().health))
     }),
+    read(
+        "/api/v1/history?from=TIME&to=TIME&step=S&pool=NAME&tenant=NAME",
+        "figures, events and gaps [of the past](#the-history)",
+        |method| on(method, history),
+    ),
     read("/metrics", "Prometheus", |method| on(method, super::metrics::metrics)),
     read("/healthz", "200 `ok`, or 503 while the server drains", |method| on(method, health)),
 ];
@@ -142,6 +149,10 @@ impl Wanted {
 
 async fn state(State(manager): Shared, Asked(wanted): Asked<Wanted>) -> Response {
     Json(wanted.of(manager.state())).into_response()
+}
+
+async fn history(State(manager): Shared, Asked(wanted): Asked<history::Wanted>) -> Result<Json<History>, Refusal> {
+    history::answered(manager.history(), wanted).await
 }
 
 async fn config(State(manager): Shared) -> Response {

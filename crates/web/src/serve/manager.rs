@@ -18,6 +18,7 @@ use super::audit;
 use super::edit::{self, Consent, new_warnings, unknown};
 use super::source::{self, Source};
 use crate::caller::Caller;
+use crate::history::Recorder;
 use crate::refusal::Refusal;
 
 /// The kind of caller that requests a change. Many requests of one kind do not delay requests of the other kind.
@@ -45,6 +46,8 @@ pub struct Manager {
     fixed_volumes: Mutex<BTreeSet<String>>,
     /// The host's membership in a cluster; unset if the host is not in a cluster.
     cluster: OnceLock<evenkeel_cluster::Handle>,
+    /// Records the history; unset before it is started, or if no thread could be.
+    history: OnceLock<Recorder>,
 }
 
 impl Manager {
@@ -55,7 +58,7 @@ impl Manager {
             forget_superseded(&server.config(), &fixed_volumes);
         }
         let (pace, fixed_volumes) = (Paced::default(), Mutex::new(fixed_volumes));
-        Self { server, source, pace, fixed_volumes, cluster: OnceLock::new() }
+        Self { server, source, pace, fixed_volumes, cluster: OnceLock::new(), history: OnceLock::new() }
     }
 
     /// The server itself.
@@ -64,9 +67,34 @@ impl Manager {
     }
 
     pub(super) fn state(&self) -> State {
+        self.completed(self.server.state())
+    }
+
+    /// As [`Self::state`], without distributions of latencies, and of decisions only those first taken at the uptime `since` or
+    /// later, in seconds.
+    pub(super) fn state_since(&self, since: f64) -> State {
+        self.completed(self.server.state_since(since))
+    }
+
+    /// The server's state with that of the cluster, and its health.
+    fn completed(&self, state: State) -> State {
         let cluster = self.cluster.get().map(evenkeel_cluster::Handle::state);
-        let state = State { cluster, ..self.server.state() };
+        let state = State { cluster, ..state };
         State { health: health::of_server(&state), ..state }
+    }
+
+    /// Sets the recorder of the history; to be called at most once, when the server starts.
+    pub(super) fn is_recorded_by(&self, recorder: Recorder) {
+        let _ = self.history.set(recorder);
+    }
+
+    /// Records in the history that the server stops. Takes two seconds at most.
+    pub fn stop_recording(&self) {
+        self.history.get().iter().for_each(|recorder| recorder.stop());
+    }
+
+    pub(super) fn history(&self) -> Option<&Recorder> {
+        self.history.get()
     }
 
     pub(super) fn clients(&self) -> Clients {

@@ -7,11 +7,13 @@ use axum::Router;
 pub(crate) mod api;
 pub(crate) mod audit;
 pub(crate) mod edit;
+mod history;
 mod manager;
 pub(crate) mod metrics;
 pub(crate) mod source;
 
 pub use api::{CHANGES, READS};
+pub use history::record;
 pub use manager::Manager;
 pub use source::{Loaded, Recorded, Source, own_files, record_of};
 

@@ -1,0 +1,179 @@
+//! The history of an agent: figures, reasons and troubles from its state, decisions from its log.
+//!
+//! Rates are those of the agent's last interval in each second.
+
+use std::io;
+use std::sync::Arc;
+
+use evenkeel_guard::loops::record::{
+    At, CgroupState, DirectionState, OsdState, PacketsState, PoolState, QueueDepthState, State,
+};
+use evenkeel_history::{Figures, Gauge, Sample, Series};
+use evenkeel_policy::decision::{DecisionRecord, Unit};
+
+use super::{RecordsOf, StateOf};
+use crate::history::{Held, Place, Program, Recorder, Sense};
+
+/// Decisions that are read at a time, at most: the newest.
+const MAX_DECISIONS: usize = 1_000;
+
+/// Starts to record the history of an agent at `place`. `state` returns the agent's state, `records` its
+/// newest decisions.
+///
+/// # Errors
+/// When no thread can be started.
+pub fn record(
+    place: Place,
+    state: impl Fn() -> State + Send + Sync + 'static,
+    records: impl Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send + Sync + 'static,
+) -> io::Result<Arc<Recorder>> {
+    let program = Program { name: "agent", key: "agent.history" };
+    let sensed = Sensed { state: Box::new(state), records: Box::new(records), last: State::default() };
+    Recorder::start(program, move || Some(place.clone()), sensed).map(Arc::new)
+}
+
+struct Sensed {
+    state: StateOf,
+    records: RecordsOf,
+    last: State,
+}
+
+impl Sense for Sensed {
+    fn samples(&mut self) -> Vec<Sample> {
+        self.last = (self.state)();
+        samples(&self.last)
+    }
+
+    fn held(&mut self) -> Held {
+        let troubles = std::mem::take(&mut self.last.health.troubles);
+        let decisions = (self.records)(None, MAX_DECISIONS);
+        Held { uptime_s: self.last.uptime_s, troubles, decisions, ..Held::default() }
+    }
+}
+
+/// The figures of all pools in a second.
+fn samples(state: &State) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    for pool in &state.pools {
+        match &pool.at {
+            At::Packets(at) => packets(pool, at, &mut samples),
+            At::Cgroup(at) => cgroup(pool, at, &mut samples),
+            At::QueueDepth(at) => queue_depth(pool, at, &mut samples),
+            At::Osd(at) => samples.push(sample(pool, "", "", osd(at))),
+        }
+    }
+    samples.retain(|sample| !sample.figures.is_idle());
+    samples
+}
+
+fn sample(pool: &PoolState, tenant: &str, device: &str, figures: Figures) -> Sample {
+    let [pool, tenant, device] = [&pool.name, tenant, device].map(str::to_owned);
+    Sample { series: Arc::new(Series { pool, tenant, device }), figures }
+}
+
+/// A count, a rate in a second, or a time in microseconds as a whole number.
+fn whole(value: f64) -> u64 {
+    value.max(0.0).round() as u64
+}
+
+fn us(ms: Option<f64>) -> u64 {
+    whole(ms.unwrap_or(0.0) * 1e3)
+}
+
+/// The sum of the latencies of `requests` requests with this mean, in microseconds.
+fn sum_us(requests: u64, mean_ms: Option<f64>) -> u64 {
+    whole(requests as f64 * mean_ms.unwrap_or(0.0) * 1e3)
+}
+
+fn packets(pool: &PoolState, at: &PacketsState, samples: &mut Vec<Sample>) {
+    let percentile = |name: &str| if at.percentile == name { us(at.read_percentile_ms) } else { 0 };
+    let requests = whole(at.iops);
+    let figures = Figures {
+        requests,
+        bytes: whole(at.read_bytes_per_s + at.write_bytes_per_s),
+        latency_us: sum_us(requests, at.latency_ms),
+        p50_us: percentile("p50"),
+        p99_us: percentile("p99"),
+        p999_us: percentile("p99.9"),
+        in_flight: Gauge::at(at.in_flight),
+        delay_us: Gauge::at(us(Some(at.mean_delay_ms))),
+        ..Figures::default()
+    };
+    samples.push(sample(pool, "", "", figures));
+    for device in &at.devices {
+        let requests = whole(device.iops);
+        let figures = Figures {
+            requests,
+            bytes: whole(device.read_bytes_per_s + device.write_bytes_per_s),
+            latency_us: sum_us(requests, device.latency_ms),
+            in_flight: Gauge::at(device.in_flight),
+            ..Figures::default()
+        };
+        samples.push(sample(pool, "", &device.name, figures));
+    }
+    for client in &at.clients {
+        let delay_us = Gauge::at(us(Some(client.delay_ms)));
+        let figures = Figures { bytes: whole(client.bytes_per_s), delay_us, ..Figures::default() };
+        samples.push(sample(pool, &client.address, "", figures));
+    }
+}
+
+fn cgroup(pool: &PoolState, at: &CgroupState, samples: &mut Vec<Sample>) {
+    let mut whole_pool = Figures::default();
+    for group in &at.groups {
+        let mut figures = Figures::default();
+        for DirectionState { unit, measured, limit, .. } in [&group.read, &group.write].into_iter().flatten() {
+            let (done, limits) = match unit {
+                Unit::BytesPerS => (&mut figures.bytes, &mut figures.limit_bytes_per_s),
+                _ => (&mut figures.requests, &mut figures.limit_iops),
+            };
+            *done += whole(*measured);
+            // Reads and writes each have a limit: the tenant's is the larger.
+            if limit.is_finite() && whole(*limit) > limits.max {
+                *limits = Gauge::at(whole(*limit));
+            }
+        }
+        whole_pool.requests += figures.requests;
+        whole_pool.bytes += figures.bytes;
+        let device = if group.tenant == group.group { "" } else { &group.group };
+        samples.push(sample(pool, &group.tenant, device, figures));
+    }
+    whole_pool.bytes += whole(at.background_bytes_per_s);
+    samples.push(sample(pool, "", "", whole_pool));
+}
+
+fn queue_depth(pool: &PoolState, at: &QueueDepthState, samples: &mut Vec<Sample>) {
+    let mut whole_pool = Figures::default();
+    whole_pool.slots = at.total_slots.map_or_else(Gauge::default, |slots| Gauge::at(whole(slots * 1e3)));
+    let mut queued = 0;
+    for volume in &at.volumes {
+        let requests = whole(volume.iops);
+        let figures = Figures {
+            requests,
+            bytes: whole(volume.bytes_per_s),
+            latency_us: sum_us(requests, volume.latency_ms),
+            queued: Gauge::at(volume.queued),
+            slots: volume.slots.granted.map_or_else(Gauge::default, |slots| Gauge::at(whole(slots * 1e3))),
+            ..Figures::default()
+        };
+        whole_pool.requests += figures.requests;
+        whole_pool.bytes += figures.bytes;
+        whole_pool.latency_us += figures.latency_us;
+        queued += volume.queued;
+        samples.push(sample(pool, &volume.name, "", figures));
+    }
+    whole_pool.queued = Gauge::at(queued);
+    samples.push(sample(pool, "", "", whole_pool));
+}
+
+fn osd(at: &OsdState) -> Figures {
+    let requests = whole(at.measured.commits_per_s);
+    Figures {
+        requests,
+        bytes: whole(at.measured.cost_bytes_per_s),
+        latency_us: sum_us(requests, at.measured.store_latency_ms),
+        queued: Gauge::at(at.measured.waiting),
+        budget: Gauge::at(at.budget_bytes),
+        ..Figures::default()
+    }
+}
