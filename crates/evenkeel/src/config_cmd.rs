@@ -1,7 +1,7 @@
 //! `evenkeel config`: prints an example of the configuration, and JSON schemas.
 
 use evenkeel_guard::loops::record;
-use evenkeel_policy::state;
+use evenkeel_policy::{history, state};
 
 use crate::output;
 
@@ -29,6 +29,8 @@ pub(crate) enum Document {
     State,
     /// `/api/v1/state` of an agent
     AgentState,
+    /// `/api/v1/history` of both
+    History,
 }
 
 /// Prints the example or the schema that `command` names.
@@ -45,6 +47,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
         Document::Agent => evenkeel_guard::config::schema(),
         Document::State => state::schema(),
         Document::AgentState => record::schema(),
+        Document::History => history::schema(),
     };
     output::print(&format!("{schema:#}\n"))
 }

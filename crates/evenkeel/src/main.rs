@@ -19,6 +19,7 @@ mod demo;
 mod guard;
 mod health;
 mod help;
+mod history;
 mod load;
 mod log;
 mod manual;
@@ -90,6 +91,12 @@ enum Command {
     /// The worst trouble is the first. Exit status, as plugins of Nagios have it: 0 no trouble, 1 a warning, 2 critical
     /// (requests fail or hang, or data may be lost), 3 neither a server nor an agent answers.
     Health(health::Args),
+    /// Show figures, decisions and troubles of the past
+    ///
+    /// A server or an agent records every second; times without record are named with their reason. The last hour has seconds,
+    /// six hours 10 s, three days minutes, a month 10 minutes, within a bound (server.history, agent.history). Of percentiles a
+    /// step has the largest of its seconds.
+    History(history::Args),
     /// Show what a running server does
     State(control::StateArgs),
     /// Create, grow and remove volumes of a running server
@@ -209,6 +216,7 @@ fn run() -> ExitCode {
         Command::Config(command) => config_cmd::run(&command),
         Command::Top(args) => top::run(&args),
         Command::Health(args) => return health::run(&args),
+        Command::History(args) => history::run(&args),
         Command::State(args) => control::state(&args),
         Command::Volume(command) => control::volume(command),
         Command::Tenant(command) => control::tenant(command),

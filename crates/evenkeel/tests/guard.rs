@@ -291,3 +291,46 @@ fn a_server_is_found_under_another_name() {
     let found = links.iter().find(|link| link["target"] == target.as_str());
     assert_eq!(found.map(|link| &link["server"]), Some(&Value::from("evenkeel")), "{map}");
 }
+
+#[test]
+fn the_past_of_an_agent_is_there_after_a_kill_and_after_a_stop() {
+    let data = std::env::temp_dir().join(format!("evenkeel-guard-{}-data", std::process::id()));
+    let _ = std::fs::remove_dir_all(&data);
+    let keys = TARGET.replacen("[agent]\n", &format!("[agent]\ndata_dir = {data:?}\nhistory = \"8MiB\"\n"), 1);
+    let file = File::new("history", &keys);
+    let history = |arguments: &[&str]| {
+        let output = Command::new(EVENKEEL).args(["history", "--json"]).args(arguments).output().expect("runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
+    };
+    let count = |history: &Value, kind: &str| {
+        let events = history["events"].as_array().expect("a list");
+        events.iter().filter(|event| event["kind"] == kind).count()
+    };
+    let until = |agent: &Agent, starts: usize| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while count(&history(&["--status", &agent.status]), "started") < starts {
+            assert!(Instant::now() < deadline, "it is never recorded");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let agent = Agent::start(&["--config", file.path(), "--dry-run"]);
+    until(&agent, 1);
+    // SIGKILL.
+    drop(agent);
+    let mut agent = Agent::start(&["--config", file.path(), "--dry-run"]);
+    until(&agent, 2);
+    let why = agent.ask(&["why", "--at", "now"]);
+    assert!(why.status.success(), "{}", text(&why.stderr));
+    agent.stop();
+    let past = history(&["--dir", data.join("history").to_str().expect("UTF-8")]);
+    assert_eq!((count(&past, "started"), count(&past, "stopped")), (2, 1), "{past:#}");
+    std::fs::remove_dir_all(&data).expect("removed");
+
+    // Without a folder nothing is recorded, and the answer says how it would be.
+    let file = File::new("no-history", TARGET);
+    let agent =
+        Agent::spawn(Command::new(EVENKEEL).env_remove("STATE_DIRECTORY"), &["--config", file.path(), "--dry-run"]);
+    let refused = Command::new(EVENKEEL).args(["history", "--status", &agent.status]).output().expect("runs");
+    assert!(text(&refused.stderr).contains("agent.data_dir"), "{}", text(&refused.stderr));
+}

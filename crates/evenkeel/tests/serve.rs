@@ -1,5 +1,7 @@
 //! Tests of `evenkeel serve` and of the commands that ask a running server, all run as processes.
 
+#[path = "serve/history.rs"]
+mod history;
 #[path = "serve/ours.rs"]
 mod ours;
 #[path = "serve/screen.rs"]

@@ -6,6 +6,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use evenkeel_net::http::Place;
 
+use super::client::Refusal;
 use super::{Certificates, Connect, Site, get, plain};
 
 /// The default status address of a server, and that of an agent.
@@ -50,12 +51,13 @@ impl Reach {
 /// answer may take `patience`.
 ///
 /// # Errors
-/// When none of `places` answers.
+/// When none of `places` answers, or the first that does refuses the request.
 pub(crate) fn first<'a>(places: &'a [Place], path: &str, patience: Duration) -> anyhow::Result<(&'a Place, String)> {
     let mut complaints = Vec::new();
     for place in places {
         match get(place, path, patience) {
             Ok(text) => return Ok((place, text)),
+            Err(error) if error.is::<Refusal>() => return Err(error),
             Err(error) => complaints.push(error),
         }
     }

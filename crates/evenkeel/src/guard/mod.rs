@@ -12,10 +12,12 @@ use evenkeel_guard::preflight::{self, Evidence, Preflight};
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::Status;
 use evenkeel_policy::decision::Decisions;
+use evenkeel_policy::history::History;
 use evenkeel_policy::state::State;
 use serde::de::DeserializeOwned;
 
 use crate::control::{self, Certificates, PATIENCE, Site, path};
+use crate::history;
 use crate::output;
 
 mod cluster;
@@ -61,7 +63,10 @@ pub(crate) enum Command {
         /// Most decisions that are shown
         #[arg(long, short = 'n', default_value_t = 10, value_name = "N", value_parser = control::whole::<usize>)]
         count: usize,
-        /// Print the records as JSON, as /api/v1/decisions does
+        /// The newest until this time, of the hour before, from the history: 02:40, 2026-11-28T02:40:00Z, -2h
+        #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+        at: Option<String>,
+        /// Print the records as JSON, as /api/v1/decisions does, and with --at as /api/v1/history does
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -141,7 +146,12 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
         Command::Discover { config, json } => discover(config.as_deref(), json),
         Command::Config(ConfigCommand::Example) => output::print(EXAMPLE),
         Command::Status { json, connect } => output::show(json, &connect.get("/api/v1/state")?, show::state),
-        Command::Why { pool, count, json, connect } => {
+        Command::Why { pool, count, at: Some(at), json, connect } => {
+            let at = history::moment_of("--at", &at, history::now())?;
+            let past: History = connect.get(&history::asked(&show::asked_before(at, pool)))?;
+            output::show(json, &past, |past| show::past(past, count, history::zone::local))
+        }
+        Command::Why { pool, count, at: None, json, connect } => {
             let asked = pool.as_ref().map_or_else(String::new, |name| path("&pool=", name));
             let decisions: Decisions = connect.get(&format!("/api/v1/decisions?count={count}{asked}"))?;
             output::show(json, &decisions, show::decisions)

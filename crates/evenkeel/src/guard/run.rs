@@ -6,10 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use anyhow::{Context, ensure};
-use evenkeel_guard::config::Config;
+use evenkeel_guard::config::{AgentConfig, Config};
 use evenkeel_guard::host::{Host, Policies, Shared, lock};
+use evenkeel_guard::loops::record::State;
 use evenkeel_net::tls::Renewable;
+use evenkeel_policy::config::Bound;
+use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_server::Paced;
+use evenkeel_web::history::{NO_THREAD_CURE, Place, Recorder};
 use signal_hook::consts::SIGHUP;
 
 use super::cluster::SharedArrays;
@@ -57,10 +61,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
     let mut host = Host::start(&config, args.dry_run, output::say)?;
     let shared = host.shared();
+    let history = record(&config.agent, &shared);
     if let Some(listener) = status {
-        let (stated, recorded, certificates) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&certificates));
-        let records = move |pool: Option<&str>, count| lock(&recorded).agent.records(pool, count);
-        let router = evenkeel_web::guard::router(move || lock(&stated).state(), records);
+        let certificates = Arc::clone(&certificates);
+        let router = evenkeel_web::guard::router(stated(&shared), recorded(&shared), history.clone());
         evenkeel_web::spawn_read_only(router, listener, terms.http.tls, move || certificates.http())
             .context("cannot serve the API")?;
     }
@@ -111,7 +115,39 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(cluster) = cluster {
         cluster.stop();
     }
-    Ok(host.stop()?)
+    let stopped = host.stop();
+    history.iter().for_each(|history| history.stop());
+    Ok(stopped?)
+}
+
+/// A function that returns the agent's state.
+fn stated(shared: &Arc<Mutex<Shared>>) -> impl Fn() -> State + Send + Sync + 'static {
+    let shared = Arc::clone(shared);
+    move || lock(&shared).state()
+}
+
+/// A function that returns the agent's newest decisions.
+fn recorded(
+    shared: &Arc<Mutex<Shared>>,
+) -> impl Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send + Sync + 'static {
+    let shared = Arc::clone(shared);
+    move |pool, count| lock(&shared).agent.records(pool, count)
+}
+
+/// Starts to record the history; `None` if the agent has no folder for it, or no thread can be started, which is logged.
+fn record(config: &AgentConfig, shared: &Arc<Mutex<Shared>>) -> Option<Arc<Recorder>> {
+    let Bound::At(bytes) = config.history else { return None };
+    let Some(folder) = config.history_path(std::env::var("STATE_DIRECTORY").ok().as_deref()) else {
+        tracing::info!("no history is recorded: set agent.data_dir to a folder for it, or agent.history = \"off\"");
+        return None;
+    };
+    let place = Place { folder, bytes: bytes.0 };
+    let started = evenkeel_web::guard::record(place, stated(shared), recorded(shared));
+    started
+        .inspect_err(|error| {
+            tracing::warn!("no history is recorded, as no thread can be started: {error}; {NO_THREAD_CURE}");
+        })
+        .ok()
 }
 
 fn last_words(dry_run: bool) -> &'static str {

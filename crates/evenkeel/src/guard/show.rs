@@ -11,8 +11,12 @@ use evenkeel_guard::loops::record::{
 use evenkeel_guard::sensor::cache::CachedEntry;
 use evenkeel_policy::decision::{Decisions, Unit};
 use evenkeel_policy::figures::{counted, counted_figure};
+use evenkeel_policy::history::{Event, EventKind, History};
+use evenkeel_policy::moment;
+use evenkeel_web::history::Query;
 
 use crate::control::table;
+use crate::history::{event_text, wrapped};
 
 fn or_dash(text: Option<&str>) -> String {
     text.unwrap_or("-").to_owned()
@@ -253,4 +257,28 @@ pub(super) fn decisions(all: &Decisions) -> String {
         return "the agent has decided nothing yet\n".into();
     }
     all.decisions.iter().map(|record| format!("{record}\n")).collect()
+}
+
+/// Time before a moment from which past decisions are shown, in seconds.
+const BEFORE_S: u64 = 3_600;
+
+/// The question for the decisions of the hour before a moment, and those at it; about one pool, or all.
+pub(super) fn asked_before(at: u64, pool: Option<String>) -> Query {
+    Query { from: at.saturating_sub(BEFORE_S), to: at + 1, step: Some(600), pool, tenant: Some(String::new()) }
+}
+
+/// The newest `count` decisions of the past, newest first.
+pub(super) fn past(past: &History, count: usize, zone: impl Fn(i64) -> i64 + Copy) -> String {
+    let decisions = past.events.iter().filter(|event| event.kind == EventKind::Decision).rev().take(count);
+    let line = |event: &Event| {
+        let head = format!("{} {}  ", moment::date(event.at_s, zone), moment::time(event.at_s, zone));
+        wrapped(&head, &event_text(event), 10)
+    };
+    let lines: String = decisions.map(line).collect();
+    match past.oldest_s {
+        _ if !lines.is_empty() => lines,
+        Some(oldest) if oldest < past.to_s => "no decision was recorded in the hour before\n".into(),
+        Some(oldest) => format!("the oldest record is of {}\n", moment::text(oldest, zone)),
+        None => "nothing is recorded yet\n".into(),
+    }
 }

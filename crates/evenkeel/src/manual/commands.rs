@@ -114,7 +114,13 @@ const DATA: &[Pair] = &[
     ("DATA_DIR/NAME.img", "content of the volume NAME, unless it has a path of its own"),
     ("DATA_DIR/volumes.toml", "volumes that evenkeel volume create has made"),
     ("DATA_DIR/files.toml", "files known to hold volumes"),
+    ("DATA_DIR/history", "figures and events of the last month, for evenkeel history"),
     ("DATA_DIR/nbd.sock, DATA_DIR/control.sock", "sockets for NBD and for changes"),
+];
+
+const RECORDED: &[Pair] = &[
+    ("DATA_DIR/history", "the history of a server"),
+    ("/var/lib/evenkeel-guard/history", "the history of the package's agent"),
 ];
 
 const TOML: &str = "evenkeel.toml(5)";
@@ -233,6 +239,7 @@ pub(super) const COMMANDS: &[Facts] = &[
         .examples(&[
             ("evenkeel guard why", "the ten newest decisions, with their reasons"),
             ("evenkeel guard why vg1 -n 100", "a hundred of the pool vg1"),
+            ("evenkeel guard why vg1 --at 02:40", "the newest of last night, until 02:40"),
         ])
         .files(&[AGENT_SETTINGS])
         .see(&["evenkeel-guard-status(1)"], &["guide/guard.md", "reference/api.md"]),
@@ -290,6 +297,14 @@ pub(super) const COMMANDS: &[Facts] = &[
         .files(CONTROL)
         .status(HEALTH)
         .see(&["evenkeel-top(1)", "evenkeel-state(1)"], &["guide/monitoring.md"]),
+    Facts::of("history")
+        .examples(&[
+            ("evenkeel history --from 02:40 --to 02:50", "ten minutes of the last night, whole pools, with all events"),
+            ("evenkeel history --from -2h --tenant shop --json", "a tenant in the last two hours, as JSON"),
+            ("evenkeel history --dir /var/lib/evenkeel/history", "the last ten minutes, also where no server runs"),
+        ])
+        .files(RECORDED)
+        .see(&["evenkeel-guard-why(1)", "evenkeel-top(1)"], &["guide/monitoring.md", "reference/api.md"]),
     Facts::of("state")
         .examples(&[
             ("evenkeel state", "show the server of this folder"),

@@ -17,6 +17,7 @@ use anyhow::{Context, anyhow};
 use evenkeel_policy::config::Status;
 use evenkeel_server::{Error, Server, Start};
 use evenkeel_web::Caller;
+use evenkeel_web::history::NO_THREAD_CURE;
 use evenkeel_web::serve::{Manager, Source};
 use signal_hook::consts::SIGHUP;
 
@@ -106,6 +107,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     })?;
     let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
     let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes, loaded.recorded.is_superseded));
+    if let Err(error) = evenkeel_web::serve::record(&manager) {
+        tracing::warn!("no history is recorded, as no thread can be started: {error}; {NO_THREAD_CURE}");
+    }
     evenkeel_web::spawn(Arc::clone(&manager), status, control).context("cannot serve status and control")?;
     if let Some(settings) = cluster {
         manager.join_cluster(evenkeel_cluster::start(settings, ServedPools(Arc::clone(&manager)))?);
@@ -258,6 +262,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
                 let stop = move || {
                     stopper.leave_cluster();
                     let stopped = stopper.server().shutdown();
+                    stopper.stop_recording();
                     handle.close();
                     stopped
                 };
