@@ -75,7 +75,7 @@ thread_local! {
 impl Served {
     fn new() -> Self {
         let config = Arc::new(check(CONFIG, "fuzz").into_result().expect("a configuration").config);
-        let agent = Router::new().nest("/guard", guard::router(record::State::default, |_, _| Vec::new()));
+        let agent = Router::new().nest("/guard", guard::router(record::State::default, |_, _| Vec::new(), None));
         let reads = || -> Router { dry(READS).with_state(Arc::clone(&config)).merge(agent.clone()) };
         Self {
             runtime: Builder::new_current_thread().build().expect("a runtime"),

@@ -143,8 +143,8 @@ fn cgroup(pool: &PoolState, at: &CgroupState, samples: &mut Vec<Sample>) {
 }
 
 fn queue_depth(pool: &PoolState, at: &QueueDepthState, samples: &mut Vec<Sample>) {
-    let mut whole_pool = Figures::default();
-    whole_pool.slots = at.total_slots.map_or_else(Gauge::default, |slots| Gauge::at(whole(slots * 1e3)));
+    let slots = at.total_slots.map_or_else(Gauge::default, |slots| Gauge::at(whole(slots * 1e3)));
+    let mut whole_pool = Figures { slots, ..Figures::default() };
     let mut queued = 0;
     for volume in &at.volumes {
         let requests = whole(volume.iops);
