@@ -114,7 +114,7 @@ impl Server {
     pub fn start(config: Config, start: Start) -> Result<Self, Error> {
         let engine = choose_engine(config.server.engine, &start.faults)?;
         check_descriptors(&config)?;
-        check_address_space(&config)?;
+        check_memory(&config)?;
         let needs_folder = config.volumes.iter().any(|(name, v)| config.path_of(name, v).is_some() && v.path.is_none())
             || (start.inherited.is_empty() && config.server.unix.is_none());
         if needs_folder {
@@ -674,28 +674,33 @@ fn check_descriptors(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Bytes of address space that a server needs beside its code and the data that it has at its start: libraries, constants, and
-/// threads with their stacks of 2 MiB. `ADDRESSES_OF_WORKER`: those of a worker, with its buffers and ring. With less, an
-/// allocation may fail in the middle of the start, which ends the program without a reason.
-const OWN_ADDRESSES: u64 = 24 << 20;
-const ADDRESSES_OF_WORKER: u64 = 4 << 20;
-
-/// Checks that the limit of address space (`RLIMIT_AS`) is sufficient. Volumes in memory and buffers come on top: without
-/// room for them, volumes cannot be created and requests fail.
-fn check_address_space(config: &Config) -> Result<(), Error> {
+/// Checks that the limits of address space (`RLIMIT_AS`) and of data (`RLIMIT_DATA`) are sufficient. With less, an allocation
+/// may fail in the middle of the start, which ends the program without a reason. Volumes in memory and buffers come on top:
+/// without room for them, volumes cannot be created and requests fail.
+fn check_memory(config: &Config) -> Result<(), Error> {
     use rustix::process::{Resource, getrlimit};
-    let Some(limit) = getrlimit(Resource::As).current else { return Ok(()) };
-    // Code and data. The size of the whole would include what the allocator has only reserved, as long as there was room.
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = |field: usize| statm.split(' ').nth(field).and_then(|pages| pages.parse().ok()).unwrap_or(0_u64);
-    let taken = (pages(3) + pages(5)) * rustix::param::page_size() as u64;
-    let least = taken + OWN_ADDRESSES + count_of(config.server.workers) as u64 * ADDRESSES_OF_WORKER;
-    if limit < least {
-        return Err(Error::Refused(format!(
-            "the limit of address space is {} MiB, and the server needs at least {} MiB. Raise it (LimitAS= of the service, ulimit -v)",
-            limit >> 20,
-            least.div_ceil(1 << 20)
-        )));
+    let bytes = |field: usize| pages(field) * rustix::param::page_size() as u64;
+    let (code, data, workers) = (bytes(3), bytes(5), count_of(config.server.workers) as u64);
+    // Beside what is there at the start: threads with their stacks of 2 MiB, libraries and heap; then for each worker, with its
+    // buffers and ring. The size of the whole would include what the allocator has only reserved, as long as there was room.
+    for (resource, what, cure, least) in [
+        (
+            Resource::As,
+            "address space",
+            "LimitAS= of the service, ulimit -v",
+            code + data + (24 << 20) + workers * (4 << 20),
+        ),
+        (Resource::Data, "data", "LimitDATA= of the service, ulimit -d", data + (12 << 20) + workers * (3 << 20)),
+    ] {
+        if let Some(limit) = getrlimit(resource).current.filter(|&limit| limit < least) {
+            return Err(Error::Refused(format!(
+                "the limit of {what} is {} MiB, and the server needs at least {} MiB. Raise it ({cure})",
+                limit >> 20,
+                least.div_ceil(1 << 20)
+            )));
+        }
     }
     Ok(())
 }

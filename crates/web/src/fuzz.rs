@@ -224,11 +224,11 @@ fn accept(before: &Config, after: &Config, consent: Consent) -> Answer {
         assert_eq!((&before.pools, &before.tenants), (&after.pools, &after.tenants), "a change without effect");
     }
     audit::log(&Caller::Unknown, "the configuration", before, after);
-    let json = serde_json::to_string(after).expect("what was read can be written");
+    let json = serde_json::to_string(after).expect("a configuration can be written");
     let read: Config = serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error}: {json}"));
     assert_eq!(&read, after, "JSON makes something else of it");
     let fixed = BTreeSet::from(["fixed".to_owned()]);
-    let record = source::text_of(after, &fixed).expect("what was accepted can be recorded");
+    let record = source::text_of(after, &fixed).expect("accepted changes can be recorded");
     let mut recorded = source::volumes_of(&record).unwrap_or_else(|error| panic!("{error}: {record}"));
     recorded.extend(after.volumes.get_key_value("fixed").map(|(name, volume)| (name.clone(), volume.clone())));
     assert_eq!(recorded, after.volumes, "the record makes something else of it");

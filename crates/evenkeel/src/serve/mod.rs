@@ -107,9 +107,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     })?;
     let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
     let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes, loaded.recorded.is_superseded));
-    if let Err(error) = evenkeel_web::serve::record(&manager) {
-        tracing::warn!("no history is recorded, as no thread can be started: {error}; {NO_THREAD_CURE}");
-    }
     evenkeel_web::spawn(Arc::clone(&manager), status, control).context("cannot serve status and control")?;
     if let Some(settings) = cluster {
         manager.join_cluster(evenkeel_cluster::start(settings, ServedPools(Arc::clone(&manager)))?);
@@ -123,6 +120,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         })?
     };
 
+    // Last, so that no other thread is missing where threads are few.
+    if let Err(error) = evenkeel_web::serve::record(&manager) {
+        tracing::warn!("no history is recorded, as no thread can be started: {error}; {NO_THREAD_CURE}");
+    }
     let uris = manager.server().listening().to_vec();
     output::announce(banner::lines(&manager.config(), &uris, status_address, &control_path));
     systemd::notify(Condition::Ready);

@@ -392,7 +392,7 @@ const HALVES: &[Ask] = &{
     }
     asks
 };
-/// What three requests in four trim, the fourth writes again.
+/// Three requests in four trim a range, and the fourth writes it again.
 const TRIMS_OF_ALL: &[Ask] = &{
     let all = ask(wire::TRIM, ALL_4G, At::Start);
     [ask(WRITE, 256 * KIB, At::Filled), all, all, all]
