@@ -30,8 +30,10 @@ use crate::request::{Asked, Named, Request};
 use crate::serve::api::{Answer, Body, Changed, NewSize, NewVolume, Wanted};
 use crate::serve::edit::{self, Consent};
 use crate::serve::{CHANGES, READS, audit, metrics, source};
-use crate::{dashboard, guard, rules};
+use crate::{dashboard, guard, history, rules};
 
+/// Unix time of all requests, in seconds.
+const NOW_S: u64 = 1_800_000_000;
 /// The configuration that requests change. Volume `fixed` counts as one that a file defines.
 const CONFIG: &str = r#"
 [pools.main]
@@ -146,6 +148,9 @@ fn dry<S>(requests: &[Request<S>]) -> Router<Arc<Config>> {
         let handler = match (request.method.as_str(), path) {
             ("GET", "/api/v1/state") => on(method, async |Asked(wanted): Asked<Wanted>| Json(wanted.of(shown()))),
             ("GET", "/api/v1/clients" | "/api/v1/health" | "/healthz") => on(method, async || "ok\n"),
+            ("GET", "/api/v1/history") => {
+                on(method, async |Asked(wanted): Asked<history::Wanted>| wanted.check(NOW_S).map(|()| "ok\n"))
+            }
             ("GET", "/metrics") => on(method, async |asked: HeaderMap| metrics::of(&asked, shown())),
             ("GET", "/api/v1/config") => on(method, async |State(config): Held| Json(&*config).into_response()),
             ("POST", "/api/v1/reload") => on(method, async || "ok\n"),

@@ -17,6 +17,9 @@ static TURN: Semaphore = Semaphore::const_new(1);
 /// Time before the end at which an answer begins, if the request names no begin, in seconds.
 const USUAL_LENGTH_S: u64 = 600;
 
+/// Cure of a request that cannot be answered.
+const CURE: &str = "see docs/reference/api.md for the parameters";
+
 /// The parameters of a request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -29,6 +32,12 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    /// Reads the parameters, at Unix time `now` in seconds, without an answer.
+    #[cfg(feature = "fuzz")]
+    pub(crate) fn check(self, now: u64) -> Result<(), Refusal> {
+        self.query(now).map(drop).map_err(|error| Refusal::new(400, "invalid_request", error, CURE))
+    }
+
     fn query(self, now: u64) -> Result<Query, String> {
         let time =
             |key: &str, text: &str| moment::parse(text, now, moment::utc).map_err(|error| format!("{key}: {error}"));
@@ -50,8 +59,7 @@ pub(crate) async fn answered(recorder: Option<&Recorder>, wanted: Wanted) -> Res
     };
     let key = recorder.key();
     let place = recorder.place().ok_or_else(|| off(&format!("set {key} to a number of bytes, such as \"256MiB\"")))?;
-    let cure = "see docs/reference/api.md for the parameters";
-    let query = wanted.query(now().as_secs()).map_err(|error| Refusal::new(400, "invalid_request", error, cure))?;
+    let query = wanted.query(now().as_secs()).map_err(|error| Refusal::new(400, "invalid_request", error, CURE))?;
     let problem = recorder.problem();
     let _turn = TURN.acquire().await;
     let made = elsewhere(move || {
@@ -65,7 +73,7 @@ pub(crate) async fn answered(recorder: Option<&Recorder>, wanted: Wanted) -> Res
         Error::History(error) => {
             Refusal::new(500, "system", error, "make the folder readable, or see the log for why nothing is recorded")
         }
-        error => Refusal::new(400, "invalid_request", error, cure),
+        error => Refusal::new(400, "invalid_request", error, CURE),
     })?;
     history.problems.extend(problem.map(|problem| format!("nothing is recorded at present: {problem}")));
     Ok(Json(history))
