@@ -129,14 +129,12 @@ pub(crate) fn create(path: &Path) -> Result<File, Error> {
     created.map_err(failed("create", path))
 }
 
-/// Opens a file behind its first `length` bytes, and cuts off the rest.
+/// Opens a file for writing at its end.
 ///
 /// # Errors
 /// [`Error::File`].
-pub(crate) fn append_at(path: &Path, length: u64) -> Result<File, Error> {
-    let file = OpenOptions::new().append(true).open(path).map_err(failed("open", path))?;
-    file.set_len(length).map_err(failed("cut", path))?;
-    Ok(file)
+pub(crate) fn append(path: &Path) -> Result<File, Error> {
+    OpenOptions::new().append(true).open(path).map_err(failed("open", path))
 }
 
 /// Removes a file that may be gone already.

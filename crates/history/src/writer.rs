@@ -4,24 +4,25 @@
 //! block, and the next block begins another file.
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fs;
 use std::path::PathBuf;
 
 use crate::bound::{Used, file_limit};
 use crate::codec::{Block, Codec, MAX_NAMES};
 use crate::content::Content;
 use crate::error::{Error, Note, failed};
-use crate::folder::{Disk, Kept, append_at, create, path_of, remove};
+use crate::folder::{Disk, Kept, append, create, path_of, remove};
 use crate::frame::{HEAD, Head, Tail, frame};
 use crate::resolution::Stream;
 
-/// The file that is appended to.
+/// The file that is appended to. It is opened for each block, so that the number of descriptors does not depend on how many
+/// streams have begun.
 #[derive(Debug)]
 struct Open {
     codec: Codec,
     start: u64,
-    /// `None` until the first block is committed.
-    file: Option<File>,
+    /// False until the first block is committed.
+    exists: bool,
 }
 
 /// Appends blocks to a stream.
@@ -74,10 +75,10 @@ impl Writer {
                 remove(&path)?;
                 continue;
             };
-            let file = append_at(&path, whole)?;
+            append(&path)?.set_len(whole).map_err(failed("cut", &path))?;
             // Behind what is no block another file is begun.
             if tail != Some(Tail::Damaged) {
-                writer.open = Some(Open { codec: content.codec, start, file: Some(file) });
+                writer.open = Some(Open { codec: content.codec, start, exists: true });
             }
             writer.files.push_back(Kept { start, bytes: whole });
             writer.end = end;
@@ -117,9 +118,9 @@ impl Writer {
             self.sync(disk)?;
             self.open = None;
         }
-        let open = self.open.get_or_insert_with(|| Open { codec: Codec::new(stream, at), start: at, file: None });
+        let open = self.open.get_or_insert_with(|| Open { codec: Codec::new(stream, at), start: at, exists: false });
         self.ready.clear();
-        if open.file.is_none() {
+        if !open.exists {
             self.ready.extend_from_slice(&Head { stream, start: at }.bytes());
         }
         let mut payload = Vec::new();
@@ -136,13 +137,13 @@ impl Writer {
     pub(crate) fn commit(&mut self, disk: &mut Disk) -> Result<(), Error> {
         let Some(open) = self.open.as_mut() else { return Ok(()) };
         let path = path_of(&disk.folder, self.stream, open.start);
-        if open.file.is_none() {
-            open.file = Some(create(&path)?);
+        let mut file = if open.exists { append(&path)? } else { create(&path)? };
+        if !std::mem::replace(&mut open.exists, true) {
             self.files.push_back(Kept { start: open.start, bytes: 0 });
             self.created = true;
         }
-        let (Some(file), Some(newest)) = (open.file.as_mut(), self.files.back_mut()) else { return Ok(()) };
-        disk.sink.write(file, &self.ready).map_err(failed("write", &path))?;
+        let Some(newest) = self.files.back_mut() else { return Ok(()) };
+        disk.sink.write(&mut file, &self.ready).map_err(failed("write", &path))?;
         newest.bytes += self.ready.len() as u64;
         (self.end, self.unsynced) = (self.ready_end, true);
         Ok(())
@@ -150,14 +151,15 @@ impl Writer {
 
     /// Closes the file behind its last whole block.
     pub(crate) fn abandon(&mut self, disk: &Disk) {
-        let Some(Open { start, file: Some(file), .. }) = self.open.take() else { return };
+        let Some(open) = self.open.take().filter(|open| open.exists) else { return };
+        let path = path_of(&disk.folder, self.stream, open.start);
         let whole = self.files.back().map_or(0, |kept| kept.bytes);
         // If the rest cannot be cut off now, readers stop before it, and so does the next start.
         if whole > HEAD as u64 {
-            let _ = file.set_len(whole).and_then(|()| file.sync_data());
+            let _ = append(&path).map(|file| file.set_len(whole).and_then(|()| file.sync_data()));
         } else {
             self.files.pop_back();
-            let _ = remove(&path_of(&disk.folder, self.stream, start));
+            let _ = remove(&path);
         }
         self.unsynced = false;
     }
@@ -168,10 +170,10 @@ impl Writer {
     /// [`Error::File`]. Then [`Self::abandon`] has to follow.
     pub(crate) fn sync(&mut self, disk: &Disk) -> Result<(), Error> {
         if self.unsynced
-            && let Some(Open { start, file: Some(file), .. }) = &self.open
+            && let Some(open) = self.open.as_ref().filter(|open| open.exists)
         {
-            let path = path_of(&disk.folder, self.stream, *start);
-            file.sync_data().map_err(failed("sync", &path))?;
+            let path = path_of(&disk.folder, self.stream, open.start);
+            append(&path)?.sync_data().map_err(failed("sync", &path))?;
             self.unsynced = false;
         }
         Ok(())
