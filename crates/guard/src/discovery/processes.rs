@@ -159,18 +159,16 @@ fn device_of(descriptor: &Path) -> Option<DeviceNumber> {
 }
 
 /// True if the target of a descriptor's link may be a volume: a file or block device that has not been deleted and is no log,
-/// lock or the like.
+/// lock, part of a server's history or the like.
 fn may_hold_data(link: &Path) -> bool {
-    const NO_DATA: [&str; 5] = ["log", "pid", "lock", "sock", "conf"];
+    const NO_DATA: [&str; 6] = ["log", "pid", "lock", "sock", "conf", "evh"];
     const NO_VOLUMES: [&str; 8] =
         ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts", "/dev/shm"];
     let text = link.to_string_lossy();
     let system = ["/proc", "/sys", "/run"].iter().chain(&NO_VOLUMES).any(|folder| link.starts_with(folder));
-    let extension = link.extension().and_then(|extension| extension.to_str());
-    link.is_absolute()
-        && !system
-        && !text.ends_with(" (deleted)")
-        && !extension.is_some_and(|extension| NO_DATA.contains(&extension))
+    // A lock may have no other name.
+    let kind = link.extension().or(link.file_name()).and_then(|kind| kind.to_str());
+    link.is_absolute() && !system && !text.ends_with(" (deleted)") && !kind.is_some_and(|kind| NO_DATA.contains(&kind))
 }
 
 #[cfg(test)]
@@ -214,12 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn where_a_server_logs_to_is_no_volume() {
+    fn a_log_and_a_history_are_no_volumes() {
         let root = std::env::temp_dir().join(format!("evenkeel-guard-{}-logs", std::process::id()));
         let folder = root.join("proc/7");
         std::fs::create_dir_all(folder.join("fd")).expect("made");
         std::fs::write(folder.join("cmdline"), "evenkeel\0serve\0").expect("written");
-        for (fd, file) in [("1", "/srv/said"), ("2", "/srv/serve.out"), ("5", "/srv/serve.out"), ("7", "/srv/a.img")] {
+        let history = [("8", "/srv/history/lock"), ("9", "/srv/history/000-1.evh")];
+        let logs = [("1", "/srv/said"), ("2", "/srv/serve.out"), ("5", "/srv/serve.out")];
+        for (fd, file) in [("7", "/srv/a.img")].into_iter().chain(logs).chain(history) {
             std::os::unix::fs::symlink(file, folder.join("fd").join(fd)).expect("a link");
         }
         let found = read(&Roots::under(&root), &[]).expect("read").servers;
