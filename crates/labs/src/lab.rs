@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use clap::ValueEnum as _;
 
+use crate::base::record::Page;
 use crate::base::servers::Server;
 use crate::base::spelled::spelled;
 use crate::base::tally::Tally;
@@ -88,6 +90,21 @@ pub struct Args {
     /// How often everything is measured with `--full`: 5 times by default (caches, initiators, iscsi, isolation), 3 times (browser, ceph).
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     repeats: Option<u64>,
+    /// Write figures and steps, with command, date, commit and machine, to docs/results/NAME.md (isolation: with --full).
+    #[arg(long, conflicts_with = "only")]
+    record: bool,
+}
+
+impl Args {
+    /// The page of results that this run writes by [`Page::record_self`]; `None` without `--record`, and for the lab of
+    /// isolation, whose page is a summary that the lab writes by itself.
+    pub fn page(&self) -> Option<Page> {
+        let name = spelled(&self.name);
+        let what = self.name.to_possible_value()?.get_help()?.to_string();
+        let page =
+            Page { title: format!("Lab: {name}"), name, what: what.trim_end_matches('.').to_owned() + ".", seed: None };
+        (self.record && self.name != Name::Isolation).then_some(page)
+    }
 }
 
 /// Runs `cargo xtask lab`; true if every check passed.
@@ -119,6 +136,7 @@ fn given(binary: Option<PathBuf>) -> Result<Option<PathBuf>> {
 
 fn run_lab(args: Args, pack: Pack) -> Result<Tally> {
     let started = Instant::now();
+    ensure!(!args.record || args.full, "--record of the lab of isolation takes --full: the page is about all settings");
     let binary = match given(args.binary)? {
         Some(binary) => binary,
         None if args.server.is_evenkeel() => {
@@ -127,9 +145,9 @@ fn run_lab(args: Args, pack: Pack) -> Result<Tally> {
         None => PathBuf::from("evenkeel"),
     };
     let build = build::workspace().join("lab/build");
-    let Args { server, keep, verbose, only, full, seconds, repeats, .. } = args;
+    let Args { server, keep, verbose, only, full, seconds, repeats, record, .. } = args;
     let repeats = repeats.unwrap_or(if args.name == Name::Ceph { CEPH_REPEATS } else { figures::REPEATS });
-    let options = Options { server, binary, build, pack, keep, verbose, only, full, seconds, repeats };
+    let options = Options { server, binary, build, pack, keep, verbose, only, full, record, seconds, repeats };
     let mut lab = Lab { name: spelled(&args.name), tally: Tally::default() };
     let outcome = match args.name {
         Name::Browser => browser::run(&mut lab, &options),

@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use crate::base::client::Client;
 use crate::base::process::{self, Running, daemon};
+use crate::base::record::Page;
 use crate::base::scratch::Scratch;
 use crate::base::servers;
 use crate::check::run::Lab;
@@ -108,6 +109,19 @@ pub struct Args {
     /// Keep logs, configuration and volumes.
     #[arg(long)]
     keep: bool,
+    /// Write figures and steps, with command, seed, date, commit and machine, to docs/results/soak.md.
+    #[arg(long, requires = "seed")]
+    record: bool,
+}
+
+impl Args {
+    /// The page of results that this run writes; `None` without `--record`.
+    pub fn page(&self) -> Option<Page> {
+        let what = "One server under clients of all kinds, while clients, connections, workers, volumes, configuration and the \
+                    server itself fail or change.";
+        let page = Page { name: "soak".into(), title: "Soak".into(), what: what.into(), seed: self.seed };
+        self.record.then_some(page)
+    }
 }
 
 /// Runs the soak and reports its checks.

@@ -151,7 +151,7 @@ fn run(config: Config, store: StoreParams, bulk_depth: usize, length: Duration) 
         bulk_mb_per_s: bulk_bytes as f64 / 1e6 / end.since(measure_from).as_secs_f64(),
         budget_bytes: path.admission.decision().budget_bytes,
     };
-    eprintln!(
+    println!(
         "{:24} light p50 {:6.1} ms  p99 {:6.1} ms  bulk {:6.1} MB/s",
         name(&config),
         outcome.light_p50_ms,

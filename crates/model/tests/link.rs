@@ -1,4 +1,9 @@
 //! The model of an iSCSI target with delayed packets, compared with measurements of a real one.
+//!
+//! The real one is a Linux 6.12 target (LIO) in a virtual machine on a block device that serves one request at a time, receive
+//! window capped at 32 KiB, requests of 64 KiB. Fitted are the windows that a connection has in effect (24 KiB for one client,
+//! 12 KiB with many), the rate from the target (46 MB/s) and 0.4 ms that a write takes longer beside others. Jitter is
+//! assumed.
 
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};

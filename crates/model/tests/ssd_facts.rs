@@ -1,5 +1,10 @@
-//! The model of a solid-state drive compared with facts from data sheets and reviews of real drives; `docs/results/models.md`
-//! has the facts and their sources.
+//! The model of a solid-state drive compared with facts from data sheets and reviews of real drives.
+//!
+//! Sources: the Samsung PM983 data sheet of January 2018 (1.92 TB) and its family's published bandwidths; the published
+//! specifications of the Samsung 850/860 EVO and Tom's Hardware's test of the 860 EVO 250 GB (about 13 GB of fast region, then
+//! 250 MB/s; the maker gives 12 GB); AnandTech's round-up of enterprise drives; Wu and He, FAST 2012; Desnoyers, SYSTOR 2012.
+//! The presets were fitted to bandwidths, IOPS and latencies. The curve over queue depth, reads beside writes, the mix, the tail
+//! and the amplification were not fitted.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;

@@ -1,4 +1,8 @@
 //! The model of a batching store compared with measurements of Ceph's BlueStore.
+//!
+//! Ceph 16.2.15, one OSD, BlueStore with its log on the same device, which was paced at 40 MiB/s; a client with 64 writes of
+//! 64 KiB in flight, and BlueStore's throttle (each request counts 64 KiB + 4,000 B) as the budget. Three parameters are fitted
+//! to five points. With `commit_bytes` 0 no `commit_latency` fits both of the first two points within 5 %.
 
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};

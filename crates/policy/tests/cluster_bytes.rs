@@ -1,7 +1,8 @@
 //! Measures the bytes that a host receives from etcd as a function of the number of hosts that share a device, with records of
 //! real controllers and the default settings of shards.
 //!
-//! `cargo test -p evenkeel-policy --test all cluster_bytes -- --nocapture` prints the table of docs/results/cluster.md.
+//! `cargo test -p evenkeel-policy --test all cluster_bytes -- --nocapture` prints a table, which
+//! `cargo xtask record cluster` writes.
 
 use std::collections::BTreeMap;
 

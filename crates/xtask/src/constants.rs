@@ -3,12 +3,12 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use evenkeel_labs::base::build;
 use evenkeel_labs::base::process;
+use evenkeel_record::Origin;
 
 use crate::mutate::{cargo, copy};
 
@@ -133,8 +133,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     if !args.list {
         copy(&root, &tree)?;
     }
-    let mut page = head(args)?;
-    let mut tried = 0;
+    let (origin, begun) = (Origin::now(&root)?, Instant::now());
+    let (mut page, mut tried) = (String::new(), 0);
     for controller in CONTROLLERS.iter().filter(|controller| controller.name.contains(&args.controller)) {
         tried += 1;
         let of = |source: &&str| -> Result<Vec<(String, Constant)>> {
@@ -169,25 +169,22 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     }
     ensure!(tried > 0, "no controller has {:?} in its name", args.controller);
     if !args.list && args.controller.is_empty() {
+        let page = head(args, &origin, begun.elapsed()) + &page;
         std::fs::write(root.join(PAGE), page).with_context(|| format!("cannot write {PAGE}"))?;
         println!("written: {PAGE}");
     }
     Ok(true)
 }
 
-fn head(args: &Args) -> Result<String> {
-    let output = |program: &str, words: &[&str]| {
-        process::output(Command::new(program).args(words).current_dir(build::workspace()))
-            .map(|text| text.trim().to_owned())
-    };
-    let (date, commit) = (output("date", &["-u", "+%F"])?, output("git", &["rev-parse", "--short", "HEAD"])?);
-    let (first, last) = (args.first, args.first + args.cases - 1);
-    Ok(format!(
-        "# Constants of the controllers, halved and doubled\n\n\
-         Written by `cargo xtask constants --first {first} --cases {}`, {date}, commit {commit}: drawn cases {first} to {last} of \
-         `evenkeel reproduce harm`, of which each column says how many were harmed, how many of those gravely, and how many helped.\n",
-        args.cases
-    ))
+fn head(args: &Args, origin: &Origin, took: Duration) -> String {
+    let (first, cases, last) = (args.first, args.cases, args.first + args.cases - 1);
+    let what = format!(
+        "Drawn cases {first} to {last} of `evenkeel reproduce harm`, in virtual time: each column says how many were harmed, how \
+         many of those gravely, and how many helped."
+    );
+    let command = format!("cargo xtask constants --first {first} --cases {cases}");
+    let line = origin.line(&command, None, &format!("{:.0} s", took.as_secs_f64()));
+    evenkeel_record::head("Constants of the controllers, halved and doubled", &what, &line)
 }
 
 /// Does `work` while a constant in the copy `tree` has half or, if `twice`, twice its value.

@@ -1,14 +1,15 @@
 //! `cargo xtask fuzz`: coverage-guided fuzzing with the stable compiler. Inputs that reach new code are kept in
 //! `fuzz/corpus`, and every run adds a line to `docs/results/fuzzing.md`.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use evenkeel_labs::base::record::Page;
 use evenkeel_labs::base::{build, process};
+use evenkeel_record::{Origin, head};
 
 /// Compiler options for coverage, which cargo-fuzz uses with nightly and which stable Rust has, too: counters at each edge of the
 /// control flow, and tracing of comparisons.
@@ -62,8 +63,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     targets.retain(|target| args.targets.is_empty() || args.targets.contains(target));
     let mut clean = true;
     for target in targets {
+        let origin = Origin::now(&build::workspace())?;
         let outcome = fuzz(&folder, &programs.join(&target), &target, Duration::from_secs_f64(args.minutes * 60.0))?;
-        record(&outcome)?;
+        record(&outcome, &origin)?;
         let minutes = outcome.cpu.as_secs_f64() / 60.0;
         println!("{target}: {} inputs in {minutes:.1} min, {} kept", outcome.executions, outcome.files);
         for finding in &outcome.findings {
@@ -142,25 +144,34 @@ fn bound(folder: &Path) -> Result<(usize, u64)> {
     Ok((files.len(), bytes))
 }
 
-/// Adds a line about the outcome to `docs/results/fuzzing.md`.
-fn record(outcome: &Outcome) -> Result<()> {
-    const HEAD: &str = "# Fuzzing\n\n\
-        Written by `cargo xtask fuzz`, one line for each run of a target, in processor time. What was found is below the table.\n\n\
-        | date | commit | target | CPU min | inputs | corpus | bytes | findings |\n|---|---|---|---|---|---|---|---|\n";
-    let path = build::workspace().join("docs/results/fuzzing.md");
-    let mut page = fs::read_to_string(&path).unwrap_or_else(|_| HEAD.to_owned());
-    let date = process::output(Command::new("date").args(["--utc", "+%F"]))?;
-    let mut git = Command::new("git");
-    git.args(["rev-parse", "--short", "HEAD"]).current_dir(build::workspace());
-    let commit = process::output(&mut git)?;
+/// Adds a row about the outcome to `docs/results/fuzzing.md`, and writes the page's head anew.
+fn record(outcome: &Outcome, origin: &Origin) -> Result<()> {
+    let page = Page {
+        name: "fuzzing".into(),
+        title: "Fuzzing".into(),
+        what: "Coverage-guided fuzzing, a row for each run of a target. The line below is of the last run.".into(),
+        seed: None,
+    };
+    let path = build::workspace().join(format!("docs/results/{}.md", page.name));
+    let before = fs::read_to_string(path).unwrap_or_default();
+    let took = format!("{:.0} s of processor time", outcome.cpu.as_secs_f64());
+    let line = origin.line(&format!("cargo xtask fuzz {}", outcome.target), None, &took);
+    page.write(&format!("{}\n{}", head(&page.title, &page.what, &line), table(&before, outcome, origin)))
+}
+
+/// The table of the page `before`, or an empty one, with a row about the outcome.
+fn table(before: &str, outcome: &Outcome, origin: &Origin) -> String {
+    const HEAD: &str = "| date | commit | target | CPU min | inputs | corpus | bytes | findings |\n|---|---|---|---|---|---|---|---|\n";
     let Outcome { target, cpu, executions, files, bytes, findings } = outcome;
-    let (date, commit, minutes, findings) = (date.trim(), commit.trim(), cpu.as_secs_f64() / 60.0, findings.len());
-    let mut line = String::new();
-    writeln!(line, "| {date} | {commit} | {target} | {minutes:.1} | {executions} | {files} | {bytes} | {findings} |")?;
-    // Behind the last line of the table.
-    let end = page.rfind("|\n").map_or(page.len(), |at| at + 2);
-    page.insert_str(end, &line);
-    fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))
+    let (date, commit, minutes) = (&origin.date, &origin.commit, cpu.as_secs_f64() / 60.0);
+    let mut table = HEAD.to_owned();
+    for row in before.lines().filter(|line| line.starts_with('|')).skip(2) {
+        table = table + row + "\n";
+    }
+    let findings = findings.len();
+    let row =
+        format!("| {date} | {commit} | {target} | {minutes:.1} | {executions} | {files} | {bytes} | {findings} |\n");
+    table + &row
 }
 
 /// Names of the files in a folder without their endings, sorted.
@@ -171,4 +182,20 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     let mut names = fs::read_dir(folder)?.map(name).collect::<Result<Vec<_>>>()?;
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_added_to_the_table_of_the_page() {
+        let origin = Origin { date: "2026-01-02".into(), commit: "abc".into(), machine: String::new() };
+        let (target, cpu) = ("host".to_owned(), Duration::from_secs(90));
+        let outcome = Outcome { target, cpu, executions: 7, files: 3, bytes: 40, findings: vec![PathBuf::from("x")] };
+        let once = table("# Title\n\nText.\n", &outcome, &origin);
+        let row = "| 2026-01-02 | abc | host | 1.5 | 7 | 3 | 40 | 1 |\n";
+        assert!(once.ends_with(&format!("|---|\n{row}")), "{once}");
+        assert_eq!(table(&format!("# Title\n\n{once}\nText.\n"), &outcome, &origin), once + row);
+    }
 }

@@ -1,17 +1,20 @@
 //! Tasks of the project: `cargo xtask test`, `cargo xtask lab`, `cargo xtask soak`, `cargo xtask mutate`,
-//! `cargo xtask constants`, `cargo xtask fuzz`, `cargo xtask compare`, `cargo xtask deb`.
+//! `cargo xtask constants`, `cargo xtask fuzz`, `cargo xtask compare`, `cargo xtask record`, `cargo xtask deb`.
 
 mod constants;
 mod deb;
 mod fuzz;
 mod mutate;
+mod record;
 mod test;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 use evenkeel_labs::base::process;
+use evenkeel_labs::base::record::Page;
 use evenkeel_labs::{compare, guest, lab, soak};
 
 #[derive(Debug, Parser)]
@@ -37,6 +40,8 @@ enum Task {
     Fuzz(fuzz::Args),
     /// Measures Evenkeel against its peers.
     Compare(compare::Args),
+    /// Writes a page of results from commands other than labs and comparisons.
+    Record(record::Args),
     /// Makes a package for Debian and its relatives.
     Deb(deb::Args),
     /// The part of a lab that runs inside the virtual machine.
@@ -44,24 +49,28 @@ enum Task {
     Guest(guest::Args),
 }
 
+impl Task {
+    /// The page of results that this task writes from its own output; `None` without `--record`.
+    fn page(&self) -> Option<Page> {
+        match self {
+            Self::Lab(args) => args.page(),
+            Self::Soak(args) => args.page(),
+            Self::Mutate(args) => args.page(),
+            Self::Compare(args) => args.page(),
+            _ => None,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let task = Cli::parse().task;
+    let page = task.page();
     if !matches!(task, Task::Guest(_)) {
         // A lab that runs as a child ends its own children and removes its folders before it is killed.
-        let has_labs = matches!(task, Task::Test(_) | Task::Mutate(_));
+        let has_labs = matches!(task, Task::Test(_) | Task::Mutate(_)) || page.is_some();
         process::handle_signals(Duration::from_millis(if has_labs { 1_500 } else { 300 }));
     }
-    let outcome = match task {
-        Task::Test(args) => test::run(&args),
-        Task::Lab(args) => lab::run(args, deb::uncompressed),
-        Task::Soak(args) => lab::run_soak(&args).map(|tally| tally.failed.is_empty()),
-        Task::Mutate(args) => mutate::run(&args),
-        Task::Constants(args) => constants::run(&args),
-        Task::Fuzz(args) => fuzz::run(&args),
-        Task::Compare(args) => compare::run(&args),
-        Task::Deb(args) => deb::run(&args),
-        Task::Guest(args) => guest::run(&args).map(|()| true),
-    };
+    let outcome = page.map_or_else(|| run(task), |page| page.record_self());
     process::let_signals_end();
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -70,5 +79,21 @@ fn main() -> ExitCode {
             eprintln!("Error: {e:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Runs a task; true if it succeeds.
+fn run(task: Task) -> Result<bool> {
+    match task {
+        Task::Test(args) => test::run(&args),
+        Task::Lab(args) => lab::run(args, deb::uncompressed),
+        Task::Soak(args) => lab::run_soak(&args).map(|tally| tally.failed.is_empty()),
+        Task::Mutate(args) => mutate::run(&args),
+        Task::Constants(args) => constants::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
+        Task::Compare(args) => compare::run(&args),
+        Task::Record(args) => record::run(&args),
+        Task::Deb(args) => deb::run(&args),
+        Task::Guest(args) => guest::run(&args).map(|()| true),
     }
 }

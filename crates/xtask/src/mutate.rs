@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use evenkeel_labs::base::build;
 use evenkeel_labs::base::process;
+use evenkeel_labs::base::record::Page;
 
 /// Time limit of a crate's tests with a mutation; the limit of a whole suite is four times as long. A test that does not end
 /// counts as having caught the mutation.
@@ -40,6 +41,19 @@ pub(crate) struct Args {
     /// Judge by everything that `cargo xtask test` runs, with these arguments, instead of the crate's own tests.
     #[arg(long, num_args = 0.., allow_hyphen_values = true)]
     suite: Option<Vec<String>>,
+    /// Write the verdicts, with command, seed, date, commit and machine, to docs/results/mutations.md.
+    #[arg(long, conflicts_with_all = ["list", "only"])]
+    record: bool,
+}
+
+impl Args {
+    /// The page of results that this run writes; `None` without `--record`.
+    pub(crate) fn page(&self) -> Option<Page> {
+        let what = "Faults in controllers, data path and agent, drawn by the seed: each is caught if a test fails.";
+        let page =
+            Page { name: "mutations".into(), title: "Mutations".into(), what: what.into(), seed: Some(self.seed) };
+        self.record.then_some(page)
+    }
 }
 
 /// Kind of the change of a line.

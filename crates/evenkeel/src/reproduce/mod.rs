@@ -66,8 +66,8 @@ pub(crate) struct Args {
     /// Runs at a time; one for each core if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// In a checkout of Evenkeel: write the figures, with command, seed, date and commit, into the experiment's section of
-    /// docs/results/papers.md. For harm: add this run to the record of drawn sets
+    /// In a checkout of Evenkeel: write the figures, with command, seed, date, commit and machine, into the
+    /// experiment's section of docs/results/papers.md. For harm: add this run to the record of drawn sets
     #[arg(long, conflicts_with = "traces")]
     record: bool,
     #[command(flatten)]
@@ -112,7 +112,7 @@ fn show(args: &Args) -> anyhow::Result<()> {
     );
     let _prepared = args.report.as_deref().map(output::prepare).transpose()?;
     let mut sets = is_harm.then(|| args.harm.read(args.seed.is_none())).transpose()?;
-    let commit = (args.record && !is_harm).then(record::commit).transpose()?;
+    let origin = (args.record && !is_harm).then(record::origin).transpose()?;
     let stop = parallel::interrupts()?;
     let begun = Instant::now();
     let report = reproduce(args, &stop)?;
@@ -120,9 +120,9 @@ fn show(args: &Args) -> anyhow::Result<()> {
         args.harm.add(sets, &report)?;
     }
     let took = format!("{:.0} s on {}", begun.elapsed().as_secs_f64(), counted(threads(args) as u64, "thread"));
-    if let Some(commit) = commit {
+    if let Some(origin) = origin {
         let (experiment, seed, quick, took) = (args.experiment, report.seed, args.quick, took.clone());
-        record::write(&record::Section { experiment, seed, quick, took }, &commit, &report::text(&report))?;
+        record::write(&record::Section { experiment, seed, quick, took }, &origin, &report::text(&report))?;
     }
     if let Some(path) = &args.report {
         let html = report::page(&report, args.quick).html();

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use evenkeel_record::Origin;
 
 use super::Experiment;
 
@@ -39,35 +39,30 @@ impl Section {
         command + if self.quick { " --quick --record" } else { " --record" }
     }
 
-    /// The section as Markdown: the experiment's name as heading, a line with command, seed, date, commit and running time, and
-    /// the output.
-    fn text(&self, date: &str, commit: &str, output: &str) -> String {
-        let (name, command, seed, took) = (name(self.experiment), self.command(), self.seed, &self.took);
-        let output = output.trim_end();
-        format!("## {name}\n\n`{command}`: seed {seed}, {date}, commit {commit}, {took}.\n\n```\n{output}\n```\n")
+    /// The section as Markdown: the experiment's name as heading, the line about the run, and the output.
+    fn text(&self, origin: &Origin, output: &str) -> String {
+        let line = origin.line(&self.command(), Some(self.seed), &self.took);
+        format!("## {}\n\n{line}\n\n```\n{}\n```\n", name(self.experiment), output.trim_end())
     }
 }
 
-/// The commit of the checkout in the current folder, followed by `with changes` if files in `crates` differ from it.
+/// Date, commit of the checkout in the current folder, and machine.
 ///
 /// # Errors
 /// When the current folder is not the root of a checkout with [`FILE`].
-pub(super) fn commit() -> anyhow::Result<String> {
+pub(super) fn origin() -> anyhow::Result<Origin> {
     let cure = "--record writes docs/results/papers.md of Evenkeel's sources: run it in their root folder";
     anyhow::ensure!(Path::new(FILE).exists(), "{FILE} is not in this folder; {cure}");
-    let commit = said("git", &["rev-parse", "--short=8", "HEAD"]).context(cure)?;
-    let changed = said("git", &["status", "--porcelain", "--untracked-files=no", "--", "crates"]).context(cure)?;
-    Ok(if changed.is_empty() { commit } else { commit + " with changes" })
+    Origin::now(Path::new(".")).context(cure)
 }
 
 /// Replaces the experiment's section in [`FILE`], or adds it.
 ///
 /// # Errors
 /// When the file cannot be read or written.
-pub(super) fn write(section: &Section, commit: &str, output: &str) -> anyhow::Result<()> {
-    let date = said("date", &["--utc", "+%F"])?;
+pub(super) fn write(section: &Section, origin: &Origin, output: &str) -> anyhow::Result<()> {
     let page = std::fs::read_to_string(FILE).with_context(|| format!("cannot read {FILE}"))?;
-    let page = replaced(&page, section.experiment, &section.text(&date, commit, output));
+    let page = replaced(&page, section.experiment, &section.text(origin, output));
     std::fs::write(FILE, page).with_context(|| format!("cannot write {FILE}"))
 }
 
@@ -98,14 +93,6 @@ fn name(experiment: Experiment) -> String {
     experiment.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Runs a program with these arguments and returns its standard output, trimmed; an error if it fails.
-fn said(program: &str, words: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new(program).args(words).output().with_context(|| format!("cannot run {program}"))?;
-    let error = String::from_utf8_lossy(&output.stderr);
-    anyhow::ensure!(output.status.success(), "{program} {}: {}", words.join(" "), error.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,8 +101,9 @@ mod tests {
 
     #[test]
     fn a_section_replaces_its_own_alone_and_takes_its_place_in_order() {
-        let section = |took: &str| Section { took: took.into(), ..SECTION }.text("2026-01-02", "abc", "ROWS\n  1\n");
-        let expected = "## saat\n\n`evenkeel reproduce saat --seed 7 --quick --record`: seed 7, 2026-01-02, commit abc, 3 s.\n\n\
+        let origin = Origin { date: "2026-01-02".into(), commit: "abc".into(), machine: "M".into() };
+        let section = |took: &str| Section { took: took.into(), ..SECTION }.text(&origin, "ROWS\n  1\n");
+        let expected = "## saat\n\n`evenkeel reproduce saat --seed 7 --quick --record`: seed 7, 2026-01-02, commit abc, 3 s. Machine: M.\n\n\
                         ```\nROWS\n  1\n```\n";
         assert_eq!(section("3 s"), expected);
         let others = ["## iscsi\n\none\n", "## drg\n\ntwo\n"];

@@ -4,6 +4,7 @@ pub mod build;
 pub(crate) mod client;
 pub mod packages;
 pub mod process;
+pub mod record;
 pub mod scratch;
 pub(crate) mod servers;
 pub mod spelled;

@@ -248,10 +248,29 @@ pub(crate) fn describe(command: &Command) -> String {
 ///
 /// After `limit` the command gets SIGTERM, also if it has ended but another process keeps its output open, and later SIGKILL
 /// if it does not end.
-pub fn stream(command: &mut Command, limit: Duration, mut line: impl FnMut(&str)) -> Result<(ExitStatus, Duration)> {
+pub fn stream(command: &mut Command, limit: Duration, line: impl FnMut(&str)) -> Result<(ExitStatus, Duration)> {
     // One pipe for both, so that lines stay in the order in which they were written.
     let (reader, writer) = io::pipe()?;
-    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    command.stderr(writer.try_clone()?);
+    stream_from(command, (reader, writer), limit, line)
+}
+
+/// As [`stream`], but only with standard output; standard error is that of this program.
+pub(crate) fn stream_output(
+    command: &mut Command,
+    limit: Duration,
+    line: impl FnMut(&str),
+) -> Result<(ExitStatus, Duration)> {
+    stream_from(command, io::pipe()?, limit, line)
+}
+
+fn stream_from(
+    command: &mut Command,
+    (reader, writer): (io::PipeReader, io::PipeWriter),
+    limit: Duration,
+    mut line: impl FnMut(&str),
+) -> Result<(ExitStatus, Duration)> {
+    command.stdin(Stdio::null()).stdout(writer);
     let running = Running::spawn(command)?;
     // The command object holds the write ends; without this the reader would never see the end.
     command.stdout(Stdio::null()).stderr(Stdio::null());

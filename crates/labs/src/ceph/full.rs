@@ -1,5 +1,5 @@
 //! The measurements of `cargo xtask lab ceph --full`: fixed budgets, SlowFast CoDel and the project's own method on a device
-//! whose speed changes; the agent's cost; recovery; an emulated disk. Prints the tables of docs/results/ceph.md.
+//! whose speed changes; the agent's cost; recovery; an emulated disk. Prints tables for docs/results/ceph.md.
 
 use std::fmt;
 use std::thread;

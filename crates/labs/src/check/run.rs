@@ -27,6 +27,8 @@ pub(crate) struct Options {
     pub(crate) verbose: bool,
     pub(crate) only: String,
     pub(crate) full: bool,
+    /// Write the page of results; only the lab of isolation does it by itself.
+    pub(crate) record: bool,
     pub(crate) seconds: u64,
     pub(crate) repeats: u64,
 }

@@ -63,7 +63,7 @@ pub(crate) fn take(plan: &Plan, name: &str, step: impl Fn(&mut Figures) -> Resul
     let mut figures = Figures::default();
     let outcome = figures.collect(plan.repeats, step);
     for line in figures.lines() {
-        println!("{FIGURE}{name} {line}");
+        println!("{FIGURE}{name}::{line}");
     }
     tell(name, outcome);
 }

@@ -15,6 +15,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum as _;
+use evenkeel_record::machine;
 use serde::Serialize;
 
 use self::host::Memory;
@@ -22,6 +24,7 @@ use self::targets::Target;
 use crate::base::build::{self, Profile};
 use crate::base::client::{self, Client};
 use crate::base::process::{self, Running};
+use crate::base::record::Page;
 use crate::base::scratch::Scratch;
 use crate::base::servers::{self, Address, EXPORT, Server, Setup, Storage};
 use crate::base::spelled::spelled;
@@ -35,9 +38,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 /// The subject of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Subject {
-    /// NBD servers.
+    /// Evenkeel, nbdkit and qemu-nbd under the same loads.
     Nbd,
-    /// Ways to place connections on workers; takes root.
+    /// Ways to place connections on workers, under the same connections; takes root.
     Placement,
 }
 
@@ -76,6 +79,19 @@ pub struct Args {
     /// Fail when a target is missed.
     #[arg(long)]
     check: bool,
+    /// Write the tables, with command, date, commit and machine, to docs/results/SUBJECT.md.
+    #[arg(long, conflicts_with_all = ["baseline", "case", "json", "methods", "servers"])]
+    record: bool,
+}
+
+impl Args {
+    /// The page of results that this comparison writes; `None` without `--record`.
+    pub fn page(&self) -> Option<Page> {
+        let name = spelled(&self.subject);
+        let what = self.subject.to_possible_value()?.get_help()?.to_string();
+        let title = format!("Comparison: {name}");
+        self.record.then(|| Page { name, title, what: what.trim_end_matches('.').to_owned() + ".", seed: None })
+    }
 }
 
 /// The servers with which Evenkeel is compared in a case.
@@ -517,18 +533,4 @@ fn print_targets(targets: &[Target]) {
     }
     let counted = |wanted| targets.iter().filter(|t| t.met() == wanted).count();
     println!("{} met, {} missed, {} not measured", counted(Some(true)), counted(Some(false)), counted(None));
-}
-
-/// A text about the machine that helps to interpret the figures: processor, number of cores, load.
-fn machine() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let info = read("/proc/cpuinfo");
-    let model = info
-        .lines()
-        .find_map(|l| l.strip_prefix("model name"))
-        .map_or("unknown processor", |l| l.trim_start_matches([' ', '\t', ':']));
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let kernel = read("/proc/sys/kernel/osrelease");
-    let busy = read("/proc/loadavg");
-    format!("{model}, {cores} cores, Linux {}, load average {}", kernel.trim(), busy.split(' ').next().unwrap_or("?"))
 }

@@ -314,7 +314,7 @@ fn report(args: &Args, runs: &[Run]) -> Result<bool> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "runs": runs, "targets": verdicts }))?);
     } else {
-        println!("{}", super::machine());
+        println!("{}", evenkeel_record::machine());
         println!(
             "\n{:<12} {:<18} {:>9} {:>15} {:>14} {:>7}",
             "case", "method", "kIOPS", "range", "light p99 ms", "moves"

@@ -15,7 +15,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use evenkeel_record::Origin;
 
+use crate::base::build;
 use crate::base::client::Client;
 use crate::check::figures::{Figures, told};
 use crate::check::run::{Lab, Options};
@@ -78,7 +80,7 @@ struct Trial {
 /// several times, so that an hour that is worse than the next one meets each attack once, and one that is cut short has medians of
 /// fewer rounds.
 pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let begun = Instant::now();
+    let (origin, begun) = (options.record.then(|| Origin::now(&build::workspace())).transpose()?, Instant::now());
     let mut stage = Stage::new(&options.binary, options.keep)?;
     let (mut tried, mut short, mut long) = (0, Vec::new(), Vec::new());
     for (number, attack) in ATTACKS.iter().enumerate() {
@@ -106,13 +108,13 @@ pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     if !options.full {
         return Ok(());
     }
-    let origin = page::origin()?;
     for round in 1..=options.repeats {
         for trial in &mut long {
             trial.once(lab, options, &mut stage, [round, options.repeats]);
         }
-        if all {
-            page::write(&origin, &long.iter().map(Trial::row).collect::<Vec<_>>(), round, short_s)?;
+        if let Some(origin) = &origin {
+            let rows: Vec<Row> = long.iter().map(Trial::row).collect();
+            page::write(origin, &rows, round, [short_s, begun.elapsed().as_secs_f64()])?;
         }
     }
     Ok(())

@@ -1,18 +1,17 @@
 //! Writes the page with the results of a full run of the lab of isolation.
 
 use std::fmt::Write as _;
-use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use evenkeel_record::{Origin, head};
 
 use super::SHORT_BAR_S;
 use super::attacker::ASKS_PER_S;
 use super::attacks::{Backend, CONNECTIONS_PER_S, Engine, Setting};
 use super::stage::NICE;
-use crate::base::{build, process};
+use crate::base::record::{Page, own_command};
 use crate::check::figures::{Figures, Spread};
 
-const FILE: &str = "docs/results/isolation.md";
 /// Figures with a bar, in the order in which the page names them.
 const BARS: [&str; 5] = ["share", P99, "connect_s", "healthz_s", "processors"];
 const P99: &str = "p99_times";
@@ -110,33 +109,24 @@ impl Row {
     }
 }
 
-/// The present date and commit, as the origin of the measurements that follow.
-pub(super) fn origin() -> Result<[String; 2]> {
-    let output = |program: &str, words: &[&str]| {
-        let mut command = Command::new(program);
-        process::output(command.args(words).current_dir(build::workspace())).map(|text| text.trim().to_owned())
+/// Writes the page of results. `origin` is the state before the first round; `repeats` is the number of rounds; `short_s` is the
+/// duration of a short run, and `seconds` that of everything until now.
+pub(super) fn write(origin: &Origin, rows: &[Row], repeats: u64, [short_s, seconds]: [f64; 2]) -> Result<()> {
+    let page = Page {
+        name: "isolation".into(),
+        title: "Isolation: attacks beside a client with a reservation".into(),
+        what: "[The lab](../../crates/labs/src/isolation/README.md) attacks a server beside a light client.".into(),
+        seed: None,
     };
-    Ok([output("date", &["-u", "+%F"])?, output("git", &["describe", "--always", "--dirty"])?])
+    let line = origin.line(&own_command(), None, &format!("{seconds:.0} s"));
+    page.write(&format!("{}\n{}", head(&page.title, &page.what, &line), text(repeats, short_s, rows)))
 }
 
-/// Writes the page of results. `origin` is the answer of [`origin`]; `repeats` is the number of rounds; `short_s` is the duration
-/// of a short run, in seconds.
-pub(super) fn write(origin: &[String; 2], rows: &[Row], repeats: u64, short_s: f64) -> Result<()> {
-    let path = build::workspace().join(FILE);
-    let text = text(origin, repeats, short_s, rows);
-    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("written: {FILE}");
-    Ok(())
-}
-
-fn text([date, commit]: &[String; 2], repeats: u64, short_s: f64, rows: &[Row]) -> String {
+fn text(repeats: u64, short_s: f64, rows: &[Row]) -> String {
     let mut text = format!(
-        "# Isolation: attacks beside a client with a reservation\n\n\
-         Written by `cargo xtask lab isolation --full` ([the lab](../../crates/labs/src/isolation/README.md)), {date}, \
-         commit {commit}, medians of {repeats}. `share`: answers of those due, at least 0.95. `p99`: the client's p99 as a \
-         multiple of that beside a bulk writer, at most 1.5; `there` and `beside bulk`: both in the setting with the worst \
-         multiple. The other columns show the worst setting: new connections and `/healthz` at most 1 s, `processors` that a \
-         storm keeps busy at most 0.1.\n\n\
+        "Medians of {repeats}. `share`: answers of those due, at least 0.95. `p99`: the client's p99 as a multiple of that beside a \
+         bulk writer, at most 1.5; `there` and `beside bulk`: both in the setting with the worst multiple. The other columns show \
+         the worst setting: new connections and `/healthz` at most 1 s, `processors` that a storm keeps busy at most 0.1.\n\n\
          Each process of an attacker runs with nice {NICE} and SCHED_BATCH, and begins at most {} connections and {} requests a \
          second.\n\nA short run, each attack once, took {short_s:.0} s, of {SHORT_BAR_S:.0} s at most.\n\n",
         thousands(CONNECTIONS_PER_S),
@@ -257,7 +247,7 @@ mod tests {
     }
 
     fn page(rows: &[Row]) -> String {
-        text(&["2026-01-02".into(), "abc".into()], 5, 201.6, rows)
+        text(5, 201.6, rows)
     }
 
     #[test]

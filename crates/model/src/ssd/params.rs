@@ -94,7 +94,7 @@ impl crate::preset::Preset for SsdParams {
 impl SsdParams {
     /// A client drive of 250 GB on a SATA link, half full, with a fast region of 12 GB for writes.
     ///
-    /// Modelled on the published figures of the Samsung 860 EVO 250 GB, which are in `docs/results/models.md`.
+    /// Modelled on the published figures of the Samsung 860 EVO 250 GB, which are in `tests/ssd_facts.rs`.
     pub const fn sata() -> Self {
         Self {
             geometry: Geometry {
@@ -131,7 +131,7 @@ impl SsdParams {
 
     /// A data centre drive of 1.92 TB on PCIe 3.0 x4, full and aged, with capacitors that protect its buffer.
     ///
-    /// Modelled on the data sheet of the Samsung PM983 1.92 TB, whose figures are in `docs/results/models.md`.
+    /// Modelled on the data sheet of the Samsung PM983 1.92 TB, whose figures are in `tests/ssd_facts.rs`.
     pub const fn nvme() -> Self {
         Self {
             geometry: Geometry {

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::process::Command;
 
-use anyhow::{Context, Result};
-use evenkeel_labs::base::{build, process};
+use anyhow::Result;
+use evenkeel_labs::base::record::Page;
+use evenkeel_record::{Origin, head};
 
 use super::job::Outcome;
-
-const FILE: &str = "docs/results/full.md";
 
 /// A row of the results file: one job.
 #[derive(Debug)]
@@ -20,7 +18,6 @@ pub(super) struct Row {
     /// Skipped checks of the job: name, and reason.
     skipped: BTreeMap<String, String>,
     seconds: f64,
-    figures: Vec<String>,
 }
 
 impl Row {
@@ -31,44 +28,37 @@ impl Row {
             failed: outcome.tally.failed.clone(),
             skipped: outcome.tally.skipped.clone(),
             seconds: outcome.wall.as_secs_f64(),
-            figures: outcome.figures.clone(),
         }
     }
 }
 
-/// Writes the results file, with today's date and the commit.
-pub(super) fn write(rows: &[Row]) -> Result<()> {
-    let said = |program: &str, words: &[&str]| {
-        let mut command = Command::new(program);
-        process::output(command.args(words).current_dir(build::workspace())).map(|text| text.trim().to_owned())
+/// Writes the results file. `origin` is the state before the first job.
+pub(super) fn write(rows: &[Row], origin: &Origin) -> Result<()> {
+    let page = Page {
+        name: "full".into(),
+        title: "Full test run".into(),
+        what: "Each job had the machine to itself. Figures of labs are on pages of their own, `docs/results/NAME.md`."
+            .into(),
+        seed: None,
     };
-    let (date, commit) = (said("date", &["-u", "+%F"])?, said("git", &["describe", "--always", "--dirty"])?);
-    let path = build::workspace().join(FILE);
-    std::fs::create_dir_all(path.parent().context("a folder")?)?;
-    std::fs::write(&path, text(&date, &commit, rows)).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("written: {FILE}");
-    Ok(())
+    let took: f64 = rows.iter().map(|row| row.seconds).sum();
+    let line = origin.line("cargo xtask test --full", None, &format!("{took:.0} s"));
+    page.write(&(head(&page.title, &page.what, &line) + &text(rows)))
 }
 
-fn text(date: &str, commit: &str, rows: &[Row]) -> String {
-    let mut text = format!(
-        "# `cargo xtask test --full`\n\n{date}, commit {commit}. Each job had the machine to itself.\n\n\
-         | job | passed | failed | skipped | seconds |\n|---|---|---|---|---|\n"
-    );
-    for Row { name, passed, failed, skipped, seconds, .. } in rows {
+fn text(rows: &[Row]) -> String {
+    let mut text = "\n| job | passed | failed | skipped | seconds |\n|---|---|---|---|---|\n".to_owned();
+    for Row { name, passed, failed, skipped, seconds } in rows {
         let _ = writeln!(text, "| `{name}` | {passed} | {} | {} | {seconds:.0} |", failed.len(), skipped.len());
     }
-    let tells = |row: &&Row| !(row.failed.is_empty() && row.skipped.is_empty() && row.figures.is_empty());
-    for Row { name, failed, skipped, figures, .. } in rows.iter().filter(tells) {
+    for Row { name, failed, skipped, .. } in rows.iter().filter(|row| !row.failed.is_empty() || !row.skipped.is_empty())
+    {
         let _ = writeln!(text, "\n## {name}\n");
         for check in failed {
             let _ = writeln!(text, "- failed: `{check}`");
         }
         for (check, reason) in skipped {
             let _ = writeln!(text, "- skipped: `{check}`: {reason}");
-        }
-        for figure in figures {
-            let _ = writeln!(text, "- {figure}");
         }
     }
     text
@@ -79,21 +69,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_and_figures_are_listed_by_job() {
-        let row = |name: &str, failed: &[&str], figures: &[&str]| Row {
+    fn failures_and_skipped_checks_are_listed_by_job() {
+        let row = |name: &str, failed: &[&str]| Row {
             name: name.into(),
             passed: 2,
             failed: failed.iter().map(|&name| name.to_owned()).collect(),
             skipped: BTreeMap::new(),
             seconds: 1.4,
-            figures: figures.iter().map(|&figure| figure.to_owned()).collect(),
         };
-        let (mut first, second) = (row("a", &[], &[]), row("b", &["lab::b::x"], &["y 3 (bar <= 2, MISSED)"]));
+        let (mut first, second) = (row("a", &[]), row("b", &["lab::b::x"]));
         first.skipped.insert("c".into(), "no d".into());
-        let text = text("2026-01-02", "abc", &[first, second]);
-        assert!(text.contains("2026-01-02, commit abc.") && text.contains("| `a` | 2 | 0 | 1 | 1 |"), "{text}");
+        let text = text(&[first, second, row("e", &[])]);
+        assert!(text.contains("| `a` | 2 | 0 | 1 | 1 |"), "{text}");
         assert!(
-            text.ends_with("| `b` | 2 | 1 | 0 | 1 |\n\n## a\n\n- skipped: `c`: no d\n\n## b\n\n- failed: `lab::b::x`\n- y 3 (bar <= 2, MISSED)\n"),
+            text.ends_with("| `b` | 2 | 1 | 0 | 1 |\n| `e` | 2 | 0 | 0 | 1 |\n\n## a\n\n- skipped: `c`: no d\n\n## b\n\n- failed: `lab::b::x`\n"),
             "{text}"
         );
     }

@@ -58,8 +58,6 @@ pub(super) struct Outcome {
     pub(super) wall: Duration,
     /// User plus system CPU time of all ended processes of the job.
     pub(super) processor: Duration,
-    /// Figures that a lab printed, each a line of text.
-    pub(super) figures: Vec<String>,
 }
 
 impl Job {
@@ -86,8 +84,8 @@ impl Job {
 
     /// Outcome of a job that cannot run, for this reason.
     pub(super) fn skipped(self, reason: String) -> Outcome {
-        let (tally, figures) = (Tally::one_skipped(&self.name, reason), Vec::new());
-        Outcome { step: self.step, name: self.name, tally, wall: Duration::ZERO, processor: Duration::ZERO, figures }
+        let tally = Tally::one_skipped(&self.name, reason);
+        Outcome { step: self.step, name: self.name, tally, wall: Duration::ZERO, processor: Duration::ZERO }
     }
 
     /// Runs the job to its end. Its output goes to `LOGS/NAME.log`; the last lines are shown if it fails.
@@ -96,18 +94,13 @@ impl Job {
     }
 
     /// As [`Job::run`]; lines of output for which `takes` returns true are neither counted nor logged.
-    pub(super) fn run_and(mut self, logs: &Path, mut takes: impl FnMut(&str) -> bool) -> Outcome {
-        let begun = Instant::now();
-        let (mut processor, mut figures) = (Duration::ZERO, Vec::new());
-        let takes = |line: &str| {
-            figures.extend(line.strip_prefix("lab: figure ").map(str::to_owned));
-            takes(line)
-        };
+    pub(super) fn run_and(mut self, logs: &Path, takes: impl FnMut(&str) -> bool) -> Outcome {
+        let (begun, mut processor) = (Instant::now(), Duration::ZERO);
         let tally = self.count(logs, takes, &mut processor).unwrap_or_else(|e| {
             println!("{}: {e:#}", self.name);
             Tally::one_failed(&self.name)
         });
-        Outcome { step: self.step, name: self.name, tally, wall: begun.elapsed(), processor, figures }
+        Outcome { step: self.step, name: self.name, tally, wall: begun.elapsed(), processor }
     }
 
     fn count(&mut self, logs: &Path, mut takes: impl FnMut(&str) -> bool, processor: &mut Duration) -> Result<Tally> {

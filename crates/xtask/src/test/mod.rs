@@ -20,6 +20,7 @@ use evenkeel_labs::base::packages;
 use evenkeel_labs::base::spelled::spelled;
 use evenkeel_labs::base::tally::Tally;
 use evenkeel_labs::lab;
+use evenkeel_record::Origin;
 use job::{Job, Outcome, Reads};
 
 /// A part of the whole.
@@ -121,7 +122,7 @@ pub(crate) struct Args {
     #[arg(long)]
     quick: bool,
     /// Afterwards judge what needs the machine for itself, with all repeats and sweeps, one after the other: takes hours, and
-    /// writes docs/results/full.md.
+    /// writes docs/results/full.md and a page for each lab.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
     /// Only this step; may be repeated.
@@ -291,12 +292,13 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             }
             None => Some(job),
         };
+        let origin = Origin::now(&build::workspace());
         // Each takes all processors.
         job::run(full_jobs(args, &own).into_iter().filter_map(possible).collect(), processors, &logs, ended);
         let rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
         // Some steps alone are no run to keep.
         if args.only.is_empty()
-            && let Err(e) = full::write(&rows)
+            && let Err(e) = origin.and_then(|origin| full::write(&rows, &origin))
         {
             lock().fail("results", &format!("{e:#}"));
         }
@@ -420,7 +422,7 @@ fn full_jobs(args: &Args, own: &Path) -> Vec<Job> {
             // They have no longer form.
             Step::SyncFailure | Step::NbdClient => {}
             Step::Soak => jobs.push(job(step, &name, Reads::Lab, &["soak", "--minutes", "10"])),
-            _ => jobs.push(job(step, &name, Reads::Lab, &["lab", &name, "--full"])),
+            _ => jobs.push(job(step, &name, Reads::Lab, &["lab", &name, "--full", "--record"])),
         }
     }
     if args.wants(Step::Tests) {

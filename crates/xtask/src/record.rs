@@ -1,0 +1,142 @@
+//! `cargo xtask record`: runs the commands whose figures the documents need, and writes what they print into a page of
+//! `docs/results`. Labs, comparisons and the soak have an option `--record` of their own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum as _;
+use evenkeel_labs::base::build::{self, Profile, cargo};
+use evenkeel_labs::base::record::{Page, own_command};
+use evenkeel_labs::base::spelled::spelled;
+
+/// Which page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Name {
+    /// Processor time of schedulers, controllers, protocol, agent, simulator and history, and of a connection's move between workers.
+    Benches,
+    /// Bytes between the members of a cluster and etcd; they follow from the format and are the same on every machine.
+    Cluster,
+    /// A light client beside a bulk writer on an emulated device, live, also while device or load change.
+    Demo,
+    /// The modelled devices beside data sheets, theory and measurements, in virtual time: the same on every machine.
+    Models,
+    /// The scenarios, in virtual time: the same on every machine. Those that need a trace are left out.
+    Sim,
+}
+
+/// Arguments of `cargo xtask record`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Page of docs/results to write.
+    name: Name,
+    /// Evenkeel's binary; built in release mode when not given.
+    #[arg(long)]
+    binary: Option<PathBuf>,
+}
+
+/// Writes the page. True if all of its commands succeed.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let lines = lines(args.name)?;
+    let binary = match &args.binary {
+        Some(binary) => std::path::absolute(binary)?,
+        None if lines.iter().any(|line| line.starts_with("evenkeel ")) => build::binary("evenkeel", Profile::Release)?,
+        None => PathBuf::new(),
+    };
+    let what = args.name.to_possible_value().and_then(|value| Some(value.get_help()?.to_string())).unwrap_or_default();
+    let (name, what) = (spelled(&args.name), what.trim_end_matches('.').to_owned() + ".");
+    let page = Page { title: format!("Figures: {name}"), name, what, seed: None };
+    page.record(&own_command(), lines.into_iter().map(|line| (line.clone(), command(&line, &binary))).collect())
+}
+
+/// The command of a line such as `evenkeel sim FILE` or `cargo bench`.
+fn command(line: &str, binary: &Path) -> Command {
+    let mut words = line.split(' ');
+    let mut command = if words.next() == Some("cargo") { cargo() } else { Command::new(binary) };
+    command.args(words).current_dir(build::workspace()).env("EVENKEEL_LOG", "warn");
+    command
+}
+
+/// The commands of a page.
+fn lines(name: Name) -> Result<Vec<String>> {
+    const SETTINGS: &str = "--settings 64K,256K,4M,64M,elastic --seconds 8";
+    Ok(match name {
+        Name::Benches => {
+            let benches = [
+                "control --bench mclock",
+                "control --bench pool",
+                "control --bench admission",
+                "control --bench response",
+                "control --bench placement",
+                "control --bench slots",
+                "nbd --bench header",
+                "guard --bench tick",
+                "guard --bench guarantee",
+                "sim --bench engine",
+            ];
+            let mut lines: Vec<String> = benches.map(|bench| format!("cargo bench -p evenkeel-{bench}")).into();
+            lines.push("cargo test --release -p evenkeel-server --test all pause -- --nocapture".into());
+            lines.push("cargo test --release -p evenkeel-web --lib a_second_of_a_thousand -- --nocapture".into());
+            lines
+        }
+        Name::Cluster => vec!["cargo test -p evenkeel-policy --test all cluster_bytes -- --nocapture".into()],
+        Name::Demo => vec![
+            "evenkeel demo bufferbloat --settings none,1M,256K,64K,elastic --svg docs/bufferbloat.svg".into(),
+            "evenkeel demo bufferbloat --settings 4M,64M,slowfast".into(),
+            format!("evenkeel demo bufferbloat --speeds 1,0.4,2.5 {SETTINGS}"),
+            format!("evenkeel demo bufferbloat --bulk 64Kx64,256Kx32,4Kx512 {SETTINGS}"),
+        ],
+        Name::Models => {
+            let modules = ["store_facts", "bufferbloat", "ssd_facts", "disk", "cached", "link"];
+            let line =
+                |module| format!("cargo test -p evenkeel-model --test all {module} -- --nocapture --test-threads 1");
+            modules.map(line).into()
+        }
+        Name::Sim => {
+            let mut files = Vec::new();
+            for entry in std::fs::read_dir(build::workspace().join("scenarios")).context("cannot read scenarios")? {
+                let name = entry?.file_name().to_string_lossy().into_owned();
+                if name.ends_with(".toml") && !name.starts_with("trace-") {
+                    files.push(format!("evenkeel sim scenarios/{name}"));
+                }
+            }
+            files.sort();
+            files
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_benchmarks_are_recorded() {
+        let crates = build::workspace().join("crates");
+        let (lines, mut found) = (lines(Name::Benches).unwrap(), 0);
+        for package in std::fs::read_dir(&crates).unwrap().map(|entry| entry.unwrap().path()) {
+            let Ok(benches) = std::fs::read_dir(package.join("benches")) else { continue };
+            let package = package.file_name().unwrap().to_string_lossy().into_owned();
+            for bench in benches.map(|entry| entry.unwrap().path()) {
+                let line =
+                    format!("cargo bench -p evenkeel-{package} --bench {}", bench.file_stem().unwrap().display());
+                assert!(lines.contains(&line), "{line}");
+                found += 1;
+            }
+        }
+        assert!(found >= 10, "{found}");
+    }
+
+    #[test]
+    fn every_page_has_commands_and_the_tests_that_they_name_exist() {
+        for name in Name::value_variants() {
+            assert!(!lines(*name).unwrap().is_empty(), "{name:?}");
+        }
+        for line in [Name::Cluster, Name::Models].map(|name| lines(name).unwrap()).concat() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let package = words[3].strip_prefix("evenkeel-").unwrap();
+            let file = build::workspace().join(format!("crates/{package}/tests/{}.rs", words[6]));
+            assert!(file.is_file(), "{}", file.display());
+        }
+    }
+}
