@@ -23,7 +23,7 @@ use crate::admission::{self, Admission, Decision};
 use crate::limits::{LimitSet, Owner, rate};
 use crate::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue, Wish};
 use crate::price::Price;
-use crate::response::{self, Shape, Throttle};
+use crate::response::{Shape, Throttle};
 use crate::slices::Slices;
 use crate::throughput;
 use crate::time::{Duration, Instant};
@@ -251,8 +251,8 @@ pub struct Pool<R> {
     /// True if a reservation has changed and admission control does not know it yet ([`Pool::apply_reserved`]).
     reserved_is_due: bool,
     target: Option<Box<Target>>,
-    /// Reason of the last decision for the latency target that changed in kind, until [`Pool::take_target_decision`].
-    target_decided: Option<response::Reason>,
+    /// The last decision for the latency target that changed in kind, until [`Pool::take_target_decision`].
+    target_decided: Option<target::Decision>,
     delays: Delays,
     guarantees: Option<Box<Guarantees>>,
     /// The newest change of a guarantee to missed or to kept, until [`Pool::take_guarantee_decision`] takes it.
@@ -685,9 +685,9 @@ impl<R> Pool<R> {
         self.target.as_deref().map(Target::view)
     }
 
-    /// Reason of the newest change in the kind of decision for the pool's latency target since the last call, if any.
+    /// The newest decision for the pool's latency target that differed in kind from the one before, since the last call.
     #[inline]
-    pub fn take_target_decision(&mut self) -> Option<response::Reason> {
+    pub fn take_target_decision(&mut self) -> Option<target::Decision> {
         self.target_decided.take()
     }
 

@@ -249,6 +249,42 @@ fn four_hundred_small_writers_are_noisy_together() {
     }
     let held = crowd.iter().filter(|&&tenant| bench.throttled(tenant).is_some()).count();
     assert!(held == 400 && bench.throttled(bench.reader).is_none(), "{held}: {:?}", bench.reason());
+    let target::Few { first, count } = bench.pool.target().unwrap().records.last().unwrap().decision.throttled;
+    let listed: Vec<TenantId> = first.iter().flatten().map(|one| one.tenant).collect();
+    assert!(count == 400 && listed.len() == 2 && listed[0] != listed[1], "{count}: {first:?}");
+    assert!(listed.iter().all(|tenant| crowd.contains(tenant)), "{first:?}");
+}
+
+#[test]
+fn a_decision_says_to_what_it_throttles_a_tenant_and_which_it_releases() {
+    let mut bench = Bench::new(config(20), Qos::default());
+    bench.run(1_500, 40);
+    let decision = |bench: &Bench| bench.pool.target().unwrap().records.last().unwrap().decision;
+    let (throttled, hold) = (decision(&bench).throttled, bench.throttled(bench.writer).expect("reads take 40 ms"));
+    let [Some(most), None] = throttled.first else { panic!("{throttled:?}") };
+    assert_eq!((throttled.count, most.tenant, most.slots, most.delay), (1, bench.writer, hold.slots, hold.delay));
+    let expected = hold.slots as f64 * 65_536.0 / (0.04 + hold.delay.as_secs_f64());
+    assert!((most.bytes_per_s.expect("writes have completed") / expected - 1.0).abs() < 0.01, "{most:?}");
+    // The rate is that of the tenant, as long as it is throttled.
+    let written = |bench: &Bench| bench.pool.tenant(bench.writer).unwrap().stats.write_bytes as f64;
+    let (before, mut said, mut ms) = (written(&bench), 0.0, 0);
+    while let Some(most) = decision(&bench).throttled.first[0].filter(|_| ms < 2_000) {
+        bench.run(1, 40);
+        said += most.bytes_per_s.unwrap() / 1e3;
+        ms += 1;
+    }
+    let got = written(&bench) - before;
+    assert!(ms >= 500 && (got / said - 1.0).abs() < 0.25, "{got} bytes in {ms} ms, {said} expected");
+    // The writer stops: the decision that releases it says so, also after it was renewed.
+    let mut bench = Bench::new(config(20), Qos::default());
+    bench.run(1_500, 40);
+    bench.depth = 0;
+    bench.run(10_000, 5);
+    let records: Vec<_> = bench.pool.target().unwrap().records.iter().map(|entry| entry.decision).collect();
+    let releasing: Vec<_> = records.iter().filter(|decision| decision.released.count > 0).collect();
+    assert!(!releasing.is_empty() && records[0].released.count == 0, "{records:?}");
+    let whom = [Some(bench.writer), None];
+    assert!(releasing.iter().all(|one| one.released.first == whom && one.throttled.count == 0), "{releasing:?}");
 }
 
 #[test]

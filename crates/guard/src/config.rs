@@ -184,8 +184,10 @@ pub struct PacketsConfig {
 }
 
 /// How the clients of one tenant may be throttled on one pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientTerms {
+    /// Name of the tenant; empty for clients that no tenant names.
+    pub tenant: String,
     /// When the tenant's clients are throttled, in relation to other clients: never, last, normally or always.
     pub throttle: Throttle,
     /// The tenant's reservation and guarantee; no throttle takes the tenant's throughput below them.

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Enforcement;
-use crate::figures::{bytes, bytes_per_s, counted, counted_figure, three};
+use crate::figures::{bytes, bytes_per_s, counted, counted_figure, large, milliseconds};
 
 /// The unit of a figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -44,9 +44,9 @@ impl Unit {
     /// `figure` as text with its unit, for people.
     pub fn text(self, figure: f64) -> String {
         match self {
-            Self::Ms => format!("{} ms", three(figure)),
+            Self::Ms => milliseconds(figure),
             Self::BytesPerS => bytes_per_s(figure),
-            Self::RequestsPerS => format!("{} IOPS", three(figure)),
+            Self::RequestsPerS => format!("{} IOPS", large(figure)),
             Self::Slots => counted_figure(figure, "slot"),
             Self::Bytes => bytes(figure as u64),
         }
@@ -62,6 +62,20 @@ pub struct Throttled {
     pub delay_ms: f64,
     /// Why so long.
     pub because: String,
+}
+
+/// A tenant or client that a decision throttles more than most others.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MostThrottled {
+    /// The tenant; empty for a client that no tenant names.
+    pub tenant: String,
+    /// The client's address; empty where a whole tenant is throttled.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub client: String,
+    /// How long a slot of the tenant stays empty after a request, or packets to the client wait.
+    pub delay_ms: f64,
+    /// Payload that the throttle lets pass beside a reservation; `null` = known as a delay alone.
+    pub bytes_per_s: Option<f64>,
 }
 
 /// A decision, for as long as its reason stayed the same. Figures are those of the last time.
@@ -102,8 +116,20 @@ pub struct DecisionRecord {
     pub most_set: Option<f64>,
     /// Unit of the three above.
     pub set_in: Unit,
+    /// The figure of latencies that is measured: `mean`, or a percentile such as `p99`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub percentile: String,
     /// How many it throttles.
     pub throttled: u64,
+    /// The most throttled, at most two.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub most_throttled: Vec<MostThrottled>,
+    /// How many it released when it was taken first.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub released: u64,
+    /// Some of those, at most two: tenants, or addresses of clients.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub some_released: Vec<String>,
     /// Those that it throttles, where they are listed one by one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<Throttled>,
@@ -149,6 +175,12 @@ impl fmt::Display for DecisionRecord {
         }
         Ok(())
     }
+}
+
+/// True for a number that records leave out.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The newest `count` of `records`, newest first.

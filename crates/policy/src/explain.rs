@@ -13,9 +13,9 @@ use evenkeel_control::response::{self, ClientReason};
 use evenkeel_control::slots;
 use evenkeel_control::throughput::{self, Limit, Rate};
 
-use crate::decision::Unit;
-use crate::effective::{Precedence, listed};
-use crate::figures::{bytes, counted, counted_figure, three};
+use crate::decision::{DecisionRecord, Unit};
+use crate::effective::Precedence;
+use crate::figures::{bytes, bytes_per_s, counted, counted_figure, three};
 use crate::lately::ThrottledBy;
 use crate::tenant::Percentile;
 
@@ -81,59 +81,117 @@ fn noticeable(part: f64) -> Option<String> {
     (part.abs() >= 0.0005).then(|| percent(part))
 }
 
-/// Sentence with the reason for the latest decision about a latency target.
-pub fn latency(reason: &response::Reason, throttles: Throttles) -> String {
+/// Names as text, with the number of all: `a`, `a and b`, `a, b and 4 others`; `None` for none.
+fn named(names: &[String], count: u64) -> Option<String> {
+    let others = count.saturating_sub(names.len() as u64);
+    match names {
+        [] if others == 0 => None,
+        [] => Some(counted(others, "other")),
+        [first @ .., last] if others == 0 && !first.is_empty() => Some(format!("{} and {last}", first.join(", "))),
+        [one] if others == 0 => Some(one.clone()),
+        _ => Some(format!("{} and {}", names.join(", "), counted(others, "other"))),
+    }
+}
+
+/// The most throttled tenants or clients of a decision, each with the rate or delay to which it is throttled, and the number of
+/// the others; `None` if the decision throttles none.
+fn most_throttled(of: &DecisionRecord) -> Option<String> {
+    let each = of.most_throttled.iter().map(|one| {
+        let name = match (one.tenant.as_str(), one.client.as_str()) {
+            (tenant, "") => tenant.to_owned(),
+            ("", client) => client.to_owned(),
+            (tenant, client) => format!("{tenant} ({client})"),
+        };
+        match one.bytes_per_s {
+            Some(rate) => format!("{name} to {}", bytes_per_s(rate)),
+            None => format!("{name} by {}", Unit::Ms.text(one.delay_ms)),
+        }
+    });
+    named(&each.collect::<Vec<_>>(), of.throttled)
+}
+
+/// The tenants or clients that a decision throttles and releases, in words; `change` follows those that it throttles.
+fn throttles(of: &DecisionRecord, one: &str, change: &str) -> String {
+    let throttled = most_throttled(of).map(|names| format!("throttling {names}{change}"));
+    let released = named(&of.some_released, of.released).map(|names| format!("releasing {names}"));
+    let both: Vec<String> = throttled.into_iter().chain(released).collect();
+    if both.is_empty() { format!("no {one} is throttled") } else { both.join("; ") }
+}
+
+/// Sentence with the reason for the latest decision about a latency target. `of` has the pool, the percentile, and the tenants
+/// or clients that the decision throttles and releases.
+pub fn latency(reason: &response::Reason, point: Throttles, of: &DecisionRecord) -> String {
     use response::Reason;
-    let one = throttles.one();
+    let one = point.one();
+    let (pool, percentile) = (format!("pool {}", of.pool), &of.percentile);
+    let reads = |measured, target| format!("{pool} read {percentile} {}", against(measured, target));
+    let now = |change| throttles(of, one, change);
+    let as_far_as_allowed = || {
+        let names = most_throttled(of).map_or_else(String::new, |names| format!(" ({names})"));
+        format!("every noisy {one} throttled as far as allowed{names}")
+    };
     match reason {
-        Reason::NotEnoughData => format!("{} has been measured yet: no {one} is throttled", throttles.no_read()),
-        Reason::Idle => format!("{} has completed for a while: no {one} is throttled", throttles.no_read()),
+        Reason::NotEnoughData => format!("{pool}: {} has been measured yet: {}", point.no_read(), now("")),
+        Reason::Idle => format!("{pool}: {} has completed for a while: {}", point.no_read(), now("")),
         Reason::SignalLost => {
-            format!("the latency of reads has not been measured for a while: no {one} is throttled by old figures")
+            format!("{pool}: the latency of reads has not been measured for a while: {}", now(""))
         }
-        Reason::UnderTarget { measured, target } => {
-            format!("reads take {}: no {one} is throttled", against(measured, target))
-        }
+        Reason::UnderTarget { measured, target } => format!("{}: {}", reads(measured, target), now("")),
         Reason::NoNoisy { measured, target } => format!(
-            "reads take {}, but no {one} that may be throttled has enough load to be the cause: raise the target, or allow more {one}s to be throttled (tenants.NAME.throttle)",
-            against(measured, target)
+            "{}, but no {one} that may be throttled has enough load to be the cause: raise the target, or allow more {one}s to be throttled (tenants.NAME.throttle)",
+            reads(measured, target)
         ),
-        Reason::ReadsOverTarget { measured, target } => {
-            format!("reads take {}: throttling noisy {one}s more", against(measured, target))
+        Reason::ReadsOverTarget { measured, target } if of.throttled == 0 && of.released == 0 => {
+            format!("{}: no {one} is throttled yet", reads(measured, target))
         }
+        Reason::ReadsOverTarget { measured, target } => format!("{}: {}", reads(measured, target), now("")),
         Reason::ReadsNearTarget { measured, target, set_point: Some(set_point) } => format!(
-            "reads take {}, but more than the set point {}, which leaves a margin for chance: throttling noisy {one}s more",
-            against(measured, target),
-            ms(set_point)
+            "{}, but more than the set point {}, which leaves a margin for chance: {}",
+            reads(measured, target),
+            ms(set_point),
+            now(", more than before")
         ),
         Reason::ReadsNearTarget { measured, target, set_point: None } => {
-            format!("reads take {}, but are getting slower: throttling noisy {one}s more", against(measured, target))
+            format!("{}, but getting slower: {}", reads(measured, target), now(", more than before"))
         }
         Reason::ReadsUnderTarget { measured, target } => {
-            format!("reads take {}: throttling noisy {one}s less", against(measured, target))
+            format!("{}: {}", reads(measured, target), now(", less than before"))
         }
-        Reason::AwaitingEffect { target } => {
-            format!("the throttle has just changed, and its effect is not measured yet (target {})", ms(target))
-        }
+        Reason::AwaitingEffect { target } => format!(
+            "{pool}: the throttle has just changed, and its effect on the read {percentile} (target {}) is not measured yet: {}",
+            ms(target),
+            now("")
+        ),
         Reason::KnownBurst { held } => {
-            format!("these noisy {one}s were throttled before: their delay of {} is in force again", ms(held))
+            let again = most_throttled(of).map_or_else(
+                || format!("their delay of {} is in force again", ms(held)),
+                |names| format!("throttling {names} again"),
+            );
+            format!("{pool}: these noisy {one}s were throttled before: {again}")
         }
         Reason::AtLargestDelay { measured, target } => format!(
-            "reads take {} with every noisy {one} throttled as far as allowed: with more load the target would be missed",
-            against(measured, target)
+            "{} with {}: with more load the target would be missed",
+            reads(measured, target),
+            as_far_as_allowed()
         ),
         Reason::Unachievable { measured, target } => format!(
-            "reads take {} with every noisy {one} throttled as far as allowed: raise the target or max_delay, or move load away",
-            against(measured, target)
+            "{} with {}: raise the target or max_delay, or move load away",
+            reads(measured, target),
+            as_far_as_allowed()
         ),
         Reason::TestingEffect { delay } => format!(
-            "with every noisy {one} throttled by {}, as far as allowed, reads are still not far enough below the target: for some seconds the throttle is released and applied in turn, to measure its effect",
-            ms(delay)
+            "{pool}: with every noisy {one} throttled by {}, as far as allowed, the read {percentile} is still not far enough below the target: for some seconds the throttle is released and applied in turn, to measure its effect (now {})",
+            ms(delay),
+            now("")
         ),
-        Reason::Ineffective { delay } => format!(
-            "a delay of {}, released and applied in turn, changed neither load nor latency: the throttle is released; the cause is elsewhere, or a reservation overrides the throttle",
-            ms(delay)
-        ),
+        Reason::Ineffective { delay } => {
+            let released = named(&of.some_released, of.released);
+            format!(
+                "{pool}: a delay of {}, released and applied in turn, changed neither load nor latency: {}; the cause is elsewhere, or a reservation overrides the throttle",
+                ms(delay),
+                released.map_or_else(|| now(""), |names| format!("releasing {names}"))
+            )
+        }
     }
 }
 
@@ -266,16 +324,24 @@ pub fn rate(unit: Rate, value: f64) -> String {
     if value.is_finite() { Unit::from(unit).text(value) } else { "no limit".into() }
 }
 
+/// A tenant, and the part of its requests that a guarantee is for, as sentences name them. `of`: `all`, `read` or `write`.
+pub fn part_of(tenant: &str, of: &str) -> String {
+    if of == "all" { tenant.to_owned() } else { format!("{tenant} ({of}s)") }
+}
+
 /// Sentence with the reason for the limit by which a throughput guarantee is kept. `binding` is the bound that limited a tenant
-/// of a pool in the last interval; `None` for a control group on a cached device.
-pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
+/// of a pool in the last interval; `None` for a control group on a cached device. `who` names the tenant, and the part of its
+/// requests.
+pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {
     use throughput::Reason;
     let rate = |value: f64| rate(limit.limit, value);
     let assigned = rate(limit.limit.value() as f64);
     match limit.reason {
-        Reason::NotEnoughData => format!("nothing has been measured yet: the guarantee of {assigned} is the limit"),
-        Reason::AsGuaranteed => format!("the guarantee of {assigned} is the limit"),
-        Reason::Idle => format!("it asked for nothing; the limit stays at {assigned}"),
+        Reason::NotEnoughData => {
+            format!("{who}: nothing has been measured yet: the guarantee of {assigned} is the limit")
+        }
+        Reason::AsGuaranteed => format!("{who} has the guarantee of {assigned} as its limit"),
+        Reason::Idle => format!("{who} asked for nothing; the limit stays at {assigned}"),
         Reason::AppLimited { measured, limit } => {
             let measured = rate(measured);
             let allowed = if limit.is_finite() {
@@ -283,37 +349,37 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
             } else {
                 String::new()
             };
-            format!("it asked for {measured}{allowed}; the limit stays at {assigned}")
+            format!("{who} asked for {measured}{allowed}; the limit stays at {assigned}")
         }
         Reason::Compensating { measured, guaranteed, miss_rate } => {
             let (measured, guaranteed) = (rate(measured), rate(guaranteed));
             match binding {
                 Some(_) => format!(
-                    "it got {measured} of {guaranteed} guaranteed: the limit of {assigned} makes up for the time that the device takes"
+                    "{who} got {measured} of {guaranteed} guaranteed: the limit of {assigned} makes up for the time that the device takes"
                 ),
                 None => format!(
-                    "it got {measured} of {guaranteed} guaranteed, and {} of its bytes missed the cache: the limit of {assigned} makes up for that",
+                    "{who} got {measured} of {guaranteed} guaranteed, and {} of its bytes missed the cache: the limit of {assigned} makes up for that",
                     percent(miss_rate)
                 ),
             }
         }
         Reason::Repaying { measured, guaranteed, owed } => format!(
-            "it got {} of {} guaranteed and is owed as much as {} s of its guarantee: the limit of {assigned} repays some of that",
+            "{who} got {} of {} guaranteed and is owed as much as {} s of its guarantee: the limit of {assigned} repays some of that",
             rate(measured),
             rate(guaranteed),
             three(owed / guaranteed.max(f64::MIN_POSITIVE))
         ),
         Reason::GivingBack { measured, guaranteed, .. } => format!(
-            "it got {} of {} guaranteed, after a surplus that the limit of {assigned} takes back",
+            "{who} got {} of {} guaranteed, after a surplus that the limit of {assigned} takes back",
             rate(measured),
             rate(guaranteed)
         ),
         Reason::Unachievable { measured, guaranteed, attainable } => {
             let (measured, guaranteed) = (rate(measured), rate(guaranteed));
             match binding {
-                Some(_) => unachievable(&measured, &guaranteed, &assigned),
+                Some(_) => unachievable(who, &measured, &guaranteed, &assigned),
                 None => format!(
-                    "it got {measured} of {guaranteed} guaranteed: with so many cache misses the slow device gives at most {} (limit {assigned}): lower the guarantee, or move load away",
+                    "{who} got {measured} of {guaranteed} guaranteed: with so many cache misses the slow device gives at most {} (limit {assigned}): lower the guarantee, or move load away",
                     rate(attainable)
                 ),
             }
@@ -321,9 +387,9 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
         Reason::AtCeiling { measured, guaranteed } => {
             let (measured, guaranteed) = (rate(measured), rate(guaranteed));
             match binding {
-                Some(_) => unachievable(&measured, &guaranteed, &assigned),
+                Some(_) => unachievable(who, &measured, &guaranteed, &assigned),
                 None => format!(
-                    "it got {measured} of {guaranteed} guaranteed with the highest limit allowed, {assigned}: raise ceiling in the guarantee, or move load away"
+                    "{who} got {measured} of {guaranteed} guaranteed with the highest limit allowed, {assigned}: raise ceiling in the guarantee, or move load away"
                 ),
             }
         }
@@ -331,50 +397,77 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
             Some(Binding::Reservation) => {
                 let winner = Precedence::Guarantee.winner(Precedence::Reservation);
                 format!(
-                    "its {winner} is higher and takes precedence: the limit of {assigned} for its guarantee is not in force, and does not change meanwhile"
+                    "the {winner} of {who} is higher and takes precedence: the limit of {assigned} for the guarantee is not in force, and does not change meanwhile"
                 )
             }
             Some(Binding::Limit(owner)) => format!(
-                "a lower limit, set by {}, is in force: the guarantee would allow {assigned}, and throughput that is missed meanwhile is not made up for later",
+                "{who}: a lower limit, set by {}, is in force: the guarantee would allow {assigned}, and throughput that is missed meanwhile is not made up for later",
                 owner_name(owner.name())
             ),
             // As in a dry run, which sets no limit. A limit of another program is reported with its group.
             None if in_force.is_finite() => format!(
-                "io.max has a limit that the agent has not set, {}: the guarantee needs one of {assigned}, and nothing is learned from this interval",
+                "{who}: io.max has a limit that the agent has not set, {}: the guarantee needs one of {assigned}, and nothing is learned from this interval",
                 rate(in_force)
             ),
             None => format!(
-                "io.max has no limit: the guarantee needs one of {assigned}, and nothing is learned from this interval"
+                "{who}: io.max has no limit: the guarantee needs one of {assigned}, and nothing is learned from this interval"
             ),
         },
         Reason::NoSolution { measured, guaranteed } => format!(
-            "it got {} of {} guaranteed: by the published equation no limit makes up for its cache misses, and the limit is {assigned}; lower the guarantee, or move load away",
+            "{who} got {} of {} guaranteed: by the published equation no limit makes up for its cache misses, and the limit is {assigned}; lower the guarantee, or move load away",
             rate(measured),
             rate(guaranteed)
         ),
         Reason::SlowDeviceUnknown => {
             format!(
-                "the published method needs the throughput of the slow device, which is unknown until that device has been busy: the limit stays at {assigned}"
+                "{who}: the published method needs the throughput of the slow device, which is unknown until that device has been busy: the limit stays at {assigned}"
             )
         }
         Reason::CountersReset => format!(
-            "the counters began anew, or there was a pause: this interval does not count, and the limit stays at {assigned}"
+            "{who}: the counters began anew, or there was a pause: this interval does not count, and the limit stays at {assigned}"
         ),
         Reason::SignalLost => {
-            format!("nothing has been measured for a while: the guarantee of {assigned} is the limit")
+            format!("{who}: nothing has been measured for a while: the guarantee of {assigned} is the limit")
         }
     }
 }
 
-fn unachievable(measured: &str, guaranteed: &str, assigned: &str) -> String {
+fn unachievable(who: &str, measured: &str, guaranteed: &str, assigned: &str) -> String {
     format!(
-        "it got {measured} of {guaranteed} guaranteed under a limit of {assigned}: the guarantee cannot be met now; give the tenant a reservation, raise its own limit or a limit of the pool, or move load away"
+        "{who} got {measured} of {guaranteed} guaranteed under a limit of {assigned}: the guarantee cannot be met now; give the tenant a reservation, raise its own limit or a limit of the pool, or move load away"
     )
 }
 
-/// Sentence with the reason for a tenant's present number of slots. `has_target`: the tenant has a latency target; a tenant
-/// without one yields to tenants with one.
-pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
+/// A tenant with its slots and its latency target, as sentences about slots name them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfSlots<'a> {
+    /// Name of the tenant.
+    pub tenant: &'a str,
+    /// Slots that the tenant has; `None` if there is no bound, or it is not known.
+    pub granted: Option<f64>,
+    /// The figure of latencies that the tenant's target bounds, and the target; `None` without a target.
+    pub target: Option<(Percentile, Duration)>,
+    /// The measured figure; `None` if nothing completed.
+    pub measured: Option<Duration>,
+}
+
+/// Sentence with the reason for a tenant's present number of slots. A tenant without a latency target yields to tenants with
+/// one.
+pub fn slots(reason: &slots::Reason, of: &OfSlots<'_>) -> String {
+    let figure = match (of.target, of.measured) {
+        (Some((percentile, target)), Some(measured)) => format!(" {percentile} {}", against(&measured, &target)),
+        (Some((percentile, target)), None) => format!(" {percentile} target {}", ms(&target)),
+        (None, _) => String::new(),
+    };
+    let granted = of.granted.map(|slots| counted_figure(slots, "slot"));
+    let granted = granted.map_or_else(String::new, |slots| match of.target {
+        Some(_) => format!(" with {slots}"),
+        None => format!(" has {slots}"),
+    });
+    format!("{}{figure}{granted}: {}", of.tenant, because_of_slots(reason, of.target.is_some()))
+}
+
+fn because_of_slots(reason: &slots::Reason, has_target: bool) -> String {
     use slots::Reason;
     match reason {
         Reason::Unbounded => "the method in tuning.slots sets no bound".into(),
@@ -405,12 +498,13 @@ pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
     }
 }
 
-/// Sentence about a latency target that a tenant has missed.
-pub fn missed(missed: &Missed) -> String {
-    let figure = against(&missed.figure, &missed.target.time);
+/// Sentence about a latency target that the tenant called `tenant` has missed.
+pub fn missed(missed: &Missed, tenant: &str) -> String {
     let percentile = Percentile::from(missed.target.statistic);
-    let because = missed.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", slots(reason, true)));
-    format!("{percentile} {figure}{because}")
+    let figure = against(&missed.figure, &missed.target.time);
+    let because =
+        missed.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", because_of_slots(reason, true)));
+    format!("{tenant} {percentile} {figure}{because}")
 }
 
 /// Sentence about a tenant or pool that is at a limit. `what` names the tenant ("it") or pool; `owner` is the owner of the limit.
@@ -455,14 +549,11 @@ pub fn throttled_for_target(slots_owner: &str, because: &str) -> String {
     format!("throttled for the pool's latency target{slots}: {because}")
 }
 
-/// The state of a pool in sentences: the newest decision for its latency target, with the `throttled` tenants; and the limit
-/// that the pool is at or, without one, the newest decision of admission control. At a limit, requests wait for the limit and
-/// not for admission.
-pub fn pool(limit: Option<&str>, target: Option<&str>, throttled: &[&str], admission: &str) -> String {
-    let names = if throttled.is_empty() { String::new() } else { format!(" (throttled: {})", listed(throttled)) };
-    let target = target.map(|because| format!("latency target: {because}{names}"));
+/// The state of a pool in sentences: the newest decision for its latency target; and the limit that the pool is at or, without
+/// one, the newest decision of admission control. At a limit, requests wait for the limit and not for admission.
+pub fn pool(limit: Option<&str>, target: Option<&str>, admission: &str) -> String {
     let last = limit.map_or_else(|| format!("admission: {admission}"), str::to_owned);
-    target.into_iter().chain([last]).collect::<Vec<_>>().join("; ")
+    target.map(str::to_owned).into_iter().chain([last]).collect::<Vec<_>>().join("; ")
 }
 
 /// Sentence of the history about a throttle that has ended.
@@ -528,9 +619,9 @@ mod tests {
             unreported: 3,
             reason: None,
         };
-        assert_eq!(missed(&one), "mean 12.5 ms > target 10 ms");
+        assert_eq!(missed(&one, "db"), "db mean 12.5 ms > target 10 ms");
         one.reason = Some(slots::Reason::Unachievable { achievable_at: Some(1.5) });
-        let told = missed(&one);
+        let told = missed(&one, "db");
         assert!(told.ends_with(
             "10 ms: its target cannot be met beside the others; all could be met if they were 1.5 times as large: raise targets, or move load away"
         ));
@@ -540,11 +631,12 @@ mod tests {
     fn a_tenant_without_a_target_is_not_said_to_miss_one() {
         let unachievable = [Some(1.5), None].map(|achievable_at| slots::Reason::Unachievable { achievable_at });
         for reason in unachievable.iter().chain([&slots::Reason::NeedMet]) {
-            let (with, without) = (slots(reason, true), slots(reason, false));
+            let (with, without) = (because_of_slots(reason, true), because_of_slots(reason, false));
             assert!(with.contains("its target"), "{with}");
             assert!(!without.contains("its target") && without.contains("not all targets can be met"), "{without}");
         }
-        assert!(slots(&unachievable[0], false).ends_with("1.5 times as large"));
-        assert_eq!(slots(&slots::Reason::Idle, false), slots(&slots::Reason::Idle, true));
+        assert!(because_of_slots(&unachievable[0], false).ends_with("1.5 times as large"));
+        let idle = [false, true].map(|has_target| because_of_slots(&slots::Reason::Idle, has_target));
+        assert_eq!(idle[0], idle[1]);
     }
 }

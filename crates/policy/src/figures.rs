@@ -29,6 +29,28 @@ pub fn three(value: f64) -> String {
     if text == "-0" { "0".into() } else { text.to_owned() }
 }
 
+/// A figure like [`three`], with a decimal prefix from 100,000 on: `12500`, `133 M`.
+pub fn large(value: f64) -> String {
+    match value {
+        v if v < 99_950.0 || !v.is_finite() => three(v),
+        v if v < 999_500.0 => format!("{} k", three(v / 1e3)),
+        v if v < 999.5e6 => format!("{} M", three(v / 1e6)),
+        v if v < 999.5e9 => format!("{} G", three(v / 1e9)),
+        _ => "over 999 G".into(),
+    }
+}
+
+/// A duration, given in milliseconds, as text for a sentence: `12.5 ms`, `12.5 s`, `20 min`, `3.5 h`, `over 1 day`.
+pub fn milliseconds(value: f64) -> String {
+    match value / 1e3 {
+        s if s < 9.995 => format!("{} ms", three(value)),
+        s if s < 599.5 => format!("{} s", three(s)),
+        s if s < 7_170.0 => format!("{} min", three(s / 60.0)),
+        s if s <= 86_400.0 => format!("{} h", three(s / 3_600.0)),
+        _ => "over 1 day".into(),
+    }
+}
+
 /// A number with the name of the counted thing, in the plural where needed: `1 slot`, `64 slots`, `2 addresses`.
 pub fn counted(number: u64, thing: &str) -> String {
     let ending = match number {
@@ -41,7 +63,7 @@ pub fn counted(number: u64, thing: &str) -> String {
 
 /// A mean number, to three digits, with the name of the counted thing: `1 slot`, `3.8 slots`.
 pub fn counted_figure(number: f64, thing: &str) -> String {
-    let number = three(number);
+    let number = large(number);
     format!("{number} {thing}{}", if number == "1" { "" } else { "s" })
 }
 
@@ -77,7 +99,8 @@ pub fn bytes_per_s(rate: f64) -> String {
     match rate {
         rate if rate < 999.5 => format!("{} B/s", three(rate)),
         rate if rate < 999_500.0 => format!("{} kB/s", three(rate / 1e3)),
-        rate => format!("{} MB/s", three(rate / 1e6)),
+        rate if rate < 9.995e9 => format!("{} MB/s", three(rate / 1e6)),
+        rate => format!("{}B/s", large(rate)),
     }
 }
 
@@ -88,7 +111,9 @@ pub fn bytes(value: u64) -> String {
         v if v < 1 << 20 => format!("{} KiB", v >> 10),
         v if v < 10 << 20 => format!("{:.1} MiB", v as f64 / f64::from(1 << 20)),
         v if v < 1 << 30 => format!("{} MiB", v >> 20),
-        v => format!("{:.1} GiB", v as f64 / f64::from(1 << 30)),
+        v if v < 1 << 40 => format!("{:.1} GiB", v as f64 / f64::from(1 << 30)),
+        v if v < 1 << 50 => format!("{:.1} TiB", v as f64 / (1u64 << 40) as f64),
+        _ => "over 1024 TiB".into(),
     }
 }
 
@@ -177,6 +202,14 @@ mod tests {
         assert_eq!(values.map(three), texts);
         assert_eq!([-0.0, -0.0004, -1e-9, -0.0006].map(three), ["0", "0", "0", "-0.001"]);
         assert_eq!([0, 1, 2].map(|number| counted(number, "slot")), ["0 slots", "1 slot", "2 slots"]);
+        let values = [99_900.0, 133_332.0, 999_600.0, 133_332_176.0, 5e9, 1e15, f64::INFINITY];
+        assert_eq!(values.map(large), ["99900", "133 k", "1 M", "133 M", "5 G", "over 999 G", "inf"]);
+        let values = [12.48, 9_990.0, 9_999.0, 599_400.0, 600_000.0, 7.2e6, 86.4e6, 86.5e6];
+        let texts = ["12.5 ms", "9990 ms", "10 s", "599 s", "10 min", "2 h", "24 h", "over 1 day"];
+        assert_eq!(values.map(milliseconds), texts);
+        let values = [0.0, 20_480.0, 133_332_176.0, 9.99e9, 12.34e9, 1e15];
+        let texts = ["0 B/s", "20.5 kB/s", "133 MB/s", "9990 MB/s", "12.3 GB/s", "over 999 GB/s"];
+        assert_eq!(values.map(bytes_per_s), texts);
         assert_eq!([1, 2].map(|number| counted(number, "address")), ["1 address", "2 addresses"]);
         assert_eq!([0.999_9, 3.84].map(|number| counted_figure(number, "slot")), ["1 slot", "3.84 slots"]);
     }
@@ -202,8 +235,8 @@ mod tests {
             ["0", "0.012", "1.00", "12.3", "346", "100s"]
         );
         assert_eq!(
-            [512, 65_536, 3 << 19, 20 << 20, 3 << 29].map(bytes),
-            ["512 B", "64 KiB", "1.5 MiB", "20 MiB", "1.5 GiB"]
+            [512, 65_536, 3 << 19, 20 << 20, 3 << 29, 3 << 39, u64::MAX].map(bytes),
+            ["512 B", "64 KiB", "1.5 MiB", "20 MiB", "1.5 GiB", "1.5 TiB", "over 1024 TiB"]
         );
         assert_eq!(
             [59.0, 119.0, 120.0, 18_720.0, 183_600.0].map(uptime),

@@ -8,13 +8,15 @@ use std::collections::BTreeMap;
 use evenkeel_control::Instant;
 use evenkeel_control::log::Entry;
 use evenkeel_control::pool::guarantee::{Decision, View};
+use evenkeel_control::pool::{TenantId, target};
 use evenkeel_control::throughput::Rate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::decision::{DecisionRecord, Unit};
-use crate::explain;
+use crate::decision::{DecisionRecord, MostThrottled, Unit};
+use crate::explain::{self, Throttles};
 use crate::lately::Lately;
+use crate::tenant::Percentile;
 use crate::trouble::Health;
 
 /// The JSON schema of [`State`] (draft 2020-12).
@@ -237,6 +239,9 @@ pub struct TenantSlotsState {
     pub need: f64,
     /// Slots that it has; `null` = no bound.
     pub granted: Option<f64>,
+    /// The figure of its latencies in the last period, of which `percentile` is one; `null` = nothing completed, or no target.
+    #[serde(default)]
+    pub measured_ms: Option<f64>,
     /// Slots that it used in the last period, in the mean.
     pub used: f64,
     /// Latency less that of the device in the last period, in the mean; `null` = nothing completed.
@@ -412,6 +417,43 @@ pub struct LatencyTargetState {
     pub decisions: Vec<DecisionRecord>,
 }
 
+impl LatencyTargetState {
+    /// The record of a decision for the latency target of `pool`, with the times of `at`. `name` gives the name of a tenant;
+    /// `None` if the tenant has left.
+    pub fn record(
+        pool: &str,
+        percentile: Percentile,
+        decision: &target::Decision,
+        name: impl Fn(TenantId) -> Option<String>,
+        at: DecisionRecord,
+    ) -> DecisionRecord {
+        let target::Decision { reason, mean_delay, throttled, released } = decision;
+        let (measured, target) = reason.figures();
+        let name = |id| name(id).unwrap_or_else(|| "a tenant that has left".into());
+        let most = throttled.first.iter().flatten().map(|one| MostThrottled {
+            tenant: name(one.tenant),
+            client: String::new(),
+            delay_ms: one.delay.as_millis_f64(),
+            bytes_per_s: one.bytes_per_s,
+        });
+        let mut record = DecisionRecord {
+            pool: pool.to_owned(),
+            reason: reason.name().into(),
+            measured: measured.map(|measured| measured.as_millis_f64()),
+            target: target.map(|target| target.as_millis_f64()),
+            set: Some(mean_delay.as_millis_f64()),
+            percentile: percentile.to_string(),
+            throttled: throttled.count.into(),
+            most_throttled: most.collect(),
+            released: released.count.into(),
+            some_released: released.first.iter().flatten().map(|&id| name(id)).collect(),
+            ..at
+        };
+        record.because = explain::latency(reason, Throttles::Tenants, &record);
+        record
+    }
+}
+
 /// How a tenant is throttled for a latency target. Its reservation is served all the same.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ThrottledState {
@@ -454,6 +496,7 @@ impl GuaranteeState {
     /// start of the program. `of` are pool and tenant; `at` converts an instant to such seconds.
     pub fn of(view: &View<'_>, of: [&str; 2], since: f64, at: impl Fn(Instant) -> f64) -> Self {
         let [pool, tenant] = of.map(str::to_owned);
+        let subject = explain::part_of(&tenant, view.scope.name());
         let decision = |entry: &Entry<Decision>| {
             let Decision { limit, binding } = &entry.decision;
             DecisionRecord {
@@ -461,7 +504,7 @@ impl GuaranteeState {
                 tenant: tenant.clone(),
                 of: view.scope.name().into(),
                 reason: limit.reason.name().into(),
-                because: explain::guarantee(limit, Some(*binding)),
+                because: explain::guarantee(limit, Some(*binding), &subject),
                 set: Some(limit.limit.value() as f64),
                 set_in: Unit::from(limit.limit),
                 ..DecisionRecord::of(entry, &at)
@@ -478,7 +521,7 @@ impl GuaranteeState {
             measured_per_s: view.measured,
             limit_per_s: view.limit.limit.value(),
             reason: view.limit.reason.name().into(),
-            because: explain::guarantee(&view.limit, Some(view.binding)),
+            because: explain::guarantee(&view.limit, Some(view.binding), &subject),
             binding: view.binding.name().into(),
             decisions: view.records.iter().filter(|entry| at(entry.from) >= since).map(decision).collect(),
         }

@@ -187,9 +187,7 @@ pub fn judge(pool: &mut PoolState, work: &[Option<Counts>], window_s: f64) {
     }));
     let decided = target.and_then(|target| target.decision.as_ref()).map(|decision| decision.because.as_str());
     let at_limit = limit.as_ref().map(|limit| limit.because.as_str());
-    let throttled = pool.tenants.iter().filter(|tenant| tenant.throttled.is_some());
-    let throttled: Vec<&str> = throttled.map(|tenant| tenant.name.as_str()).collect();
-    lately.because = explain::pool(at_limit, decided, &throttled, &admission.reason);
+    lately.because = explain::pool(at_limit, decided, &admission.reason);
     lately.throttled_by = limit.or(budget.filter(|_| pool.queued_requests > elsewhere));
     pool.lately = Some(lately);
 }

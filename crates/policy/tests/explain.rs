@@ -13,9 +13,9 @@ use evenkeel_control::pool::slots::{LatencyTarget, Missed};
 use evenkeel_control::response::ClientReason;
 use evenkeel_control::throughput::{Limit, Rate};
 use evenkeel_control::{Duration, Instant, admission, placement, response, slots, throughput};
-use evenkeel_policy::config::{Config, Pool};
-use evenkeel_policy::decision::{DecisionRecord, Unit};
-use evenkeel_policy::explain::{self, Throttles};
+use evenkeel_policy::config::{Config, Percentile, Pool};
+use evenkeel_policy::decision::{DecisionRecord, MostThrottled, Unit};
+use evenkeel_policy::explain::{self, OfSlots, Throttles};
 use evenkeel_policy::state::{
     AdmissionState, GuaranteeState, LatencyTargetState, LimitState, PoolState, TenantSlotsState, TenantState,
     ThrottledState,
@@ -33,6 +33,30 @@ impl Page {
     fn say(&mut self, reason: impl Debug, sentence: &str) {
         let _ = write!(self.0, "\n{reason:?}\n    {}\n", sentence.replace('\n', "\n    "));
     }
+}
+
+/// A record of pool `main` with a target for the percentile 99, that throttles `most` and `others` further ones.
+fn of_target(most: &[MostThrottled], others: u64) -> DecisionRecord {
+    DecisionRecord {
+        pool: "main".into(),
+        percentile: "p99".into(),
+        throttled: most.len() as u64 + others,
+        most_throttled: most.to_vec(),
+        ..DecisionRecord::default()
+    }
+}
+
+/// The record [`of_target`], which releases `backup`.
+fn releasing(most: &[MostThrottled], others: u64) -> DecisionRecord {
+    DecisionRecord { released: 1, some_released: vec!["backup".into()], ..of_target(most, others) }
+}
+
+fn tenant(name: &str, bytes_per_s: Option<f64>) -> MostThrottled {
+    MostThrottled { tenant: name.into(), client: String::new(), delay_ms: 24.2, bytes_per_s }
+}
+
+fn client(tenant: &str, address: &str) -> MostThrottled {
+    MostThrottled { tenant: tenant.into(), client: address.into(), delay_ms: 12.0, bytes_per_s: None }
 }
 
 fn latency(page: &mut Page) {
@@ -58,9 +82,45 @@ fn latency(page: &mut Page) {
         Reason::Ineffective { delay },
     ];
     page.part("latency target of a pool: tenants of serve");
-    reasons.iter().for_each(|reason| page.say(reason, &explain::latency(reason, Throttles::Tenants)));
+    let backup = tenant("backup", Some(40e6));
+    let none = of_target(&[], 0);
+    for reason in &reasons {
+        let throttles_none = matches!(
+            reason,
+            Reason::NotEnoughData
+                | Reason::Idle
+                | Reason::SignalLost
+                | Reason::UnderTarget { .. }
+                | Reason::NoNoisy { .. }
+                | Reason::Ineffective { .. }
+        );
+        let one = of_target(std::slice::from_ref(&backup), 0);
+        page.say(reason, &explain::latency(reason, Throttles::Tenants, if throttles_none { &none } else { &one }));
+    }
+    page.part("latency target of a pool: who is throttled and released");
+    let (over, under) = (Reason::ReadsOverTarget { measured, target }, Reason::UnderTarget { measured: ms(9), target });
+    let less = Reason::ReadsUnderTarget { measured: ms(9), target };
+    let (two, log) = ([backup.clone(), tenant("log", Some(3_210_000.0))], tenant("log", None));
+    for (case, reason, record) in [
+        ("none yet", over, &none),
+        ("two", over, &of_target(&two, 0)),
+        ("two and one more", over, &of_target(&two, 1)),
+        ("two and four more, less than before", less, &of_target(&two, 4)),
+        ("a rate that is not known", over, &of_target(std::slice::from_ref(&log), 0)),
+        ("one throttled, one released", less, &releasing(std::slice::from_ref(&log), 0)),
+        ("the last one released", under, &releasing(&[], 0)),
+        ("the last one released", Reason::Idle, &releasing(&[], 0)),
+        ("the last one released", Reason::Ineffective { delay }, &releasing(&[], 0)),
+        ("known again, none listed", Reason::KnownBurst { held: delay }, &none),
+        ("one known again", Reason::KnownBurst { held: delay }, &of_target(&two[..1], 0)),
+    ] {
+        page.say((case, reason), &explain::latency(&reason, Throttles::Tenants, record));
+    }
+    let mean = DecisionRecord { percentile: "mean".into(), ..of_target(&two, 0) };
+    page.say("a target for the mean", &explain::latency(&over, Throttles::Tenants, &mean));
     page.part("latency target of a pool: clients of guard");
-    reasons[4..6].iter().for_each(|reason| page.say(reason, &explain::latency(reason, Throttles::Clients)));
+    let clients = of_target(&[client("backup", "192.0.2.17"), client("", "192.0.2.18")], 4);
+    reasons[4..6].iter().for_each(|reason| page.say(reason, &explain::latency(reason, Throttles::Clients, &clients)));
     page.part("delay of a tenant or client");
     for reason in [
         ClientReason::SameForAll,
@@ -152,24 +212,26 @@ fn guarantee(page: &mut Page) {
     ];
     let limit = |reason| Limit { limit: Rate::BytesPerS(160_000_000), reason };
     page.part("throughput guarantee of a control group on a cached device");
-    reasons.iter().for_each(|&reason| page.say(reason, &explain::guarantee(&limit(reason), None)));
+    let group = explain::part_of("database", "read");
+    reasons.iter().for_each(|&reason| page.say(reason, &explain::guarantee(&limit(reason), None, &group)));
     let lifted = Reason::OtherLimit { in_force: f64::INFINITY };
-    page.say(lifted, &explain::guarantee(&limit(lifted), None));
+    page.say(lifted, &explain::guarantee(&limit(lifted), None, &group));
     page.part("throughput guarantee of a tenant of serve, where the sentence differs");
     let own = Binding::Limit(Owner::Throughput);
+    let who = explain::part_of("database", "all");
     for &reason in &reasons {
-        let sentence = explain::guarantee(&limit(reason), Some(own));
-        if sentence != explain::guarantee(&limit(reason), None) {
+        let sentence = explain::guarantee(&limit(reason), Some(own), &who);
+        if sentence != explain::guarantee(&limit(reason), None, &who) {
             page.say(reason, &sentence);
         }
     }
     let other = Reason::OtherLimit { in_force: 1e6 };
-    page.say((other, Binding::Reservation), &explain::guarantee(&limit(other), Some(Binding::Reservation)));
+    page.say((other, Binding::Reservation), &explain::guarantee(&limit(other), Some(Binding::Reservation), &who));
     let iops = Limit {
         limit: Rate::RequestsPerS(441),
         reason: Reason::GivingBack { measured: 1.0, guaranteed: 400.0, ahead: 9.0 },
     };
-    page.say(iops, &explain::guarantee(&iops, Some(own)));
+    page.say(iops, &explain::guarantee(&iops, Some(own), &explain::part_of("database", "write")));
 }
 
 fn slots_of_tenants(page: &mut Page) {
@@ -185,12 +247,18 @@ fn slots_of_tenants(page: &mut Page) {
         Reason::ByLatency,
     ];
     page.part("slots of a tenant with a latency target");
-    reasons.iter().for_each(|reason| page.say(reason, &explain::slots(reason, true)));
-    page.part("slots of a tenant without a latency target, where the sentence differs");
+    let (target, measured) = (Some((Percentile::At(99.0), Duration::from_millis(10))), Duration::from_micros(12_480));
+    let with = OfSlots { tenant: "database", granted: Some(3.84), target, measured: Some(measured) };
     for reason in &reasons {
-        if explain::slots(reason, false) != explain::slots(reason, true) {
-            page.say(reason, &explain::slots(reason, false));
-        }
+        let granted = with.granted.filter(|_| *reason != Reason::Unbounded);
+        let measured = with.measured.filter(|_| *reason != Reason::Idle);
+        page.say(reason, &explain::slots(reason, &OfSlots { granted, measured, ..with }));
+    }
+    page.part("slots of a tenant without a latency target");
+    for reason in &reasons {
+        let granted = Some(1.0).filter(|_| *reason != Reason::Unbounded);
+        let backup = OfSlots { tenant: "backup", granted, ..OfSlots::default() };
+        page.say(reason, &explain::slots(reason, &backup));
     }
     page.part("latency target of a tenant, missed");
     let pool = Config::default().control(&Pool::default());
@@ -202,9 +270,9 @@ fn slots_of_tenants(page: &mut Page) {
         unreported: 3,
         reason: None,
     };
-    page.say("without a reason", &explain::missed(&one));
+    page.say("without a reason", &explain::missed(&one, "database"));
     one.reason = Some(reasons[5]);
-    page.say(one.reason, &explain::missed(&one));
+    page.say(one.reason, &explain::missed(&one, "database"));
 }
 
 /// The sentences that a pool and its tenant `it` show, and the throttles of both.
@@ -264,7 +332,8 @@ fn verdicts(page: &mut Page) {
         );
     }
     for granted in [1.0, 3.84] {
-        let because = explain::slots(&slots::Reason::ByWeight, false);
+        let of = OfSlots { tenant: "backup", granted: Some(granted), ..OfSlots::default() };
+        let because = explain::slots(&slots::Reason::ByWeight, &of);
         let slots = TenantSlotsState { granted: Some(granted), used: granted, because, ..TenantSlotsState::default() };
         say("tenant with all its slots in use", &pool, TenantState { slots: Some(slots), ..queued(1) }, 9);
     }
@@ -277,7 +346,10 @@ fn verdicts(page: &mut Page) {
     say("guarantee missed", &pool, guarantee("requests", 400, Some(9.0)), 9);
     let decision = |reason: &response::Reason| DecisionRecord {
         reason: reason.name().into(),
-        because: explain::latency(reason, Throttles::Tenants),
+        because: match reason {
+            response::Reason::Idle => explain::latency(reason, Throttles::Tenants, &releasing(&[], 0)),
+            _ => explain::latency(reason, Throttles::Tenants, &of_target(&[tenant("backup", Some(40e6))], 0)),
+        },
         ..DecisionRecord::default()
     };
     let (measured, target) = (Duration::from_micros(12_480), Duration::from_millis(10));

@@ -105,7 +105,7 @@ fn a_latency_target_is_met_missed_unachievable_or_idle() {
         let pool = || PoolState { latency_target: Some(target.clone()), ..pool(0) };
         let (busy, _) = judged(pool(), TenantState::default(), work(100, 0.0, 1.0));
         assert_eq!(verdicts(&busy), [("p99 < 20 ms", Kind::Latency, expected)]);
-        assert_eq!(busy.because, "latency target: so; admission: the load is too light to learn from");
+        assert_eq!(busy.because, "so; admission: the load is too light to learn from");
         let (still, _) = judged(pool(), TenantState::default(), Counts::default());
         assert_eq!(still.targets[0].verdict, Verdict::Idle, "nothing completes");
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use evenkeel_control::pool::target::{Decision, Statistic};
 use evenkeel_control::pool::{Pool, TenantId};
 use evenkeel_control::response::Reason;
 use evenkeel_control::units::Direction;
@@ -11,7 +12,8 @@ use evenkeel_nbd::server::Tls;
 use evenkeel_policy::Config;
 use evenkeel_policy::access::{Barred, Caller};
 use evenkeel_policy::config::{Clients, Volume as Settings};
-use evenkeel_policy::explain::{self, Throttles};
+use evenkeel_policy::decision::DecisionRecord;
+use evenkeel_policy::state::LatencyTargetState;
 use evenkeel_policy::target;
 
 use crate::backend::emulate::Device;
@@ -59,11 +61,18 @@ impl SharedPool {
         }
     }
 
-    /// Logs the reason of the latency controller's decision; as a warning if the latency target was met until now and is
-    /// missed.
+    /// Logs the latency controller's decision; as a warning if the latency target was met until now and is missed. `statistic`:
+    /// the one that the target is for; `tenant` gives a tenant's name.
     #[cold]
-    pub(crate) fn log_target(&self, reason: &Reason) {
-        let (pool, name, because) = (&self.name, reason.name(), explain::latency(reason, Throttles::Tenants));
+    pub(crate) fn log_target(
+        &self,
+        statistic: Statistic,
+        decision: &Decision,
+        tenant: impl Fn(TenantId) -> Option<String>,
+    ) {
+        let (pool, reason) = (&self.name, &decision.reason);
+        let record = LatencyTargetState::record(pool, statistic.into(), decision, tenant, DecisionRecord::default());
+        let (name, because) = (record.reason, record.because);
         match self.newly_missed(reason) {
             Some(true) => tracing::warn!(pool, reason = name, "latency target missed: {because}"),
             Some(false) => tracing::info!(pool, reason = name, "latency target no longer missed: {because}"),

@@ -5,18 +5,19 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration as StdDuration;
 
+use evenkeel_control::Duration;
 use evenkeel_control::admission::Admission;
 use evenkeel_control::histogram::Histogram;
 use evenkeel_control::limits::{LimitSet, Owner};
-use evenkeel_control::log::Entry;
+use evenkeel_control::log::{Entry, Log};
 use evenkeel_control::pool::slots::Granted;
-use evenkeel_control::pool::target::{Decision, View};
+use evenkeel_control::pool::target::{self, Decision};
 use evenkeel_control::pool::{Scheduler, TenantId, Throttled};
 use evenkeel_control::units::Direction;
 use evenkeel_nbd::wire::TransmissionFlags;
 use evenkeel_policy::config::{Engine, Owners, Percentile};
 use evenkeel_policy::decision::DecisionRecord;
-use evenkeel_policy::explain::{self, Throttles};
+use evenkeel_policy::explain::{self, OfSlots};
 use evenkeel_policy::health::Health;
 use evenkeel_policy::state::{
     AdmissionState, ClientState, Clients, GuaranteeState, LatencyState, LatencyTargetState, LimitState, PlacementState,
@@ -188,7 +189,6 @@ fn pool(
         admission: admission(state.admission(), state.base_cost(), state.in_flight(), uptime),
         queued_requests: state.queued() as u64,
         limit: LimitState::new(&iops, &bytes_per_s),
-        latency_target: state.target().map(|view| target(&pool.name, &view, uptime, detail.decided_since)),
         slots: state.slots().map(|view| SlotsState {
             method: view.config.method.name().into(),
             clustered: view.clustered,
@@ -201,7 +201,15 @@ fn pool(
         },
         ..PoolState::default()
     };
+    let target = state.target().map(|view| (*view.config, view.measured, view.records.clone()));
     drop(state);
+    // Names are looked up without the lock.
+    let names =
+        || -> HashMap<TenantId, &str> { snapshot.tenants[index].iter().map(|(name, &id)| (id, &**name)).collect() };
+    record.latency_target = target.map(|(config, measured, records)| LatencyTargetState {
+        measured_ms: measured.map(|measured| measured.as_millis_f64()),
+        ..latency_target(&pool.name, &config, &records, &names(), uptime, detail.decided_since)
+    });
     for stats in &shared.stats {
         let overdue = stats.overdue.lock().unwrap_or_else(PoisonError::into_inner);
         let of_this_pool = overdue.iter().filter(|(pool, _)| *pool == index);
@@ -257,7 +265,7 @@ fn tenant(
     let (queued, in_flight) = (view.queued as u64, view.in_flight);
     let (throttle, throttled) =
         (view.throttle, view.throttled.map(|throttled| throttled_state(&throttled, view.slots)));
-    let slots = state.slots().is_some().then(|| slots(view.granted));
+    let slots = state.slots().is_some().then(|| slots(name, view.granted));
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
     let of = [pool.name.as_str(), name];
@@ -285,39 +293,42 @@ fn tenant(
     Some((record, counts))
 }
 
-fn target(pool: &str, view: &View<'_>, uptime: StdDuration, since: f64) -> LatencyTargetState {
+fn latency_target(
+    pool: &str,
+    config: &target::Config,
+    records: &Log<Decision>,
+    names: &HashMap<TenantId, &str>,
+    uptime: StdDuration,
+    since: f64,
+) -> LatencyTargetState {
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
-    let decision = |entry: &Entry<Decision>| {
-        let Decision { reason, mean_delay, throttled } = &entry.decision;
-        let (measured, target) = reason.figures();
-        DecisionRecord {
-            pool: pool.to_owned(),
-            reason: reason.name().into(),
-            because: explain::latency(reason, Throttles::Tenants),
-            measured: measured.map(|measured| measured.as_millis_f64()),
-            target: target.map(|target| target.as_millis_f64()),
-            set: Some(mean_delay.as_millis_f64()),
-            throttled: (*throttled).into(),
-            ..DecisionRecord::of(entry, at)
-        }
+    let percentile = Percentile::from(config.statistic);
+    let name = |id: TenantId| names.get(&id).map(|&name| name.to_owned());
+    let record = |entry: &Entry<Decision>| {
+        LatencyTargetState::record(pool, percentile, &entry.decision, name, DecisionRecord::of(entry, at))
     };
     LatencyTargetState {
-        target_ms: view.config.response.target.as_millis_f64(),
-        percentile: Percentile::from(view.config.statistic).to_string(),
-        measured_ms: view.measured.map(|measured| measured.as_millis_f64()),
-        decision: view.records.last().map(decision),
-        decisions: view.records.iter().filter(|entry| at(entry.from) >= since).map(decision).collect(),
+        target_ms: config.response.target.as_millis_f64(),
+        percentile: percentile.to_string(),
+        decision: records.last().map(record),
+        decisions: records.iter().filter(|entry| at(entry.from) >= since).map(record).collect(),
+        ..LatencyTargetState::default()
     }
 }
 
-fn slots(granted: &Granted) -> TenantSlotsState {
+fn slots(tenant: &str, granted: &Granted) -> TenantSlotsState {
     let report = &granted.report;
     let ms = |seconds: f64| seconds * 1e3;
     let (device, response) = (report.device_latency_s(), granted.latency_s());
+    let target = granted.target.map(|target| (Percentile::from(target.statistic), target.time));
+    let measured_ms = granted.figure_s().filter(|_| target.is_some()).map(ms);
+    let measured = measured_ms.map(|ms| Duration::from_nanos((ms * 1e6) as u64));
+    let of = OfSlots { tenant, granted: granted.share, target, measured };
     TenantSlotsState {
-        target_ms: granted.target.map(|target| target.time.as_millis_f64()),
-        percentile: granted.target.map_or_else(String::new, |target| Percentile::from(target.statistic).to_string()),
+        measured_ms,
+        target_ms: target.map(|(_, target)| target.as_millis_f64()),
+        percentile: target.map_or_else(String::new, |(percentile, _)| percentile.to_string()),
         need: granted.need,
         granted: granted.share,
         used: report.used(),
@@ -326,7 +337,7 @@ fn slots(granted: &Granted) -> TenantSlotsState {
         windows_total: granted.windows,
         violated_total: granted.violated,
         reason: granted.reason.map_or("", |reason| reason.name()).into(),
-        because: granted.reason.map_or_else(String::new, |reason| explain::slots(&reason, granted.target.is_some())),
+        because: granted.reason.map_or_else(String::new, |reason| explain::slots(&reason, &of)),
     }
 }
 

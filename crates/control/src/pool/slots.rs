@@ -516,6 +516,12 @@ impl Granted {
         (self.finished > 0).then(|| mean_s / self.stretch.max(1.0))
     }
 
+    /// The statistic that the tenant's target is for, in the last period and in seconds: the mean latency of whole requests times
+    /// the learned ratio; `None` when no request completed.
+    pub fn figure_s(&self) -> Option<f64> {
+        (self.finished > 0).then(|| self.report.latency.as_secs_f64() / self.finished as f64 * self.times_mean)
+    }
+
     /// The tenant's target, converted to a target for the mean latency of requests, or of slices if requests are divided.
     fn mean_target(&self) -> Option<Duration> {
         let target = self.target?;

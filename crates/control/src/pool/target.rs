@@ -8,6 +8,7 @@
 
 use alloc::vec::Vec;
 
+use super::TenantId;
 use crate::log::{Decided, Log};
 use crate::response::{self, ClientDelay, ClientId, ClientSample, Controller, InvalidConfig, Reason, Sample, Shape};
 use crate::time::{Duration, Instant};
@@ -61,6 +62,62 @@ impl Config {
     }
 }
 
+/// A number of tenants, of which the first are listed: enough of them for a sentence, in a decision of fixed size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Few<T> {
+    /// The first of the tenants, at most two.
+    pub first: [Option<T>; 2],
+    /// Number of all the tenants.
+    pub count: u32,
+}
+
+impl<T> Default for Few<T> {
+    fn default() -> Self {
+        Self { first: [None, None], count: 0 }
+    }
+}
+
+impl<T> Few<T> {
+    /// Counts `one`, and lists it before those of the listed that it precedes by `precedes`.
+    pub(super) fn add(&mut self, one: T, precedes: impl Fn(&T, &T) -> bool) {
+        self.count += 1;
+        let mut one = Some(one);
+        for place in &mut self.first {
+            let is_before = match (&one, &*place) {
+                (Some(one), Some(listed)) => precedes(one, listed),
+                (one, _) => one.is_some(),
+            };
+            if is_before {
+                core::mem::swap(place, &mut one);
+            }
+        }
+    }
+}
+
+/// A tenant that a decision throttles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slowed {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// Requests that the tenant may have in flight; a slot that stays empty for a delay counts as a request.
+    pub slots: u64,
+    /// Time for which a slot stays empty after its request has left the device.
+    pub delay: Duration,
+    /// Payload bytes per second that the throttle lets pass beside a reservation, with requests and device latencies as they
+    /// are at present; `None` before requests with payload have completed.
+    pub bytes_per_s: Option<f64>,
+    /// Delay of a request by the decision, before the throttle was expressed by fewer slots with a shorter delay, and the load
+    /// in bytes per second that the tenant would have without a throttle.
+    pub(super) rank: (Duration, f64),
+}
+
+impl Slowed {
+    /// True if this tenant is throttled more than `other`: by a longer delay, or with more load by the same delay.
+    pub(super) fn is_above(&self, other: &Self) -> bool {
+        self.rank > other.rank
+    }
+}
+
 /// A decision for a pool's latency target, as its log keeps it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
@@ -68,13 +125,15 @@ pub struct Decision {
     pub reason: Reason,
     /// Mean delay of the noisy tenants, weighted by load.
     pub mean_delay: Duration,
-    /// Number of throttled tenants.
-    pub throttled: u32,
+    /// The throttled tenants, the most throttled first.
+    pub throttled: Few<Slowed>,
+    /// The tenants that this decision released.
+    pub released: Few<TenantId>,
 }
 
 impl Decided for Decision {
     fn is_renewed_by(&self, newer: &Self) -> bool {
-        self.reason.name() == newer.reason.name() && self.throttled == newer.throttled
+        self.reason.name() == newer.reason.name() && self.throttled.count == newer.throttled.count
     }
 
     fn figure(&self) -> Option<f64> {
@@ -199,15 +258,24 @@ impl Target {
         self.samples.clear();
     }
 
-    /// Decides the delays; [`Self::delay`] returns that of a client. Returns the reason, and true if the decision differs in
-    /// kind from the previous one.
-    pub(super) fn decide(&mut self, now: Instant) -> (Reason, bool) {
+    /// Decides the delays; [`Self::delay`] returns that of a client. The caller adds the tenants to the decision, and passes
+    /// it to [`Self::record`].
+    pub(super) fn decide(&mut self, now: Instant) -> Decision {
         let decision = self.controller.tick(now);
         self.delays.clear();
         self.delays.extend_from_slice(decision.delays);
         let (reason, mean_delay) = (decision.reason, decision.mean_delay);
-        let throttled = self.delays.len() as u32;
-        (reason, self.records.record(now, Decision { reason, mean_delay, throttled }))
+        Decision { reason, mean_delay, throttled: Few::default(), released: Few::default() }
+    }
+
+    /// Logs a decision. True if the decision differs in kind from the previous one.
+    pub(super) fn record(&mut self, now: Instant, mut decision: Decision) -> bool {
+        // A renewed entry keeps the tenants that its first decision released.
+        let renewed = self.records.last().map(|entry| entry.decision).filter(|last| last.is_renewed_by(&decision));
+        if let Some(last) = renewed.filter(|_| decision.released.count == 0) {
+            decision.released = last.released;
+        }
+        self.records.record(now, decision)
     }
 
     /// A client's delay by the newest decision; `None` if the client is not throttled.
@@ -228,5 +296,24 @@ impl Target {
 
     pub(super) fn view(&self) -> View<'_> {
         View { config: &self.config, measured: self.measured, records: &self.records }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_many_are_listed_in_order() {
+        let mut most = Few::default();
+        for number in [3, 5, 4, 5, 1] {
+            most.add(number, |one: &i32, other| one > other);
+        }
+        assert_eq!(most, Few { first: [Some(5), Some(5)], count: 5 });
+        let mut arrived = Few::default();
+        for number in [3, 5, 4] {
+            arrived.add(number, |_, _| false);
+        }
+        assert_eq!(arrived, Few { first: [Some(3), Some(5)], count: 3 });
     }
 }

@@ -14,8 +14,8 @@ use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
 use super::guarantee::Scope;
-use super::target::{self, Target};
-use super::{Pool, Scheduler, Tenant};
+use super::target::{self, Slowed, Target};
+use super::{Pool, Scheduler, Tenant, TenantId};
 use crate::limits::Owner;
 use crate::response::{ClientId, ClientReason, ClientSample, Reason, Throttle, loud_from};
 use crate::time::{Duration, Instant};
@@ -105,6 +105,8 @@ pub(super) struct Seen {
     served: u64,
     /// Mean time of a request (or slice) in the back end, smoothed over intervals.
     latency: Duration,
+    /// Mean payload of a request (or slice) in bytes, smoothed over intervals; 0 before requests with payload have completed.
+    payload: f64,
     /// Bytes or requests that counted towards the tenant's guarantee of one direction since it joined.
     guaranteed: u64,
     /// Mean number of requests in flight in the last interval, rounded up.
@@ -121,6 +123,13 @@ impl Seen {
     pub(super) fn read(&mut self, response_time: Duration) {
         self.reads += 1;
         self.sum = self.sum + response_time;
+    }
+
+    /// Payload bytes per second of a throttle to `slots` slots, each of which serves a request and then stays empty for
+    /// `delay`. `None` before requests with payload have completed.
+    fn passed_by(&self, slots: u64, delay: Duration) -> Option<f64> {
+        let rate = slots as f64 * self.payload / (self.latency + delay).as_secs_f64();
+        (rate.is_finite() && rate > 0.0).then_some(rate)
     }
 }
 
@@ -200,10 +209,14 @@ impl<R> Pool<R> {
                 let paid = tenant.paid(length);
                 samples.push(ClientSample { client, throttle, bytes_per_s, all_bytes_per_s, paid });
                 let served = tenant.stats.device_latency.count();
-                if let Some(latency) = spent.checked_div(served.saturating_sub(tenant.seen.served)) {
+                let newly_served = served.saturating_sub(tenant.seen.served);
+                if let Some(latency) = spent.checked_div(newly_served) {
                     let before = tenant.seen.latency.as_nanos();
                     tenant.seen.latency =
                         Duration::from_nanos(if before == 0 { latency } else { (9 * before + latency) / 10 });
+                    let (before, payload) = (tenant.seen.payload, all.saturating_sub(tenant.seen.all) as f64);
+                    let payload = payload / newly_served as f64;
+                    tenant.seen.payload = if before > 0.0 { before + 0.1 * (payload - before) } else { payload };
                 }
                 let requests = spent.div_ceil(length.as_nanos());
                 tenant.seen = Seen { moved, all, device_time, served, requests, ..tenant.seen };
@@ -219,10 +232,8 @@ impl<R> Pool<R> {
             }
             target.observe(now, reads, sum);
         }
-        let (reason, is_new) = target.decide(now);
-        if is_new {
-            self.target_decided = Some(reason);
-        }
+        let mut decision = target.decide(now);
+        let reason = decision.reason;
         let max_delay = target.config().response.max_delay;
         let mut changed = false;
         for index in 0..self.tenants.len() as u32 {
@@ -233,6 +244,7 @@ impl<R> Pool<R> {
             let client = client(index, tenant.generation);
             tenant.counts = target.counts(client);
             let mut shortened = None;
+            let mut asked = Duration::ZERO;
             let throttled = target.delay(client).map(|wanted| {
                 // Requests that a limit of their own lets pass later do not wait for the throttle.
                 let queued = self.queue.client_len_within(tenant.client, max_delay);
@@ -245,11 +257,23 @@ impl<R> Pool<R> {
                 let delay = wanted.delay.min(Duration::from_nanos(most));
                 shortened = Some(delay).filter(|delay| *delay < wanted.delay);
                 let reason = shortened.map_or(wanted.reason, |_| ClientReason::LongestWait);
+                asked = delay;
                 let (slots, delay) = fewer(slots, delay, tenant.seen.latency);
                 Throttled { slots, usual, delay, reason }
             });
             if let Some(delay) = shortened {
                 target.shorten(client, delay);
+            }
+            let id = TenantId { index, generation: tenant.generation };
+            match throttled {
+                Some(throttled) => {
+                    let (Throttled { slots, delay, .. }, rank) = (throttled, (asked, tenant.seen.freed));
+                    let bytes_per_s = tenant.seen.passed_by(slots, delay);
+                    let slowed = Slowed { tenant: id, slots, delay, bytes_per_s, rank };
+                    decision.throttled.add(slowed, Slowed::is_above);
+                }
+                None if tenant.throttled.is_some() => decision.released.add(id, |_, _| false),
+                None => {}
             }
             if throttled != tenant.throttled {
                 changed = true;
@@ -262,6 +286,9 @@ impl<R> Pool<R> {
                 let tenant = tenants.get(index as usize).filter(|tenant| tenant.generation == generation)?;
                 tenant.throttled.map(|throttled| throttled.delay)
             });
+        }
+        if target.record(now, decision) {
+            self.target_decided = Some(decision);
         }
         self.target = Some(target);
     }

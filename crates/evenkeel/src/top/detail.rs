@@ -101,10 +101,7 @@ fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
     let mut decisions = Vec::new();
     for guarantee in &tenant.guarantees {
         facts.push(("guarantee", show::guarantee(guarantee)));
-        decisions.extend(guarantee.decisions.iter().map(|decision| DecisionRecord {
-            because: format!("{}{}", decision.because, guarantee.of_what()),
-            ..decision.clone()
-        }));
+        decisions.extend(guarantee.decisions.iter().cloned());
     }
     newest_first(&mut decisions);
     Detail { facts, decisions }
@@ -146,7 +143,6 @@ fn of_agent(state: &record::State, tab: Tab, id: &Id, more: Option<&More>) -> De
                 .map(|client| format!("waits {} ms: {}; {}", ms(client.delay_ms), client.because, record.because))?,
             Tab::Groups if record.of != id.name => return None,
             Tab::Queues if record.tenant != id.name => return None,
-            Tab::Guarded => format!("{} ({} throttled)", record.because, record.throttled),
             Tab::Osds => {
                 let budget = record.set.map_or_else(|| "all".into(), |budget| bytes(budget as u64));
                 format!("{} ({budget} in flight)", record.because)

@@ -96,7 +96,7 @@ fn work(requests: u64, queue_ms: f64, device_ms: f64) -> Option<Counts> {
 /// The state of a server with three tenants, which for `seconds` have completed 1,000, 500 and 50 requests per second.
 fn server(seconds: u64) -> State {
     let decision =
-        DecisionRecord { because: "reads take 30.00 ms, above 19.00 ms".into(), ..DecisionRecord::default() };
+        DecisionRecord { because: "pool main read p99 30 ms > target 20 ms".into(), ..DecisionRecord::default() };
     let target = LatencyTargetState {
         target_ms: 20.0,
         percentile: "p99".into(),
@@ -240,7 +240,7 @@ fn pools_volumes_and_clients_have_their_own_columns() {
     let words: Vec<&str> = line_with(&shown, ">main").split_whitespace().collect();
     // (1000 * 50 + 500 * 1.5 + 50 * 3) / 1550 = 32.8 ms, likewise 25.95 and 6.89.
     assert_eq!(words[1..], ["1550", "6.35", "32.8", "26.0", "6.89", "MISSED", "p99<20ms", "elastic", "256", "KiB"]);
-    let why = ["latency target: reads take 30.00 ms, above 19.00 ms", "(throttled: backup); admission: halving it"];
+    let why = ["pool main read p99 30 ms > target 20 ms; admission: halving it"];
     shows(&shown, &why);
     model.show(Tab::Volumes);
     let words: Vec<String> = line_with(&screen(&model), " disk").split_whitespace().map(Into::into).collect();

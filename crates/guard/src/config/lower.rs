@@ -125,18 +125,18 @@ const fn is_client(entry: &Match) -> bool {
 
 /// How clients may be throttled on `pool`; without `pool`, on every pool for which no tenant has settings of its own.
 fn throttles(tenants: &BTreeMap<String, Tenant>, pool: Option<&str>) -> Throttles {
-    let on = |tenant: &Tenant| {
+    let on = |name: &str, tenant: &Tenant| {
         let there = pool.map_or_else(|| tenant.clone(), |pool| tenant.on(pool));
-        ClientTerms { throttle: there.throttle, owed: Owed::of(&there) }
+        ClientTerms { tenant: name.to_owned(), throttle: there.throttle, owed: Owed::of(&there) }
     };
-    let mut terms = vec![tenants.get(DEFAULT_TENANT).map(on).unwrap_or_default()];
+    let mut terms = vec![tenants.get(DEFAULT_TENANT).map(|tenant| on("", tenant)).unwrap_or_default()];
     let mut by_entry: Vec<(Match, usize)> = Vec::new();
     for (name, tenant) in tenants {
         let place = if name == DEFAULT_TENANT { 0 } else { terms.len() };
         let clients = tenant.matches.iter().filter(|entry| is_client(entry));
         by_entry.extend(clients.map(|entry| (entry.clone(), place)));
         if place > 0 {
-            terms.push(on(tenant));
+            terms.push(on(name, tenant));
         }
     }
     by_entry.sort_by_key(|(entry, _)| std::cmp::Reverse(entry.specificity()));

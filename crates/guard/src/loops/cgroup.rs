@@ -271,14 +271,14 @@ impl Guarantees {
     pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
         self.decisions.iter().map(|entry| {
             let Decision { direction, group, limit, measured } = &entry.decision;
-            let unit = Unit::from(limit.limit);
+            let (unit, of) = (Unit::from(limit.limit), name(*direction));
             DecisionRecord {
                 point: Enforcement::Cgroup,
                 pool: self.name.clone(),
                 tenant: group.tenant.clone(),
-                of: format!("{} {}", group.group, ["read", "write"][*direction as usize]),
+                of: format!("{} {of}", group.group),
                 reason: limit.reason.name().into(),
-                because: explain::guarantee(limit, None),
+                because: explain::guarantee(limit, None, &explain::part_of(&group.tenant, of)),
                 measured: Some(*measured),
                 measured_in: unit,
                 set: Some(limit.limit.value() as f64),
@@ -367,7 +367,7 @@ impl Tenant {
                 miss_rate,
                 limit: limit.limit.value() as f64,
                 reason: limit.reason.name().into(),
-                because: explain::guarantee(&limit, None),
+                because: explain::guarantee(&limit, None, &explain::part_of(&self.names.tenant, name(direction))),
             })
         };
         GroupState {
@@ -377,6 +377,14 @@ impl Tenant {
             write: direction(Direction::Write, self.write),
             foreign_limit: self.foreign.map(|limits| limits.to_string()),
         }
+    }
+}
+
+/// Name of a direction in records and sentences.
+const fn name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Read => "read",
+        Direction::Write => "write",
     }
 }
 

@@ -9,9 +9,9 @@ use evenkeel_control::log::{Decided, Log, Newest};
 use evenkeel_control::slots::{Controller, InvalidConfig, Reason, Report, Summary, Workload, WorkloadId};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Cluster;
-use evenkeel_policy::config::Enforcement;
+use evenkeel_policy::config::{Enforcement, Percentile};
 use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
-use evenkeel_policy::explain;
+use evenkeel_policy::explain::{self, OfSlots};
 use evenkeel_policy::state::TenantSlotsState;
 
 use super::meter::{Meter, QueueSlots};
@@ -263,7 +263,7 @@ impl Array {
         self.decisions.iter().filter_map(|entry| {
             let Decision { volume, clustered, reason, latency_s, slots } = &entry.decision;
             let volume = self.volumes.get(*volume)?;
-            let because = explain::slots(reason, volume.config.latency.is_some());
+            let because = volume.because(reason, *slots, *latency_s);
             let with = if *clustered { "decided with other hosts" } else { "decided by this host alone" };
             Some(DecisionRecord {
                 point: Enforcement::QueueDepth,
@@ -273,6 +273,7 @@ impl Array {
                 because: format!("{because}; {with}"),
                 measured: latency_s.map(|seconds| seconds * 1e3),
                 measured_in: Unit::Ms,
+                percentile: "mean".into(),
                 target: volume.config.latency.map(|latency| latency.target.as_millis_f64()),
                 set: *slots,
                 set_in: Unit::Slots,
@@ -300,6 +301,13 @@ impl Volume {
             violated: 0,
             newest: Newest::default(),
         }
+    }
+
+    /// Sentence with the reason for the volume's slots. `latency_s`: the volume's mean latency in the period.
+    fn because(&self, reason: &Reason, granted: Option<f64>, latency_s: Option<f64>) -> String {
+        let target = self.config.latency.map(|latency| (Percentile::Mean, latency.target));
+        let measured = latency_s.map(|seconds| Duration::from_nanos((seconds * 1e9) as u64));
+        explain::slots(reason, &OfSlots { tenant: &self.name, granted, target, measured })
     }
 
     const fn is_lost(&self) -> bool {
@@ -354,10 +362,8 @@ impl Volume {
                 windows_total: self.windows,
                 violated_total: self.violated,
                 reason: self.reason.map_or("", |reason| reason.name()).into(),
-                because: self
-                    .reason
-                    .map(|reason| explain::slots(&reason, self.config.latency.is_some()))
-                    .unwrap_or_default(),
+                measured_ms: response_s.filter(|_| self.config.latency.is_some()).map(|seconds| seconds * 1e3),
+                because: self.reason.map(|reason| self.because(&reason, granted, response_s)).unwrap_or_default(),
             },
             queues: Vec::new(),
         }

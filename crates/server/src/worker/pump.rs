@@ -134,11 +134,12 @@ impl Worker {
                 // Rare: a guarantee that cannot be kept since, or can again.
                 let guaranteed = state.take_guarantee_decision().and_then(|(id, scope, _)| {
                     let view = state.tenant(id)?.guarantee(scope)?;
-                    let (reason, because) = (&view.limit.reason, explain::guarantee(&view.limit, Some(view.binding)));
-                    Some((id, scope.name(), reason.name(), reason.is_missed(), because))
+                    Some((id, scope.name(), view.limit, view.binding))
                 });
                 let missed_target = state.take_missed_target(now);
-                (wake_at, state.take_decision(), state.take_target_decision(), missed_target, guaranteed)
+                let target = state.take_target_decision();
+                let target = target.and_then(|decision| Some((decision, state.target()?.config.statistic)));
+                (wake_at, state.take_decision(), target, missed_target, guaranteed)
             };
             if let Some(decision) = decided {
                 tracing::debug!(
@@ -149,20 +150,24 @@ impl Worker {
                     "admission decided"
                 );
             }
-            if let Some(reason) = target {
-                pool.log_target(&reason);
-            }
-            let name_of = |id| {
+            let known = |id| {
                 let mut tenants = snapshot.tenants[index].iter();
-                tenants.find(|(_, known)| **known == id).map_or("", |(name, _)| name)
+                tenants.find(|(_, known)| **known == id).map(|(name, _)| &**name)
             };
+            let name_of = |id| known(id).unwrap_or_default();
+            if let Some((decision, statistic)) = target {
+                pool.log_target(statistic, &decision, |id| known(id).map(str::to_owned));
+            }
             if let Some(missed) = missed_target {
-                let (tenant, because) = (name_of(missed.tenant), explain::missed(&missed));
+                let tenant = name_of(missed.tenant);
+                let because = explain::missed(&missed, tenant);
                 let not_logged = missed.unreported;
                 tracing::warn!(pool = pool.name, tenant, not_logged, "latency target missed: {because}");
             }
-            if let Some((id, of, reason, missed, because)) = guaranteed {
+            if let Some((id, of, limit, binding)) = guaranteed {
                 let tenant = name_of(id);
+                let (reason, missed) = (limit.reason.name(), limit.reason.is_missed());
+                let because = explain::guarantee(&limit, Some(binding), &explain::part_of(tenant, of));
                 if missed {
                     tracing::warn!(pool = pool.name, tenant, of, reason, "guaranteed throughput missed: {because}");
                 } else {

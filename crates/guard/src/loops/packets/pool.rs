@@ -18,13 +18,16 @@ use crate::loops::record::{At, ClientState, DeviceState, PacketsState, PoolState
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Sum, Tracker};
 use crate::sensor::initiators::Moved;
 use evenkeel_policy::config::{Enforcement, Percentile as Figure, Throttle};
-use evenkeel_policy::decision::{DecisionRecord, Throttled, Unit, seconds};
+use evenkeel_policy::decision::{DecisionRecord, MostThrottled, Throttled, Unit, seconds};
 use evenkeel_policy::explain::{self, Throttles};
 
 /// The advice for an operator if delaying packets has no effect on the latency.
 const CURE: &str = "cap the window in which the target receives, so that clients must wait for acknowledgements: sysctl -w \
      net.ipv4.tcp_rmem='4096 32768 32768' before the target's portal is made or clients log in again; or raise max_delay if \
      requests are few and large";
+
+/// Number of clients that a sentence about a decision names at most.
+const LISTED: usize = 2;
 
 const NOT_HELD: (Duration, ClientReason) = (Duration::ZERO, ClientReason::SameForAll);
 
@@ -37,6 +40,8 @@ struct Decision {
     also: Option<&'static str>,
     /// The throttled clients, each with the delay of its packets and the reason for this delay.
     held: Vec<(IpAddr, Duration, ClientReason)>,
+    /// The clients that the decision released.
+    released: Vec<IpAddr>,
 }
 
 impl Decided for Decision {
@@ -453,13 +458,17 @@ impl Guarded {
         self.reason = decision.reason;
         self.mean_delay = decision.mean_delay;
         let mut changed = false;
+        let mut released = Vec::new();
         let mut decided = decision.delays.iter().peekable();
-        for (sample, held) in self.samples.iter().zip(&mut self.delays) {
+        for ((sample, held), client) in self.samples.iter().zip(&mut self.delays).zip(&self.clients) {
             // Who is gone may still be in the decision.
             while decided.next_if(|delay| delay.client < sample.client).is_some() {}
             let new = decided.next_if(|delay| delay.client == sample.client);
             let new = new.map_or(NOT_HELD, |new| (new.delay, new.reason));
             changed |= held.0 != new.0;
+            if held.0 > Duration::ZERO && new.0.is_zero() {
+                released.push(client.address);
+            }
             *held = new;
         }
         let mut also = None;
@@ -480,13 +489,15 @@ impl Guarded {
             && !changed
             && newest.decision.reason.name() == reason.name()
         {
-            let (also, held) = (newest.decision.also, std::mem::take(&mut newest.decision.held));
-            newest.renew(now, Decision { reason, mean_delay, also, held });
+            let before = &mut newest.decision;
+            let (also, held) = (before.also, std::mem::take(&mut before.held));
+            let released = std::mem::take(&mut before.released);
+            newest.renew(now, Decision { reason, mean_delay, also, held, released });
             return false;
         }
         let clients = self.clients.iter().zip(&self.delays).filter(|(_, (delay, _))| *delay > Duration::ZERO);
         let held = clients.map(|(client, (delay, reason))| (client.address, *delay, *reason)).collect();
-        self.decisions.record(now, Decision { reason, mean_delay, also, held });
+        self.decisions.record(now, Decision { reason, mean_delay, also, held, released });
         changed
     }
 
@@ -496,27 +507,66 @@ impl Guarded {
     }
 
     fn record(&self, entry: &Entry<Decision>) -> DecisionRecord {
-        let Decision { reason, mean_delay, also, held } = &entry.decision;
+        let mut record = self.plain_record(&entry.decision, DecisionRecord::of(entry, seconds));
+        if let Some(also) = entry.decision.also {
+            record.because = format!("{}; {also}", record.because);
+        }
+        record
+    }
+
+    /// The record of a decision with the times of `at`, without the decision's further step.
+    fn plain_record(&self, decision: &Decision, at: DecisionRecord) -> DecisionRecord {
+        let Decision { reason, mean_delay, held, released, .. } = decision;
         let (measured, target) = reason.figures();
-        let because = explain::latency(reason, Throttles::Clients);
+        let tenant = |address: IpAddr| {
+            let client = self.clients.iter().find(|client| client.address == address);
+            let terms = client.and_then(|client| self.config.throttles.tenants().get(client.tenant as usize));
+            terms.map_or_else(String::new, |terms| terms.tenant.clone())
+        };
+        let mut most: Vec<&(IpAddr, Duration, ClientReason)> = held.iter().collect();
+        most.sort_by_key(|(_, delay, _)| std::cmp::Reverse(*delay));
+        let most = most.iter().take(LISTED).map(|(address, delay, _)| MostThrottled {
+            tenant: tenant(*address),
+            client: address.to_string(),
+            delay_ms: delay.as_millis_f64(),
+            bytes_per_s: None,
+        });
         let client = |(client, delay, reason): &(IpAddr, Duration, ClientReason)| Throttled {
             client: client.to_string(),
             delay_ms: delay.as_millis_f64(),
             because: explain::throttled(reason),
         };
-        DecisionRecord {
+        let mut record = DecisionRecord {
             point: Enforcement::Packets,
             pool: self.name.clone(),
             reason: reason.name().to_owned(),
-            because: also.map_or_else(|| because.clone(), |also| format!("{because}; {also}")),
+            percentile: self.config.latency.percentile.to_string(),
             measured: measured.map(Duration::as_millis_f64),
             target: target.map(Duration::as_millis_f64),
             set: Some(mean_delay.as_millis_f64()),
             set_in: Unit::Ms,
             throttled: held.len() as u64,
+            most_throttled: most.collect(),
+            released: released.len() as u64,
+            some_released: released.iter().take(LISTED).map(IpAddr::to_string).collect(),
             clients: held.iter().map(client).collect(),
-            ..DecisionRecord::of(entry, seconds)
-        }
+            ..at
+        };
+        record.because = explain::latency(reason, Throttles::Clients, &record);
+        record
+    }
+
+    /// The newest decision as a sentence.
+    fn because(&self) -> String {
+        let undecided = || Decision {
+            reason: self.reason,
+            mean_delay: self.mean_delay,
+            also: None,
+            held: Vec::new(),
+            released: Vec::new(),
+        };
+        let newest = self.decisions.last().map_or_else(undecided, |entry| entry.decision.clone());
+        self.plain_record(&newest, DecisionRecord::default()).because
     }
 
     /// Writes the delays of the pool's clients to their entries in `holds`.
@@ -587,7 +637,7 @@ impl Guarded {
             name: self.name.clone(),
             method: self.config.method.name().into(),
             reason: self.reason.name().to_owned(),
-            because: explain::latency(&self.reason, Throttles::Clients),
+            because: self.because(),
             notes: Vec::new(),
             at: At::Packets(at),
         }

@@ -1,6 +1,7 @@
 //! Tests of the packet loop in virtual time, with a modelled device whose reads slow down with the load of writes.
 
 use evenkeel_control::Duration;
+use evenkeel_policy::decision::Unit;
 
 use super::*;
 use crate::Agent;
@@ -209,6 +210,19 @@ fn when_the_writers_stop_no_client_is_throttled() {
     plant.writers.iter_mut().for_each(|writer| writer.2 = 0.0);
     plant.run(&mut agent, 100, 50);
     assert!(agent.packets.holds().is_empty(), "{:?}", agent.packets.holds());
+    // The records name the clients, and say by how much each was throttled.
+    let records = agent.records(Some("vg"), usize::MAX);
+    let throttling = records.iter().find(|record| record.reason == "reads_over_target" && record.throttled > 0);
+    let throttling = throttling.expect("a record");
+    let most = throttling.most_throttled.first().expect("a client");
+    let longest = throttling.clients.iter().map(|client| client.delay_ms).fold(0.0, f64::max);
+    assert_eq!((most.delay_ms, most.bytes_per_s, throttling.percentile.as_str()), (longest, None, "mean"));
+    let name = format!("{} by {}", most.client, Unit::Ms.text(most.delay_ms));
+    assert!(throttling.because.starts_with("pool vg read mean ") && throttling.because.contains(&name), "{throttling}");
+    let releasing = records.iter().find(|record| record.released > 0).expect("a release");
+    let first = releasing.some_released.first().expect("a client");
+    assert!(releasing.because.contains(&format!("releasing {first}")), "{releasing}");
+    assert!(["10.0.0.12", "10.0.0.13"].contains(&first.as_str()), "{first}");
 }
 
 #[test]
