@@ -50,6 +50,14 @@ impl Room {
         used.fetch_update(Relaxed, Relaxed, fits).map(drop).map_err(|_| Full)
     }
 
+    /// Takes `chunks` chunks, if no more than half of the room is taken afterwards; returns the number of chunks taken. The
+    /// other half is left for volumes that take chunks one by one. Without a bound nothing is taken.
+    pub(crate) fn reserve(&self, chunks: u64) -> u64 {
+        let Chunks { most, used } = &*self.0;
+        let fits = |used: i64| used.checked_add(chunks as i64).filter(|sum| *most < i64::MAX && *sum <= most / 2);
+        used.fetch_update(Relaxed, Relaxed, fits).map_or(0, |_| chunks)
+    }
+
     /// Counts `chunks` chunks that volumes have already allocated, even beyond the bound.
     pub(crate) fn count(&self, chunks: u64) {
         self.0.used.fetch_add(chunks as i64, Relaxed);
@@ -190,5 +198,13 @@ mod tests {
         room.give_back(2);
         assert_eq!((room.used(), room.take(1), room.take(1)), (2, Ok(()), Err(Full)));
         assert_eq!(Room::new(None).take(1 << 40), Ok(()));
+    }
+
+    #[test]
+    fn half_of_the_room_is_left_for_volumes_that_take_chunks_one_by_one() {
+        let room = Room::new(Some(9 * CHUNK));
+        assert_eq!((room.reserve(3), room.reserve(2), room.reserve(1), room.used()), (3, 0, 1, 4));
+        assert_eq!((room.take(5), room.take(1)), (Ok(()), Err(Full)));
+        assert_eq!(Room::new(None).reserve(1), 0, "memory is unknown");
     }
 }

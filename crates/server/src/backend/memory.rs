@@ -12,6 +12,8 @@ use crate::ram::{CHUNK, Full, Room};
 
 const CHUNK_BITS: u32 = CHUNK.ilog2();
 const PAGE: u64 = 4096;
+/// Size of a huge page, in bytes, on processors with pages of 4 KiB.
+const HUGE: u64 = 2 << 20;
 /// Largest number of bytes of written chunks that are given back to the system with one call, in some 150 us.
 pub(crate) const PIECE: u64 = 2 << 20;
 /// Largest number of bytes, with those of holes, in one step of a zeroing. A MiB of holes costs a hundredth of the time of a
@@ -31,20 +33,23 @@ static ZEROS: Zeros = Zeros([0; 1 << 16]);
 /// Concurrent requests to the same bytes race, as they do on a disk. The bytes are therefore accessed only through raw
 /// pointers, never through references.
 ///
-/// Pages are small unless the system makes all pages huge. Asking for huge pages (MADV_COLLAPSE) would make a small read 2 to
-/// 5 % faster, but Linux holds the lock of the address space during the call, and waits for every processor: beside a program
-/// that does not give up its processor, a worker that needs the lock stood still for seconds.
+/// The memory is taken from the [`Room`] of all volumes in memory, so that the count is at least the memory in use. A volume
+/// that fits into half of the room takes its whole size when it is created. Its pages are huge (2 MiB), which makes requests
+/// about a tenth faster, and the first write to one takes a fraction of a millisecond. Linux may decline to make pages huge.
+/// MADV_COLLAPSE is not used to make them huge later: Linux holds the lock of the address space during that call, and waits for
+/// every processor, so that workers stood still for seconds beside a program that does not give up its processor.
 ///
-/// The memory is taken from the [`Room`] of all volumes in memory, in chunks: a chunk in which any page was written counts in
-/// full until the whole chunk is trimmed. With small pages, the count is at least the memory in use, and up to 16 times as
-/// much after writes of single pages far apart. Where the system makes all pages huge (2 MiB), such writes may use 32 times
-/// the memory that is counted.
+/// Larger volumes, and what a volume has grown by, have small pages and take chunks: a chunk in which any page was written
+/// counts in full until the whole chunk is trimmed, up to 16 times the memory in use after writes of single pages far apart.
+/// Where the system makes all pages huge, such writes may use 32 times the memory that is counted.
 pub(crate) struct Memory {
     base: NonNull<u8>,
     reserved: u64,
     /// One bit for each chunk: 1 if it is allocated, 0 if it is a hole.
     allocated: Box<[AtomicU64]>,
     room: Room,
+    /// Number of chunks, from the beginning, that were taken from `room` when the volume was created.
+    taken: u64,
     /// Number of bytes, from the beginning, that may be read and written.
     usable: AtomicU64,
     faults: Faults,
@@ -65,33 +70,48 @@ impl Memory {
     /// Maps a volume of `size` bytes, which takes memory from `room` when its holes are written.
     pub(crate) fn within(size: u64, room: Room) -> std::io::Result<Self> {
         let mut reserved = RESERVE.max(size.saturating_mul(2)).next_multiple_of(PAGE);
-        let base = loop {
-            // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+        let mapped = loop {
+            // SAFETY: a fresh anonymous mapping at an address of the kernel's choice, with space to begin at a huge page.
             let mapped = unsafe {
                 mmap_anonymous(
                     std::ptr::null_mut(),
-                    reserved as usize,
+                    (reserved + HUGE) as usize,
                     ProtFlags::empty(),
                     MapFlags::PRIVATE | MapFlags::NORESERVE,
                 )
             };
             match mapped {
-                Ok(mapped) => break NonNull::new(mapped.cast::<u8>()).ok_or(std::io::ErrorKind::OutOfMemory)?,
+                Ok(mapped) => break mapped.cast::<u8>(),
                 // A limit on the address space: do without room to grow.
                 Err(_) if reserved > size.next_multiple_of(PAGE) => reserved = size.next_multiple_of(PAGE),
                 Err(error) => return Err(error.into()),
             }
+        };
+        let skipped = mapped.align_offset(HUGE as usize);
+        // SAFETY: both parts lie inside the new mapping, which nothing uses yet.
+        let base = unsafe {
+            let base = mapped.add(skipped);
+            if skipped > 0 {
+                munmap(mapped.cast(), skipped)?;
+            }
+            munmap(base.add(reserved as usize).cast(), HUGE as usize - skipped)?;
+            NonNull::new(base).ok_or(std::io::ErrorKind::OutOfMemory)?
         };
         let words = reserved.div_ceil(64 * CHUNK);
         let memory = Self {
             base,
             reserved,
             allocated: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            taken: room.reserve(size / HUGE * (HUGE / CHUNK)),
             room,
             usable: AtomicU64::new(0),
             faults: Faults::NONE,
         };
         memory.grow(size)?;
+        if memory.taken > 0 {
+            // SAFETY: advice on a part of our own mapping, which changes no content. Where it fails, pages are small.
+            let _ = unsafe { madvise(base.as_ptr().cast(), (memory.taken * CHUNK) as usize, Advice::LinuxHugepage) };
+        }
         Ok(memory)
     }
 
@@ -219,7 +239,7 @@ impl Memory {
         if self.faults.check(Call::Advise).and_then(give_back).is_err() {
             self.zero_in_place(first, last, &freed);
         } else if !freed.is_empty() {
-            self.room.give_back(freed.iter().map(|(from, to)| to - from).sum());
+            self.room.give_back(freed.iter().map(|&(from, to)| self.counted(from, to)).sum());
         }
         Ok(())
     }
@@ -235,7 +255,7 @@ impl Memory {
             let (offset, len) = (from << CHUNK_BITS, (to - from) << CHUNK_BITS);
             self.fill(offset, offset + len);
             // The room that they took was not given back.
-            self.mark(offset, len, to - from);
+            self.mark(offset, len, self.counted(from, to));
         }
     }
 
@@ -257,11 +277,16 @@ impl Memory {
         }
     }
 
+    /// Number of chunks, of those from `from` up to `to`, that count one by one.
+    fn counted(&self, from: u64, to: u64) -> u64 {
+        to.saturating_sub(from.max(self.taken))
+    }
+
     /// Takes room for the holes in a range; returns their number of chunks. Without holes it costs one load of a word that
     /// [`Self::mark`] reads in any case.
     #[inline]
     fn take_room(&self, offset: u64, len: u64) -> Result<u64, Full> {
-        let holes = chunks(offset, len).filter(|&chunk| self.lacks(chunk)).count() as u64;
+        let holes = chunks(offset, len).filter(|&chunk| self.lacks(chunk) && chunk >= self.taken).count() as u64;
         if holes > 0 {
             self.room.take(holes)?;
         }
@@ -278,7 +303,8 @@ impl Memory {
             let (word, bit) = (&self.allocated[(chunk / 64) as usize], 1 << (chunk % 64));
             // A plain load first: after the first write the line stays shared between cores.
             if word.load(Ordering::Relaxed) & bit == 0 {
-                marked += u64::from(word.fetch_or(bit, Ordering::Relaxed) & bit == 0);
+                let is_new = word.fetch_or(bit, Ordering::Relaxed) & bit == 0;
+                marked += u64::from(is_new && chunk >= self.taken);
             }
         }
         if marked < taken {
@@ -319,9 +345,8 @@ impl Drop for Memory {
         }
         // SAFETY: our own mapping; connections that read from it hold the volume and with it this value.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.reserved as usize) };
-        let words = &self.allocated[..usable.div_ceil(64 * CHUNK) as usize];
-        let marked = words.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones()));
-        self.room.give_back(marked.sum());
+        let counted = self.taken..usable.div_ceil(CHUNK);
+        self.room.give_back(self.taken + counted.filter(|&chunk| !self.lacks(chunk)).count() as u64);
     }
 }
 
@@ -554,6 +579,33 @@ mod tests {
         let edge = read(&memory, CHUNK, 11);
         assert!(edge[..10].iter().all(|&byte| byte == 0) && edge[10] == 7, "{edge:?}");
         assert!(memory.is_hole(0, CHUNK));
+    }
+
+    #[test]
+    fn a_volume_that_fits_into_half_of_the_room_takes_its_whole_size() {
+        let chunks = |bytes: u64| (bytes / CHUNK) as i64;
+        let room = Room::new(Some(5 * HUGE));
+        let memory = Memory::within(2 * HUGE + CHUNK, room.clone()).unwrap();
+        let small = Memory::within(HUGE, room.clone()).unwrap();
+        assert_eq!((memory.at(0) as u64 % HUGE, room.used()), (0, chunks(2 * HUGE)), "the second does not fit");
+        memory.write(HUGE - 1, &[1; 2]).unwrap();
+        memory.zero(0, HUGE, true).unwrap();
+        memory.zero(HUGE, CHUNK, false).unwrap();
+        assert_eq!((read(&memory, HUGE - 1, 3), room.used()), (vec![0; 3], chunks(2 * HUGE)));
+
+        // The part of the last huge page, and the part by which the volume grew, count by the chunk.
+        memory.grow(8 * HUGE).unwrap();
+        memory.write(2 * HUGE - 1, &[2; 2]).unwrap();
+        memory.write(4 * HUGE, &[3; CHUNK as usize]).unwrap();
+        assert_eq!(room.used(), chunks(2 * HUGE) + 2);
+        small.write(0, &[4]).unwrap();
+        memory.zero(0, 5 * HUGE, true).unwrap();
+        assert_eq!(room.used(), chunks(2 * HUGE) + 1);
+        memory.write(4 * HUGE, &[5]).unwrap();
+        drop(memory);
+        assert_eq!(room.used(), 1);
+        drop(small);
+        assert_eq!(room.used(), 0);
     }
 
     #[test]
