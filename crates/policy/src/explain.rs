@@ -355,22 +355,22 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {
             let (measured, guaranteed) = (rate(measured), rate(guaranteed));
             match binding {
                 Some(_) => format!(
-                    "{who} got {measured} of {guaranteed} guaranteed: the limit of {assigned} makes up for the time that the device takes"
+                    "{who} got {measured} of {guaranteed} guaranteed: its limit of {assigned} makes up for the time that the device takes"
                 ),
                 None => format!(
-                    "{who} got {measured} of {guaranteed} guaranteed, and {} of its bytes missed the cache: the limit of {assigned} makes up for that",
+                    "{who} got {measured} of {guaranteed} guaranteed, and {} of its bytes missed the cache: its limit of {assigned} makes up for that",
                     percent(miss_rate)
                 ),
             }
         }
         Reason::Repaying { measured, guaranteed, owed } => format!(
-            "{who} got {} of {} guaranteed and is owed as much as {} s of its guarantee: the limit of {assigned} repays some of that",
+            "{who} got {} of {} guaranteed and is owed {} s of its guarantee: its limit of {assigned} repays some of that",
             rate(measured),
             rate(guaranteed),
             three(owed / guaranteed.max(f64::MIN_POSITIVE))
         ),
         Reason::GivingBack { measured, guaranteed, .. } => format!(
-            "{who} got {} of {} guaranteed, after a surplus that the limit of {assigned} takes back",
+            "{who} got {} of {} guaranteed, after a surplus that its limit of {assigned} takes back",
             rate(measured),
             rate(guaranteed)
         ),
