@@ -24,7 +24,8 @@ const INTERVAL_TARGETS: u64 = 2;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pool {
-    /// Devices on hosts of `guard`: `["/dev/vg1/lv1"]`, `["osd:*"]`. Default: those on what has the pool's name.
+    /// Devices on hosts of `guard`: `["/dev/vg1/lv1"]`, `["osd:*"]`. Default: those of the volume group,
+    /// array or disk with the pool's name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
     /// Latency target of reads: `{ target = "20ms", percentile = 99, of = "reads" }`; `percentile` defaults to "mean".
@@ -53,7 +54,7 @@ pub struct Tuning {
     pub scheduler: Scheduler,
     /// Bound on what may be in flight.
     pub admission: Admission,
-    /// Bytes that a request costs beside its payload, at least: a pool measures more while requests wait for its budget.
+    /// Least bytes that a request costs beside its payload; measured while requests wait for the pool's budget.
     pub base_cost: Bytes,
     /// Cost of a written byte in percent of a read one, for weights; 1 to 10000.
     #[schemars(range(min = 1, max = 10_000))]
@@ -69,7 +70,7 @@ pub struct Tuning {
     /// "needs": bounds requests in flight for tenants' `latency` targets, alone or in a cluster; for comparison "rwd", "parda",
     /// on one host "drg".
     pub slots: Slots,
-    /// Mean device latency for slots. Default: half of the smallest target, for "needs" what knee and targets allow.
+    /// Mean device latency for slots. Default: found by "needs", else half of the smallest target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_latency: Option<Duration>,
     /// All slots, on all hosts; the total of "rwd".

@@ -42,7 +42,7 @@ pub struct Tenant {
     pub priority: Priority,
     /// Throttle for latency targets of others.
     pub throttle: Throttle,
-    /// For `guard`: most requests in flight of each device in `match`, on pools with `slots`. Default: as before.
+    /// For `guard`: most requests in flight of each device in `match`, on pools with `slots`. Default: its queue depth.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_in_flight: Option<u32>,
