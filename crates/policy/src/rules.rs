@@ -283,7 +283,7 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
     out.error_if(
         server.busy_poll > MAX_BUSY_POLL,
         &at("busy_poll"),
-        "is longer than any wake-up takes and would only burn a core; use at most \"1ms\", or \"0s\" for none",
+        "is longer than any wake-up takes and would only cost processor time; use at most \"1ms\", or \"0s\" for none",
     );
     out.error_if(
         server.handshake_timeout.is_zero(),

@@ -46,7 +46,7 @@ impl FromStr for Target {
             match pair.split_once('=') {
                 Some(("socket", path)) => socket = Some(PathBuf::from(percent_decode(path)?)),
                 Some((key, _)) if key.starts_with("tls-") => {
-                    return wrong(format!("`{uri}` asks for TLS, which is not spoken here"));
+                    return wrong(format!("`{uri}` asks for TLS, which is not supported"));
                 }
                 _ => return wrong(format!("`{uri}` has the unknown parameter `{pair}`: {FORM}")),
             }
@@ -55,7 +55,7 @@ impl FromStr for Target {
             ("nbd", None) => tcp(authority).map_err(|error| UnitError::new(format!("in `{uri}`: {error}")))?,
             ("nbd+unix", Some(path)) if authority.is_empty() => Address::Unix(path),
             ("nbd+unix", None) => return wrong(format!("`{uri}` lacks ?socket=PATH")),
-            ("nbds" | "nbds+unix", _) => return wrong(format!("`{uri}` asks for TLS, which is not spoken here")),
+            ("nbds" | "nbds+unix", _) => return wrong(format!("`{uri}` asks for TLS, which is not supported")),
             _ => return wrong(format!("`{uri}` is not an NBD URI: {FORM}")),
         };
         if export.len() > MAX_EXPORT {

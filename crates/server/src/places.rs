@@ -60,7 +60,7 @@ impl OwnFiles {
         // Where standard output and error go, if that is a file.
         let log = [1, 2].map(|fd| (PathBuf::from(format!("/proc/self/fd/{fd}")), "the log of this server"));
         let all = (more.iter().cloned().map(|path| (path, "the configuration or a record of this server")))
-            .chain(config.policy.iter().map(|path| (path.clone(), "the policy of this server")))
+            .chain(config.policy.iter().map(|path| (path.clone(), "the policy file of this server")))
             .chain(records)
             .chain(sockets.map(|path| (path, "a socket of this server")))
             .chain(tls.map(|path| (path, "a certificate or key of this server")))

@@ -340,7 +340,7 @@ pub(super) const COMMANDS: &[Facts] = &[
     Facts::of("tenant set")
         .examples(&[
             ("evenkeel tenant set backup --limit-bytes-per-s 50MB", "at most 50 MB/s"),
-            ("evenkeel tenant set database --reservation-iops 2000 --weight 4", "at least 2000 requests a second"),
+            ("evenkeel tenant set database --reservation-iops 2000 --weight 4", "2000 IOPS reserved, and weight 4"),
             ("evenkeel tenant set database --latency 10ms@99", "a latency target, on pools with slots"),
         ])
         .files(CONTROL)

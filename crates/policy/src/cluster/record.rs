@@ -186,10 +186,10 @@ impl Record {
             return Some("there is no format 0".into());
         }
         if self.bits > MAX_BITS {
-            return Some(format!("a cluster halved {} times, more than {MAX_BITS}", self.bits));
+            return Some(format!("the cluster has 2^{} shards, more than 2^{MAX_BITS}", self.bits));
         }
         if !(1..=MAX_MEMBERS).contains(&self.members) {
-            return Some(format!("it speaks for {} members", self.members));
+            return Some(format!("its figures are of {} members, not of 1 to {MAX_MEMBERS}", self.members));
         }
         let (most, _) = self.most();
         if self.pools.len() > most {

@@ -189,7 +189,7 @@ const OSD: Table<OsdState> = Table {
         }),
         gauge("osd_in_flight", "Cost in flight.", BYTES, |o| some(o.measured.in_flight_bytes)),
         gauge("osd_waiting_transactions", "Transactions waiting at the throttle.", None, |o| some(o.measured.waiting)),
-        gauge("osd_target", "Latency target of the controller.", SECONDS, |o| ms(o.target_ms)),
+        gauge("osd_target", "Latency target for commits.", SECONDS, |o| ms(o.target_ms)),
         gauge("osd_store_latency", "Mean of the last interval's commits.", SECONDS, |o| {
             ms(o.measured.store_latency_ms)
         }),
