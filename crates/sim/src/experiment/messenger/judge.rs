@@ -163,9 +163,9 @@ pub(super) fn report(options: &Options, outcomes: &[Outcome], seeds: &[u64], sec
         format!(
             "Everything happens in virtual time: 16 OSDs with 8 workers and 52 connections each, 8 clients, on modelled \
              workers with the costs of `evenkeel serve`; {} runs of {seconds} s each, with the seeds {}. The same seed gives \
-             the same figures on every machine. How unequal connections are was fitted to the paper's figure 2, and what \
-             clients do between two requests so that round robin's most loaded worker is short of time; nothing else was \
-             fitted.",
+             the same figures on every machine. Three things were fitted: the inequality of connections to figure 2 \
+             of the paper; all times, longer by one factor, to the paper's number of messages; and the pauses of \
+             clients between two requests, so that round robin's most loaded worker is busy 95 % of the time.",
             seeds.len(),
             seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
         ),
