@@ -82,7 +82,7 @@ pub struct History {
 
 impl History {
     /// Opens a history, or begins one. The folder is made if it is missing. If it cannot be used, recording begins paused, and
-    /// is tried again as after any other error. The notes say what was found.
+    /// is tried again as after any other error. The notes name files that were set aside or cut, and the cause of a pause.
     ///
     /// Reads the newest file of each resolution: at most 3/32 of the bound each.
     ///

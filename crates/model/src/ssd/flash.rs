@@ -109,7 +109,7 @@ impl Flash {
         self.events.is_empty()
     }
 
-    /// Reads part of the page number `place`, which is on die `place` modulo the number of dies.
+    /// Reads part of page `place`, counted over all dies; the page is on die `place` modulo the number of dies.
     pub(super) fn read(&mut self, at: Instant, place: u64, piece: Piece, params: &SsdParams, rng: &mut SplitMix64) {
         let index = (place % self.dies.len() as u64) as usize;
         let die = &mut self.dies[index];

@@ -67,7 +67,7 @@ impl Memory {
         Self::within(size, Room::new(None))
     }
 
-    /// Maps a volume of `size` bytes, which takes memory from `room` when its holes are written.
+    /// Maps a volume of `size` bytes, which takes memory from `room` at once, or when its holes are written.
     pub(crate) fn within(size: u64, room: Room) -> std::io::Result<Self> {
         let mut reserved = RESERVE.max(size.saturating_mul(2)).next_multiple_of(PAGE);
         let mapped = loop {

@@ -151,7 +151,7 @@ struct Guarantee {
     submitted_last: Amount,
     /// Requests completed in the present window.
     served: Amount,
-    /// Shortage in the windows judged so far.
+    /// Completions due for the reservation and missing, in the windows judged so far.
     deficit: Deficit,
 }
 

@@ -22,7 +22,8 @@ pub struct Host {
     pub bytes: u32,
     /// Number of the host's streams.
     pub streams: usize,
-    /// Time from the sending of one request of a stream to the next; zero: the next request follows the reply at once.
+    /// Requests are sent at multiples of this time: the next request of a stream at the first one after the reply. Zero: the
+    /// next request follows the reply at once.
     pub pace: Duration,
     /// Beginnings and ends of the periods in which the streams send requests, in order of time.
     pub active: Vec<(Instant, Instant)>,
