@@ -346,7 +346,7 @@ fn details_have_history_percentiles_and_decisions() {
     let (terminal, drawn) = terminal(&model, PLAIN, 80, 24);
     model.clamp_detail(drawn.last_line);
     assert_eq!(model.pane, Pane::Detail(drawn.last_line));
-    shows(&text(terminal.backend().buffer()), &["decisions", "102 s ago, 3 times in 0.0 s: long ago of writes"]);
+    shows(&text(terminal.backend().buffer()), &["decisions", "102 s ago, 3 times in 0.0 s: long ago"]);
     // What is about something else is not taken for it.
     let other = Wanted { id: Id { name: "other".into(), ..about.id.clone() }, ..about };
     model.take_more(other, None);

@@ -70,12 +70,14 @@ impl Memory {
     /// Maps a volume of `size` bytes, which takes memory from `room` at once, or when its holes are written.
     pub(crate) fn within(size: u64, room: Room) -> std::io::Result<Self> {
         let mut reserved = RESERVE.max(size.saturating_mul(2)).next_multiple_of(PAGE);
+        // Space to begin at a huge page.
+        let mut more = HUGE;
         let mapped = loop {
-            // SAFETY: a fresh anonymous mapping at an address of the kernel's choice, with space to begin at a huge page.
+            // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
             let mapped = unsafe {
                 mmap_anonymous(
                     std::ptr::null_mut(),
-                    (reserved + HUGE) as usize,
+                    (reserved + more) as usize,
                     ProtFlags::empty(),
                     MapFlags::PRIVATE | MapFlags::NORESERVE,
                 )
@@ -84,17 +86,20 @@ impl Memory {
                 Ok(mapped) => break mapped.cast::<u8>(),
                 // A limit on the address space: do without room to grow.
                 Err(_) if reserved > size.next_multiple_of(PAGE) => reserved = size.next_multiple_of(PAGE),
+                Err(_) if more > 0 => more = 0,
                 Err(error) => return Err(error.into()),
             }
         };
-        let skipped = mapped.align_offset(HUGE as usize);
+        let skipped = if more > 0 { mapped.align_offset(HUGE as usize) } else { 0 };
         // SAFETY: both parts lie inside the new mapping, which nothing uses yet.
         let base = unsafe {
             let base = mapped.add(skipped);
             if skipped > 0 {
                 munmap(mapped.cast(), skipped)?;
             }
-            munmap(base.add(reserved as usize).cast(), HUGE as usize - skipped)?;
+            if more > 0 {
+                munmap(base.add(reserved as usize).cast(), more as usize - skipped)?;
+            }
             NonNull::new(base).ok_or(std::io::ErrorKind::OutOfMemory)?
         };
         let words = reserved.div_ceil(64 * CHUNK);
