@@ -118,8 +118,6 @@ pub(crate) struct Price {
     completions: u32,
     bytes: u64,
     until: u32,
-    /// Size of the largest recent request, in bytes; halved after each computation of the base cost, so that it fades.
-    largest: u32,
     /// The configured base cost, in bytes: `base` is never below it.
     least: f64,
     /// The base cost in force, in bytes.
@@ -135,8 +133,6 @@ pub(crate) struct Change {
     pub(crate) before: u32,
     /// Mean cost (base cost + bytes) of a request with the new base cost, divided by the mean cost with the old one.
     pub(crate) factor: f64,
-    /// Cost of the largest recent request with the new base cost, divided by its cost with the old one.
-    pub(crate) factor_of_largest: f64,
 }
 
 impl Price {
@@ -152,7 +148,6 @@ impl Price {
             completions: 0,
             bytes: 0,
             until: EVERY,
-            largest: 0,
             least: f64::from(configured),
             base: f64::from(configured),
         }
@@ -198,7 +193,6 @@ impl Price {
         }
         self.completions += 1;
         self.bytes += u64::from(bytes);
-        self.largest = self.largest.max(bytes);
         self.latency = self.latency.max(latency);
         let time = now.since(began) - self.left_out;
         // Requests that were in flight at the beginning have left when one that came later has.
@@ -237,7 +231,6 @@ impl Price {
         if self.sums.count >= MEMORY {
             self.sums.fade();
         }
-        self.largest /= 2;
         change
     }
 
@@ -250,13 +243,8 @@ impl Price {
         }
         self.base = base;
         let mean = if self.sums.requests > 0.0 { self.sums.bytes / self.sums.requests } else { 0.0 };
-        let factor = |bytes: f64| (base + bytes).max(1.0) / (before + bytes).max(1.0);
-        Some(Change {
-            base: base as u32,
-            before: before as u32,
-            factor: factor(mean),
-            factor_of_largest: factor(f64::from(self.largest)),
-        })
+        let factor = (base + mean).max(1.0) / (before + mean).max(1.0);
+        Some(Change { base: base as u32, before: before as u32, factor })
     }
 
     fn begin(&mut self, at: Option<Instant>) {
@@ -387,7 +375,7 @@ mod tests {
         let mut price = Price::new(0);
         let change = price.configure(8_192).expect("another one");
         assert_eq!((change.base, change.before), (8_192, 0));
-        assert!(change.factor.is_finite() && change.factor_of_largest.is_finite(), "{change:?}");
+        assert!(change.factor.is_finite(), "{change:?}");
         assert_eq!((price.configure(9_000), price.measured()), (None, 0), "hardly another one");
         let change = price.configure(0).expect("back");
         assert!((change.base, price.measured()) == (0, 0) && change.factor > 0.0, "{change:?}");

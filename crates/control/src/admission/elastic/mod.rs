@@ -33,7 +33,7 @@ const MOST_BYTES: f64 = 1_099_511_627_776.0;
 /// The search ends when the smallest budget known to be enough is at most this factor above one that is not.
 const FINEST: f64 = 2.0;
 /// Part of the time in which the settled search tries larger budgets: too rare to show in a 99th percentile.
-const SHARE_UP: f64 = 0.004;
+const SHARE_UP: f64 = 0.008;
 /// Smallest number of completions of an interval, and largest number of comparisons of a question: sums over this many are
 /// close to normally distributed.
 const SAMPLE: u32 = 32;
@@ -113,22 +113,14 @@ pub(super) struct Elastic {
     usual: Option<f64>,
     /// True if the mean cost of a request in the last interval differed from `usual` by more than the factor [`FINEST`].
     differed: bool,
-    /// True if the load has filled the budget since the device last ran empty.
-    fills: bool,
     /// Mean cost of a request, in bytes.
     mean_cost: f64,
     /// Mean cost of a request, in bytes, with each request weighted by its cost.
     cost: f64,
-    /// When `side` was last put in force.
-    since: Instant,
-    /// Time for which each budget of the present question was in force, by [`Side`].
-    spent: [Duration; 2],
+    /// When the present question was asked.
+    asked: Instant,
     /// When the settled search asks its next question, by direction ([`DOWN`], [`UP`]).
     due: [Instant; 2],
-    /// Wait before the next question, by direction, as a multiple of the time that the last question took. The multiple grows
-    /// by the factor [`FINEST`] with each question that changes nothing, so that an error of the first answers (by a cache or
-    /// by chance) is soon found.
-    patience: [f64; 2],
     meter: Meter,
     decision: Decision,
 }
@@ -153,13 +145,10 @@ impl Elastic {
             evidence: Evidence::default(),
             usual: None,
             differed: false,
-            fills: false,
             mean_cost: 0.0,
             cost: 0.0,
-            since: now,
-            spent: [Duration::ZERO; 2],
+            asked: now,
             due: [now; 2],
-            patience: [FINEST, 0.5 / SHARE_UP],
             meter: Meter::new(now),
             decision: Decision::initial(now),
         };
@@ -183,7 +172,6 @@ impl Elastic {
             }
             // A budget that a reservation has kept small is asked about at once.
             (true, false) if self.enough.is_finite() => {
-                self.patience = [FINEST, 0.5 / SHARE_UP];
                 self.ask(now, self.enough);
             }
             _ => {}
@@ -191,20 +179,17 @@ impl Elastic {
     }
 
     /// Takes a change of the base cost of requests: scales the budgets so that as many requests of mean size fit as before.
-    /// With a reservation no more of any size fit than before: scaling by the mean could admit more large ones.
     pub(super) fn rescale(&mut self, now: Instant, change: Change) {
         let more = f64::from(change.base) - f64::from(change.before);
-        let factor = if self.reserved { change.factor.min(change.factor_of_largest) } else { change.factor };
         for budget in [&mut self.enough, &mut self.costs, &mut self.most, &mut self.low, &mut self.high] {
-            *budget *= factor;
+            *budget *= change.factor;
         }
         self.enough = self.enough.max(MIN_BUDGET as f64);
         if self.cost > 0.0 {
             (self.mean_cost, self.cost) = ((self.mean_cost + more).max(1.0), (self.cost + more).max(1.0));
         }
         (self.usual, self.differed, self.before, self.during) = (None, false, None, None);
-        let first = self.enough.is_infinite() && self.side == Side::Low;
-        self.put_in_force(now, if first || self.asking && self.low == self.enough { Side::Low } else { Side::High });
+        self.put_in_force(now, if self.asking && self.low == self.enough { Side::Low } else { Side::High });
     }
 
     pub(super) fn decision(&self) -> Decision {
@@ -239,12 +224,6 @@ impl Elastic {
             self.decision.reason = Reason::AppLimited { waited: 0, completions: 1 };
             return true;
         }
-        let is_known = self.enough.is_finite() || self.most.is_finite();
-        self.fills |= done.holding_back;
-        if ran_empty && !core::mem::take(&mut self.fills) && self.asking && self.side == Side::Low && is_known {
-            // Nothing is left of the load that a smaller budget was to be tried on.
-            return self.put_in_force(done.now, Side::High);
-        }
         self.meter.observe(done, least, self.shortest).is_some_and(|rate| self.interval(done.now, rate))
     }
 
@@ -257,9 +236,6 @@ impl Elastic {
         }
         if rate.length > FINEST * self.shortest {
             self.shortest = rate.length;
-        }
-        if self.asking && self.low == self.enough && self.high < self.larger() {
-            return self.ask(now, self.enough);
         }
         match (self.asking, self.side) {
             (false, _) => self.ask_again(now, rate),
@@ -276,7 +252,11 @@ impl Elastic {
                 }
                 self.put_in_force(now, Side::High)
             }
-            (true, Side::High) if !rate.is_loaded() => self.too_light(now, rate),
+            (true, Side::High) if !rate.is_loaded() => {
+                // Nothing is learned.
+                self.decision.reason = rate.too_light();
+                self.settle(now, 0.0)
+            }
             (true, Side::High) => {
                 if let (before, Some(during)) = (self.before.replace(rate).unwrap_or(rate), self.during.take()) {
                     let [before, during, after] = [before, during, rate].map(|rate| (rate.bytes, rate.length));
@@ -302,18 +282,6 @@ impl Elastic {
         }
     }
 
-    /// Handles an interval in which the load did not fill `high`. If `high` is a budget found earlier, under more load, nothing
-    /// is learned. Otherwise the load runs as without a bound, and a smaller budget may be enough for it.
-    fn too_light(&mut self, now: Instant, rate: Rate) -> bool {
-        (self.before, self.during, self.decision.reason) = (None, None, rate.too_light());
-        if self.high == self.enough || self.reserved {
-            return self.settle(now, 0.0);
-        }
-        (self.enough, self.high, self.most, self.unproven) = (f64::INFINITY, f64::INFINITY, rate.highest(), false);
-        self.sample = 0.0;
-        (self.low > self.most / FINEST && self.narrow(now, 0.0)) || self.put_in_force(now, Side::High)
-    }
-
     /// Takes `low`, which seems to be enough, as the new budget, and tries the next smaller one at once. When a budget turns out
     /// not to be enough, the one taken so is asked about again.
     fn descend(&mut self, now: Instant, rate: Rate, loss: f64) -> bool {
@@ -330,7 +298,7 @@ impl Elastic {
     fn take_low(&mut self, now: Instant, loss: f64) -> bool {
         self.decision.reason = Reason::ReductionFree { loss };
         self.unproven = false;
-        (self.enough, self.patience) = (self.low, [FINEST, 0.5 / SHARE_UP]);
+        self.enough = self.low;
         self.narrow(now, loss)
     }
 
@@ -338,9 +306,8 @@ impl Elastic {
         if self.low < self.enough {
             return self.take_low(now, loss);
         }
-        self.decision.reason = Reason::IncreaseFutile { gain: loss };
-        let searches = core::mem::take(&mut self.unproven) || self.costs == 0.0;
-        if searches { self.narrow(now, loss) } else { self.settle(now, loss) }
+        (self.decision.reason, self.unproven) = (Reason::IncreaseFutile { gain: loss }, false);
+        self.settle(now, loss)
     }
 
     fn is_not_enough(&mut self, now: Instant, loss: f64) -> bool {
@@ -371,27 +338,21 @@ impl Elastic {
     /// Asks the next question of the search, about a budget below `enough`; settles if the search is at its end.
     fn narrow(&mut self, now: Instant, loss: f64) -> bool {
         let upper = self.enough.min(self.most);
-        if self.costs > upper {
-            self.costs = 0.0;
-        }
         let smaller = if self.costs > 0.0 { libm::sqrt(self.costs * upper) } else { upper / STEP };
-        // In place of no bound one is worth while that is not much smaller, too.
-        let finest = if self.enough.is_finite() { FINEST } else { libm::sqrt(FINEST) };
-        let found = upper < self.costs * finest * 1.01 || smaller < FINEST * self.cost || upper == f64::INFINITY;
+        let found = upper <= self.costs * FINEST || smaller < FINEST * self.cost || upper == f64::INFINITY;
         if found { self.settle(now, loss) } else { self.ask(now, smaller) }
     }
 
     fn settle(&mut self, now: Instant, loss: f64) -> bool {
-        self.account(now);
-        let (direction, times, most) = if self.low == self.enough {
-            (UP, 1.0, 1.0 / SHARE_UP)
+        // What a question downwards loses is paid for by as much time as makes it tolerable.
+        let (direction, times) = if self.low == self.enough {
+            (UP, 1.0 / SHARE_UP)
         } else {
-            // What a question downwards loses is paid for by as much time as makes it tolerable.
-            (DOWN, (loss / self.tolerance).max(1.0), 0.5 / self.tolerance)
+            (DOWN, FINEST * (loss / self.tolerance).max(1.0))
         };
-        let wait_ns = self.spent[direction].as_nanos() as f64 * times * self.patience[direction];
-        self.due[direction] = now + Duration::from_nanos(wait_ns as u64);
-        self.patience[direction] = (FINEST * self.patience[direction]).min(most);
+        // The question has put the budget that costs something, to latency or throughput, in force for half of its time.
+        let cost_ns = 0.5 * now.since(self.asked).as_nanos() as f64;
+        self.due[direction] = now + Duration::from_nanos((cost_ns * times) as u64);
         (self.asking, self.usual, self.differed) = (false, None, false);
         self.put_in_force(now, Side::High)
     }
@@ -406,23 +367,14 @@ impl Elastic {
             self.decision.reason = rate.too_light();
             return true;
         }
-        if self.is_another_load(rate.mean_cost()) {
-            self.sample = 0.0;
-            return self.ask(now, self.enough);
-        }
-        if now >= self.due[UP] {
+        // Another load may need another budget.
+        let usual = *self.usual.get_or_insert(rate.mean_cost());
+        let differs = !(usual / FINEST..=usual * FINEST).contains(&rate.mean_cost());
+        if now >= self.due[UP] || core::mem::replace(&mut self.differed, differs) && differs {
             return self.ask(now, self.enough);
         }
         let low = self.enough / FINEST;
         now >= self.due[DOWN] && low > FINEST * self.cost && self.ask(now, low)
-    }
-
-    /// True if the mean cost of requests, in two intervals in a row, differs by more than the factor [`FINEST`] from that when
-    /// the search settled. `cost`: mean cost in the last interval, in bytes.
-    fn is_another_load(&mut self, cost: f64) -> bool {
-        let usual = *self.usual.get_or_insert(cost);
-        let differs = !(usual / FINEST..=usual * FINEST).contains(&cost);
-        core::mem::replace(&mut self.differed, differs) && differs
     }
 
     /// Begins the question if the budget `low` is enough in place of the next larger one. Returns true.
@@ -431,21 +383,12 @@ impl Elastic {
         self.high = if self.low < self.enough { self.enough } else { self.larger() };
         (self.evidence, self.before, self.during) = (Evidence::default(), None, None);
         self.shortest = self.sample;
-        (self.spent, self.asking) = ([Duration::ZERO; 2], true);
+        (self.asked, self.asking) = (now, true);
         self.put_in_force(now, if self.low == self.enough { Side::Low } else { Side::High })
-    }
-
-    fn account(&mut self, now: Instant) {
-        if self.asking {
-            let spent = &mut self.spent[usize::from(self.side == Side::High)];
-            *spent = *spent + now.since(self.since);
-        }
-        self.since = now;
     }
 
     /// Puts one budget of the present question in force from `now` on, or `enough` if there is no question. Returns true.
     fn put_in_force(&mut self, now: Instant, side: Side) -> bool {
-        self.account(now);
         self.side = side;
         let budget = self.in_force();
         let budget_bytes = if budget > MOST_BYTES { u64::MAX } else { (budget as u64).max(MIN_BUDGET) };
