@@ -237,6 +237,9 @@ impl Elastic {
         if rate.length > FINEST * self.shortest {
             self.shortest = rate.length;
         }
+        if self.asking && self.low == self.enough && self.high < self.larger() {
+            return self.ask(now, self.enough);
+        }
         match (self.asking, self.side) {
             (false, _) => self.ask_again(now, rate),
             (true, Side::Low) => {
