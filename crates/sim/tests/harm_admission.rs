@@ -24,12 +24,12 @@ struct Set {
 /// the `elastic` budget small, 8 cases of the first set were harmed (5 gravely), and 5 (1) of the second. Of 82 cases with a
 /// policy that were not looked at (seeds 40,000 to 40,119 and 41,000 to 41,099) it harmed 38 (29 gravely), and 29 (19) since.
 const SETS: [Set; 2] = [
-    Set { from: 0, count: 60, harmed: &[0, 6, 9, 11, 19, 23, 26, 27, 44], gravely: &[6, 9, 11, 19, 23, 44], helped: 4 },
+    Set { from: 0, count: 60, harmed: &[6, 9, 11, 19, 23, 27, 44], gravely: &[6, 9, 11, 19, 23, 44], helped: 5 },
     Set {
         from: 30_000,
         count: 50,
-        harmed: &[30_002, 30_004, 30_011, 30_020, 30_022, 30_024, 30_041],
-        gravely: &[30_004, 30_020, 30_024],
+        harmed: &[30_002, 30_004, 30_011, 30_020, 30_022, 30_024],
+        gravely: &[30_004, 30_011, 30_024],
         helped: 4,
     },
 ];
