@@ -123,9 +123,10 @@ impl Default for Config {
 }
 
 /// Why the controller chose the present budget, or the present latency target.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Reason {
     /// There was no decision yet: the initial values are in force.
+    #[default]
     Initial,
     /// The operator chose the budget.
     Configured,
@@ -269,6 +270,14 @@ struct Completion {
     cost_bytes: u64,
     payload_bytes: u64,
     latency: Duration,
+}
+
+impl Completion {
+    /// True if the device has nothing left to do, and no request waits because of the budget.
+    #[inline]
+    fn ran_empty(&self) -> bool {
+        self.in_flight_bytes <= self.cost_bytes && !self.holding_back
+    }
 }
 
 /// Exponential mean of the costs of requests, in bytes, over about the last hundred requests; 0 before the first.

@@ -30,6 +30,8 @@ pub(super) struct Rate {
     pub(super) bytes: f64,
     /// Length of the interval in nanoseconds, without times in which the device had no requests.
     pub(super) length: f64,
+    /// Largest cost of the requests in flight in the interval, in bytes.
+    pub(super) highest: f64,
     of: Sums,
 }
 
@@ -45,11 +47,6 @@ impl Rate {
         Reason::AppLimited { waited: self.of.loaded.into(), completions: self.of.completions.into() }
     }
 
-    /// Largest cost of the requests in flight in the interval, in bytes.
-    pub(super) fn highest(&self) -> f64 {
-        self.of.highest as f64
-    }
-
     /// Mean cost of a request in the interval, in bytes.
     pub(super) fn mean_cost(&self) -> f64 {
         self.of.cost / f64::from(self.of.completions)
@@ -62,6 +59,7 @@ impl Rate {
 }
 
 /// Measures throughput under the budget in force, while the device has requests.
+#[derive(Default)]
 pub(super) struct Meter {
     sums: Sums,
     began: Option<Instant>,
@@ -75,13 +73,9 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { sums: Sums::default(), began: None, last: now, counts_from: now, settling: 0, latency_ns: 0.0 }
-    }
-
     /// Begins the measurement anew, because another budget is in force from `now` on.
     pub(super) fn restart(&mut self, now: Instant) {
-        *self = Self { last: self.last, ..Self::new(now) };
+        *self = Self { last: self.last, counts_from: now, ..Self::default() };
     }
 
     /// Takes a completion, at which the load counts as filling the budget if more than `least` bytes of cost are in flight.
@@ -100,7 +94,7 @@ impl Meter {
             if gap.as_nanos() as f64 > SILENCE * self.latency_ns && done.latency < gap {
                 self.restart(done.now);
             } else if is_sample && length >= shortest.max(LATENCIES * self.latency_ns) {
-                ended = Some(Rate { bytes: sums.bytes / length, length, of: sums });
+                ended = Some(Rate { bytes: sums.bytes / length, length, highest: sums.highest as f64, of: sums });
                 (self.sums, self.began) = (Sums::default(), Some(self.last));
             }
         }
@@ -109,7 +103,7 @@ impl Meter {
             self.settling = (self.settling + 1).min(SAMPLE);
             self.latency_ns += (done.latency.as_nanos() as f64 - self.latency_ns) / f64::from(self.settling);
         }
-        let ran_empty = done.in_flight_bytes <= done.cost_bytes && !done.holding_back;
+        let ran_empty = done.ran_empty();
         match self.began {
             Some(began) => {
                 if began < done.now {

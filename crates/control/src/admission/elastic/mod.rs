@@ -63,25 +63,18 @@ impl ElasticConfig {
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         InvalidConfig::check(&[(Self::RANGE.contains(&self.tolerance), "tolerance", "from 0.001 to 0.5")])
     }
-
-    fn tolerance_in_range(&self) -> f64 {
-        self.tolerance.min(*Self::RANGE.end()).max(*Self::RANGE.start())
-    }
 }
 
 /// The budget of the present question that is in force: the smaller or the larger one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Side {
     Low,
+    #[default]
     High,
 }
 
-/// Array index of questions about a budget smaller than `enough`.
-const DOWN: usize = 0;
-/// Array index of questions about a budget larger than `enough`.
-const UP: usize = 1;
-
 /// The controller of the `elastic` budget.
+#[derive(Default)]
 pub(super) struct Elastic {
     tolerance: f64,
     /// True if a tenant has a reservation, which takes precedence over throughput.
@@ -94,7 +87,7 @@ pub(super) struct Elastic {
     most: f64,
     /// The smaller budget of the present question, in bytes: is it enough in place of `high`?
     low: f64,
-    /// The larger budget of the present question, in bytes; infinite: no bound.
+    /// The larger budget of the present question, `enough` if there is none, in bytes; infinite: no bound.
     high: f64,
     asking: bool,
     side: Side,
@@ -119,46 +112,27 @@ pub(super) struct Elastic {
     cost: f64,
     /// When the present question was asked.
     asked: Instant,
-    /// When the settled search asks its next question, by direction ([`DOWN`], [`UP`]).
-    due: [Instant; 2],
+    /// When the settled search next asks about a budget smaller than `enough`.
+    down_due: Instant,
+    /// When the settled search next asks about a budget larger than `enough`.
+    up_due: Instant,
     meter: Meter,
-    decision: Decision,
+    /// When the budget was last put in force.
+    at: Instant,
+    reason: Reason,
 }
 
 impl Elastic {
     pub(super) fn new(config: ElasticConfig, now: Instant) -> Self {
-        let mut elastic = Self {
-            tolerance: config.tolerance_in_range(),
-            reserved: false,
-            enough: f64::INFINITY,
-            costs: 0.0,
-            most: f64::INFINITY,
-            low: FIRST_BYTES,
-            high: f64::INFINITY,
-            asking: false,
-            side: Side::High,
-            unproven: false,
-            shortest: 0.0,
-            sample: 0.0,
-            before: None,
-            during: None,
-            evidence: Evidence::default(),
-            usual: None,
-            differed: false,
-            mean_cost: 0.0,
-            cost: 0.0,
-            asked: now,
-            due: [now; 2],
-            meter: Meter::new(now),
-            decision: Decision::initial(now),
-        };
+        let mut elastic = Self { enough: f64::INFINITY, most: f64::INFINITY, ..Self::default() };
+        elastic.reconfigure(config);
         elastic.ask(now, FIRST_BYTES);
         elastic.put_in_force(now, Side::Low);
         elastic
     }
 
     pub(super) fn reconfigure(&mut self, config: ElasticConfig) {
-        self.tolerance = config.tolerance_in_range();
+        self.tolerance = config.tolerance.min(*ElasticConfig::RANGE.end()).max(*ElasticConfig::RANGE.start());
     }
 
     /// Sets from now on if a tenant has a reservation.
@@ -171,29 +145,25 @@ impl Elastic {
                 self.ask(now, self.enough);
             }
             // A budget that a reservation has kept small is asked about at once.
-            (true, false) if self.enough.is_finite() => {
-                self.ask(now, self.enough);
-            }
+            (true, false) => self.up_due = now,
             _ => {}
         }
     }
 
     /// Takes a change of the base cost of requests: scales the budgets so that as many requests of mean size fit as before.
     pub(super) fn rescale(&mut self, now: Instant, change: Change) {
-        let more = f64::from(change.base) - f64::from(change.before);
         for budget in [&mut self.enough, &mut self.costs, &mut self.most, &mut self.low, &mut self.high] {
             *budget *= change.factor;
         }
         self.enough = self.enough.max(MIN_BUDGET as f64);
-        if self.cost > 0.0 {
-            (self.mean_cost, self.cost) = ((self.mean_cost + more).max(1.0), (self.cost + more).max(1.0));
-        }
         (self.usual, self.differed, self.before, self.during) = (None, false, None, None);
         self.put_in_force(now, if self.asking && self.low == self.enough { Side::Low } else { Side::High });
     }
 
     pub(super) fn decision(&self) -> Decision {
-        self.decision
+        let budget = if self.side == Side::Low { self.low } else { self.high };
+        let budget_bytes = if budget > MOST_BYTES { u64::MAX } else { (budget as u64).max(MIN_BUDGET) };
+        Decision { budget_bytes, reason: self.reason, ..Decision::initial(self.at) }
     }
 
     /// The smallest budget known to be enough, in bytes; `u64::MAX` if there is no bound.
@@ -201,27 +171,18 @@ impl Elastic {
         self.enough as u64
     }
 
-    fn in_force(&self) -> f64 {
-        match (self.asking, self.side) {
-            (false, _) => self.enough,
-            (true, Side::Low) => self.low,
-            (true, Side::High) => self.high,
-        }
-    }
-
     /// Takes a completion; true if the decision (budget or reason) may have changed.
     #[inline]
     pub(super) fn observe(&mut self, done: &Completion) -> bool {
         // A budget beyond what the load has in flight is no bound; the load still fills `low`.
-        let least = match self.in_force() {
+        let least = match self.side {
             // Without a bound, a load that comes and goes fills nothing.
-            budget if budget == f64::INFINITY && self.most.is_finite() => self.low.max(self.most / FINEST),
-            budget if budget > self.low => self.low,
+            Side::High if self.high == f64::INFINITY && self.most.is_finite() => self.low.max(self.most / FINEST),
+            Side::High if self.high > self.low => self.low,
             _ => f64::INFINITY,
         };
-        let ran_empty = done.in_flight_bytes <= done.cost_bytes && !done.holding_back;
-        if ran_empty && self.decision.reason == Reason::Initial {
-            self.decision.reason = Reason::AppLimited { waited: 0, completions: 1 };
+        if done.ran_empty() && self.reason == Reason::Initial {
+            self.reason = Reason::AppLimited { waited: 0, completions: 1 };
             return true;
         }
         self.meter.observe(done, least, self.shortest).is_some_and(|rate| self.interval(done.now, rate))
@@ -234,9 +195,7 @@ impl Elastic {
             self.meter.restart(now);
             return false;
         }
-        if rate.length > FINEST * self.shortest {
-            self.shortest = rate.length;
-        }
+        self.shortest = if rate.length > FINEST * self.shortest { rate.length } else { self.shortest };
         if self.asking && self.low == self.enough && self.high < self.larger() {
             return self.ask(now, self.enough);
         }
@@ -250,31 +209,34 @@ impl Elastic {
                 if let (Some(before), true) = (self.before, rate.is_loaded() && is_first) {
                     let loss = 1.0 - rate.bytes / before.bytes;
                     if loss < self.tolerance && self.evidence.loss() < self.tolerance {
-                        return self.descend(now, rate, loss);
+                        // Takes `low`, and tries the next smaller budget at once. When one turns out not to be enough, the last
+                        // one that was taken so is asked about again.
+                        self.take_low(now, loss);
+                        self.unproven = true;
+                        if self.asking {
+                            self.before = Some(rate);
+                            self.put_in_force(now, Side::Low);
+                        }
+                        return true;
                     }
                 }
                 self.put_in_force(now, Side::High)
             }
             (true, Side::High) if !rate.is_loaded() => {
                 // Nothing is learned.
-                self.decision.reason = rate.too_light();
+                self.reason = rate.too_light();
                 self.settle(now, 0.0)
             }
             (true, Side::High) => {
                 if let (before, Some(during)) = (self.before.replace(rate).unwrap_or(rate), self.during.take()) {
                     let [before, during, after] = [before, during, rate].map(|rate| (rate.bytes, rate.length));
                     self.evidence.add([before, after], during);
-                    if self.evidence.is_round() {
-                        self.shortest *= FINEST;
-                    }
+                    self.shortest *= if self.evidence.is_round() { FINEST } else { 1.0 };
                     let loss = self.evidence.loss();
                     let is_futile = self.reserved && self.low == self.enough && loss < self.tolerance;
                     match self.evidence.verdict(self.tolerance) {
                         // A reservation would feel each further trial.
-                        Verdict::Open if is_futile && self.evidence.is_round() => {
-                            (self.decision.reason, self.unproven) = (Reason::IncreaseFutile { gain: loss }, false);
-                            return self.settle(now, loss);
-                        }
+                        Verdict::Open if is_futile && self.evidence.is_round() => return self.is_enough(now, loss),
                         Verdict::Open => {}
                         Verdict::Enough => return self.is_enough(now, loss),
                         Verdict::Costs => return self.is_not_enough(now, loss),
@@ -285,23 +247,9 @@ impl Elastic {
         }
     }
 
-    /// Takes `low`, which seems to be enough, as the new budget, and tries the next smaller one at once. When a budget turns out
-    /// not to be enough, the one taken so is asked about again.
-    fn descend(&mut self, now: Instant, rate: Rate, loss: f64) -> bool {
-        self.take_low(now, loss);
-        self.unproven = true;
-        if self.asking {
-            self.before = Some(rate);
-            self.put_in_force(now, Side::Low);
-        }
-        true
-    }
-
     /// Takes `low` as the budget known to be enough, and asks the next question.
     fn take_low(&mut self, now: Instant, loss: f64) -> bool {
-        self.decision.reason = Reason::ReductionFree { loss };
-        self.unproven = false;
-        self.enough = self.low;
+        (self.enough, self.unproven, self.reason) = (self.low, false, Reason::ReductionFree { loss });
         self.narrow(now, loss)
     }
 
@@ -309,7 +257,7 @@ impl Elastic {
         if self.low < self.enough {
             return self.take_low(now, loss);
         }
-        (self.decision.reason, self.unproven) = (Reason::IncreaseFutile { gain: loss }, false);
+        (self.reason, self.unproven) = (Reason::IncreaseFutile { gain: loss }, false);
         self.settle(now, loss)
     }
 
@@ -317,11 +265,10 @@ impl Elastic {
         // No throughput grows faster than the budget.
         self.costs = (self.low / (1.0 - loss)).min(self.enough.min(self.most)).max(self.low);
         if self.high == self.enough {
-            self.decision.reason = Reason::ReductionCosts { loss };
+            self.reason = Reason::ReductionCosts { loss };
             return if self.unproven { self.ask(now, self.enough) } else { self.narrow(now, loss) };
         }
-        self.unproven = false;
-        self.decision.reason = Reason::IncreasePays { gain: loss };
+        (self.unproven, self.reason) = (false, Reason::IncreasePays { gain: loss });
         self.enough = if self.reserved { self.high } else { f64::INFINITY };
         if self.high == f64::INFINITY { self.settle(now, loss) } else { self.ask(now, self.high) }
     }
@@ -347,15 +294,16 @@ impl Elastic {
     }
 
     fn settle(&mut self, now: Instant, loss: f64) -> bool {
-        // What a question downwards loses is paid for by as much time as makes it tolerable.
-        let (direction, times) = if self.low == self.enough {
-            (UP, 1.0 / SHARE_UP)
-        } else {
-            (DOWN, FINEST * (loss / self.tolerance).max(1.0))
-        };
         // The question has put the budget that costs something, to latency or throughput, in force for half of its time.
         let cost_ns = 0.5 * now.since(self.asked).as_nanos() as f64;
-        self.due[direction] = now + Duration::from_nanos((cost_ns * times) as u64);
+        let wait = |times: f64| now + Duration::from_nanos((cost_ns * times) as u64);
+        if self.low == self.enough {
+            self.up_due = wait(1.0 / SHARE_UP);
+        } else {
+            // What the question has lost is paid for by as much time as makes it tolerable.
+            self.down_due = wait(FINEST * (loss / self.tolerance).max(1.0));
+        }
+        self.high = self.enough;
         (self.asking, self.usual, self.differed) = (false, None, false);
         self.put_in_force(now, Side::High)
     }
@@ -363,21 +311,21 @@ impl Elastic {
     /// After the search has settled: asks a question again if one is due, or the load has changed.
     fn ask_again(&mut self, now: Instant, rate: Rate) -> bool {
         if self.enough == f64::INFINITY {
-            (self.costs, self.most) = (0.0, rate.highest());
-            return now >= self.due[DOWN] && self.narrow(now, 0.0);
+            (self.costs, self.most) = (0.0, rate.highest);
+            return now >= self.down_due && self.narrow(now, 0.0);
         }
         if !rate.is_loaded() {
-            self.decision.reason = rate.too_light();
+            self.reason = rate.too_light();
             return true;
         }
         // Another load may need another budget.
         let usual = *self.usual.get_or_insert(rate.mean_cost());
         let differs = !(usual / FINEST..=usual * FINEST).contains(&rate.mean_cost());
-        if now >= self.due[UP] || core::mem::replace(&mut self.differed, differs) && differs {
+        if now >= self.up_due || core::mem::replace(&mut self.differed, differs) && differs {
             return self.ask(now, self.enough);
         }
         let low = self.enough / FINEST;
-        now >= self.due[DOWN] && low > FINEST * self.cost && self.ask(now, low)
+        now >= self.down_due && low > FINEST * self.cost && self.ask(now, low)
     }
 
     /// Begins the question if the budget `low` is enough in place of the next larger one. Returns true.
@@ -392,10 +340,7 @@ impl Elastic {
 
     /// Puts one budget of the present question in force from `now` on, or `enough` if there is no question. Returns true.
     fn put_in_force(&mut self, now: Instant, side: Side) -> bool {
-        self.side = side;
-        let budget = self.in_force();
-        let budget_bytes = if budget > MOST_BYTES { u64::MAX } else { (budget as u64).max(MIN_BUDGET) };
-        self.decision = Decision { at: now, budget_bytes, ..self.decision };
+        (self.side, self.at) = (side, now);
         self.meter.restart(now);
         true
     }
