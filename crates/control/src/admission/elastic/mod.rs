@@ -144,7 +144,7 @@ impl Elastic {
                 self.enough = self.enough.min(FIRST_BYTES / (STEP * STEP));
                 self.ask(now, self.enough);
             }
-            // A budget that a reservation has kept small is asked about at once.
+            // The reservation may have kept the budget small.
             (true, false) => self.up_due = now,
             _ => {}
         }
@@ -195,7 +195,9 @@ impl Elastic {
             self.meter.restart(now);
             return false;
         }
-        self.shortest = if rate.length > FINEST * self.shortest { rate.length } else { self.shortest };
+        if rate.length > FINEST * self.shortest {
+            self.shortest = rate.length;
+        }
         if self.asking && self.low == self.enough && self.high < self.larger() {
             return self.ask(now, self.enough);
         }
@@ -231,7 +233,9 @@ impl Elastic {
                 if let (before, Some(during)) = (self.before.replace(rate).unwrap_or(rate), self.during.take()) {
                     let [before, during, after] = [before, during, rate].map(|rate| (rate.bytes, rate.length));
                     self.evidence.add([before, after], during);
-                    self.shortest *= if self.evidence.is_round() { FINEST } else { 1.0 };
+                    if self.evidence.is_round() {
+                        self.shortest *= FINEST;
+                    }
                     let loss = self.evidence.loss();
                     let is_futile = self.reserved && self.low == self.enough && loss < self.tolerance;
                     match self.evidence.verdict(self.tolerance) {
