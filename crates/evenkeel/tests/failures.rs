@@ -304,6 +304,8 @@ fn start_limited(folder: &Folder, limit: &str) -> Option<Result<Server, (ExitSta
     };
     let serve = ["serve", "--listen", "127.0.0.1:0", "--status", "127.0.0.1:0", "--workers", "2"];
     command.current_dir(folder.path()).arg(format!("--{limit}")).arg(EVENKEEL).args(serve);
+    // Each arena of glibc's allocator takes 64 MiB of addresses, if they happen to lie on a boundary of 64 MiB.
+    command.env("MALLOC_ARENA_MAX", "1");
     Some(Server::try_spawn(&mut command))
 }
 
