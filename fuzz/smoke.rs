@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 struct Random(u64);
@@ -89,12 +89,25 @@ fn mutate(input: &mut Vec<u8>, corpus: &[(String, Vec<u8>)], random: &mut Random
 
 /// Runs a target on its corpus and on so many mutations of it.
 pub(crate) fn smoke(target: &str, mutations: u64, body: fn(&[u8])) {
+    smoke_with(target, mutations, body, Vec::new());
+}
+
+/// As [`smoke`], with inputs that the caller makes, each with a name, in addition to the corpus. With `EVENKEEL_WRITE=1` they
+/// are written into the corpus, so that a fuzzer begins with them, too.
+pub(crate) fn smoke_with(target: &str, mutations: u64, body: fn(&[u8]), made: Vec<(String, Vec<u8>)>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
-    let mut corpus: Vec<(String, Vec<u8>)> = fs::read_dir(&folder)
-        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
-        .map(|entry| entry.expect("a readable folder").path())
-        .map(|path| (path.display().to_string(), fs::read(&path).expect("a readable file")))
-        .collect();
+    if !made.is_empty() && std::env::var_os("EVENKEEL_WRITE").is_some() {
+        fs::create_dir_all(&folder).expect("a folder for the corpus");
+        made.iter().for_each(|(name, input)| fs::write(folder.join(name), input).expect("a file of the corpus"));
+    }
+    let kept: Vec<PathBuf> = match fs::read_dir(&folder) {
+        Ok(entries) => entries.map(|entry| entry.expect("a readable folder").path()).collect(),
+        // The first run of a target whose inputs are made.
+        Err(_) if !made.is_empty() => Vec::new(),
+        Err(error) => panic!("{}: {error}", folder.display()),
+    };
+    let read = |path: &PathBuf| (path.display().to_string(), fs::read(path).expect("a readable file"));
+    let mut corpus: Vec<(String, Vec<u8>)> = kept.iter().map(read).chain(made).collect();
     assert!(corpus.len() >= 3, "{} holds {} files", folder.display(), corpus.len());
     corpus.sort();
     for (name, input) in &corpus {

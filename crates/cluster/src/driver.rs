@@ -1,15 +1,17 @@
 //! The driver, which keeps the schedule: a report at the end of each period, and a decision as soon as all hosts have
 //! reported or the deadline has passed.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration as StdDuration;
+use std::time::{Duration as StdDuration, Instant as StdInstant};
 
 use evenkeel_control::cluster::shard::{Shard, Sizes};
 use evenkeel_control::cluster::sharding::{Cluster, Contribution, Sum};
 use evenkeel_control::cluster::{Fault, Presence, Report, Status};
+use evenkeel_control::units::Fractions;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_policy::cluster::{Pools, Record, Unreadable, VERSION};
+use evenkeel_policy::cluster::{Pools, Record, Totals, Unreadable, VERSION};
 use evenkeel_policy::figures::counted;
 use evenkeel_policy::state::{ClusterState, MemberState, ShardState};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -19,9 +21,10 @@ use crate::error::Error;
 use crate::etcd::Traffic;
 use crate::event::Event;
 use crate::faults::{self, Faults};
-use crate::participant::{self, Participant};
+use crate::participant::{self, Demands, Key, Participant, Parts};
 use crate::publish;
 use crate::settings::Settings;
+use crate::totals::{self, Sharing};
 use crate::watcher::{self, Wanted};
 
 /// Capacity of the queue of events for the driver; with a full queue, senders wait.
@@ -38,6 +41,11 @@ pub(crate) struct Driver<M> {
     settings: Settings,
     participant: M,
     cluster: Cluster<Pools>,
+    totals: Sharing,
+    /// The parts of tenants' totals that the participant has.
+    parts: Parts,
+    /// Zero of the time of `totals`.
+    began: StdInstant,
     state: Arc<Mutex<ClusterState>>,
     traffic: Arc<Traffic>,
     /// Counts the values of other hosts and shards that were ignored.
@@ -65,6 +73,9 @@ impl<M: Participant> Driver<M> {
             // The period that is under way is the first to be reported, when it is over.
             reported: present.saturating_sub(1),
             joined: present,
+            totals: Sharing::new(&settings.cluster, &settings.host, settings.incarnation),
+            parts: Parts::new(),
+            began: StdInstant::now(),
             settings,
             participant,
             cluster,
@@ -90,6 +101,8 @@ impl<M: Participant> Driver<M> {
         self.participant.alone();
         loop {
             let now = (self.settings.clock)();
+            self.totals.keep_time(self.elapsed());
+            self.divide(false);
             if let Some(report) = self.report(now) {
                 outgoing.send_replace(Some(report));
             }
@@ -105,7 +118,8 @@ impl<M: Participant> Driver<M> {
             self.publish_state(now);
             let wake = self.cluster.config().due(self.cluster.config().period_at(now)).min(self.cluster.deadline(now));
             // No less than a millisecond: whatever the clock does, others get their turn.
-            let pause = StdDuration::from(wake.since(now)).max(StdDuration::from_millis(1));
+            let pause = wake.since(now).min(self.totals.deadline().since(self.elapsed()));
+            let pause = StdDuration::from(pause).max(StdDuration::from_millis(1));
             tokio::select! {
                 event = happened.recv() => if let Some(event) = event { self.take_in(event) },
                 () = sleep(pause) => {}
@@ -120,13 +134,15 @@ impl<M: Participant> Driver<M> {
         watcher.abort();
         // No further period is decided here: by the last shares a tenant whose requests wait might have no slot.
         self.participant.alone();
+        self.totals.leave();
+        self.divide(false);
         // The publisher still reports what it does.
         happened.close();
         let now = (self.settings.clock)();
         if let Some(sum) = self.cluster.last_sum(now).and_then(|sum| self.sum(sum)) {
             outgoing_sum.send_replace(Some(sum));
         }
-        outgoing.send_replace(self.own_record(self.cluster.config().period_at(now), Pools::new(), true));
+        outgoing.send_replace(self.own_record(self.cluster.config().period_at(now), Pools::new(), Totals::new(), true));
         let _ = timeout(LEAVE_TIMEOUT, publisher).await;
     }
 
@@ -143,32 +159,70 @@ impl<M: Participant> Driver<M> {
             self.joined = ended;
         }
         let pools = self.participant.report();
-        self.own_record(ended, pools, false)
+        // Without totals no tenant has a share. Those of other members still count in this shard's sum.
+        let has_totals = self.settings.cluster.has_totals();
+        let demands = if has_totals { self.participant.demands() } else { Demands::new() };
+        let totals = self.totals.report(self.elapsed(), ended, &demands);
+        // What is reported is not exceeded any more when the report is read. All parts, because tenants may be new.
+        self.divide(true);
+        self.own_record(ended, pools, totals, false)
     }
 
-    fn own_record(&self, period: u64, pools: Pools, leaving: bool) -> Option<publish::Outgoing> {
+    /// Time since the start, by a clock that is never set.
+    fn elapsed(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Makes the present parts of tenants' totals apply: those that have changed, or `all`.
+    fn divide(&mut self, all: bool) {
+        let parts = self.totals.parts();
+        let is_new = |key: &Key, part: &Fractions| self.parts.get(key) != Some(part);
+        let present = parts.iter().filter(|(key, part)| all || is_new(key, part));
+        let mut changed: Parts = present.map(|(key, part)| (key.clone(), *part)).collect();
+        // Totals that a reload removes may come back.
+        let gone = self.parts.keys().filter(|key| !parts.contains_key(*key));
+        changed.extend(gone.map(|key| (key.clone(), totals::least())));
+        self.parts = parts;
+        if !changed.is_empty() {
+            self.participant.divide(&changed);
+        }
+    }
+
+    fn own_record(&self, period: u64, pools: Pools, totals: Totals, leaving: bool) -> Option<publish::Outgoing> {
         let contribution = Contribution { bits: self.cluster.shard().bits(), members: 1, content: pools };
-        let text = self.record(period, self.joined.min(period), leaving, contribution)?;
+        let text = self.record(period, self.joined.min(period), leaving, contribution, totals)?;
         Some(publish::Outgoing { text, leaving })
     }
 
     fn sum(&self, sum: Sum<Pools>) -> Option<publish::OutgoingSum> {
         let Sum { shard, period, leaving, contribution } = sum;
-        let text = self.record(period, 0, leaving, contribution)?;
+        let totals = if leaving { Totals::new() } else { self.totals.together() };
+        let text = self.record(period, 0, leaving, contribution, totals)?;
         Some(publish::OutgoingSum { shard, period, text })
     }
 
-    fn record(&self, period: u64, joined: u64, leaving: bool, contribution: Contribution<Pools>) -> Option<String> {
+    fn record(
+        &self,
+        period: u64,
+        joined: u64,
+        leaving: bool,
+        contribution: Contribution<Pools>,
+        totals: Totals,
+    ) -> Option<String> {
         let period_us = self.cluster.config().period.as_nanos() / 1_000;
         let (incarnation, Contribution { bits, members, content: pools }) = (self.settings.incarnation, contribution);
-        let record = Record { v: VERSION, incarnation, period, joined, period_us, leaving, bits, members, pools };
+        let record =
+            Record { v: VERSION, incarnation, period, joined, period_us, leaving, bits, members, pools, totals };
         record.text().map_err(|error| tracing::error!("cluster: {error}")).ok()
     }
 
     /// Handles an event from the watcher or the publisher.
     pub(crate) fn take_in(&mut self, event: Event) {
         match event {
-            Event::Watching { endpoint, shard, all, sums } => {
+            Event::Watching { endpoint, shard, mut all, mut sums } => {
+                // Own values last: with them all others count as known.
+                all.sort_by_key(|(host, _)| *host == self.settings.host);
+                sums.sort_by_key(|(name, _)| *name == shard.to_string());
                 let now = (self.settings.clock)();
                 self.cluster.divide(now, shard);
                 let missing: Vec<String> = {
@@ -177,6 +231,8 @@ impl<M: Participant> Driver<M> {
                     gone.map(|(host, _)| host.to_owned()).collect()
                 };
                 missing.iter().for_each(|host| self.cluster.lease_ended(host));
+                let present: BTreeSet<&str> = all.iter().map(|(host, _)| host.as_str()).collect();
+                self.totals.begin(self.elapsed(), shard, &present);
                 all.iter().for_each(|(host, value)| self.heard(host, value));
                 sums.iter().for_each(|(shard, value)| self.summed(shard, value, true));
                 tracing::info!("cluster: connected to {endpoint}");
@@ -186,7 +242,10 @@ impl<M: Participant> Driver<M> {
             }
             Event::Reported { host, value } => self.heard(&host, &value),
             Event::Summed { shard, value } => self.summed(&shard, &value, false),
-            Event::Ended { host } => self.cluster.lease_ended(&host),
+            Event::Ended { host } => {
+                self.cluster.lease_ended(&host);
+                self.totals.ended(self.elapsed(), &host);
+            }
             Event::Unwatched { why } => {
                 let mut state = lock(&self.state);
                 (state.connected, state.endpoint) = (false, None);
@@ -212,6 +271,8 @@ impl<M: Participant> Driver<M> {
             return self.faults.note(now, host, "corrupt", "is no host name: remove its key from etcd");
         }
         let Some(record) = self.read(now, host, value) else { return };
+        // Whatever the clocks: the order of the store counts.
+        self.totals.heard(self.elapsed(), host, &record, self.cluster.is_divided());
         let Record { incarnation, period, joined, leaving, bits, pools, .. } = record;
         let content = Contribution { bits, members: 1, content: pools };
         let report = Report { incarnation, period, joined, leaving, content };
@@ -228,15 +289,15 @@ impl<M: Participant> Driver<M> {
             return self.faults.note(now, name, "corrupt", "is no shard: remove its key from etcd");
         };
         let Some(record) = self.read(now, name, value) else { return };
-        let Record { period, leaving, bits, members, pools, .. } = record;
+        let Record { period, leaving, bits, members, pools, totals, .. } = record;
         if bits != shard.bits() {
             return self.faults.note(now, name, "corrupt", "has the sum of another shard: remove its key from etcd");
         }
         let sum = Sum { shard, period, leaving, contribution: Contribution { bits, members, content: pools } };
         match self.cluster.observe_sum(now, sum) {
             // No host publishes this one any more, and the one that did is still there.
-            Ok(()) | Err(Fault::Late { .. }) if kept => {}
-            Ok(()) => {}
+            Err(Fault::Late { .. }) if kept => {}
+            Ok(()) => self.totals.summed(self.elapsed(), shard, period, (!leaving).then_some((members, totals))),
             Err(fault) => {
                 let (kind, what) = faults::described(&fault);
                 self.faults.note(now, name, kind, &what);
@@ -325,6 +386,7 @@ impl<M: Participant> Driver<M> {
         });
         state.members = members.collect();
         state.counted_members = self.cluster.size();
+        state.totals = self.totals.state();
         state.shard = self.cluster.is_divided().then(|| self.cluster.shard().to_string());
         let shards = self.cluster.shards(now).map(|(name, presence, members)| {
             let (presence, missed_periods) = described(presence);

@@ -10,6 +10,8 @@
 //! | `participant` | the interface to the pools, which report and decide |
 //! | `handle` | start, observation and stop of the membership |
 //! | `driver` | the schedule of reports and decisions |
+//! | `totals` | parts of tenants' reservations and limits |
+//! | `ledger` | the other members' reports on tenants with totals, added up |
 //! | `watcher`, `publish` | reading other hosts' values, writing this host's |
 //! | `faults` | values of other hosts that are ignored |
 //! | `reach` | a check if etcd answers |
@@ -21,16 +23,18 @@ mod etcd;
 mod event;
 mod faults;
 mod handle;
+mod ledger;
 mod participant;
 mod publish;
 mod reach;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod totals;
 mod watcher;
 
 pub use error::Error;
 pub use handle::{Handle, start};
-pub use participant::{Participant, sums};
+pub use participant::{Demands, Key, Participant, Parts, sums};
 pub use reach::{Answer, reach};
 pub use settings::Settings;

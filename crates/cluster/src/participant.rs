@@ -4,8 +4,19 @@ use std::collections::BTreeMap;
 
 use evenkeel_control::cluster::View;
 use evenkeel_control::cluster::sharding::Contribution;
+use evenkeel_control::pool::Demand;
 use evenkeel_control::slots::Summary;
+use evenkeel_control::units::Fractions;
 use evenkeel_policy::cluster::{self, Pools};
+
+/// Name of a pool, and of a tenant in it.
+pub type Key = (String, String);
+
+/// The demand of each tenant that has a reservation or a limit.
+pub type Demands = BTreeMap<Key, Demand>;
+
+/// The fractions of tenants' reservations and limits that apply on this host.
+pub type Parts = BTreeMap<Key, Fractions>;
 
 /// The pools of this host, which report and decide.
 pub trait Participant: Send + 'static {
@@ -17,6 +28,14 @@ pub trait Participant: Send + 'static {
     /// Called when the cluster is lost, at the start and at the end: this host decides on its own until the next call of
     /// [`Participant::decide`].
     fn alone(&mut self);
+    /// The demand of the tenants whose reservation and limit are totals over all members; only called if the cluster has
+    /// totals. None: this host serves no such tenants.
+    fn demands(&mut self) -> Demands {
+        Demands::new()
+    }
+    /// Makes these parts of the tenants' totals apply on this host; other tenants keep theirs. Called after each change of a
+    /// part, not only once a period.
+    fn divide(&mut self, _parts: &Parts) {}
 }
 
 /// Sums of all members' reports, by pool; added up in the order of the members' names, so that all hosts get the same sums.

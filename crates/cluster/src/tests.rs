@@ -31,6 +31,8 @@ mod skip;
 
 #[path = "silent_tests.rs"]
 mod silent;
+#[path = "totals_etcd_tests.rs"]
+mod totals_etcd;
 
 use port::Port;
 

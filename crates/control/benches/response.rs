@@ -43,6 +43,8 @@ fn round(config: &Config, clients: u64, ticks: u64) -> f64 {
             throttle: Throttle::Normal,
             bytes_per_s: 1e6,
             all_bytes_per_s: 1e6,
+            freed_bytes_per_s: 1e6,
+            reads: false,
             paid: f64::INFINITY,
         })
         .collect();

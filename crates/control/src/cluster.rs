@@ -31,6 +31,7 @@ use crate::{Duration, Instant, InvalidConfig};
 
 pub mod shard;
 pub mod sharding;
+pub mod totals;
 
 /// Periods by which the clocks of two hosts may differ.
 pub const SKEW_PERIODS: u64 = 1;

@@ -28,8 +28,9 @@ use crate::slices::Slices;
 use crate::throughput;
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
-use crate::units::{Kind, Rates, Work};
+use crate::units::{Fractions, Kind, Rates, Work};
 
+mod fractions;
 pub mod guarantee;
 mod prices;
 mod room;
@@ -39,6 +40,7 @@ pub mod target;
 mod throttles;
 mod view;
 
+pub use fractions::Demand;
 use guarantee::{Guaranteed, Guarantees, Scope};
 use shares::Shares;
 use slots::{Granted, Slots, Tally};
@@ -165,6 +167,8 @@ struct Tenant {
     live: bool,
     client: ClientId,
     qos: Qos,
+    /// The fractions of the policy's reservation and limit that apply in this pool.
+    fractions: Fractions,
     limit_iops: LimitSet,
     limit_bytes_per_s: LimitSet,
     slots: LimitSet,
@@ -201,16 +205,6 @@ struct Tenant {
 }
 
 impl Tenant {
-    fn effective_qos(&self) -> Qos {
-        Qos {
-            limit: Rates {
-                iops: self.limit_iops.effective().unwrap_or(0),
-                bytes_per_s: self.limit_bytes_per_s.effective().unwrap_or(0),
-            },
-            ..self.qos
-        }
-    }
-
     fn out_of_slots(&self) -> bool {
         self.slots.effective().is_some_and(|slots| self.in_flight - self.lost + self.delayed >= slots)
     }
@@ -302,6 +296,7 @@ impl<R> Pool<R> {
             live: true,
             client,
             qos,
+            fractions: Fractions::WHOLE,
             limit_iops: LimitSet::NONE,
             limit_bytes_per_s: LimitSet::NONE,
             slots: LimitSet::NONE,
@@ -367,8 +362,7 @@ impl<R> Pool<R> {
         self.end_share(id.index);
         let tenant = &mut self.tenants[id.index as usize];
         let before = core::mem::replace(&mut tenant.qos, qos).reservation;
-        tenant.limit_iops.set(Owner::Operator, rate(qos.limit.iops));
-        tenant.limit_bytes_per_s.set(Owner::Operator, rate(qos.limit.bytes_per_s));
+        tenant.set_own_limits();
         if tenant.in_flight > 0 {
             self.ask_for_share(id.index);
         }
@@ -427,7 +421,7 @@ impl<R> Pool<R> {
         let scheduler = self.config.scheduler;
         let Some(tenant) = self.live_mut(id) else { return Err(request) };
         Self::wake_guarantees(tenant, now, work.kind);
-        tenant.tally.arrives(now);
+        tenant.tally.arrives(now, work.payload());
         let entry = Entry { tenant: id, request };
         match scheduler {
             Scheduler::Mclock => {
@@ -523,7 +517,7 @@ impl<R> Pool<R> {
         tenant.in_flight += 1;
         tenant.in_flight_cost += cost;
         tenant.tally.leaves(queued_at);
-        tenant.tally.enters(now);
+        tenant.tally.enters(now, work.payload());
         if let Some(direction) = work.kind.direction() {
             tenant.inside_of[direction as usize] += 1;
         }
@@ -727,7 +721,8 @@ impl<R> Pool<R> {
 
     fn apply_qos(&mut self, now: Instant, id: TenantId) {
         let tenant = &self.tenants[id.index as usize];
-        self.queue.set_qos(now, tenant.client, tenant.effective_qos());
+        let (qos, fractions) = tenant.effective_qos();
+        self.queue.set_qos_in_part(now, tenant.client, qos, &fractions, false);
     }
 
     fn apply_slots(&mut self, now: Instant, index: u32) {
@@ -772,7 +767,8 @@ impl<R> Pool<R> {
                     self.fifo.push_back((queued_at, work, payload));
                 }
                 for tenant in self.tenants.iter().filter(|tenant| tenant.live) {
-                    self.queue.set_qos(now, tenant.client, tenant.effective_qos());
+                    let (qos, fractions) = tenant.effective_qos();
+                    self.queue.set_qos_in_part(now, tenant.client, qos, &fractions, false);
                 }
                 for index in 0..self.tenants.len() as u32 {
                     self.apply_directions(now, index, true);

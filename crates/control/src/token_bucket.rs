@@ -18,7 +18,7 @@
 //! `t + burst`.
 
 use crate::time::{Duration, Instant};
-use crate::units::{Rates, Work};
+use crate::units::{Fraction, Rates, Work};
 
 const FRACTION_BITS: u32 = 32;
 
@@ -36,7 +36,7 @@ pub(crate) const BYTES: usize = 1;
 pub struct TokenBucket {
     /// For each rate, the instant at which all requests that passed are paid for at the rate, in units of 2⁻³² ns.
     tags: [u128; 2],
-    /// Price of one request and of one byte, in units of 2⁻³² ns; 0 = rate not set.
+    /// Price of one request and of one byte, as [`written`]; 0 = rate not set.
     prices: [u64; 2],
     burst_ns: u64,
 }
@@ -72,7 +72,7 @@ impl TokenBucket {
             if self.prices[rate] != 0 {
                 let latest = now_tag + tag(self.burst_ns);
                 let start = self.tags[rate].max(now_tag).min(latest);
-                self.tags[rate] = start + u128::from(self.prices[rate]) * u128::from(amount);
+                self.tags[rate] = start + read(self.prices[rate]) * u128::from(amount);
             }
         }
     }
@@ -85,6 +85,32 @@ impl TokenBucket {
         self.change(now, prices(rates), burst);
     }
 
+    /// [`TokenBucket::set_rates`] to fractions of `rates`.
+    pub(crate) fn set_fractions(&mut self, now: Instant, rates: Rates, fractions: [Fraction; 2], burst: Duration) {
+        self.change(now, prices_of(rates, fractions), burst);
+    }
+
+    /// Like [`TokenBucket::set_fractions`], but for a part that changes often: the saved-up credit stays, as a number of
+    /// requests or bytes, as far as it is no more than `burst` at the new rate. So a change neither gives a burst nor takes one
+    /// away. O(1).
+    pub(crate) fn shift_fractions(&mut self, now: Instant, rates: Rates, fractions: [Fraction; 2], burst: Duration) {
+        let (old, saved) = (*self, tag(self.burst_ns));
+        self.change(now, prices_of(rates, fractions), burst);
+        if self.prices == old.prices {
+            return;
+        }
+        for rate in [IOPS, BYTES] {
+            let (from, to) = (old.prices[rate], self.prices[rate]);
+            if from == 0 || to == 0 {
+                continue;
+            }
+            let credit = (tag(now.as_nanos()) + saved).saturating_sub(old.tags[rate]).min(saved);
+            // Rounded down, so that rounding gives no credit.
+            let kept = converted(credit, from, to, false);
+            self.tags[rate] = self.tags[rate].saturating_sub(kept.min(tag(burst.as_nanos())));
+        }
+    }
+
     fn change(&mut self, now: Instant, prices: [u64; 2], burst: Duration) {
         if prices == self.prices && burst.as_nanos() == self.burst_ns {
             return;
@@ -93,7 +119,7 @@ impl TokenBucket {
         let empty_after = tag(now.as_nanos()) + tag(burst.as_nanos());
         for rate in [IOPS, BYTES] {
             let debt = self.tags[rate].saturating_sub(empty_before);
-            self.tags[rate] = empty_after.saturating_add(convert(debt, self.prices[rate], prices[rate]));
+            self.tags[rate] = empty_after.saturating_add(converted(debt, self.prices[rate], prices[rate], true));
         }
         self.prices = prices;
         self.burst_ns = burst.as_nanos();
@@ -131,13 +157,13 @@ impl TokenBucket {
 
     /// Number of requests like `work` that the rates let pass in this time, without saved-up limit.
     pub(crate) fn number_in(&self, time: Duration, work: &Work) -> u64 {
-        let price = u128::from(self.prices[IOPS]).max(u128::from(self.prices[BYTES]) * u128::from(work.payload()));
+        let price = read(self.prices[IOPS]).max(read(self.prices[BYTES]) * u128::from(work.payload()));
         let number = tag(time.as_nanos()).checked_div(price).unwrap_or(u128::MAX);
         u64::try_from(number).unwrap_or(u64::MAX)
     }
 
-    /// Price of a request ([`IOPS`]) or byte ([`BYTES`]) in units of 2⁻³² ns; 0 if the rate is not set. The higher the price,
-    /// the lower the rate.
+    /// Price of a request ([`IOPS`]) or byte ([`BYTES`]) in a form that can be compared; 0 if the rate is not set. The higher the
+    /// price, the lower the rate.
     #[inline]
     pub(crate) fn price(&self, rate: usize) -> u64 {
         self.prices[rate]
@@ -152,17 +178,56 @@ const fn tag(nanos: u64) -> u128 {
 /// Prices of a request and of a byte in units of 2⁻³² ns, rounded up so that rounding never exceeds a limit; 0 = rate not set.
 /// The largest price, at a rate of 1/s, is below 2⁶².
 fn prices(rates: Rates) -> [u64; 2] {
-    [rates.iops, rates.bytes_per_s].map(|rate| match rate {
+    prices_of(rates, [Fraction::WHOLE; 2])
+}
+
+/// [`prices`] of fractions of `rates`, as [`written`]. The largest, that of the smallest fraction of 1/s, is 2⁹⁴.
+fn prices_of(rates: Rates, [requests, bytes]: [Fraction; 2]) -> [u64; 2] {
+    [(rates.iops, requests), (rates.bytes_per_s, bytes)].map(|(rate, fraction)| match rate {
         0 => 0,
-        rate => SECOND.div_ceil(u128::from(rate)) as u64,
+        rate => {
+            let rate = u128::from(rate) * u128::from(fraction.units());
+            let price = (SECOND * u128::from(Fraction::WHOLE.units())).div_ceil(rate);
+            written(price)
+        }
     })
 }
 
-/// Converts `debt`, the time that some work takes at price `from`, to the time that it takes at price `to`; rounded up.
-fn convert(debt: u128, from: u64, to: u64) -> u128 {
+/// Set in a price that is in units of 2⁻¹ ns, as that of a rate below 0.47/s.
+const COARSE: u64 = 1 << 63;
+/// Ratio of the units of prices, in bits.
+const COARSE_BITS: u32 = 31;
+
+/// A price in units of 2⁻³² ns, rounded up where it is long, as a number with 64 bits; a larger price is a larger number.
+fn written(price: u128) -> u64 {
+    match u64::try_from(price) {
+        Ok(price) if price < COARSE => price,
+        _ => COARSE | u64::try_from(price.div_ceil(1 << COARSE_BITS)).unwrap_or(u64::MAX).min(COARSE - 1),
+    }
+}
+
+/// The price in units of 2⁻³² ns that was [`written`].
+#[inline]
+const fn read(written: u64) -> u128 {
+    if written < COARSE { written as u128 } else { ((written - COARSE) as u128) << COARSE_BITS }
+}
+
+/// Converts `time`, which some work takes at price `from`, to the time that it takes at price `to`, rounded up or down; 0 if
+/// either rate is not set.
+fn converted(time: u128, from: u64, to: u64, up: bool) -> u128 {
     if from == 0 || to == 0 {
         return 0;
     }
-    let (from, to) = (u128::from(from), u128::from(to));
-    (debt / from).saturating_mul(to).saturating_add((debt % from * to).div_ceil(from))
+    let (from, to) = (read(from), read(to));
+    let rest = time % from;
+    let of_rest = match rest.checked_mul(to) {
+        Some(product) if up => product.div_ceil(from),
+        Some(product) => product / from,
+        // Both are long: the precision of floating point is that of a nanosecond in a week.
+        None => {
+            let about = rest as f64 / from as f64 * to as f64;
+            (about * if up { 1.0 + 1e-12 } else { 1.0 - 1e-12 }) as u128
+        }
+    };
+    (time / from).saturating_mul(to).saturating_add(of_rest)
 }

@@ -113,3 +113,58 @@ impl Rates {
         self.iops == 0 && self.bytes_per_s == 0
     }
 }
+
+/// A fraction of a rate, more than 0 and at most 1, in units of 2⁻³².
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fraction(u64);
+
+impl Fraction {
+    /// The whole rate.
+    pub const WHOLE: Self = Self(1 << 32);
+
+    /// The fraction nearest to `value` that is not larger; the smallest fraction, 2⁻³², for 0, negative values and NaN.
+    pub fn of(value: f64) -> Self {
+        // The conversion saturates, and turns NaN into 0.
+        Self(((value * Self::WHOLE.0 as f64) as u64).clamp(1, Self::WHOLE.0))
+    }
+
+    /// The fraction in units of 2⁻³².
+    pub(crate) const fn units(self) -> u64 {
+        self.0
+    }
+
+    /// This fraction of a rate, rounded up to a whole number; 0 only if the rate is not set.
+    pub fn of_rate(self, rate: u64) -> u64 {
+        let product = u128::from(rate) * u128::from(self.0);
+        u64::try_from(product.div_ceil(u128::from(Self::WHOLE.0))).unwrap_or(u64::MAX)
+    }
+}
+
+/// The fractions of a tenant's reservation and of its limit that apply here, because other servers have the rest; of each the
+/// fraction in requests, and the one in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fractions {
+    /// Fractions of the reservation's two rates.
+    pub reservation: [Fraction; 2],
+    /// Fractions of the limit's two rates.
+    pub limit: [Fraction; 2],
+}
+
+impl Fractions {
+    /// Reservation and limit apply here as a whole.
+    pub const WHOLE: Self = Self { reservation: [Fraction::WHOLE; 2], limit: [Fraction::WHOLE; 2] };
+
+    /// The part of a reservation, in whole units.
+    pub fn of_reservation(&self, total: Rates) -> Rates {
+        of_rates(self.reservation, total)
+    }
+
+    /// The part of a limit, in whole units.
+    pub fn of_limit(&self, total: Rates) -> Rates {
+        of_rates(self.limit, total)
+    }
+}
+
+fn of_rates([iops, bytes]: [Fraction; 2], total: Rates) -> Rates {
+    Rates { iops: iops.of_rate(total.iops), bytes_per_s: bytes.of_rate(total.bytes_per_s) }
+}

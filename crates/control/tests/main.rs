@@ -26,3 +26,4 @@ mod slots;
 mod slots_hosts;
 mod slots_knee;
 mod throughput;
+mod totals;

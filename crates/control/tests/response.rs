@@ -141,6 +141,8 @@ fn sample_of(c: &Client) -> ClientSample {
         throttle: c.throttle,
         bytes_per_s: c.load,
         all_bytes_per_s: c.load,
+        freed_bytes_per_s: c.load,
+        reads: false,
         paid: if c.owed > 0.0 { c.load / c.owed } else { f64::INFINITY },
     }
 }
@@ -168,6 +170,8 @@ fn the_published_controller_follows_its_equation() {
         throttle: Throttle::Normal,
         bytes_per_s: 1e7,
         all_bytes_per_s: 1e7,
+        freed_bytes_per_s: 1e7,
+        reads: false,
         paid: f64::INFINITY,
     }];
     let mut classes = Vec::new();
@@ -455,6 +459,8 @@ fn replay(config: &Config, history: &[Moment], order: &[usize]) -> Vec<Decided> 
             throttle: THROTTLES[place],
             bytes_per_s: moment.loads[place],
             all_bytes_per_s: moment.loads[place],
+            freed_bytes_per_s: moment.loads[4 - place],
+            reads: place % 2 == 0,
             paid: if place == 1 { moment.loads[place] / 1e7 } else { f64::INFINITY },
         };
         let clients: Vec<ClientSample> = order.iter().map(sample_of).collect();
@@ -545,4 +551,66 @@ fn a_loud_client_that_is_never_throttled_hides_no_other() {
         held |= clients[1].delay_ms > 0.0 && clients[2].delay_ms > 0.0;
     }
     assert!(held, "{clients:?}");
+}
+
+/// A sample of a client with this load and the load that it would have without a throttle, in MB/s.
+fn loaded(id: u64, throttle: Throttle, (load, freed): (f64, f64), reads: bool) -> ClientSample {
+    ClientSample {
+        client: ClientId(id),
+        throttle,
+        bytes_per_s: 1e6 * load,
+        all_bytes_per_s: 1e6 * load,
+        freed_bytes_per_s: 1e6 * freed,
+        reads,
+        paid: f64::INFINITY,
+    }
+}
+
+/// Observes 100 intervals in which reads take 30 ms, and calls `each` after each.
+fn observe(clients: impl Fn(bool) -> [ClientSample; 2], mut each: impl FnMut(&Controller, &[u64])) {
+    let mut controller = Controller::new(&Config::adaptive(ms(10.0))).unwrap();
+    let mut delayed = false;
+    for tick in 1..=100 {
+        let now = Instant::ZERO + Duration::from_millis(100 * tick);
+        let clients = clients(delayed);
+        controller.observe(now, &Sample { read_response: Some(ms(30.0)), reads: 9, clients: &clients });
+        let delays: Vec<u64> = controller.tick(now).delays.iter().map(|delay| delay.client.0).collect();
+        delayed |= !delays.is_empty();
+        each(&controller, &delays);
+    }
+}
+
+#[test]
+fn a_client_that_moves_more_beside_a_throttled_one_does_not_become_noisy() {
+    let clients = |throttled: bool| {
+        let (bulk, other) = if throttled { (30.0, 60.0) } else { (300.0, 40.0) };
+        let other = loaded(2, Throttle::Normal, (other, other), false);
+        [loaded(1, Throttle::Normal, (bulk, 300.0), false), other]
+    };
+    let mut throttled = false;
+    observe(clients, |controller, delays| {
+        throttled |= !delays.is_empty();
+        assert!(controller.is_noisy(ClientId(1)) && !controller.is_noisy(ClientId(2)));
+    });
+    assert!(throttled);
+}
+
+#[test]
+fn of_clients_with_similar_loads_one_that_reads_is_not_noisy() {
+    let alike = |throttle: Throttle| {
+        move |_: bool| [loaded(1, Throttle::Normal, (300.0, 300.0), true), loaded(2, throttle, (290.0, 290.0), true)]
+    };
+    observe(alike(Throttle::Normal), |_, delays| assert!(delays.is_empty(), "none is known to wait for the other"));
+    let mut throttled = false;
+    observe(alike(Throttle::Last), |controller, delays| {
+        throttled |= delays == [1];
+        assert!(!controller.is_noisy(ClientId(2)) && !delays.contains(&2));
+    });
+    assert!(throttled, "the policy says which one waits for the other");
+    // The only client that reads stays as it was, also when the noisy one is quiet.
+    let alone = |throttled: bool| {
+        let bulk = if throttled { 0.0 } else { 300.0 };
+        [loaded(1, Throttle::Normal, (bulk, bulk), false), loaded(2, Throttle::Normal, (40.0, 40.0), true)]
+    };
+    observe(alone, |controller, _| assert!(!controller.is_noisy(ClientId(2))));
 }

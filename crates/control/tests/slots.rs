@@ -249,6 +249,26 @@ fn an_idle_device_is_not_granted_ever_more() {
     }
 }
 
+/// Both readings of the published equation (4.1) keep two parts in a thousand of the past, which differs from the third period
+/// on.
+#[test]
+fn two_readings_of_the_published_latency_differ_little_and_from_the_third_period_on() {
+    let totals = |method: Method, periods: &[u64]| {
+        let mut controller = controller(method);
+        let mut total = None;
+        for &latency_ms in periods {
+            total = settled(&mut controller, &[workload(1, 200, 1.0, report(5, 10, 5, 64.0, latency_ms))], 1).0;
+        }
+        total.expect("a total")
+    };
+    let both = |periods: &[u64]| [Method::Drg, Method::DrgSmoothed].map(|method| totals(method, periods));
+    let [published, smoothed] = both(&[50, 400]);
+    assert!((published - smoothed).abs() < 1e-12 * published, "{published} and {smoothed}");
+    let [published, smoothed] = both(&[50, 400, 100]);
+    let part = (published / smoothed - 1.0).abs();
+    assert!(part > 1e-7 && part < 1e-3, "{published} and {smoothed}");
+}
+
 #[test]
 fn no_client_at_all_is_no_trouble() {
     for method in Method::ALL {

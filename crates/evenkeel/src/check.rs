@@ -203,6 +203,7 @@ fn on_this_host(
 ) -> anyhow::Result<Vec<Missing>> {
     let roots = Roots::default();
     host.findings.extend(preflight::arrays::judge(config, &roots));
+    host.findings.extend(preflight::local::judge(config, &roots, Path::new(cgroup::ROOT)));
     if !config.cluster.etcd.is_empty() {
         let answers = reach(&config.cluster)?;
         let findings = answers.iter().map(|(endpoint, answer)| preflight::arrays::judge_etcd(endpoint, answer));

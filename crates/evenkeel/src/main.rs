@@ -16,6 +16,7 @@ mod check;
 mod config_cmd;
 mod control;
 mod demo;
+mod flight;
 mod guard;
 mod health;
 mod help;
@@ -25,13 +26,17 @@ mod log;
 mod manual;
 mod output;
 mod parallel;
+mod record;
 #[cfg(test)]
 mod reference;
 mod reproduce;
 mod serve;
 mod signals;
 mod sim;
+mod suggest;
 mod top;
+mod trace;
+mod why;
 
 /// Mark in this program's file by which `evenkeel guard` recognises a running `evenkeel serve`, whatever the file is called.
 #[used]
@@ -97,6 +102,42 @@ enum Command {
     /// six hours 10 s, three days minutes, a month 10 minutes, within a bound (server.history, agent.history). Of percentiles a
     /// step has the largest of its seconds.
     History(history::Args),
+    /// Show decisions about a tenant: now, or at a time of the past
+    ///
+    /// Verdicts and throttle at present, figures of the moment, troubles that last, and the decisions of the hour before
+    /// about the tenant and its pools, from the history.
+    Why(why::Args),
+    /// Suggest a policy: measure a device by reads alone, or use a history
+    ///
+    /// Reads blocks of 4 and 128 KiB at random, past the page cache, with 1, 4, 16 and 64 of them in flight. The latency
+    /// target lies between the unloaded and the loaded p99; a limit is suggested where throughput falls under load.
+    Suggest(suggest::Args),
+    /// Record every request of a running server in a file: tenant, client, kind, offset, length, times and outcome
+    ///
+    /// The recording has no data. The server writes it, in a file that only the server's user may read. A recording whose
+    /// command is killed goes on until its time is over; --stop ends it.
+    Record(record::Args),
+    /// Examine recordings, and traces of other programs: figures, plots, conversion
+    #[command(subcommand)]
+    Trace(trace::Command),
+    /// Learn the model of a device from a recording
+    ///
+    /// The first half of the recording is for the search, the second half for the error: throughput, and by kind of request the
+    /// median and the 99th percentile of the device latency. Refuses, with the reason, a recording that does not show the device
+    /// under several loads. Parameters that it does not show are named. Takes some 200 bytes of memory a request.
+    Fit(flight::fit::Args),
+    /// Replay a recording on a modelled device, under its own policy and another
+    ///
+    /// Clients that waited for answers send sooner if answers come sooner; other arrivals keep their times. The table has each
+    /// tenant as recorded, as simulated under the recorded policy, which checks the device, and as simulated with the changes.
+    /// Takes some 200 bytes of memory a request.
+    Replay(flight::replay::Args),
+    /// Find the settings that meet latency targets and guarantees for a recorded load
+    ///
+    /// Simulates the policy as it is and with changes, prints the one that meets all for the least lost throughput, and how sure
+    /// that is. Exit status 1 if none does; then by how much targets are missed, and with how much less load they are met.
+    /// Takes some 200 bytes of memory a request.
+    Advise(flight::advise::Args),
     /// Show what a running server does
     State(control::StateArgs),
     /// Create, grow and remove volumes of a running server
@@ -217,6 +258,13 @@ fn run() -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Health(args) => return health::run(&args),
         Command::History(args) => history::run(&args),
+        Command::Why(args) => why::run(&args),
+        Command::Suggest(args) => suggest::run(&args),
+        Command::Record(args) => record::run(&args),
+        Command::Trace(command) => trace::run(&command),
+        Command::Fit(args) => flight::fit::run(&args),
+        Command::Replay(args) => flight::replay::run(&args),
+        Command::Advise(args) => flight::advise::run(&args),
         Command::State(args) => control::state(&args),
         Command::Volume(command) => control::volume(command),
         Command::Tenant(command) => control::tenant(command),

@@ -121,6 +121,11 @@ pub(crate) fn announce(text: String) {
     }
 }
 
+/// `text`, which came from elsewhere, without the control characters by which it could drive a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.replace(char::is_control, "?")
+}
+
 /// A progress line on standard error, in the form `template`; nothing is drawn if standard error is no terminal.
 pub(crate) fn spinner(template: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
@@ -184,6 +189,11 @@ mod tests {
         let error = format!("{:#}", prepare(&away).map(drop).unwrap_err());
         assert!(error.starts_with(&format!("cannot write the report {}: ", away.display())), "{error}");
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn control_characters_are_not_printed() {
+        assert_eq!(printable("a\u{1b}[2J\nb\u{9b}\u{7f}ö"), "a?[2J?b??ö");
     }
 
     #[test]

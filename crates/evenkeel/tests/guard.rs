@@ -98,7 +98,7 @@ fn discover_answers_in_json() {
 }
 
 #[test]
-fn a_browser_learns_what_this_is_and_where_to_look() {
+fn an_agent_has_the_dashboard_and_a_state_for_it() {
     let file = File::new("page", TARGET);
     let agent = Agent::start(&["--config", file.path(), "--dry-run"]);
     let get = |path: &str| {
@@ -110,15 +110,26 @@ fn a_browser_learns_what_this_is_and_where_to_look() {
     };
     let page = get("/");
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("content-type: text/html"), "{page}");
-    assert!(page.contains("evenkeel top --status"), "{page}");
     let links: Vec<&str> = page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
-    assert!(links.len() >= 4, "{links:?}");
+    let links: Vec<&str> = links.into_iter().filter(|link| link.starts_with('/')).collect();
+    assert!(links.len() > 10 && links.contains(&"/dashboard/past.js"), "{links:?}");
     for link in links {
         let answer = get(link);
-        // Where nothing can be measured it does not run well, and says so.
-        let unwell = link == "/healthz" && answer.starts_with("HTTP/1.1 503");
-        assert!(answer.starts_with("HTTP/1.1 200") || unwell, "{link}: {answer}");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{link}: {answer}");
     }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let (pools, state) = loop {
+        let pools = get("/api/v1/pools");
+        let body = pools.split("\r\n\r\n").nth(1).expect("a body");
+        let state: Value = serde_json::from_str(body).expect("JSON");
+        if state["pools"][0]["name"] == "nothing-served" {
+            break (pools, state);
+        }
+        assert!(Instant::now() < deadline, "{state}");
+    };
+    assert_eq!(state["pools"][0]["lately"]["targets"][0]["verdict"], "idle", "{state}");
+    assert_eq!(state["points"]["nothing-served"][0]["point"], "packets", "{state}");
+    assert!(pools.contains("\r\ndate: "), "the dashboard reads the clock: {pools}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ use crate::journal::Journal;
 use crate::loops::packets::Packets;
 use crate::loops::record::State;
 use crate::points::cgroup::{self, Cgroup, Unable};
+use crate::points::local::{self, Local};
 use crate::points::osds::Osds;
 use crate::points::queue_depth::QueueDepth;
 use crate::points::{Error, Errors, Tick};
@@ -34,6 +35,8 @@ pub struct Agent {
     /// The enforcement point that delays packets to clients.
     pub packets: Packets,
     cgroups: Vec<Cgroup>,
+    /// The enforcement points that throttle control groups for latency targets, one for each device.
+    pub locals: Vec<Local>,
     queue_depths: Vec<QueueDepth>,
     osds: Option<Arc<Osds>>,
     /// True if this host decides about arrays' slots (requests in flight) alone, without summaries of other hosts.
@@ -57,6 +60,7 @@ impl Agent {
             tracker: Tracker::default(),
             packets: Packets::new(config.clone()).map_err(|problem| setting("*", problem))?,
             cgroups: cgroup::open(config, roots, cgroups)?,
+            locals: local::open(config, roots, cgroups)?,
             queue_depths: arrays.collect::<Result<_, _>>()?,
             osds: None,
             alone: false,
@@ -80,6 +84,14 @@ impl Agent {
         let mut new = Self::open(config, roots, cgroups)?;
         self.packets.reload(config).map_err(|problem| Unable::Setting { name: "*".to_owned(), problem })?;
         let mut ended = (Vec::new(), Vec::new());
+        let mut ended_locals = Vec::new();
+        for old in std::mem::take(&mut self.locals) {
+            match new.locals.iter_mut().find(|new| new.name() == old.name()) {
+                Some(new) => ended_locals.extend(new.succeed(old)),
+                None => ended_locals.push(old),
+            }
+        }
+        self.locals = new.locals;
         for old in std::mem::take(&mut self.cgroups) {
             match new.cgroups.iter_mut().find(|new| new.name() == old.name()) {
                 Some(new) => ended.0.extend(new.succeed(old)),
@@ -103,6 +115,7 @@ impl Agent {
             }
             ended.0.into_iter().for_each(|old| old.end(journal, &mut errors));
             ended.1.into_iter().for_each(|old| old.end(journal, &mut errors));
+            ended_locals.into_iter().for_each(|old| old.end(journal, &mut errors));
         }
         Ok(errors)
     }
@@ -122,10 +135,12 @@ impl Agent {
     /// not keep the others from their work; all errors are returned.
     pub fn tick(&mut self, now: Instant, diskstats: &[u8], journal: Option<&mut Journal>) -> Vec<Error> {
         (self.ticks, self.ticked_at) = (self.ticks + 1, now);
-        let mut tick = Tick { journal, errors: Errors::default() };
+        let mut tick = Tick { journal, taken: BTreeMap::new(), errors: Errors::default() };
         let observed = self.tracker.observe(now, diskstats).map_err(|fault| fault.in_file(Path::new(DISKSTATS)));
         let observed = tick.errors.take(observed).is_some();
         self.packets.tick(now, &self.tracker, observed);
+        // After a reload a guarantee may concern a group that was throttled: it is released before its limits are read.
+        self.locals.iter_mut().for_each(|pool| pool.tick(now, observed.then_some(&self.tracker), &mut tick));
         self.cgroups.iter_mut().for_each(|pool| pool.tick(now, &mut tick));
         self.queue_depths.iter_mut().for_each(|pool| pool.tick(now, observed.then_some(&self.tracker), &mut tick));
         tick.errors.0
@@ -161,6 +176,7 @@ impl Agent {
     pub fn state(&self) -> State {
         let osds = self.osds.iter().flat_map(|osds| osds.states());
         let pools = self.packets.states(&self.tracker).chain(self.cgroups.iter().map(Cgroup::state));
+        let pools = pools.chain(self.locals.iter().map(Local::state));
         State {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: seconds(self.ticked_at),
@@ -176,16 +192,20 @@ impl Agent {
     pub fn records(&self, pool: Option<&str>, count: usize) -> Vec<DecisionRecord> {
         let wanted = |name: &str| pool.is_none_or(|pool| pool == name);
         let cgroups = self.cgroups.iter().filter(|known| wanted(known.name())).flat_map(Cgroup::records);
+        let locals = self.locals.iter().filter(|known| wanted(known.name()));
+        let locals = locals.flat_map(|known| known.records(count));
         let arrays = self.queue_depths.iter().filter(|known| wanted(known.name())).flat_map(QueueDepth::records);
         let osds = self.osds.iter().flat_map(|osds| osds.records(pool));
-        decision::newest(self.packets.records(pool).chain(cgroups).chain(arrays).chain(osds).collect(), count)
+        let groups = cgroups.chain(locals);
+        decision::newest(self.packets.records(pool).chain(groups).chain(arrays).chain(osds).collect(), count)
     }
 
     /// Names of all pools that the agent controls, and of the OSDs.
     pub fn names(&self) -> Vec<String> {
         let osds = self.osds.iter().flat_map(|osds| osds.names());
         let arrays = self.queue_depths.iter().map(QueueDepth::name);
-        let pools = self.packets.names().chain(self.cgroups.iter().map(Cgroup::name)).chain(arrays);
+        let groups = self.cgroups.iter().map(Cgroup::name).chain(self.locals.iter().map(Local::name));
+        let pools = self.packets.names().chain(groups).chain(arrays);
         pools.map(str::to_owned).chain(osds).collect()
     }
 }

@@ -29,11 +29,13 @@ use crate::loops::owed::Owed;
 mod array;
 mod ceph;
 mod guarantee;
+mod local;
 mod lower;
 
 pub use array::{ArrayConfig, ArrayVolume};
 pub use ceph::{CephConfig, CephSettings};
 pub use guarantee::{CachedConfig, GuaranteeConfig};
+pub use local::{LocalConfig, LocalTenant};
 
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../guard.example.toml");
@@ -80,6 +82,8 @@ pub struct Config {
     pub packets: BTreeMap<String, PacketsConfig>,
     /// Devices whose control groups have throughput guarantees, by the names of their pools.
     pub cached: BTreeMap<String, CachedConfig>,
+    /// Devices whose noisy control groups are throttled for a latency target, by the names of their pools.
+    pub local: BTreeMap<String, LocalConfig>,
     /// Arrays that this host shares with others, by the names of their pools.
     pub arrays: BTreeMap<String, ArrayConfig>,
     /// The cluster of hosts that share arrays (`[cluster]`).
@@ -265,7 +269,7 @@ impl Config {
 
     /// True if block devices and their clients have to be watched, because the policy enforces more than throttles of OSDs.
     pub fn watches_devices(&self) -> bool {
-        !(self.packets.is_empty() && self.cached.is_empty() && self.arrays.is_empty())
+        !(self.packets.is_empty() && self.cached.is_empty() && self.local.is_empty() && self.arrays.is_empty())
     }
 
     /// True if packets may be delayed: the configuration names network interfaces, and a pool has a latency target for
@@ -277,7 +281,8 @@ impl Config {
     /// True if the agent may change settings of this host under this configuration; otherwise the agent only measures,
     /// without a journal.
     pub fn sets_something(&self) -> bool {
-        self.delays_packets() || !self.cached.is_empty() || !self.arrays.is_empty() || self.ceph.is_some()
+        let groups = !self.cached.is_empty() || !self.local.is_empty();
+        self.delays_packets() || groups || !self.arrays.is_empty() || self.ceph.is_some()
     }
 
     /// The changes in `newer` that need a restart of the agent, as texts: changed keys of `[agent]`, `[cluster]` and OSDs,
@@ -296,6 +301,13 @@ impl Config {
         let only_watched = self.watches_devices() && !self.sets_something();
         changed.extend((only_watched && !newer.cached.is_empty()).then(|| "the first guarantee".to_owned()));
         changed.extend(begins(|config| !config.packets.is_empty()).then(|| "the first latency target".to_owned()));
+        // Programs that time the reads of groups are loaded at the start, with a place for each pool.
+        let differs = self.local.keys().ne(newer.local.keys());
+        changed.extend(differs.then(|| "another set of devices with a latency target for control groups".to_owned()));
+        let groups_percentile =
+            |config: &Self| config.local.values().any(|pool| pool.latency.percentile != Percentile::Mean);
+        let first = !differs && !groups_percentile(self) && groups_percentile(newer);
+        changed.extend(first.then(|| "the first latency target of control groups for a percentile".to_owned()));
         let percentile =
             |config: &Self| config.packets.values().any(|pool| pool.latency.percentile != Percentile::Mean);
         // Single reads are measured from the start or never.
@@ -314,6 +326,7 @@ impl Config {
         }
         let mut changed = differ(&self.packets, &newer.packets);
         changed.extend(differ(&self.cached, &newer.cached));
+        changed.extend(differ(&self.local, &newer.local));
         changed.extend(differ(&self.arrays, &newer.arrays));
         changed.into_iter().collect()
     }

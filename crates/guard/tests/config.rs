@@ -405,6 +405,49 @@ fn what_is_not_enforced_here_is_noted_once_each() {
 }
 
 #[test]
+fn groups_without_a_guarantee_are_throttled_for_a_latency_target() {
+    const LOCAL: &str = "[pools.disk]\ndevices = [\"/dev/nvme0n1\"]\nlatency.target = \"5ms\"\nmax_delay = \"1s\"\n\
+        [tenants.db]\nmatch = [\"cgroup:system.slice/postgresql@*.service\"]\nthrottle = \"never\"\n\
+        reservation.iops = 500\n[tenants.backup]\nmatch = [\"cgroup:system.slice/*.service\", \"cgroup:b\"]\n";
+    let read = |text: &str| Config::parse(text, "guard.toml", NONE).expect("valid");
+    let config = read(LOCAL);
+    assert!(config.packets.is_empty() && config.cached.is_empty() && config.sets_something());
+    let disk = &config.local["disk"];
+    assert_eq!((disk.device.as_str(), disk.max_delay), ("/dev/nvme0n1", Duration::from_secs(1)));
+    let tenant = |group: &str| disk.tenant_of(group).map(|place| disk.tenants[place].name.as_str());
+    assert_eq!(tenant("system.slice/postgresql@main.service"), Some("db"));
+    assert_eq!((tenant("system.slice/tar.service"), tenant("b"), tenant("c")), (Some("backup"), Some("backup"), None));
+    assert!(config.notes.len() == 1 && config.notes[0].message.contains("sets only a floor"), "{:?}", config.notes);
+    let rows: Vec<_> = config.enforced.rows.iter().map(|row| (row.point.name(), row.setting.as_str())).collect();
+    assert_eq!(rows, [("cgroup", "latency mean of reads < 5ms"), ("cgroup", "reservation 500 IOPS")]);
+    // With clients of a target, or by name, packets as well.
+    let clients = read(&format!("{LOCAL}[tenants.web]\nmatch = [\"address:192.0.2.1\"]\n"));
+    assert!(clients.packets.contains_key("disk") && clients.local.contains_key("disk"));
+    // A target host goes on delaying packets with a policy that it shares with hosts whose groups are named.
+    let target = format!("[agent]\ninterfaces = [\"eth0\"]\n{LOCAL}");
+    let (shared, doubts) = Config::check(&Source::of(&target, "guard.toml"), NONE).expect("valid");
+    assert!(shared.packets.contains_key("disk") && shared.local.contains_key("disk"));
+    let doubts: Vec<String> = doubts.iter().map(ToString::to_string).collect();
+    assert!(doubts.iter().any(|doubt| doubt.contains("pools.disk") && doubt.contains("enforce = ")), "{doubts:?}");
+    // Others wait for a tenant with a latency target of its own.
+    let important = read(&LOCAL.replace("[tenants.backup]\n", "[tenants.backup]\nlatency.target = \"9ms\"\n"));
+    let throttles: Vec<Throttle> = important.local["disk"].tenants.iter().map(|tenant| tenant.throttle).collect();
+    assert_eq!(throttles, [Throttle::Last, Throttle::Never]);
+    for (points, packets, local) in [("cgroup", false, true), ("packets", true, false)] {
+        let config = read(&LOCAL.replace("max_delay", &format!("enforce = [\"{points}\"]\nmax_delay")));
+        assert_eq!((config.packets.len() == 1, config.local.len() == 1), (packets, local), "{points}");
+    }
+    // A guarantee takes precedence: where all groups have one, none is throttled.
+    let guaranteed = LOCAL.replace("[tenants.backup]\n", "[tenants.backup]\nguarantee.read.iops = 900\n");
+    let all = guaranteed.replace("throttle =", "guarantee.read.iops = 900\nthrottle =");
+    assert!(read(&guaranteed).local.contains_key("disk") && read(&all).local.is_empty());
+    let percentile = LOCAL.replace("latency.target = \"5ms\"", "latency = { target = \"5ms\", percentile = 99 }");
+    assert!(complaints(&percentile).contains("p99 cannot be measured"));
+    let long = complaints(&LOCAL.replace("\"1s\"", "\"11s\""));
+    assert!(long.contains("pools.disk.max_delay: must be above 0 and at most 10 s"), "{long}");
+}
+
+#[test]
 fn enforce_restricts_where_a_pool_is_enforced() {
     let with = |points: &str| {
         let text = SHARED.replace("[pools.cached]\n", &format!("[pools.cached]\nenforce = [{points}]\n"));

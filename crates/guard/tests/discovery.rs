@@ -194,6 +194,12 @@ fn a_configured_resource_takes_its_devices() {
 }
 
 #[test]
+fn a_configured_volume_group_takes_its_volumes() {
+    let map = mapped(&Configured::from([("everything".into(), vec!["vg-a".into()])]));
+    assert!(of(&map, Server::Lio).iter().all(|link| link.pool.as_deref() == Some("everything")));
+}
+
+#[test]
 fn links_are_followed_from_volumes_and_from_names_of_devices() {
     let tree = Tree::new("targets.tree");
     let survey = Survey::read(&Roots::under(tree.root()), None);

@@ -8,6 +8,12 @@ use crate::content::Content;
 use crate::frame::{Head, frame};
 use crate::resolution::{Resolution, Stream};
 
+/// The body of the target: reads the bytes as a file of each stream, and as blocks behind a head.
+pub fn history(data: &[u8]) {
+    file(data);
+    payloads(data);
+}
+
 /// Reads the bytes as a file of each stream. The blocks must be in the order of time, and the same after they were written and
 /// read again.
 pub fn file(data: &[u8]) {

@@ -7,7 +7,9 @@ use anyhow::Result;
 use crate::base::servers::Server;
 use crate::check::steps::Plan;
 use crate::check::writer;
-use crate::{caches, durability, initiators, iscsi, isolation, nbd_client, package, suites, sync_failure, systemd};
+use crate::{
+    caches, durability, initiators, iscsi, isolation, local, nbd_client, package, suites, sync_failure, systemd,
+};
 
 /// Arguments of `xtask guest`.
 #[derive(Debug, clap::Args)]
@@ -59,6 +61,8 @@ enum Guest {
     },
     /// One iSCSI or NBD initiator with one request under way.
     IscsiLoad(iscsi::load::Options),
+    /// Protects a reader beside a bulk writer.
+    Local(Plan),
     /// Installs, upgrades and removes packages.
     Package {
         #[arg(long)]
@@ -105,6 +109,7 @@ pub fn run(args: &Args) -> Result<()> {
         Guest::Initiators(plan) => initiators::guest::run(plan),
         Guest::Iscsi { plan, machine } => iscsi::guest::run(plan, *machine),
         Guest::IscsiLoad(options) => iscsi::load::run(options),
+        Guest::Local(plan) => local::guest::run(plan),
         Guest::Package { boot, package, full, .. } => package::guest::run(*boot, package, *full),
         Guest::SyncFailure { binary } => sync_failure::guest::run(binary),
         Guest::Systemd { units, program, full, .. } => systemd::guest(program, units, *full),

@@ -15,8 +15,8 @@ use crate::check::figures;
 use crate::check::run::{Lab, Options};
 use crate::machine::{kernel, vm};
 use crate::{
-    browser, caches, ceph, durability, initiators, iscsi, isolation, nbd_client, package, rbd, slots, soak, suites,
-    sync_failure, systemd,
+    browser, caches, ceph, durability, initiators, iscsi, isolation, local, nbd_client, package, rbd, replay, slots,
+    soak, suites, sync_failure, systemd, totals,
 };
 
 pub use crate::check::run::Pack;
@@ -43,12 +43,16 @@ pub enum Name {
     Iscsi,
     /// Attacks a server beside a light client with a reservation; no virtual machine.
     Isolation,
+    /// Protects a reader beside a bulk writer on a disk of the host.
+    Local,
     /// Uses an export through the kernel's NBD client.
     NbdClient,
     /// Installs, upgrades, restarts and removes the package.
     Package,
     /// Serves an image of a real Ceph cluster through librbd; no virtual machine.
     Rbd,
+    /// Predicts other settings from a recording, and measures them; no virtual machine.
+    Replay,
     /// Meets latency targets across hosts, with a real etcd; no virtual machine.
     Slots,
     /// Runs the tests of other projects against a server; no virtual machine.
@@ -57,6 +61,8 @@ pub enum Name {
     SyncFailure,
     /// Starts, hangs, kills and stops the units under systemd.
     Systemd,
+    /// Keeps one limit over three servers, with a real etcd; no virtual machine.
+    Totals,
 }
 
 /// Arguments of `cargo xtask lab`.
@@ -76,18 +82,18 @@ pub struct Args {
     /// Show the guest's console.
     #[arg(long)]
     verbose: bool,
-    /// Only steps whose name has this in it (caches, initiators, iscsi, isolation, suites; ceph: tutorial, or with --full comparison, cost, recovery, disk).
+    /// Only steps whose name has this in it (caches, initiators, iscsi, isolation, replay, suites; ceph: tutorial, or with --full comparison, cost, recovery, disk).
     #[arg(long, default_value = "")]
     only: String,
     /// Measure everything at full length and repeatedly, with the release build, and let the medians decide (browser, ceph,
-    /// caches, initiators, iscsi, isolation, slots); the watchdogs as shipped (systemd), all of dpkg's books (package), stops during a
+    /// caches, initiators, iscsi, isolation, replay, slots); the watchdogs as shipped (systemd), all of dpkg's books (package), stops during a
     /// pause (rbd); prints the tables of the docs (ceph).
     #[arg(long)]
     full: bool,
     /// Seconds of each measurement (ceph).
     #[arg(long, default_value_t = SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// How often everything is measured with `--full`: 5 times by default (caches, initiators, iscsi, isolation), 3 times (browser, ceph).
+    /// How often everything is measured with `--full`: 5 times by default (caches, initiators, iscsi, isolation, replay), 3 times (browser, ceph).
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     repeats: Option<u64>,
     /// Write figures and steps, with command, date, commit and machine, to docs/results/NAME.md (isolation: with --full).
@@ -157,20 +163,33 @@ fn run_lab(args: Args, pack: Pack) -> Result<Tally> {
         Name::Initiators => initiators::run(&mut lab, &options),
         Name::Iscsi => iscsi::run(&mut lab, &options),
         Name::Isolation => isolation::run(&mut lab, &options),
+        Name::Local => local::run(&mut lab, &options),
         Name::NbdClient => nbd_client::run(&mut lab, &options),
         Name::Package => package::run(&mut lab, &options),
         Name::Rbd => rbd::run(&mut lab, &options),
+        Name::Replay => replay::run(&mut lab, &options),
         Name::Slots => slots::run(&mut lab, &options),
         Name::Suites => suites::run(&mut lab, &options),
         Name::SyncFailure => sync_failure::run(&mut lab, &options),
         Name::Systemd => systemd::run(&mut lab, &options),
+        Name::Totals => totals::run(&mut lab, &options),
     };
     Ok(lab.end(outcome, started))
 }
 
 /// True if the lab boots virtual machines.
 pub fn boots(name: Name) -> bool {
-    !matches!(name, Name::Browser | Name::Ceph | Name::Isolation | Name::Rbd | Name::Slots | Name::Suites)
+    !matches!(
+        name,
+        Name::Browser
+            | Name::Ceph
+            | Name::Isolation
+            | Name::Rbd
+            | Name::Replay
+            | Name::Slots
+            | Name::Suites
+            | Name::Totals
+    )
 }
 
 /// Names of the programs that a lab needs.
@@ -180,7 +199,7 @@ pub fn programs(name: Name) -> Vec<&'static str> {
         Name::Ceph => &["fio", "cc", "curl"],
         Name::Initiators => &["fio", "etcd"],
         Name::Iscsi => &["fio"],
-        Name::Caches | Name::NbdClient => &["fio"],
+        Name::Caches | Name::Local | Name::NbdClient => &["fio"],
         Name::Package => &["systemctl", "dpkg-deb", "strip", "man", "pgrep"],
         Name::Rbd => &["rbd", "fio", "qemu-img", "qemu-io"],
         Name::Slots => &["ip", "nft", "etcd", "etcdctl", "fio", "curl", "nsenter"],
@@ -189,7 +208,8 @@ pub fn programs(name: Name) -> Vec<&'static str> {
             &["cc", "nbd-client", "nbdcopy", "openssl", "python3", "qemu-img", "qemu-io", "qemu-system-x86_64"]
         }
         Name::Systemd => &["systemctl", "strip"],
-        Name::Durability | Name::Isolation | Name::SyncFailure => &[],
+        Name::Totals => &["etcd", "fio", "curl"],
+        Name::Durability | Name::Isolation | Name::Replay | Name::SyncFailure => &[],
     };
     let common: &[&str] = match name {
         Name::Ceph | Name::Rbd => &ceph::cluster::PROGRAMS,

@@ -128,13 +128,13 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
         max_connections max_inflight_per_connection buffer_memory handshake_timeout max_handshakes
         max_handshakes_per_client peer_timeout);
     restart.extend(fixed.map(|key| format!("server.{key}")));
-    let live =
-        differing!(old, new; history workers volume_dirs default_export max_request drain_timeout allow deny tls);
+    let live = differing!(old, new; history record workers volume_dirs default_export max_request drain_timeout allow deny
+            tls);
     live.map(|key| Change::Server { key }).collect()
 }
 
 fn cluster_changes(old: &Cluster, new: &Cluster, restart: &mut Vec<String>) -> Vec<Change> {
-    let fixed = differing!(old, new; etcd name host period lease);
+    let fixed = differing!(old, new; etcd name host period lease totals);
     restart.extend(fixed.map(|key| format!("cluster.{key}")));
     differing!(old, new; shards_above shard_size).map(|key| Change::Cluster { key }).collect()
 }

@@ -14,8 +14,8 @@ use crate::units::{Duration, UnitError, as_text};
 mod record;
 
 pub use record::{
-    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, Pools, Record, TooLarge, Unreadable,
-    VERSION, received_bytes, together,
+    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, MAX_SUM_TOTALS, MAX_TOTALS, Pools, Record,
+    TooLarge, Totals, Unreadable, VERSION, received_bytes, together,
 };
 
 /// The most addresses of etcd: no etcd cluster has more members that serve clients.
@@ -49,6 +49,8 @@ pub struct Cluster {
     /// Mean members of a shard, 1 to 200. Default: found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard_size: Option<u64>,
+    /// Tenants' reservations and limits are totals over all members, in place of values for each host.
+    pub totals: bool,
 }
 
 impl Default for Cluster {
@@ -61,6 +63,7 @@ impl Default for Cluster {
             lease: Duration::from_millis(3_000),
             shards_above: 100,
             shard_size: None,
+            totals: false,
         }
     }
 }
@@ -75,6 +78,11 @@ impl Cluster {
     /// The number of members above which the cluster is divided, and the size of its shards.
     pub fn sizes(&self) -> Sizes {
         Sizes { above: self.shards_above, most: self.shard_size }
+    }
+
+    /// True if tenants' reservations and limits are totals over all members: `totals` is set, and there is an etcd.
+    pub fn has_totals(&self) -> bool {
+        self.totals && !self.etcd.is_empty()
     }
 
     /// The lease in etcd, in whole seconds: `lease` rounded up, but at least the 2 s that etcd grants.

@@ -4,6 +4,7 @@
 //! `data_dir` are the exception, because the command line may still change `data_dir`. For these paths use
 //! [`Server::unix_paths`], [`Server::control_path`] and [`Config::path_of`].
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -84,6 +85,10 @@ pub struct Server {
     pub data_dir: PathBuf,
     /// Bound on the history in `<data_dir>/history`, at least "4MiB"; or "off".
     pub history: Bound,
+    /// Keep the requests of the last minutes in `<data_dir>/flight`, for `record --last`: `{ keep = "5m", size = "256MiB" }`;
+    /// `on_miss = true` also saves them when a latency target is missed. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record: Option<Record>,
     /// Folders, files and devices that `volume create --path` may use beside `data_dir`: `["/srv/images", "/dev/vg1"]`.
     pub volume_dirs: Vec<PathBuf>,
     /// Threads that serve connections; auto: one per core.
@@ -131,6 +136,24 @@ pub struct Server {
     /// TLS for NBD connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
+}
+
+/// The ring of the requests of the last minutes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Record {
+    /// Time that the ring covers, "10s" to "1h", unless it takes more than `size`.
+    pub keep: Duration,
+    /// Bound on the folder, at least 16 MiB. Files for missed targets and of the run before take up to half of it.
+    pub size: Bytes,
+    /// Keep the ring's newest files as `missed-*` when a latency target becomes missed: once in 10 minutes, for the newest 5.
+    pub on_miss: bool,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self { keep: Duration::from_secs(300), size: Bytes(256 << 20), on_miss: false }
+    }
 }
 
 /// Which worker serves which connection.
@@ -403,6 +426,38 @@ impl<'a> Owners<'a> {
             None => DEFAULT_TENANT,
         }
     }
+
+    /// The tenant as which a volume's requests are scheduled: that of [`Self::of`], or the volume's own, `TENANT/VOLUME`, if
+    /// that has `each`.
+    pub fn scheduled<'b>(&self, name: &'b str, volume: &'b Volume) -> Cow<'b, str>
+    where
+        'a: 'b,
+    {
+        let owner = self.of(name, volume);
+        match self.config.tenants.get(owner) {
+            Some(tenant) if tenant.each => Cow::Owned(format!("{owner}/{name}")),
+            _ => Cow::Borrowed(owner),
+        }
+    }
+
+    /// The tenants that are scheduled on a pool, by name: in place of a tenant with `each`, one for each of its volumes there.
+    pub fn scheduled_on(&self, pool: &str) -> BTreeMap<Cow<'a, str>, &'a Tenant> {
+        let tenants = self.config.tenants.iter().filter(|(_, tenant)| !tenant.each);
+        let mut scheduled: BTreeMap<Cow<'a, str>, &'a Tenant> =
+            tenants.map(|(name, tenant)| (Cow::Borrowed(name.as_str()), tenant)).collect();
+        if scheduled.len() < self.config.tenants.len() {
+            for (name, volume) in self.config.volumes.iter().filter(|(_, volume)| volume.pool == pool) {
+                let tenant = self.config.tenants.get(self.of(name, volume)).filter(|tenant| tenant.each);
+                scheduled.extend(tenant.map(|tenant| (self.scheduled(name, volume), tenant)));
+            }
+        }
+        scheduled
+    }
+}
+
+/// The name in the policy of a tenant that is scheduled: `database` for `database/db-3`.
+pub fn in_policy(scheduled: &str) -> &str {
+    scheduled.split_once('/').map_or(scheduled, |(tenant, _)| tenant)
 }
 
 /// Maps clients to the tenants whose `match` names them. The value does not borrow the configuration, so that a server can keep
@@ -443,6 +498,7 @@ impl Default for Server {
             control: None,
             data_dir: "evenkeel-data".into(),
             history: Bound::default(),
+            record: None,
             volume_dirs: Vec::new(),
             workers: Workers::Auto,
             placement: Placement::Waits,
@@ -504,6 +560,11 @@ impl Server {
     /// Path of the control socket: the Unix socket of the API that may change settings.
     pub fn control_path(&self) -> PathBuf {
         self.control.clone().unwrap_or_else(|| self.data_dir.join("control.sock"))
+    }
+
+    /// Folder of the requests of the last minutes.
+    pub fn flight_path(&self) -> PathBuf {
+        self.data_dir.join("flight")
     }
 
     /// Folder of the history.
@@ -628,6 +689,17 @@ impl Config {
         }
         let mut names = self.volumes.keys();
         names.next().filter(|_| names.next().is_none()).map(String::as_str)
+    }
+
+    /// Puts each limit with `when` into force or out of it, as it is at this minute of the day, 0 to 1439.
+    pub fn set_time(&mut self, minute: u16) {
+        for pool in self.pools.values_mut() {
+            pool.limit.set_time(minute);
+        }
+        for tenant in self.tenants.values_mut() {
+            tenant.limit.set_time(minute);
+            tenant.pools.values_mut().filter_map(|own| own.limit.as_mut()).for_each(|limit| limit.set_time(minute));
+        }
     }
 
     /// Adds the default pool and the default tenant if they are missing.

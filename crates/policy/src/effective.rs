@@ -15,6 +15,7 @@ use crate::config::{
 };
 use crate::document::dotted;
 use crate::problem::Problem;
+use crate::units::Rates;
 
 /// Settings in the order in which they win: a later one never breaks an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -324,7 +325,11 @@ pub fn settings(tenant: &Tenant) -> Vec<(Precedence, String)> {
         (Precedence::Guarantee, "guarantee write", tenant.guarantee.write.rates()),
     ];
     let set = rates.into_iter().filter(|(_, _, rates)| !rates.is_unset());
-    let mut all: Vec<_> = set.map(|(precedence, name, rates)| (precedence, format!("{name} {rates}"))).collect();
+    let in_words = |(precedence, name, rates): (Precedence, &str, Rates)| match precedence {
+        Precedence::TenantLimit => (precedence, format!("{name} {}", tenant.limit)),
+        _ => (precedence, format!("{name} {rates}")),
+    };
+    let mut all: Vec<_> = set.map(in_words).collect();
     all.extend(tenant.latency.map(|target| (Precedence::Latency, latency(target, Of::All))));
     let priority = if tenant.priority == Priority::Background { ", priority background" } else { "" };
     all.push((Precedence::Weight, format!("weight {}{priority}", tenant.weight)));
@@ -403,7 +408,7 @@ fn of_pool<'n>(
 ) {
     let row = |precedence, setting| Row::of_pool(name, Enforcement::Queue, precedence, setting);
     if !pool.limit.rates().is_unset() {
-        let limit = row(Some(Precedence::PoolLimit), format!("limit {}", pool.limit.rates()));
+        let limit = row(Some(Precedence::PoolLimit), format!("limit {}", pool.limit));
         out.rows.push(limit.by("the pool's requests", "requests of all tenants"));
     }
     if !on_device {
@@ -429,7 +434,9 @@ fn of_tenant(config: &Config, name: &str, (pool_name, pool): (Option<&str>, &Poo
             Precedence::Latency => "slots of all tenants",
             _ => "its own requests",
         };
-        let row = Row::of_pool("", Enforcement::Queue, Some(precedence), setting).by("its own requests", throttled);
+        let each = config.tenants.get(name).is_some_and(|tenant| tenant.each);
+        let measured = if each { "requests of each volume by itself" } else { "its own requests" };
+        let row = Row::of_pool("", Enforcement::Queue, Some(precedence), setting).by(measured, throttled);
         out.push(name, Row { pool: pool_name.map(str::to_owned), ..row });
     }
 }

@@ -45,6 +45,20 @@ fn each_setting_of_a_served_pool_and_tenant_has_a_row() {
 }
 
 #[test]
+fn a_limit_is_shown_with_its_hours_and_its_rank_at_every_hour() {
+    let hours = SERVED
+        .replace("limit.bytes_per_s = \"400MB\"", "limit = { bytes_per_s = \"400MB\", when = \"22:00-06:00\" }")
+        .replace("limit.iops = 20_000", "limit = { iops = 20_000, when = \"08:00-18:00\" }");
+    let rows = rows(&hours);
+    assert!(rows.contains(&row("database", "main", "limit 400MB/s at 22:00-06:00", 3)), "{rows:?}");
+    assert!(rows.contains(&row("all", "main", "limit 20000 IOPS at 08:00-18:00", 1)), "{rows:?}");
+    let mut config = Config::parse(&hours, "test").expect("valid");
+    let before = served(&config).rows;
+    config.set_time(12 * 60);
+    assert_eq!(served(&config).rows, before);
+}
+
+#[test]
 fn clients_bring_their_tenant_to_every_pool() {
     let text = "[tenants.web]\nmatch = [\"address:10.0.0.0/8\"]\nguarantee.read.bytes_per_s = \"5MB\"\n[volumes.a]\nsize = \"1MiB\"\n";
     assert!(rows(text).contains(&row("web", "main", "guarantee read 5MB/s", 4)));

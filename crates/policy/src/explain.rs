@@ -26,6 +26,8 @@ pub enum Throttles {
     Tenants,
     /// Clients of an iSCSI target, whose packets are delayed.
     Clients,
+    /// Control groups of a host, whose requests are limited.
+    Groups,
 }
 
 impl Throttles {
@@ -33,15 +35,17 @@ impl Throttles {
         match self {
             Self::Tenants => "tenant",
             Self::Clients => "client",
+            Self::Groups => "group",
         }
     }
 
-    /// Words for an interval without reads that count for the target. Of a pool's reads those of noisy tenants do not count; of a
-    /// device's reads all count, because their tenants are not known.
+    /// Words for an interval without reads that count for the target. Of a pool's and of groups' reads those of noisy ones do not
+    /// count; of a device's reads all count, because their tenants are not known.
     const fn no_read(self) -> &'static str {
         match self {
             Self::Tenants => "no read of a tenant that is not noisy",
             Self::Clients => "no read of the pool's devices",
+            Self::Groups => "no read of a group that is not noisy",
         }
     }
 }

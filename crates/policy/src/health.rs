@@ -3,8 +3,10 @@
 //! API, `evenkeel health`, `evenkeel state` and `top` show the result. An agent's troubles are found by the agent's own module
 //! of this name.
 
+use crate::config::in_policy;
 use crate::figures::{bytes, counted, uptime};
 use crate::lately::{Cause, Kind, Lately, Target, Verdict};
+use crate::space::{self, FileSystem};
 use crate::state::{ClusterState, FailureState, PoolState, State, VolumeState};
 pub use crate::trouble::{Health, Level, Trouble};
 
@@ -19,12 +21,22 @@ pub fn of_server(state: &State) -> Health {
     Health::of(troubles(state))
 }
 
+/// The file systems of the volumes whose space is known, in the order of their device numbers.
+pub fn file_systems(volumes: &[VolumeState]) -> Vec<FileSystem<'_>> {
+    space::file_systems(volumes.iter().filter_map(|volume| {
+        let (space, path) = volume.space.as_ref().zip(volume.path.as_deref())?;
+        let unallocated = volume.size_bytes.saturating_sub(space.allocated_bytes);
+        Some((space, path, if volume.read_only { 0 } else { unallocated }))
+    }))
+}
+
 /// The troubles of a server, in the order of the objects in its state.
 fn troubles(state: &State) -> Vec<Trouble> {
     let mut troubles = Vec::new();
     for volume in &state.volumes {
         of_volume(volume, &mut troubles);
     }
+    troubles.extend(file_systems(&state.volumes).iter().filter_map(FileSystem::trouble));
     for pool in &state.pools {
         of_pool(pool, &mut troubles);
     }
@@ -39,6 +51,7 @@ fn troubles(state: &State) -> Vec<Trouble> {
         ));
     }
     troubles.extend(state.cluster.as_ref().and_then(of_cluster));
+    troubles.extend(state.cluster.as_ref().and_then(|cluster| cluster.totals.as_ref()?.trouble()));
     if state.draining {
         troubles.push(Trouble::new(
             Level::Warning,
@@ -119,7 +132,7 @@ fn of_pool(pool: &PoolState, troubles: &mut Vec<Trouble>) {
     for tenant in &pool.tenants {
         let Some(lately) = &tenant.lately else { continue };
         let about = format!("tenant {} in {about}", tenant.name);
-        let keys = format!("tenants.{}", tenant.name);
+        let keys = format!("tenants.{}", in_policy(&tenant.name));
         troubles.extend(missed(lately).map(|target| of_target(&about, &keys, target, lately)));
     }
 }
@@ -172,7 +185,7 @@ pub fn of_cluster(cluster: &ClusterState) -> Option<Trouble> {
 mod tests {
     use super::*;
     use crate::lately::ThrottledBy;
-    use crate::state::{OverdueIo, RemoteState, TenantState};
+    use crate::state::{OverdueIo, RemoteState, SpaceState, TenantState};
 
     fn failure(errno: i32, last_ms: u64) -> FailureState {
         let error = "No space left on device (os error 28)".into();
@@ -248,6 +261,18 @@ mod tests {
         assert_eq!(cure(Cause::Limit), "raise tenants.shop.limit, or lower what is guaranteed");
         assert_eq!(cure(Cause::PoolLimit), "raise the pool's limit");
         assert!(cure(Cause::Admission).contains("a faster device"));
+    }
+
+    #[test]
+    fn a_file_system_that_may_soon_be_full_is_a_trouble() {
+        let space = |free_bytes| SpaceState { free_bytes, capacity_bytes: 1_000, ..SpaceState::default() };
+        let db = |free| VolumeState { size_bytes: 500, space: Some(space(free)), ..volume("db") };
+        let of = |volumes: Vec<VolumeState>| of_server(&State { volumes, ..State::default() });
+        assert_eq!(kinds(&of(vec![db(49), VolumeState { name: "b".into(), ..db(49) }])), ["space"], "one for both");
+        assert_eq!(kinds(&of(vec![db(50)])), [""; 0]);
+        assert_eq!(kinds(&of(vec![VolumeState { read_only: true, ..db(49) }])), [""; 0], "it allocates no more");
+        let allocated = SpaceState { allocated_bytes: 460, ..space(49) };
+        assert_eq!(kinds(&of(vec![VolumeState { space: Some(allocated), ..db(49) }])), [""; 0], "40 bytes more fit");
     }
 
     #[test]

@@ -107,6 +107,9 @@ pub struct Lately {
     pub queue_latency_ms: Option<f64>,
     /// The part of it in the device.
     pub device_latency_ms: Option<f64>,
+    /// 99th percentile of the latencies of the last second; `null` if nothing completed, or no history is recorded.
+    #[serde(default)]
+    pub p99_ms: Option<f64>,
     /// Targets with their verdicts.
     pub targets: Vec<Target>,
     /// The throttle; of a tenant its pool's limit, too, but not the pool's admission control.

@@ -16,12 +16,15 @@
 //! | [`target`], [`guarantee`] | latency targets and throughput guarantees as the controllers' types |
 //! | [`effective`] | the enforcement point of each setting, its precedence, and settings that are not enforced |
 //! | [`cluster`] | the cluster of hosts: settings, and the reports of its members |
+//! | [`hours`] | hours of the day in which a setting applies |
 //! | [`http`] | settings of HTTP for clients on other machines |
 //! | [`rbd`] | images of a Ceph cluster |
 //! | [`uri`] | addresses of NBD servers and their exports, as URIs |
 //! | [`units`] | bytes, durations, rates and address blocks, with their spelling in configurations |
 //! | [`workload`] | sizes, patterns and bursts of requests, with their spelling in configurations |
 //! | [`state`] | the records behind `/api/v1/state` |
+//! | [`parts`] | parts of reservations and limits on one host of a cluster |
+//! | [`space`] | allocated and free space of volumes in files |
 
 pub mod access;
 pub mod change;
@@ -38,15 +41,18 @@ pub mod fuzz;
 pub mod guarantee;
 pub mod health;
 pub mod history;
+pub mod hours;
 pub mod http;
 mod lately;
 pub mod moment;
 mod names;
+pub mod parts;
 pub mod pool;
 mod problem;
 pub mod rbd;
 mod rules;
 pub mod source;
+pub mod space;
 pub mod state;
 pub mod target;
 pub mod tenant;

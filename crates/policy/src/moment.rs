@@ -80,7 +80,7 @@ fn number(text: &str, digits: usize, range: std::ops::RangeInclusive<i64>) -> Op
 }
 
 /// Seconds since midnight of `HH:MM` or `HH:MM:SS`.
-fn clock_time(text: &str) -> Option<i64> {
+pub(crate) fn clock_time(text: &str) -> Option<i64> {
     let mut parts = text.split(':');
     let hours = number(parts.next()?, 2, 0..=23)?;
     let minutes = number(parts.next()?, 2, 0..=59)?;
@@ -140,6 +140,12 @@ pub fn time(moment: u64, zone: impl Fn(i64) -> i64) -> String {
     format!("{:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
 }
 
+/// The minute of the day that the clocks of `zone` show, from 0 to 1439.
+pub fn minute_of_day(moment: u64, zone: impl Fn(i64) -> i64) -> u16 {
+    let second = (moment as i64 + zone(moment as i64)).rem_euclid(DAY_S);
+    (second / 60) as u16
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,5 +201,6 @@ mod tests {
             assert_eq!(super::text(moment, berlin), expected, "{text}");
         }
         assert_eq!(super::text(NOW, |_| -5_400), "2026-11-28T01:30:00-01:30");
+        assert_eq!((minute_of_day(NOW + 119, utc), minute_of_day(NOW, |_| -14_400)), (181, 1_380));
     }
 }

@@ -24,8 +24,8 @@ const INTERVAL_TARGETS: u64 = 2;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pool {
-    /// Devices on hosts of `guard`: `["/dev/vg1/lv1"]`, `["osd:*"]`. Default: those of the volume group,
-    /// array or disk with the pool's name.
+    /// Devices on hosts of `guard`: `["/dev/vg1/lv1"]`, `["vg1"]` (a volume group), `["osd:*"]`; for latency targets of control
+    /// groups also the path of a mounted file system. Default: those of the volume group, array or disk with the pool's name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
     /// Latency target of reads: `{ target = "20ms", percentile = 99, of = "reads" }`; `percentile` defaults to "mean".
@@ -200,7 +200,7 @@ impl From<&Pool> for evenkeel_control::pool::Config {
             admission: tuning.admission,
             base_cost_bytes: base,
             cost: CostModel { base_bytes: base, write_percent: tuning.write_cost_percent },
-            limit: pool.limit.rates().into(),
+            limit: pool.limit.in_force().into(),
             limit_burst: pool.limit.burst,
             target: pool.target(),
             slots: pool.slots(None),

@@ -6,6 +6,7 @@ mod elsewhere;
 mod hangs;
 mod idle;
 mod remote;
+mod scope;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -34,6 +35,10 @@ const MAX_BUSY_POLL: Duration = Duration::from_millis(1);
 /// Shortest and longest `peer_timeout`. The kernel counts the time until it probes a peer in seconds, and the time for which it
 /// then waits in milliseconds.
 const PEER_TIMEOUT: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
+/// Shortest and longest `record.keep`.
+const RECORD_KEEP: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(3600)];
+/// Smallest and largest `record.size`: the ring consists of eight parts, each of which has room for several blocks.
+const RECORD_SIZE: [Bytes; 2] = [Bytes(16 << 20), Bytes(1 << 40)];
 /// Largest `max_connections`. Each possible connection has an entry in every worker's table, which takes memory even if unused.
 const MAX_CONNECTIONS: u32 = 1 << 20;
 /// Smallest `max_request`: by the NBD protocol, clients may send requests of this size to any server that states no limit.
@@ -159,6 +164,7 @@ fn tenants(tenants: &BTreeMap<String, Tenant>, pools: &BTreeMap<String, Pool>, o
     names("tenants", tenants.keys(), out);
     for (name, settings) in tenants {
         tenant(&["tenants", name], settings, |_| true, out);
+        scope::each(name, settings, out);
         for (pool, own) in &settings.pools {
             let at = ["tenants", name, "pools", pool];
             if pool != DEFAULT_POOL && !pools.contains_key(pool) {
@@ -296,10 +302,15 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
         out.error_if(most == 0, &at(key), "0 would admit no client; use at least 1");
     }
     out.range(&at("peer_timeout"), server.peer_timeout, PEER_TIMEOUT, "\"");
+    if let Some(record) = &server.record {
+        out.range(&["server", "record", "keep"], record.keep, RECORD_KEEP, "\"");
+        out.range(&["server", "record", "size"], record.size, RECORD_SIZE, "\"");
+    }
 }
 
 /// Checks those settings of a pool that can be judged without other pools, tenants or volumes.
 fn settings_of_pool(name: &str, pool: &Pool, out: &mut Findings) {
+    scope::hours(pool.limit, &["pools", name, "limit"], out);
     let at = |key: &'static str| ["pools", name, "tuning", key];
     let tuning = &pool.tuning;
     if let Err(invalid) = tuning.admission.validate() {
@@ -462,7 +473,8 @@ fn guarantees(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out
     let mut tenants: Vec<&str> =
         config.volumes.iter().filter(|(_, v)| v.pool == name).map(|(n, v)| owners.of(n, v)).collect();
     tenants.sort_unstable();
-    tenants.dedup();
+    // A tenant with `each` is owed as often as it has volumes.
+    tenants.dedup_by(|a, b| a == b && !config.tenants.get(*b).is_some_and(|tenant| tenant.each));
     let there = |tenant: &str| config.tenants.get(tenant).map(|tenant| tenant.on(name));
     if pool.tuning.scheduler == Scheduler::None && !tenants.is_empty() {
         let by_client =
@@ -485,6 +497,7 @@ fn guarantees(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out
             bytes_per_s: Bytes(sum.bytes_per_s.0.saturating_add(reserved.bytes_per_s.max(guaranteed.bytes_per_s).0)),
         }
     });
+    tenants.dedup();
     let limit = pool.limit.rates();
     if exceeds(due.iops, limit.iops) || exceeds(due.bytes_per_s.0, limit.bytes_per_s.0) {
         out.warning(
@@ -527,6 +540,9 @@ fn tenant(at: &[&str], tenant: &Tenant, says: impl Fn(&str) -> bool, out: &mut F
             &path(key),
             format!("{reserved} reserved is more than the tenant's limit of {limit}; raise the limit or lower the reservation"),
         );
+    }
+    if says("limit") {
+        scope::hours(tenant.limit, &path("limit"), out);
     }
     if says("guarantee") {
         guarantee(tenant, out, &path("guarantee"));
@@ -605,9 +621,9 @@ fn matches(tenants: &BTreeMap<String, Tenant>, out: &mut Findings) {
         let at = ["tenants", name, "match"];
         for entry in &tenant.matches {
             let text = match entry {
-                // Paths and volumes have large and small letters.
-                Match::Cgroup(_) | Match::Device(_) | Match::Volume(_) => entry.to_string(),
                 Match::Client(_) | Match::Initiator(_) => entry.to_string().to_lowercase(),
+                // Paths, volumes and containers have large and small letters.
+                _ => entry.to_string(),
             };
             match owners.insert(text, name) {
                 Some(other) if other != name => {

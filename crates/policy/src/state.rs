@@ -16,7 +16,10 @@ use serde::{Deserialize, Serialize};
 use crate::decision::{DecisionRecord, MostThrottled, Unit};
 use crate::explain::{self, Throttles};
 use crate::lately::Lately;
+pub use crate::parts::{PartsState, TotalsState};
+pub use crate::space::SpaceState;
 use crate::tenant::Percentile;
+pub use crate::trouble::FailureState;
 use crate::trouble::Health;
 
 /// The JSON schema of [`State`] (draft 2020-12).
@@ -106,6 +109,9 @@ pub struct ClusterState {
     /// Shards that reported sums, this host's included.
     #[serde(default)]
     pub shards: Vec<ShardState>,
+    /// Totals of tenants; `null` if this host has none.
+    #[serde(default)]
+    pub totals: Option<TotalsState>,
     /// Periods decided since the start.
     pub decided_periods_total: u64,
     /// Times that the cluster was lost since the start.
@@ -400,6 +406,9 @@ pub struct TenantState {
     /// Figures and verdicts of the last one or two seconds.
     #[serde(default)]
     pub lately: Option<Lately>,
+    /// In a cluster, its parts of reservation and limit here; `null` where all of them applies.
+    #[serde(default)]
+    pub parts: Option<PartsState>,
 }
 
 /// A latency target for reads, and what was decided for it.
@@ -611,23 +620,9 @@ pub struct VolumeState {
     /// The image behind it, for `rbd`.
     #[serde(default)]
     pub rbd: Option<RbdState>,
-}
-
-/// Failed requests of one kind, with one error.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct FailureState {
-    /// Kind of request: `read`, `write`, `flush`, ...
-    pub what: String,
-    /// The kernel's number of the error.
-    pub errno: i32,
-    /// The error as text.
-    pub error: String,
-    /// Number of requests that failed so, without a pause of ten minutes.
-    pub requests: u64,
-    /// Time since the first of them.
-    pub since_ms: u64,
-    /// Time since the last of them.
-    pub last_ms: u64,
+    /// Allocated and free space, for `file`.
+    #[serde(default)]
+    pub space: Option<SpaceState>,
 }
 
 /// The connections of a server at one moment: the answer of `/api/v1/clients`.

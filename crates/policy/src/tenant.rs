@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de};
 
 use crate::access::{Caller, Who};
+use crate::hours::Hours;
 use crate::names::closest;
 use crate::units::{Bytes, Duration, Rates, UnitError, as_text};
 
@@ -23,12 +24,14 @@ pub struct Tenant {
     /// Clients, volumes, devices and control groups that belong to it.
     #[serde(rename = "match")]
     pub matches: Vec<Match>,
+    /// Each volume or control group is a tenant of its own: `database/db-3`.
+    pub each: bool,
     /// Share of what reservations leave, and of the budget; 1 to 1000000.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub weight: u32,
     /// Rate that the tenant gets whenever it asks.
     pub reservation: Rates,
-    /// Rate that it never exceeds, not below the reservation: `iops`, `bytes_per_s`, `burst`.
+    /// Largest rate, not below the reservation: `iops`, `bytes_per_s`, `burst`, `when` (`"22:00-06:00"`).
     pub limit: Limit,
     /// Throughput guarantee over each second in which the tenant asks for it: `iops` or `bytes_per_s`, not above `limit`,
     /// useless below `reservation`. For one direction `read` or `write` (`guarantee.read = { bytes_per_s = "40MB" }`), beside
@@ -46,7 +49,7 @@ pub struct Tenant {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_in_flight: Option<u32>,
-    /// `[tenants.NAME.pools.POOL]`: any key of this table but `match` and `pools`, for one pool.
+    /// `[tenants.NAME.pools.POOL]`: any key of this table but `match`, `each` and `pools`, for one pool.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pools: BTreeMap<String, OnPool>,
 }
@@ -87,6 +90,7 @@ impl Default for Tenant {
     fn default() -> Self {
         Self {
             matches: Vec::new(),
+            each: false,
             weight: 1,
             reservation: Rates::default(),
             limit: Limit::default(),
@@ -114,6 +118,7 @@ impl Tenant {
         let Some(own) = self.pools.get(pool) else { return Self { pools: BTreeMap::new(), ..base } };
         Self {
             matches: base.matches,
+            each: base.each,
             weight: own.weight.unwrap_or(base.weight),
             reservation: own.reservation.unwrap_or(base.reservation),
             limit: own.limit.unwrap_or(base.limit),
@@ -137,7 +142,7 @@ impl From<&Tenant> for Qos {
     fn from(tenant: &Tenant) -> Self {
         Self {
             reservation: tenant.reservation.into(),
-            limit: tenant.limit.rates().into(),
+            limit: tenant.limit.in_force().into(),
             weight: tenant.weight,
             burst: tenant.limit.burst,
             background: tenant.priority == Priority::Background,
@@ -155,18 +160,43 @@ pub struct Limit {
     pub bytes_per_s: Bytes,
     /// How much unused limit may be saved up, as time at the limit rate. It also makes up for late wake-ups: 0 costs throughput.
     pub burst: Duration,
+    /// Hours of the day in which the limit applies, by the host's clocks: "22:00-06:00". Default: all. They move with clocks that
+    /// are set forward or back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub when: Option<Hours>,
+    /// True outside the hours in `when`; set by [`Config::set_time`](crate::Config::set_time).
+    #[serde(skip)]
+    pub is_off: bool,
 }
 
 impl Default for Limit {
     fn default() -> Self {
-        Self { iops: 0, bytes_per_s: Bytes(0), burst: Duration::from_millis(10) }
+        Self { iops: 0, bytes_per_s: Bytes(0), burst: Duration::from_millis(10), when: None, is_off: false }
     }
 }
 
 impl Limit {
-    /// The rates of the value, without its other settings.
+    /// The rates of the value, at any hour, without its other settings.
     pub const fn rates(self) -> Rates {
         Rates { iops: self.iops, bytes_per_s: self.bytes_per_s }
+    }
+
+    /// The rates that apply at the time that was set last; without any, at all hours.
+    pub const fn in_force(self) -> Rates {
+        if self.is_off { Rates { iops: 0, bytes_per_s: Bytes(0) } } else { self.rates() }
+    }
+
+    /// Puts the limit into force or out of it, as it is at this minute of the day.
+    pub(crate) fn set_time(&mut self, minute: u16) {
+        self.is_off = self.when.is_some_and(|hours| !hours.contains(minute));
+    }
+}
+
+/// The rates and the hours: `400MB/s at 22:00-06:00`.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.rates().fmt(f)?;
+        self.when.map_or(Ok(()), |hours| write!(f, " at {hours}"))
     }
 }
 
@@ -364,6 +394,12 @@ pub enum Match {
     /// Control groups of this host whose paths below /sys/fs/cgroup fit this pattern; `*` and `?` stand for letters of one name
     /// in the path.
     Cgroup(String),
+    /// Containers of this host (Docker, Podman, containerd, CRI-O) whose names fit this pattern, with `*` and `?` as for volumes.
+    Container(String),
+    /// Kubernetes pods of this host whose namespaces and names fit the two patterns of `NAMESPACE/NAME`.
+    Pod(String),
+    /// Virtual machines of this host (libvirt, systemd-machined) whose names fit this pattern.
+    Machine(String),
     /// Block devices of this host whose paths or names fit this pattern, with `*` and `?` as for volumes.
     Device(String),
 }
@@ -371,9 +407,13 @@ pub enum Match {
 const VOLUME: &str = "volume:";
 const INITIATOR: &str = "initiator:";
 const CGROUP: &str = "cgroup:";
+const CONTAINER: &str = "container:";
+const POD: &str = "pod:";
+const MACHINE: &str = "machine:";
 const DEVICE: &str = "device:";
 /// The prefixes of entries, before the colon, with the kind of entry that each denotes.
-const KINDS: [&str; 7] = ["volume", "address", "uid", "certificate", "initiator", "cgroup", "device"];
+const KINDS: [&str; 10] =
+    ["volume", "address", "uid", "certificate", "initiator", "cgroup", "container", "pod", "machine", "device"];
 
 impl Match {
     /// True if the entry names this client.
@@ -391,8 +431,13 @@ impl Match {
         match self {
             Self::Client(Who::Address(block)) => block.contains(address),
             Self::Initiator(pattern) => names.iter().any(|name| fits(pattern, name)),
-            Self::Client(_) | Self::Volume(_) | Self::Cgroup(_) | Self::Device(_) => false,
+            _ => false,
         }
+    }
+
+    /// True if the entry names control groups of a host, by their paths or by the names of what runs in them.
+    pub const fn is_of_groups(&self) -> bool {
+        matches!(self, Self::Cgroup(_) | Self::Container(_) | Self::Pod(_) | Self::Machine(_))
     }
 
     /// How specific the entry is, for comparison with others: of several entries that fit, the one with the greatest value
@@ -404,7 +449,12 @@ impl Match {
             (u8::from(given == pattern.len()), given)
         };
         match self {
-            Self::Volume(pattern) | Self::Cgroup(pattern) | Self::Device(pattern) => given(pattern),
+            Self::Volume(pattern)
+            | Self::Cgroup(pattern)
+            | Self::Container(pattern)
+            | Self::Pod(pattern)
+            | Self::Machine(pattern)
+            | Self::Device(pattern) => given(pattern),
             Self::Initiator(pattern) => {
                 let (exact, given) = given(pattern);
                 (6 + exact, given)
@@ -442,6 +492,24 @@ impl FromStr for Match {
             }
             return Ok(Self::Cgroup(group.to_owned()));
         }
+        if let Some(pattern) = text.strip_prefix(CONTAINER) {
+            let wrong = || UnitError::new(format!("{text:?} names no container; write for example \"container:db-*\""));
+            return if pattern.is_empty() { Err(wrong()) } else { Ok(Self::Container(pattern.to_owned())) };
+        }
+        if let Some(pattern) = text.strip_prefix(POD) {
+            let parts: Vec<&str> = pattern.split('/').collect();
+            if !matches!(parts[..], [namespace, name] if !namespace.is_empty() && !name.is_empty()) {
+                return Err(UnitError::new(format!(
+                    "{text:?} must be a namespace and the name of a pod; write for example \"pod:shop/postgres-*\""
+                )));
+            }
+            return Ok(Self::Pod(pattern.to_owned()));
+        }
+        if let Some(pattern) = text.strip_prefix(MACHINE) {
+            let wrong =
+                || UnitError::new(format!("{text:?} names no virtual machine; write for example \"machine:db-*\""));
+            return if pattern.is_empty() { Err(wrong()) } else { Ok(Self::Machine(pattern.to_owned())) };
+        }
         if let Some(device) = text.strip_prefix(DEVICE) {
             let wrong =
                 || UnitError::new(format!("{text:?} names no device; write for example \"device:/dev/mapper/mpatha\""));
@@ -459,7 +527,7 @@ impl FromStr for Match {
                 _ => return error,
             }
             UnitError::new(format!(
-                "{text:?} names neither clients nor volumes; write \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\", \"unix\", \"certificate:db.example.org\", \"initiator:NAME\", \"cgroup:PATH\" or \"device:PATH\""
+                "{text:?} names neither clients nor volumes; write \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\", \"unix\", \"certificate:db.example.org\", \"initiator:NAME\", \"cgroup:PATH\", \"container:NAME\", \"pod:NAMESPACE/NAME\", \"machine:NAME\" or \"device:PATH\""
             ))
         })
     }
@@ -473,6 +541,9 @@ impl fmt::Display for Match {
             Self::Volume(pattern) => write!(f, "{VOLUME}{pattern}"),
             Self::Initiator(pattern) => write!(f, "{INITIATOR}{pattern}"),
             Self::Cgroup(group) => write!(f, "{CGROUP}{group}"),
+            Self::Container(pattern) => write!(f, "{CONTAINER}{pattern}"),
+            Self::Pod(pattern) => write!(f, "{POD}{pattern}"),
+            Self::Machine(pattern) => write!(f, "{MACHINE}{pattern}"),
             Self::Device(device) => write!(f, "{DEVICE}{device}"),
         }
     }
@@ -544,6 +615,9 @@ mod tests {
             "certificate:db.example.org",
             "initiator:iqn.2026-01.example:db",
             "cgroup:system.slice/postgresql@*.service",
+            "container:db-*",
+            "pod:shop/postgres-?",
+            "machine:db 1",
             "device:/dev/mapper/mpatha",
         ] {
             assert_eq!(text.parse::<Match>().unwrap().to_string(), text);
@@ -557,6 +631,13 @@ mod tests {
             "",
             "initiator:",
             "device:",
+            "container:",
+            "machine:",
+            "pod:",
+            "pod:shop",
+            "pod:/db",
+            "pod:shop/",
+            "pod:shop/db/0",
             "cgroup:/",
             "cgroup:a/../b",
         ] {
@@ -568,6 +649,8 @@ mod tests {
     fn an_entry_of_unknown_kind_is_answered_by_the_kinds_there_are() {
         for (text, words) in [
             ("volumes:db-*", "did you mean \"volume:db-*\"?"),
+            ("containr:db", "did you mean \"container:db\"?"),
+            ("pods:a/b", "did you mean \"pod:a/b\"?"),
             ("devce:/dev/sda", "did you mean \"device:/dev/sda\"?"),
             ("vol:db-*", "write \"volume:db-*\""),
             ("user:root", "\"initiator:NAME\""),

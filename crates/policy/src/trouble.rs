@@ -4,6 +4,23 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Failed requests of one kind, with one error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FailureState {
+    /// Kind of request: `read`, `write`, `flush`, ...
+    pub what: String,
+    /// The kernel's number of the error.
+    pub errno: i32,
+    /// The error as text.
+    pub error: String,
+    /// Number of requests that failed so, without a pause of ten minutes.
+    pub requests: u64,
+    /// Time since the first of them.
+    pub since_ms: u64,
+    /// Time since the last of them.
+    pub last_ms: u64,
+}
+
 /// How bad a trouble is. The worst is the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -219,9 +219,12 @@ fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> 
     // One that had nothing queued would have got more, had it asked.
     let waited = if work.queue_s > 0.0 { work.queue_s >= BACKLOG * lately.window_s } else { work.queued > 0 };
     let asks_for_more = tenant.queued_requests > 0 && waited;
-    let qos = &tenant.qos;
-    let iops = qos.reservation_iops.map(|reserved| (reserved, lately.iops, rates(Some(reserved), None)));
-    let bytes = qos.reservation_bytes_per_s.map(|rate| (rate, lately.bytes_per_s, rates(None, Some(rate))));
+    let (qos, parts) = (&tenant.qos, tenant.parts.as_ref());
+    // Of a total, this host owes its part.
+    let of_iops = parts.map_or(qos.reservation_iops, |parts| parts.reservation_iops);
+    let of_bytes = parts.map_or(qos.reservation_bytes_per_s, |parts| parts.reservation_bytes_per_s);
+    let iops = of_iops.map(|reserved| (reserved, lately.iops, rates(Some(reserved), None)));
+    let bytes = of_bytes.map(|rate| (rate, lately.bytes_per_s, rates(None, Some(rate))));
     targets.extend(iops.into_iter().chain(bytes).map(|(reserved, got, what)| {
         let verdict = match asks_for_more {
             _ if got >= AS_GUARANTEED * reserved as f64 => Verdict::Met,

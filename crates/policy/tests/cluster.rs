@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use evenkeel_control::Duration;
+use evenkeel_control::cluster::totals::{Line, Sums};
 use evenkeel_control::slots::{CLASSES, Class, Summary};
 use evenkeel_policy::Config;
 use evenkeel_policy::change::plan;
 use evenkeel_policy::cluster::{
-    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, Record, TooLarge, Unreadable, VERSION,
+    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, MAX_SUM_TOTALS, MAX_TOTALS, Record,
+    TooLarge, Totals, Unreadable, VERSION,
 };
 use evenkeel_policy::config::Cluster;
 use proptest::prelude::*;
@@ -57,7 +59,20 @@ fn record(pools: BTreeMap<String, Summary>) -> Record {
         bits: 12,
         members: 1,
         pools,
+        totals: Totals::new(),
     }
+}
+
+/// `number` tenants with the longest names, spread over all pools, with `figure` in every place.
+fn totals(number: usize, figure: f64) -> Totals {
+    let lines = Line { need: figure, throttled: figure, lack: figure, claim: figure, safe: figure, served: 0.0 };
+    let mut totals = Totals::new();
+    for n in 0..number {
+        let sums = Sums { members: MAX_MEMBERS, lines, reserved: figure };
+        let of_pool = totals.entry(format!("{:a<64}", n % MAX_POOLS)).or_default();
+        of_pool.insert(format!("{n:b<129}"), [sums; 2]);
+    }
+    totals
 }
 
 #[test]
@@ -71,6 +86,8 @@ fn settings_are_complete_and_checked_with_place_and_cure() {
     );
     assert_eq!(read.etcd[1].to_string(), "http://[fd00::1]:2379");
     assert_eq!((read.control().lease, read.lease_seconds()), (6, 3));
+    let (with, alone) = (Cluster { totals: true, ..read.clone() }, config("[cluster]\ntotals = true\n").cluster);
+    assert_eq!([&read, &with, &alone].map(Cluster::has_totals), [false, true, false]);
     for (text, wanted) in [
         ("[cluster]\netcd = [\"10.0.0.1:2379\"]", "test:2:"),
         ("[cluster]\netcd = [\"https://etcd:2379\"]", "TLS, which is not built in yet"),
@@ -91,9 +108,11 @@ fn settings_are_complete_and_checked_with_place_and_cure() {
 
 #[test]
 fn what_differs_between_hosts_takes_a_restart() {
-    let after = config("[cluster]\nhost = \"a\"\nlease = \"5s\"\n");
+    let after = config("[cluster]\nhost = \"a\"\nlease = \"5s\"\ntotals = true\n");
     let refusal = plan(&config(""), &after).expect_err("needs a restart").to_string();
-    assert!(refusal.contains("cluster.host") && refusal.contains("cluster.lease"), "{refusal}");
+    for key in ["cluster.host", "cluster.lease", "cluster.totals"] {
+        assert!(refusal.contains(key), "{key}: {refusal}");
+    }
     assert!(!refusal.contains("cluster.period"), "{refusal}");
     let changes = plan(&config(""), &config("[cluster]\nshards_above = 50\nshard_size = 10\n")).expect("live");
     let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
@@ -105,7 +124,8 @@ fn the_largest_record_is_within_the_stated_bound() {
     let name = |n: usize| format!("{n:a<64}");
     // The longest figures there are with five digits.
     let pools = (0..MAX_POOLS).map(|n| (name(n), full(1.2345e-300))).collect();
-    let text = record(pools).text().expect("not too many pools");
+    let with_totals = Record { totals: totals(MAX_TOTALS, 1.2345e-300), ..record(pools) };
+    let text = with_totals.text().expect("not too many pools");
     assert!(text.len() <= MAX_RECORD_BYTES, "{} bytes", text.len());
     assert!(text.len() > MAX_RECORD_BYTES / 2, "the bound is far too large: {} bytes do", text.len());
     let pools = (0..=MAX_POOLS).map(|n| (name(n), Summary::default())).collect();
@@ -113,7 +133,7 @@ fn the_largest_record_is_within_the_stated_bound() {
 
     let sum = |pools: usize| {
         let pools = (0..pools).map(|n| (name(n), full(1.2345e-300))).collect();
-        Record { members: MAX_MEMBERS, ..record(pools) }.text()
+        Record { members: MAX_MEMBERS, totals: totals(MAX_SUM_TOTALS, 1.2345e-300), ..record(pools) }.text()
     };
     let text = sum(MAX_SUM_POOLS).expect("not too many pools");
     assert!(text.len() <= MAX_SUM_BYTES && text.len() > MAX_SUM_BYTES / 2, "{} bytes", text.len());
@@ -122,6 +142,31 @@ fn the_largest_record_is_within_the_stated_bound() {
     let alone = text.replace(&format!("\"members\":{MAX_MEMBERS},"), "");
     let most = MAX_RECORD_BYTES;
     assert!(alone.len() > most && Record::parse(alone.as_bytes()).is_err());
+}
+
+#[test]
+fn totals_come_back_with_bounds_rounded_up_and_are_checked() {
+    let parse = |totals: Totals, members: u64| {
+        let text = Record { totals, members, ..record(BTreeMap::new()) }.text().expect("no pools");
+        Record::parse(text.as_bytes()).map(|read| (read.text().expect("no pools") == text, read.totals))
+    };
+    let (need, throttled, lack) = (2.0 / 3.0, 1.0 / 3.0, 1.0 / 7.0);
+    let lines = Line { need, throttled, lack, claim: 1.0 / 3.0, safe: 2.0 / 3.0, served: 9.0 };
+    let one = |sums: Sums| Totals::from([("main".into(), BTreeMap::from([("db/a".into(), [sums, Sums::default()])]))]);
+    let (is_same, read) = parse(one(Sums { members: 1, lines, reserved: 0.1 }), 1).expect("a record");
+    let [sums, unset] = read["main"]["db/a"];
+    let (need, throttled, lack) = (0.666_67, 0.333_33, 0.142_86);
+    let rounded = Line { need, throttled, lack, claim: 0.333_34, safe: 0.666_67, served: 0.0 };
+    assert_eq!((sums, unset), (Sums { members: 1, lines: rounded, reserved: 0.1 }, Sums::default()));
+    assert!(is_same, "a second rounding changes nothing");
+    assert!(parse(totals(MAX_TOTALS, 1.0), 1).is_ok() && parse(totals(MAX_TOTALS + 1, 1.0), 1).is_err());
+    assert!(parse(totals(MAX_SUM_TOTALS, 1.0), 2).is_ok() && parse(totals(MAX_SUM_TOTALS + 1, 1.0), 2).is_err());
+    assert!(parse(one(Sums { members: MAX_MEMBERS + 1, ..Sums::default() }), 1).is_err());
+    let start = r#""v":3,"incarnation":1,"period":5,"joined":5,"period_us":1000000"#;
+    for unit in [r#"{"lines":{"claim":-1}}"#, r#"{"lines":{"safe":1e300}}"#, r#"{"reserved":-1}"#] {
+        let text = format!("{{{start},\"totals\":{{\"main\":{{\"db\":[{unit},{{}}]}}}}}}");
+        assert!(matches!(Record::parse(text.as_bytes()), Err(Unreadable::Corrupt(_))), "{text}");
+    }
 }
 
 #[test]

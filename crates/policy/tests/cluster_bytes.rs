@@ -10,7 +10,7 @@ use evenkeel_control::Duration;
 use evenkeel_control::cluster::shard::Shard;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::{Config, Controller, Report, Workload, WorkloadId};
-use evenkeel_policy::cluster::{Cluster, Pools, Record, VERSION, received_bytes, together};
+use evenkeel_policy::cluster::{Cluster, Pools, Record, Totals, VERSION, received_bytes, together};
 
 /// Upper bound on the bytes that a host receives per period in divided clusters, divided by the square root of the number of
 /// hosts.
@@ -49,6 +49,7 @@ fn text(bits: u8, members: u64, pools: Pools) -> String {
         bits,
         members,
         pools,
+        totals: Totals::new(),
     };
     record.text().expect("one pool")
 }

@@ -334,6 +334,11 @@ fn rules_beyond_types_are_checked_in_place() {
         ),
         ("[pools.main]\ntuning.slots = \"sfq_d\"\n".into(), "2:8: pools.main.tuning.slots", &["sfq_d", "evenkeel sim"]),
         (
+            "[pools.main]\ntuning.slots = \"drg_smoothed\"\n".into(),
+            "2:8: pools.main.tuning.slots",
+            &["drg_smoothed", "evenkeel sim"],
+        ),
+        (
             "[pools.main.emulate]\nbandwidth = 0\n".into(),
             "1:13: pools.main.emulate",
             &["bandwidth must be greater than 0"],
@@ -344,6 +349,8 @@ fn rules_beyond_types_are_checked_in_place() {
         ("[server]\nbuffer_memory = \"1MiB\"\n".into(), "2:1: server.buffer_memory", &["32MiB"]),
         ("[server]\npeer_timeout = \"500ms\"\n".into(), "2:1: server.peer_timeout", &["1s", "1h"]),
         ("[server]\nbusy_poll = \"2ms\"\n".into(), "2:1: server.busy_poll", &["1ms"]),
+        ("[server.record]\nkeep = \"1s\"\n".into(), "2:1: server.record.keep", &["10s", "1h"]),
+        ("[server.record]\nsize = \"1MiB\"\n".into(), "2:1: server.record.size", &["16MiB"]),
         ("[server]\nmax_connections = 0\n".into(), "2:1: server.max_connections", &["1 to 1048576"]),
         ("[server]\nmax_connections = 4294967295\n".into(), "2:1: server.max_connections", &["1 to 1048576"]),
         (

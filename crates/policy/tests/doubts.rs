@@ -3,6 +3,7 @@
 
 use evenkeel_policy::Config;
 use evenkeel_policy::check::check;
+use evenkeel_policy::config::in_policy;
 use evenkeel_policy::effective::served;
 
 /// Asserts that `text` has exactly these errors.
@@ -101,6 +102,67 @@ fn settings_of_a_tenant_without_a_scheduler_are_doubtful() {
     // It has volumes here: no other reason is to be given.
     let enforced = served(&Config::parse(&fifo("limit.iops = 5\n"), "test").expect("valid"));
     assert!(enforced.tenants.contains("a") && enforced.rows.iter().all(|row| row.tenant.is_none()), "{enforced:?}");
+}
+
+#[test]
+fn each_is_for_volumes_and_control_groups() {
+    let volumes = "[volumes.db-1]\nsize = 4096\n[volumes.db-2]\nsize = 4096\n";
+    let text = |name: &str, entry: &str| format!("[tenants.{name}]\neach = true\nmatch = [\"{entry}\"]\n{volumes}");
+    let only = "makes tenants of volumes and control groups only, and match has";
+    for entry in ["address:192.0.2.0/28", "device:/dev/vdb", "initiator:iqn.2026-01.example:db"] {
+        let errors = check(&text("db", entry), "test").errors;
+        assert!(
+            errors.iter().any(|error| error.key == "tenants.db.each" && error.message.contains(only)),
+            "{errors:?}"
+        );
+    }
+    assert_errors(
+        &text("default", "volume:db-*"),
+        &[
+            "test:2:1: tenants.default.each: is not for the default tenant, to which all other clients belong; name the volumes in match of another tenant",
+        ],
+    );
+    // Each volume is owed the reservation.
+    let reserved = |iops: u64| {
+        format!(
+            "{}[pools.main]\nlimit.iops = 90\n[tenants.db.pools.main]\nreservation.iops = {iops}\n",
+            text("db", "volume:db-*")
+        )
+    };
+    assert_eq!(warnings(&reserved(45)), []);
+    let found = warnings(&reserved(46));
+    assert!(found.len() == 1 && found[0].1.contains("tenants db come to 92 IOPS"), "{found:?}");
+}
+
+#[test]
+fn each_volume_is_scheduled_by_itself() {
+    let text = "[tenants.db]\neach = true\nweight = 3\nmatch = [\"volume:db-*\"]\n[pools.fast]\n\
+                [volumes.db-1]\nsize = 4096\n[volumes.db-2]\nsize = 4096\npool = \"fast\"\n[volumes.web]\nsize = 4096\n";
+    let config = Config::parse(text, "test").expect("valid");
+    let owners = config.owners();
+    let on = |pool: &str| owners.scheduled_on(pool).into_keys().map(|name| name.into_owned()).collect::<Vec<_>>();
+    assert_eq!(
+        (on("main"), on("fast")),
+        (vec!["db/db-1".into(), "default".into()], vec!["db/db-2".into(), "default".into()])
+    );
+    assert_eq!(owners.scheduled_on("main")["db/db-1"].weight, 3);
+    for (name, tenant) in [("db-1", "db/db-1"), ("db-2", "db/db-2"), ("web", "default")] {
+        let scheduled = owners.scheduled(name, &config.volumes[name]);
+        assert_eq!((&*scheduled, in_policy(&scheduled)), (tenant, owners.of(name, &config.volumes[name])));
+    }
+    let rows = served(&config).rows;
+    assert!(
+        rows.iter()
+            .any(|row| row.tenant.as_deref() == Some("db") && row.measured == "requests of each volume by itself")
+    );
+}
+
+#[test]
+fn hours_of_no_rate_are_doubtful() {
+    let text = "[pools.main]\nlimit.when = \"22:00-06:00\"\n";
+    let found = warnings(text);
+    assert!(found.iter().any(|(key, message)| key == "pools.main.limit" && message.contains("add iops")), "{found:?}");
+    assert!(warnings(&format!("{text}limit.iops = 5\n")).iter().all(|(key, _)| key != "pools.main.limit"));
 }
 
 #[test]

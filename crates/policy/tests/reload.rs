@@ -1,5 +1,6 @@
 //! Tests of the changes that a reload makes, and of those that it refuses.
 
+use evenkeel_control::mclock::Qos;
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{Change, plan};
 use evenkeel_policy::units::Bytes;
@@ -41,6 +42,33 @@ fn guarantees_pools_and_volumes_change_live() {
         ]
     );
     assert_eq!(changes[9].to_string(), "volume a grown to 2MiB");
+}
+
+#[test]
+fn a_limit_changes_when_its_hours_begin_and_end() {
+    let text = "[pools.main]\nlimit = { iops = 9, when = \"08:00-18:00\" }\n\
+                [tenants.gold]\nlimit = { bytes_per_s = \"400MB\", when = \"22:00-06:00\" }\nreservation.iops = 7\n\
+                [tenants.gold.pools.main]\nlimit = { iops = 8, when = \"23:00-24:00\" }\n";
+    let at = |hour: u16| {
+        let mut config = config(text);
+        config.set_time(hour * 60);
+        config
+    };
+    let changes = |from, to| plan(&at(from), &at(to)).expect("live");
+    let (pool, tenant) = (Change::PoolChanged("main".into()), Change::TenantChanged("gold".into()));
+    assert_eq!(changes(0, 5), Vec::new());
+    assert_eq!(changes(5, 6), std::slice::from_ref(&tenant));
+    assert_eq!(changes(7, 8), std::slice::from_ref(&pool));
+    assert_eq!(changes(17, 22), [pool, tenant.clone()]);
+    assert_eq!(changes(22, 23), [tenant]);
+    let qos = |hour, pool: &str| Qos::from(&at(hour).tenants["gold"].on(pool));
+    for (hour, everywhere, on_main) in [(5, 400_000_000, 0), (6, 0, 0), (23, 400_000_000, 8)] {
+        let (other, main) = (qos(hour, "other"), qos(hour, "main"));
+        assert_eq!((other.limit.bytes_per_s, main.limit.iops), (everywhere, on_main), "{hour}");
+        assert_eq!(other.reservation.iops, 7, "a reservation has no hours");
+    }
+    let pool = |hour| evenkeel_control::pool::Config::from(&at(hour).pools["main"]).limit.iops;
+    assert_eq!((pool(7), pool(8)), (0, 9));
 }
 
 #[test]

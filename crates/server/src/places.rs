@@ -43,8 +43,11 @@ struct Own {
     what: &'static str,
 }
 
-/// The server's own files, with their present identities.
-pub(crate) struct OwnFiles(Vec<Own>);
+/// The server's own files, with their present identities, and folders in which all files are its own, with descriptions.
+pub(crate) struct OwnFiles {
+    files: Vec<Own>,
+    folders: [(PathBuf, &'static str); 2],
+}
 
 impl OwnFiles {
     /// The own files of a server with this configuration: files that `config` names, the `records` in the data folder, and
@@ -69,13 +72,19 @@ impl OwnFiles {
             let target = std::fs::metadata(&path).ok().map(|metadata| Target::of(&metadata));
             Own { path: resolved(&path), target, what }
         });
-        Self(own.collect())
+        let folders = [
+            (resolved(&server.history_path()), "in the folder of this server's history"),
+            (resolved(&server.flight_path()), "in the folder of this server's last requests"),
+        ];
+        Self { files: own.collect(), folders }
     }
 
-    /// A description of the server's own file at `path` or with this identity; `None` if no own file is there.
+    /// A description of the server's own file at `path` or with this identity; `None` if no own file is or will be there.
     pub(crate) fn at(&self, path: &Path, target: Option<Target>) -> Option<&'static str> {
         let is = |own: &&Own| own.path == path || (target.is_some() && own.target == target);
-        self.0.iter().find(is).map(|own| own.what)
+        let of_files = self.files.iter().find(is).map(|own| own.what);
+        let within = || self.folders.iter().find(|(folder, _)| path.starts_with(folder)).map(|(_, what)| *what);
+        of_files.or_else(within)
     }
 }
 
@@ -156,5 +165,22 @@ pub(crate) fn foreign_size(volume: &str, path: &Path, actual: u64, wanted: u64) 
         path: path.to_owned(),
         why: format!("Evenkeel did not create this file; it has {actual} bytes, and size says {wanted}"),
         cure: "Leave size out to serve it as it is, or say grow = true (--grow) to lengthen it".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adopted;
+
+    #[test]
+    fn folders_of_records_are_the_servers_own() {
+        let config = Config::default();
+        let server = &config.server;
+        let own = OwnFiles::of(&config, adopted::files(&server.data_dir), &[]);
+        let at = |path: PathBuf| own.at(&resolved(&path), None);
+        assert!(at(server.flight_path().join("segment-0000000000.evf")).is_some_and(|what| what.contains("requests")));
+        assert!(at(server.history_path().join("disk0.img")).is_some_and(|what| what.contains("history")));
+        assert_eq!(at(server.data_dir.join("flight.img")), None);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration as StdDuration;
 
 use evenkeel_control::pool::Pool as PoolState;
-use evenkeel_control::units::{Kind, Work};
+use evenkeel_control::units::{Fraction, Fractions, Kind, Work};
 use evenkeel_model::store::StoreParams;
 use evenkeel_policy::config::{self, Cache};
 use evenkeel_policy::{Config, Finding, Severity};
@@ -28,7 +28,7 @@ use crate::faults::Faults;
 use crate::places::{OwnFiles, Target, foreign_size, gone, resolved, shortage};
 use crate::ram::{self, Room};
 use crate::settle::{side_by_side, within};
-use crate::snapshot::{SharedPool, Snapshot};
+use crate::snapshot::{SharedPool, Snapshot, heir};
 use crate::surroundings;
 use crate::transport::tls::Acceptor;
 use crate::volume::{MoreRoom, Volume};
@@ -223,7 +223,7 @@ impl Registry {
         let owners = config.owners();
         let owner = |served: &Option<Arc<Volume>>| {
             let name = &served.as_ref()?.name;
-            Some(Arc::from(owners.of(name, config.volumes.get(name)?)))
+            Some(Arc::from(owners.scheduled(name, config.volumes.get(name)?)))
         };
         next.owners = next.volumes.iter().map(owner).collect();
         Ok(())
@@ -285,7 +285,9 @@ impl Registry {
             served.set_size(size);
         }
         let now = clock::now();
+        let owners = config.owners();
         for (index, shared) in next.pools.iter().enumerate() {
+            let scheduled = owners.scheduled_on(&shared.name);
             let mut state = shared.lock();
             // A pool without configuration, which was removed, keeps its tenants in case it comes back.
             if let Some(pool) = config.pools.get(&shared.name)
@@ -298,42 +300,48 @@ impl Registry {
                 }
             }
             let tenants = &mut next.tenants[index];
-            for (name, tenant) in &config.tenants {
-                let known = tenants.get(name.as_str()).copied();
-                if known.is_some() && self.config.tenants.get(name) == Some(tenant) {
+            for (name, &tenant) in &scheduled {
+                let known = tenants.get(&**name).copied();
+                if known.is_some() && self.config.tenants.get(config::in_policy(name)) == Some(tenant) {
                     continue;
                 }
                 let there = tenant.on(&shared.name);
                 let id = known.unwrap_or_else(|| state.join(now, (&there).into()));
+                if let (None, Some(fractions)) = (known, at_first(&config)) {
+                    state.set_fractions(now, id, fractions);
+                }
                 if known.is_some() {
                     state.set_qos(now, id, (&there).into());
                 } else {
-                    tenants.insert(Arc::from(name.as_str()), id);
+                    tenants.insert(Arc::from(&**name), id);
                 }
                 state.set_throttle(id, there.throttle);
                 state.set_guarantees(now, id, &there.guarantee.control());
                 state.set_latency_target(id, there.latency_target());
             }
-            let default = tenants.get(config::DEFAULT_TENANT).copied();
-            tenants.retain(|name, id| {
-                if config.tenants.contains_key(&**name) {
-                    return true;
-                }
-                // What the departed tenant had queued is served under the default tenant's guarantee.
-                for request in state.leave(*id) {
-                    if let Some(default) = default {
-                        // A worker that has not seen the new snapshot may still carry out a request for a volume that
-                        // is removed now; one for a volume removed before is refused when it is its turn.
-                        let volume = present.volume(request.volume);
-                        let work = volume.map_or(Work::new(Kind::Meta, 0), |volume| request.work(volume));
-                        let _ = state.submit(now, default, work, request);
+            let departed: Vec<_> = tenants.keys().filter(|name| !scheduled.contains_key(&***name)).cloned().collect();
+            for name in departed {
+                let Some(id) = tenants.remove(&name) else { continue };
+                for request in state.leave(id) {
+                    // A worker that has not seen the new snapshot may still carry out a request for a volume that is
+                    // removed now; one for a volume removed before is refused when it is its turn.
+                    let volume = present.volume(request.volume);
+                    let work = volume.map_or(Work::new(Kind::Meta, 0), |volume| request.work(volume));
+                    if let Some(heir) = heir(tenants, &name, volume.map(|volume| volume.name.as_str())) {
+                        let _ = state.submit(now, heir, work, request);
                     }
                 }
-                false
-            });
+            }
         }
-        self.config = config;
+        self.config = Arc::clone(&next.config);
     }
+}
+
+/// The fractions of the totals of a tenant whose parts are not known yet; `None` where reservations and limits are values for
+/// each host.
+fn at_first(config: &Config) -> Option<Fractions> {
+    let least = [Fraction::of(0.0); 2];
+    config.cluster.has_totals().then_some(Fractions { reservation: least, limit: least })
 }
 
 /// Served volumes that the configuration makes longer, with their new sizes in bytes.

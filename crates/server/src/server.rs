@@ -29,6 +29,7 @@ use crate::figures::Meter;
 use crate::listen::{Listener, Listening, SocketFile};
 use crate::places::is_allowed;
 use crate::prompt;
+use crate::recorder::RING_BYTES;
 use crate::registry::{self, Registry};
 use crate::settle::{AbortOnPanic, within};
 use crate::shared::{Bounds, Shared};
@@ -144,6 +145,7 @@ impl Server {
             start.faults.clone(),
         );
         shared.raises_priority = priority::probe().unwrap_or(false);
+        shared.own_files = start.own_files.clone();
         if let Some(lack) = lacks_priority(&config) {
             tracing::warn!("{lack}");
         }
@@ -194,6 +196,7 @@ impl Server {
             // One worker accepts for all and spreads the connections.
             server.start_worker(index, listeners.take().unwrap_or_default())?;
         }
+        server.keep_requests(&server.config());
         Ok(server)
     }
 
@@ -298,7 +301,7 @@ impl Server {
     /// # Errors
     /// If a changed setting needs a restart, or a volume cannot be opened or grown. On an error nothing has changed.
     pub fn reload(&self, config: Config) -> Result<Applied, Error> {
-        self.take_up(&config, true)
+        self.take_up(&mut self.registry(), &config, true)
     }
 
     /// As [`Self::reload`], for a change by command: reads certificates again only if their settings changed.
@@ -306,14 +309,25 @@ impl Server {
     /// # Errors
     /// As for [`Self::reload`].
     pub fn put(&self, config: Config) -> Result<Applied, Error> {
-        self.take_up(&config, false)
+        self.take_up(&mut self.registry(), &config, false)
     }
 
-    fn take_up(&self, config: &Config, fresh: bool) -> Result<Applied, Error> {
+    /// Puts each limit with hours into force or out of it, as it is at the minute of the day that `minute` returns; everything else
+    /// stays as it is. The minute is asked for when no other change is under way.
+    ///
+    /// # Errors
+    /// As for [`Self::reload`].
+    pub fn set_time(&self, minute: impl FnOnce() -> u16) -> Result<Applied, Error> {
         let mut registry = self.registry();
+        let mut config = Config::clone(&registry.config);
+        config.set_time(minute());
+        self.take_up(&mut registry, &config, false)
+    }
+
+    fn take_up(&self, registry: &mut Registry, config: &Config, fresh: bool) -> Result<Applied, Error> {
         let changes = change::plan(&registry.config, config).map_err(|refused| Error::Refused(refused.to_string()))?;
         let before = self.shared.snapshot().tls.clone();
-        let warnings = self.switch(&mut registry, config, fresh)?;
+        let warnings = self.switch(registry, config, fresh)?;
         let notes = std::mem::take(&mut registry.notes);
         let mut changes: Vec<_> = changes.iter().map(Change::to_string).collect();
         if let (Some(before), Some(after)) = (before, &self.shared.snapshot().tls)
@@ -525,6 +539,7 @@ impl Server {
         registry.apply(&present, &mut next);
         drop(present);
         self.shared.publish(next);
+        self.keep_requests(config);
         if let Some(lack) = lack {
             tracing::warn!("{lack}");
             registry.notes.push(lack);
@@ -570,6 +585,7 @@ impl Server {
             let ended = self.running.wait_for_none(STOP_PATIENCE);
             clean = ended && patience.is_zero();
         }
+        self.shared.recorder.close(STOP_PATIENCE);
         for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             if thread.is_finished() && thread.join().is_err() {
                 return Err(Error::Refused("a worker ended with a panic; report the panic above as a bug".into()));
@@ -684,15 +700,21 @@ fn check_memory(config: &Config) -> Result<(), Error> {
     let bytes = |field: usize| pages(field) * rustix::param::page_size() as u64;
     let (code, data, workers) = (bytes(3), bytes(5), count_of(config.server.workers) as u64);
     // Beside what is there at the start: threads with their stacks of 2 MiB, libraries and heap; then for each worker, with its
-    // buffers and ring. The size of the whole would include what the allocator has only reserved, as long as there was room.
+    // buffers, its ring, and the ring in which it leaves records of requests. The size of the whole would include what the
+    // allocator has only reserved, as long as there was room.
     for (resource, what, cure, least) in [
         (
             Resource::As,
             "address space",
             "LimitAS= of the service, ulimit -v",
-            code + data + (24 << 20) + workers * (4 << 20),
+            code + data + (24 << 20) + workers * ((4 << 20) + RING_BYTES),
         ),
-        (Resource::Data, "data", "LimitDATA= of the service, ulimit -d", data + (12 << 20) + workers * (3 << 20)),
+        (
+            Resource::Data,
+            "data",
+            "LimitDATA= of the service, ulimit -d",
+            data + (12 << 20) + workers * ((3 << 20) + RING_BYTES),
+        ),
     ] {
         if let Some(limit) = getrlimit(resource).current.filter(|&limit| limit < least) {
             return Err(Error::Refused(format!(
@@ -705,5 +727,7 @@ fn check_memory(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
+mod parts;
+mod recording;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! The state that all workers share: mailboxes of the workers, homes of the connections, and counters.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
@@ -13,9 +14,11 @@ use crate::faults::Faults;
 use crate::handshakes::Handshakes;
 use crate::mailbox::Mailbox;
 use crate::prompt;
+use crate::recorder::{Host, Recorder};
 use crate::refusals::Refusals;
 use crate::slots::Slots;
 use crate::snapshot::Snapshot;
+use crate::space::Spaces;
 use crate::worker::message::Message;
 use crate::worker::seen::Seen;
 
@@ -92,6 +95,12 @@ pub(crate) struct Shared {
     pub(crate) handshakes: Arc<Handshakes>,
     /// Numbers of clients refused since the start, by reason.
     pub(crate) refusals: Refusals,
+    /// Space of the volumes in files.
+    pub(crate) spaces: Spaces,
+    /// Records requests in files.
+    pub(crate) recorder: Recorder,
+    /// Paths of the program's own files, which no recording replaces.
+    pub(crate) own_files: Vec<PathBuf>,
     /// True once the server is stopping.
     pub(crate) draining: AtomicBool,
     /// True if the process may give requests to files a raised I/O priority.
@@ -132,6 +141,9 @@ impl Shared {
             )),
             tls_handshakes: AtomicU64::new(0),
             refusals: Refusals::default(),
+            spaces: Spaces::default(),
+            recorder: Recorder::default(),
+            own_files: Vec::new(),
             draining: AtomicBool::new(false),
             raises_priority: false,
             faults,
@@ -246,5 +258,27 @@ impl Shared {
     /// move.
     pub(crate) fn placement(&self) -> MutexGuard<'_, Placement> {
         self.placement.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Host for Shared {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        Self::snapshot(self)
+    }
+
+    fn epoch(&self) -> u64 {
+        Self::epoch(self)
+    }
+
+    fn workers(&self) -> usize {
+        Self::workers(self)
+    }
+
+    fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    fn own_files(&self) -> &[PathBuf] {
+        &self.own_files
     }
 }

@@ -11,7 +11,7 @@ use evenkeel_control::units::Direction;
 use evenkeel_nbd::server::Tls;
 use evenkeel_policy::Config;
 use evenkeel_policy::access::{Barred, Caller};
-use evenkeel_policy::config::{Clients, Volume as Settings};
+use evenkeel_policy::config::{Clients, DEFAULT_TENANT, Volume as Settings, in_policy};
 use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::state::LatencyTargetState;
 use evenkeel_policy::target;
@@ -62,22 +62,24 @@ impl SharedPool {
     }
 
     /// Logs the latency controller's decision; as a warning if the latency target was met until now and is missed. `statistic`:
-    /// the one that the target is for; `tenant` gives a tenant's name.
+    /// the one that the target is for; `tenant` gives a tenant's name. Returns true if the target has become missed.
     #[cold]
     pub(crate) fn log_target(
         &self,
         statistic: Statistic,
         decision: &Decision,
         tenant: impl Fn(TenantId) -> Option<String>,
-    ) {
+    ) -> bool {
         let (pool, reason) = (&self.name, &decision.reason);
         let record = LatencyTargetState::record(pool, statistic.into(), decision, tenant, DecisionRecord::default());
         let (name, because) = (record.reason, record.because);
-        match self.newly_missed(reason) {
+        let newly = self.newly_missed(reason);
+        match newly {
             Some(true) => tracing::warn!(pool, reason = name, "latency target missed: {because}"),
             Some(false) => tracing::info!(pool, reason = name, "latency target no longer missed: {because}"),
             None => tracing::info!(pool, reason = name, "latency target: {because}"),
         }
+        newly == Some(true)
     }
 
     /// `Some(true)` if the latency target has become missed since the previous call, `Some(false)` if it has become met again
@@ -193,6 +195,14 @@ impl Snapshot {
     }
 }
 
+/// The tenant that goes on with the requests which the departed tenant `name` had queued for `volume`: if `each` was switched,
+/// the tenant of that volume or of all its volumes, otherwise the default tenant.
+pub(crate) fn heir(tenants: &HashMap<Arc<str>, TenantId>, name: &str, volume: Option<&str>) -> Option<TenantId> {
+    let tenant = in_policy(name);
+    let of_volume = volume.and_then(|volume| tenants.get(format!("{tenant}/{volume}").as_str()));
+    of_volume.or_else(|| tenants.get(tenant)).or_else(|| tenants.get(DEFAULT_TENANT)).copied()
+}
+
 #[cfg(test)]
 mod tests {
     use evenkeel_control::{Duration, Instant};
@@ -201,6 +211,39 @@ mod tests {
     use crate::faults::Faults;
     use crate::paced::Work;
     use crate::registry::Registry;
+    use crate::worker::request::ConnKey;
+
+    #[test]
+    fn what_a_tenant_had_queued_stays_its_own_when_each_is_switched() {
+        let config = |each: bool, tenant: &str| {
+            let text = format!(
+                "[tenants.{tenant}]\neach = {each}\nmatch = [\"volume:db-*\"]\n[volumes.db-1]\nbackend = \"memory\"\nsize = 4096\n"
+            );
+            Config::parse(&text, "test").unwrap()
+        };
+        let mut registry = Registry::new(0, Vec::new(), Faults::NONE);
+        let mut present = Snapshot::default();
+        for (next, name) in [
+            (config(true, "db"), "db/db-1"),
+            (config(false, "db"), "db"),
+            (config(true, "db"), "db/db-1"),
+            (config(true, "other"), "default"),
+        ] {
+            let mut snapshot = registry.plan(&present, &next, true).unwrap();
+            registry.apply(&present, &mut snapshot);
+            let mut state = snapshot.pools[0].lock();
+            if present.pools.is_empty() {
+                let volume = snapshot.find("db-1").unwrap();
+                let request = Box::new(Request::of(ConnKey { slot: 0, generation: 0 }, volume.id));
+                let (id, work) = (snapshot.tenants[0][name], request.work(volume));
+                assert!(state.submit(Instant::ZERO, id, work, request).is_ok());
+            }
+            let queued = state.tenant(snapshot.tenants[0][name]).map(|tenant| tenant.queued);
+            assert_eq!(queued, Some(1), "{name}: {:?}", snapshot.tenants[0]);
+            drop(state);
+            present = snapshot;
+        }
+    }
 
     #[test]
     fn a_target_is_missed_once_until_it_is_met_again() {

@@ -20,8 +20,9 @@ use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::explain::{self, OfSlots};
 use evenkeel_policy::health::Health;
 use evenkeel_policy::state::{
-    AdmissionState, ClientState, Clients, GuaranteeState, LatencyState, LatencyTargetState, LimitState, PlacementState,
-    PoolState, SlicesState, SlotsState, State, TenantSlotsState, TenantState, ThrottledState, VolumeState, WorkerState,
+    AdmissionState, ClientState, Clients, GuaranteeState, LatencyState, LatencyTargetState, LimitState, PartsState,
+    PlacementState, PoolState, SlicesState, SlotsState, State, TenantSlotsState, TenantState, ThrottledState,
+    VolumeState, WorkerState,
 };
 use evenkeel_policy::verdict::{self, Counts};
 
@@ -79,6 +80,7 @@ pub(crate) fn collect(
     detail: Detail,
 ) -> State {
     let snapshot = shared.snapshot();
+    shared.spaces.refresh(&snapshot);
     let mut connections = Connections::new();
     for stats in &shared.stats {
         for seen in stats.clients.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -127,7 +129,7 @@ pub(crate) fn collect(
         pools: (0..snapshot.pools.len())
             .filter_map(|index| pool(shared, &snapshot, index, &connections, uptime, before, detail))
             .collect(),
-        volumes: snapshot.volumes.iter().flatten().map(|v| volume(&snapshot, &owners, v)).collect(),
+        volumes: snapshot.volumes.iter().flatten().map(|v| volume(shared, &snapshot, &owners, v)).collect(),
     }
 }
 
@@ -247,6 +249,7 @@ fn tenant(
     let view = state.tenant(id)?;
     let counts = Counts::from(&view);
     let (qos, limit) = (*view.qos, LimitState::new(view.limit_iops, view.limit_bytes_per_s));
+    let parts = PartsState::of(view.qos, &view.fractions);
     let stats = view.stats;
     let record = TenantState {
         reads_total: stats.reads,
@@ -278,6 +281,7 @@ fn tenant(
         name: name.to_owned(),
         qos: (&qos).into(),
         limit,
+        parts,
         throttle: throttle.name().into(),
         throttled,
         slots,
@@ -373,7 +377,7 @@ fn admission(
     }
 }
 
-fn volume(snapshot: &Snapshot, owners: &Owners<'_>, volume: &Volume) -> VolumeState {
+fn volume(shared: &Shared, snapshot: &Snapshot, owners: &Owners<'_>, volume: &Volume) -> VolumeState {
     let config = snapshot.settings(volume);
     let flags = volume.flags();
     let names = [
@@ -394,7 +398,7 @@ fn volume(snapshot: &Snapshot, owners: &Owners<'_>, volume: &Volume) -> VolumeSt
     let rbd = if let Backend::Rbd(rbd) = &volume.backend { Some(rbd.state()) } else { None };
     VolumeState {
         name: volume.name.clone(),
-        tenant: config.map_or_else(String::new, |v| owners.of(&volume.name, v).to_owned()),
+        tenant: config.map_or_else(String::new, |v| owners.scheduled(&volume.name, v).into_owned()),
         pool: snapshot.pools[volume.pool].name.clone(),
         backend: config.map_or_else(String::new, |v| v.backend.name().to_owned()),
         path,
@@ -406,5 +410,6 @@ fn volume(snapshot: &Snapshot, owners: &Owners<'_>, volume: &Volume) -> VolumeSt
         failures: volume.failures(),
         remote,
         rbd,
+        space: shared.spaces.of(volume.id),
     }
 }

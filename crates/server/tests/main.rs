@@ -18,6 +18,7 @@ mod neighbour;
 mod overlap;
 mod pause;
 mod placement;
+mod recording;
 mod remote;
 mod review;
 mod robustness;

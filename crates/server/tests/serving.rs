@@ -242,6 +242,44 @@ fn guarantees_change_under_load_without_dropping_a_connection() {
 }
 
 #[test]
+fn a_sparse_volume_shows_what_is_allocated_to_it() {
+    let text = "[volumes.disk0]\nsize = \"64MiB\"\n[volumes.m]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    let test = TestServer::start("allocated", Engine::Auto, text);
+    test.wait_for("a measurement", |state| state.volumes.iter().any(|volume| volume.space.is_some()));
+    let volumes = test.server.state().volumes;
+    let space = volumes[0].space.as_ref().unwrap();
+    assert!(space.allocated_bytes < 32 << 20 && space.capacity_bytes > 0, "{space:?}");
+    assert_eq!(volumes[1].space, None, "memory has no file system");
+}
+
+#[test]
+fn each_volume_of_a_tenant_is_a_tenant_of_its_own() {
+    let volumes = "[volumes.db-1]\nbackend = \"memory\"\nsize = \"1MiB\"\n[volumes.db-2]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    let text = format!("[tenants.db]\neach = true\nweight = 3\nmatch = [\"volume:db-*\"]\n{volumes}");
+    let test = TestServer::start("each", Engine::Auto, &text);
+    let tenants = || -> Vec<(String, u32, u64)> {
+        let tenants = test.server.state().pools.swap_remove(0).tenants;
+        tenants.into_iter().map(|tenant| (tenant.name, tenant.qos.weight, tenant.reads_total)).collect()
+    };
+    let row = |name: &str, weight, reads| (name.to_owned(), weight, reads);
+    let mut client = test.connect("db-2");
+    client.read(0, 4096).unwrap();
+    test.wait_for("the read", |state| state.pools[0].tenants.iter().any(|tenant| tenant.reads_total == 1));
+    assert_eq!(tenants(), [row("db/db-1", 3, 0), row("db/db-2", 3, 1), row("default", 1, 0)]);
+    let owners: Vec<String> = test.server.state().volumes.into_iter().map(|volume| volume.tenant).collect();
+    assert_eq!(owners, ["db/db-1", "db/db-2"]);
+    // Together again, while a client is connected.
+    let mut config = test.config.clone();
+    config.tenants.get_mut("db").unwrap().each = false;
+    test.server.reload(config).unwrap();
+    client.read(0, 4096).unwrap();
+    test.wait_for("a read of the tenant", |state| {
+        state.pools[0].tenants.iter().any(|tenant| tenant.name == "db" && tenant.reads_total == 1)
+    });
+    assert_eq!(tenants(), [row("db", 3, 1), row("default", 1, 0)]);
+}
+
+#[test]
 fn an_impossible_reload_changes_nothing() {
     let test = TestServer::start("impossible", Engine::Auto, "[volumes.disk0]\nsize = \"8MiB\"\n");
     let mut client = test.connect("disk0");

@@ -12,10 +12,12 @@
 //! | [`statistics`] | statistics over several seeds |
 //! | [`workload`] | requests of clients: generators and traces |
 //! | [`experiment`] | experiments of publications, repeated in virtual time |
+//! | [`flight`] | recordings of real clients: replay, learning of a device, advice on a policy |
 //! | [`world`] | clients, one pool or one on each of several hosts, and one device, run together |
 
 pub mod engine;
 pub mod experiment;
+pub mod flight;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod placed;

@@ -71,7 +71,7 @@ fn reproduce(quick: bool) -> (Report, usize) {
         runs_made += runs.len();
         Ok(runs.iter().map(|(setup, _)| imagine(setup)).collect())
     };
-    let report = bufferbloat::run(&Options { seed: 3, quick }, &mut execute).unwrap();
+    let report = bufferbloat::run(&Options { seed: 3, quick, ..Options::default() }, &mut execute).unwrap();
     (report, runs_made)
 }
 

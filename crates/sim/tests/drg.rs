@@ -6,7 +6,7 @@ use evenkeel_sim::experiment::{Options, Report};
 
 fn reproduce(seed: u64) -> (Report, Vec<(Setup, u64)>, Vec<Outcome>) {
     let (mut all, mut outcomes) = (Vec::new(), Vec::new());
-    let options = Options { seed, quick: true };
+    let options = Options { seed, quick: true, ..Options::default() };
     let report = drg::run(&options, &Traces::default(), &mut |_, runs: &[(Setup, u64)]| {
         let half = runs.len() / 2;
         let each = |runs: &[(Setup, u64)]| runs.iter().map(|(setup, seed)| simulate(setup, *seed)).collect::<Vec<_>>();

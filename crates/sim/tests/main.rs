@@ -15,5 +15,6 @@ mod parallel;
 mod saat;
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
+mod totals;
 mod traces;
 mod world;

@@ -3,14 +3,17 @@
 
 use evenkeel_control::placement::{Config, Moving};
 use evenkeel_control::{Duration, Instant};
-use evenkeel_sim::experiment::messenger::cluster::{CLIENTS, Load, OSDS, WORKERS};
+use evenkeel_sim::experiment::messenger::cluster::{CLIENTS, Load, OSDS, Opening, WORKERS};
 use evenkeel_sim::experiment::messenger::world::{Outcome, Setup, Spread, simulate};
 use evenkeel_sim::experiment::messenger::{self, setup};
+use evenkeel_sim::experiment::tune::{Baseline, Tuned};
 use evenkeel_sim::experiment::{Options, Row};
 
-/// A setup with a shorter warm-up than the experiment's, for methods that decide every second.
+/// A setup with a shorter warm-up than the experiment's, for methods that decide every second, whose active connections collide
+/// under round robin.
 fn short(writes: f64, placement: Config) -> Setup {
-    Setup { lead: Duration::from_secs(4), ..setup(writes, Load::Equal, placement, 5) }
+    let (opening, lead) = (Opening::Colliding, Duration::from_secs(4));
+    Setup { opening, lead, ..setup(writes, Load::Equal, placement, 5) }
 }
 
 fn variation(spread: &Spread) -> f64 {
@@ -30,6 +33,15 @@ fn workers_become_alike_and_more_gets_done() {
         assert!(done(&ours) > done(&round_robin), "{} instead of {}", done(&ours), done(&round_robin));
         assert!(round_robin.moves == 0 && ours.p99_ms < round_robin.p99_ms);
     }
+}
+
+#[test]
+fn connections_opened_in_random_order_leave_less_to_even_out() {
+    let run = |opening, placement| simulate(&Setup { opening, ..short(1.0, placement) }, 9_303).unwrap();
+    let spread = |opening, placement| variation(&run(opening, placement).windows[0]);
+    let random = spread(Opening::Random, Config::RoundRobin);
+    assert!(random < spread(Opening::Colliding, Config::RoundRobin), "{random}");
+    assert!(spread(Opening::Random, Config::default()) < random, "{random}");
 }
 
 #[test]
@@ -93,11 +105,13 @@ fn rows_hold_what_was_measured() {
             moves: 832,
         }
     };
-    let report =
-        messenger::run(&Options { seed: 1, quick: true }, &mut |_, runs: &[(Setup, u64)]| -> Result<_, String> {
-            Ok(runs.iter().map(outcome).collect())
-        })
-        .unwrap();
+    let mut tuned = Tuned::default();
+    tuned.baselines.insert("genetic".to_owned(), Baseline::default());
+    let options = Options { seed: 1, quick: true, tuned, ..Options::default() };
+    let report = messenger::run(&options, &mut |_, runs: &[(Setup, u64)]| -> Result<_, String> {
+        Ok(runs.iter().map(outcome).collect())
+    })
+    .unwrap();
     let rows: Vec<&Row> = report.sections.iter().flat_map(|section| &section.rows).collect();
     let check = |metric: &str, count: usize, [baseline, faithful, ours]: [f64; 3]| {
         let named: Vec<_> = rows.iter().filter(|row| row.full_metric() == metric).collect();
@@ -119,7 +133,18 @@ fn rows_hold_what_was_measured() {
     let of = |metric: &str| rows.iter().filter(|row| row.full_metric() == metric).collect::<Vec<_>>();
     assert!(of("sigma_reduction_percent").iter().all(|row| row.is_met() == Some(true)));
     assert!(of("sigma_reduction_raw_percent_best").iter().all(|row| row.baseline == Some(50.0)));
-    assert_eq!(of("iops_gain_percent_lpt").len(), 8);
+    for method in ["lpt", "lpt_5s", "genetic_1s", "genetic_tuned", "waits_1s", "waits_5s", "least_connections"] {
+        assert_eq!(of(&format!("iops_gain_percent_{method}")).len(), 8, "{method}");
+    }
+    assert!(of("iops_gain_percent_lpt_tuned").is_empty(), "LPT was not tuned");
+    // Two seeds with the same figures: ends of intervals are differences.
+    for (end, difference) in [("low", 21.0), ("high", 21.0)] {
+        let rows = of(&format!("iops_gain_percent_{end}"));
+        assert!(rows.len() == 8 && rows.iter().all(|row| (row.baseline.unwrap() - difference).abs() < 1e-6));
+        let from_genetic = of(&format!("iops_gain_percent_genetic_1s_{end}"));
+        assert!(from_genetic.iter().all(|row| (row.baseline.unwrap() - 11.0).abs() < 1e-6));
+    }
+    assert!(rows.iter().all(|row| !row.case.contains("colliding")), "only in a full run");
     let papers: Vec<f64> = of("iops_gain_percent").iter().filter_map(|row| row.paper).collect();
     assert_eq!(papers, [8.0, 12.0, 10.0, 8.0, 17.0, 24.0, 20.0, 19.0]);
     // 21 % are less than the paper's 24 and no less than all others.
@@ -128,4 +153,17 @@ fn rows_hold_what_was_measured() {
     assert!(of("iops_gain_vs_least_connections_percent").into_iter().all(|row| by(row)));
     let refuted: Vec<&str> = report.claims.iter().filter(|claim| !claim.reproduced).map(|claim| claim.source).collect();
     assert_eq!(refuted, ["fig. 2", "fig. 5", "fig. 7", "fig. 5", "fig. 6", "fig. 8", "VI.B", "V.B"]);
+
+    let full = Options { seed: 1, seeds: Some(3), ..Options::default() };
+    let mut seeds = std::collections::BTreeSet::new();
+    let report = messenger::run(&full, &mut |_, runs: &[(Setup, u64)]| -> Result<_, String> {
+        seeds.extend(runs.iter().map(|(_, seed)| *seed));
+        Ok(runs.iter().map(outcome).collect())
+    })
+    .unwrap();
+    let gains = report.sections.iter().flat_map(|section| &section.rows);
+    let gains = gains.filter(|row| row.full_metric() == "iops_gain_percent");
+    let (colliding, random): (Vec<&Row>, Vec<&Row>) = gains.partition(|row| row.case.ends_with(", colliding"));
+    assert_eq!((seeds.len(), colliding.len(), random.len()), (3, 8, 8));
+    assert_eq!(report.claims.iter().filter(|claim| claim.source == "fig. 2").count(), 2);
 }

@@ -68,14 +68,14 @@ fn rows_hold_what_was_measured() {
         _ => 0.9,
     };
     let traces = saat::Traces::new();
-    let report =
-        saat::run(&Options { seed: 1, quick: true }, &traces, &mut |_, runs: &[(Setup, u64)]| -> Result<_, String> {
-            let outcome = |(setup, _): &(Setup, u64)| Outcome {
-                halves: setup.tenants.iter().map(|tenant| vec![0.5 * got(setup) * tenant.guaranteed; 20]).collect(),
-            };
-            Ok(runs.iter().map(outcome).collect())
-        })
-        .unwrap();
+    let options = Options { seed: 1, quick: true, ..Options::default() };
+    let report = saat::run(&options, &traces, &mut |_, runs: &[(Setup, u64)]| -> Result<_, String> {
+        let outcome = |(setup, _): &(Setup, u64)| Outcome {
+            halves: setup.tenants.iter().map(|tenant| vec![0.5 * got(setup) * tenant.guaranteed; 20]).collect(),
+        };
+        Ok(runs.iter().map(outcome).collect())
+    })
+    .unwrap();
     let rows: Vec<&Row> = report.sections.iter().flat_map(|section| &section.rows).collect();
     let named = |metric: &str| rows.iter().filter(|row| row.full_metric() == metric).collect::<Vec<_>>();
     let near = |value: Option<f64>, expected: f64| assert!((value.unwrap() - expected).abs() < 1e-6, "{value:?}");
@@ -109,7 +109,7 @@ fn other_constants_are_tried_with_their_own_device_and_tenants() {
         };
         1.0 - if setup.device.slow_latency > Duration::from_millis(1) { 2.0 * missing } else { missing }
     };
-    let options = Options { seed: 1, quick: false };
+    let options = Options { seed: 1, quick: false, ..Options::default() };
     let mut names = Vec::new();
     let report = saat::run(&options, &saat::Traces::new(), &mut |name, runs: &[(Setup, u64)]| -> Result<_, String> {
         names.push(name.to_owned());

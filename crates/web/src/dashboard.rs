@@ -1,7 +1,7 @@
 //! The dashboard: a page, its style sheet and its modules, all contained in the program.
 //!
-//! The page shows the state that `/api/v1` serves, which it requests every second. The files need no build step, and load no
-//! files from other servers. Browsers cache the files and revalidate them by entity tags.
+//! The page shows the state that `/api/v1` of a server or an agent serves, which it requests every second, and the history. The
+//! files need no build step, and load no files from other servers. Browsers cache the files and revalidate them by entity tags.
 
 use axum::Router;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -43,6 +43,8 @@ const FILES: &[File] = &[
     file!("plots.js"),
     file!("timeline.js"),
     file!("table.js"),
+    file!("past.js"),
+    file!("when.js"),
     file!("panels.js"),
 ];
 

@@ -27,8 +27,10 @@ use tokio::runtime::{Builder, Runtime};
 use crate::caller::Caller;
 use crate::refusal::Refusal;
 use crate::request::{Asked, Named, Request};
-use crate::serve::api::{Answer, Body, Changed, NewSize, NewVolume, Wanted};
+use crate::serve::api::{Answer, Changed, NewSize, NewVolume, Wanted};
+use crate::serve::body::Body;
 use crate::serve::edit::{self, Consent};
+use crate::serve::recording::Wished;
 use crate::serve::{CHANGES, READS, audit, metrics, source};
 use crate::{dashboard, guard, history, rules};
 
@@ -160,6 +162,8 @@ fn dry<S>(requests: &[Request<S>]) -> Router<Arc<Config>> {
             ("PATCH", "/api/v1/server") => on(method, set_server),
             ("PATCH", "/api/v1/tenants/{name}") => on(method, set_tenant),
             ("PATCH", "/api/v1/pools/{name}") => on(method, set_pool),
+            ("GET" | "DELETE", "/api/v1/record") => on(method, async || "ok\n"),
+            ("POST", "/api/v1/record") => on(method, async |Body(wished): Body<Wished>| wished.order().map(|_| "ok\n")),
             (method, path) => panic!("{method} {path} is not fuzzed"),
         };
         router.route(path, handler)

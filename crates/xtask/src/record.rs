@@ -72,7 +72,9 @@ fn lines(name: Name) -> Result<Vec<String>> {
                 "nbd --bench header",
                 "guard --bench tick",
                 "guard --bench guarantee",
+                "server --bench recording",
                 "sim --bench engine",
+                "sim --bench flight",
             ];
             let mut lines: Vec<String> = benches.map(|bench| format!("cargo bench -p evenkeel-{bench}")).into();
             lines.push("cargo test --release -p evenkeel-server --test all pause -- --nocapture".into());

@@ -8,7 +8,7 @@ use crate::mclock::slab::Fifo;
 use crate::mclock::{MAX_WEIGHT, Qos};
 use crate::time::{Duration, Instant};
 use crate::token_bucket::{BYTES, IOPS, TokenBucket};
-use crate::units::{Kind, Work};
+use crate::units::{Fractions, Kind, Work};
 
 /// Virtual time: cost units divided by weight, in units of 2⁻²⁸. 128 bits hold more
 /// than 10⁹ years at 100 GB/s and weight 1.
@@ -121,8 +121,15 @@ impl Client {
     }
 
     /// Takes over a new QoS policy. The lead that the client has over others by its service so far stays, converted to the new
-    /// weight and class.
-    pub(super) fn set_qos(&mut self, now: Instant, qos: &Qos, virtual_time: [VirtualTime; 2]) {
+    /// weight and class. Of reservation and limit `fractions` apply. `keeps_credit`: what was saved up of both stays.
+    pub(super) fn set_qos(
+        &mut self,
+        now: Instant,
+        qos: &Qos,
+        fractions: &Fractions,
+        keeps_credit: bool,
+        virtual_time: [VirtualTime; 2],
+    ) {
         let lead = self.weight_tag.saturating_sub(virtual_time[self.class as usize]);
         let (old, new) = (self.inverse_weight, inverse(qos.weight));
         self.policy = class(qos);
@@ -135,8 +142,13 @@ impl Client {
         self.class = class;
         self.reserved = !qos.reservation.is_unset();
         self.limited = !qos.limit.is_unset();
-        self.reservation.set_rates(now, qos.reservation, MAX_LAG);
-        self.limit.set_rates(now, qos.limit, qos.burst);
+        if keeps_credit {
+            self.reservation.shift_fractions(now, qos.reservation, fractions.reservation, MAX_LAG);
+            self.limit.shift_fractions(now, qos.limit, fractions.limit, qos.burst);
+        } else {
+            self.reservation.set_fractions(now, qos.reservation, fractions.reservation, MAX_LAG);
+            self.limit.set_fractions(now, qos.limit, fractions.limit, qos.burst);
+        }
         if let Some(lanes) = &mut self.lanes {
             lanes.set_burst(now, qos.burst);
         }

@@ -35,7 +35,7 @@ mod tests;
 use alloc::vec::Vec;
 
 use crate::time::{Duration, Instant};
-use crate::units::{Direction, Kind, Rates, Work};
+use crate::units::{Direction, Fractions, Kind, Rates, Work};
 
 use claim::Claim;
 use client::{
@@ -269,10 +269,17 @@ impl<R> Queue<R> {
     /// Settings that do not change keep their state, so that a controller may adjust one limit
     /// often without disturbing the others.
     pub fn set_qos(&mut self, now: Instant, id: ClientId, qos: Qos) {
+        self.set_qos_in_part(now, id, qos, &Fractions::WHOLE, false);
+    }
+
+    /// Like [`Queue::set_qos`], for a client of which only `fractions` of reservation and limit apply here. `keeps_credit`:
+    /// what the client has saved up of its limit, and what it may catch up of its reservation, stays as a number of requests or
+    /// bytes, within the bounds of the new rates; so a part may change often without a burst or a loss. O(log clients).
+    pub fn set_qos_in_part(&mut self, now: Instant, id: ClientId, qos: Qos, fractions: &Fractions, keeps_credit: bool) {
         let Some(client) = live_mut(&mut self.clients, id) else { return };
         let is_active = client.is_active();
         self.withdraw(id.index);
-        self.clients[id.index as usize].set_qos(now, &qos, self.virtual_time);
+        self.clients[id.index as usize].set_qos(now, &qos, fractions, keeps_credit, self.virtual_time);
         if is_active {
             self.place(now, id.index);
         }

@@ -261,8 +261,8 @@ impl Tenant {
     /// bytes or requests per second, as the variant of `unit` says.
     fn bounds(&self, unit: Rate) -> (Option<(Owner, u64)>, u64) {
         match unit {
-            Rate::BytesPerS(_) => (self.limit_bytes_per_s.binding(), self.qos.reservation.bytes_per_s),
-            Rate::RequestsPerS(_) => (self.limit_iops.binding(), self.qos.reservation.iops),
+            Rate::BytesPerS(_) => (self.limit_bytes_per_s.binding(), self.own_reservation().bytes_per_s),
+            Rate::RequestsPerS(_) => (self.limit_iops.binding(), self.own_reservation().iops),
         }
     }
 

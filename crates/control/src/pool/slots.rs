@@ -46,8 +46,12 @@ impl LatencyTarget {
 /// and of times may wrap around; wrapping differences stay exact.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
-    arrived: u64,
-    waiting: u64,
+    pub(super) arrived: u64,
+    /// Payload of the requests that arrived.
+    pub(super) arrived_bytes: u64,
+    pub(super) waiting: u64,
+    /// Requests that have entered the device, and their payload.
+    pub(super) entered: [u64; 2],
     /// Sum of the instants, in ns, at which the queued requests were queued.
     queued_at: u64,
     /// The instant, in ns, at which the request that left the queue last had been queued.
@@ -63,8 +67,9 @@ pub(super) struct Tally {
 
 impl Tally {
     #[inline]
-    pub(super) fn arrives(&mut self, now: Instant) {
+    pub(super) fn arrives(&mut self, now: Instant, payload: u32) {
         self.arrived += 1;
+        self.arrived_bytes += u64::from(payload);
         self.waiting += 1;
         self.queued_at = self.queued_at.wrapping_add(now.as_nanos());
     }
@@ -79,7 +84,8 @@ impl Tally {
 
     /// Notes that the request that left the queue last enters the device.
     #[inline]
-    pub(super) fn enters(&mut self, now: Instant) {
+    pub(super) fn enters(&mut self, now: Instant, payload: u32) {
+        self.entered = [self.entered[0] + 1, self.entered[1] + u64::from(payload)];
         self.waits = self.waits.wrapping_add(now.as_nanos()).wrapping_sub(self.left);
         self.inside += 1;
         self.admitted_at = self.admitted_at.wrapping_add(now.as_nanos());
@@ -493,7 +499,7 @@ impl super::Tenant {
         let of = |all: bool| self.guaranteed.iter().filter(move |guarantee| (guarantee.scope == Scope::All) == all);
         let sum = |all| of(all).map(|guarantee| iops(guarantee.guaranteed)).sum::<f64>();
         // A reservation counts slices.
-        let Rates { iops, bytes_per_s } = self.qos.reservation;
+        let Rates { iops, bytes_per_s } = self.own_reservation();
         (iops as f64).max(of_bytes(bytes_per_s)).max(sum(true)).max(sum(false))
     }
 }

@@ -207,7 +207,15 @@ impl<R> Pool<R> {
                 let bytes_per_s = per_s(moved.saturating_sub(tenant.seen.moved));
                 let client = client(index, tenant.generation);
                 let paid = tenant.paid(length);
-                samples.push(ClientSample { client, throttle, bytes_per_s, all_bytes_per_s, paid });
+                samples.push(ClientSample {
+                    client,
+                    throttle,
+                    bytes_per_s,
+                    all_bytes_per_s,
+                    freed_bytes_per_s: all_bytes_per_s,
+                    reads: false,
+                    paid,
+                });
                 let served = tenant.stats.device_latency.count();
                 let newly_served = served.saturating_sub(tenant.seen.served);
                 if let Some(latency) = spent.checked_div(newly_served) {

@@ -7,6 +7,7 @@ use crate::histogram::Histogram;
 use crate::limits::{LimitSet, Owner, rate};
 use crate::mclock::Qos;
 use crate::response::Throttle;
+use crate::units::Fractions;
 
 /// Counters of a tenant since it joined the pool.
 #[derive(Clone, Default)]
@@ -41,6 +42,8 @@ pub struct TenantStats {
 pub struct TenantView<'a> {
     /// The QoS policy as configured.
     pub qos: &'a Qos,
+    /// The fractions of the policy's reservation and limit that apply in this pool.
+    pub fractions: Fractions,
     /// The limits on the tenant's IOPS, by owner.
     pub limit_iops: &'a LimitSet,
     /// The limits on the tenant's bytes per second, by owner.
@@ -89,6 +92,7 @@ impl<R> Pool<R> {
         let tenant = self.tenants.get(id.index as usize).filter(|t| t.live && t.generation == id.generation)?;
         Some(TenantView {
             qos: &tenant.qos,
+            fractions: tenant.fractions,
             limit_iops: &tenant.limit_iops,
             limit_bytes_per_s: &tenant.limit_bytes_per_s,
             slots: &tenant.slots,

@@ -28,8 +28,14 @@ pub(super) struct Client {
     pub(super) bytes_per_s: f64,
     /// Load of all that the client moves, in bytes per second, smoothed.
     pub(super) all_bytes_per_s: f64,
+    /// Load of all that the client would move without a throttle, in bytes per second, smoothed.
+    pub(super) freed_bytes_per_s: f64,
+    /// True if the client reads at present.
+    pub(super) reads: bool,
     /// True if the client counts as noisy, so that it may be throttled.
     pub(super) noisy: bool,
+    /// True if the client counted as noisy before the latest judgement.
+    pub(super) was_noisy: bool,
     /// The client's share of the load of all noisy clients, 0 to 1, for the adaptive method; 0 if the client is not noisy.
     pub(super) share: f64,
     /// The client's delay in force, in ms.
@@ -52,9 +58,25 @@ impl Client {
     fn take(&mut self, sample: &ClientSample, weight: f64) {
         let valid = |load: f64| if load.is_nan() { 0.0 } else { load.clamp(0.0, MOST_BYTES_PER_S) };
         let load = valid(sample.bytes_per_s);
+        let all = valid(sample.all_bytes_per_s).max(load);
         self.bytes_per_s += weight * (load - self.bytes_per_s);
-        self.all_bytes_per_s += weight * (valid(sample.all_bytes_per_s).max(load) - self.all_bytes_per_s);
+        self.all_bytes_per_s += weight * (all - self.all_bytes_per_s);
+        self.freed_bytes_per_s += weight * (valid(sample.freed_bytes_per_s).max(all) - self.freed_bytes_per_s);
         (self.throttle, self.now_bytes_per_s, self.present) = (sample.throttle, load, true);
+        self.reads = sample.reads;
+    }
+
+    /// The larger of all the client's smoothed load, as it would be without a throttle, and its load in the last interval.
+    fn freed(&self) -> f64 {
+        self.freed_bytes_per_s.max(self.now_bytes_per_s)
+    }
+
+    /// As [`Self::load`], without a throttle.
+    fn freed_load(&self) -> f64 {
+        match self.all_bytes_per_s > 0.0 && self.freed_bytes_per_s > self.all_bytes_per_s {
+            true => (self.load() * (self.freed_bytes_per_s / self.all_bytes_per_s)).min(self.freed()),
+            false => self.load(),
+        }
     }
 
     /// Finds the longest delay with which the client's tenant gets its reservation or guarantee. `paid`: see
@@ -82,6 +104,7 @@ impl Client {
     /// loads exceed their thresholds, and stays noisy until a load falls below half of its threshold.
     pub(super) fn judge(&mut self, loads: &[(f64, f64)]) {
         let part = if self.noisy { LEAVES_AT } else { 1.0 };
+        self.was_noisy = self.noisy;
         self.noisy = match self.throttle {
             Throttle::Never => false,
             Throttle::Always => true,
@@ -135,30 +158,46 @@ impl Clients {
     /// the throttle slows, or with more than 20 % of their traffic slowed. By slowed traffic alone, a client that mostly reads
     /// would not be found; by all traffic alone, a victim that moves most while noisy clients are throttled would count as
     /// noisy for a single write. If a client that is never throttled is loud, the others are compared with each other, so that
-    /// it does not hide them all. Returns true if there are more noisy clients than before. O(clients · log clients).
+    /// it does not hide them all. Loads are those without a throttle. Returns true if there are more noisy clients than before.
+    /// O(clients · log clients).
     pub(super) fn find_noisy(&mut self) -> bool {
-        let all = |client: &Client| client.all_bytes_per_s.max(client.now_bytes_per_s);
         let mut from = |load: fn(&Client) -> f64, of: fn(&&Client) -> bool| {
             self.loads.clear();
             self.loads.extend(self.all.iter().filter(of).map(load));
             loud_from(&mut self.loads)
         };
         let every = |_: &&Client| true;
-        let (mut from_all, mut from_slowed) = (from(all, every), from(Client::load, every));
-        let is_loud = |client: &Client| all(client) > from_all || client.load() > from_slowed;
+        let (mut from_all, mut from_slowed) = (from(Client::freed, every), from(Client::freed_load, every));
+        let is_loud = |client: &Client| client.freed() > from_all || client.freed_load() > from_slowed;
         if self.all.iter().any(|client| client.throttle == Throttle::Never && is_loud(client)) {
             let others = |client: &&Client| client.throttle != Throttle::Never;
             // What is small beside its load is no noise.
-            from_all = from(all, others).clamp((1.0 - MOST) * from_all, from_all);
-            from_slowed = from(Client::load, others).clamp((1.0 - MOST) * from_slowed, from_slowed);
+            from_all = from(Client::freed, others).clamp((1.0 - MOST) * from_all, from_all);
+            from_slowed = from(Client::freed_load, others).clamp((1.0 - MOST) * from_slowed, from_slowed);
         }
         let before = self.noisy().count();
         for client in &mut self.all {
-            let good_part = client.load() > (1.0 - MOST) * all(client);
-            let slowed = if good_part { f64::INFINITY } else { client.load() };
-            client.judge(&[(all(client), from_all), (slowed, from_slowed)]);
+            let good_part = client.freed_load() > (1.0 - MOST) * client.freed();
+            let slowed = if good_part { f64::INFINITY } else { client.freed_load() };
+            client.judge(&[(client.freed(), from_all), (slowed, from_slowed)]);
         }
+        self.keep_a_reader();
         self.noisy().count() > before
+    }
+
+    /// If all clients that read are noisy, so that no read would count: those that are throttled last are not noisy; if that
+    /// leaves all clients that read noisy, or no noisy client, those are not noisy that were not noisy before.
+    fn keep_a_reader(&mut self) {
+        let mut readers = self.all.iter().filter(|client| client.reads).peekable();
+        if readers.peek().is_none() || readers.any(|client| !client.noisy) {
+            return;
+        }
+        let is_last = |client: &Client| client.throttle == Throttle::Last;
+        let by_policy = self.all.iter().any(|client| client.reads && is_last(client))
+            && self.all.iter().any(|client| client.noisy && !is_last(client));
+        for client in self.all.iter_mut().filter(|client| client.throttle != Throttle::Always) {
+            client.noisy &= if by_policy { !is_last(client) } else { client.was_noisy };
+        }
     }
 
     /// Notes that the client's delay in force until the next decision is `delay`, not the decided one.

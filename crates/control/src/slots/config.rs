@@ -20,11 +20,15 @@ pub enum Method {
     SfqD,
     /// By need, smallest first, as published.
     Drg,
+    /// [`Method::Drg`] with the other reading of the paper's equation (4.1), a moving average; for simulations alone.
+    #[cfg_attr(feature = "serde", schemars(skip))]
+    DrgSmoothed,
     /// By need: all targets with equal margins while that can be done.
     Needs,
 }
 
-crate::named!(Method: None "none", Rwd "rwd", Parda "parda", SfqD "sfq_d", Drg "drg", Needs "needs");
+crate::named!(Method: None "none", Rwd "rwd", Parda "parda", SfqD "sfq_d", Drg "drg",
+    DrgSmoothed "drg_smoothed", Needs "needs");
 
 /// Settings of a [`Controller`](super::Controller).
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -11,7 +11,7 @@
 //! | [`Method::Rwd`] | a fixed total by weight (RW(D), Jin and Chase) |
 //! | [`Method::Parda`] | a window for each workload, which follows the device's latency (Gulati, Ahmad and Waldspurger) |
 //! | [`Method::SfqD`] | a fixed total for all together (SFQ(D), Jin and Chase) |
-//! | [`Method::Drg`] | by need, smallest first (DRG; Liu, Xu and Yang) |
+//! | [`Method::Drg`], [`Method::DrgSmoothed`] | by need, smallest first (DRG; Liu, Xu and Yang), with two readings of an equation |
 //! | [`Method::Needs`] | Evenkeel's own: all targets are met with equal margins; if that is impossible, each workload gets its need up to a bound per unit of weight that is equal for all; without a target within reach there is no bound |
 //!
 //! **Decentralised.** Every host calls [`Controller::observe`] with the reports of its own workloads on period k and sends the
@@ -178,6 +178,9 @@ struct Known {
     raw_s: f64,
     /// The value of `raw_s` one period earlier.
     raw_before_s: f64,
+    /// l' of the DRG paper's equation (4.1), read as a moving average, in seconds: `raw_s`, mixed with this value one period
+    /// earlier.
+    smoothed_s: f64,
     /// Slots of the workload with [`Method::Parda`], which calls them the window.
     window: f64,
 }
@@ -221,7 +224,7 @@ impl Controller {
             own: Summary::default(),
             total: match config.method {
                 Method::Rwd | Method::SfqD => config.most,
-                Method::None | Method::Parda | Method::Drg | Method::Needs => config.least,
+                Method::None | Method::Parda | Method::Drg | Method::DrgSmoothed | Method::Needs => config.least,
             },
             aim_s: config.latency.map_or(WITHOUT_TARGETS_S, Duration::as_secs_f64),
             latency_s: None,
@@ -306,7 +309,7 @@ impl Controller {
                 self.parda(cluster);
                 total = None;
             }
-            Method::Drg => {
+            Method::Drg | Method::DrgSmoothed => {
                 self.drg(cluster);
                 total = Some(self.total);
             }
@@ -348,11 +351,13 @@ impl Controller {
         self.share(|known| (Some(known.window), 0.0, Reason::ByLatency));
     }
 
-    /// [`Method::Drg`] as published: the total by equation (4.2), divided by need, smallest need first; slots that are left are
-    /// shared out.
+    /// [`Method::Drg`] and [`Method::DrgSmoothed`] as published: the total by equation (4.2), divided by need, smallest need
+    /// first; slots that are left are shared out.
     fn drg(&mut self, cluster: &Summary) {
+        let is_smoothed = self.config.method == Method::DrgSmoothed;
+        let latency_s = |known: &Known| if is_smoothed { known.smoothed_s } else { known.published_s() };
         let active = || self.known.iter().filter(|known| known.workload.report.completed > 0);
-        let (count, sum) = active().fold((0.0, 0.0), |(count, sum), known| (count + 1.0, sum + known.published_s()));
+        let (count, sum) = active().fold((0.0, 0.0), |(count, sum), known| (count + 1.0, sum + latency_s(known)));
         if count > 0.0 {
             self.total = fast::total(cluster.used, self.aim_s, sum / count, self.config.least, self.config.most);
         }
@@ -544,10 +549,12 @@ impl Known {
                 pending_s,
                 raw_s,
                 raw_before_s: raw_s,
+                smoothed_s: raw_s,
                 window: least,
             };
         };
         let differs = (arrivals - before.arrivals).abs();
+        let raw_s = report.device_latency_s().unwrap_or(before.raw_s);
         Self {
             workload: *workload,
             target: None,
@@ -561,8 +568,9 @@ impl Known {
                 None => before.latency_s,
             },
             pending_s,
-            raw_s: report.device_latency_s().unwrap_or(before.raw_s),
+            raw_s,
             raw_before_s: before.raw_s,
+            smoothed_s: (1.0 - ALPHA) * raw_s + ALPHA * before.smoothed_s,
             window: before.window,
         }
     }

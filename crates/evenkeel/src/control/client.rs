@@ -13,6 +13,8 @@ use evenkeel_policy::source::Source;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::Connect;
+
 /// Time limit for each part of an answer. Only the removal of a volume takes long, as the server waits for its device.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Upper bound on an answer, in bytes: enough for the state of thousands of tenants.
@@ -65,6 +67,23 @@ pub(crate) fn path(prefix: &str, name: &str) -> String {
 /// When no server answers at `place`, or the server refuses the request.
 pub(crate) fn get(place: &Place, path: &str, patience: Duration) -> anyhow::Result<String> {
     send(place, patience, Method::GET, path, None)
+}
+
+impl Connect {
+    /// Sends a request to the server's control socket and returns the body of a successful answer, of which each part may take
+    /// `patience`.
+    ///
+    /// # Errors
+    /// When the options name no server, no server answers, or the server refuses the request.
+    pub(crate) fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        patience: Duration,
+    ) -> anyhow::Result<String> {
+        send(&self.socket()?, patience, method, path, body)
+    }
 }
 
 /// Sends a request and returns the body of a successful answer. Each part of the answer may take `patience`.

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use evenkeel_net::http::Place;
 
 use super::client::Refusal;
 use super::{Certificates, Connect, Site, get, plain};
+use crate::output::Usage;
 
 /// The default status address of a server, and that of an agent.
 const USUAL: [([u8; 4], u16); 2] = [([127, 0, 0, 1], 9809), ([127, 0, 0, 1], 9810)];
@@ -18,9 +19,10 @@ pub(crate) struct Reach {
     /// Status address of a server or an agent, for example of one on another host
     ///
     /// Without this, --control, --data-dir or --config: the server of this folder (./evenkeel-data/control.sock), else
-    /// the server at 127.0.0.1:9809 (evenkeel serve), else the agent at 127.0.0.1:9810 (evenkeel guard).
+    /// the server at 127.0.0.1:9809 (evenkeel serve), else the agent at 127.0.0.1:9810 (evenkeel guard). Only `evenkeel top`
+    /// takes several.
     #[arg(long, value_name = "ADDR:PORT|https://HOST:PORT", conflicts_with_all = ["control", "config", "data_dir"])]
-    status: Option<Site>,
+    status: Vec<Site>,
 
     #[command(flatten)]
     certificates: Certificates,
@@ -35,15 +37,31 @@ impl Reach {
     /// # Errors
     /// When a file that an option names cannot be used.
     pub(crate) fn places(&self) -> anyhow::Result<Vec<Place>> {
-        if let Some(site) = &self.status {
-            let [(_, of_a_server), _] = USUAL;
-            return Ok(vec![self.certificates.reach(site, of_a_server)?]);
+        ensure!(self.status.len() <= 1, Usage("give --status once: only `evenkeel top` takes several".into()));
+        if let Some(site) = self.status.first() {
+            return Ok(vec![self.place(site)?]);
         }
         let mut places = vec![self.connect.socket()?];
         if !self.connect.is_given() {
             places.extend(USUAL.map(|address| plain(address.into())));
         }
         Ok(places)
+    }
+
+    /// The places at which to look for each of the servers and agents that the options name.
+    ///
+    /// # Errors
+    /// As [`Self::places`].
+    pub(crate) fn each(&self) -> anyhow::Result<Vec<Vec<Place>>> {
+        if self.status.len() <= 1 {
+            return Ok(vec![self.places()?]);
+        }
+        self.status.iter().map(|site| Ok(vec![self.place(site)?])).collect()
+    }
+
+    fn place(&self, site: &Site) -> anyhow::Result<Place> {
+        let [(_, of_a_server), _] = USUAL;
+        self.certificates.reach(site, of_a_server)
     }
 }
 

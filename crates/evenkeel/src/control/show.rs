@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use evenkeel_policy::explain::owner_name;
 use evenkeel_policy::figures::{aligned, bytes, count, counted, megabytes, ms, short, uptime};
-use evenkeel_policy::health::Trouble;
+use evenkeel_policy::health::{Trouble, file_systems};
 use evenkeel_policy::state::{
     GuaranteeState, LatencyState, LimitState, PoolState, RemoteState, State, TenantState, VolumeState,
 };
@@ -247,6 +247,7 @@ pub(super) fn volumes(state: &State) -> String {
         vec![
             volume.name.clone(),
             Bytes(volume.size_bytes).to_string(),
+            volume.space.as_ref().map_or_else(|| "-".into(), |space| bytes(space.allocated_bytes)),
             volume.backend.clone(),
             volume.pool.clone(),
             volume.tenant.clone(),
@@ -256,7 +257,8 @@ pub(super) fn volumes(state: &State) -> String {
         ]
     };
     let rows: Vec<_> = state.volumes.iter().map(row).collect();
-    let mut text = table(&["volume", "size", "backend", "pool", "tenant", "conns", "access", "path"], &rows);
+    let mut text =
+        table(&["volume", "size", "allocated", "backend", "pool", "tenant", "conns", "access", "path"], &rows);
     for volume in &state.volumes {
         if let Some(error) = &volume.error {
             let _ = writeln!(text, "  FAILED: volume {}: {error}", volume.name);
@@ -264,6 +266,9 @@ pub(super) fn volumes(state: &State) -> String {
         if let Some(remote) = &volume.remote {
             let _ = writeln!(text, "  {}: {}", volume.name, self::remote(remote));
         }
+    }
+    for system in file_systems(&state.volumes) {
+        let _ = writeln!(text, "  {}", system.sentence());
     }
     text
 }
@@ -296,7 +301,7 @@ pub(crate) fn remote(remote: &RemoteState) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_policy::state::{AdmissionState, ThrottledState};
+    use evenkeel_policy::state::{AdmissionState, SpaceState, ThrottledState};
     use evenkeel_policy::verdict::Lately;
 
     #[test]
@@ -354,6 +359,13 @@ mod tests {
             name: "disk0".into(),
             size_bytes: 1 << 30,
             error: Some("disk died".into()),
+            path: Some("/srv/disk0.img".into()),
+            space: Some(SpaceState {
+                allocated_bytes: 3 << 20,
+                file_system: "8:1".into(),
+                free_bytes: 4 << 30,
+                capacity_bytes: 8 << 30,
+            }),
             ..VolumeState::default()
         };
         let remote = RemoteState {
@@ -378,6 +390,8 @@ mod tests {
             "budget 100 KiB, target 5.00 ms",
             "why: target met",
             "1GiB",
+            "3.0 MiB",
+            "4.0 GiB of 8.0 GiB are free on the file system of /srv/disk0.img, whose 1 volume may allocate 1021 MiB more",
             "FAILED: volume disk0: disk died",
             "nbd://far:10809/disk",
             "far: AWAY for 2.5 s, 0 in flight, 0 waiting, reconnected 3 times, 0 requests sent again; last error: gone",

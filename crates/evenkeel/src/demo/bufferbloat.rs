@@ -183,10 +183,14 @@ fn measure(
 }
 
 /// A temporary folder that only this user can open; removed with its content on drop.
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    fn create() -> anyhow::Result<Self> {
+    /// Makes the folder.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(super) fn create() -> anyhow::Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
         // Not in the working folder: the path of a socket is at most 107 bytes long.
         let path = std::env::temp_dir().join(format!("evenkeel-demo-{}", std::process::id()));
@@ -195,7 +199,8 @@ impl Folder {
         Ok(Self(path))
     }
 
-    fn path(&self) -> &Path {
+    /// Path of the folder.
+    pub(super) fn path(&self) -> &Path {
         &self.0
     }
 }

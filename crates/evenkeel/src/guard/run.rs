@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (stopping, stopped) = (Arc::clone(&stop), thread::current());
     let pace = Paced::default();
     let (path, policies) = (args.config.clone(), host.policies());
-    let reload = crate::serve::reload_on_demand(move |_| {
+    let reload = move |_: signals::Sender| {
         pace.run((), || {
             match certificates.renew() {
                 Ok(changed) => log_changes(changed.then(|| "certificates changed".to_owned()).as_slice()),
@@ -83,7 +83,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             }
             reread(&path, &policies);
         });
-    })?;
+    };
+    let reload = crate::serve::reload_on_demand(reload)?;
     thread::Builder::new().name("evenkeel-signal".into()).spawn(move || {
         for info in received.forever() {
             let (signal, sender) = (info.si_signo, signals::sender(&info));

@@ -6,7 +6,8 @@ use evenkeel_guard::discovery::map::PoolEntry;
 use evenkeel_guard::discovery::osds::OsdEntry;
 use evenkeel_guard::discovery::{Link, Map};
 use evenkeel_guard::loops::record::{
-    At, CgroupState, ClientState, GroupState, OsdState, PacketsState, PoolState, QueueDepthState, QueueState, State,
+    At, CgroupState, ClientState, GroupState, LocalState, OsdState, PacketsState, PoolState, QueueDepthState,
+    QueueState, State,
 };
 use evenkeel_guard::sensor::cache::CachedEntry;
 use evenkeel_policy::decision::{Decisions, Unit};
@@ -191,6 +192,9 @@ fn osd(pool: &PoolState, osd: &OsdState) -> Vec<String> {
 
 /// A pool whose control groups the agent limits: its device and its groups, as text.
 fn groups(pool: &PoolState, at: &CgroupState) -> String {
+    if let Some(latency) = &at.latency {
+        return local(pool, at, latency);
+    }
     let mut text = String::new();
     let slow = match (at.slow_bytes_per_s, at.slow_is_trusted) {
         (None, _) => "its slow device has not been busy yet, so its throughput is unknown".to_owned(),
@@ -229,6 +233,42 @@ fn groups(pool: &PoolState, at: &CgroupState) -> String {
             ]);
         }
     }
+    text += &if rows.is_empty() { "  no groups found\n".into() } else { table(&head, &rows) };
+    text
+}
+
+/// A device with a latency target for its control groups, and these groups, as text.
+fn local(pool: &PoolState, at: &CgroupState, latency: &LocalState) -> String {
+    let ms = |ms: Option<f64>| ms.map_or_else(|| "-".into(), |ms| format!("{ms:.2} ms"));
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "\n{}: {}, reads {} {} (target {} ms), measured by {}; limits by {}\n  {}",
+        pool.name,
+        at.device,
+        latency.percentile,
+        ms(latency.figure_ms()),
+        latency.target_ms,
+        latency.measured,
+        pool.method,
+        pool.because
+    );
+    let head = ["group", "tenant", "throttle", "MB/s", "IOPS", "delay ms", "limits", "because"];
+    let row = |group: &GroupState| {
+        let throttled = group.latency.clone().unwrap_or_default();
+        let because = foreign(group).or(throttled.exempt_because).unwrap_or(throttled.because);
+        vec![
+            group.group.clone(),
+            group.tenant.clone(),
+            throttled.throttle,
+            format!("{:.2}", throttled.bytes_per_s / 1e6),
+            format!("{:.0}", throttled.iops),
+            format!("{:.1}", throttled.delay_ms),
+            throttled.limits.unwrap_or_else(|| "-".into()),
+            because,
+        ]
+    };
+    let rows: Vec<_> = at.groups.iter().map(row).collect();
     text += &if rows.is_empty() { "  no groups found\n".into() } else { table(&head, &rows) };
     text
 }

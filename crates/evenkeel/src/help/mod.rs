@@ -78,8 +78,6 @@ pub(crate) fn in_front(mut words: Vec<OsString>, program: &Command) -> Vec<OsStr
 
 /// Commands that users of other programs try but Evenkeel lacks, each with a hint at the Evenkeel command for the purpose.
 const HINTS: &[(&str, &str)] = &[
-    ("why", "`evenkeel state` has the reasons of a server, `evenkeel guard why` those of an agent"),
-    ("replay", "`evenkeel sim` replays a recorded trace: trace = FILE in a scenario"),
     ("config check", "`evenkeel check FILE` checks a configuration"),
     ("guard check", "`evenkeel check FILE` checks a configuration"),
 ];

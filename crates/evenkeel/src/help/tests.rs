@@ -102,8 +102,6 @@ fn a_command_of_other_programs_is_answered_by_ours() {
         hinted(Cli::command().try_get_matches_from(&words).expect_err(line), &words).to_string()
     };
     for (line, hint) in [
-        ("evenkeel why", "tip: `evenkeel state` has the reasons"),
-        ("evenkeel replay x", "tip: `evenkeel sim` replays"),
         ("evenkeel config check a.toml", "tip: `evenkeel check FILE`"),
         ("evenkeel guard check", "tip: `evenkeel check FILE`"),
     ] {

@@ -1,6 +1,6 @@
 //! `evenkeel history`: figures, decisions and troubles of the past, from a running server or agent or from its folder.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
@@ -89,19 +89,31 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // A table of thousands of tenants is of no use.
     let tenant = args.tenant.clone().or_else(|| (!args.json && !args.csv).then(String::new));
     let step = args.step.map(|step| step.as_nanos() / 1_000_000_000);
-    let history = whole(args, Query { from, to, step, pool: args.pool.clone(), tenant })?;
+    let query = Query { from, to, step, pool: args.pool.clone(), tenant };
+    let history = fetch(args.dir.as_deref(), &args.reach, query)?;
     if args.csv {
         return output::print(&csv::of(&history));
     }
     output::show(args.json, &history, |history| text::of(history, zone::local))
 }
 
-/// The answer to a question, made of as many as it takes.
-fn whole(args: &Args, mut query: Query) -> anyhow::Result<History> {
-    let places = if args.dir.is_some() { Vec::new() } else { args.reach.places()? };
+/// The answer to a question, made of as many as it takes: from the folder `dir`, else from the program that `reach` names.
+///
+/// # Errors
+/// A server, an agent or a folder that does not answer.
+pub(crate) fn fetch(dir: Option<&Path>, reach: &Reach, query: Query) -> anyhow::Result<History> {
+    let places = if dir.is_some() { Vec::new() } else { reach.places()? };
+    fetch_from(dir, &places, query)
+}
+
+/// As [`fetch`], from the first of `places` that answers if there is no folder.
+///
+/// # Errors
+/// As [`fetch`].
+pub(crate) fn fetch_from(dir: Option<&Path>, places: &[Place], mut query: Query) -> anyhow::Result<History> {
     let mut place: Option<&Place> = None;
     let mut ask = |query: &Query| -> anyhow::Result<History> {
-        if let Some(folder) = &args.dir {
+        if let Some(folder) = dir {
             return answer(folder, query).with_context(|| {
                 format!(
                     "no history in {}; name the folder `history` in the data folder of a server or an agent",
@@ -113,7 +125,7 @@ fn whole(args: &Args, mut query: Query) -> anyhow::Result<History> {
         let text = match place {
             Some(place) => get(place, &path, PATIENCE)?,
             None => {
-                let (answering, text) = first(&places, &path, PATIENCE).context(
+                let (answering, text) = first(places, &path, PATIENCE).context(
                     "the history was not read; --dir DATA_DIR/history reads that of a program that does not run",
                 )?;
                 place = Some(answering);

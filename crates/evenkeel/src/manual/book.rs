@@ -42,6 +42,7 @@ pub(crate) const PAGES: &[Page] = &pages![
     "guide/comparison.md",
     "guide/dashboard.md",
     "guide/demo.md",
+    "guide/flight-recorder.md",
     "guide/guard.md",
     "guide/install.md",
     "guide/load.md",

@@ -115,6 +115,7 @@ const DATA: &[Pair] = &[
     ("DATA_DIR/volumes.toml", "volumes that evenkeel volume create has made"),
     ("DATA_DIR/files.toml", "files known to hold volumes"),
     ("DATA_DIR/history", "figures and events of the last month, for evenkeel history"),
+    ("DATA_DIR/flight", "requests of the last minutes, for evenkeel record --last"),
     ("DATA_DIR/nbd.sock, DATA_DIR/control.sock", "sockets for NBD and for changes"),
 ];
 
@@ -122,6 +123,8 @@ const RECORDED: &[Pair] = &[
     ("DATA_DIR/history", "the history of a server"),
     ("/var/lib/evenkeel-guard/history", "the history of the package's agent"),
 ];
+
+const TRACED: &[Pair] = &[("FILE", "a recording, or a trace of another program, whose format is recognised")];
 
 const TOML: &str = "evenkeel.toml(5)";
 
@@ -173,6 +176,14 @@ pub(super) const COMMANDS: &[Facts] = &[
         .files(&[("FILE of --html, --svg", "the plots")])
         .status(SHOWN)
         .see(&["evenkeel-reproduce(1)", "evenkeel-sim(1)"], &["guide/demo.md", "algorithms/elastic.md"]),
+    Facts::of("demo neighbour")
+        .examples(&[
+            ("evenkeel demo neighbour", "see in under a minute a noisy neighbour, and the agent against it"),
+            ("evenkeel demo neighbour --file /srv/scratch --html page.html", "on the disk of /srv, with a plot"),
+        ])
+        .files(&[("/var/tmp/evenkeel-demo-PID", "the scratch file"), ("FILE of --html", "the plot")])
+        .status(SHOWN)
+        .see(&["evenkeel-guard(1)"], &["guide/demo.md", "guide/guard.md"]),
     Facts::of("sim")
         .examples(&[
             ("evenkeel sim scenarios/noisy-neighbour.toml", "run a scenario"),
@@ -277,6 +288,8 @@ pub(super) const COMMANDS: &[Facts] = &[
             ("evenkeel top", "the server of this folder, else the server or agent of this host"),
             ("evenkeel top --status 127.0.0.1:9810", "the agent (evenkeel guard) of this host"),
             ("evenkeel top --view tenants --sort latency", "the slowest tenants first"),
+            ("evenkeel top --at 02:40", "how it was at twenty to three"),
+            ("evenkeel top --status 192.0.2.1:9809 --status 192.0.2.2:9809", "two servers, a section each"),
             (
                 "evenkeel top --once --view tenants --filter backup",
                 "a line for each tenant called backup, for a script",
@@ -305,6 +318,76 @@ pub(super) const COMMANDS: &[Facts] = &[
         ])
         .files(RECORDED)
         .see(&["evenkeel-guard-why(1)", "evenkeel-top(1)"], &["guide/monitoring.md", "reference/api.md"]),
+    Facts::of("why")
+        .examples(&[
+            ("evenkeel why shop", "the reasons why tenant shop gets what it gets, now"),
+            ("evenkeel why shop --at 02:40", "the same at 02:40 of the last night"),
+            ("evenkeel why --dir /var/lib/evenkeel/history", "all pools and tenants, also where no server runs"),
+        ])
+        .files(RECORDED)
+        .see(&["evenkeel-history(1)", "evenkeel-guard-why(1)", "evenkeel-top(1)"], &["guide/monitoring.md"]),
+    Facts::of("suggest")
+        .examples(&[
+            ("evenkeel suggest --device /dev/vdb", "measure a device for a minute; asks if it is in use"),
+            ("evenkeel suggest --dir /var/lib/evenkeel/history --for 1h", "from what clients did in the last hour"),
+        ])
+        .files(RECORDED)
+        .see(&[TOML, "evenkeel-check(1)", "evenkeel-history(1)"], &["reference/config.md", "guide/serve.md"]),
+    Facts::of("record")
+        .examples(&[
+            ("evenkeel record --for 10m night.rec", "ten minutes of all pools; an interrupt ends it before"),
+            ("evenkeel record --last 5m incident.rec", "the last five minutes, if record in [server] keeps them"),
+            ("evenkeel record --anonymise my.key shared.rec", "a minute without names and offsets"),
+        ])
+        .files(CONTROL)
+        .see(&["evenkeel-trace-info(1)", "evenkeel-history(1)"], &["guide/flight-recorder.md", "reference/config.md"]),
+    Facts::of("trace").files(TRACED).see(&["evenkeel-history(1)", "evenkeel-sim(1)"], &["guide/flight-recorder.md"]),
+    Facts::of("trace info")
+        .examples(&[
+            ("evenkeel trace info night.rec", "rates, sizes, latencies and working set of each tenant"),
+            ("evenkeel trace info usr_0.csv --json", "those of a trace of another program, as JSON"),
+        ])
+        .files(TRACED)
+        .see(&["evenkeel-trace-plot(1)"], &["guide/flight-recorder.md"]),
+    Facts::of("trace plot")
+        .examples(&[("evenkeel trace plot night.rec -o night.html", "the course of each tenant's figures, as a page")])
+        .files(TRACED)
+        .see(&["evenkeel-trace-info(1)"], &["guide/flight-recorder.md"]),
+    Facts::of("trace convert")
+        .examples(&[
+            ("evenkeel trace convert night.rec -o night.log --to fio", "for a replay by fio"),
+            ("evenkeel trace convert usr_0.csv -o usr.rec", "a recording of a trace of another program"),
+            ("evenkeel trace convert night.rec -o shared.rec --anonymise my.key", "without names and offsets"),
+        ])
+        .files(TRACED)
+        .see(&["evenkeel-trace-info(1)"], &["guide/flight-recorder.md"]),
+    Facts::of("fit")
+        .examples(&[
+            ("evenkeel fit night.rec -o device.toml", "learn the device, and report the error"),
+            ("evenkeel fit night.rec --family nvme --family store", "try two families of models only"),
+        ])
+        .files(TRACED)
+        .see(&["evenkeel-replay(1)", "evenkeel-sim(1)"], &["guide/flight-recorder.md", "algorithms/models.md"]),
+    Facts::of("replay")
+        .examples(&[
+            ("evenkeel replay night.rec --device device.toml --policy new.toml", "compare two policies"),
+            (
+                "evenkeel replay night.rec --device device.toml --set device.iops=50000 --html night.html",
+                "a faster device, with plots",
+            ),
+        ])
+        .files(TRACED)
+        .see(&[TOML, "evenkeel-fit(1)", "evenkeel-advise(1)"], &["guide/flight-recorder.md"]),
+    Facts::of("advise")
+        .examples(&[
+            ("evenkeel advise night.rec --policy wish.toml", "settings that meet the targets of a policy"),
+            (
+                "evenkeel advise night.rec --policy wish.toml --device device.toml --set tenants.a.latency.target=5ms",
+                "with another target, on a device that is known",
+            ),
+        ])
+        .files(TRACED)
+        .see(&[TOML, "evenkeel-fit(1)", "evenkeel-replay(1)"], &["guide/flight-recorder.md"]),
     Facts::of("state")
         .examples(&[
             ("evenkeel state", "show the server of this folder"),

@@ -23,7 +23,7 @@ const TABLES: [(&str, &str); 11] = [
     ("docs/guide/ceph.md", "agent.ceph"),
 ];
 /// Links in the tables: path of a key, and the page that explains the key further, relative to the page with the table.
-const PAGES: [(&str, &str); 32] = [
+const PAGES: [(&str, &str); 33] = [
     ("server.listen", "#servertls"),
     ("server.http", "#serverhttp"),
     ("server.tls", "#servertls"),
@@ -52,6 +52,7 @@ const PAGES: [(&str, &str); 32] = [
     ("volumes.NAME.rbd", "../guide/serve.md#a-volume-in-a-ceph-cluster"),
     ("volumes.NAME.grow", "#files-that-evenkeel-did-not-create"),
     ("cluster.shards_above", "cluster.md#large-clusters"),
+    ("cluster.totals", "cluster.md#totals-of-tenants"),
     ("agent.status", "../reference/api.md#of-an-agent-over-tcp"),
     ("agent.http", "security.md#http-beyond-this-machine"),
     ("agent.tls", "security.md#http-beyond-this-machine"),

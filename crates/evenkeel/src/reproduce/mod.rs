@@ -5,6 +5,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 mod traces;
+mod tuned;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use clap::ValueEnum;
 use evenkeel_policy::figures::counted;
 use evenkeel_sim::experiment::harm::constants;
 use evenkeel_sim::experiment::harm::sets::Sets;
-use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, iscsi, messenger, saat};
+use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, iscsi, messenger, saat, totals};
 use evenkeel_sim::report;
 use evenkeel_sim::world::Setup;
 
@@ -37,6 +38,8 @@ enum Experiment {
     Messenger,
     /// Latency targets of hosts that share an array: the DRG paper, four workloads and two sets of targets
     Drg,
+    /// One reservation and limit of a tenant over a cluster: parts by demand against a central scheduler
+    Totals,
     /// First, do no harm: each controller against none, on devices and loads drawn at random
     Harm,
 }
@@ -53,6 +56,13 @@ pub(crate) struct Args {
     /// Fewer seeds and shorter runs: the same cases in about a tenth of the time
     #[arg(long)]
     quick: bool,
+    /// Seeds of each case and method; without it as many as docs/results/PROTOCOL.md says
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    seeds: Option<u16>,
+    /// In a checkout of Evenkeel: tune the baselines of iscsi, saat, messenger or drg on the training set, and write the best
+    /// values into docs/results/tuned, from where later runs of the experiment take them
+    #[arg(long, conflicts_with_all = ["quick", "json", "report", "traces", "record", "seeds"])]
+    tune: bool,
     /// Print the rows as JSON
     #[arg(long)]
     json: bool,
@@ -107,6 +117,13 @@ fn show(args: &Args) -> anyhow::Result<()> {
         Usage("--record of harm takes no --seed: the record is of sets whose seed follows from the constants".into())
     );
     ensure!(
+        !is_harm || args.seeds.is_none(),
+        Usage("--seeds is for other experiments: harm judges --cases, each with its own seeds".into())
+    );
+    if args.tune {
+        return tuned::tune(args);
+    }
+    ensure!(
         args.traces.is_empty() || matches!(args.experiment, Experiment::Saat | Experiment::Drg),
         Usage("--traces is for saat and drg: the tenants of other experiments are not recorded".into())
     );
@@ -122,10 +139,11 @@ fn show(args: &Args) -> anyhow::Result<()> {
     let took = format!("{:.0} s on {}", begun.elapsed().as_secs_f64(), counted(threads(args) as u64, "thread"));
     if let Some(origin) = origin {
         let (experiment, seed, quick, took) = (args.experiment, report.seed, args.quick, took.clone());
-        record::write(&record::Section { experiment, seed, quick, took }, &origin, &report::text(&report))?;
+        let section = record::Section { experiment, seed, quick, seeds: args.seeds, took };
+        record::write(&section, &origin, &report::text(&report))?;
     }
     if let Some(path) = &args.report {
-        let html = report::page(&report, args.quick).html();
+        let html = report::page(&report, args.quick, args.seeds.map(usize::from)).html();
         std::fs::write(path, html).with_context(|| output::cannot_write(path))?;
     }
     let (constants, used) = (sets.as_ref().map(|sets| sets.constants.as_str()), sets.as_ref().and_then(Sets::used));
@@ -157,7 +175,12 @@ fn threads(args: &Args) -> usize {
 
 fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
     let usual = if args.experiment == Experiment::Harm { constants::seed(constants::hash()) } else { 1 };
-    let options = Options { seed: args.seed.unwrap_or(usual), quick: args.quick };
+    let options = Options {
+        seed: args.seed.unwrap_or(usual),
+        quick: args.quick,
+        seeds: args.seeds.map(usize::from),
+        tuned: tuned::read(args.experiment)?,
+    };
     let mut execute = |name: &str, runs: &[(Setup, u64)]| -> Result<Vec<Digest>, Stopped> {
         if stop.load(Ordering::Relaxed) {
             return Err(Stopped::Interrupted { done: 0, of: runs.len() });
@@ -184,6 +207,9 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
         Experiment::Drg => drg::run(&options, &traces::of_drg(&args.traces)?, &mut |name, runs| {
             each(args, stop, name, runs, drg::world::simulate)
         })?,
+        Experiment::Totals => {
+            totals::run(&options, &mut |name, runs| each(args, stop, name, runs, totals::world::simulate))?
+        }
     })
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Section {
     pub(super) experiment: Experiment,
     pub(super) seed: u64,
     pub(super) quick: bool,
+    /// Number of seeds, if it is not the experiment's own.
+    pub(super) seeds: Option<u16>,
     /// Running time of the experiment and number of threads, as text such as `90 s on 2 threads`.
     pub(super) took: String,
 }
@@ -35,6 +37,9 @@ impl Section {
         let mut command = format!("evenkeel reproduce {}", name(self.experiment));
         if self.seed != 1 {
             let _ = write!(command, " --seed {}", self.seed);
+        }
+        if let Some(seeds) = self.seeds {
+            let _ = write!(command, " --seeds {seeds}");
         }
         command + if self.quick { " --quick --record" } else { " --record" }
     }
@@ -51,7 +56,7 @@ impl Section {
 /// # Errors
 /// When the current folder is not the root of a checkout with [`FILE`].
 pub(super) fn origin() -> anyhow::Result<Origin> {
-    let cure = "--record writes docs/results/papers.md of Evenkeel's sources: run it in their root folder";
+    let cure = "results are written into docs/results of Evenkeel's sources: run it in their root folder";
     anyhow::ensure!(Path::new(FILE).exists(), "{FILE} is not in this folder; {cure}");
     Origin::now(Path::new(".")).context(cure)
 }
@@ -89,7 +94,7 @@ fn of(page: &str, experiment: Experiment) -> Option<String> {
 }
 
 /// Name of the experiment on the command line.
-fn name(experiment: Experiment) -> String {
+pub(super) fn name(experiment: Experiment) -> String {
     experiment.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
@@ -97,14 +102,15 @@ fn name(experiment: Experiment) -> String {
 mod tests {
     use super::*;
 
-    const SECTION: Section = Section { experiment: Experiment::Saat, seed: 7, quick: true, took: String::new() };
+    const SECTION: Section =
+        Section { experiment: Experiment::Saat, seed: 7, quick: true, seeds: Some(30), took: String::new() };
 
     #[test]
     fn a_section_replaces_its_own_alone_and_takes_its_place_in_order() {
         let origin = Origin { date: "2026-01-02".into(), commit: "abc".into(), machine: "M".into() };
         let section = |took: &str| Section { took: took.into(), ..SECTION }.text(&origin, "ROWS\n  1\n");
-        let expected = "## saat\n\n`evenkeel reproduce saat --seed 7 --quick --record`: seed 7, 2026-01-02, commit abc, 3 s. Machine: M.\n\n\
-                        ```\nROWS\n  1\n```\n";
+        let expected = "## saat\n\n`evenkeel reproduce saat --seed 7 --seeds 30 --quick --record`: seed 7, 2026-01-02, \
+                        commit abc, 3 s. Machine: M.\n\n```\nROWS\n  1\n```\n";
         assert_eq!(section("3 s"), expected);
         let others = ["## iscsi\n\none\n", "## drg\n\ntwo\n"];
         let page = format!("text\n\n{}\n{}", others[1], others[0]);

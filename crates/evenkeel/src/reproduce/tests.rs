@@ -14,6 +14,9 @@ fn options_for_harm_are_read_and_others_are_refused() {
         &["harm", "--cases", "1001"][..],
         &["harm", "--cases", "9", "--quick"],
         &["drg", "--traces", "folder", "--record"],
+        &["drg", "--tune", "--quick"],
+        &["drg", "--tune", "--seeds", "3"],
+        &["drg", "--seeds", "0"],
     ] {
         assert!(parse(refused).is_err(), "{refused:?}");
     }
@@ -22,10 +25,14 @@ fn options_for_harm_are_read_and_others_are_refused() {
         (&["harm", "--seed", "1", "--record"], "--record of harm takes no --seed"),
         // Tests run in the folder of the package.
         (&["drg", "--record"], "run it in their root folder"),
+        (&["drg", "--tune"], "run it in their root folder"),
+        (&["harm", "--seeds", "3"], "--seeds is for other experiments"),
+        (&["bufferbloat", "--tune"], "--tune is for iscsi, saat, messenger, drg"),
     ] {
         let error = format!("{:#}", super::show(&parse(words).unwrap()).unwrap_err());
         assert!(error.contains(why), "{error}");
     }
+    assert_eq!(parse(&["saat", "--seeds", "30"]).unwrap().seeds, Some(30));
     let report = std::env::temp_dir().join(format!("evenkeel-reproduce-{}.html", std::process::id()));
     let words = ["drg", "--cases", "9", "--report", report.to_str().unwrap()];
     assert!(super::show(&parse(&words).unwrap()).unwrap_err().is::<super::Usage>());

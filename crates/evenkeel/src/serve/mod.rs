@@ -15,12 +15,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use evenkeel_policy::config::Status;
+use evenkeel_policy::{Config, moment};
 use evenkeel_server::{Error, Server, Start};
 use evenkeel_web::Caller;
 use evenkeel_web::history::NO_THREAD_CURE;
 use evenkeel_web::serve::{Manager, Source};
 use signal_hook::consts::SIGHUP;
 
+use crate::history;
 use crate::output;
 use crate::signals::{self, Received, Sender};
 
@@ -63,7 +65,8 @@ const LISTEN_CURE: &str = "choose another address with --listen or --unix (or se
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     args.config.as_deref().map_or(Ok(()), readable_again)?;
     let mut sockets = systemd::inherited()?;
-    let source = Source { file: args.config, flags: Box::new(move |config| args.flags.apply(config)) };
+    let flags = Box::new(move |config: &mut Config| args.flags.apply(config));
+    let source = Source { file: args.config, flags, minute: minute_of_day };
     let loaded = source.load().map_err(|errors| anyhow!("the configuration cannot be used\n{errors}"))?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
@@ -114,11 +117,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
     let reload = {
         let manager = Arc::clone(&manager);
-        reload_on_demand(move |sender| match manager.reload(&Caller::Signal(sender)) {
+        let reload = move |sender: Sender| match manager.reload(&Caller::Signal(sender)) {
             Ok(changes) => log_changes(&changes),
             Err(refusal) => tracing::error!(cure = refusal.cure, "reload refused: {}", refusal.message),
-        })?
+        };
+        reload_on_demand(reload)?
     };
+    keep_hours_in_time(&manager)?;
 
     // Last, so that no other thread is missing where threads are few.
     if let Err(error) = evenkeel_web::serve::record(&manager) {
@@ -284,6 +289,34 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
         )),
         None => Ok(()),
     }
+}
+
+/// The minute of the day by the clocks of this machine.
+fn minute_of_day() -> u16 {
+    moment::minute_of_day(history::now(), history::zone::local)
+}
+
+/// Puts limits with hours into force and out of it.
+fn keep_hours(manager: &Manager) {
+    match manager.keep_hours() {
+        Ok(changes) => changes.iter().for_each(|change| tracing::info!("hours of the policy begin or end: {change}")),
+        Err(refusal) => tracing::error!(cure = refusal.cure, "limits with hours stay as they are: {}", refusal.message),
+    }
+}
+
+/// Starts a thread that keeps the hours of limits at each begin of a minute, as long as there is the manager. It is not the thread
+/// of reloads, of which one may hang.
+fn keep_hours_in_time(manager: &Arc<Manager>) -> anyhow::Result<()> {
+    let manager = Arc::downgrade(manager);
+    let keep = move || {
+        loop {
+            thread::sleep(Duration::from_secs(60 - history::now() % 60));
+            let Some(manager) = manager.upgrade() else { return };
+            keep_hours(&manager);
+        }
+    };
+    thread::Builder::new().name("evenkeel-hours".into()).spawn(keep).context("cannot start a thread for hours")?;
+    Ok(())
 }
 
 /// Starts a thread that calls `reload` for each sender of SIGHUP in the returned channel, and reports the reload to the service

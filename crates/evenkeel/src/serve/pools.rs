@@ -1,8 +1,8 @@
-//! The pools of this server as a participant in the cluster.
+//! The pools of this server as a participant in the cluster: they share slots, and reservations and limits of tenants.
 
 use std::sync::Arc;
 
-use evenkeel_cluster::{Participant, sums};
+use evenkeel_cluster::{Demands, Participant, Parts, sums};
 use evenkeel_control::cluster::View;
 use evenkeel_control::cluster::sharding::Contribution;
 use evenkeel_policy::cluster::Pools;
@@ -23,5 +23,13 @@ impl Participant for ServedPools {
 
     fn alone(&mut self) {
         self.0.server().decide_slots_alone();
+    }
+
+    fn demands(&mut self) -> Demands {
+        self.0.server().demands()
+    }
+
+    fn divide(&mut self, parts: &Parts) {
+        self.0.server().set_fractions(parts);
     }
 }

@@ -58,6 +58,8 @@ pub(super) struct Drawn {
     pub(super) page: usize,
     /// Index of the detail view's line that is the first visible one when the view is scrolled to its end.
     pub(super) last_line: usize,
+    /// True if the screen has room for the columns of wide terminals.
+    pub(super) is_wide: bool,
 }
 
 /// Writes as much of `text` as fits into `area`, at column `x` and line `y` of the area. Returns the column after the text's end.

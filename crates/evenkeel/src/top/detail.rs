@@ -141,7 +141,7 @@ fn of_agent(state: &record::State, tab: Tab, id: &Id, more: Option<&More>) -> De
         let because = match tab {
             Tab::Initiators => client
                 .map(|client| format!("waits {} ms: {}; {}", ms(client.delay_ms), client.because, record.because))?,
-            Tab::Groups if record.of != id.name => return None,
+            Tab::Groups if record.of != id.name && client.is_none() => return None,
             Tab::Queues if record.tenant != id.name => return None,
             Tab::Osds => {
                 let budget = record.set.map_or_else(|| "all".into(), |budget| bytes(budget as u64));

@@ -62,7 +62,7 @@ pub(super) fn draw(model: &Model, look: Look, from: usize, area: Rect, buf: &mut
     if from < last_line {
         put(buf, area, 1, area.height - 2, "more below", look.faint());
     }
-    Drawn { page: height, last_line }
+    Drawn { page: height, last_line, ..Drawn::default() }
 }
 
 fn add(lines: &mut Vec<Line>, name: &str, text: &str, style: Style, room: usize) {
@@ -85,9 +85,16 @@ fn when(told: &DecisionRecord, uptime_s: f64) -> String {
 fn spark_line(history: &History, figure: Column, look: Look, room: usize) -> Option<Line> {
     let known = history.of(figure).flatten();
     let most = known.clone().reduce(f32::max)?;
+    if figure == Column::Errors && most == 0.0 {
+        return None;
+    }
     let now = history.of(figure).next_back().flatten();
-    let name = if figure == Column::Response { "latency" } else { figure.title() };
-    let unit = if matches!(figure, Column::Iops | Column::Bytes) { "" } else { " ms" };
+    let name = match figure {
+        Column::Response => "latency",
+        Column::P99 => "p99",
+        _ => figure.title(),
+    };
+    let unit = if matches!(figure, Column::Iops | Column::Bytes | Column::Errors) { "" } else { " ms" };
     let now = now.map_or_else(|| "-".into(), |now| figure.shown(now.into()));
     let text = format!("  {now:>6}{unit}, at most {}{unit}", figure.shown(most.into()));
     let bars = sparkline(history.of(figure), most, look.unicode, room.saturating_sub(text.chars().count()));
@@ -95,7 +102,12 @@ fn spark_line(history: &History, figure: Column, look: Look, room: usize) -> Opt
 }
 
 /// One bar for each of the newest values, at most `width` bars, as high as the value's part of `most`; an unknown value is blank.
-fn sparkline(values: impl DoubleEndedIterator<Item = Option<f32>>, most: f32, unicode: bool, width: usize) -> String {
+pub(super) fn sparkline(
+    values: impl DoubleEndedIterator<Item = Option<f32>>,
+    most: f32,
+    unicode: bool,
+    width: usize,
+) -> String {
     let bars = if unicode { BARS } else { ASCII_BARS };
     let bar = |value: f32| {
         let part = if most > 0.0 { value / most } else { 0.0 };

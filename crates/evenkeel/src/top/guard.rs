@@ -1,8 +1,8 @@
 //! Converts the state of an agent into the rows of `evenkeel top`.
 
 use evenkeel_guard::loops::record::{
-    CgroupState, ClientState, DirectionState, GroupState, OsdState, PacketsState, PoolState, QueueDepthState, State,
-    VolumeState,
+    CgroupState, ClientState, DirectionState, GroupState, GroupThrottleState, LocalState, OsdState, PacketsState,
+    PoolState, QueueDepthState, State, VolumeState,
 };
 use evenkeel_policy::decision::Unit;
 use evenkeel_policy::health::Trouble;
@@ -22,10 +22,12 @@ pub(super) fn sample(state: &State, before: &State) -> Sample {
     let clients = state
         .packets()
         .flat_map(|(pool, at)| at.clients.iter().map(move |client| of_client(pool, client, state.acting)));
+    let groups = state.cgroups().flat_map(|(pool, at)| of_groups(pool, at, state.acting));
+    let locals = state.cgroups().filter_map(|(pool, at)| Some(of_local(pool, at, at.latency.as_ref()?)));
     let all = [
-        Table { tab: Tab::Guarded, rows: state.packets().map(|(pool, at)| of_pool(pool, at)).collect() },
+        Table { tab: Tab::Guarded, rows: state.packets().map(|(pool, at)| of_pool(pool, at)).chain(locals).collect() },
         Table { tab: Tab::Initiators, rows: clients.collect() },
-        Table { tab: Tab::Groups, rows: state.cgroups().flat_map(|(pool, at)| of_groups(pool, at)).collect() },
+        Table { tab: Tab::Groups, rows: groups.collect() },
         Table { tab: Tab::Queues, rows: queues.collect() },
         Table { tab: Tab::Osds, rows: state.osds().map(|(pool, at)| of_osd(pool, at)).collect() },
     ];
@@ -65,6 +67,7 @@ fn of_pool(pool: &PoolState, packets: &PacketsState) -> Row {
         bytes_per_s: Some(packets.read_bytes_per_s + packets.write_bytes_per_s),
         response_ms: packets.figure_ms().or(packets.read_latency_ms),
         device_ms: packets.read_latency_ms,
+        p99_ms: packets.read_percentile_ms.filter(|_| packets.percentile == "p99"),
         target: Some(packets.target(&pool.reason)),
         hold: (held > 0).then(|| Hold {
             by: counted(held as u64, "client") + " throttled",
@@ -96,7 +99,57 @@ fn of_client(pool: &PoolState, client: &ClientState, acting: bool) -> Row {
     }
 }
 
-fn of_groups(pool: &PoolState, at: &CgroupState) -> Vec<Row> {
+/// The row of a device with a latency target for its control groups.
+fn of_local(pool: &PoolState, at: &CgroupState, latency: &LocalState) -> Row {
+    let is_throttled = |group: &&GroupState| group.latency.as_ref().is_some_and(|of| of.delay_ms > 0.0);
+    let throttled = at.groups.iter().filter(is_throttled).count();
+    Row {
+        name: pool.name.clone(),
+        bytes_per_s: Some(latency.bytes_per_s),
+        response_ms: latency.figure_ms().or(latency.read_latency_ms),
+        device_ms: latency.read_latency_ms,
+        p99_ms: latency.read_percentile_ms.filter(|_| latency.percentile == "p99"),
+        target: Some(latency.target(&pool.reason)),
+        hold: (throttled > 0).then(|| Hold {
+            by: counted(throttled as u64, "group") + " throttled",
+            how: format!("mean {} ms", ms(latency.mean_delay_ms)),
+        }),
+        trouble: (pool.reason == "signal_lost").then(|| "SIGNAL LOST".into()),
+        why: pool.because.clone(),
+        ..Row::default()
+    }
+}
+
+/// The row of a control group of a device with a latency target.
+fn of_throttled(pool: &PoolState, group: &GroupState, of: &GroupThrottleState, acting: bool) -> Row {
+    let held = of.delay_ms > 0.0;
+    let would = if acting { "" } else { "would be " };
+    let foreign = show::foreign(group);
+    let limits = of.limits.as_deref().unwrap_or("not known yet");
+    let why = match (&of.exempt_because, held) {
+        (Some(exempt), _) => format!("never throttled: {exempt}"),
+        (None, true) => format!("{would}throttled, io.max {limits}: {}", of.because),
+        (None, false) => format!("not throttled (throttle = \"{}\")", of.throttle),
+    };
+    Row {
+        name: group.group.clone(),
+        of: pool.name.clone(),
+        tenant: group.tenant.clone(),
+        iops: Some(of.iops),
+        bytes_per_s: Some(of.bytes_per_s),
+        queue_ms: held.then_some(of.delay_ms),
+        hold: held.then(|| Hold { by: "response".into(), how: format!("{} ms", ms(of.delay_ms)) }),
+        why: foreign.clone().unwrap_or(why),
+        trouble: foreign,
+        ..Row::default()
+    }
+}
+
+fn of_groups(pool: &PoolState, at: &CgroupState, acting: bool) -> Vec<Row> {
+    if at.latency.is_some() {
+        let row = |group: &GroupState| Some(of_throttled(pool, group, group.latency.as_ref()?, acting));
+        return at.groups.iter().filter_map(row).collect();
+    }
     let directions = |tenant: &GroupState| {
         let both = [("read", &tenant.read), ("write", &tenant.write)];
         let rows = both.map(|(name, direction)| Some(of_group(pool, tenant, name, direction.as_ref()?)));

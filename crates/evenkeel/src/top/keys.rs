@@ -15,6 +15,8 @@ pub(super) enum After {
     Suspend,
     /// The whole screen is drawn again, because another program may have written on the terminal.
     Redraw,
+    /// The next server gets the keys, if there are several.
+    Other,
 }
 
 /// Keys with their effects, for the help on the screen.
@@ -28,6 +30,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("s S", "sort by the next column; the other way round"),
     ("/", "filter by name, owner or who throttles; Esc clears"),
     ("p", "pause and go on"),
+    ("o", "the next server, with --status several times"),
     ("q Ctrl-C", "quit"),
 ];
 
@@ -80,6 +83,7 @@ pub(super) fn press(model: &mut Model, key: KeyEvent, page: usize) -> After {
             model.filter.clear();
         }
         KeyCode::Char('p') => model.paused = !model.paused,
+        KeyCode::Char('o') => return After::Other,
         KeyCode::Char('?') | KeyCode::F(1) => model.pane = Pane::Help,
         _ => {}
     }

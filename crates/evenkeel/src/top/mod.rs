@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clap::builder::PossibleValuesParser;
+use evenkeel_net::http::Place;
 use evenkeel_policy::units::UnitError;
 use evenkeel_policy::{figures, units};
 use ratatui::DefaultTerminal;
@@ -33,6 +34,7 @@ mod detail_view;
 mod guard;
 mod keys;
 mod model;
+mod past;
 mod row;
 mod serve;
 mod source;
@@ -41,10 +43,12 @@ mod tests;
 mod view;
 
 use crate::control::Reach;
+use crate::history::{self, zone};
 use crate::output;
 use canvas::{Drawn, Look};
 use keys::After;
 use model::{Model, Sort};
+use past::Recalled;
 use row::Column;
 use source::{Answer, More, Source, Wanted};
 use view::FRAME_LINES;
@@ -57,6 +61,8 @@ const SECOND_LOOK: Duration = Duration::from_millis(500);
 const ONE_COUNT: Duration = Duration::from_millis(1_200);
 /// Width of a frame for `--once` in columns, if neither `COLUMNS` nor a terminal gives a width.
 const ONCE_WIDTH: u16 = 120;
+/// Tenants of a server up to which `top` begins with the last minute of its history.
+const RECALLED_TENANTS: usize = 200;
 /// Names of views for the option `--view`.
 const VIEWS: [&str; 7] = ["pools", "tenants", "volumes", "clients", "groups", "queues", "osds"];
 
@@ -75,7 +81,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "VIEW", value_parser = PossibleValuesParser::new(VIEWS), ignore_case = true)]
     view: Option<String>,
 
-    /// The column to sort by: names from A on, targets that are missed and what is throttled first, figures from the largest on
+    /// Show this moment of the past: 02:40, 2026-11-28T02:40:00Z, -2h
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    at: Option<String>,
+
+    /// The column to sort by: names from A on, targets that are missed and what is throttled first, figures from the largest on.
+    /// Without it, what is in trouble is first, then the busiest
     #[arg(long, value_name = "COLUMN", value_parser = PossibleValuesParser::new(Column::ALL.map(|(_, _, key)| key)))]
     sort: Option<String>,
 
@@ -90,7 +101,7 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Keys: q quit, Tab next view, arrows or jk select, Enter detail, Right down to what belongs to the row, Esc back,
-s sort, S the other way round, / filter, p pause, ? all keys.
+s sort, S the other way round, / filter, p pause, o next server, ? all keys.
 
 Colours are the terminal's sixteen, none with NO_COLOR; what matters is also said in words.";
 
@@ -98,10 +109,10 @@ Colours are the terminal's sixteen, none with NO_COLOR; what matters is also sai
 enum Event {
     /// A key was pressed, or the terminal's size has changed.
     Input(event::Event),
-    /// The newest state of the server or agent, or the error of the request for it.
-    Told(anyhow::Result<Answer>),
-    /// The row in the detail view and, if there are any, further figures about it.
-    More(Wanted, Option<More>),
+    /// The newest state of the server or agent with this index, or the error of the request for it.
+    Told(usize, anyhow::Result<Answer>),
+    /// Index of the server or agent, the row in the detail view and, if there are any, further figures about the row.
+    More(usize, Wanted, Option<More>),
     /// A signal ends the program.
     Stop,
     /// The terminal can no longer be read.
@@ -125,30 +136,99 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if !(args.once || on_terminal) {
         bail!("top draws on a terminal, and this is none; --once prints one frame as text");
     }
-    let mut source = Source::new(args.reach.places()?);
-    let first = source.ask()?;
-    let mut model = Model::new(source.place());
-    model.take(first);
-    model.filter.clone_from(&args.filter);
-    if let Some((by, ..)) = Column::ALL.into_iter().find(|(_, _, key)| args.sort.as_deref() == Some(*key)) {
-        model.sort = Sort { by, reversed: false };
-    }
-    if let Some(name) = &args.view {
-        show(&mut model, name)?;
+    let mut shown: Vec<(Model, Option<Source>)> = Vec::new();
+    let all = args.reach.each()?;
+    let is_one_of_several = all.len() > 1;
+    for places in all {
+        let (mut model, source) = match &args.at {
+            Some(at) => (past(&places, at)?, None),
+            None => {
+                let mut source = Source::new(places);
+                let model = begin(&mut source, is_one_of_several)?;
+                (model, Some(source))
+            }
+        };
+        model.is_one_of_several = is_one_of_several;
+        model.filter.clone_from(&args.filter);
+        if let Some((by, ..)) = Column::ALL.into_iter().find(|(_, _, key)| args.sort.as_deref() == Some(*key)) {
+            model.sort = Sort::by(by);
+        }
+        if let Some(name) = &args.view {
+            show(&mut model, name)?;
+        }
+        shown.push((model, source));
     }
     if args.once {
-        thread::sleep(interval.max(ONE_COUNT));
-        model.take(source.ask()?);
-        return output::print(&once(&model));
+        if args.at.is_none() {
+            thread::sleep(interval.max(ONE_COUNT));
+        }
+        for (model, source) in &mut shown {
+            if let Some(source) = source {
+                renew(model, source, is_one_of_several)?;
+            }
+        }
+        let frames: Vec<String> = shown.iter().map(|(model, _)| once(model)).collect();
+        return output::print(&frames.join("\n"));
     }
+    let (models, sources): (Vec<Model>, Vec<Option<Source>>) = shown.into_iter().unzip();
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
-    let ended = Screen { model, look: look(), drawn: Drawn::default() }.run(&mut terminal, source, interval);
+    let screen = Screen { models, focus: 0, look: look(), drawn: Drawn::default() };
+    let ended = screen.run(&mut terminal, sources, interval);
     ratatui::restore();
     ended
 }
 
+/// The model of a moment of the past, from the history of the first of `places` that answers.
+fn past(places: &[Place], at: &str) -> anyhow::Result<Model> {
+    let at = history::moment_of("--at", at, history::now())?;
+    let recalled = Recalled::ask(places, at)?;
+    let mut model = Model::of_past(Source::new(places.to_vec()).place(), recalled.sample(zone::local));
+    model.recall(recalled.minute());
+    Ok(model)
+}
+
+/// The model of a server or agent with its first answer and, if it records one, with the last minute of its history. One of
+/// `several` that does not answer has a model, too.
+fn begin(source: &mut Source, several: bool) -> anyhow::Result<Model> {
+    let first = source.ask();
+    let mut model = Model::new(source.place());
+    match first {
+        Ok(first) => {
+            if has_few(&first)
+                && let Ok(recalled) = Recalled::ask(source.places(), history::now())
+            {
+                model.recall(recalled.minute());
+            }
+            model.take(first);
+        }
+        Err(error) if several => model.lose(format!("{error:#}")),
+        Err(error) => return Err(error),
+    }
+    Ok(model)
+}
+
+/// True for a server with so few tenants that the last minute of its history is soon read.
+fn has_few(answer: &Answer) -> bool {
+    let Answer::Serve(state, _) = answer else { return false };
+    state.pools.iter().map(|pool| pool.tenants.len()).sum::<usize>() <= RECALLED_TENANTS
+}
+
+/// Asks once more. That one of `several` does not answer shows in its model.
+fn renew(model: &mut Model, source: &mut Source, several: bool) -> anyhow::Result<()> {
+    match source.ask() {
+        Ok(answer) => model.take(answer),
+        Err(error) if several => model.lose(format!("{error:#}")),
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
 /// Shows the view `name`; an error if this server or agent has no such view.
 fn show(model: &mut Model, name: &str) -> anyhow::Result<()> {
+    if model.sample.tables.is_empty() {
+        // It has not answered.
+        return Ok(());
+    }
     let mut tabs = model.sample.tables.iter().map(|table| table.tab);
     let Some(tab) = tabs.find(|tab| tab.about().title.eq_ignore_ascii_case(name)) else {
         let there: Vec<String> =
@@ -189,26 +269,37 @@ fn text(buffer: &Buffer) -> String {
     lines.map(line).collect()
 }
 
-/// The state of the main loop: the model, the terminal's abilities, and facts about the drawn screen.
+/// The state of the main loop: a model of each server or agent, the index of the one that gets the keys, the terminal's
+/// abilities, and facts about the drawn screen.
 struct Screen {
-    model: Model,
+    models: Vec<Model>,
+    focus: usize,
     look: Look,
     drawn: Drawn,
 }
 
 impl Screen {
-    /// Starts the threads, then draws the screen and handles events until one of them ends the program. `interval`: time
-    /// between two samples.
-    fn run(mut self, terminal: &mut DefaultTerminal, source: Source, interval: Duration) -> anyhow::Result<()> {
+    /// Starts the threads, then draws the screen and handles events until one of them ends the program. `sources`: those of the
+    /// models, `None` for the past; `interval`: time between two samples.
+    fn run(
+        mut self,
+        terminal: &mut DefaultTerminal,
+        sources: Vec<Option<Source>>,
+        interval: Duration,
+    ) -> anyhow::Result<()> {
         let (events, told) = mpsc::channel();
-        let (wants, wanted) = mpsc::channel();
-        let asking = {
-            let events = events.clone();
-            spawn("top-source", move || ask(source, interval, &wanted, &events))?
-        };
+        let mut asking = Vec::new();
+        let mut wants: Vec<(Sender<Option<Wanted>>, Option<Wanted>)> = Vec::new();
+        for (index, source) in sources.into_iter().enumerate() {
+            let (sender, wanted) = mpsc::channel();
+            wants.push((sender, None));
+            if let Some(source) = source {
+                let events = events.clone();
+                asking.push(spawn("top-source", move || ask(index, source, interval, &wanted, &events))?);
+            }
+        }
         watch_signals(events.clone())?;
         spawn("top-keys", move || read_keys(&events))?;
-        let mut want = None;
         loop {
             self.draw(terminal)?;
             let first = told.recv().map_err(|_| anyhow!("the threads of top have ended; report this as a bug"))?;
@@ -218,38 +309,49 @@ impl Screen {
                     return Ok(());
                 }
             }
-            if asking.is_finished() {
+            if asking.iter().any(thread::JoinHandle::is_finished) {
                 bail!("the thread that asks the server has failed; report what it said above as a bug");
             }
-            let now = self.model.wanted();
-            if now != want {
-                want.clone_from(&now);
-                // Who asks has ended only if it failed, which is told above.
-                let _ = wants.send(now);
+            for (model, (sender, want)) in self.models.iter().zip(&mut wants) {
+                let now = model.wanted();
+                if now != *want {
+                    want.clone_from(&now);
+                    // Who asks has ended only if it failed, which is told above; of the past nothing is asked.
+                    let _ = sender.send(now);
+                }
             }
         }
     }
 
     fn draw(&mut self, terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
-        let (model, look, drawn) = (&self.model, self.look, &mut self.drawn);
-        let shown = terminal.draw(|frame| *drawn = view::draw(model, look, frame.area(), frame.buffer_mut()));
+        let (models, focus, look, drawn) = (&self.models, self.focus, self.look, &mut self.drawn);
+        let shown = terminal.draw(|frame| {
+            let area = frame.area();
+            *drawn = view::sections(models, focus, look, area, frame.buffer_mut());
+        });
         shown.context("the terminal is gone")?;
-        self.model.clamp_detail(self.drawn.last_line);
+        let model = &mut self.models[self.focus];
+        model.clamp_detail(self.drawn.last_line);
+        model.is_wide = self.drawn.is_wide;
         Ok(())
     }
 
     /// Handles an event. Returns false if the event ends the program.
     fn take(&mut self, event: Event, terminal: &mut DefaultTerminal) -> anyhow::Result<bool> {
         match event {
-            Event::Told(Ok(answer)) => self.model.take(answer),
-            Event::Told(Err(error)) => self.model.lose(format!("{error:#}")),
-            Event::More(about, more) => self.model.take_more(about, more),
-            Event::Input(event::Event::Key(key)) => match keys::press(&mut self.model, key, self.drawn.page) {
-                After::Go => {}
-                After::Quit => return Ok(false),
-                After::Suspend => suspend(terminal)?,
-                After::Redraw => terminal.clear().context("the terminal is gone")?,
-            },
+            Event::Told(index, Ok(answer)) => self.models[index].take(answer),
+            Event::Told(index, Err(error)) => self.models[index].lose(format!("{error:#}")),
+            Event::More(index, about, more) => self.models[index].take_more(about, more),
+            Event::Input(event::Event::Key(key)) => {
+                let model = &mut self.models[self.focus];
+                match keys::press(model, key, self.drawn.page) {
+                    After::Go => {}
+                    After::Other => self.focus = (self.focus + 1) % self.models.len(),
+                    After::Quit => return Ok(false),
+                    After::Suspend => suspend(terminal)?,
+                    After::Redraw => terminal.clear().context("the terminal is gone")?,
+                }
+            }
             // The next frame has the new size.
             Event::Input(_) => {}
             Event::Stop => return Ok(false),
@@ -271,9 +373,15 @@ fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Requests the state in every interval, and further figures about the row that `wanted` names. Sends the answers through
-/// `events`. Ends with the main loop.
-fn ask(mut source: Source, interval: Duration, wanted: &Receiver<Option<Wanted>>, events: &Sender<Event>) {
+/// Requests the state of the server or agent `index` in every interval, and further figures about the row that `wanted` names.
+/// Sends the answers through `events`. Ends with the main loop.
+fn ask(
+    index: usize,
+    mut source: Source,
+    interval: Duration,
+    wanted: &Receiver<Option<Wanted>>,
+    events: &Sender<Event>,
+) {
     let mut want: Option<Wanted> = None;
     let mut next = Instant::now() + interval.min(SECOND_LOOK);
     loop {
@@ -282,7 +390,7 @@ fn ask(mut source: Source, interval: Duration, wanted: &Receiver<Option<Wanted>>
             Err(RecvTimeoutError::Timeout) => {
                 // Late by more than an interval, none is made up for.
                 next = (next + interval).max(Instant::now());
-                if events.send(Event::Told(source.ask())).is_err() {
+                if events.send(Event::Told(index, source.ask())).is_err() {
                     return;
                 }
             }
@@ -291,7 +399,7 @@ fn ask(mut source: Source, interval: Duration, wanted: &Receiver<Option<Wanted>>
         // That something has vanished meanwhile shows in the state; that no answer comes, too.
         if let Some(about) = &want
             && let Ok(more) = source.more(about)
-            && events.send(Event::More(about.clone(), more)).is_err()
+            && events.send(Event::More(index, about.clone(), more)).is_err()
         {
             return;
         }

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::detail::{self, Detail};
-use super::row::{Column, Id, Row, Sample, Tab};
+use super::row::{Column, Id, Row, Sample, Tab, Table};
 use super::source::{Answer, More, Wanted};
 use super::{guard, serve};
 
@@ -46,6 +46,8 @@ pub(super) enum Link {
     Waiting,
     /// The newest request was answered.
     Live,
+    /// A moment of the past is shown, and nothing is requested.
+    Past,
     /// The newest request was not answered.
     Lost {
         /// Number of failed requests since the last answer.
@@ -95,6 +97,10 @@ pub(super) struct Model {
     pub(super) editing: bool,
     /// The order of the rows.
     pub(super) sort: Sort,
+    /// True if the screen shows other servers beside this one.
+    pub(super) is_one_of_several: bool,
+    /// True if the terminal has room for the columns of wide ones.
+    pub(super) is_wide: bool,
     /// The newest answer of the server or agent.
     answer: Option<Answer>,
     /// Recent rates of a server's connections.
@@ -116,12 +122,21 @@ pub(super) struct Sort {
     pub(super) by: Column,
     /// True for the reverse order.
     pub(super) reversed: bool,
+    /// True if rows in trouble are first.
+    pub(super) troubles_first: bool,
+}
+
+impl Sort {
+    /// The usual order by a column.
+    pub(super) const fn by(by: Column) -> Self {
+        Self { by, reversed: false, troubles_first: false }
+    }
 }
 
 impl Default for Sort {
-    /// The order by requests per second, busiest row first.
+    /// Rows in trouble first, then the order by requests per second, busiest row first.
     fn default() -> Self {
-        Self { by: Column::Iops, reversed: false }
+        Self { troubles_first: true, ..Self::by(Column::Iops) }
     }
 }
 
@@ -129,6 +144,28 @@ impl Model {
     /// A model without any answer. `place`: name of the place that answers requests.
     pub(super) fn new(place: String) -> Self {
         Self { place, ..Self::default() }
+    }
+
+    /// A model of a moment of the past, which stays as it is.
+    pub(super) fn of_past(place: String, sample: Sample) -> Self {
+        Self { place, link: Link::Past, sample, ..Self::default() }
+    }
+
+    /// Takes the rows of earlier samples, oldest first, into the histories.
+    pub(super) fn recall(&mut self, samples: impl IntoIterator<Item = Vec<Table>>) {
+        for tables in samples {
+            self.samples += 1;
+            self.keep(&tables);
+        }
+    }
+
+    /// Adds the rows of the newest sample to their histories.
+    fn keep(&mut self, tables: &[Table]) {
+        for table in tables {
+            for row in &table.rows {
+                self.history.entry((table.tab, row.id())).or_default().add(row, self.samples);
+            }
+        }
     }
 
     /// Takes a new answer. While paused the answer only changes the state of the connection.
@@ -152,11 +189,9 @@ impl Model {
         };
         self.answer = Some(answer);
         self.samples += 1;
-        for table in &self.sample.tables {
-            for row in &table.rows {
-                self.history.entry((table.tab, row.id())).or_default().add(row, self.samples);
-            }
-        }
+        let tables = std::mem::take(&mut self.sample.tables);
+        self.keep(&tables);
+        self.sample.tables = tables;
         let samples = self.samples;
         self.history.retain(|_, history| samples - history.seen < FORGET_AFTER);
     }
@@ -220,7 +255,8 @@ impl Model {
         let mut rows: Vec<&Row> = all.filter(passes).collect();
         rows.sort_by(|a, b| {
             let order = self.sort.by.order(a, b);
-            if self.sort.reversed { order.reverse() } else { order }
+            let order = if self.sort.reversed { order.reverse() } else { order };
+            if self.sort.troubles_first { a.rank().cmp(&b.rank()).then(order) } else { order }
         });
         rows
     }
@@ -287,10 +323,12 @@ impl Model {
 
     /// Sorts the rows by the view's next column, in that column's usual order.
     pub(super) fn sort_by_next(&mut self) {
-        let columns = self.tab().about().columns;
+        let all = self.tab().about().columns.iter().copied();
+        let shown = |column: &Column| *column != Column::Trend && (self.is_wide || !column.is_wide());
+        let columns: Vec<Column> = all.filter(shown).collect();
         let at = columns.iter().position(|column| *column == self.sort.by);
         let next = at.map_or(0, |at| (at + 1) % columns.len());
-        self.sort = Sort { by: columns[next], reversed: false };
+        self.sort = Sort::by(columns[next]);
     }
 
     /// Appends a character to the filter; control characters are ignored.

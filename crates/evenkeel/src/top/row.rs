@@ -45,8 +45,8 @@ pub(super) struct About {
 
 impl Tab {
     pub(super) const fn about(self) -> About {
-        use Column::{Bytes, Device, Hold, Iops, Name, Owner, Queue, Response, Target, Tenant};
-        const RATED: &[Column] = &[Name, Iops, Bytes, Response, Queue, Device, Target, Hold];
+        use Column::{Bytes, Device, Errors, Hold, Iops, Name, Owner, P99, Queue, Response, Target, Tenant, Trend};
+        const RATED: &[Column] = &[Name, Iops, Bytes, Response, P99, Trend, Queue, Device, Errors, Target, Hold];
         const USED: &[Column] = &[Name, Iops, Bytes, Owner, Tenant];
         let (title, one, owner, below, columns): (_, _, _, _, &[Column]) = match self {
             Self::Pools => ("Pools", "pool", None, Some(Self::Tenants), RATED),
@@ -103,6 +103,10 @@ pub(super) struct Row {
     pub(super) queue_ms: Option<f64>,
     /// Mean device latency in ms.
     pub(super) device_ms: Option<f64>,
+    /// 99th percentile of the latencies in ms.
+    pub(super) p99_ms: Option<f64>,
+    /// Requests that the device failed.
+    pub(super) errors: Option<f64>,
     /// The row's target with its verdict; the one with the worst verdict if there are several.
     pub(super) target: Option<Target>,
     /// The throttle on the row; `None` if the row is not throttled.
@@ -122,7 +126,18 @@ impl Row {
             Column::Response => self.response_ms,
             Column::Queue => self.queue_ms,
             Column::Device => self.device_ms,
-            Column::Name | Column::Target | Column::Hold | Column::Owner | Column::Tenant => None,
+            Column::P99 => self.p99_ms,
+            Column::Errors => self.errors,
+            Column::Name | Column::Target | Column::Hold | Column::Owner | Column::Tenant | Column::Trend => None,
+        }
+    }
+
+    /// Rank of the row among those in trouble: 0 for a trouble, 1 for a missed target, 2 for a row that does well.
+    pub(super) fn rank(&self) -> u8 {
+        match &self.target {
+            _ if self.trouble.is_some() => 0,
+            Some(target) if target.verdict.is_missed() => 1,
+            _ => 2,
         }
     }
 
@@ -160,11 +175,15 @@ pub(super) enum Column {
     /// Name of the row's owner.
     Owner,
     Tenant,
+    P99,
+    Errors,
+    /// The 99th percentile over the last minute, as bars.
+    Trend,
 }
 
 impl Column {
-    /// All columns in the order of the enum, each with its heading and its name for `--sort`.
-    pub(super) const ALL: [(Self, &'static str, &'static str); 10] = [
+    /// All columns by which rows can be sorted, in the order of the enum, each with its heading and its name for `--sort`.
+    pub(super) const ALL: [(Self, &'static str, &'static str); 12] = [
         (Self::Name, "name", "name"),
         (Self::Iops, "IOPS", "iops"),
         (Self::Bytes, "MB/s", "bytes"),
@@ -175,20 +194,31 @@ impl Column {
         (Self::Hold, "throttled by", "throttled"),
         (Self::Owner, "of", "of"),
         (Self::Tenant, "tenant", "tenant"),
+        (Self::P99, "p99 ms", "p99"),
+        (Self::Errors, "failed", "errors"),
     ];
 
     /// The columns with figures.
-    pub(super) const FIGURES: [Self; 5] = [Self::Iops, Self::Bytes, Self::Response, Self::Queue, Self::Device];
+    pub(super) const FIGURES: [Self; 7] =
+        [Self::Iops, Self::Bytes, Self::Response, Self::P99, Self::Queue, Self::Device, Self::Errors];
 
     /// Heading of the column.
     pub(super) const fn title(self) -> &'static str {
-        Self::ALL[self as usize].1
+        match self {
+            Self::Trend => "p99, last 60 s",
+            _ => Self::ALL[self as usize].1,
+        }
+    }
+
+    /// True for a column that only a wide terminal has room for.
+    pub(super) const fn is_wide(self) -> bool {
+        matches!(self, Self::P99 | Self::Errors | Self::Trend)
     }
 
     /// A figure of this column as text of few characters.
     pub(super) fn shown(self, figure: f64) -> String {
         match self {
-            Self::Iops => count(figure),
+            Self::Iops | Self::Errors => count(figure),
             Self::Bytes => megabytes(figure),
             _ => ms(figure),
         }
@@ -200,8 +230,10 @@ impl Column {
         let figure = |row: &Row| row.figure(self).unwrap_or(-1.0);
         let met = |row: &Row| row.target.as_ref().map_or((1, Verdict::Idle), |target| (0, target.verdict));
         let order = match self {
-            Self::Name => Ordering::Equal,
-            Self::Iops | Self::Bytes | Self::Response | Self::Queue | Self::Device => figure(b).total_cmp(&figure(a)),
+            Self::Name | Self::Trend => Ordering::Equal,
+            Self::Iops | Self::Bytes | Self::Response | Self::Queue | Self::Device | Self::P99 | Self::Errors => {
+                figure(b).total_cmp(&figure(a))
+            }
             // Those without a target last.
             Self::Target => met(a).cmp(&met(b)),
             Self::Hold => a.hold.is_none().cmp(&b.hold.is_none()),

@@ -29,7 +29,10 @@ pub(super) struct Pace {
 /// The views for a server's state. The rates of volumes and clients come from the connections' counts, which update `paces`.
 pub(super) fn sample(state: &State, clients: &[ClientState], paces: &mut Paces) -> Sample {
     pace(clients, paces);
-    let tenants = state.pools.iter().flat_map(|pool| pool.tenants.iter().map(move |tenant| of_tenant(tenant, pool)));
+    let tenants = state.pools.iter().flat_map(|pool| {
+        let used = pool.tenants.iter().filter(move |tenant| is_used(tenant, pool, &state.volumes));
+        used.map(move |tenant| of_tenant(tenant, pool))
+    });
     let mut by_volume: HashMap<&str, Vec<Pace>> = HashMap::new();
     for client in clients {
         by_volume.entry(&client.volume).or_default().extend(paces.get(&client.id));
@@ -68,6 +71,14 @@ fn pace(clients: &[ClientState], paces: &mut Paces) {
         };
         paces.insert(client.id.clone(), pace);
     }
+}
+
+/// True if the tenant has a volume in the pool, a connection or requests: others have no row there.
+fn is_used(tenant: &TenantState, pool: &PoolState, volumes: &[VolumeState]) -> bool {
+    tenant.connections > 0
+        || tenant.queued_requests + tenant.in_flight_requests > 0
+        || tenant.lately.as_ref().is_some_and(|lately| lately.iops > 0.0 || lately.errors > 0)
+        || volumes.iter().any(|volume| volume.tenant == tenant.name && volume.pool == pool.name)
 }
 
 fn of_client(client: &ClientState, paces: &Paces) -> Row {
@@ -144,6 +155,8 @@ fn of(name: &str, of: &str, lately: Option<&Lately>) -> Row {
         response_ms: lately.latency_ms,
         queue_ms: lately.queue_latency_ms,
         device_ms: lately.device_latency_ms,
+        p99_ms: lately.p99_ms,
+        errors: Some(lately.errors as f64),
         target: worst.cloned(),
         hold: throttled_by.map(|throttled| Hold { by: throttled.by.clone(), how: throttled.how.clone() }),
         trouble: (lately.errors > 0).then(|| counted(lately.errors, "request") + " FAILED just now"),

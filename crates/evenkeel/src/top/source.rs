@@ -64,6 +64,11 @@ impl Source {
         self.places.first().map_or_else(String::new, Place::to_string)
     }
 
+    /// The source's places; after the first answer the one that answers.
+    pub(super) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
     /// Requests the whole state of the server or agent.
     ///
     /// # Errors

@@ -17,10 +17,10 @@ use ratatui::style::Color;
 
 use super::canvas::{Drawn, Look};
 use super::keys::{After, press};
-use super::model::{HISTORY, Link, Model, Pane};
-use super::row::{Id, Tab};
+use super::model::{HISTORY, Link, Model, Pane, Sort};
+use super::row::{Column, Id, Row, Sample, Tab, Table};
 use super::source::{Answer, More, Wanted};
-use super::view::draw;
+use super::view::{draw, sections};
 use super::{once, text};
 
 const PLAIN: Look = Look { colour: false, unicode: false, once: false };
@@ -190,6 +190,7 @@ fn answer(seconds: u64) -> Answer {
 /// A model that has taken two answers of [`server`], one second apart.
 fn watching() -> Model {
     let mut model = Model::new("./control.sock".into());
+    model.sort = Sort::by(Column::Iops);
     model.take(answer(100));
     model.take(answer(101));
     model
@@ -575,12 +576,111 @@ fn names_do_not_steer_the_terminal() {
 #[test]
 fn one_frame_for_a_pipe_has_all_rows() {
     let mut model = watching();
-    let tenants = (0..1000u64).map(|n| tenant(&format!("t{n}"), n, 1.0, 1.0));
+    let connected = |n: u64| TenantState { connections: 1, ..tenant(&format!("t{n}"), n, 1.0, 1.0) };
     let mut state = server(102);
-    state.pools[0].tenants = tenants.collect();
+    state.pools[0].tenants = (0..1000).map(connected).collect();
     model.take(Answer::Serve(Box::new(state), clients(102)));
     model.show(Tab::Tenants);
     let printed = once(&model);
     assert_eq!(printed.lines().filter(|line| line.trim_start().starts_with('t') && line.contains(" - ")).count(), 1000);
     assert!(!printed.contains('>') && !printed.contains("Tab view"), "no cursor, no keys");
+    model.filter = "nothing like it".into();
+    let printed = once(&model);
+    assert!(printed.contains("nothing matches") && !printed.contains("Esc"), "{printed}");
+}
+
+#[test]
+fn troubles_are_first_until_a_column_is_chosen() {
+    let mut model = watching();
+    model.sort = Sort::default();
+    model.show(Tab::Tenants);
+    let names = |model: &Model| model.rows().iter().map(|row| row.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&model), ["shop", "backup", "database"], "its guarantee is missed");
+    keys(&mut model, "S");
+    assert_eq!(names(&model), ["shop", "database", "backup"]);
+    keys(&mut model, "s");
+    assert_eq!(names(&model), ["backup", "database", "shop"]);
+    model.sort = Sort::default();
+    model.show(Tab::Volumes);
+    assert_eq!(names(&model), ["far", "disk"], "its server is away");
+}
+
+#[test]
+fn tenants_without_a_volume_in_a_pool_have_no_row_there() {
+    let mut state = server(101);
+    let idle = |name: &str| TenantState { name: name.into(), ..TenantState::default() };
+    let tenants = vec![idle("database"), TenantState { connections: 1, ..idle("each") }, idle("elsewhere")];
+    state.pools.push(PoolState { name: "main".into(), tenants, ..PoolState::default() });
+    state.pools.remove(0);
+    let mut model = Model::new(String::new());
+    model.take(Answer::Serve(Box::new(state), clients(101)));
+    model.show(Tab::Tenants);
+    let names: Vec<&str> = model.rows().iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["database", "each"]);
+}
+
+#[test]
+fn wide_terminals_show_p99_failed_requests_and_the_last_minute() {
+    let mut model = watching();
+    model.show(Tab::Tenants);
+    for (second, p99_ms) in [(102, 8.0), (103, 4.0)] {
+        let mut state = server(second);
+        let lately = state.pools[0].tenants[0].lately.as_mut().expect("figures");
+        (lately.p99_ms, lately.errors) = (Some(p99_ms), 12);
+        model.take(Answer::Serve(Box::new(state), clients(second)));
+    }
+    let of = |width: u16| text(terminal(&model, PLAIN, width, 24).0.backend().buffer());
+    let narrow = of(119);
+    assert!(!narrow.contains("p99 ms") && !narrow.contains("failed"), "{narrow}");
+    let wide = of(120);
+    shows(&wide, &["p99 ms", "p99, last 60 s", "failed"]);
+    // Three samples of twenty bars each: the newest three have 8 ms at most.
+    shows(line_with(&wide, ">backup"), &["4.00", "#", "12"]);
+    // Sixty bars: one each.
+    shows(line_with(&of(200), ">backup"), &["#-"]);
+    // Only what is shown is sorted by.
+    keys(&mut model, "sss");
+    assert_eq!(model.sort.by, Column::Queue);
+    model.is_wide = true;
+    model.sort = Sort::by(Column::Iops);
+    keys(&mut model, "sss");
+    assert_eq!(model.sort.by, Column::P99);
+}
+
+#[test]
+fn several_servers_have_a_section_each_and_one_has_the_keys() {
+    let mut models = [watching(), watching(), watching()];
+    for (model, place) in models.iter_mut().zip(["storage1", "storage2", "storage3"]) {
+        model.place = place.into();
+        model.is_one_of_several = true;
+    }
+    let of = |focus: usize, height: u16| {
+        let mut terminal = Terminal::new(TestBackend::new(100, height)).expect("a terminal");
+        let draw = |frame: &mut ratatui::Frame<'_>| {
+            let area = frame.area();
+            sections(&models, focus, PLAIN, area, frame.buffer_mut());
+        };
+        terminal.draw(draw).expect("drawn");
+        text(terminal.backend().buffer())
+    };
+    let all = of(1, 40);
+    shows(&all, &["storage1", "storage2", "storage3"]);
+    assert_eq!((all.matches("q quit").count(), all.matches(">main").count()), (1, 1), "{all}");
+    let two = of(2, 25);
+    assert!(!two.contains("storage1") && two.contains("storage2") && two.contains("storage3"), "{two}");
+    let one = of(0, 11);
+    assert!(one.contains("storage1") && !one.contains("storage2"), "{one}");
+    assert_eq!(press(&mut models[0], KeyEvent::new(KeyCode::Char('o'), KeyModifiers::NONE), 1), After::Other);
+}
+
+#[test]
+fn the_past_says_so_and_stays() {
+    let row = Row { name: "shop".into(), of: "main".into(), iops: Some(70.0), ..Row::default() };
+    let tables = vec![Table { tab: Tab::Tenants, rows: vec![row] }];
+    let head = vec!["evenkeel at 2026-11-28 02:40:00".into()];
+    let sample = Sample { head, troubles: vec!["no record: it was off".into()], tables, ..Sample::default() };
+    let model = Model::of_past("storage1".into(), sample);
+    shows(&screen(&model), &["evenkeel at 2026-11-28 02:40:00", "PAST", "no record: it was off", ">shop", "70"]);
+    let empty = Sample { tables: vec![Table { tab: Tab::Tenants, rows: Vec::new() }], ..Sample::default() };
+    shows(&screen(&Model::of_past(String::new(), empty)), &["no requests then, or no record"]);
 }

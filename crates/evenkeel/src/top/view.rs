@@ -15,11 +15,34 @@ use super::row::{Column, Row};
 const LEAST: (u16, u16) = (40, 10);
 /// Number of lines below the table for the selected row's trouble, throttle and reason.
 const WHY_LINES: u16 = 2;
+/// Width in columns from which on p99, failed requests and bars of p99 are shown.
+const WIDE: u16 = 120;
+/// Newest samples that the bars of p99 show; each bar is the largest of the same number of samples.
+const TREND_SAMPLES: usize = 60;
+/// Fewest lines of a server's section.
+const SECTION: u16 = 12;
 
 /// Number of lines of a frame for `--once` besides the rows of its table.
 pub(super) const FRAME_LINES: u16 = 5;
 
-/// Draws the whole screen into `area`.
+/// Draws servers below each other, as many as there is room for, `focus` among them. Only that one has keys and a selected row.
+pub(super) fn sections(models: &[Model], focus: usize, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
+    let fit = usize::from(area.height / SECTION).min(models.len()).max(1);
+    let height = area.height / fit as u16;
+    let first = (focus + 1).saturating_sub(fit);
+    let mut drawn = Drawn::default();
+    for (n, model) in models.iter().enumerate().skip(first).take(fit) {
+        let part = Rect { y: area.y + (n - first) as u16 * height, height, ..area };
+        let here = n == focus;
+        let shown = draw(model, Look { once: look.once || !here, ..look }, part, buf);
+        if here {
+            drawn = shown;
+        }
+    }
+    drawn
+}
+
+/// Draws the whole screen of a server into `area`.
 pub(super) fn draw(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
     if area.width < LEAST.0 || area.height < LEAST.1 && !look.once {
         let text = format!("{} x {} is too small; {} x {} will do", area.width, area.height, LEAST.0, LEAST.1);
@@ -45,13 +68,15 @@ fn title(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let (text, style) = match (&model.link, model.paused) {
         (Link::Waiting, _) => ("asking".to_owned(), Style::new()),
         (Link::Lost { tries, .. }, _) => (format!("LOST, try {tries}"), look.bad()),
+        (Link::Past, _) => ("PAST".to_owned(), look.held()),
         (Link::Live, true) => ("PAUSED".to_owned(), look.held()),
         (Link::Live, false) => ("live".to_owned(), look.good()),
     };
     let right = area.width - 1;
     let room = right.saturating_sub(text.chars().count() as u16 + 2);
     let mut x = 1;
-    for (n, part) in model.sample.head.iter().enumerate() {
+    let place = model.is_one_of_several.then_some(&model.place);
+    for (n, part) in place.into_iter().chain(&model.sample.head).enumerate() {
         let text = if n == 0 { part.clone() } else { format!("{}{part}", look.dot()) };
         // Whole parts or none.
         if n > 0 && x + text.chars().count() as u16 > room {
@@ -94,7 +119,7 @@ fn trouble(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let of_rows = rows.filter_map(|row| row.trouble.as_ref().map(|trouble| format!("{}: {trouble}", row.name)));
     let lost = match &model.link {
         Link::Lost { error, .. } => Some(error.replace('\n', "; ")),
-        Link::Waiting | Link::Live => None,
+        Link::Waiting | Link::Live | Link::Past => None,
     };
     let mut all = lost.into_iter().chain(model.sample.troubles.iter().cloned()).chain(of_rows);
     let Some(first) = all.next() else { return };
@@ -145,12 +170,14 @@ fn table(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
     for (n, row) in rows.iter().enumerate().skip(from).take(usize::from(page)) {
         let here = n == selected && !look.once;
         let line = Rect { y: area.y + 2 + (n - from) as u16, height: 1, ..area };
-        line_of(row, here, many, look, &columns, line, buf);
+        line_of(model, row, (here, many), look, &columns, line, buf);
     }
     if rows.is_empty() {
         let text = match (&model.link, model.filter.is_empty() && model.scope().is_none()) {
             (Link::Waiting, _) => "no answer yet",
+            (Link::Past, true) => "no requests then, or no record",
             (_, true) => "nothing here",
+            (_, false) if look.once => "nothing matches",
             (_, false) => "nothing matches; Esc shows all again",
         };
         put(buf, area, 2, 2, text, look.faint());
@@ -171,7 +198,7 @@ fn table(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
             put(buf, area, x, y + n as u16, text, Style::new());
         }
     }
-    Drawn { page: usize::from(page), last_line: 0 }
+    Drawn { page: usize::from(page), last_line: 0, is_wide: area.width >= WIDE }
 }
 
 /// A column with its width in characters.
@@ -180,11 +207,18 @@ type Wide = (Column, u16);
 /// The shown columns with their widths. Figures get the width that they need, texts share the rest of `width`; columns without
 /// room are left out. `owners`: true if names show their owners.
 fn columns(model: &Model, rows: &[&Row], owners: bool, width: u16) -> Vec<Wide> {
-    let shown = model.tab().about().columns;
+    let has = |column: Column| width >= WIDE && rows.iter().any(|row| row.figure(column).is_some());
+    let fits = |column: &Column| match column {
+        Column::P99 | Column::Errors => has(*column),
+        Column::Trend => has(Column::P99),
+        _ => true,
+    };
+    let shown: Vec<Column> = model.tab().about().columns.iter().copied().filter(fits).collect();
     let fixed = |column: Column| match column {
-        Column::Iops | Column::Bytes | Column::Queue | Column::Device => Some(6),
-        Column::Response => Some(7),
+        Column::Iops | Column::Bytes | Column::Queue | Column::Device | Column::Errors => Some(6),
+        Column::Response | Column::P99 => Some(7),
         Column::Target => Some(16),
+        Column::Trend => Some(trend_width(width)),
         Column::Name | Column::Hold | Column::Owner | Column::Tenant => None,
     };
     let taken: u16 = shown.iter().map(|column| fixed(*column).unwrap_or(0) + 1).sum();
@@ -196,7 +230,7 @@ fn columns(model: &Model, rows: &[&Row], owners: bool, width: u16) -> Vec<Wide> 
     let each = rest.saturating_sub(name) / texts.saturating_sub(1).max(1);
     let mut columns = Vec::new();
     let mut used = 1;
-    for &column in shown {
+    for column in shown {
         let wanted = fixed(column).unwrap_or(if column == Column::Name { name } else { each });
         // What has no room is left out.
         if wanted < 4 || used + wanted > width {
@@ -206,6 +240,27 @@ fn columns(model: &Model, rows: &[&Row], owners: bool, width: u16) -> Vec<Wide> 
         columns.push((column, wanted));
     }
     columns
+}
+
+/// Number of bars of p99 on a terminal of this width.
+const fn trend_width(width: u16) -> u16 {
+    match width {
+        ..160 => 20,
+        160..200 => 30,
+        _ => 60,
+    }
+}
+
+/// The p99 of a row in its newest samples as bars, the newest at the right.
+fn trend(model: &Model, row: &Row, look: Look, width: u16) -> String {
+    let Some(history) = model.history(model.tab(), &row.id()) else { return String::new() };
+    let width = usize::from(width);
+    let newest: Vec<Option<f32>> = history.of(Column::P99).rev().take(TREND_SAMPLES).collect();
+    let largest = |part: &[Option<f32>]| part.iter().flatten().copied().reduce(f32::max);
+    let bars: Vec<Option<f32>> = newest.chunks((TREND_SAMPLES / width).max(1)).map(largest).collect();
+    let most = bars.iter().flatten().copied().fold(0.0, f32::max);
+    let bars = detail_view::sparkline(bars.into_iter().rev(), most, look.unicode, width);
+    format!("{bars:>width$}")
 }
 
 fn heads(model: &Model, look: Look, columns: &[Wide], line: Rect, buf: &mut Buffer) {
@@ -233,10 +288,21 @@ fn heads(model: &Model, look: Look, columns: &[Wide], line: Rect, buf: &mut Buff
     }
 }
 
-fn line_of(row: &Row, here: bool, owners: bool, look: Look, columns: &[Wide], line: Rect, buf: &mut Buffer) {
+fn line_of(
+    model: &Model,
+    row: &Row,
+    (here, owners): (bool, bool),
+    look: Look,
+    columns: &[Wide],
+    line: Rect,
+    buf: &mut Buffer,
+) {
     let mut x = 1;
     for &(column, width) in columns {
-        let (text, style) = cell(row, column, owners, look);
+        let (text, style) = match column {
+            Column::Trend => (trend(model, row, look, width), Style::new()),
+            _ => cell(row, column, owners, look),
+        };
         if Column::FIGURES.contains(&column) {
             put_right(buf, line, x + width, 0, &text, style);
         } else {
@@ -254,7 +320,11 @@ fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) 
     let plain = Style::new();
     match column {
         Column::Name => (name_of(row, owners), if row.trouble.is_some() { look.bad() } else { plain }),
-        Column::Iops | Column::Bytes | Column::Response | Column::Queue | Column::Device => {
+        Column::Errors => {
+            let style = if row.errors.is_some_and(|errors| errors > 0.0) { look.bad() } else { plain };
+            (row.errors.map_or_else(|| "-".into(), |errors| column.shown(errors)), style)
+        }
+        Column::Iops | Column::Bytes | Column::Response | Column::Queue | Column::Device | Column::P99 => {
             (row.figure(column).map_or_else(|| "-".into(), |figure| column.shown(figure)), plain)
         }
         Column::Target => row.target.as_ref().map_or_else(
@@ -276,6 +346,8 @@ fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) 
         },
         Column::Owner => (row.of.clone(), plain),
         Column::Tenant => (row.tenant.clone(), plain),
+        // Of the model's histories.
+        Column::Trend => (String::new(), plain),
     }
 }
 

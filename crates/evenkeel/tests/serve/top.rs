@@ -50,7 +50,7 @@ fn top_shows_a_server_its_end_and_its_return() {
         let row = screen.lines().find(|line| line.contains("backup ") && line.contains("operator 200 IOPS"));
         row.is_some_and(|row| row.split_whitespace().nth(1).is_some_and(|iops| iops == "200"))
     });
-    assert!(shown.contains("[Tenants 3]") && shown.contains("evenkeel serve"), "{shown}");
+    assert!(shown.contains("[Tenants 2]") && shown.contains("evenkeel serve"), "{shown}");
     screen.until_words(&["live", "operator 2000 IOP", "met 1.0 IOPS", "targets: 1 met, 0 missed", "throttled: 2"]);
     // All about the one that a filter leaves.
     screen.press("/back\r");
@@ -59,7 +59,7 @@ fn top_shows_a_server_its_end_and_its_return() {
     screen.until_words(&["tenant backup of pool main", "by operator: 200 IOPS", "latency", "p99.9", "just now"]);
     // Back, all rows, its clients.
     screen.press("\x1b");
-    screen.until_words(&["[Tenants 3]", "/back"]);
+    screen.until_words(&["[Tenants 2]", "/back"]);
     screen.press("l");
     screen.until_words(&["of tenant backup", "unix uid"]);
     // It ends, and another one comes back in its place.
@@ -99,8 +99,18 @@ fn top_prints_one_frame_and_says_what_keeps_it_from_more() {
     let frame =
         succeed(&folder, &["top", "--once", "--view", "tenants", "--sort", "name", "--status", server.status()]);
     let names = frame.lines().skip(5).map(|line| line.split_whitespace().next().unwrap_or_default());
-    assert_eq!(names.collect::<Vec<_>>(), ["backup", "database", "default"], "{frame}");
-    assert!(!frame.contains('\x1b') && frame.contains(server.status()), "{frame}");
+    assert_eq!(names.collect::<Vec<_>>(), ["backup", "database"], "none without a volume: {frame}");
+    assert!(!frame.contains('\x1b') && frame.contains(server.status()) && !frame.contains("q quit"), "{frame}");
+    let (status, elsewhere) = (server.status(), "127.0.0.1:1");
+    let both = succeed(&folder, &["top", "--once", "--status", status, "--status", elsewhere]);
+    assert_eq!((both.matches("Pools 1").count(), both.matches("LOST").count()), (1, 1), "a section each: {both}");
+    let complaint = fail(&folder, &["history", "--status", status, "--status", elsewhere]);
+    assert!(complaint.contains("only `evenkeel top` takes several"), "{complaint}");
+    let past = succeed(&folder, &["top", "--once", "--at", "now", "--status", status]);
+    assert!(past.contains("evenkeel at ") && past.contains("from the history") && past.contains("PAST"), "{past}");
+    assert!(
+        fail(&folder, &["top", "--once", "--at", "noon", "--status", status]).contains("--at: \"noon\" is no time")
+    );
     let frame = succeed(&folder, &["top", "--once", "--view", "Volumes", "--filter", "data"]);
     assert!(frame.contains(" database ") && !frame.contains("backup"), "{frame}");
     let complaint = fail(&folder, &["top", "--once", "--view", "osds"]);

@@ -27,6 +27,8 @@ pub struct Limits {
 impl Limits {
     /// No limit at all.
     pub const NONE: Self = Self { rbps: None, wbps: None, riops: None, wiops: None };
+    /// Smallest limit that all kernels take: older ones refuse 1, and with it the other limits of the row.
+    pub const LEAST: u64 = 2;
 
     /// The limits on `device` in the text of an `io.max`; [`Self::NONE`] if the device has no row.
     ///
@@ -43,6 +45,35 @@ impl Limits {
         Ok(Self::NONE)
     }
 
+    /// These limits, each bounded by that of `bound`.
+    #[must_use]
+    pub fn at_most(self, bound: Self) -> Self {
+        let least = |ours: Option<u64>, theirs: Option<u64>| match (ours, theirs) {
+            (Some(ours), Some(theirs)) => Some(ours.min(theirs)),
+            (ours, theirs) => ours.or(theirs),
+        };
+        Self {
+            rbps: least(self.rbps, bound.rbps),
+            wbps: least(self.wbps, bound.wbps),
+            riops: least(self.riops, bound.riops),
+            wiops: least(self.wiops, bound.wiops),
+        }
+    }
+
+    /// The four limits, in the order in which they are written.
+    pub const fn all(&self) -> [Option<u64>; 4] {
+        [self.rbps, self.wbps, self.riops, self.wiops]
+    }
+
+    /// True if every limit is as set as in `other`, and differs from that in `other` by at most the fraction `part`.
+    pub fn is_near(&self, other: &Self, part: f64) -> bool {
+        self.all().into_iter().zip(other.all()).all(|both| match both {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.abs_diff(other) as f64 <= part * other as f64,
+            _ => false,
+        })
+    }
+
     /// These limits; a limit that is `None` is taken from `found`.
     fn over(self, found: Self) -> Self {
         Self {
@@ -50,6 +81,17 @@ impl Limits {
             wbps: self.wbps.or(found.wbps),
             riops: self.riops.or(found.riops),
             wiops: self.wiops.or(found.wiops),
+        }
+    }
+
+    /// These limits, of which those that are as in `ours` become as in `before`.
+    fn without(self, ours: &Self, before: &Self) -> Self {
+        let of = |is: Option<u64>, ours: Option<u64>, before: Option<u64>| if is == ours { before } else { is };
+        Self {
+            rbps: of(self.rbps, ours.rbps, before.rbps),
+            wbps: of(self.wbps, ours.wbps, before.wbps),
+            riops: of(self.riops, ours.riops, before.riops),
+            wiops: of(self.wiops, ours.wiops, before.wiops),
         }
     }
 
@@ -103,8 +145,8 @@ pub enum Change {
     Same,
     /// The row has been written.
     Made,
-    /// Another program has changed the row to these limits since the agent's last write; the agent leaves the row alone from
-    /// now on.
+    /// Another program has changed the row since the agent's last write. These limits are in force now: values that were
+    /// still the agent's have been put back, and the agent leaves the row alone from now on.
     Foreign(Limits),
     /// The group no longer exists, and neither do its limits.
     Gone,
@@ -162,8 +204,18 @@ impl IoMax {
     ///
     /// # Errors
     /// [`Error::File`]; on an error the row stays in the journal.
-    pub fn restore(self, journal: &mut Journal) -> Result<Restored, Error> {
-        journal.restore(&self.knob())
+    pub fn restore(mut self, journal: &mut Journal) -> Result<Restored, Error> {
+        self.release(journal)
+    }
+
+    /// As [`restore`](Self::restore); the row is then as a new one. On an error it stays as it is.
+    ///
+    /// # Errors
+    /// As [`restore`](Self::restore).
+    pub fn release(&mut self, journal: &mut Journal) -> Result<Restored, Error> {
+        let restored = journal.restore(&self.knob())?;
+        (self.before, self.ours, self.foreign, self.found) = (None, None, false, None);
+        Ok(restored)
     }
 }
 
@@ -205,11 +257,30 @@ pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Resu
             }
         });
     }
-    // What another program has set stays, now and at the end.
-    for ((row, _), result) in rows.iter_mut().zip(&results) {
+    // What another program has set stays, now and at the end; values beside it that are still ours go.
+    for ((row, _), result) in rows.iter_mut().zip(&mut results) {
+        let found = match result {
+            Ok(Change::Foreign(found)) => Some(*found),
+            Ok(Change::Gone) => None,
+            _ => continue,
+        };
+        let Some(ours) = row.ours.take() else { continue };
+        let before = row.before.unwrap_or(Limits::NONE);
+        let rest = found.map(|found| found.without(&ours, &before));
+        if let Some(rest) = rest.filter(|rest| found != Some(*rest)) {
+            match change(row, rest) {
+                Ok(Some(seen)) => *result = Ok(Change::Foreign(seen)),
+                Ok(None) => *result = Ok(Change::Gone),
+                Err(error) => {
+                    // The next call tries again.
+                    row.ours = Some(ours);
+                    *result = Err(error);
+                    continue;
+                }
+            }
+        }
         let knob = row.knob();
-        let is_over = matches!(result, Ok(Change::Foreign(_) | Change::Gone)) && row.ours.take().is_some();
-        if is_over && journal.state(&knob).is_some() {
+        if journal.state(&knob).is_some() {
             journal.restored(&knob)?;
         }
     }
@@ -282,8 +353,13 @@ pub(crate) fn put_back(path: &Path, device: &str, before: &str, seen: Option<&st
     if found == before {
         return Ok(Restored::Nothing);
     }
-    if seen.is_some_and(|seen| seen != found) {
-        return Ok(Restored::Foreign { found: found.to_string() });
+    if let Some(seen) = seen.filter(|seen| *seen != found) {
+        // Values that are still ours go, also beside another program's.
+        let rest = found.without(&seen, &before);
+        if rest != found {
+            write_file(path, &format!("{device} {rest}"))?;
+        }
+        return Ok(Restored::Foreign { found: rest.to_string() });
     }
     write_file(path, &format!("{device} {before}")).map(|()| Restored::Done)
 }

@@ -74,6 +74,18 @@ fn what_is_so_already_is_not_written() {
 }
 
 #[test]
+fn a_row_that_was_released_is_as_a_new_one() {
+    let mut group = Group::new("released", "");
+    let mut row = group.row();
+    assert_eq!(group.set(&mut row, reads(100)), Change::Made);
+    assert_eq!(row.release(&mut group.journal).unwrap(), Restored::Done);
+    assert!(row.before().is_none() && group.journal.is_clear());
+    group.put("253:0 rbps=300 wbps=max riops=max wiops=max");
+    assert_eq!(group.set(&mut row, reads(200)), Change::Made);
+    assert_eq!(row.before(), Some(reads(300)));
+}
+
+#[test]
 fn what_another_program_sets_stays() {
     let mut group = Group::new("foreign", "");
     let mut row = group.row();
@@ -133,6 +145,32 @@ fn what_was_changed_after_us_is_not_put_back_by_the_journal() {
         "{results:?}"
     );
     assert_eq!(group.content(), "253:0 rbps=3 wbps=max riops=max wiops=max");
+}
+
+#[test]
+fn values_of_the_agent_beside_those_of_another_program_go() {
+    let ours = Limits { rbps: Some(100), wbps: Some(60), riops: Some(5), wiops: None };
+    let beside = "253:0 rbps=100 wbps=7 riops=5 wiops=max";
+    let rest = "253:0 rbps=50 wbps=7 riops=max wiops=max";
+    for at_once in [true, false] {
+        let name = if at_once { "key" } else { "key-later" };
+        let mut group = Group::new(name, "253:0 rbps=50 wbps=max riops=max wiops=max\n");
+        let mut row = group.row();
+        assert_eq!(group.set(&mut row, ours), Change::Made);
+        // As the kernel has it after a write of `253:0 wbps=7`.
+        group.put(beside);
+        let left = Limits { rbps: Some(50), wbps: Some(7), ..Limits::NONE };
+        if at_once {
+            assert_eq!(group.set(&mut row, ours), Change::Foreign(left));
+            assert_eq!(group.set(&mut row, ours), Change::Foreign(left));
+            assert_eq!(row.restore(&mut group.journal).unwrap(), Restored::Nothing);
+        } else {
+            let found = left.to_string();
+            assert_eq!(row.restore(&mut group.journal).unwrap(), Restored::Foreign { found });
+        }
+        assert_eq!(group.content(), rest);
+        assert!(group.journal.is_clear());
+    }
 }
 
 #[test]

@@ -38,9 +38,25 @@ pub struct GuaranteeConfig {
     pub weight: u32,
     /// The tenant's reservation; no limit is set below it.
     pub owed: Owed,
+    /// Name of the tenant if each of its groups is a tenant of its own.
+    pub each: Option<String>,
+}
+
+/// Name of a group that is a tenant of its own, of tenant `owner`: see [`GuaranteeConfig::shown`].
+pub(super) fn own_name(owner: &str, pattern: &str, group: &str) -> String {
+    let (pattern, parts): (Vec<&str>, Vec<&str>) =
+        (pattern.trim_matches('/').split('/').collect(), group.trim_matches('/').split('/').collect());
+    let open = pattern.iter().position(|part| part.contains(['*', '?'])).unwrap_or(parts.len().saturating_sub(1));
+    format!("{owner}/{}", parts[open.min(parts.len().saturating_sub(1))..].join("/"))
 }
 
 impl GuaranteeConfig {
+    /// Name of the tenant to which a group belongs, for records: `tenant`, or with `each` the group's own, made of the tenant's
+    /// and of the group's path from the first component on that the pattern leaves open (`database/db-3.service`).
+    pub fn shown(&self, tenant: &str, group: &str) -> String {
+        self.each.as_ref().map_or_else(|| tenant.to_owned(), |owner| own_name(owner, &self.group, group))
+    }
+
     /// The guarantee as the controller's type.
     pub fn guarantee(&self) -> throughput::Guarantee {
         throughput::Guarantee { read: self.read.control(), write: self.write.control(), weight: f64::from(self.weight) }

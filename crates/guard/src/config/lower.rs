@@ -5,6 +5,7 @@
 //! | `devices` that begin with "osd:" | | `osd` |
 //! | `tuning.slots` | tenants that name its devices (`device:`) | `queue_depth` |
 //! | `devices`, no slots | tenants with control groups (`cgroup:`) and a guarantee | `cgroup` |
+//! | `devices` and `latency`, no slots | tenants with control groups and no guarantee | `cgroup` |
 //! | `latency`, neither slots nor OSDs | tenants that name clients (`initiator:`, `address:`) | `packets` |
 //!
 //! A pool's `enforce` restricts these points. A setting that this host does not enforce becomes a note, not an error: many
@@ -26,8 +27,8 @@ use evenkeel_policy::units::{Bytes, Duration};
 use evenkeel_policy::{Severity, budget_that_hangs, policy_findings, rate_that_hangs};
 
 use super::{
-    Abilities, ArrayConfig, ArrayVolume, CachedConfig, CephConfig, Config, File, GuaranteeConfig, PacketsConfig,
-    Throttles,
+    Abilities, ArrayConfig, ArrayVolume, CachedConfig, CephConfig, Config, File, GuaranteeConfig, LocalConfig,
+    LocalTenant, PacketsConfig, Throttles,
 };
 use crate::actuator;
 use crate::config::ClientTerms;
@@ -69,6 +70,7 @@ pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -
         lowering.osds(name, pool);
         lowering.array(name, pool);
         lowering.groups(name, pool);
+        lowering.local(name, pool, abilities);
         lowering.packets(name, pool, abilities);
     }
     lowering.cluster();
@@ -443,6 +445,7 @@ impl<'f> Lowering<'f, '_> {
                     write,
                     weight: there.weight,
                     owed: Owed::reservation_of(&there),
+                    each: settings.each.then(|| tenant.clone()),
                 };
                 let refused = controller.as_mut().and_then(|controller| controller.join(&guarantee.guarantee()).err());
                 // Weights are checked wherever they stand.
@@ -499,13 +502,92 @@ impl<'f> Lowering<'f, '_> {
         }
     }
 
-    fn packets(&mut self, name: &str, pool: &Pool, abilities: Abilities) {
-        let (osds, devices) = devices_of(pool);
+    /// The tenants that name control groups, as terms for a pool's latency target.
+    fn local_tenants(&self, name: &str) -> Vec<LocalTenant> {
+        let terms = |(tenant, settings): (&'f String, &'f Tenant)| {
+            let there = settings.on(name);
+            let by_path = settings.matches.iter().any(|entry| matches!(entry, Match::Cgroup(_)));
+            LocalTenant {
+                name: tenant.clone(),
+                groups: settings.matches.iter().filter(|entry| entry.is_of_groups()).cloned().collect(),
+                throttle: match there.throttle {
+                    // Others are to wait for it.
+                    Throttle::Normal if there.latency.is_some() => Throttle::Last,
+                    throttle => throttle,
+                },
+                each: settings.each,
+                owed: Owed::of(&there),
+                guaranteed: by_path && !(there.guarantee.read.is_unset() && there.guarantee.write.is_unset()),
+            }
+        };
+        self.tenants.iter().map(terms).filter(|terms| !terms.groups.is_empty()).collect()
+    }
+
+    /// A pool with a latency target and devices of this host: its noisy control groups are throttled.
+    fn local(&mut self, name: &str, pool: &Pool, abilities: Abilities) {
+        let (_, devices) = devices_of(pool);
         let Some(latency) = pool.latency else { return };
-        if has_slots(pool) || !osds.is_empty() || !allows(pool, Enforcement::Packets) || self.is_served(name, pool) {
+        if devices.is_empty() || has_slots(pool) || !allows(pool, Enforcement::Cgroup) {
             return;
         }
-        self.row_of_packets(name, latency, &devices);
+        let tenants = self.local_tenants(name);
+        // Groups with a guarantee are limited by that.
+        if tenants.iter().all(|tenant| tenant.guaranteed) {
+            return;
+        }
+        self.measurable(name, latency, abilities);
+        self.rows_of_local(name, latency, &devices, &tenants);
+        for device in &devices {
+            let local = LocalConfig {
+                latency,
+                device: (*device).to_owned(),
+                method: pool.tuning.method,
+                noisy_above: pool.tuning.noisy_above,
+                max_delay: pool.max_delay,
+                tenants: tenants.clone(),
+            };
+            if let Err(invalid) = local.controller(self.lowered.config.agent.interval).validate() {
+                let path: &[&str] = match invalid.setting {
+                    "target" => &["pools", name, "latency", "target"],
+                    "max_delay" => &["pools", name, "max_delay"],
+                    other => &["agent", other],
+                };
+                let key = path.join(".");
+                if !self.lowered.faults.iter().any(|fault| fault.key == key) {
+                    self.fault(path, format!("must be {}", invalid.must_be));
+                }
+            }
+            let named = name_of(&self.lowered.config.local, name, device, devices.len() == 1);
+            self.lowered.config.local.insert(named, local);
+        }
+        if self.lowered.config.local.len() > MAX_ENTRIES {
+            let message = format!("have more than {MAX_ENTRIES} devices with latency targets; leave some out");
+            self.fault(&["pools"], message);
+        }
+    }
+
+    fn rows_of_local(&mut self, name: &str, target: Latency, devices: &[&str], tenants: &[LocalTenant]) {
+        let on: Vec<String> = devices.iter().map(|device| (*device).to_owned()).collect();
+        let named = tenants.iter().filter(|tenant| !tenant.guaranteed);
+        let throttled = throttled("io.max of groups of", named.map(|tenant| (tenant.name.as_str(), tenant.throttle)));
+        let or = if target.percentile == Percentile::Mean { " or diskstats" } else { "" };
+        let by = format!("block tracepoints{or}");
+        let row = Row::of_pool(name, Enforcement::Cgroup, Some(Precedence::Latency), latency(target, Of::Reads));
+        let row = row.by(format!("reads of groups that are not noisy on {}, by {by}", listed(devices)), throttled);
+        self.lowered.config.enforced.rows.push(Row { on: on.clone(), ..row });
+        self.lowered.config.enforced.tenants.extend(tenants.iter().map(|tenant| tenant.name.clone()));
+        for tenant in tenants.iter().filter(|tenant| !tenant.guaranteed) {
+            let Some(settings) = self.tenants.get(&tenant.name) else { continue };
+            let reserved = owed(&settings.on(name)).filter(|(of, _)| *of == Precedence::Reservation);
+            let groups = listed(&tenant.groups.iter().map(LocalTenant::shown).collect::<Vec<_>>());
+            let row = Row::of_pool(name, Enforcement::Cgroup, None, String::new());
+            let row = row.by(format!("io.stat of {groups}"), format!("io.max of {groups}, never below that"));
+            self.rows(&tenant.name, reserved, &Row { on: on.clone(), ..row });
+        }
+    }
+
+    /// Checks that this host can measure the figure of latencies that a pool's target bounds.
+    fn measurable(&mut self, name: &str, latency: Latency, abilities: Abilities) {
         if let Percentile::At(percentile) = latency.percentile
             && !abilities.tracepoints
         {
@@ -517,6 +599,34 @@ impl<'f> Lowering<'f, '_> {
                 ),
             );
         }
+    }
+
+    /// True if a pool's groups are throttled for its latency target.
+    fn is_local(&self, pool: &Pool) -> bool {
+        let (_, devices) = devices_of(pool);
+        let named = |local: &LocalConfig| devices.contains(&local.device.as_str());
+        pool.latency.is_some()
+            && !has_slots(pool)
+            && allows(pool, Enforcement::Cgroup)
+            && self.lowered.config.local.values().any(named)
+    }
+
+    fn packets(&mut self, name: &str, pool: &Pool, abilities: Abilities) {
+        let (osds, devices) = devices_of(pool);
+        let Some(latency) = pool.latency else { return };
+        if has_slots(pool) || !osds.is_empty() || !allows(pool, Enforcement::Packets) || self.is_served(name, pool) {
+            return;
+        }
+        // Groups of this host use the device: it is no target's, unless the policy or the host's settings say so.
+        if pool.enforce.is_none() && self.clients.is_empty() && self.is_local(pool) {
+            if self.lowered.config.agent.interfaces.is_empty() {
+                return;
+            }
+            let message = "applies on this host both to control groups, which tenants name, and to clients of targets, as agent.interfaces is set; write enforce = [\"cgroup\"] or enforce = [\"packets\"] where one is meant";
+            self.doubt(&["pools", name], message);
+        }
+        self.row_of_packets(name, latency, &devices);
+        self.measurable(name, latency, abilities);
         let differs = self.tenants.values().any(|tenant| tenant.pools.contains_key(name));
         let packets = PacketsConfig {
             latency,
@@ -555,7 +665,8 @@ impl<'f> Lowering<'f, '_> {
         let groups = config.cached.values().any(|cached| devices.contains(&cached.device.as_str()))
             && !has_slots(pool)
             && allows(pool, Enforcement::Cgroup);
-        if !(osds || packets || array || groups) {
+        let local = self.is_local(pool);
+        if !(osds || packets || array || groups || local) {
             let only_elsewhere =
                 pool.enforce.as_ref().is_some_and(|points| points.iter().all(|point| *point == Enforcement::Queue));
             let why = if only_elsewhere {
@@ -578,7 +689,6 @@ impl<'f> Lowering<'f, '_> {
         let by = "has no effect here: `evenkeel serve` enforces it";
         let mut keys: Vec<(&[&str], &str)> = vec![
             (&["limit"], by),
-            (&["max_delay"], "has no effect here: packets are delayed by at most agent.max_delay"),
             (&["emulate"], by),
             (&["tuning", "scheduler"], by),
             (&["tuning", "base_cost"], by),
@@ -592,7 +702,10 @@ impl<'f> Lowering<'f, '_> {
                 "has no effect here: it is for pools of OSDs and for `evenkeel serve`",
             ));
         }
-        if !packets {
+        if !local {
+            keys.push((&["max_delay"], "has no effect here: packets are delayed by at most agent.max_delay"));
+        }
+        if !(packets || local) {
             keys.push((&["latency"], "has no effect here: packets are delayed for pools with neither slots nor OSDs"));
         }
         if !groups {
@@ -612,7 +725,7 @@ impl<'f> Lowering<'f, '_> {
         let unseen = |entry: &&Match| match entry {
             Match::Volume(_) => true,
             Match::Client(who) => !matches!(who, Who::Address(_)),
-            Match::Initiator(_) | Match::Cgroup(_) | Match::Device(_) => false,
+            _ => false,
         };
         let entries: Vec<String> = tenant.matches.iter().filter(unseen).map(ToString::to_string).collect();
         if !entries.is_empty() {
@@ -630,13 +743,15 @@ impl<'f> Lowering<'f, '_> {
             vec![("reservation", if spared { taken } else { by }), ("limit", by), ("priority", by)];
         if !grouped && !tenant.guarantee.sum().is_unset() {
             let together = "has no effect here: limits of control groups are for reads or for writes; write guarantee.read and guarantee.write";
-            let groups =
-                "has no effect here: it needs control groups (match = [\"cgroup:PATH\"]) and a pool with devices";
+            let groups = "has no effect here: it needs control groups by their paths (match = [\"cgroup:PATH\"]) and a pool with devices";
             keys.push(("guarantee", if tenant.guarantee.together().is_unset() { groups } else { together }));
         }
         if !slotted {
             let slots = "has no effect here: it needs a device (match = [\"device:PATH\"]) of a pool with slots";
-            keys.extend([("latency", slots), ("max_in_flight", slots)]);
+            let last = "only has the tenant's control groups throttled last here: the target itself needs a device (match = [\"device:PATH\"]) of a pool with slots";
+            let is_local =
+                self.lowered.config.local.values().flat_map(|local| &local.tenants).any(|of| of.name == name);
+            keys.extend([("latency", if is_local { last } else { slots }), ("max_in_flight", slots)]);
         }
         for (key, message) in keys {
             let path = ["tenants", name, key];

@@ -208,6 +208,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
                 found.is_some_and(|found| found == device)
                     || *entry == device.name
                     || device.dm.as_ref().is_some_and(|dm| *entry == dm.0)
+                    || device.lvm().is_some_and(|(group, _)| *entry == group)
             };
             match self.configured.iter().find(|(_, devices)| devices.iter().any(names)) {
                 Some((name, _)) => (name.clone(), "configured".to_owned()),

@@ -7,6 +7,8 @@
 //! | [`sockets`], [`processes`], [`mark`] | TCP connections, and the NBD servers that hold them |
 //! | [`map`] | all of it as links client ↔ target ↔ volume ↔ device ↔ pool |
 //! | [`osds`] | Ceph's OSDs |
+//! | [`stack`] | the device at which control groups are limited |
+//! | [`groups`] | control groups of containers, pods and virtual machines |
 //! | [`roots`] | where the trees are |
 //!
 //! [`Survey::read`] reads the host, [`map::Map::of`] combines the result to a map; the second function is pure.
@@ -16,6 +18,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::sensor::cache::{self, CachedEntry};
 
+pub mod groups;
 pub mod lio;
 pub mod lvm;
 pub mod map;
@@ -26,6 +29,7 @@ pub mod osds;
 pub mod processes;
 pub mod roots;
 pub mod sockets;
+pub mod stack;
 pub mod tgt;
 pub mod topology;
 

@@ -15,6 +15,10 @@ pub struct Mount {
     pub point: PathBuf,
     /// Source from which the file system is mounted, for example `/dev/sda1`.
     pub source: PathBuf,
+    /// Kind of the file system, for example `ext4`.
+    pub kind: String,
+    /// Options of the file system, separated by commas.
+    pub options: String,
 }
 
 /// Parses the text of a `mountinfo`.
@@ -31,8 +35,15 @@ fn parse_line(line: &str) -> Result<Mount, String> {
     let device = fields.nth(2).ok_or("ends before the device")?.parse()?;
     let point = fields.nth(1).ok_or("ends before the mount point")?;
     // A variable number of tags ends with a lone dash; behind it type and source.
-    let source = fields.skip_while(|&field| field != "-").nth(2).unwrap_or_default();
-    Ok(Mount { device, point: unescaped(point).into(), source: unescaped(source).into() })
+    let mut behind = fields.skip_while(|&field| field != "-").skip(1);
+    let [kind, source, options] = std::array::from_fn(|_| behind.next().unwrap_or_default());
+    Ok(Mount {
+        device,
+        point: unescaped(point).into(),
+        source: unescaped(source).into(),
+        kind: kind.to_owned(),
+        options: options.to_owned(),
+    })
 }
 
 /// Decodes a field of `mountinfo`, in which spaces, tabs, line ends and backslashes are written as a backslash and three
@@ -83,7 +94,8 @@ mod tests {
         assert_eq!(of("/srv/my images/a.img").as_deref(), Some("252:3"));
         assert_eq!(of("/srv/my images/b/a.img").as_deref(), Some("0:44"));
         assert_eq!(of("/srv/my images2").as_deref(), Some("254:0"));
-        assert_eq!(mounts[3].source, Path::new("/dev/sdc"));
+        assert_eq!((mounts[3].source.as_path(), mounts[3].kind.as_str()), (Path::new("/dev/sdc"), "btrfs"));
+        assert_eq!(mounts[3].options, "rw");
         assert_eq!(parse("1 2\n").expect_err("too short").line, 1);
     }
 

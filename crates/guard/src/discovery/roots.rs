@@ -20,6 +20,8 @@ pub struct Roots {
     pub proc: PathBuf,
     /// Folder of the tree `/sys`.
     pub sys: PathBuf,
+    /// Folder of all other trees: `/var` and `/run`, where container runtimes keep their files.
+    pub root: PathBuf,
 }
 
 impl Default for Roots {
@@ -31,7 +33,7 @@ impl Default for Roots {
 impl Roots {
     /// The trees below `root`, as in a captured copy or a container's view of its host.
     pub fn under(root: &Path) -> Self {
-        Self { proc: root.join("proc"), sys: root.join("sys") }
+        Self { proc: root.join("proc"), sys: root.join("sys"), root: root.to_owned() }
     }
 
     /// Folder where configfs is mounted by convention.

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use evenkeel_control::Instant;
 
 use crate::error::Error;
+use crate::loops::local::Sense;
 use crate::loops::packets::Packets;
+use crate::points::local::Local;
 use crate::sensor::Source;
 use crate::sensor::retransmits::{self, Segments};
 use crate::sensor::tracepoints::{Events, FOLDERS, ReadTimes};
@@ -46,6 +48,93 @@ impl Reads {
                 result = Err(error);
             }
         });
+        result
+    }
+}
+
+/// Measures the latencies of single reads of control groups; `None` inside if no device has a latency target for groups, or
+/// single reads cannot be timed.
+pub(super) struct GroupReads {
+    times: Option<(ReadTimes, Sense)>,
+    /// True if devices or groups could not be watched, which is tried again at the next tick.
+    stale: bool,
+}
+
+impl GroupReads {
+    /// Numbers of a device's histograms: that of all other reads, and that of reads that count for the target. `place` is the
+    /// place of the device among those with a latency target.
+    fn numbers(place: u32) -> (u32, u32) {
+        (2 * place, 2 * place + 1)
+    }
+
+    /// Starts to measure single reads on the devices of `locals`. If groups cannot be told apart, all reads of a device are
+    /// measured; if single reads cannot be timed, none, and the kernel's means count.
+    ///
+    /// # Errors
+    /// If a latency target is for a percentile and the kernel refuses the BPF programs that time reads.
+    pub(super) fn start(locals: &[Local]) -> Result<Self, Error> {
+        if locals.is_empty() {
+            return Ok(Self { times: None, stale: false });
+        }
+        let histograms = 2 * locals.len();
+        let start = |events: Events| match ReadTimes::start_by_cgroup(&events, histograms) {
+            Ok(times) => Ok((times, Sense::Groups)),
+            Err(error) => {
+                tracing::warn!("reads of control groups are not told apart, and all reads of a device count: {error}");
+                ReadTimes::start(&events, histograms).map(|times| (times, Sense::Device))
+            }
+        };
+        match Events::read(&FOLDERS.map(PathBuf::from)).and_then(start) {
+            Ok(times) => Ok(Self { times: Some(times), stale: false }),
+            Err(error) if locals.iter().any(Local::wants_percentile) => Err(error),
+            Err(error) => {
+                tracing::warn!(
+                    "reads of control groups are not timed, and the mean of all reads of a device counts: {error}"
+                );
+                Ok(Self { times: None, stale: false })
+            }
+        }
+    }
+
+    /// Passes the latencies of the reads since the previous call to `locals`, and follows changes of their devices and groups.
+    /// Call it before each tick of the agent. If some reads could not be counted, returns the last error.
+    pub(super) fn count(&mut self, locals: &mut [Local], now: Instant) -> Result<(), Error> {
+        let Some((times, sense)) = &mut self.times else {
+            locals.iter_mut().for_each(|local| local.begin(now, Sense::Statistics));
+            return Ok(());
+        };
+        let mut result = Ok(());
+        // Each is asked, so that none stays changed.
+        let mut changed = self.stale;
+        for local in &mut *locals {
+            changed |= local.take_changed();
+        }
+        if changed {
+            let devices = locals
+                .iter()
+                .zip(0..)
+                .flat_map(|(local, place)| local.devices().map(move |device| (device, Self::numbers(place).0)));
+            result = times.watch(devices);
+            let groups = locals.iter().zip(0..).flat_map(|(local, place)| {
+                let (others, counted) = Self::numbers(place);
+                local.counted().map(move |group| (group, others, counted))
+            });
+            // Also without some of the devices.
+            let told_apart = times.watch_cgroups(groups);
+            result = result.and(told_apart);
+            self.stale = result.is_err();
+        }
+        for (local, place) in locals.iter_mut().zip(0..) {
+            local.begin(now, *sense);
+            let (others, counted) = Self::numbers(place);
+            let every = *sense == Sense::Device;
+            let read = times.read(others, |bucket, reads| {
+                if every {
+                    local.count(bucket, reads);
+                }
+            });
+            result = result.and(read).and(times.read(counted, |bucket, reads| local.count(bucket, reads)));
+        }
         result
     }
 }

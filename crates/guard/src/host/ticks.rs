@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use evenkeel_policy::check::Problem;
 
 use super::actor::Actor;
-use super::sensors::{self, Reads};
+use super::sensors::{self, GroupReads, Reads};
 use super::shared::{Shared, lock};
 use super::{Error, Say};
 use crate::Agent;
@@ -35,6 +35,7 @@ pub struct Host {
     shared: Arc<Mutex<Shared>>,
     diskstats: Option<Source>,
     reads: Reads,
+    group_reads: GroupReads,
     actor: Actor,
     osds: Option<Arc<Osds>>,
     guarded: String,
@@ -78,6 +79,7 @@ impl Host {
             tracing::warn!("pool {}: {}", note.0, note.1);
         }
         let reads = Reads::start(&agent.packets)?;
+        let group_reads = GroupReads::start(&agent.locals)?;
         let actor = Actor::start(config, dry_run, say)?;
         let started = Instant::now();
         let discover_every = config.agent.discover_every.into();
@@ -115,6 +117,7 @@ impl Host {
             shared: Arc::new(Mutex::new(shared)),
             diskstats,
             reads,
+            group_reads,
             actor,
             osds,
             guarded,
@@ -190,6 +193,7 @@ impl Host {
             timed = self.reads.watch(&shared.agent.packets);
         }
         timed = timed.and(self.reads.count(&mut shared.agent.packets, at));
+        timed = timed.and(self.group_reads.count(&mut shared.agent.locals, at));
         // Without a reading an empty file: every device is gone, and controllers release all clients after a while.
         let (text, failure) = read.map_or_else(|error| (&[] as &[u8], Some(error)), |text| (text, None));
         let errors = shared.agent.tick(at, text, self.actor.journal().as_deref_mut());

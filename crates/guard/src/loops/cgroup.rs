@@ -52,10 +52,14 @@ impl Decided for Decision {
     }
 }
 
-/// The name of the tenant whose guarantee a control group has, and the path of the group.
+/// The names of a control group.
 #[derive(Debug)]
 struct Names {
+    /// Name of the guarantee in the configuration.
     tenant: String,
+    /// Name of the tenant in records.
+    shown: String,
+    /// Path of the group.
     group: String,
 }
 
@@ -152,7 +156,11 @@ impl Guarantees {
             self.tenants.resize_with(index + 1, || None);
         }
         self.tenants[index] = Some(Tenant {
-            names: Arc::new(Names { tenant: tenant.to_owned(), group: group.to_owned() }),
+            names: Arc::new(Names {
+                tenant: tenant.to_owned(),
+                shown: config.shown(tenant, group),
+                group: group.to_owned(),
+            }),
             seen: None,
             lost: false,
             moved: Moved::default(),
@@ -275,10 +283,10 @@ impl Guarantees {
             DecisionRecord {
                 point: Enforcement::Cgroup,
                 pool: self.name.clone(),
-                tenant: group.tenant.clone(),
+                tenant: group.shown.clone(),
                 of: format!("{} {of}", group.group),
                 reason: limit.reason.name().into(),
-                because: explain::guarantee(limit, None, &explain::part_of(&group.tenant, of)),
+                because: explain::guarantee(limit, None, &explain::part_of(&group.shown, of)),
                 measured: Some(*measured),
                 measured_in: unit,
                 set: Some(limit.limit.value() as f64),
@@ -301,12 +309,13 @@ impl Tenant {
         }
     }
 
-    /// The larger of `limit` and the tenant's reservation, in the unit of `limit`. The whole reservation counts for each
-    /// direction, because reads alone or writes alone may use all of it.
+    /// The larger of `limit` and the tenant's reservation, in the unit of `limit`, and at least [`Limits::LEAST`]. The whole
+    /// reservation counts for each direction, because reads alone or writes alone may use all of it.
     fn not_below(&self, owed: &Owed, direction: Direction, limit: Rate) -> Rate {
         let moved = |rate| self.moved.cached[place(direction, rate)];
         let mean_bytes = moved(Rate::BytesPerS(0)) / moved(Rate::RequestsPerS(0)).max(1e-9);
-        let least = owed.reserved(matches!(limit, Rate::BytesPerS(_)), mean_bytes).ceil() as u64;
+        let reserved = owed.reserved(matches!(limit, Rate::BytesPerS(_)), mean_bytes).ceil() as u64;
+        let least = reserved.max(Limits::LEAST);
         match limit {
             Rate::BytesPerS(rate) => Rate::BytesPerS(rate.max(least)),
             Rate::RequestsPerS(rate) => Rate::RequestsPerS(rate.max(least)),
@@ -367,15 +376,16 @@ impl Tenant {
                 miss_rate,
                 limit: limit.limit.value() as f64,
                 reason: limit.reason.name().into(),
-                because: explain::guarantee(&limit, None, &explain::part_of(&self.names.tenant, name(direction))),
+                because: explain::guarantee(&limit, None, &explain::part_of(&self.names.shown, name(direction))),
             })
         };
         GroupState {
-            tenant: self.names.tenant.clone(),
+            tenant: self.names.shown.clone(),
             group: self.names.group.clone(),
             read: direction(Direction::Read, self.read),
             write: direction(Direction::Write, self.write),
             foreign_limit: self.foreign.map(|limits| limits.to_string()),
+            latency: None,
         }
     }
 }

@@ -142,6 +142,19 @@ fn a_tenant_with_limits_of_another_program_is_left_alone() {
     assert_eq!(guarantees.limits().count(), 1);
 }
 
+#[test]
+fn no_limit_is_less_than_kernels_take() {
+    let text = "[tenants.db]\nmatch = [\"cgroup:db\"]\nguarantee.read = { iops = 1 }\n";
+    let mut guarantees = guarantees(text);
+    let tenant = guarantees.join("db", "db").unwrap().unwrap();
+    for second in 0..5 {
+        let limit = guarantees.limits().next().unwrap().1.riops;
+        assert!(limit >= Some(2), "{limit:?}");
+        let limits = Some(Limits { riops: limit, ..Limits::NONE });
+        guarantees.tick(at(second), None, &[Found { tenant, usage: Some(Usage::default()), limits }]);
+    }
+}
+
 /// Checks precedence: the limit that enforces other groups' guarantees never goes below the group's reservation, whatever the
 /// units of limit and reservation.
 #[test]

@@ -3,7 +3,7 @@
 use evenkeel_policy::health::{Health, Level, Trouble, of_cluster};
 use evenkeel_policy::verdict::Verdict;
 
-use super::record::{CgroupState, OsdState, PacketsState, PoolState, QueueDepthState, State};
+use super::record::{CgroupState, LocalState, OsdState, PacketsState, PoolState, QueueDepthState, State};
 
 /// Time in seconds after an error for which it counts as a trouble.
 const RECENT_S: f64 = 60.0;
@@ -76,12 +76,18 @@ fn of_cgroups(pool: &PoolState, at: &CgroupState, troubles: &mut Vec<Trouble>) {
         let cure = "mend the cache with its own tools (lvs, dmsetup status) before its content is lost";
         troubles.push(Trouble::new(Level::Critical, "cache", about(pool), because, cure));
     }
+    if let Some(latency) = &at.latency {
+        of_local(pool, latency, troubles);
+    }
     for group in &at.groups {
         let about = format!("tenant {} in {}", group.tenant, about(pool));
         if let Some(limit) = &group.foreign_limit {
-            let because =
-                format!("another program has limited {}: {limit}; its guarantee is not enforced", group.group);
-            let cure = "remove that limit from io.max, or the guarantee from the policy";
+            let lost = if at.latency.is_some() { "it is not throttled" } else { "its guarantee is not enforced" };
+            let because = format!("another program has limited {}: {limit}; {lost}", group.group);
+            let cure = match at.latency {
+                Some(_) => "remove that limit from io.max, and restart the agent",
+                None => "remove that limit from io.max, or the guarantee from the policy",
+            };
             troubles.push(Trouble::new(Level::Warning, "foreign_limit", about.as_str(), because, cure));
             continue;
         }
@@ -92,6 +98,30 @@ fn of_cgroups(pool: &PoolState, at: &CgroupState, troubles: &mut Vec<Trouble>) {
             }
         }
     }
+}
+
+fn of_local(pool: &PoolState, latency: &LocalState, troubles: &mut Vec<Trouble>) {
+    if pool.reason == "signal_lost" {
+        let cure = "check that the device of the pool is there: `evenkeel guard status`";
+        troubles.push(Trouble::new(Level::Critical, "signal_lost", about(pool), &pool.because, cure));
+        return;
+    }
+    let (kind, cure) = match latency.target(&pool.reason).verdict {
+        Verdict::Unachievable => (
+            "target_unachievable",
+            "raise the target, take load away, or use a faster device: all groups that may be throttled are throttled",
+        ),
+        Verdict::Missed if pool.reason == "ineffective" => (
+            "ineffective",
+            "look for load of groups that no tenant names (`systemd-cgtop`), and name them in match of a tenant",
+        ),
+        Verdict::Missed => (
+            "target_missed",
+            "wait some seconds for the controller; if it stays, `evenkeel top --view groups` shows which group has most load",
+        ),
+        Verdict::Met | Verdict::Idle => return,
+    };
+    troubles.push(Trouble::new(Level::Warning, kind, about(pool), &pool.because, cure));
 }
 
 fn of_queues(pool: &PoolState, at: &QueueDepthState, troubles: &mut Vec<Trouble>) {

@@ -5,6 +5,7 @@
 //! |---|---|---|---|
 //! | [`packets`] | diskstats, block tracepoints | `control::response` | delay of packets |
 //! | [`cgroup`] | `io.stat` of groups, diskstats of the slow device | `control::throughput` | `io.max` |
+//! | [`local`] | block tracepoints, `io.stat` of groups, diskstats | `control::response` | `io.max` |
 //! | [`queue_depth`] | diskstats | `control::slots` | queue lengths |
 //! | [`osd`] | `perf dump` | `control::admission` | BlueStore's throttles |
 //!
@@ -13,6 +14,7 @@
 pub mod cgroup;
 mod due;
 pub mod health;
+pub mod local;
 pub mod meter;
 pub mod osd;
 mod osd_order;

@@ -82,7 +82,7 @@ pub struct PoolState {
 pub enum At {
     /// Packets of clients wait for a latency target.
     Packets(PacketsState),
-    /// Control groups are limited for throughput guarantees.
+    /// Control groups are limited for throughput guarantees, or for a latency target.
     Cgroup(CgroupState),
     /// Queues of shared disks are shortened.
     QueueDepth(QueueDepthState),
@@ -123,6 +123,22 @@ impl PoolState {
 }
 
 impl PacketsState {
+    /// The figure that the latency target bounds, in milliseconds; `None` without reads.
+    pub fn figure_ms(&self) -> Option<f64> {
+        if self.percentile == "mean" { self.read_latency_ms } else { self.read_percentile_ms }
+    }
+
+    /// The latency target with its verdict. `reason`: name of the pool's newest reason.
+    pub fn target(&self, reason: &str) -> Target {
+        Target {
+            what: format!("{} < {} ms", self.percentile, short(self.target_ms)),
+            kind: Kind::Latency,
+            verdict: verdict::latency(self.target_ms, self.figure_ms(), reason),
+        }
+    }
+}
+
+impl LocalState {
     /// The figure that the latency target bounds, in milliseconds; `None` without reads.
     pub fn figure_ms(&self) -> Option<f64> {
         if self.percentile == "mean" { self.read_latency_ms } else { self.read_percentile_ms }
@@ -229,7 +245,7 @@ pub struct ClientState {
     pub because: String,
 }
 
-/// A device whose control groups have throughput guarantees.
+/// A device whose control groups have throughput guarantees, or that has a latency target for its control groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CgroupState {
     /// The device as configured.
@@ -250,11 +266,58 @@ pub struct CgroupState {
     pub background_bytes_per_s: f64,
     /// Figures that the cache itself counts, where it does.
     pub cache: Option<CacheState>,
-    /// Groups with a guarantee.
+    /// Latency target of the device; `null` where the pool is for throughput guarantees.
+    #[serde(default)]
+    pub latency: Option<LocalState>,
+    /// Groups with a guarantee, or of a device with a latency target.
     pub groups: Vec<GroupState>,
 }
 
-/// A group with a guarantee.
+/// The latency target of a device of this host, for which noisy control groups are throttled.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LocalState {
+    /// Latency target for reads.
+    pub target_ms: f64,
+    /// Figure of the read latencies that the target bounds: `mean`, or a percentile such as `p99`.
+    pub percentile: String,
+    /// Reads that are measured: `groups` (of groups that are not noisy), `device` (all, one by one), `statistics` (all, by
+    /// the kernel's means).
+    pub measured: String,
+    /// Mean latency of these reads in the last interval; `null` if none completed.
+    pub read_latency_ms: Option<f64>,
+    /// Percentile that the target bounds, over the reads of the last 5 to 10 s; `null` without reads, and where the target
+    /// bounds the mean.
+    pub read_percentile_ms: Option<f64>,
+    /// Requests of the device completed per second in the last interval.
+    pub iops: f64,
+    /// Bytes that the device read and wrote per second in the last interval.
+    pub bytes_per_s: f64,
+    /// Requests in flight in the device.
+    pub in_flight: u64,
+    /// Mean wait that limits add to a request of a noisy group, weighted by the groups' loads.
+    pub mean_delay_ms: f64,
+}
+
+/// A control group of a device with a latency target.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GroupThrottleState {
+    /// Order in which the group is throttled: `never`, `last`, `normal` or `always`.
+    pub throttle: String,
+    /// Why the group is never throttled, where that is not the policy's `throttle`.
+    pub exempt_because: Option<String>,
+    /// Bytes that the group read and wrote per second.
+    pub bytes_per_s: f64,
+    /// Requests of the group per second.
+    pub iops: f64,
+    /// Wait that the limits add to a request of the group.
+    pub delay_ms: f64,
+    /// The limits, as in `io.max`; `null` while the group is not throttled.
+    pub limits: Option<String>,
+    /// Why the group is throttled so far; empty if it is not throttled.
+    pub because: String,
+}
+
+/// A group with a guarantee, or of a device with a latency target.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GroupState {
     /// Name of the tenant that the group belongs to.
@@ -267,6 +330,9 @@ pub struct GroupState {
     pub write: Option<DirectionState>,
     /// Limits in `io.max` that another program has set; the agent then leaves the group alone.
     pub foreign_limit: Option<String>,
+    /// Load and limits for the device's latency target; `null` for a group with a guarantee.
+    #[serde(default)]
+    pub latency: Option<GroupThrottleState>,
 }
 
 /// One direction of a guarantee.

@@ -90,13 +90,27 @@ pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Cgroup
     // What is not here needs nothing of this host.
     let is_here = |device: &CachedConfig| !matches!(find(device, roots), Err(NotUsable::NoDevice(_)));
     if config.cached.values().any(is_here) {
-        let controllers = cgroups.join("cgroup.controllers");
-        let listed = std::fs::read_to_string(&controllers).map_err(|_| Unable::NoGroups(cgroups.to_owned()))?;
-        if !listed.split_ascii_whitespace().any(|name| name == "io") {
-            return Err(Unable::NoController(controllers));
-        }
+        has_controller(cgroups)?;
     }
     config.cached.iter().map(|(name, config)| Cgroup::open(name, config, roots, cgroups)).collect()
+}
+
+/// Checks that `cgroups`, where cgroup v2 is mounted, has the io controller.
+pub(super) fn has_controller(cgroups: &Path) -> Result<(), Unable> {
+    let controllers = cgroups.join("cgroup.controllers");
+    let listed = std::fs::read_to_string(&controllers).map_err(|_| Unable::NoGroups(cgroups.to_owned()))?;
+    match listed.split_ascii_whitespace().any(|name| name == "io") {
+        true => Ok(()),
+        false => Err(Unable::NoController(controllers)),
+    }
+}
+
+/// The note on a group whose folder `folder` has no `io.stat`.
+pub(super) fn without_controller(name: &str, folder: &Path, cgroups: &Path) -> String {
+    let parent = folder.parent().unwrap_or(cgroups).display();
+    format!(
+        "the io controller is off for {name}: with systemd set IOAccounting=yes, otherwise write +io to {parent}/cgroup.subtree_control"
+    )
 }
 
 impl Cgroup {
@@ -249,11 +263,7 @@ impl Cgroup {
         let stat = match GroupFile::open(folder.join("io.stat")) {
             Ok(stat) => stat,
             Err(error) if error.is_absent() => {
-                let parent = folder.parent().unwrap_or(&self.cgroups).display().to_string();
-                self.notes.push(format!(
-                    "the io controller is off for {name}: with systemd set IOAccounting=yes, otherwise write +io to {parent}/cgroup.subtree_control"
-                ));
-                return;
+                return self.notes.push(without_controller(&name, &folder, &self.cgroups));
             }
             Err(error) => return tick.errors.push(error),
         };

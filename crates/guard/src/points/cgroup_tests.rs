@@ -124,6 +124,20 @@ fn groups_get_limits_when_they_appear_and_lose_them_at_the_end() {
 }
 
 #[test]
+fn each_group_is_a_tenant_of_its_own() {
+    let mut host = Host::new("each");
+    let mut agent = host.agent();
+    ["slice/db-1", "slice/db-2"].into_iter().for_each(|name| host.group(name));
+    let named = |agent: &Agent| state(agent).groups.into_iter().map(|group| group.tenant).collect::<Vec<_>>();
+    host.tick(&mut agent, 0);
+    assert_eq!(named(&agent), ["db", "db"]);
+    host.reload(&mut agent, &GUARANTEE.replace("match", "each = true\nmatch"));
+    host.tick(&mut agent, 1);
+    assert_eq!(named(&agent), ["db/db-1", "db/db-2"]);
+    assert_eq!((host.io_max("slice/db-1"), host.io_max("slice/db-2")), (GUARANTEED.into(), GUARANTEED.into()));
+}
+
+#[test]
 fn a_group_that_is_gone_is_released_and_another_of_its_name_begins_anew() {
     let mut host = Host::new("gone");
     let mut agent = host.agent();

@@ -1,13 +1,16 @@
 //! Enforcement points: each reads its sensors and sets its knobs; [`crate::loops`] makes the decisions.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use evenkeel_control::throughput::InvalidConfig;
 
 use crate::journal::Journal;
+use crate::sensor::diskstats::DeviceNumber;
 use crate::{actuator, error};
 
 pub mod cgroup;
+pub mod local;
 pub mod osd;
 pub mod osds;
 pub mod queue_depth;
@@ -38,6 +41,8 @@ pub enum Error {
 pub struct Tick<'a> {
     /// The journal, to which a setting is written before it is changed; `None`: the tick changes no setting.
     pub journal: Option<&'a mut Journal>,
+    /// Devices for whose latency targets points throttle groups, with the names of the points: of each device one point.
+    pub taken: BTreeMap<DeviceNumber, String>,
     /// The errors that have occurred in this tick so far.
     pub errors: Errors,
 }

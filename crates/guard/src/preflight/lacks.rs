@@ -7,8 +7,9 @@ use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::{Enforcement, Percentile};
 use evenkeel_policy::effective::Missing;
 
-use super::{Finding, Preflight, Presence, parts};
+use super::{Finding, Preflight, Presence, local, parts};
 use crate::config::Config;
+use crate::discovery::stack::{self, NotUsable};
 use crate::discovery::{Map, Roots};
 use crate::sensor::cache::Cached;
 use crate::sensor::cgroup;
@@ -44,6 +45,7 @@ pub fn lacks(
         let why = match part.as_str() {
             "" => complain(&["pools", &pool], format!("not on this host: {evidence}")),
             "interfaces" => complain(&["agent", "interfaces"], evidence),
+            "devices" => complain(&["pools", &pool, "devices"], evidence),
             _ => complain(&["pools", &pool], format!("{part} is {}: {evidence}", presence.name())),
         };
         if part.is_empty() {
@@ -93,6 +95,13 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
             }
         }
     }
+    for local in config.local.values() {
+        if let Err(why) = stack::find(roots, &local.device) {
+            let part = if matches!(why, NotUsable::NoDevice(_)) { "" } else { "devices" };
+            let what = ["no group is throttled for its latency target", why.cure()];
+            lack(Cgroup, Some(&local.device), part, why.to_string(), what);
+        }
+    }
     let here = |part: &str| host.findings.iter().find(|finding| finding.part == part);
     let usable = |part: &str| here(part).is_some_and(parts::is_usable);
     let mut part = |point, subject: Option<&String>, most, part: &str| {
@@ -104,6 +113,15 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
             ["tracepoints", "perfmon"].iter().for_each(|of| part(Packets, Some(name), Presence::Missing, of));
         }
     }
+    for local in config.local.values() {
+        // Without them a mean is that of all reads of the device.
+        let most = match local.latency.percentile {
+            Percentile::At(_) => Presence::Missing,
+            Percentile::Mean => Presence::Unsuitable,
+        };
+        ["tracepoints", "perfmon"].iter().for_each(|of| part(Cgroup, Some(&local.device), most, of));
+    }
+    part(Cgroup, None, Presence::Missing, local::V1);
     for (array, settings) in &config.arrays {
         for (name, volume) in &settings.volumes {
             part(QueueDepth, Some(&volume.device), Presence::Missing, &format!("{array}/{name}"));
@@ -123,6 +141,9 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
         part(point, None, Presence::Missing, name);
     }
     osds.for_each(|osd| part(Osd, None, Presence::Missing, &osd.name));
-
+    for device in config.local.values().map(|local| &local.device) {
+        let found = host.findings.iter().filter(|finding| local::is_about(finding, device));
+        all.extend(found.map(|finding| (Cgroup, Some(device.clone()), Presence::Unsuitable, finding.clone())));
+    }
     all
 }

@@ -12,6 +12,7 @@ use crate::sensor::tracepoints::EVENTS;
 
 pub mod arrays;
 mod lacks;
+pub mod local;
 pub mod osd;
 mod parts;
 

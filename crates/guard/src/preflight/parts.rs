@@ -183,18 +183,18 @@ fn files(evidence: &Evidence) -> [Finding; 4] {
         ),
         simple(
             "io_controller",
-            "limits and counters of control groups, for throughput guarantees (match = [\"cgroup:PATH\"])",
+            "limits and counters of control groups (match = [\"cgroup:PATH\"])",
             evidence.io_controller,
             "/sys/fs/cgroup/cgroup.controllers",
-            "no group can be guaranteed a throughput",
+            "no group can be guaranteed a throughput, or throttled for a latency target",
             "mount cgroup v2 at /sys/fs/cgroup (systemd does, with systemd.unified_cgroup_hierarchy=1), on a kernel with CONFIG_BLK_DEV_THROTTLING",
         ),
         simple(
             "tracepoints",
-            "percentiles of the latency",
+            "percentiles of the latency, and latencies of single control groups",
             evidence.tracepoints,
             "/sys/kernel/tracing/events/block",
-            "no percentile targets",
+            "no percentile targets; means are those of all reads of a device",
             "mount -t tracefs none /sys/kernel/tracing, on a kernel with CONFIG_EVENT_TRACING; and run as root",
         ),
     ]
@@ -216,10 +216,10 @@ fn tracing(evidence: &Evidence) -> Finding {
     let has = |capability: u32| evidence.capabilities.is_some_and(|bits| bits >> capability & 1 == 1);
     simple(
         "perfmon",
-        "percentiles of the latency",
+        "percentiles of the latency, and latencies of single control groups",
         has(SYS_ADMIN) || has(PERFMON) && has(BPF),
         "CapEff in /proc/self/status",
-        "no percentile targets",
+        "no percentile targets; means are those of all reads of a device",
         "run as root, or give the service AmbientCapabilities=CAP_PERFMON CAP_BPF",
     )
 }

@@ -330,7 +330,7 @@ pub fn find(roots: &Roots, topology: &Topology) -> Vec<CachedEntry> {
 
 /// The number of the block device `name`, which is a path in `/dev` (links are followed) or the kernel's name; `None` if
 /// there is none.
-pub(super) fn number_of(roots: &Roots, name: &str) -> Option<DeviceNumber> {
+pub(crate) fn number_of(roots: &Roots, name: &str) -> Option<DeviceNumber> {
     let path = std::fs::canonicalize(name).unwrap_or_else(|_| name.into());
     let name = path.strip_prefix("/dev").unwrap_or(&path).to_str()?;
     // In sysfs a slash in a name is an exclamation mark.

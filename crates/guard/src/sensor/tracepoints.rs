@@ -10,6 +10,10 @@
 //! devices (multipath, LVM) complete bios; disks complete requests. A read is known by its device and by the sector after its
 //! last one, which stays the same when parts of the read complete or are split off. Of reads that a disk serves as one
 //! request only the last counts; two reads of the same place at the same time count as one.
+//!
+//! With [`ReadTimes::start_by_cgroup`] reads of chosen control groups count in a histogram of their own. The control group of
+//! a read is that of the task that submits it. A read that `io.max` delays is submitted by a task of the kernel, and so counts
+//! for no chosen group.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -36,6 +40,8 @@ const DEVICES: &str = "/sys/dev/block";
 const MAX_READS: usize = 32_768;
 /// Largest number of devices whose reads can be timed.
 const MAX_DEVICES: usize = 131_072;
+/// Largest number of pairs of a control group and a group of devices whose reads count in a histogram of their own.
+const MAX_CGROUPS: usize = 131_072;
 
 /// Binary logarithm of the number of buckets for each doubling of the latency: 16 buckets, so that each is at most 6.25 %
 /// wide.
@@ -109,12 +115,15 @@ const MAP_LOOKUP: i32 = 1;
 const MAP_UPDATE: i32 = 2;
 const MAP_DELETE: i32 = 3;
 const CLOCK: i32 = 5;
+const CURRENT_CGROUP: i32 = 80;
 
 /// Offsets, in bytes from the end of the programs' stack, of: the number of the group of devices (`NUMBER`); device and end
-/// sector of the read (`READ`); time at which the read began, and its group (`BEGAN`).
+/// sector of the read (`READ`); time at which the read began, and its group (`BEGAN`); control group of the read, and the
+/// number of the group of devices (`CGROUP`).
 const NUMBER: i16 = -4;
 const READ: i16 = -24;
 const BEGAN: i16 = -40;
+const CGROUP: i16 = -56;
 
 /// Emits the beginning of a program, in which R6 is the event: the program puts the read's device and the sector after its
 /// last one at `READ`, or jumps to `pass` if the event is not about a read.
@@ -149,17 +158,31 @@ fn end(mut p: Assembler, pass: Label) -> Assembler {
 }
 
 /// Assembles the program for the event that a read is submitted: it keeps the time at which the read of a watched device
-/// began.
-fn at_queue(format: &Format, devices: &Map, reads: &Map) -> Assembler {
+/// began. If the submitting task's control group is in `cgroups` for the device, the number there takes the place of the
+/// device's own.
+fn at_queue(format: &Format, devices: &Map, reads: &Map, cgroups: Option<&Map>) -> Assembler {
     let mut p = Assembler::default();
     let pass = p.label();
     identify(&mut p, format, pass);
     look_up(&mut p, devices, READ, pass);
     p.load(Size::Word, R1, R0, 0);
     p.store(Size::Double, R10, BEGAN + 8, R1);
+    if cgroups.is_some() {
+        p.store(Size::Word, R10, CGROUP + 8, R1);
+        p.store(Size::Word, R10, CGROUP + 12, 0);
+    }
     // It completes as one of the disk's, of which the device may be a part.
     p.load(Size::Word, R1, R0, 4);
     p.store(Size::Word, R10, READ, R1);
+    if let Some(cgroups) = cgroups {
+        let other = p.label();
+        p.call(CURRENT_CGROUP);
+        p.store(Size::Double, R10, CGROUP, R0);
+        look_up(&mut p, cgroups, CGROUP, other);
+        p.load(Size::Word, R1, R0, 0);
+        p.store(Size::Double, R10, BEGAN + 8, R1);
+        p.place(other);
+    }
     p.call(CLOCK);
     p.store(Size::Double, R10, BEGAN, R0);
     p.load_map(R1, reads);
@@ -272,7 +295,10 @@ impl Events {
 pub struct ReadTimes {
     devices: Map,
     histograms: Map,
+    /// Numbers of histograms by control group and group of devices; `None` if control groups are not told apart.
+    cgroups: Option<Map>,
     watched: BTreeMap<DeviceNumber, u32>,
+    watched_cgroups: BTreeMap<(u64, u32), u32>,
     /// Content of each group's histogram at the previous reading.
     before: Vec<Vec<u64>>,
     buffer: Vec<u8>,
@@ -292,20 +318,54 @@ fn disk_of(number: DeviceNumber) -> DeviceNumber {
     disk.unwrap_or(number)
 }
 
+/// Brings the entries of a map in line with `wanted`: `set` gives a key its value, or removes it. `known` holds the entries of
+/// the map, also after an error; the next call goes on with the others.
+fn bring_in_line<K: Copy + Ord, E>(
+    known: &mut BTreeMap<K, u32>,
+    wanted: &BTreeMap<K, u32>,
+    mut set: impl FnMut(K, Option<u32>) -> Result<(), E>,
+) -> Result<(), E> {
+    let gone: Vec<K> = known.keys().filter(|key| !wanted.contains_key(key)).copied().collect();
+    for key in gone {
+        set(key, None)?;
+        known.remove(&key);
+    }
+    for (key, value) in wanted {
+        if known.get(key) != Some(value) {
+            set(*key, Some(*value))?;
+            known.insert(*key, *value);
+        }
+    }
+    Ok(())
+}
+
 impl ReadTimes {
     /// Loads and attaches the programs, with a histogram for each of `groups` groups of devices; no device is watched yet.
     ///
     /// # Errors
     /// [`Error::Programs`] with what the kernel refuses.
     pub fn start(events: &Events, groups: usize) -> Result<Self, Error> {
+        Self::load(events, groups, false)
+    }
+
+    /// As [`Self::start`], with reads of control groups told apart ([`Self::watch_cgroups`]).
+    ///
+    /// # Errors
+    /// [`Error::Programs`] with what the kernel refuses.
+    pub fn start_by_cgroup(events: &Events, groups: usize) -> Result<Self, Error> {
+        Self::load(events, groups, true)
+    }
+
+    fn load(events: &Events, groups: usize, by_cgroup: bool) -> Result<Self, Error> {
         let start = || {
+            let cgroups = by_cgroup.then(|| Map::new(Kind::Hash, 16, 4, MAX_CGROUPS)).transpose()?;
             let devices = Map::new(Kind::Hash, 8, 8, MAX_DEVICES)?;
             let reads = Map::new(Kind::Recent, 16, 16, MAX_READS)?;
             let histograms = Map::new(Kind::Array, 4, 8 * BUCKETS, groups.max(1))?;
             // Completions first, so that no read is noted that is not seen to complete.
             let completions =
                 events.completions.iter().map(|format| (format, at_completion(format, &reads, &histograms)));
-            let queue = (&events.queue, at_queue(&events.queue, &devices, &reads));
+            let queue = (&events.queue, at_queue(&events.queue, &devices, &reads, cgroups.as_ref()));
             let attach = |(format, program): (&Format, Assembler)| {
                 let program = Program::load(Sees::Event, program)?;
                 let attached = program.attach_to_event(format.id)?;
@@ -313,7 +373,16 @@ impl ReadTimes {
             };
             let attached = completions.chain([queue]).map(attach).collect::<Result<_, Errno>>()?;
             let (before, buffer) = (vec![vec![0; BUCKETS]; groups], vec![0; 8 * BUCKETS]);
-            Ok(Self { devices, histograms, watched: BTreeMap::new(), before, buffer, _attached: attached })
+            Ok(Self {
+                devices,
+                histograms,
+                cgroups,
+                watched: BTreeMap::new(),
+                watched_cgroups: BTreeMap::new(),
+                before,
+                buffer,
+                _attached: attached,
+            })
         };
         start().map_err(|cause: Errno| Error::Programs { cause: cause.into() })
     }
@@ -326,16 +395,33 @@ impl ReadTimes {
     pub fn watch(&mut self, devices: impl IntoIterator<Item = (DeviceNumber, u32)>) -> Result<(), Error> {
         let failed = |cause: Errno| Error::Programs { cause: cause.into() };
         let key = |number: DeviceNumber| [in_events(number), [0; 4]].concat();
-        let wanted: BTreeMap<DeviceNumber, u32> = devices.into_iter().collect();
-        for gone in self.watched.keys().filter(|number| !wanted.contains_key(number)) {
-            self.devices.remove(&key(*gone)).map_err(failed)?;
-        }
-        for (number, group) in wanted.iter().filter(|(number, group)| self.watched.get(number) != Some(group)) {
-            let value = [group.to_ne_bytes(), in_events(disk_of(*number))].concat();
-            self.devices.update(&key(*number), &value).map_err(failed)?;
-        }
-        self.watched = wanted;
-        Ok(())
+        let map = &self.devices;
+        let set = |number: DeviceNumber, group: Option<u32>| match group {
+            Some(group) => {
+                map.update(&key(number), &[group.to_ne_bytes(), in_events(disk_of(number))].concat()).map_err(failed)
+            }
+            None => map.remove(&key(number)).map_err(failed),
+        };
+        bring_in_line(&mut self.watched, &devices.into_iter().collect(), set)
+    }
+
+    /// From now on counts reads of exactly these control groups in histograms of their own. Each entry is a control group (the
+    /// inode number of its folder), the number of a group of devices, and the number of the histogram for reads of the one on
+    /// the other; entries beyond 131,072 are left out. Reads of groups below a control group do not count for it.
+    /// Without [`Self::start_by_cgroup`] groups are not distinguished.
+    ///
+    /// # Errors
+    /// [`Error::Programs`] with what the kernel refuses.
+    pub fn watch_cgroups(&mut self, cgroups: impl IntoIterator<Item = (u64, u32, u32)>) -> Result<(), Error> {
+        let Some(map) = &self.cgroups else { return Ok(()) };
+        let failed = |cause: Errno| Error::Programs { cause: cause.into() };
+        let key = |(id, devices): (u64, u32)| [&id.to_ne_bytes()[..], &devices.to_ne_bytes(), &[0; 4]].concat();
+        let wanted = cgroups.into_iter().map(|(id, devices, histogram)| ((id, devices), histogram));
+        let set = |pair: (u64, u32), histogram: Option<u32>| match histogram {
+            Some(histogram) => map.update(&key(pair), &histogram.to_ne_bytes()).map_err(failed),
+            None => map.remove(&key(pair)).map_err(failed),
+        };
+        bring_in_line(&mut self.watched_cgroups, &wanted.take(MAX_CGROUPS).collect(), set)
     }
 
     /// Calls `each` with the index of a bucket (see [`middle`]) and the number of the group's reads that have been added to

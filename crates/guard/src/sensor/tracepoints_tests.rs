@@ -41,6 +41,32 @@ fn the_middle_of_a_bucket_is_within_three_percent_of_all_in_it() {
     assert_eq!(bucket((1 << 38) - 1), BUCKETS - 2);
 }
 
+#[test]
+fn entries_that_could_not_be_set_are_set_at_the_next_call() {
+    let mut known = BTreeMap::from([(1, 1), (2, 2)]);
+    let wanted = BTreeMap::from([(2, 7), (3, 3), (4, 4)]);
+    let mut map = known.clone();
+    for most in 0..6 {
+        let mut calls = 0;
+        let mut set = |key, value: Option<u32>| {
+            calls += 1;
+            match value {
+                _ if calls > most => return Err(()),
+                Some(value) => map.insert(key, value),
+                None => map.remove(&key),
+            };
+            Ok(())
+        };
+        let result = bring_in_line(&mut known, &wanted, &mut set);
+        assert_eq!(known, map);
+        if result.is_ok() {
+            assert_eq!((most, &map), (3, &wanted));
+            return;
+        }
+    }
+    panic!("it ends");
+}
+
 /// Mounts a tracefs for the test and returns its folder; call it in a mount namespace of the test's own. `None` if that
 /// fails.
 fn tracefs() -> Option<PathBuf> {
@@ -119,6 +145,57 @@ fn reads_are_counted_with_the_time_that_they_take() {
         found(&mut times, 1);
         one();
         assert!(found(&mut times, 1).is_empty(), "no longer watched");
+    });
+}
+
+/// Number by which the kernel knows this process's control group; `None` without cgroup v2.
+fn own_cgroup() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    Some(std::fs::metadata(Path::new(crate::sensor::cgroup::ROOT).join(path)).ok()?.ino())
+}
+
+#[test]
+fn reads_of_a_control_group_are_told_apart_from_others() {
+    apart(UnshareFlags::NEWNS, || {
+        let Some(folder) = tracefs() else { return skip("no tracefs") };
+        let Ok(events) = Events::read(&[folder]) else { return skip("no block tracepoints") };
+        let Some(cgroup) = own_cgroup() else { return skip("no cgroup v2") };
+        let Some((number, _, mut one)) = timed_reads(3) else { return skip("no reads around the page cache") };
+        let mut times = match ReadTimes::start_by_cgroup(&events, 2) {
+            Err(Error::Programs { cause }) if cause.kind() == std::io::ErrorKind::PermissionDenied => {
+                return skip("not allowed");
+            }
+            other => other.unwrap(),
+        };
+        times.watch([(number, 0)]).unwrap();
+        let count = |times: &mut ReadTimes, histogram| {
+            let mut reads = 0;
+            times.read(histogram, |_, more| reads += more).unwrap();
+            reads
+        };
+        for _ in 0..100 {
+            one();
+        }
+        let others = count(&mut times, 0);
+        if others == 0 {
+            return skip("the file is on no device that the kernel counts reads of");
+        }
+        assert!(others >= 95 && count(&mut times, 1) == 0, "no group is chosen: {others} of 100");
+        times.watch_cgroups([(cgroup, 0, 1)]).unwrap();
+        for _ in 0..100 {
+            one();
+        }
+        let own = count(&mut times, 1);
+        if own == 0 {
+            return skip("this process's control group is not visible here");
+        }
+        assert!(own >= 95, "{own} of 100");
+        times.watch_cgroups([]).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        count(&mut times, 1);
+        one();
+        assert_eq!(count(&mut times, 1), 0, "no longer chosen");
     });
 }
 

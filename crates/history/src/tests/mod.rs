@@ -3,6 +3,7 @@
 mod coding;
 mod crashes;
 mod files;
+mod fuzz_smoke;
 mod reading;
 
 use std::env;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use self::devtools::Browser;
-use self::stage::{MANY, Server};
+use self::stage::{Agent, MANY, Server};
 use self::watch::{Top, spent};
 use crate::base::scratch::Scratch;
 use crate::base::{build, process};
@@ -54,13 +54,15 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
 
     let mut server = Server::with_some(&options.binary, scratch.path())?;
     let clients = server.load()?;
-    browser.open(&server.page())?;
+    browser.open(&server.page_of("main"))?;
     figures(lab, &mut browser)?;
     queued(lab, &mut browser)?;
     decisions(lab, &mut browser)?;
     keys(lab, &mut browser)?;
     access(lab, &mut browser)?;
     looks(lab, &mut browser, &pictures)?;
+    opening(lab, &mut browser, &server)?;
+    past(lab, &mut browser, &server, &pictures)?;
     silence(lab, &mut browser, &server.page());
     hostile(lab, &mut browser, &server)?;
 
@@ -74,8 +76,74 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     server.rise("database")?;
     let took = browser.wait_for("document.getElementById('lost').hidden && document.body.dataset.status === 'live'")?;
     lab.passed("and_found_again", &format!("{:.1} s after it served again", took.as_secs_f64()));
+    let gaps = "document.getElementById('gaps').textContent";
+    browser.wait_for(&format!("{gaps}.includes('No record from') && {gaps}.includes('kill -9')"))?;
+    lab.passed("and_the_gap_is_named", &browser.text(gaps)?);
     drop(clients);
+    let agent = Agent::start(&options.binary, scratch.path())?;
+    browser.open(&agent.page())?;
+    browser.wait_for("document.getElementById('subject').textContent === 'Pool nothing-served'")?;
+    picture(&mut browser, &pictures, "agent")?;
+    let stages =
+        browser.text("[...document.querySelectorAll('.stage')].map(stage => stage.dataset.stage).join(' ')")?;
+    let told = browser.text("document.getElementById('summary').textContent")?;
+    let same = stages == "clients packets device" && told.contains("NOT ACTING");
+    lab.check("an_agent_has_the_same_page", same, &format!("{told}; {stages}"));
     Ok(())
+}
+
+/// Checks that the page opens at the pool of the first trouble.
+fn opening(lab: &mut Lab, browser: &mut Browser, server: &Server) -> Result<()> {
+    browser.open(&server.page())?;
+    let first = "document.querySelector('#troubles a')";
+    browser.wait_for(&format!(
+        "{first} !== null && document.getElementById('subject').textContent === 'Pool ' + {first}.hash.split('/')[1]"
+    ))?;
+    lab.passed("it_opens_at_the_first_trouble", &browser.text(&format!("{first}.textContent"))?);
+    Ok(())
+}
+
+/// Checks that plots begin with figures from before the page was opened, and that a moment of the past can be shown by keys
+/// alone.
+fn past(lab: &mut Lab, browser: &mut Browser, server: &Server, pictures: &Path) -> Result<()> {
+    browser.open(&server.page_of("main"))?;
+    let opened = Instant::now();
+    let slider = "document.querySelector('[data-plot=throughput] [role=slider]')";
+    browser.wait_for(&format!("{slider} !== null"))?;
+    browser.value(&format!("{slider}.focus()"))?;
+    browser.press("PageUp")?;
+    let read = "document.activeElement.getAttribute('aria-valuetext')";
+    browser.wait_for(&format!("/^30 s ago: got .*[1-9]/.test({read})"))?;
+    let (took, told) = (opened.elapsed(), browser.text(read)?);
+    lab.check("plots_begin_before_the_page_was_opened", took < Duration::from_secs(30), &format!("{told}, {took:?}"));
+    browser.press("Escape")?;
+    browser.value("document.activeElement.blur()")?;
+
+    let moment = browser.text("String(Math.floor(Date.now() / 1000) - 20)")?;
+    browser.press("a")?;
+    browser.wait_for("document.activeElement.id === 'at'")?;
+    for key in moment.chars() {
+        browser.press(&key.to_string())?;
+    }
+    browser.press("Enter")?;
+    let rate = format!("(() => {{ {ROW} return row('backup')?.cells[1].textContent ?? ''; }})()");
+    browser.wait_for(&format!("document.body.dataset.status === 'past' && /[1-9]/.test({rate})"))?;
+    let then = browser.text(&rate)?;
+    thread::sleep(Duration::from_secs(3));
+    let later = browser.text(&rate)?;
+    let told = browser.text("document.getElementById('when').textContent")?;
+    picture(browser, pictures, "past")?;
+    lab.check("a_moment_is_shown_and_stays", then == later, &format!("{told} backup {then} IOPS, then {later}"));
+    browser.press("Escape")?;
+    browser.press("r")?;
+    browser.wait_for("document.querySelector('#lengths [aria-pressed=true]').textContent === 'hour'")?;
+    browser.press("l")?;
+    browser.wait_for("document.body.dataset.time === 'present' && document.body.dataset.status === 'live'")?;
+    lab.passed("and_keys_lead_back", &browser.text("location.search")?);
+    browser.press("r")?;
+    browser.press("r")?;
+    browser.press("r")?;
+    browser.wait_for("location.search === ''").map(drop)
 }
 
 /// Checks the page of a server with a thousand tenants: time to the first paint, search, paging, cost.
@@ -163,7 +231,7 @@ fn figures(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     let first = browser.text(&rates)?;
     browser.wait_for(&format!("{rates} !== '{first}'"))?;
     lab.passed("figures_of_tenants_appear_and_change", &format!("IOPS {first}, then {}", browser.text(&rates)?));
-    let held = format!("(() => {{ {ROW} return row('backup').cells[6].textContent; }})()");
+    let held = format!("(() => {{ {ROW} return row('backup').querySelector('[data-key=hold]').textContent; }})()");
     browser.wait_for(&format!("/operator|response/.test({held})"))?;
     lab.passed("who_is_throttled_is_shown", &browser.text(&held)?);
     let met = judged(browser, "database", "met")?;
@@ -186,7 +254,8 @@ fn figures(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
 /// Waits for a tenant's verdict to settle, and checks that most readings of it contain `verdict`. Returns the last matching
 /// text.
 fn judged(browser: &mut Browser, tenant: &str, verdict: &str) -> Result<String> {
-    let target = format!("(() => {{ {ROW} return row('{tenant}').cells[5].textContent; }})()");
+    let target =
+        format!("(() => {{ {ROW} return row('{tenant}').querySelector('[data-key=target]').textContent; }})()");
     let mut looks = Vec::new();
     thread::sleep(SETTLING);
     for _ in 0..LOOKS {
@@ -213,7 +282,7 @@ fn queued(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
 /// Checks the list of the controllers' decisions, and their marks in the plots.
 fn decisions(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.wait_for("document.querySelectorAll('#timeline button').length > 1")?;
-    browser.wait_for("document.querySelectorAll('[data-plot=response] .area').length === 2 && (document.querySelector('[data-plot=response] .area.device').getAttribute('d') ?? '').length > 40")?;
+    browser.wait_for("document.querySelectorAll('[data-plot=response] .area').length === 3 && (document.querySelector('[data-plot=response] .area.device').getAttribute('d') ?? '').length > 40")?;
     let told = browser.text("document.querySelector('#timeline button').textContent")?;
     browser.value("document.querySelector('#timeline button').click()")?;
     browser.wait_for(
@@ -355,7 +424,7 @@ fn hostile(lab: &mut Lab, browser: &mut Browser, server: &Server) -> Result<()> 
         json!(json!(HOSTILE).to_string())
     );
     let added = browser.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": script}))?;
-    browser.open(&server.page())?;
+    browser.open(&server.page_of("main"))?;
     browser.wait_for(&format!(
         "[...document.querySelectorAll('#tenants tbody th')].some(th => th.textContent === {})",
         json!(HOSTILE)

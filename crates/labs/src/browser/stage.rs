@@ -1,14 +1,15 @@
 //! The servers that the browser visits: one with tenants of every kind and load, and one with a thousand tenants, some
-//! of them under load.
+//! of them under load; and an agent.
 
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::base::process::Running;
+use crate::base::process::{self, Running};
 use crate::base::servers::{self, free_port};
 
 /// Duration of the clients' load: longer than the lab. The clients are ended with the stage.
@@ -138,6 +139,11 @@ impl Server {
         format!("http://{}/", self.status())
     }
 
+    /// URL of the server's dashboard, at a pool.
+    pub(super) fn page_of(&self, pool: &str) -> String {
+        format!("{}#/{pool}", self.page())
+    }
+
     /// Starts load on [`LOADED`] of the many tenants; reads, writes and mixed loads alternate from tenant to tenant.
     pub(super) fn load_some(&self, folder: &Path) -> Result<Running> {
         let mut jobs = String::new();
@@ -163,5 +169,35 @@ impl Server {
             Running::spawn(&mut command)
         };
         CLIENTS.iter().map(client).collect()
+    }
+}
+
+/// An agent in dry-run mode, with a pool that no target on this host serves.
+pub(super) struct Agent {
+    status: u16,
+    /// The agent's process, ended on drop.
+    _process: Running,
+}
+
+impl Agent {
+    /// Starts the agent, and waits until it accepts connections.
+    pub(super) fn start(binary: &Path, folder: &Path) -> Result<Self> {
+        let status = free_port()?;
+        let config = folder.join("guard.toml");
+        let text =
+            format!("[agent]\nstatus = \"127.0.0.1:{status}\"\n[pools.nothing-served]\nlatency.target = \"15ms\"\n");
+        std::fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
+        let mut command = Command::new(binary);
+        command.args(["guard", "run", "--dry-run", "--config"]).arg(&config);
+        let log = std::fs::File::create(folder.join("guard.log"))?;
+        let process = Running::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log))?;
+        let times = [servers::START_LIMIT, Duration::from_millis(100)];
+        process::until("the agent answers", times, || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, status)).is_ok()))?;
+        Ok(Self { status, _process: process })
+    }
+
+    /// URL of the agent's dashboard.
+    pub(super) fn page(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.status)
     }
 }

@@ -4,18 +4,25 @@
 use std::collections::BTreeMap;
 
 use evenkeel_control::cluster::shard::MAX_BITS;
+use evenkeel_control::cluster::totals::Sums;
 use evenkeel_control::slots::Summary;
 use serde::{Deserialize, Serialize};
 
 /// Version of the record's format, which is raised when the name or meaning of a field changes. A reader ignores records of
-/// other versions, because unknown fields would count as no demand.
+/// other versions, because unknown fields would count as no demand. A field may be added without a new version if records
+/// without the field stay correct: a member that reports no totals has no part of them.
 pub const VERSION: u32 = 3;
 /// The most pools in the record of one host. A pool is a shared device; hosts have at most some tens of them.
 pub const MAX_POOLS: usize = 32;
-/// Longest record of one host, in bytes. A record with [`MAX_POOLS`] pools and the longest figures is shorter.
-pub const MAX_RECORD_BYTES: usize = 80 << 10;
+/// The most tenants with totals in the record of one host, counted once for each of their pools.
+pub const MAX_TOTALS: usize = 256;
+/// Longest record of one host, in bytes. A record with [`MAX_POOLS`] pools, [`MAX_TOTALS`] totals and the longest figures is
+/// shorter.
+pub const MAX_RECORD_BYTES: usize = 192 << 10;
 /// The most pools in the record of a shard, whose members may use different pools.
 pub const MAX_SUM_POOLS: usize = 4 * MAX_POOLS;
+/// The most tenants with totals in the record of a shard, counted once for each of their pools.
+pub const MAX_SUM_TOTALS: usize = 4 * MAX_TOTALS;
 /// Longest record of a shard, in bytes. In base64 it is well below the 1.5 MiB that etcd accepts.
 pub const MAX_SUM_BYTES: usize = 4 * MAX_RECORD_BYTES;
 /// The most cluster members whose figures one record can sum up.
@@ -28,10 +35,13 @@ const ANSWERS_BYTES: usize = 800;
 const MAX_FIGURE: f64 = 1e15;
 /// The longest name of a pool in a record, in bytes, as in the configuration.
 const MAX_NAME: usize = 64;
+/// The longest name of a tenant in a record, in bytes: two names and a slash, for a tenant with `each`.
+const MAX_TENANT_NAME: usize = 2 * MAX_NAME + 1;
 /// Number of significant decimal digits of a figure in a record: far more than measurements have.
 const DIGITS: usize = 5;
 
-/// One host's report about one period. The report's size does not depend on the number of the host's tenants.
+/// One host's report about one period. The report's size does not depend on the number of the host's tenants, except those with
+/// a reservation or a limit.
 ///
 /// Figures are sums over tenants, so that the sum of several hosts' reports equals the report of one host with all their
 /// tenants. The sum over a whole shard has the form of a record, too.
@@ -59,7 +69,14 @@ pub struct Record {
     /// The figures of each pool.
     #[serde(default)]
     pub pools: Pools,
+    /// The figures of each tenant with a total, by the pool's name and the tenant's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub totals: Totals,
 }
+
+/// Figures of tenants with a reservation or a limit, in requests and in payload bytes, by the pool's name and the tenant's: of
+/// one host, or added up over the hosts of a shard. A unit without a total has no members.
+pub type Totals = BTreeMap<String, BTreeMap<String, [Sums; 2]>>;
 
 /// Figures by the pool's name: sums over the pool's tenants on one host or on all hosts of a shard, and these tenants' need of
 /// slots.
@@ -134,8 +151,9 @@ struct Version {
 }
 
 impl Record {
-    /// The record as text, at most [`MAX_RECORD_BYTES`] long, or [`MAX_SUM_BYTES`] if it is that of a shard. Figures are rounded
-    /// to five digits. Each host decides by the rounded records, its own included, so that all hosts decide by the same figures.
+    /// The record as text, at most [`MAX_RECORD_BYTES`] long, or [`MAX_SUM_BYTES`] if it is that of a shard, with at most
+    /// [`MAX_TOTALS`] or [`MAX_SUM_TOTALS`] totals. Figures are rounded to five digits. Each host decides by the rounded records,
+    /// its own included, so that all hosts decide by the same figures. Bounds on parts of totals are rounded up.
     ///
     /// # Errors
     /// If the record has too many pools.
@@ -147,6 +165,15 @@ impl Record {
         let mut rounded = self.clone();
         let figures = rounded.pools.values_mut().flat_map(Summary::figures);
         figures.for_each(|figure| *figure = self::rounded(*figure));
+        for sums in rounded.totals.values_mut().flat_map(BTreeMap::values_mut).flatten() {
+            let lines = &mut sums.lines;
+            for figure in [&mut lines.need, &mut lines.throttled, &mut lines.lack] {
+                *figure = self::rounded(*figure);
+            }
+            for bound in [&mut lines.claim, &mut lines.safe, &mut sums.reserved] {
+                *bound = rounded_up(*bound);
+            }
+        }
         // Maps with text keys and finite numbers do not fail.
         Ok(serde_json::to_string(&rounded).unwrap_or_default())
     }
@@ -176,6 +203,11 @@ impl Record {
         }
     }
 
+    /// The most totals that this record may have.
+    fn most_totals(&self) -> usize {
+        if self.members > 1 { MAX_SUM_TOTALS } else { MAX_TOTALS }
+    }
+
     /// The most pools and the most bytes that this record may have.
     fn most(&self) -> (usize, usize) {
         if self.members > 1 { (MAX_SUM_POOLS, MAX_SUM_BYTES) } else { (MAX_POOLS, MAX_RECORD_BYTES) }
@@ -198,12 +230,38 @@ impl Record {
         if self.joined > self.period {
             return Some("it joined after the period that it reports".into());
         }
-        self.pools.iter().find_map(|(name, pool)| {
+        let of_pools = self.pools.iter().find_map(|(name, pool)| {
             if name.is_empty() || name.len() > MAX_NAME {
                 return Some(format!("a pool's name has {} bytes", name.len()));
             }
             let wrong = pool.clone().figures().find(|figure| !(0.0..=MAX_FIGURE).contains(*figure)).copied();
             wrong.map(|figure| format!("pool {name:?}: {figure} is not from 0 to {MAX_FIGURE:e}"))
+        });
+        of_pools.or_else(|| self.fault_of_totals())
+    }
+
+    fn fault_of_totals(&self) -> Option<String> {
+        let (number, most) = (self.totals.values().map(BTreeMap::len).sum::<usize>(), self.most_totals());
+        if number > most {
+            return Some(format!("{number} totals are more than {most}"));
+        }
+        let mut tenants = self.totals.iter().flat_map(|(pool, tenants)| tenants.iter().map(move |of| (pool, of)));
+        tenants.find_map(|(pool, (tenant, units))| {
+            let is_usable = |name: &str, longest: usize| !name.is_empty() && name.len() <= longest;
+            if !is_usable(pool, MAX_NAME) || !is_usable(tenant, MAX_TENANT_NAME) {
+                return Some(format!("a name of a total has {} and {} bytes", pool.len(), tenant.len()));
+            }
+            units.iter().find_map(|Sums { members, lines, reserved }| {
+                if *members > MAX_MEMBERS {
+                    return Some(format!("tenant {tenant:?}: its figures are of {members} members"));
+                }
+                if !lines.is_valid_of((*members).max(1)) {
+                    return Some(format!("tenant {tenant:?}: {members} members do not report {lines:?}"));
+                }
+                let figures = [lines.need, lines.throttled, lines.lack, lines.claim, lines.safe, *reserved];
+                let wrong = figures.into_iter().find(|figure| !(0.0..=MAX_FIGURE).contains(figure));
+                wrong.map(|figure| format!("tenant {tenant:?}: {figure} is not from 0 to {MAX_FIGURE:e}"))
+            })
         })
     }
 }
@@ -212,4 +270,15 @@ impl Record {
 fn rounded(figure: f64) -> f64 {
     let bounded = if figure.is_nan() { 0.0 } else { figure.clamp(0.0, MAX_FIGURE) };
     format!("{bounded:.*e}", DIGITS - 1).parse().unwrap_or(bounded)
+}
+
+/// Like [`rounded`], but not less than `figure` unless the range ends.
+fn rounded_up(figure: f64) -> f64 {
+    let near = rounded(figure);
+    if near >= figure || figure.is_nan() {
+        return near;
+    }
+    // One more in the last of the digits.
+    let unit = 10.0_f64.powi(figure.log10().floor() as i32 - (DIGITS as i32 - 1));
+    rounded(near + unit)
 }

@@ -24,8 +24,8 @@ pub(super) fn of_pools(pools: &BTreeMap<String, Pool>, out: &mut Findings) {
         if tuning.admission.is_baseline() {
             only_simulated("admission", tuning.admission.name(), &Admission::NAMES.join(", "));
         }
-        if tuning.slots == Slots::SfqD {
-            only_simulated("slots", "sfq_d", "none, rwd, parda, drg, needs");
+        if matches!(tuning.slots, Slots::SfqD | Slots::DrgSmoothed) {
+            only_simulated("slots", tuning.slots.name(), "none, rwd, parda, drg, needs");
         }
     }
 }

@@ -52,7 +52,7 @@ fn pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
 
 fn tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
     let at = |key: &'static str| ["tenants", name, key];
-    let is_elsewhere = |entry: &&Match| matches!(entry, Match::Initiator(_) | Match::Cgroup(_) | Match::Device(_));
+    let is_elsewhere = |entry: &&Match| entry.is_of_groups() || matches!(entry, Match::Initiator(_) | Match::Device(_));
     let entries: Vec<String> = tenant.matches.iter().filter(is_elsewhere).map(ToString::to_string).collect();
     if !entries.is_empty() {
         let named = listed(&entries);

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use evenkeel_control::units::{Fraction, Fractions};
+use evenkeel_policy::state::PartsState;
+
 use super::*;
 
 /// `drain_timeout` of a server with a volume that never answers.
@@ -213,4 +216,62 @@ fn a_removed_pool_is_gone_with_its_device_and_may_come_back_without() {
     test.server.reload(with).unwrap();
     assert_eq!(pools(), ["main", "second"]);
     assert!(test.server.shared.snapshot().devices[1].is_some());
+}
+
+#[test]
+fn in_a_cluster_a_tenant_has_parts_of_its_totals() {
+    let more = "[tenants.a]\nreservation = { iops = 1000 }\nlimit = { iops = 4000 }\n\
+        [cluster]\netcd = [\"http://127.0.0.1:1\"]\ntotals = true\n";
+    let test = Fixture::start("parts", ALL_ANSWER, more);
+    let key = |name: &str| ("main".to_owned(), name.to_owned());
+    let tenant = |name: &str| {
+        let state = test.server.state();
+        state.pools.iter().flat_map(|pool| &pool.tenants).find(|tenant| tenant.name == name).cloned().unwrap()
+    };
+    let demands = test.server.demands();
+    assert_eq!(demands.keys().cloned().collect::<Vec<_>>(), [key("a")]);
+    let demand = demands[&key("a")];
+    assert_eq!((demand.reservation, demand.limit, demand.arrived), ([1_000, 0], [4_000, 0], [0, 0]));
+    // Before the cluster has said more, almost nothing: a part is shown rounded up.
+    let least = PartsState { reservation_iops: Some(1), limit_iops: Some(1), ..PartsState::default() };
+    assert_eq!(tenant("a").parts, Some(least.clone()));
+
+    let fractions = Fractions { reservation: [Fraction::of(0.25); 2], limit: [Fraction::of(0.5); 2] };
+    test.server.set_fractions(&BTreeMap::from([(key("a"), fractions), (key("gone"), fractions)]));
+    let seen = tenant("a");
+    let parts = PartsState { reservation_iops: Some(250), limit_iops: Some(2_000), ..PartsState::default() };
+    assert_eq!(seen.parts, Some(parts.clone()));
+    assert_eq!((seen.qos.limit_iops, seen.limit.iops), (Some(4_000), Some(2_000)), "the total, and what applies here");
+
+    // A tenant that joins later has no part yet; the others keep theirs.
+    let mut config = Config::clone(&test.server.config());
+    let policy = config.tenants["a"].clone();
+    config.tenants.insert("b".into(), policy);
+    test.server.reload(config).unwrap();
+    assert_eq!((tenant("a").parts, tenant("b").parts), (Some(parts), Some(least)));
+    assert_eq!(test.server.demands().len(), 2);
+}
+
+#[test]
+fn in_a_cluster_without_totals_a_limit_is_whole() {
+    let more = "[tenants.a]\nlimit = { iops = 4000 }\n[cluster]\netcd = [\"http://127.0.0.1:1\"]\n";
+    let test = Fixture::start("each", ALL_ANSWER, more);
+    let is_whole = || {
+        let state = test.server.state();
+        let tenant = state.pools.iter().flat_map(|pool| &pool.tenants).find(|tenant| tenant.name == "a").unwrap();
+        tenant.parts.is_none() && tenant.limit.iops == Some(4_000)
+    };
+    assert!(is_whole());
+    let mut config = Config::clone(&test.server.config());
+    config.cluster.totals = true;
+    let refused = test.server.reload(config).unwrap_err().to_string();
+    assert!(refused.contains("cluster.totals") && is_whole(), "{refused}");
+}
+
+#[test]
+fn without_a_cluster_totals_apply_as_a_whole() {
+    let test = Fixture::start("whole", ALL_ANSWER, "[tenants.a]\nlimit = { iops = 4000 }\n");
+    let state = test.server.state();
+    let tenant = state.pools.iter().flat_map(|pool| &pool.tenants).find(|tenant| tenant.name == "a").unwrap();
+    assert_eq!((&tenant.parts, tenant.limit.iops), (&None, Some(4_000)));
 }

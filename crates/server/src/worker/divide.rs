@@ -12,12 +12,14 @@
 use std::sync::Arc;
 
 use evenkeel_control::units::{Direction, Kind, Part, Work};
+use evenkeel_flight::Outcome;
 use evenkeel_nbd::server::reply;
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 
 use super::Worker;
 use super::connection::{Connection, Payload, Phase};
 use super::divided::Divided;
+use super::recording::failed;
 use super::request::{ConnKey, Output, Request, Slice, Whole};
 use crate::backend::Backend;
 use crate::budget::Charge;
@@ -156,7 +158,7 @@ impl Worker {
             let flush = Request {
                 command: Command::Flush,
                 flags: CommandFlags::NONE,
-                slice: Some(Box::new(Slice { whole, since: divided.since, part: Part::Middle })),
+                slice: Some(Box::new(Slice::of(whole, divided.since, Part::Middle))),
                 ..Request::of(connection.key, attached.volume.id)
             };
             let work = flush.work(&attached.volume);
@@ -169,6 +171,7 @@ impl Worker {
 
     /// Queues the reply to a divided request whose slices have all ended.
     fn answer_whole(&mut self, connection: &mut Connection, divided: Divided) {
+        self.note_whole(connection, &divided, divided.failed.map_or(Outcome::Done, failed));
         let Divided { command, cookie, offset, slices, mut charge, mut read, failed, .. } = divided;
         let length = slices.length();
         connection.charged -= charge.bytes();
@@ -209,7 +212,7 @@ fn slice_request(divided: &mut Divided, whole: Whole, key: ConnKey, volume: &Vol
     let command = divided.command;
     let (offset, length, part) = divided.slices.begin_within(|offset, length| most(volume, command, offset, length));
     let flags = divided.flags.without(CommandFlags::FUA);
-    let slice = Some(Box::new(Slice { whole, since: divided.since, part }));
+    let slice = Some(Box::new(Slice::of(whole, divided.since, part)));
     let request = Request { command: divided.command, flags, offset, length, slice, ..Request::of(key, volume.id) };
     (request.work(volume), request)
 }

@@ -1,8 +1,8 @@
 //! The divided requests of a connection (requests that are carried out in slices), and their progress.
 
-use evenkeel_control::Instant;
 use evenkeel_control::slices::Division;
 use evenkeel_control::units::{Kind, Work};
+use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 
 use super::request::{Request, Whole};
@@ -18,6 +18,8 @@ pub(crate) struct Divided {
     pub(super) offset: u64,
     pub(super) slices: Division,
     pub(super) since: Instant,
+    /// When its slices were at the device, as far as requests were recorded then.
+    pub(super) at_device: AtDevice,
     /// Buffer memory that the request holds apart from its slices in flight: for a read, the memory of the data read so far
     /// and still to be read.
     pub(super) charge: Charge,
@@ -26,6 +28,29 @@ pub(crate) struct Divided {
     pub(super) failed: Option<Errno>,
     /// True once the flush that makes the whole request durable has begun.
     pub(super) flushing: bool,
+}
+
+/// The times in which at least one slice of a request was at the device: apart from one another, oldest first.
+#[derive(Default)]
+pub(super) struct AtDevice(Vec<(Instant, Instant)>);
+
+impl AtDevice {
+    /// Adds the time of a slice that was dispatched at `from` and ended at `to`, which is not before the end of another one.
+    pub(super) fn add(&mut self, mut from: Instant, to: Instant) {
+        while let Some(&(begun, ended)) = self.0.last()
+            && ended >= from
+        {
+            from = from.min(begun);
+            self.0.pop();
+        }
+        self.0.push((from, to));
+    }
+
+    /// The whole time; `None` if no slice has ended.
+    pub(super) fn total(&self) -> Option<Duration> {
+        let sum = self.0.iter().fold(Duration::ZERO, |sum, (from, to)| sum + to.since(*from));
+        (!self.0.is_empty()).then_some(sum)
+    }
 }
 
 /// The divided requests of a connection.
@@ -51,6 +76,11 @@ impl DividedRequests {
         self.0.iter().flatten().map(|divided| divided.charge.bytes()).sum()
     }
 
+    /// The divided requests that have not ended.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Divided> {
+        self.0.iter().flatten().map(|divided| &**divided)
+    }
+
     pub(super) fn remove(&mut self, whole: Whole) -> Option<Box<Divided>> {
         let divided = self.0.get_mut(whole.0 as usize)?.take();
         while self.0.last().is_some_and(Option::is_none) {
@@ -73,6 +103,7 @@ impl Divided {
             offset,
             slices: Division::new(offset, length, slice, moved),
             since: now,
+            at_device: AtDevice::default(),
             charge,
             read: Vec::new(),
             failed: None,
@@ -85,5 +116,30 @@ impl Divided {
         let durable = self.flags.contains(CommandFlags::FUA)
             && matches!(self.command, Command::Write | Command::Trim | Command::WriteZeroes);
         durable && !self.flushing && self.failed.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_time_at_the_device_has_every_moment_once(
+            slices in proptest::collection::vec((0..60_u64, 0..20_u64), 0..12),
+        ) {
+            let mut slices = slices;
+            slices.sort_by_key(|(from, length)| from + length);
+            let mut at_device = AtDevice::default();
+            let at = |ns| Instant::ZERO + Duration::from_nanos(ns);
+            slices.iter().for_each(|&(from, length)| at_device.add(at(from), at(from + length)));
+            let moments: BTreeSet<u64> = slices.iter().flat_map(|&(from, length)| from..from + length).collect();
+            let wanted = (!slices.is_empty()).then(|| Duration::from_nanos(moments.len() as u64));
+            prop_assert_eq!(at_device.total(), wanted);
+        }
     }
 }

@@ -84,6 +84,7 @@ impl Worker {
             stats.requests.store(self.requests, Ordering::Relaxed);
             stats.heard_ns.store(now.as_nanos(), Ordering::Relaxed);
             self.report_overdue(now);
+            self.tape.rest(self.shared.recorder.session());
         }
         let mut slots = first..self.connections.len();
         let mut seen = 0;

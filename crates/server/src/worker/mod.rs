@@ -25,6 +25,7 @@ mod operations;
 mod pump;
 mod readers;
 mod receive;
+mod recording;
 pub(crate) mod request;
 mod residence;
 pub(crate) mod seen;
@@ -55,6 +56,7 @@ use occupation::Occupation;
 use operations::Operations;
 use pump::{PoolWork, TURN};
 use readers::Readers;
+use recording::Tape;
 use request::{ConnKey, Spare};
 use sources::{GONE, LISTENER_EVENTS, MAILBOX_EVENT, READ, RING_EVENT, Set, Sources, WRITE};
 use turns::Turns;
@@ -151,6 +153,7 @@ pub(crate) struct Worker {
     /// Back ends' reports that are still to be handled, oldest first.
     reported: VecDeque<Report>,
     requests: u64,
+    tape: Tape,
     meter: Meter,
     occupation: Occupation,
     house: House,
@@ -214,6 +217,7 @@ impl Worker {
             arrived: Vec::new(),
             reported: VecDeque::new(),
             requests,
+            tape: Tape::default(),
             meter: Meter::new(requests),
             occupation: Occupation::after(cpu_ns),
             house: House::new(clock::now(), interval),
@@ -267,6 +271,7 @@ impl Worker {
             let watch = self.meter.start();
             self.pump();
             self.meter.share(watch, self.requests);
+            self.tape.settle();
             self.submit();
             self.send_replies();
             self.post_mail();
@@ -461,6 +466,7 @@ impl Worker {
 
     fn on_timers(&mut self) {
         let now = clock::now();
+        self.tape.stamp(now);
         for index in 0..self.pools.len() {
             if self.pools[index].wake_at <= now {
                 self.activate(index);
@@ -661,6 +667,7 @@ impl Worker {
                 self.close(connection);
             }
         }
+        self.tape.settle();
     }
 }
 

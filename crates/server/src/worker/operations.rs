@@ -116,6 +116,7 @@ impl Worker {
         let request = &operation.request;
         let needs_sync = request.command == Command::Flush || request.is_durable();
         if needs_sync && operation.volume.is_sync_failed() {
+            self.note(operation.pool, &operation.request, &operation.ticket, Some(Errno::Io));
             self.pools[operation.pool].completed.push((operation.ticket, Outcome::Failed));
             self.answer(operation.request, Err(Errno::Io));
             return;
@@ -124,6 +125,7 @@ impl Worker {
             operation.buffer = self.buffers.take(request.length as usize);
             if operation.buffer.is_none() {
                 self.lacks_memory(operation.request.length);
+                self.note(operation.pool, &operation.request, &operation.ticket, Some(Errno::NoMem));
                 self.pools[operation.pool].completed.push((operation.ticket, Outcome::Failed));
                 return self.answer(operation.request, Err(Errno::NoMem));
             }
@@ -270,6 +272,7 @@ impl Worker {
             (_, IoResult::Code(_)) => Ok(buffer.map_or(Output::Nothing, Output::Bytes)),
         };
         let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
+        self.note(pool, &request, &ticket, result.as_ref().err().copied());
         self.pools[pool].completed.push((ticket, outcome));
         self.activate(pool);
         self.answer(request, result);

@@ -83,7 +83,9 @@ impl Worker {
                     return false;
                 }
                 now = clock::now();
+                self.tape.stamp(now);
             }
+            let recording = self.shared.recorder.is_on();
             let work = &mut self.pools[index];
             let (mut rejected, mut unwanted) = (Vec::new(), Vec::new());
             let slots = &self.shared.slots;
@@ -92,7 +94,10 @@ impl Worker {
                 for (ticket, outcome) in work.completed.drain(..) {
                     state.complete(now, ticket, outcome);
                 }
-                for (tenant, what, request) in work.incoming.drain(..) {
+                for (tenant, what, mut request) in work.incoming.drain(..) {
+                    if recording && request.arrived == Instant::ZERO {
+                        request.arrived = now;
+                    }
                     if let Err(request) = state.submit(now, tenant, what, request) {
                         rejected.push((what, request));
                     }
@@ -100,9 +105,12 @@ impl Worker {
                 let mut effort: u64 = work.ready.iter().map(Ready::effort).sum();
                 let wake_at = loop {
                     match state.dispatch_wanted(now, |request| slots.wish(request.key, request.command)) {
-                        Ok(Next::Run(request, mut ticket)) => {
-                            if let (Some(slice), Part::Last) = (&request.slice, ticket.work().part) {
-                                ticket.began_at(slice.since);
+                        Ok(Next::Run(mut request, mut ticket)) => {
+                            if let Some(slice) = &mut request.slice {
+                                slice.admitted = now;
+                                if ticket.work().part == Part::Last {
+                                    ticket.began_at(slice.since);
+                                }
                             }
                             let volume = snapshot.volume(request.volume);
                             let in_memory = volume.is_some_and(|volume| volume.backend.is_memory());
@@ -155,10 +163,13 @@ impl Worker {
                 tenants.find(|(_, known)| **known == id).map(|(name, _)| &**name)
             };
             let name_of = |id| known(id).unwrap_or_default();
-            if let Some((decision, statistic)) = target {
-                pool.log_target(statistic, &decision, |id| known(id).map(str::to_owned));
+            if let Some((decision, statistic)) = target
+                && pool.log_target(statistic, &decision, |id| known(id).map(str::to_owned))
+            {
+                self.shared.recorder.target_missed();
             }
             if let Some(missed) = missed_target {
+                self.shared.recorder.target_missed();
                 let tenant = name_of(missed.tenant);
                 let because = explain::missed(&missed, tenant);
                 let not_logged = missed.unreported;
@@ -228,6 +239,7 @@ impl Worker {
             known => known,
         };
         let Some(volume) = known else {
+            self.note(pool, &ready.request, &ready.ticket, Some(Errno::Shutdown));
             self.pools[pool].completed.push((ready.ticket, Outcome::Cancelled));
             self.answer(ready.request, Err(Errno::Shutdown));
             return;
@@ -245,6 +257,7 @@ impl Worker {
             if result.is_err() {
                 volume.has_no_room(ready.request.offset, ready.request.length);
             }
+            self.note(pool, &ready.request, &ready.ticket, result.as_ref().err().copied());
             self.pools[pool].completed.push((ready.ticket, outcome));
             return self.answer(ready.request, result);
         }
@@ -282,7 +295,10 @@ impl Worker {
         };
         match tenant {
             Some(tenant) => self.pools[pool].incoming.push((tenant, work, request)),
-            None => self.answer(request, Err(Errno::Shutdown)),
+            None => {
+                self.note_dropped(&request);
+                self.answer(request, Err(Errno::Shutdown));
+            }
         }
     }
 
@@ -299,6 +315,7 @@ impl Worker {
     /// Ends a request that is not to be carried out: drops it if its connection is gone, and else answers it with a shutdown
     /// error, because the client has closed its sending side.
     fn discard(&mut self, mut request: Box<Request>) {
+        self.note_dropped(&request);
         if self.shared.slots.is_alive(request.key) {
             return self.answer(request, Err(Errno::Shutdown));
         }
@@ -333,6 +350,12 @@ impl Worker {
         let charge = std::mem::take(&mut request.charge);
         connection.charged -= charge.bytes();
         if let Some(slice) = request.slice.take() {
+            if self.shared.recorder.is_on()
+                && let Some(divided) = connection.divided.get(slice.whole)
+            {
+                let now = clock::now();
+                divided.at_device.add(slice.admitted.min(now), now);
+            }
             return self.deliver_slice(slice.whole, request, charge, result);
         }
         let Phase::Attached(attached) = &connection.phase else { return };

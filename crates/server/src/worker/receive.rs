@@ -578,6 +578,7 @@ impl Worker {
         let at_once = volume.backend.is_memory();
         tracing::debug!(peer = %connection.peer, volume = volume.name, tenant = %tenant_name, "export chosen");
         connection.ticket = None;
+        self.shared.recorder.attached(connection.key, &connection.peer, &tenant_name);
         connection.phase = Phase::Attached(Box::new(Attached {
             session,
             volume: Arc::clone(volume),
@@ -632,6 +633,7 @@ impl Worker {
         let refused = request::validate(&header, &attached.limits, &attached.session).err();
         if let Some(errno) = refused {
             connection.requests += 1;
+            self.note_refused(connection, &header, errno);
             connection.discard = Some(Discard {
                 remaining: header.payload_len(attached.session.extended()),
                 cookie: header.cookie,
@@ -688,6 +690,7 @@ impl Worker {
         }
         let Some(mut buffer) = self.buffers.take(header.length as usize) else {
             self.lacks_memory(header.length);
+            self.note_refused(connection, &header, Errno::NoMem);
             connection.charged -= memory;
             let (remaining, cookie, offset) = (header.length, header.cookie, header.offset);
             connection.discard = Some(Discard { remaining, cookie, offset, errno: Errno::NoMem, whole: None });

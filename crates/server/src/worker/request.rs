@@ -10,7 +10,7 @@ use crate::buffer::Buffer;
 use crate::volume::Volume;
 
 /// Names a connection for the life of the process: a slot, and a number that differs for each use of the slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ConnKey {
     /// Index of the connection in every table of connections.
     pub(crate) slot: u32,
@@ -53,6 +53,8 @@ pub(crate) struct Request {
     pub(crate) charge: Charge,
     /// If the request is a slice: the divided request that it belongs to, and its part in that.
     pub(crate) slice: Option<Box<Slice>>,
+    /// When the request was first handed to its pool, if requests were recorded then; otherwise [`Instant::ZERO`].
+    pub(crate) arrived: Instant,
 }
 
 impl Request {
@@ -69,6 +71,7 @@ impl Request {
             buffer: None,
             charge: Charge::default(),
             slice: None,
+            arrived: Instant::ZERO,
         }
     }
 
@@ -120,6 +123,15 @@ pub(crate) struct Slice {
     pub(super) since: Instant,
     /// The slice's part of the divided request: first, middle or last.
     pub(super) part: Part,
+    /// When the pool dispatched the slice; [`Instant::FAR_FUTURE`] before.
+    pub(super) admitted: Instant,
+}
+
+impl Slice {
+    /// A slice of a divided request that had arrived at `since`; it is not dispatched yet.
+    pub(super) fn of(whole: Whole, since: Instant, part: Part) -> Self {
+        Self { whole, since, part, admitted: Instant::FAR_FUTURE }
+    }
 }
 
 /// A worker's unused boxes for its next requests. A request comes back to the worker of its connection, which uses the box
@@ -128,9 +140,9 @@ pub(crate) struct Slice {
 #[expect(clippy::vec_box, reason = "it is the boxes that are used again")]
 pub(super) struct Spare(Vec<Box<Request>>);
 
-/// Largest number of unused boxes that a worker keeps: 400 KiB.
+/// Largest number of unused boxes that a worker keeps: 416 KiB.
 const MAX_SPARE: usize = 4096;
-const _: () = assert!(MAX_SPARE * (size_of::<Box<Request>>() + size_of::<Request>()) <= 400 << 10);
+const _: () = assert!(MAX_SPARE * (size_of::<Box<Request>>() + size_of::<Request>()) <= 416 << 10);
 
 impl Spare {
     /// Puts a request into a box, an unused one if there is one.

@@ -85,6 +85,7 @@ impl Worker {
     }
 
     pub(super) fn close(&mut self, mut connection: Box<Connection>) {
+        self.note_unfinished(&connection);
         connection.out.clear(&mut self.buffers);
         let now = clock::now();
         self.shared.sent_ahead.fetch_sub(connection.leftover.len() as u64, Ordering::Relaxed);

@@ -71,6 +71,11 @@ impl SmallDisk {
         Some(Self(folder))
     }
 
+    /// The folder that the file system is mounted on.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
     /// Configuration of the volume `disk0` in a file of 16 MiB, more than the file system can hold.
     pub fn volume(&self) -> String {
         format!("[volumes.disk0]\npath = \"{}/disk.img\"\nsize = \"16MiB\"\n", self.0.path().display())

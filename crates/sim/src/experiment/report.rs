@@ -51,6 +51,17 @@ pub enum Better {
     Higher,
 }
 
+/// An end of a 95 % confidence interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The lower end.
+    Low,
+    /// The upper end.
+    High,
+}
+
+evenkeel_control::named!(End: Low "low", High "high");
+
 /// One metric of one case, by method.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
@@ -77,6 +88,9 @@ pub struct Row {
     pub half_width: Option<f64>,
     /// The value that the project's own method must reach.
     pub bar: Option<f64>,
+    /// If the row has no figures but ends of intervals: which. `evenkeel` is then that end for the mean of the project's own
+    /// method, each other figure that for the mean difference of the project's own method from the figure's method.
+    pub end: Option<End>,
 }
 
 impl Row {
@@ -112,12 +126,10 @@ impl Row {
         std::iter::once(main).chain(others.into_iter().map(other)).collect()
     }
 
-    /// The metric's name; the method's name is appended if `method` is set.
+    /// The metric's name, followed by the names of `method` and `end` if these are set.
     pub fn full_metric(&self) -> String {
-        match &self.method {
-            None => self.metric.clone(),
-            Some(method) => format!("{}_{method}", self.metric),
-        }
+        let parts = [Some(self.metric.as_str()), self.method.as_deref(), self.end.map(End::name)];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("_")
     }
 
     /// True if the project's own method reaches the bar; `None` without a bar.

@@ -154,6 +154,13 @@ impl Reader<'_> {
                     "clients of a scenario say themselves whose they are; write [[client]] with tenant",
                 );
             }
+            if tenant.each {
+                self.error(&["tenants", name, "each"], "a scenario has no volumes; write a table for each tenant");
+            }
+            if tenant.limit.when.is_some() {
+                let message = "a scenario has no time of day; write [[change]] at the times of the limit";
+                self.error(&["tenants", name, "limit", "when"], message);
+            }
         }
         self.device(&file.device, &["device"]);
         let names: Vec<&String> = file.tenants.keys().collect();

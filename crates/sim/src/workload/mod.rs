@@ -12,7 +12,9 @@
 //! | [`zipf`] | a distribution of offsets: a few hot blocks and many cold ones |
 //! | [`trace`] | recorded requests: readers and transformations |
 //! | `replay` | the sending of recorded requests |
+//! | [`dependent`] | the sending of recorded requests that depend on each other |
 
+pub mod dependent;
 pub mod form;
 #[cfg(test)]
 mod form_tests;
@@ -29,6 +31,7 @@ use evenkeel_control::Instant;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_model::Io;
 
+use dependent::Player as Causal;
 use pace::{Due, Pacer};
 use replay::Player as Recorded;
 pub use spec::{Arrivals, OnOff, Pace, Pattern, Phase, Replay, Requests, SizeShare, Spec};
@@ -62,6 +65,7 @@ enum Player {
     Load { pacer: Pacer, stream: Box<Stream> },
     Phases(Phases),
     Replay(Recorded),
+    Dependent(Causal),
 }
 
 /// A running [`Spec::Phases`]: players that are run one after the other.
@@ -93,10 +97,21 @@ impl Workload {
         next
     }
 
-    /// Reports that a request of the client has completed.
+    /// Reports that a request of the client has completed, for clients whose requests do not depend on certain other ones.
     pub fn complete(&mut self, now: Instant) {
+        self.complete_request(now, u32::MAX);
+    }
+
+    /// Number of the request that [`Workload::next`] issued last, for [`Workload::complete_request`]; `u32::MAX` if the client
+    /// does not number its requests.
+    pub fn issued(&self) -> u32 {
+        self.player.issued()
+    }
+
+    /// Reports that the client's request with this number has completed.
+    pub fn complete_request(&mut self, now: Instant, number: u32) {
         self.outstanding = self.outstanding.saturating_sub(1);
-        self.player.complete(now);
+        self.player.complete(now, number);
     }
 }
 
@@ -116,6 +131,7 @@ impl Player {
                 since: Instant::ZERO,
             }),
             Spec::Replay(replay) => Self::Replay(Recorded::new(replay)),
+            Spec::Dependent(requests) => Self::Dependent(Causal::new(requests)),
         }
     }
 
@@ -125,6 +141,7 @@ impl Player {
             Self::Load { pacer, .. } => pacer.enter(now),
             Self::Phases(phases) => phases.enter(now),
             Self::Replay(recorded) => recorded.enter(now),
+            Self::Dependent(causal) => causal.enter(now),
         }
     }
 
@@ -141,16 +158,26 @@ impl Player {
             },
             Self::Phases(phases) => phases.next(now, outstanding),
             Self::Replay(recorded) => recorded.next(now, outstanding),
+            Self::Dependent(causal) => causal.next(now, outstanding),
         }
     }
 
-    fn complete(&mut self, now: Instant) {
+    fn issued(&self) -> u32 {
+        match self {
+            Self::Dependent(causal) => causal.issued(),
+            // Phases count requests that are outstanding from the phase before: their numbers would be ambiguous.
+            Self::Idle | Self::Load { .. } | Self::Phases(_) | Self::Replay(_) => u32::MAX,
+        }
+    }
+
+    fn complete(&mut self, now: Instant, number: u32) {
         match self {
             Self::Idle | Self::Replay(_) => {}
             Self::Load { pacer, .. } => pacer.complete(now),
+            Self::Dependent(causal) => causal.complete(now, number),
             Self::Phases(phases) => {
                 if let Some((_, player)) = phases.players.get_mut(phases.current) {
-                    player.complete(now);
+                    player.complete(now, number);
                 }
             }
         }

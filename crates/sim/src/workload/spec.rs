@@ -5,6 +5,7 @@ use std::sync::Arc;
 use evenkeel_control::Duration;
 use evenkeel_control::units::Kind;
 
+use super::dependent::Dependent;
 use super::trace::Trace;
 
 /// The specification of a client's workload. [`Workload::new`](super::Workload::new) makes a running client of it.
@@ -29,6 +30,8 @@ pub enum Spec {
     },
     /// The client replays recorded requests.
     Replay(Replay),
+    /// The client replays recorded requests, some of which wait for the completion of others. Not as a part of phases.
+    Dependent(Arc<Dependent>),
 }
 
 /// A recording of requests, and how a client replays it.

@@ -184,6 +184,19 @@ pub(crate) fn run_hosts<'a>(
     world.run(&mut |_| ControlFlow::Continue(()))
 }
 
+/// Runs `setup` as [`run()`] does, and calls `watch` at each completion.
+pub(crate) fn run_watched<'a>(
+    setup: &'a Setup,
+    seed: u64,
+    watch: &'a mut Watch<'a>,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Run, Failure> {
+    setup.check()?;
+    let mut world = run::World::new(setup, seed, Device::new);
+    world.watch = Some(watch);
+    world.run(progress)
+}
+
 /// Runs `setup` without progress reports, and without a way to cancel.
 ///
 /// # Errors

@@ -53,6 +53,10 @@ pub struct Completion {
     pub left_at: Instant,
     /// Priority inversion: time for which the request waited behind admitted requests that it outranks.
     pub inversion: Duration,
+    /// Number of the client in the setup, from 0.
+    pub client: usize,
+    /// Number that the client's workload gave the request.
+    pub number: u32,
 }
 
 /// A tenant's figures over the counted time.

@@ -60,6 +60,8 @@ struct Request {
     lower_time: Duration,
     /// For a slice: the number of the divided request to which it belongs.
     whole: Option<u64>,
+    /// Number that the client's workload gave the request.
+    number: u32,
 }
 
 /// A large request that is served in slices.
@@ -295,7 +297,7 @@ impl<'a, D: Machine> World<'a, D> {
         if let Some(watch) = &mut self.watch {
             watch(now, tenant, &completion);
         }
-        self.clients[client].workload.complete(now);
+        self.clients[client].workload.complete_request(now, completion.number);
         self.ask(now, client)
     }
 
@@ -316,6 +318,7 @@ impl<'a, D: Machine> World<'a, D> {
                         entered_at: now,
                         lower_time: Duration::ZERO,
                         whole: None,
+                        number: self.clients[index].workload.issued(),
                     };
                     match &mut self.front {
                         None => self.enter(now, request),
@@ -360,6 +363,8 @@ impl<'a, D: Machine> World<'a, D> {
                 admitted_at: ticket.admitted_at(),
                 left_at: now,
                 inversion: self.inversion.completed(now, passage),
+                client: request.client,
+                number: request.number,
             };
             let (host, _) = self.pools.tenants[self.setup.clients[request.client].tenant];
             self.pools.all[host].complete(now, ticket, Outcome::Done);

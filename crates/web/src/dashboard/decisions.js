@@ -32,6 +32,22 @@ export class Decisions {
   /** Takes the content of an answer. `whole`: address of the tenant whose decisions are all in it. */
   take(state, whole) {
     const now = state.uptime_s;
+    if (state.points) this.#agent(state);
+    else this.#server(state, now, whole);
+    if (state.cluster) this.#stands("", "cluster", state.cluster.status, state.cluster.because, now);
+    this.begun = true;
+    if (this.all.length > KEPT) this.all.splice(0, this.all.length - KEPT);
+  }
+
+  /** An agent keeps all its decisions itself. */
+  #agent(state) {
+    for (const { pool, tenant, of, point, reason, because, from_s: from, until_s: until, times } of state.decisions) {
+      const subject = address(pool, tenant || undefined);
+      this.#told({ subject, by: of ? `${point} ${of}` : point, reason, because, from, until, times });
+    }
+  }
+
+  #server(state, now, whole) {
     for (const pool of state.pools) {
       const subject = address(pool.name);
       this.#admission(pool.admission, subject, now);
@@ -46,16 +62,12 @@ export class Decisions {
     const placement = state.placement;
     const placed = STAYS.has(placement.reason) ? "connections stay" : placement.reason;
     this.#stands("", "placement", placed, placement.because, now, placement.moves_total);
-    if (state.cluster) this.#stands("", "cluster", state.cluster.status, state.cluster.because, now);
-    this.begun = true;
-    if (this.all.length > KEPT) this.all.splice(0, this.all.length - KEPT);
   }
 
-  /** Those that concern a subject, oldest first: of a pool those of its tenants too. */
-  of(subject, everywhere) {
-    const within = (decision) =>
-      everywhere || decision.subject === "" || decision.subject === subject || decision.subject.startsWith(`${subject}/`);
-    return this.all.filter(within);
+  /** All since a time, oldest first, with times of the clock. `start`: when the server started. */
+  since(time, start) {
+    const found = this.all.filter((record) => start + record.from > time);
+    return found.map((record) => ({ ...record, from: start + record.from, until: start + record.until }));
   }
 
   #admission(admission, subject, now) {

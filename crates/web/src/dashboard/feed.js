@@ -1,4 +1,4 @@
-// Answers of the server become figures of pools and tenants, with five minutes of history.
+// Answers of the server become figures of pools and tenants, with those of ten minutes. Times are Unix time in seconds.
 
 /** Verdicts as the server gives them, the worst first. */
 export const VERDICTS = ["missed", "unachievable", "met", "idle"];
@@ -8,12 +8,14 @@ export const isMissed = (target) => target?.verdict === "missed" || target?.verd
 const worst = (targets) =>
   targets.reduce((a, b) => (!a || VERDICTS.indexOf(b.verdict) < VERDICTS.indexOf(a.verdict) ? b : a), null);
 
-/** Samples kept: five minutes at one a second. */
-export const SAMPLES = 300;
+/** Samples kept: ten minutes at one a second. */
+const SAMPLES = 600;
+/** A clock that differs by more has been set, in seconds; a slow answer makes no difference. */
+const SET_S = 2;
 /** What is kept of each subject and sample. */
 const FIELDS = [
-  "iops", "bytes", "queue", "device", "targetMs", "judgedMs", "guaranteedIops", "guaranteedBytes", "limitIops", "limitBytes",
-  "bound", "used", "waiting", "inside", "delay",
+  "iops", "bytes", "errors", "queue", "device", "p99", "targetMs", "judgedMs", "guaranteedIops", "guaranteedBytes", "limitIops",
+  "limitBytes", "bound", "used", "waiting", "inside", "delay",
 ];
 const COLUMN = Object.fromEntries(FIELDS.map((field, index) => [field, index * SAMPLES]));
 
@@ -27,13 +29,16 @@ const or = (value) => value ?? NaN;
 function judged(lately) {
   const targets = lately?.targets ?? [];
   const work = lately && {
-    iops: lately.iops,
+    // Of some clients of an agent only bytes are counted.
+    iops: lately.iops === 0 && lately.bytes_per_s > 0 ? NaN : lately.iops,
     bytes: lately.bytes_per_s,
+    errors: lately.errors,
     reserved: lately.by_reservation_iops,
     weighted: lately.by_weight_iops,
     response: or(lately.latency_ms),
     queue: or(lately.queue_latency_ms),
     device: or(lately.device_latency_ms),
+    p99: or(lately.p99_ms),
   };
   return { work, targets, target: worst(targets), hold: lately?.throttled_by ?? null, why: lately?.because ?? "" };
 }
@@ -57,18 +62,23 @@ export class Feed {
     this.histories = new Map();
     this.times = new Float64Array(SAMPLES).fill(NaN);
     this.taken = 0;
+    /** When the server started, when the first answer came, and when the newest did. */
+    this.start = NaN;
+    this.since = NaN;
+    this.time = NaN;
     this.epoch = (this.epoch ?? 0) + 1;
   }
 
-  /** Takes an answer that came at `at` (ms of the day's clock). */
+  /** Takes an answer that was given at `at`. */
   take(state, at) {
     if (this.state && state.uptime_s < this.state.uptime_s) this.reset();
     this.state = state;
-    /** Added to a time of the server, in ms, gives one of the clock. */
-    this.offset = at - state.uptime_s * 1e3;
+    if (!(Math.abs(at - state.uptime_s - this.start) < SET_S)) this.start = at - state.uptime_s;
+    this.time = this.start + state.uptime_s;
+    if (Number.isNaN(this.since)) this.since = this.time;
     this.slot = this.taken % SAMPLES;
     this.taken += 1;
-    this.times[this.slot] = state.uptime_s;
+    this.times[this.slot] = this.time;
     this.subjects = new Map();
     for (const pool of state.pools) {
       const tenants = pool.tenants.map((tenant) => this.#tenant(pool, tenant));
@@ -88,14 +98,15 @@ export class Feed {
     return [...this.subjects.values()].filter((subject) => !subject.tenants);
   }
 
-  /** The history of a field: `[time, value]` for each sample, oldest first. */
+  /** What was seen of a field: `[time, value]` for each sample, oldest first. */
   series(id, field) {
     const history = this.histories.get(id);
     const points = [];
+    const column = COLUMN[field];
     if (!history) return points;
     for (let age = Math.min(this.taken, SAMPLES) - 1; age >= 0; age -= 1) {
       const slot = (this.taken - 1 - age) % SAMPLES;
-      points.push([this.times[slot], history[COLUMN[field] + slot]]);
+      points.push([this.times[slot], column === undefined ? NaN : history[column + slot]]);
     }
     return points;
   }
@@ -144,7 +155,8 @@ export class Feed {
       guaranteedBytes: guaranteed(tenant, "bytes"),
       limitIops: or(tenant.limit.iops),
       limitBytes: or(tenant.limit.bytes_per_s),
-      bound: or(slots?.granted ?? tenant.throttled?.slots),
+      // An agent delays without slots.
+      bound: or(slots?.granted ?? (tenant.throttled?.slots || null)),
       used: slots ? slots.used : tenant.in_flight_requests,
       waiting: subject.waiting,
       inside: subject.inside,

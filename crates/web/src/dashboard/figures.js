@@ -51,8 +51,19 @@ export function span(seconds) {
 }
 
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-/** Time of day. */
-export const clock = (milliseconds) => CLOCK.format(milliseconds);
+const MINUTE = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const DATE = new Intl.DateTimeFormat("en-CA", { year: "numeric", month: "2-digit", day: "2-digit" });
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+/** Times of day and days of Unix times in seconds, in the browser's zone. */
+export const clock = (seconds) => CLOCK.format(seconds * 1e3);
+export const minute = (seconds) => MINUTE.format(seconds * 1e3);
+export const day = (seconds) => DAY.format(seconds * 1e3);
+
+/** A moment: its time of day, with the date if that is not today's. */
+export function moment(seconds, now) {
+  const date = DATE.format(seconds * 1e3);
+  return date === DATE.format(now * 1e3) ? clock(seconds) : `${date} ${clock(seconds)}`;
+}
 
 /** A limit in both units. */
 export function rates(iops, bytesPerS) {

@@ -1,13 +1,15 @@
-// The dashboard: asks the server once a second, and shows the answer. It changes nothing.
+// The dashboard: asks the server or agent once a second, and shows the answer, or the past. It changes nothing.
 
 import { Decisions } from "./decisions.js";
-import { byId, mark, say } from "./dom.js";
+import { byId, keyed, make, mark, say } from "./dom.js";
 import { address, Feed, isMissed } from "./feed.js";
-import { clock, count, plural, span } from "./figures.js";
-import { Panels, showFacts, showPools, tenantTable, troubles } from "./panels.js";
+import { clock, count, moment, plural, span } from "./figures.js";
+import { Panels, showFacts, showPools, showTroubles, subjectOf, tenantTable, troubles } from "./panels.js";
+import { absent, merged, Past, recall, records, subjectsAt, troublesAt } from "./past.js";
 import { showPath } from "./path.js";
 import { Plots } from "./plots.js";
 import { readable, Timeline } from "./timeline.js";
+import { When } from "./when.js";
 
 const PERIOD_MS = 1000;
 const SOON_MS = 150;
@@ -17,13 +19,31 @@ const PATIENCE_MS = 5000;
 const LONGEST_WAIT_MS = 15000;
 /** What is read out is read out this rarely. */
 const NEWS_MS = 10000;
+/** Longer silence of what is seen is filled from the history, in seconds; and is a gap in the plots. */
+const GAP_S = 3.5;
+/** Plots of the last hour and longer are asked for anew this often. */
+const AGAIN_MS = 30000;
+const SOON_AGAIN_MS = 3000;
+/** Time before a moment in which its troubles began, and before which its figures are not its own, in seconds. */
+const TROUBLES_S = 3600;
+const FIGURES_S = 4;
+/** Gaps that are named at once. */
+const GAPS = 5;
+/** Without a history: seconds of the plots, the first that holds all that was seen, and from tick to tick. */
+const SPANS = [[60, 15], [120, 30], [300, 60], [600, 120]];
 
 const feed = new Feed();
 const decisions = new Decisions();
 const panels = new Panels();
 const tenants = tenantTable();
 const timeline = new Timeline((record) => choose(record, true));
-const plots = new Plots((record) => choose(record, false));
+const plots = new Plots((record) => choose(record, false), (time) => when.closer(time));
+
+/** By how much the server's clock is ahead of the browser's, in seconds; `null` before the first answer. */
+let ahead = null;
+/** The server's time, Unix time in seconds. */
+const serverTime = () => Date.now() / 1e3 + (ahead ?? 0);
+const when = new When(() => (Number.isNaN(feed.time) ? serverTime() : Math.max(feed.time, serverTime())), whenChanged);
 
 /** What is looked at: the address of a pool or tenant; "" before anything is known. */
 let looked = "";
@@ -39,10 +59,23 @@ let whole = { of: "", now: null, before: null };
 let missedBefore = new Set();
 let troublesBefore = 0;
 let newsAt = 0;
+/** An agent's state in the form of a server's has a path of its own. */
+let isAgent = false;
+/** What was recorded of the subject and time that are shown; `null` before the answer. */
+let past = null;
+let recalling = null;
+let recallTimer = null;
 
 async function get(path, signal) {
   const answer = await fetch(path, { signal, headers: { Accept: "application/json" }, cache: "no-store" });
-  if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+  if (!answer.ok) {
+    const told = await answer.json().catch(() => null);
+    const { message, cure } = told?.error ?? {};
+    throw Object.assign(new Error(`the server answers ${answer.status}`), { told: message && `${message}: ${cure}` });
+  }
+  const found = Date.parse(answer.headers.get("date") ?? "") / 1e3 - Date.now() / 1e3;
+  // The header has whole seconds: of several the largest difference is the nearest, unless a clock was set.
+  if (Number.isFinite(found) && (ahead === null || found > ahead || found < ahead - 5)) ahead = found;
   return answer.json();
 }
 
@@ -70,8 +103,13 @@ async function look() {
   let wait = PERIOD_MS;
   try {
     const [pool, tenant] = parts(looked);
-    const state = await get(`/api/v1/state?brief=true${tenant === undefined ? "" : `&whole=${encodeURIComponent(tenant)}`}`, mine.signal);
-    const clients = byId("clients-panel").open ? await get("/api/v1/clients", mine.signal) : null;
+    const brief = `/api/v1/state?brief=true${tenant === undefined ? "" : `&whole=${encodeURIComponent(tenant)}`}`;
+    let state = await get(isAgent ? "/api/v1/pools" : brief, mine.signal);
+    if ("acting" in state) {
+      isAgent = true;
+      state = await get("/api/v1/pools", mine.signal);
+    }
+    const clients = !isAgent && byId("clients-panel").open ? await get("/api/v1/clients", mine.signal) : null;
     if (asking !== mine) return;
     take(state, tenant === undefined ? "" : address(pool, tenant));
     if (clients) panels.drawClients(clients);
@@ -91,9 +129,9 @@ async function look() {
 
 function found() {
   failures = 0;
-  answeredAt = Date.now();
+  answeredAt = Date.now() / 1e3;
   byId("lost").hidden = true;
-  status("live");
+  status(when.at === null ? "live" : "past");
 }
 
 function lost(error, wait) {
@@ -113,16 +151,61 @@ function status(name) {
 }
 
 function take(state, of) {
-  const epoch = feed.epoch;
-  feed.take(state, Date.now());
+  const { epoch, time } = feed;
+  feed.take(state, serverTime());
   if (feed.epoch !== epoch) decisions.reset();
   decisions.take(state, of);
+  document.body.dataset.program = state.points ? "agent" : "server";
+  // At first, after a pause of this page, and after one of the server.
+  const missed = feed.epoch !== epoch || !(feed.time - time < GAP_S);
   if (of) {
     const [pool, tenant] = parts(of);
     const record = state.pools.find((one) => one.name === pool)?.tenants.find((one) => one.name === tenant) ?? null;
     whole = { of, now: record, before: whole.of === of && feed.epoch === epoch ? whole.now : null };
   }
   draw();
+  if (missed) remember();
+}
+
+/** Asks for what was recorded of the subject and the time that are shown. */
+async function remember() {
+  clearTimeout(recallTimer);
+  recalling?.abort();
+  if (!feed.state || document.hidden) return;
+  const mine = new AbortController();
+  recalling = mine;
+  const { id, pool, tenants: whole, name } = subject() ?? { id: "", pool: "", name: "" };
+  const [{ from, to }, { at, length: { step } }] = [when.window(), when];
+  const ask = (query) => recall((path) => get(path, mine.signal), query);
+  try {
+    // One after the other: the server answers one at a time.
+    const figures = await ask({ from, to, step, pool, tenant: whole ? "" : name });
+    const all = await ask({ from: at === null ? from : Math.min(from, at - TROUBLES_S), to, step: 600, tenant: "" });
+    const then = at === null ? null : await ask({ from: at - FIGURES_S, to: at + 1, step: 1 });
+    if (recalling !== mine) return;
+    const entries = records(all.events);
+    past = {
+      id, at, from, entries, seen: new Past(figures, pool, whole ? "" : name), problems: figures.problems, oldest: figures.oldest,
+      subjects: then && subjectsAt(then, entries, at), troubles: then && troublesAt(entries, at), error: null,
+    };
+  } catch (error) {
+    if (recalling !== mine) return;
+    // Without a history, plots begin when the page is opened.
+    past = { id, at, from, entries: [], seen: null, problems: [], oldest: null, subjects: null, troubles: null, error: error.told ?? error.message };
+  }
+  // A gap at the end is about to end, or to be explained.
+  const isOpen = past.seen?.gaps.at(-1)?.to_s >= Math.ceil(to);
+  if (when.at === null && (isOpen || step > 1)) recallTimer = setTimeout(remember, isOpen ? SOON_AGAIN_MS : AGAIN_MS);
+  draw();
+}
+
+/** Another time was chosen. */
+function whenChanged() {
+  past = null;
+  if (!feed.state) return;
+  if (!failures && !paused) status(when.at === null ? "live" : "past");
+  draw();
+  remember();
 }
 
 /** Pool and tenant of an address. */
@@ -134,12 +217,22 @@ function parts(id) {
   }
 }
 
-/** What is looked at, as it is now; at first the pool that does most. */
+/** What is looked at, as it is at the time that is shown; at first the pool in trouble, or else the one that does most. */
 function subject() {
   const pools = feed.pools();
-  const [name] = parts(looked);
-  const found = feed.subjects.get(looked) ?? pools.find((pool) => pool.name === name);
+  const [name, tenant] = parts(looked);
+  // One that has left may have been there.
+  const left = when.at !== null && tenant !== undefined ? absent(name, tenant) : undefined;
+  const found = past?.subjects?.get(looked) ?? feed.subjects.get(looked) ?? left ?? pools.find((pool) => pool.name === name);
   if (found) return found;
+  for (const trouble of feed.state.health.troubles) {
+    const [of] = parts(subjectOf(trouble, feed.state.volumes));
+    const pool = pools.find((one) => one.name === of);
+    if (pool) {
+      looked = pool.id;
+      return pool;
+    }
+  }
   const most = pools.reduce((a, b) => (b.work?.iops > (a.work?.iops ?? 0) ? b : a), pools[0]);
   if (most?.work?.iops > 0) looked = most.id;
   return most;
@@ -147,29 +240,73 @@ function subject() {
 
 function draw() {
   const state = feed.state;
-  const now = state && subject();
-  if (!now) return;
-  const pool = feed.subjects.get(address(now.pool));
+  if (!state) return;
   header(state);
-  showPools(feed.pools(), pool.id);
-  showPath(state, pool, now);
-  tenants.show(pool.tenants);
+  const now = subject();
+  if (!now) return;
+  const id = address(now.pool);
+  const pool = past?.subjects?.get(id) ?? feed.subjects.get(id) ?? now;
+  showPools(feed.pools(), id);
+  if (when.at === null) showPath(state, pool, now);
+  tenants.show(when.at === null ? pool.tenants : (past?.subjects?.get(id)?.tenants ?? []));
   // Its page is turned to once, then the rows stay where they are.
   if (tenants.chosen !== now.id) tenants.choose(now.id, true);
   say(byId("subject"), now.tenants ? `Pool ${now.name}` : `Tenant ${now.name}`);
   byId("whole").hidden = Boolean(now.tenants);
-  mark(byId("whole"), "href", pool.id);
-  say(byId("why"), now.why);
-  mark(byId("why"), "title", now.why);
+  mark(byId("whole"), "href", id);
+  const why = when.at === null || past?.subjects?.has(now.id) ? now.why : "";
+  say(byId("why"), why);
+  mark(byId("why"), "title", why);
   plot(now);
-  showFacts(now, whole.of === now.id ? whole.now : null, whole.of === now.id ? whole.before : null);
+  if (when.at !== null) return;
+  showFacts(state, now, whole.of === now.id ? whole.now : null, whole.of === now.id ? whole.before : null);
   panels.draw(state);
 }
 
 function plot(now) {
-  const shown = timeline.select(decisions, now.id);
-  plots.draw(feed, now, unitOf(now), shown, timeline.chosen);
-  timeline.draw(feed.offset, now.id);
+  const shown = view(now);
+  const listed = timeline.select(entries(shown), now.id);
+  plots.draw(shown, now, unitOf(now), listed, timeline.chosen);
+  timeline.draw(shown.now, now.id);
+  const names = (gap) => `No record from ${moment(gap.from_s, shown.now)} to ${moment(gap.to_s, shown.now)}: ${gap.because}.`;
+  const gaps = shown.gaps.filter((gap) => gap.to_s > shown.from).slice(-GAPS).map(names);
+  const oldest = past?.oldest && past.oldest > shown.from ? [`The oldest record is of ${moment(past.oldest, shown.now)}.`] : [];
+  const wanted = when.at !== null || when.length.step > 1;
+  const told = [...gaps, ...(wanted ? oldest : []), ...(past?.problems ?? []), ...(wanted && past?.error ? [past.error] : [])];
+  keyed(byId("gaps"), told, (text) => text, () => make("li"), (item, text) => say(item, text));
+}
+
+/** The time that the plots show, with the figures of a subject: what was recorded and, of the present, what was seen. */
+function view(now) {
+  const live = when.at === null;
+  const { from, to } = when.window();
+  const recorded = past?.id === now.id && past.at === when.at ? past.seen : null;
+  const series = (field) => {
+    const points = merged(recorded?.series(field) ?? [], live ? feed.series(now.id, field) : []);
+    // That none failed is no line.
+    return field === "errors" ? points.map(([time, value]) => [time, value > 0 ? value : NaN]) : points;
+  };
+  const step = recorded?.step ?? 1;
+  const { seconds, tick } = when.length;
+  const shown = {
+    live, from, to, now: to, span: seconds, tick, series, gaps: recorded?.gaps ?? [], step, gap: Math.max(GAP_S, 1.6 * step),
+    home: live ? undefined : when.at,
+  };
+  if (!live) return { ...shown, now: serverTime() };
+  // The newest sample is at the edge.
+  const end = Number.isNaN(feed.time) ? to : feed.time;
+  const known = recorded ? seconds : end - (feed.series(now.id, "iops")[0]?.[0] ?? end);
+  const [length, every] = recorded || step > 1 || seconds > SPANS.at(-1)[0] ? [seconds, tick] : (SPANS.find(([most]) => known <= most) ?? SPANS.at(-1));
+  return { ...shown, to: end, now: end, from: end - length, span: length, tick: every };
+}
+
+/** Entries of the list of decisions, oldest first. What this page has seen takes the place of what was recorded meanwhile. */
+function entries({ live, from, to }) {
+  const recorded = past?.at === when.at && !past?.error ? past.entries : null;
+  const within = (recorded ?? []).filter((entry) => entry.from >= from && entry.from <= to);
+  if (!live) return within;
+  if (!recorded) return decisions.since(-Infinity, feed.start);
+  return [...within.filter((entry) => entry.from <= feed.since), ...decisions.since(feed.since, feed.start)];
 }
 
 /** The unit in which something was guaranteed or limited, unless the user chose another one. */
@@ -183,9 +320,8 @@ function unitOf(now) {
 }
 
 function header(state) {
-  say(byId("summary"), [
-    state.version, `up ${span(state.uptime_s)}`, state.engine, plural(state.connections, "connection"), ...(state.read_only ? ["read-only"] : []),
-  ].join(" · "));
+  const own = state.points ? ["agent", ...state.facts] : [state.engine, plural(state.connections, "connection"), ...(state.read_only ? ["read-only"] : [])];
+  say(byId("summary"), [state.version, `up ${span(state.uptime_s)}`, ...own].join(" · "));
   const all = [...feed.subjects.values()];
   const tally = { met: 0, missed: 0, unachievable: 0, idle: 0 };
   const targets = all.flatMap((one) => one.targets);
@@ -196,13 +332,9 @@ function header(state) {
   say(byId("targets"), `${targets.length > 0 ? `Targets: ${verdicts}` : "No targets"}; ${plural(held, "tenant")} throttled`);
   mark(byId("targets"), "data-verdict", missed > 0 ? "missed" : null);
   document.title = missed > 0 ? `✕ ${missed} missed · Evenkeel` : "Evenkeel";
-  const list = byId("troubles");
-  const told = troubles(state);
-  if ([...list.children].map((item) => item.textContent).join("\n") !== told.join("\n")) {
-    list.replaceChildren(...told.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
-  }
-  list.hidden = told.length === 0;
-  news(all, told);
+  const told = troubles(when.at === null ? state.health.troubles : (past?.troubles ?? []), state.volumes);
+  showTroubles(told);
+  if (when.at === null) news(all, told.map(({ text }) => text));
 }
 
 /** Reads out which targets are newly missed or met again, and new troubles; not every second. */
@@ -226,16 +358,17 @@ function choose(record, here) {
   const again = here && timeline.chosen === record.id;
   timeline.choose(again ? null : record.id, !here);
   if (again) plots.read(null);
-  else if (here) plots.read(feed.state.uptime_s - record.from < 300 ? Math.max(1, feed.state.uptime_s - record.from) : null);
+  else if (here) plots.readAt(record.from);
   plot(subject());
 }
 
 function turnTo(id) {
   looked = id;
   timeline.chosen = null;
-  plots.cursor = null;
+  plots.cursor = plots.home ?? null;
   if (!feed.state) return;
   draw();
+  remember();
   // All about a tenant comes with the next answer.
   if (!paused) lookSoon();
 }
@@ -274,6 +407,11 @@ const KEYS = {
   "u": () => feed.state && setUnit(unitOf(subject()) === "bytes" ? "iops" : "bytes"),
   "p": () => setPaused(!paused),
   "t": nextTheme,
+  "a": () => byId("at").focus(),
+  "l": () => when.go(null),
+  "r": () => when.next(),
+  "[": () => when.step(-1),
+  "]": () => when.at !== null && when.step(1),
   "Escape": () => {
     const now = feed.state && subject();
     if (now && !now.tenants) location.hash = address(now.pool);

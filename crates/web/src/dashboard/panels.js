@@ -1,6 +1,6 @@
 // Everything that is shown in tables and lists: tenants, workers, volumes, connections, the cluster, settings.
 
-import { isMissed, percentiles, VERDICTS } from "./feed.js";
+import { address, isMissed, percentiles, VERDICTS } from "./feed.js";
 import { byId, keyed, make, mark, say } from "./dom.js";
 import { bytes, count, megabytes, ms, NONE, percent, plural, rates, span } from "./figures.js";
 import { first, largest, PagedTable } from "./table.js";
@@ -19,11 +19,13 @@ function fillResponse(cell, row) {
   }
   const work = row.work;
   say(cell.parts.figure, ms(work?.response));
-  const share = work?.response > 0 ? work.queue / work.response : 0;
-  cell.parts.bar.style.visibility = work?.response > 0 ? "" : "hidden";
+  // Of the past, and of an agent, the parts are not known.
+  const parted = work?.response > 0 && Number.isFinite(work.queue);
+  const share = parted ? work.queue / work.response : 0;
+  cell.parts.bar.style.visibility = parted ? "" : "hidden";
   cell.parts.queue.style.width = `${(share * 100).toFixed(0)}%`;
-  cell.parts.device.style.width = work?.response > 0 ? `${(100 - share * 100).toFixed(0)}%` : "0";
-  mark(cell, "title", work?.response >= 0 ? `${ms(work.queue)} ms in the queue, ${ms(work.device)} ms in the device` : null);
+  cell.parts.device.style.width = `${(100 - share * 100).toFixed(0)}%`;
+  mark(cell, "title", parted ? `${ms(work.queue)} ms in the queue, ${ms(work.device)} ms in the device` : null);
 }
 
 function fillTarget(cell, row) {
@@ -48,6 +50,8 @@ export function tenantTable() {
       iops,
       rate,
       { key: "response", title: "Latency ms", hint: "mean; bar: device and queue", numeric: true, order: largest((row) => row.work?.response), fill: fillResponse },
+      { key: "p99", title: "p99 ms", hint: "99th percentile of the latencies", numeric: true, order: largest((row) => row.work?.p99), text: (row) => ms(row.work?.p99) },
+      { key: "errors", title: "Failed", hint: "requests that the device failed", numeric: true, order: largest((row) => row.work?.errors), text: (row) => count(row.work?.errors) },
       { key: "waiting", title: "Queued", hint: "requests", numeric: true, order: largest((row) => row.waiting), text: (row) => count(row.waiting) },
       { key: "target", title: "Target", order: (a, b) => verdict(a) - verdict(b), fill: fillTarget },
       {
@@ -110,8 +114,19 @@ function workerTable() {
 /** Troubles that the page lists at most. */
 const MOST_TROUBLES = 6;
 
+/** What is wrong with a volume; the health of the server has failed requests. */
 const trouble = (volume) => (volume.error ? `FAILED: ${volume.error}`
-  : volume.remote && !volume.remote.connected ? `AWAY: ${volume.remote.last_error ?? "no connection"}` : "");
+  : volume.remote && !volume.remote.connected ? `AWAY: ${volume.remote.last_error ?? "no connection"}`
+    : volume.health ? `FAILING: ${volume.health}` : "");
+
+/** Free part of a file system below which it is marked. */
+const LITTLE = 0.05;
+
+function fillFree(cell, { space }) {
+  say(cell, space ? bytes(space.free_bytes) : NONE);
+  mark(cell, "title", space ? `${bytes(space.free_bytes)} of ${bytes(space.capacity_bytes)} of its file system are free` : null);
+  mark(cell, "data-verdict", space && space.free_bytes < LITTLE * space.capacity_bytes ? "missed" : null);
+}
 
 function volumeTable() {
   const text = (key, title) => ({ key, title, order: first((row) => row[key]), text: (row) => row[key] });
@@ -123,7 +138,11 @@ function volumeTable() {
     match: (row) => row.name,
     columns: [
       text("name", "Volume"),
-      { key: "size", title: "Size", numeric: true, order: largest((row) => row.size_bytes), text: (row) => bytes(row.size_bytes) },
+      {
+        key: "size", title: "Size", hint: "allocated in the file system, of the size", numeric: true, order: largest((row) => row.size_bytes),
+        text: (row) => (row.space ? `${bytes(row.space.allocated_bytes)} of ${bytes(row.size_bytes)}` : bytes(row.size_bytes)),
+      },
+      { key: "free", title: "Free", hint: "in the file system, for all its volumes", numeric: true, order: largest((row) => row.space?.free_bytes), fill: fillFree },
       text("tenant", "Tenant"),
       text("pool", "Pool"),
       { ...text("backend", "Backend"), hover: (row) => row.path ?? row.remote?.uri ?? row.rbd?.image },
@@ -165,11 +184,30 @@ function memberTable() {
   });
 }
 
-/** Troubles with what to do, worst first. */
-export function troubles(state) {
-  const all = state.health.troubles;
-  const shown = all.slice(0, MOST_TROUBLES).map(({ about, because, cure }) => `${about && `${about}: `}${because}.${cure && ` What to do: ${cure}.`}`);
-  return all.length > shown.length ? [...shown, `And ${all.length - shown.length} more: evenkeel health.`] : shown;
+/** Address of the pool or tenant that a trouble is about, or of the volume's pool; "" if it is about none. */
+export function subjectOf({ about }, volumes) {
+  const [, tenant, volume, pool] = /^(?:tenant (\S+) in |volume (\S+)$)?(?:pool (\S+))?/.exec(about) ?? [];
+  if (pool) return address(pool, tenant);
+  const of = volumes.find((one) => one.name === volume)?.pool;
+  return of ? address(of) : "";
+}
+
+/** Troubles with what to do, worst first, and with the addresses of their subjects. */
+export function troubles(all, volumes) {
+  const shown = all.slice(0, MOST_TROUBLES).map((one) => {
+    const { about, because, cure } = one;
+    return { text: `${about && `${about}: `}${because}.${cure && ` What to do: ${cure}.`}`, href: subjectOf(one, volumes) };
+  });
+  if (all.length > shown.length) shown.push({ text: `And ${all.length - shown.length} more: evenkeel health.`, href: "" });
+  return shown;
+}
+
+/** Shows troubles above all else; each leads to its subject. */
+export function showTroubles(told) {
+  const list = byId("troubles");
+  list.hidden = told.length === 0;
+  keyed(list, told.map((one, i) => ({ ...one, i })), ({ i, href }) => `${i} ${href}`,
+    ({ href }) => make("li", {}, href ? make("a", { href }) : make("span")), (item, { text }) => say(item.firstChild, text));
 }
 
 export class Panels {
@@ -184,7 +222,8 @@ export class Panels {
 
   draw(state) {
     this.workers.show(this.workerPaces.take(state.workers, (worker) => [worker.index, worker.requests_total, state.uptime_s]));
-    this.volumes.show(state.volumes);
+    const failing = new Map(state.health.troubles.map(({ about, because }) => [about, because]).reverse());
+    this.volumes.show(state.volumes.map((volume) => ({ ...volume, health: failing.get(`volume ${volume.name}`) })));
     const { method, because, moves_total: moves } = state.placement;
     say(byId("placement"), `Placement by ${method}: ${because}; ${plural(moves, "connection")} moved so far.`);
     const cluster = state.cluster;
@@ -233,18 +272,41 @@ function tenantFacts(tenant, whole, before) {
       if (found) facts.push([name, `p50 ${ms(found[0])} ms, p99 ${ms(found[1])} ms, p99.9 ${ms(found[2])} ms, ${since}`]);
     }
   }
-  if (slots) facts.push(["slots", `${slots.granted === null ? "without bound" : slots.granted.toFixed(1)}, needs ${slots.need.toFixed(1)}, uses ${slots.used.toFixed(1)}; missed ${slots.violated_total} of ${slots.windows_total} s: ${slots.because}`]);
-  for (const guarantee of guarantees) {
+  if (slots) facts.push(["slots", ofSlots(slots)]);
+  return [...facts, ...ofGuarantees(guarantees)];
+}
+
+function ofSlots(slots) {
+  const granted = slots.granted === null ? "without bound" : slots.granted.toFixed(1);
+  return `${granted}, needs ${slots.need.toFixed(1)}, uses ${slots.used.toFixed(1)}; missed ${slots.violated_total} of ${slots.windows_total} s: ${slots.because}`;
+}
+
+function ofGuarantees(guarantees) {
+  return guarantees.map((guarantee, i) => {
     const of = guarantee.of === "all" ? "" : ` of ${guarantee.of}s`;
     const per = (value) => (guarantee.unit === "bytes" ? `${megabytes(value)} MB/s` : `${count(value)} IOPS`);
-    facts.push([`guarantee${of}`, `${per(guarantee.guaranteed_per_s)}, got ${per(guarantee.measured_per_s ?? NaN)}; what binds: ${guarantee.binding}; ${guarantee.because}`]);
-  }
-  return facts;
+    // Several control groups of a tenant have one each.
+    const name = guarantees.findIndex((one) => one.of === guarantee.of) === i ? `guarantee${of}` : `guarantee${of}, ${i + 1}`;
+    return [name, `${per(guarantee.guaranteed_per_s)}, got ${per(guarantee.measured_per_s ?? NaN)}; what binds: ${guarantee.binding}; ${guarantee.because}`];
+  });
+}
+
+/** Settings and figures of a pool or tenant of an agent. */
+function agentFacts(subject, points) {
+  const { raw } = subject;
+  const facts = points.map(({ point, acts_on: actsOn, method, notes }) => [point, `${actsOn}, by ${method}${notes.map((note) => `; ${note}`).join("")}`]);
+  if (!subject.tenants && raw.throttle) facts.push(["throttle", raw.throttle]);
+  facts.push(["why", subject.why]);
+  const target = raw.latency_target;
+  if (target) facts.push(["latency target", `${target.percentile} of reads below ${target.target_ms} ms, ${target.measured_ms === null ? "nothing measured" : `last ${ms(target.measured_ms)} ms`}`]);
+  if (raw.slots?.need !== undefined) facts.push(["slots", ofSlots(raw.slots)]);
+  return [...facts, ...ofGuarantees(raw.guarantees ?? [])];
 }
 
 /** Settings and figures of what is looked at. `whole`, `before`: the newest full records of a tenant, if there are. */
-export function showFacts(subject, whole, before) {
-  const facts = subject.tenants ? poolFacts(subject) : tenantFacts(subject, whole, before);
+export function showFacts(state, subject, whole, before) {
+  const facts = state.points ? agentFacts(subject, state.points[subject.pool] ?? [])
+    : subject.tenants ? poolFacts(subject) : tenantFacts(subject, whole, before);
   keyed(byId("facts"), facts, ([name]) => name, () => make("div", {}, make("dt"), make("dd")), (node, [name, text]) => {
     say(node.firstChild, name);
     say(node.lastChild, text);

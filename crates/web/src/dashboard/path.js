@@ -60,8 +60,38 @@ function near(tenant) {
   return Math.min(1, bound || Math.max(part(work.iops, qos.reservation_iops), part(work.bytes, qos.reservation_bytes_per_s)));
 }
 
+/** Enforcement points of an agent. */
+const POINTS = { packets: "Packets", cgroup: "Control groups", queue_depth: "Disk queues", osd: "OSD throttle" };
+
+/** The stages of a pool of an agent: its clients, the points where they are throttled, the device. */
+function points(state, pool, subject) {
+  const { tenants } = pool;
+  const held = tenants.filter((one) => one.hold);
+  const most = tenants.reduce((sum, one) => Math.max(sum, one.work?.bytes ?? 0), 1);
+  const loads = top(tenants.map((one) => ({ part: (one.work?.bytes ?? 0) / most, held: one.hold !== null }))).filter((one) => one.part > 0);
+  return [
+    {
+      key: "clients", title: "Clients", picture: people(tenants.length),
+      figure: plural(tenants.length, "client"),
+      notes: [subject.tenants ? "" : `chosen: ${subject.name}`, `${count(subject.work?.iops)} IOPS, ${megabytes(subject.work?.bytes)} MB/s`],
+    },
+    ...(state.points[pool.name] ?? []).map(({ point, method, acts_on: actsOn, notes }) => ({
+      key: point, title: POINTS[point] ?? point, picture: rows(loads),
+      figure: subject.tenants ? `${held.length} of ${tenants.length} throttled` : subject.hold ? subject.hold.how : "not throttled",
+      waits: subject.hold !== null, word: "throttled here",
+      notes: [`${actsOn}, by ${method}`, notes[0] ?? ""],
+    })),
+    {
+      key: "device", title: "Device", picture: device(subject.inside),
+      figure: `${ms(pool.work?.device)} ms`,
+      notes: [`${plural(pool.inside, "request")} in flight`, pool.waiting > 0 ? `${count(pool.waiting)} queued` : ""],
+    },
+  ];
+}
+
 /** The stages of a pool's path; `subject` is the pool, or the tenant that is looked at. */
 function stages(state, pool, subject) {
+  if (state.points) return points(state, pool, subject);
   const { admission, slots } = pool.raw;
   const tenant = subject.tenants ? null : subject;
   const workers = state.workers;
@@ -158,7 +188,7 @@ function update(node, stage) {
     say(note, stage.notes[i] ?? "");
     mark(note, "title", stage.notes[i] || null);
   });
-  say(waits, stage.waits ? "queued here" : "");
+  say(waits, stage.waits ? stage.word ?? "queued here" : "");
   node.classList.toggle("waiting", Boolean(stage.waits));
   picture.replaceChildren(...stage.picture);
 }
@@ -178,6 +208,10 @@ export function showPath(state, pool, subject) {
   const split = byId("split");
   if (!(work?.response >= 0)) {
     say(split, "nothing completed just now");
+    return;
+  }
+  if (!Number.isFinite(work.queue)) {
+    say(split, `${subject.name}: latency ${ms(work.response)} ms`);
     return;
   }
   const share = work.response > 0 ? work.queue / work.response : 0;

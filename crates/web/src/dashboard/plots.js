@@ -1,19 +1,18 @@
-// Plots of five minutes: what was measured as areas, what was guaranteed and allowed as lines, decisions as marks.
+// Plots of a time: what was measured as areas, what was guaranteed and allowed as lines, decisions as marks, gaps in grey.
 
-import { SAMPLES } from "./feed.js";
 import { byId, keyed, make, mark, say, shape } from "./dom.js";
-import { bytes, count, megabytes, ms, span } from "./figures.js";
+import { bytes, clock, count, day, megabytes, minute, moment, ms, span } from "./figures.js";
 
 const HEIGHT = 118;
 const EDGE = { left: 40, right: 6, top: 12, bottom: 16 };
-/** Seconds from one edge to the other, the first that holds all that is known; and from tick to tick. */
-const SPANS = [[60, 15], [120, 30], [SAMPLES, 60]];
-/** Longer silence is a gap, not a slope. */
-const GAP_S = 3.5;
 /** A guarantee or limit so many times above all that was measured stays outside: it would flatten the rest. */
 const FAR = 4;
-/** A mark is at the cursor within so many seconds. */
+/** A mark is at the cursor within so many seconds, or this part of the width. */
 const NEAR_S = 4;
+const NEAR = 0.01;
+/** Plots of at most so many seconds show times of day with seconds, or those of at most so many without. */
+const SHORT_S = 600;
+const OF_DAYS_S = 172800;
 
 /** What is plotted of a subject. `stack`: measured, from below; `lines`: guaranteed and allowed. */
 function specs(subject, unit) {
@@ -21,18 +20,20 @@ function specs(subject, unit) {
     ? [megabytes, "MB/s", "guaranteedBytes", "limitBytes"] : [count, "IOPS", "guaranteedIops", "limitIops"];
   const response = {
     key: "response", title: "Latency, ms", format: ms,
-    stack: [["device", "device"], ["queue", "queue"]],
-    lines: [["targetMs", "target", "guarantee"], ["judgedMs", "as the target counts", "judged"]],
+    // Of the past the parts are not known.
+    stack: [["mean", "mean"], ["device", "device"], ["queue", "queue"]],
+    lines: [["p99", "p99", "p99"], ["targetMs", "target", "guarantee"], ["judgedMs", "as the target counts", "judged"]],
   };
   const throughput = {
     key: "throughput", title: `Throughput, ${name}`, format,
     stack: [[unit, "got"]], lines: [[guaranteed, "guaranteed", "guarantee"], [limit, "limit", "limit"]],
   };
   const requests = (lines) => ({
-    key: "requests", title: "Requests", format: count, stack: [["inside", "in flight"], ["waiting", "queued"]], lines,
+    key: "requests", title: "Requests", format: count, stack: [["inside", "in flight", "inside"], ["waiting", "queued", "waiting"]],
+    lines: [...lines, ["errors", "failed", "failed"]],
   });
   if (subject.tenants) {
-    const budget = { key: "budget", title: "Cost in flight", format: bytes, stack: [["used", "in flight"]], lines: [["bound", "budget", "limit"]] };
+    const budget = { key: "budget", title: "Cost in flight", format: bytes, stack: [["used", "in flight", "inside"]], lines: [["bound", "budget", "limit"]] };
     return [response, throughput, budget, requests([])];
   }
   const delay = { key: "delay", title: "Delay of its slots, ms", format: ms, stack: [["delay", "delay"]], lines: [] };
@@ -49,40 +50,52 @@ function nice(value) {
 const niceBytes = (value) => 2 ** Math.ceil(Math.log2(value) - 0.001);
 
 export class Plots {
-  /** `onMark(record)` when a decision's mark is chosen. */
-  constructor(onMark) {
+  /** `onMark(record)` when a decision's mark is chosen, `onTime(time)` when a time without a mark is. */
+  constructor(onMark, onTime) {
     this.place = byId("plots");
     this.onMark = onMark;
-    /** Seconds before now at which the plots are read; `null`: now. */
+    this.onTime = onTime;
+    /** Seconds before the end at which the plots are read; `null`: at the end. */
     this.cursor = null;
-    [this.span, this.tick] = SPANS[0];
+    this.span = SHORT_S;
     this.last = null;
     this.width = 300;
     new ResizeObserver(() => this.#again()).observe(this.place);
   }
 
-  /** Draws the plots of `subject`; `decisions` are marked, the `chosen` one most. */
-  draw(feed, subject, unit, decisions, chosen) {
-    this.last = [feed, subject, unit, decisions, chosen];
-    const now = feed.state.uptime_s;
-    const known = feed.series(subject.id, "iops");
-    const oldest = known.length > 0 ? now - known[0][0] : 0;
-    [this.span, this.tick] = SPANS.find(([span]) => oldest <= span) ?? SPANS.at(-1);
-    this.marks = decisions.filter((record) => now - record.from <= this.span);
+  /**
+   * Draws the plots of `subject`; `decisions` are marked, the `chosen` one most. `view`: `from`, `to`, `span`, `tick`,
+   * `live`, `series(field)`, `gaps`, `step` and `gap` (longer silence is a gap, not a slope), `home` (the time to read, else the end).
+   */
+  draw(view, subject, unit, decisions, chosen) {
+    this.last = [view, subject, unit, decisions, chosen];
+    const home = view.home === undefined ? null : view.to - view.home;
+    if (this.home !== home && (this.cursor === (this.home ?? null) || this.view?.live !== view.live)) this.cursor = home;
+    this.home = home;
+    this.view = view;
+    this.now = view.to;
+    this.span = view.span;
+    this.marks = decisions.filter(({ from }) => from >= view.from && from <= view.to);
     this.chosen = chosen;
-    this.now = now;
     const columns = getComputedStyle(this.place).gridTemplateColumns.split(" ");
     this.width = Math.max(160, Math.floor(parseFloat(columns[0])) || 300);
     keyed(this.place, specs(subject, unit), (spec) => spec.key, (spec) => this.#create(spec), (node, spec) => {
-      const series = (fields) => fields.map(([field]) => feed.series(subject.id, field));
+      const series = (fields) => fields.map(([field]) => view.series(field).filter(([time]) => time >= view.from && time <= view.to));
       this.#update(node, spec, series(spec.stack), series(spec.lines));
     });
   }
 
-  /** Reads the plots at another time, or (`null`) now. */
+  /** Reads the plots at another time, so many seconds before the end, or (`null`) where they are read by themselves. */
   read(cursor) {
-    this.cursor = cursor === null || cursor <= 0 ? null : Math.min(this.span - 1, cursor);
+    if (cursor === null) this.cursor = this.home ?? null;
+    else this.cursor = cursor <= 0 ? null : Math.min(this.span - 1, cursor);
     this.#again();
+  }
+
+  /** Reads the plots at a time, if they have it. */
+  readAt(time) {
+    const ago = this.now - time;
+    this.read(ago < this.span ? Math.max(1, ago) : null);
   }
 
   #again() {
@@ -97,11 +110,11 @@ export class Plots {
     const parts = {
       title: make("h3"), legend: make("p", { className: "legend" }),
       svg: shape("svg", { height: HEIGHT, "aria-hidden": "true" }),
-      grid: shape("g", { class: "grid" }), areas: shape("g"), lines: shape("g"), marks: shape("g", { class: "marks" }),
+      gaps: shape("g", { class: "gaps" }), grid: shape("g", { class: "grid" }), areas: shape("g"), lines: shape("g"), marks: shape("g", { class: "marks" }),
       cursor: shape("line", { class: "cursor", y1: EDGE.top - 4, y2: HEIGHT - EDGE.bottom }),
     };
-    const { title, legend, svg, grid, areas, lines, marks, cursor } = parts;
-    svg.append(grid, areas, lines, marks, cursor);
+    const { title, legend, svg, gaps, grid, areas, lines, marks, cursor } = parts;
+    svg.append(gaps, grid, areas, lines, marks, cursor);
     const slider = make("div", { className: "plot-area", tabIndex: 0, role: "slider" }, svg);
     mark(slider, "aria-valuemax", 0);
     mark(slider, "aria-orientation", "horizontal");
@@ -116,17 +129,23 @@ export class Plots {
   }
 
   #update(node, spec, stack, lines) {
-    const { title, legend, svg, grid, areas, lines: group, marks, cursor, slider } = node.parts;
+    const { title, legend, svg, gaps, grid, areas, lines: group, marks, cursor, slider } = node.parts;
     say(title, spec.title);
     mark(svg, "width", this.width);
-    const sums = [];
+    // Each level of the stack stands on the sum of those below it that are known.
+    const lows = stack.map(() => []);
+    const highs = stack.map(() => []);
     let most = 0;
-    stack.forEach((points, level) => points.forEach(([, value], i) => {
-      sums[i] ??= [];
-      const below = level === 0 ? 0 : sums[i][level - 1];
-      sums[i][level] = below + value;
-      if (sums[i][level] > most) most = sums[i][level];
-    }));
+    (stack[0] ?? []).forEach((point, i) => {
+      let sum = 0;
+      stack.forEach((points, level) => {
+        const value = points[i][1];
+        lows[level][i] = sum;
+        if (Number.isFinite(value)) sum += value;
+        highs[level][i] = Number.isFinite(value) ? sum : NaN;
+      });
+      if (sum > most) most = sum;
+    });
     const measured = most;
     for (const points of lines) for (const [, value] of points) {
       if (value > most && (measured === 0 || value < FAR * measured)) most = value;
@@ -135,9 +154,10 @@ export class Plots {
     const scale = empty ? 1 : (spec.format === bytes ? niceBytes : nice)(most * 1.05);
     const y = (value) => HEIGHT - EDGE.bottom - (HEIGHT - EDGE.top - EDGE.bottom) * (value / scale);
     this.#grid(grid, scale, empty ? () => "" : spec.format, y);
+    this.#gaps(gaps);
     keyed(areas, stack.map((points, level) => ({ points, level })), ({ level }) => level,
-      ({ level }) => shape("path", { class: `area ${spec.stack[level][1]}` }),
-      (path, { points, level }) => mark(path, "d", this.#area(points, (i) => (level === 0 ? 0 : sums[i][level - 1]), (i) => sums[i][level], y)));
+      ({ level }) => shape("path", { class: `area ${spec.stack[level][2] ?? spec.stack[level][1]}` }),
+      (path, { points, level }) => mark(path, "d", this.#area(points, (i) => lows[level][i], (i) => highs[level][i], y)));
     keyed(group, lines.map((points, i) => ({ points, i })), ({ i }) => spec.lines[i][0],
       ({ i }) => shape("path", { class: `line ${spec.lines[i][2]}` }),
       (path, { points }) => mark(path, "d", this.#line(points, scale, y)));
@@ -152,7 +172,7 @@ export class Plots {
       const value = read(i < stack.length ? stack[i] : lines[i - stack.length]);
       return { label, kind: kind ?? label, text: spec.format(value), there: Number.isFinite(value) };
     });
-    keyed(legend, figures.filter((one, i) => one.there || i < stack.length), (one) => one.label, (one) => {
+    keyed(legend, figures.filter((one, i) => one.there || (i < stack.length && one.kind !== "mean")), (one) => one.label, (one) => {
       const item = make("span", { className: `key ${one.kind}` }, make("i"), make("span"));
       return item;
     }, (item, one) => say(item.lastChild, `${one.label} ${one.text}`));
@@ -168,8 +188,11 @@ export class Plots {
     // What changes every second would be read out every second.
     if (this.cursor === null && slider.told === null && slider === document.activeElement) return;
     slider.told = this.cursor;
-    const when = this.cursor === null ? "now" : `${span(this.cursor)} ago`;
-    const said = figures.filter((one) => one.there).map((one) => `${one.label} ${one.text}`);
+    const time = this.now - (this.cursor ?? 0);
+    const at = this.view.live ? `${span(this.cursor ?? 0)} ago` : moment(time, this.now);
+    const when = this.cursor === null && this.view.live ? "now" : at;
+    const gap = this.view.gaps.find(({ from_s: from, to_s: to }) => from <= time && time < to);
+    const said = gap ? [`no record: ${gap.because}`] : figures.filter((one) => one.there).map((one) => `${one.label} ${one.text}`);
     const decision = this.cursor === null ? null : this.#near();
     const text = `${when}: ${said.join(", ") || "nothing"}${decision ? `; decision, ${decision.by}: ${decision.because}` : ""}`;
     mark(slider, "aria-label", spec.title);
@@ -178,9 +201,29 @@ export class Plots {
     mark(slider, "aria-valuetext", text);
   }
 
+  /** A time on the axis. */
+  #label(ago) {
+    const { live, tick, to } = this.view;
+    if (live && this.span <= SHORT_S) return ago === 0 ? "now" : tick < 60 ? `−${ago} s` : `−${ago / 60} min`;
+    if (live && ago === 0) return "now";
+    const time = to - ago;
+    return this.span > OF_DAYS_S ? day(time) : this.span > SHORT_S ? minute(time) : clock(time);
+  }
+
+  #gaps(group) {
+    const { gaps, from, to } = this.view;
+    const there = gaps.filter((gap) => gap.to_s > from && gap.from_s < to);
+    keyed(group, there, (gap) => gap.from_s, () => shape("rect", { y: EDGE.top, height: HEIGHT - EDGE.top - EDGE.bottom }), (rect, gap) => {
+      const [left, right] = [this.#x(Math.max(from, gap.from_s)), this.#x(Math.min(to, gap.to_s))];
+      mark(rect, "x", left.toFixed(1));
+      mark(rect, "width", Math.max(1, right - left).toFixed(1));
+    });
+  }
+
   #grid(group, scale, format, y) {
     const ticks = [0, scale / 2, scale].map((value) => ({ key: `y${value / scale}`, value }));
-    const times = Array.from({ length: this.span / this.tick }, (_, i) => ({ key: `x${i}`, ago: i * this.tick }));
+    const { tick: every } = this.view;
+    const times = Array.from({ length: Math.ceil(this.span / every - 0.01) }, (_, i) => ({ key: `x${i}`, ago: i * every }));
     keyed(group, [...ticks, ...times], (tick) => tick.key, () => shape("g", {}, shape("line"), shape("text")), (node, tick) => {
       const [line, text] = node.children;
       if (tick.ago === undefined) {
@@ -196,7 +239,7 @@ export class Plots {
         mark(text, "x", at);
         mark(text, "y", HEIGHT - 3);
         mark(text, "text-anchor", tick.ago === 0 ? "end" : "middle");
-        say(text, tick.ago === 0 ? "now" : this.tick < 60 ? `−${tick.ago} s` : `−${tick.ago / 60} min`);
+        say(text, this.#label(tick.ago));
       }
     });
   }
@@ -209,7 +252,7 @@ export class Plots {
       if (stretch.length > 0) {
         const [first, last] = [stretch[0], stretch[stretch.length - 1]];
         // A single sample is as wide as the time it stands for.
-        if (first === last) path += `M${this.#x(points[first][0] - 1).toFixed(1)} ${y(high(first)).toFixed(1)}L${this.#x(points[first][0]).toFixed(1)} ${y(high(first)).toFixed(1)}V${y(low(first)).toFixed(1)}H${this.#x(points[first][0] - 1).toFixed(1)}z`;
+        if (first === last) path += `M${this.#x(points[first][0] - this.view.step).toFixed(1)} ${y(high(first)).toFixed(1)}L${this.#x(points[first][0]).toFixed(1)} ${y(high(first)).toFixed(1)}V${y(low(first)).toFixed(1)}H${this.#x(points[first][0] - this.view.step).toFixed(1)}z`;
         else {
           const at = (i, value) => `${this.#x(points[i][0]).toFixed(1)} ${y(value(i)).toFixed(1)}`;
           path += `M${stretch.map((i) => at(i, high)).join("L")}L${[...stretch].reverse().map((i) => at(i, low)).join("L")}z`;
@@ -218,8 +261,8 @@ export class Plots {
       stretch = [];
     };
     points.forEach(([time], i) => {
-      const there = Number.isFinite(high(i)) && this.now - time <= this.span;
-      if (!there || (stretch.length > 0 && time - points[i - 1][0] > GAP_S)) close();
+      const there = Number.isFinite(high(i));
+      if (!there || (stretch.length > 0 && time - points[i - 1][0] > this.view.gap)) close();
       if (there) stretch.push(i);
     });
     close();
@@ -231,26 +274,22 @@ export class Plots {
     let path = "";
     let before = null;
     for (const [time, value] of points) {
-      if (!Number.isFinite(value) || value > scale || this.now - time > this.span) {
+      if (!Number.isFinite(value) || value > scale) {
         before = null;
         continue;
       }
       const [at, height] = [this.#x(time).toFixed(1), y(value).toFixed(1)];
-      path += before === null || time - before > GAP_S ? `M${at} ${height}` : `H${at}V${height}`;
+      path += before === null || time - before > this.view.gap ? `M${at} ${height}` : `H${at}V${height}`;
       before = time;
     }
     return path || null;
   }
 
-  /** The value at the cursor: of the newest sample up to then. */
+  /** The value at the cursor: of the sample that ends next. */
   #read(points) {
     const time = this.now - (this.cursor ?? 0);
-    let value = NaN;
-    for (const [at, here] of points) {
-      if (at > time + 0.5) break;
-      value = time - at > GAP_S ? NaN : here;
-    }
-    return value;
+    const sample = points.find(([at]) => at >= time - 0.5) ?? points.at(-1);
+    return sample && Math.abs(sample[0] - time) <= this.view.gap ? sample[1] : NaN;
   }
 
   /** The decision whose mark is at the cursor. */
@@ -258,12 +297,13 @@ export class Plots {
     const time = this.now - (this.cursor ?? 0);
     const distance = (record) => Math.abs(record.from - time);
     const nearest = this.marks.reduce((a, b) => (!a || distance(b) <= distance(a) ? b : a), null);
-    return nearest && distance(nearest) <= NEAR_S ? nearest : null;
+    return nearest && distance(nearest) <= Math.max(NEAR_S, NEAR * this.span) ? nearest : null;
   }
 
   #open() {
     const record = this.#near();
     if (record) this.onMark(record);
+    else if (this.span > SHORT_S && this.cursor !== null) this.onTime(this.now - this.cursor);
   }
 
   #point(slider, event) {
@@ -274,13 +314,14 @@ export class Plots {
 
   #key(event) {
     const now = this.cursor ?? 0;
-    const step = event.shiftKey ? 30 : 1;
-    const to = { ArrowLeft: now + step, ArrowRight: now - step, PageUp: now + 30, PageDown: now - 30, Home: this.span - 1, End: 0 }[event.key];
+    const small = Math.max(1, Math.round(this.span / SHORT_S));
+    const [step, large] = [event.shiftKey ? 30 * small : small, 30 * small];
+    const to = { ArrowLeft: now + step, ArrowRight: now - step, PageUp: now + large, PageDown: now - large, Home: this.span - 1, End: 0 }[event.key];
     if (to !== undefined) {
       event.preventDefault();
       this.read(to);
     } else if (event.key === "Enter") this.#open();
-    else if (event.key === "Escape" && this.cursor !== null) {
+    else if (event.key === "Escape" && this.cursor !== (this.home ?? null)) {
       event.stopPropagation();
       this.read(null);
     }

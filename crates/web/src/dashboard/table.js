@@ -102,6 +102,7 @@ export class PagedTable {
   #heading(column) {
     const button = make("button", { type: "button", title: column.hint ?? "" }, column.title);
     const cell = make("th", { scope: "col", className: column.numeric ? "numeric" : "" }, button);
+    cell.dataset.key = column.key;
     const show = () => {
       for (const other of this.head.cells) mark(other, "aria-sort", null);
       mark(cell, "aria-sort", Boolean(column.numeric) === this.sort.down ? "ascending" : "descending");
@@ -120,6 +121,7 @@ export class PagedTable {
     const node = make("tr");
     this.columns.forEach((column, i) => {
       const cell = make(i === 0 ? "th" : "td", { className: column.numeric ? "numeric" : "" });
+      cell.dataset.key = column.key;
       if (i === 0) cell.scope = "row";
       if (i === 0 && this.href) cell.append(make("a"));
       node.append(cell);

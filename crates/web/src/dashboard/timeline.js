@@ -1,10 +1,14 @@
 // Decisions with their reasons, newest first, each linked to its mark in the plots.
 
 import { byId, keyed, make, mark, say } from "./dom.js";
-import { clock, span } from "./figures.js";
+import { moment, span } from "./figures.js";
 
 /** Decisions listed at once. */
 const LISTED = 60;
+
+/** True if an entry concerns a subject: of a pool those of its tenants do, too. */
+const concerns = (subject) => (entry) =>
+  entry.subject === "" || entry.subject === subject || entry.subject.startsWith(`${subject}/`);
 
 export class Timeline {
   /** `onChoose(record)` when one is chosen here. */
@@ -18,22 +22,21 @@ export class Timeline {
     this.list.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  /** Those that are listed and marked in the plots, oldest first. */
-  select(decisions, subject) {
-    let found = decisions.of(subject, this.everywhere.checked);
-    const kinds = [...new Set(decisions.all.map((record) => record.by))].sort();
+  /** Those of `all` that are listed and marked in the plots, oldest first. */
+  select(all, subject) {
+    let found = this.everywhere.checked ? all : all.filter(concerns(subject));
+    const kinds = [...new Set(all.map((record) => record.by))].sort();
     this.#kinds(kinds);
     if (this.by.value) found = found.filter((record) => record.by === this.by.value);
     this.shown = found.slice(-LISTED);
     return this.shown;
   }
 
-  /** `offset`: from the server's time to the clock. */
-  draw(offset, subject) {
+  draw(now, subject) {
     const newest = [...this.shown].reverse();
     keyed(this.list, newest, (record) => record.id, (record) => this.#create(record), (node, record) => {
       const { time, head, because, times } = node.parts;
-      say(time, clock(offset + record.from * 1e3));
+      say(time, moment(record.from, now));
       const name = record.subject === subject || record.subject === "" ? "" : `${readable(record.subject)} · `;
       say(head, `${name}${record.by}: ${record.reason.replaceAll("_", " ")}`);
       say(because, record.because);
@@ -43,7 +46,7 @@ export class Timeline {
       mark(node.button, "aria-pressed", record.id === this.chosen);
     });
     if (newest.length === 0) {
-      keyed(this.list, [0], () => "none", () => make("li", { className: "none" }, "No decision on record yet."), () => {});
+      keyed(this.list, [0], () => "none", () => make("li", { className: "none" }, "No decision of this time."), () => {});
     }
   }
 

@@ -52,7 +52,7 @@ impl Sense for Sensed {
 }
 
 /// The figures of all pools in a second.
-fn samples(state: &State) -> Vec<Sample> {
+pub(super) fn samples(state: &State) -> Vec<Sample> {
     let mut samples = Vec::new();
     for pool in &state.pools {
         match &pool.at {
@@ -132,6 +132,11 @@ fn cgroup(pool: &PoolState, at: &CgroupState, samples: &mut Vec<Sample>) {
             if limit.is_finite() && whole(*limit) > limits.max {
                 *limits = Gauge::at(whole(*limit));
             }
+        }
+        if let Some(throttled) = &group.latency {
+            figures.bytes += whole(throttled.bytes_per_s);
+            figures.requests += whole(throttled.iops);
+            figures.delay_us = Gauge::at(us(Some(throttled.delay_ms)));
         }
         whole_pool.requests += figures.requests;
         whole_pool.bytes += figures.bytes;

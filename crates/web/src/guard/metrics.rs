@@ -5,8 +5,8 @@ use std::fmt;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use evenkeel_guard::loops::record::{
-    At, CgroupState, ClientState, DeviceState, DirectionState, GroupState, OsdState, PacketsState, PoolState,
-    QueueDepthState, QueueState, State, VolumeState,
+    At, CgroupState, ClientState, DeviceState, DirectionState, GroupState, GroupThrottleState, LocalState, OsdState,
+    PacketsState, PoolState, QueueDepthState, QueueState, State, VolumeState,
 };
 use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::verdict::{self, Verdict};
@@ -117,6 +117,46 @@ const CGROUP: Table<CgroupState> = Table {
     ],
 };
 
+/// The state of a device with a latency target for control groups; `None` for other pools.
+fn local(pool: &PoolState) -> Option<&LocalState> {
+    if let At::Cgroup(at) = &pool.at { at.latency.as_ref() } else { None }
+}
+
+/// Metrics of devices with a latency target for control groups.
+const LOCAL: Table<PoolState> = Table {
+    labels: &["pool"],
+    metrics: &[
+        gauge("local_latency_target", "Latency target for reads.", SECONDS, |p| ms(local(p).map(|l| l.target_ms))),
+        gauge("local_read_latency", READS, SECONDS, |p| ms(local(p)?.read_latency_ms)),
+        gauge("local_read_latency_percentile", "Percentile of the target, over 5 to 10 s.", SECONDS, |p| {
+            ms(local(p)?.read_percentile_ms)
+        }),
+        gauge("local_latency_target_missed", "1 while missed, and there are reads.", None, |p| {
+            let at = local(p)?;
+            whether(verdict::latency(at.target_ms, at.figure_ms(), &p.reason).is_missed())
+        }),
+        gauge("local_latency_target_unachievable", "1 while missed with all noisy groups throttled.", None, |p| {
+            whether(p.reason == "unachievable")
+        }),
+        gauge("local_throttle_ineffective", "1 while a trial has shown no effect of limits.", None, |p| {
+            whether(p.reason == "ineffective")
+        }),
+        gauge("local_bytes_per_second", "Bytes read and written.", None, |p| Some(local(p)?.bytes_per_s)),
+        gauge("local_in_flight_requests", "Requests in flight.", None, |p| some(local(p)?.in_flight)),
+        gauge("local_delay", "Mean wait that limits add for noisy groups.", SECONDS, |p| {
+            ms(Some(local(p)?.mean_delay_ms))
+        }),
+    ],
+};
+
+const LOCAL_GROUP: Table<GroupThrottleState> = Table {
+    labels: &["pool", "tenant", "group"],
+    metrics: &[
+        gauge("group_delay", "Wait that limits add to a request.", SECONDS, |g| ms(Some(g.delay_ms))),
+        gauge("group_load_bytes_per_second", "Its throughput.", None, |g| Some(g.bytes_per_s)),
+    ],
+};
+
 const GROUP: Table<GroupState> = Table {
     labels: &["pool", "tenant", "group"],
     metrics: &[gauge("guarantee_foreign", "1 while another program's limit is left alone.", None, |g| {
@@ -209,6 +249,8 @@ pub(crate) fn described() -> Vec<Description> {
         PACKETS.described(PREFIX),
         QUEUE_DEPTH.described(PREFIX),
         CGROUP.described(PREFIX),
+        LOCAL.described(PREFIX),
+        LOCAL_GROUP.described(PREFIX),
         DEVICE.described(PREFIX),
         CLIENT.described(PREFIX),
         GROUP.described(PREFIX),
@@ -235,6 +277,8 @@ impl Collector for Snapshot {
         each(encoder, &POOL, &at_packets)?;
         packets(encoder, &of(state.packets()))?;
         arrays(encoder, &of(state.queue_depths()))?;
+        let locals: Vec<_> = pools.iter().filter(|(_, pool)| local(pool).is_some()).cloned().collect();
+        each(encoder, &LOCAL, &locals)?;
         cgroups(encoder, &of(state.cgroups()))?;
         each(encoder, &OSD, &of(state.osds()))
     }
@@ -279,7 +323,8 @@ fn arrays(encoder: &mut DescriptorEncoder<'_>, arrays: &[Row<'_, QueueDepthState
 }
 
 fn cgroups(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, CgroupState>]) -> fmt::Result {
-    each(encoder, &CGROUP, pools)?;
+    let guaranteed: Vec<_> = pools.iter().filter(|(_, at)| at.latency.is_none()).cloned().collect();
+    each(encoder, &CGROUP, &guaranteed)?;
     let groups = pools.iter().flat_map(|(of, pool)| {
         pool.groups.iter().map(move |group| {
             let names = [group.tenant.as_str().into(), group.group.as_str().into()];
@@ -288,6 +333,8 @@ fn cgroups(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, CgroupState>]) 
     });
     let groups: Vec<Row<'_, GroupState>> = groups.collect();
     each(encoder, &GROUP, &groups)?;
+    let throttled = groups.iter().filter_map(|(of, group)| Some((of.clone(), group.latency.as_ref()?)));
+    each(encoder, &LOCAL_GROUP, &throttled.collect::<Vec<_>>())?;
     let directions = groups.iter().flat_map(|(of, group)| {
         let both = [("read", &group.read), ("write", &group.write)];
         both.into_iter().filter_map(move |(direction, guarantee)| {
@@ -297,4 +344,41 @@ fn cgroups(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, CgroupState>]) 
         })
     });
     each(encoder, &GUARANTEE, &directions.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[test]
+    fn a_local_device_has_the_figures_of_its_target_and_of_its_groups() {
+        let (percentile, read_latency_ms) = ("mean".into(), Some(8.0));
+        let target = LocalState { target_ms: 5.0, percentile, read_latency_ms, ..LocalState::default() };
+        let throttled = GroupThrottleState { delay_ms: 250.0, ..GroupThrottleState::default() };
+        let group = GroupState {
+            tenant: "bulk".into(),
+            group: "slice/tar".into(),
+            latency: Some(throttled),
+            ..GroupState::default()
+        };
+        let at = CgroupState { latency: Some(target), groups: vec![group], ..CgroupState::default() };
+        let pool = PoolState { name: "disk".into(), at: At::Cgroup(at), ..PoolState::default() };
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register_collector(Box::new(Snapshot(State { pools: vec![pool], ..State::default() })));
+        let mut text = String::new();
+        text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "evenkeel_guard_local_latency_target_seconds{pool=\"disk\"} 0.005\n",
+            "evenkeel_guard_local_read_latency_seconds{pool=\"disk\"} 0.008\n",
+            "evenkeel_guard_local_latency_target_missed{pool=\"disk\"} 1.0\n",
+            "evenkeel_guard_group_delay_seconds{pool=\"disk\",tenant=\"bulk\",group=\"slice/tar\"} 0.25\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+        let other = "evenkeel_guard_background_bytes_per_second{pool=\"disk\"}";
+        assert!(!text.contains(other), "a figure of guarantees");
+    }
 }

@@ -1,11 +1,11 @@
-//! The agent's HTTP API: `/api/v1/state`, `/api/v1/decisions`, `/api/v1/health`,
-//! `/api/v1/history`, `/metrics`, `/healthz`, and at `/` a page that lists these paths.
+//! The agent's HTTP API: `/api/v1/state`, `/api/v1/pools`, `/api/v1/decisions`, `/api/v1/health`,
+//! `/api/v1/history`, `/metrics`, `/healthz`, and at `/` the dashboard.
 
 use std::sync::Arc;
 
 use axum::extract;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::on;
 use axum::{Json, Router};
 use evenkeel_guard::loops::record::State;
@@ -13,14 +13,17 @@ use evenkeel_policy::decision::{DecisionRecord, Decisions};
 use evenkeel_policy::history::History;
 use serde::Deserialize;
 
+use crate::dashboard;
 use crate::history::Recorder;
 use crate::refusal::Refusal;
 use crate::request::{self, Asked, Request, read};
 
 mod history;
 pub(crate) mod metrics;
+mod shown;
 
 pub use history::record;
+use shown::Shown;
 
 #[derive(Deserialize)]
 struct Wanted {
@@ -46,9 +49,13 @@ type Shared = extract::State<Arc<Agent>>;
 
 /// The requests that an agent answers.
 pub const READS: &[Request<Arc<Agent>>] = &[
-    read("/", "a page with these paths", |method| on(method, async || Html(include_str!("page.html")))),
     read("/api/v1/state", "everything measured and decided at the last interval", |method| {
         on(method, async |extract::State(agent): Shared| Json((agent.state)()))
+    }),
+    read("/api/v1/pools", "the same in the form of a server's state, for the dashboard", |method| {
+        on(method, async |extract::State(agent): Shared| {
+            Json(Shown::of(&(agent.state)(), (agent.records)(None, shown::DECISIONS)))
+        })
     }),
     read(
         "/api/v1/decisions?pool=NAME&count=N",
@@ -78,7 +85,7 @@ pub fn router(
     history: Option<Arc<Recorder>>,
 ) -> Router {
     let agent = Agent { state: Box::new(state), records: Box::new(records), history };
-    request::router(READS).with_state(Arc::new(agent))
+    dashboard::router().merge(request::router(READS)).with_state(Arc::new(agent))
 }
 
 async fn history(

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{self, FromRequest, State};
+use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::on;
@@ -13,12 +12,13 @@ use evenkeel_policy::config::Volume;
 use evenkeel_policy::history::History;
 use evenkeel_policy::state::TenantState;
 use evenkeel_policy::units::Bytes;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::body::Body;
 use super::edit::Consent;
 use super::manager::Manager;
+use super::recording;
 use crate::caller::Caller;
 use crate::history;
 use crate::refusal::Refusal;
@@ -105,6 +105,23 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
         body: r#"{"tuning": {"admission": "none"}, "emulate": {"iops": 700}}"#,
         effect: "merges into the pool",
         handler: |method| on(method, set_pool),
+    },
+    read("/api/v1/record", "figures of the recording under way, or of the newest one; `null` without one", |method| {
+        on(method, recording::status)
+    }),
+    Request {
+        method: Method::POST,
+        path: "/api/v1/record",
+        body: r#"{"file": "/var/tmp/shop.evf", "for_s": 60}"#,
+        effect: "begins to record every request, for 60 s if `for_s` is left out; with `last_s` saves those of the past; also `pool`, `max_bytes`, `anonymise` (a key of 16 characters or more), `force`. Answers `{\"file\", \"requests\", \"lost\", \"bytes\", \"seconds\", \"note\", \"ended\", \"error\"}`",
+        handler: |method| on(method, recording::record),
+    },
+    Request {
+        method: Method::DELETE,
+        path: "/api/v1/record",
+        body: "",
+        effect: "ends the recording, keeps its file and answers its figures",
+        handler: |method| on(method, recording::end),
     },
 ];
 
@@ -236,25 +253,6 @@ async fn set_pool(
 ) -> Answer {
     let consent = Consent::take(&mut patch)?;
     change(move || manager.set_pool(&by, &name, patch, consent)).await
-}
-
-/// The JSON body of a request. A body of another form is refused, with the expected form in the message.
-pub(crate) struct Body<T>(pub(crate) T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
-    type Rejection = Refusal;
-
-    async fn from_request(request: extract::Request, state: &S) -> Result<Self, Refusal> {
-        Json::from_request(request, state).await.map(|Json(content)| Self(content)).map_err(|rejection| {
-            let cure = match &rejection {
-                JsonRejection::JsonDataError(_) => "`evenkeel config schema` describes the values",
-                _ => "send JSON with Content-Type: application/json",
-            };
-            let said = rejection.body_text();
-            let said = said.strip_prefix("Failed to deserialize the JSON body into the target type: ").unwrap_or(&said);
-            Refusal::new(rejection.status().as_u16(), "invalid_request", evenkeel_policy::explain(said), cure)
-        })
-    }
 }
 
 /// Makes a change on another thread than the one that answers requests, because opening and closing volumes takes time.

@@ -44,7 +44,9 @@ struct Sensed {
 
 impl Sense for Sensed {
     fn samples(&mut self) -> Vec<Sample> {
-        self.manager.server().read(&mut self.meter)
+        let samples = self.manager.server().read(&mut self.meter);
+        self.manager.has_measured(&samples);
+        samples
     }
 
     fn held(&mut self) -> Held {

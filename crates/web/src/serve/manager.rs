@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
+use evenkeel_history::Sample;
 use evenkeel_policy::Config;
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::Volume;
@@ -16,6 +18,7 @@ use serde_json::{Value, json};
 
 use super::audit;
 use super::edit::{self, Consent, new_warnings, unknown};
+use super::recent::Recent;
 use super::source::{self, Source};
 use crate::caller::Caller;
 use crate::history::Recorder;
@@ -48,6 +51,8 @@ pub struct Manager {
     cluster: OnceLock<evenkeel_cluster::Handle>,
     /// Records the history; unset before it is started, or if no thread could be.
     history: OnceLock<Recorder>,
+    /// Percentiles of the newest recorded second.
+    recent: Recent,
 }
 
 impl Manager {
@@ -58,7 +63,8 @@ impl Manager {
             forget_superseded(&server.config(), &fixed_volumes);
         }
         let (pace, fixed_volumes) = (Paced::default(), Mutex::new(fixed_volumes));
-        Self { server, source, pace, fixed_volumes, cluster: OnceLock::new(), history: OnceLock::new() }
+        let (cluster, history, recent) = (OnceLock::new(), OnceLock::new(), Recent::default());
+        Self { server, source, pace, fixed_volumes, cluster, history, recent }
     }
 
     /// The server itself.
@@ -67,7 +73,14 @@ impl Manager {
     }
 
     pub(super) fn state(&self) -> State {
-        self.completed(self.server.state())
+        let mut state = self.completed(self.server.state());
+        self.recent.fill(Instant::now(), &mut state);
+        state
+    }
+
+    /// Takes the figures of a second that is about to be recorded.
+    pub(super) fn has_measured(&self, samples: &[Sample]) {
+        self.recent.set(Instant::now(), samples);
     }
 
     /// As [`Self::state`], without distributions of latencies, and of decisions only those first taken at the uptime `since` or
@@ -142,6 +155,22 @@ impl Manager {
         let warnings = warnings.iter().map(in_answer).chain(forgotten);
         let answered = warnings.filter(|_| !matches!(by, Caller::Signal(_)));
         Ok(told(applied).into_iter().chain(answered).collect())
+    }
+
+    /// Puts the limits with hours into force whose hours have begun, and those out of force whose hours have ended; everything
+    /// else stays as it is. To be called every minute. Returns a sentence for each change. Does not wait for the turn of a change
+    /// by command or signal, which may hang.
+    ///
+    /// # Errors
+    /// If the server cannot make the change.
+    pub fn keep_hours(&self) -> Result<Vec<String>, Refusal> {
+        let present = self.config();
+        let mut wanted = Config::clone(&present);
+        wanted.set_time((self.source.minute)());
+        if wanted == *present {
+            return Ok(Vec::new());
+        }
+        Ok(told(self.server.set_time(|| (self.source.minute)())?))
     }
 
     /// Serves a new volume from now on, also after a restart. Returns notes about the volume's file.
@@ -244,7 +273,8 @@ impl Manager {
         consent: Consent,
         part: impl Fn(&Config) -> Option<&T>,
     ) -> Result<Vec<String>, Refusal> {
-        let before = self.config();
+        let (before, mut config) = (self.config(), config);
+        config.set_time((self.source.minute)());
         let warnings = new_warnings(&before, &config)?;
         edit::refuse_hangs(&before, &config, consent)?;
         let applied = self.server.put(config)?;

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use axum::extract;
 use axum::http::HeaderMap;
 use axum::response::Response;
+use evenkeel_policy::health::file_systems;
+use evenkeel_policy::space::FileSystem;
 use evenkeel_policy::state::{
-    GuaranteeState, LatencyTargetState, PoolState, RemoteState, SlotsState, State, TenantSlotsState, TenantState,
-    VolumeState, WorkerState,
+    GuaranteeState, LatencyTargetState, PoolState, RemoteState, SlotsState, SpaceState, State, TenantSlotsState,
+    TenantState, VolumeState, WorkerState,
 };
 use evenkeel_policy::verdict::{self, Verdict};
 use prometheus_client::collector::Collector;
@@ -225,6 +227,27 @@ const VOLUME: Table<VolumeState> = Table {
     ],
 };
 
+/// Metrics of volumes in files.
+const SPACE: Table<SpaceState> = Table {
+    labels: &["volume", "pool"],
+    metrics: &[gauge("volume_allocated", "Space that the file system has allocated.", BYTES, |s| {
+        some(s.allocated_bytes)
+    })],
+};
+
+type OfFileSystem = fn(&FileSystem<'_>) -> u64;
+
+const fn of_file_system(name: &'static str, help: &'static str) -> Family {
+    Family { name, help, unit: BYTES, metric_type: MetricType::Gauge, labels: &["path"] }
+}
+
+/// Metrics of file systems with volumes. The label is the path of one of the volumes.
+const FILE_SYSTEMS: &[(Family, OfFileSystem)] = &[
+    (of_file_system("file_system_size", "Size of a file system with volumes."), |f| f.capacity_bytes),
+    (of_file_system("file_system_free", "Its free space."), |f| f.free_bytes),
+    (of_file_system("file_system_unallocated", "Space that its volumes may still allocate."), |f| f.unallocated_bytes),
+];
+
 /// Metrics of volumes on another server.
 const REMOTE: Table<RemoteState> = Table {
     labels: &["volume", "pool"],
@@ -242,6 +265,7 @@ const REMOTE: Table<RemoteState> = Table {
 /// The descriptions of all metrics of the server, for the manual.
 pub(crate) fn described() -> Vec<Description> {
     let counts: Vec<Description> = TENANT_COUNTS.iter().flat_map(|counts| counts.family.described(PREFIX)).collect();
+    let file_systems: Vec<Description> = FILE_SYSTEMS.iter().flat_map(|(metric, _)| metric.described(PREFIX)).collect();
     [
         TENANT.described(PREFIX),
         TENANT_SLOTS.described(PREFIX),
@@ -251,7 +275,9 @@ pub(crate) fn described() -> Vec<Description> {
         TARGET.described(PREFIX),
         POOL_SLOTS.described(PREFIX),
         VOLUME.described(PREFIX),
+        SPACE.described(PREFIX),
         REMOTE.described(PREFIX),
+        file_systems,
         cluster_described(PREFIX),
         REFUSED.described(PREFIX),
         WORKER.described(PREFIX),
@@ -277,6 +303,11 @@ impl Collector for Snapshot {
             state.volumes.iter().map(|volume| (vec![volume.name.as_str().into(), volume.pool.as_str().into()], volume));
         let volumes: Vec<_> = volumes.collect();
         each(encoder, &VOLUME, &volumes)?;
+        each(encoder, &SPACE, &part(&volumes, |volume| volume.space.as_ref()))?;
+        let systems = file_systems(&state.volumes);
+        for (metric, of) in FILE_SYSTEMS {
+            family(encoder, metric, systems.iter().map(|system| (vec![system.path.into()], of(system) as f64)))?;
+        }
         each(encoder, &REMOTE, &part(&volumes, |volume| volume.remote.as_ref()))?;
         cluster(encoder, state.cluster.as_ref())?;
         tenants(encoder, &state.pools)
@@ -317,4 +348,44 @@ fn tenants(encoder: &mut DescriptorEncoder<'_>, pools: &[PoolState]) -> fmt::Res
         family(encoder, &counts.family, samples)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[test]
+    fn volumes_in_files_show_their_space_and_each_file_system_its_own_once() {
+        let volume = |name: &str, allocated_bytes| VolumeState {
+            name: name.into(),
+            pool: "main".into(),
+            path: Some(format!("/srv/{name}.img")),
+            size_bytes: 100,
+            space: Some(SpaceState {
+                allocated_bytes,
+                file_system: "8:1".into(),
+                free_bytes: 30,
+                capacity_bytes: 1_000,
+            }),
+            ..VolumeState::default()
+        };
+        let memory = VolumeState { name: "m".into(), ..VolumeState::default() };
+        let state = State { volumes: vec![volume("a", 60), volume("b", 10), memory], ..State::default() };
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register_collector(Box::new(Snapshot(state)));
+        let mut text = String::new();
+        text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "evenkeel_volume_allocated_bytes{volume=\"a\",pool=\"main\"} 60",
+            "evenkeel_file_system_size_bytes{path=\"/srv/a.img\"} 1000",
+            "evenkeel_file_system_free_bytes{path=\"/srv/a.img\"} 30",
+            "evenkeel_file_system_unallocated_bytes{path=\"/srv/a.img\"} 130",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+        assert!(!text.contains("/srv/b.img") && !text.contains("allocated_bytes{volume=\"m\""), "{text}");
+    }
 }

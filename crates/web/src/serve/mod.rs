@@ -6,10 +6,13 @@ use axum::Router;
 
 pub(crate) mod api;
 pub(crate) mod audit;
+pub(crate) mod body;
 pub(crate) mod edit;
 mod history;
 mod manager;
 pub(crate) mod metrics;
+mod recent;
+pub(crate) mod recording;
 pub(crate) mod source;
 
 pub use api::{CHANGES, READS};

@@ -1,5 +1,6 @@
 //! Tests of the record of volumes that commands create or change, with the files of a server in this process.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,15 @@ use evenkeel_server::faults::{Call, Fault, Faults, Injection};
 use super::*;
 
 const BY: Caller = Caller::Unknown;
+
+thread_local! {
+    /// The minute of the day, for the servers of one test.
+    static MINUTE: Cell<u16> = const { Cell::new(0) };
+}
+
+fn minute() -> u16 {
+    MINUTE.get()
+}
 
 /// A data folder, which is removed on drop.
 struct Folder(PathBuf);
@@ -37,7 +47,7 @@ impl Folder {
             config.server.data_dir.clone_from(&data_dir);
             config.server.listen.clear();
         };
-        let source = Source { file: Some(self.path("e.toml")), flags: Box::new(flags) };
+        let source = Source { file: Some(self.path("e.toml")), flags: Box::new(flags), minute };
         let loaded = source.load().expect("a configuration");
         let start = Start { faults: faults.clone(), ..Start::default() };
         let server = Server::start(loaded.config, start).expect("a server");
@@ -112,6 +122,36 @@ fn a_volume_that_went_into_the_file_leaves_with_it() {
 }
 
 #[test]
+fn a_limit_with_hours_comes_and_goes_with_them() {
+    let folder = Folder::new("hours");
+    let file = "[tenants.gold]\nlimit = { iops = 500, when = \"22:00-06:00\" }\n\
+                [volumes.gold]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    MINUTE.set(21 * 60 + 59);
+    let manager = folder.start(file, &Faults::default());
+    let in_force = || manager.config().tenants["gold"].limit.in_force().iops;
+    assert_eq!((in_force(), manager.keep_hours().expect("nothing to do")), (0, Vec::new()));
+    MINUTE.set(22 * 60);
+    assert_eq!(manager.keep_hours().expect("a live change"), ["tenant gold changed"]);
+    assert_eq!((in_force(), manager.keep_hours().expect("nothing to do")), (500, Vec::new()));
+    // Neither a command nor a reload puts a limit into force at another hour, and a command lasts over the boundary.
+    MINUTE.set(12 * 60);
+    manager.set_tenant(&BY, "gold", json!({ "weight": 3 }), Consent::default()).expect("valid");
+    assert_eq!(in_force(), 0);
+    MINUTE.set(23 * 60);
+    manager.keep_hours().expect("a live change");
+    assert_eq!((in_force(), manager.config().tenants["gold"].weight), (500, 3));
+    MINUTE.set(6 * 60);
+    assert_eq!(manager.reload(&BY).expect("valid"), ["tenant gold changed"]);
+    assert_eq!(in_force(), 0);
+    // A change that hangs does not delay them.
+    let hangs = manager.begin();
+    MINUTE.set(22 * 60);
+    manager.keep_hours().expect("a live change");
+    assert_eq!(in_force(), 500);
+    drop(hangs);
+}
+
+#[test]
 fn a_record_that_cannot_be_read_refuses_a_reload() {
     let folder = Folder::new("unreadable");
     let manager = folder.start("", &Faults::default());
@@ -136,7 +176,7 @@ fn what_the_flags_make_wrong_is_not_blamed_on_the_file() {
     fs::write(&file, "[server]\ncontrol = \"/s\"\n").expect("written");
     let load = |socket: &'static str| {
         let flags = move |config: &mut Config| config.server.unix = Some(vec![socket.into()]);
-        Source { file: Some(file.clone()), flags: Box::new(flags) }.load()
+        Source { file: Some(file.clone()), flags: Box::new(flags), minute }.load()
     };
     assert!(load("/other").is_ok());
     let errors = load("/s").map(drop).expect_err("used twice").to_string();

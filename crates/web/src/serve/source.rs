@@ -37,6 +37,8 @@ pub struct Source {
     pub file: Option<PathBuf>,
     /// Function that applies the settings of the command line, which have priority over the file.
     pub flags: Box<dyn Fn(&mut Config) + Send + Sync>,
+    /// The minute of the day by this machine's clocks, 0 to 1439, for limits with hours.
+    pub minute: fn() -> u16,
 }
 
 /// A configuration that was read, complete and checked.
@@ -136,6 +138,7 @@ impl Source {
         };
         let of_file = config.server.clone();
         (self.flags)(&mut config);
+        config.set_time((self.minute)());
         let has_flags = config.server != of_file;
         let fixed_volumes: BTreeSet<String> =
             if has_volumes { config.volumes.keys().cloned().collect() } else { BTreeSet::new() };

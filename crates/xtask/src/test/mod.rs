@@ -52,12 +52,16 @@ pub(crate) enum Step {
     Iscsi,
     /// Attacks on a server beside a light client.
     Isolation,
+    /// A latency target on a disk of a host in a virtual machine.
+    Local,
     /// The kernel's NBD client in a virtual machine.
     NbdClient,
     /// The package, installed, upgraded and removed in a virtual machine.
     Package,
     /// An image of a Ceph cluster through librbd.
     Rbd,
+    /// Predictions from a recording beside real runs.
+    Replay,
     /// Latency targets across hosts in network namespaces.
     Slots,
     /// Everything happens to one server.
@@ -68,6 +72,8 @@ pub(crate) enum Step {
     SyncFailure,
     /// The units under systemd in a virtual machine.
     Systemd,
+    /// One limit over three servers.
+    Totals,
 }
 
 impl Step {
@@ -88,7 +94,7 @@ impl Step {
 /// The labs and the soak, each with the number of quarters of a processor that it takes, in the order of their start. The
 /// longest ones are first, so that no processor is idle at the end. A lab that judges latencies takes a whole processor although
 /// it mostly waits: beside busy emulated processors its requests would be late by hundreds of milliseconds.
-const LABS: [(Step, u32); 15] = [
+const LABS: [(Step, u32); 18] = [
     // Two machines, each of one processor.
     (Step::Iscsi, 8),
     (Step::Ceph, 4),
@@ -99,10 +105,13 @@ const LABS: [(Step, u32); 15] = [
     (Step::Browser, 2),
     (Step::Package, 4),
     (Step::Slots, 4),
+    (Step::Totals, 4),
+    (Step::Local, 4),
     (Step::Initiators, 4),
     (Step::Soak, 3),
     (Step::Suites, 4),
     (Step::Rbd, 2),
+    (Step::Replay, 8),
     (Step::Durability, 4),
     (Step::SyncFailure, 4),
     (Step::NbdClient, 4),
@@ -395,10 +404,10 @@ fn cargo_jobs(args: &Args) -> Vec<Job> {
     };
     // All packages, because some alone would have their dependencies built again with fewer features.
     let bench = ["bench", "--workspace", "--profile", "dev"];
-    let benches = ["--bench", "mclock", "--bench", "placement", "--bench", "engine", "--", "--smoke"];
+    let benches = ["mclock", "placement", "engine", "flight", "recording"].map(|name| ["--bench", name]).concat();
     let jobs = [
         // First: it would wait for the others until the rest has ended.
-        job(Step::Bench, "bench", Reads::Status, &[&bench[..], &benches].concat()),
+        job(Step::Bench, "bench", Reads::Status, &[&bench[..], &benches[..], &["--", "--smoke"][..]].concat()),
         job(Step::Clippy, "clippy", Reads::Status, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
             .at_leisure(),
         job(Step::Doc, "doc", Reads::Status, &["doc", "--workspace", "--no-deps", "--quiet"]).at_leisure(),

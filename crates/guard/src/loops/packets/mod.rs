@@ -22,7 +22,7 @@ use crate::sensor::retransmits::Segments;
 use evenkeel_policy::decision::DecisionRecord;
 
 mod absent;
-mod percentile;
+pub(super) mod percentile;
 mod pool;
 mod retransmits;
 mod shares;

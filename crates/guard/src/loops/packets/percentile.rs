@@ -10,7 +10,7 @@ use crate::sensor::tracepoints::{BUCKETS, middle};
 const HALF_WINDOW: Duration = Duration::from_secs(5);
 
 /// Counts timed reads by latency, for a latency target that is for a percentile.
-pub(super) struct Percentile {
+pub(in crate::loops) struct Percentile {
     quantile: f64,
     /// Shape of the distribution of latencies. The shape and the mean of an interval together give the percentile that the
     /// controller observes.
@@ -24,14 +24,14 @@ pub(super) struct Percentile {
 
 impl Percentile {
     /// Counts for the percentile `percentile`, above 0 and below 100.
-    pub(super) fn new(percentile: f64) -> Self {
+    pub(in crate::loops) fn new(percentile: f64) -> Self {
         let empty = || vec![0; BUCKETS];
         let (full, filling, since) = (empty(), empty(), Instant::ZERO);
         Self { quantile: percentile / 100.0, shape: Shape::new(since), full, filling, since }
     }
 
     /// Begins a new half of the window, and drops the older half, if the present one is full at `now`.
-    pub(super) fn advance(&mut self, now: Instant) {
+    pub(in crate::loops) fn advance(&mut self, now: Instant) {
         if now.since(self.since) >= HALF_WINDOW {
             std::mem::swap(&mut self.full, &mut self.filling);
             self.filling.fill(0);
@@ -40,7 +40,7 @@ impl Percentile {
     }
 
     /// Adds `reads` reads of the current interval to a bucket of [`crate::sensor::tracepoints`].
-    pub(super) fn count(&mut self, bucket: usize, reads: u64) {
+    pub(in crate::loops) fn count(&mut self, bucket: usize, reads: u64) {
         if let Some(count) = self.filling.get_mut(bucket) {
             *count += reads;
             self.shape.record_many(middle(bucket), reads);
@@ -49,13 +49,13 @@ impl Percentile {
 
     /// The percentile of read latencies in the interval that ends at `now`, whose reads took `mean` on average; `None` as
     /// long as no single read has been measured.
-    pub(super) fn figure(&mut self, now: Instant, mean: Duration) -> Option<Duration> {
+    pub(in crate::loops) fn figure(&mut self, now: Instant, mean: Duration) -> Option<Duration> {
         self.shape.close_interval(now);
         self.shape.percentile(mean, self.quantile)
     }
 
     /// The percentile of all reads in the window (latest 5 to 10 s); `None` without reads.
-    pub(super) fn measured(&self) -> Option<Duration> {
+    pub(in crate::loops) fn measured(&self) -> Option<Duration> {
         let counts = || self.full.iter().zip(&self.filling).map(|(full, filling)| full + filling);
         let total: u64 = counts().sum();
         let rank = ((self.quantile * total as f64).ceil() as u64).clamp(1, total.max(1));

@@ -262,6 +262,8 @@ impl Guarded {
             throttle: client.throttle,
             bytes_per_s: 0.0,
             all_bytes_per_s: 0.0,
+            freed_bytes_per_s: 0.0,
+            reads: false,
             paid: f64::INFINITY,
         };
         self.samples = self.clients.iter().map(sample).collect();

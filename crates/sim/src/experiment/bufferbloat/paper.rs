@@ -9,9 +9,10 @@ use evenkeel_control::units::{Kind, Rates};
 use evenkeel_model::device::DeviceParams;
 use evenkeel_model::store::StoreParams;
 
-use super::scene::{GRID_KIB, Method, client, estimate, mean, rows, seconds, setup};
+use super::scene::{GRID_KIB, Method, client, estimate, estimates, mean, paired_rows, rows, seconds, setup};
 use crate::experiment::batch::Batch;
 use crate::experiment::oracle::{oracles, with};
+use crate::experiment::paired::Figures;
 use crate::experiment::{Better, Claim, Digest, Execute, Options, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
@@ -78,7 +79,7 @@ pub(super) fn recovery<E>(
     claims: &mut Vec<Claim>,
 ) -> Result<Section, E> {
     let duration = seconds(if options.quick { 60.0 } else { 120.0 });
-    let seeds: Vec<u64> = (options.seed..).take(if options.quick { 2 } else { 10 }).collect();
+    let seeds: Vec<u64> = (options.seed..).take(options.count(10, 2)).collect();
     let recovery_alone = [(bursty(None, true, duration), &seeds[..1])];
     let oracle = oracles("recovery oracle", &recovery_alone, execute)?.remove(0);
     let mut batch = Batch::new();
@@ -115,26 +116,31 @@ pub(super) fn recovery<E>(
         let values = |figure: &dyn Fn(Method) -> Estimate| -> BTreeMap<Method, Estimate> {
             Method::all().into_iter().map(|method| (method, figure(method))).collect()
         };
-        let p99 = |with_what| values(&|method| estimate(runs(with_what, method), client_p99_ms));
-        let (without, both) = (p99(With::ClientAlone), p99(With::Both));
+        let by_seed = |with_what, figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Figures> {
+            let of = |method| runs(with_what, method).iter().map(figure).collect();
+            Method::all().into_iter().map(|method| (method, of(method))).collect()
+        };
+        let tails = by_seed(With::Both, &client_p99_ms);
+        let (without, both) = (estimates(&by_seed(With::ClientAlone, &client_p99_ms)), estimates(&tails));
         let most = mean(runs(With::Both, Method::None), |run| run.bytes_per_s);
         let row = |metric, unit, better, bar| Row { bar, ..Row::new(&name, metric, unit, better) };
-        let mut add =
-            |row: Row, values: &BTreeMap<Method, Estimate>| section.rows.extend(rows(&row, Method::None, values));
-        add(row("client_p99_without_recovery_ms", "ms", Better::Lower, None), &without);
-        add(row("client_p99_with_recovery_ms", "ms", Better::Lower, None), &both);
+        let mut add = |made: Vec<Row>| section.rows.extend(made);
+        add(rows(&row("client_p99_without_recovery_ms", "ms", Better::Lower, None), Method::None, &without));
+        let tail = row("client_p99_with_recovery_ms", "ms", Better::Lower, None);
+        add(paired_rows(&tail, Method::None, &tails));
+        let throughput = by_seed(With::Both, &|run| 100.0 * run.bytes_per_s / most);
+        let kept = row("throughput_vs_none_percent", "%", Better::Higher, Some(97.0));
         let bound = values(&|method| {
             let allowed = without[&method].mean + batch_ms;
             estimate(runs(With::Both, method), |run| client_p99_ms(run) / allowed)
         });
-        add(row("client_p99_vs_alone_plus_batch_ratio", "", Better::Lower, Some(1.1)), &bound);
-        let throughput = values(&|method| estimate(runs(With::Both, method), |run| 100.0 * run.bytes_per_s / most));
-        add(row("throughput_vs_none_percent", "%", Better::Higher, Some(97.0)), &throughput);
+        add(rows(&row("client_p99_vs_alone_plus_batch_ratio", "", Better::Lower, Some(1.1)), Method::None, &bound));
+        add(paired_rows(&kept, Method::None, &throughput));
         let inversion = values(&|method| estimate(runs(With::Both, method), |run| run.tenants[0].inversion_s));
-        add(row("priority_inversion_s", "s", Better::Lower, None), &inversion);
+        add(rows(&row("priority_inversion_s", "s", Better::Lower, None), Method::None, &inversion));
         let deficit =
             values(&|method| estimate(runs(With::Both, method), |run| run.tenants[0].deficit.requests as f64));
-        add(row("reservation_deficit_requests", "", Better::Lower, None), &deficit);
+        add(rows(&row("reservation_deficit_requests", "", Better::Lower, None), Method::None, &deficit));
         section.figures.push(bars(
             &format!("Client p99, {name}"),
             "client p99, ms",
@@ -210,7 +216,7 @@ pub(super) fn continuous<E>(
     claims: &mut Vec<Claim>,
 ) -> Result<[Section; 2], E> {
     let duration = seconds(if options.quick { 60.0 } else { 300.0 });
-    let seeds: Vec<u64> = (options.seed..).take(1).collect();
+    let seeds: Vec<u64> = (options.seed..).take(options.count(1, 1)).collect();
     let methods: Vec<Method> = std::iter::once(Method::None)
         .chain(GRID_KIB.map(Method::Fixed))
         .chain([Method::Published, Method::Repaired, Method::Elastic])
@@ -243,16 +249,20 @@ pub(super) fn continuous<E>(
         let values = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Estimate> {
             methods.iter().map(|&method| (method, estimate(runs(kib, Arm::Method(method)), figure))).collect()
         };
-        let (p99, speed) = (values(&client_p99_ms), values(&throughput));
+        let by_seed = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Figures> {
+            let of = |method| runs(kib, Arm::Method(method)).iter().map(figure).collect();
+            methods.iter().map(|&method| (method, of(method))).collect()
+        };
+        let (tails, speeds) = (by_seed(&client_p99_ms), by_seed(&throughput));
+        let (p99, speed) = (estimates(&tails), estimates(&speeds));
         let budget: BTreeMap<Method, Estimate> =
             values(&|run| run.budget.mean_bytes / 1024.0).into_iter().filter(|(method, _)| method.adapts()).collect();
-        let mut add = |metric, unit, better, values: &BTreeMap<Method, Estimate>| {
-            six.rows.extend(rows(&Row::new(&name, metric, unit, better), Method::None, values));
-        };
-        add("client_p99_ms", "ms", Better::Lower, &p99);
-        add("device_p99_ms", "ms", Better::Lower, &values(&|run| run.tenants[0].device.p99_ms));
-        add("throughput_mb_per_s", "MB/s", Better::Higher, &speed);
-        add("mean_budget_kib", "KiB", Better::Lower, &budget);
+        let device = values(&|run| run.tenants[0].device.p99_ms);
+        let row = |metric, unit, better| Row::new(&name, metric, unit, better);
+        six.rows.extend(paired_rows(&row("client_p99_ms", "ms", Better::Lower), Method::None, &tails));
+        six.rows.extend(rows(&row("device_p99_ms", "ms", Better::Lower), Method::None, &device));
+        six.rows.extend(paired_rows(&row("throughput_mb_per_s", "MB/s", Better::Higher), Method::None, &speeds));
+        six.rows.extend(rows(&row("mean_budget_kib", "KiB", Better::Lower), Method::None, &budget));
         six.figures.push(bars(&format!("Fig. 6: client p99, {name}"), "client p99, ms", &[("p99", &p99)]));
         six.figures.push(bars(&format!("Fig. 7: throughput, {name}"), "MB/s", &[("throughput", &speed)]));
         claim_continuous(claims, kib, &p99, &speed, budget[&Method::Published].mean);

@@ -7,7 +7,8 @@ use evenkeel_control::mclock::Qos;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::DeviceParams;
 
-use crate::experiment::Row;
+use crate::experiment::paired::{self, Figures};
+use crate::experiment::{Options, Row};
 use crate::statistics::Estimate;
 use crate::workload::Spec;
 use crate::world::{Client, Setup, Tenant};
@@ -124,4 +125,23 @@ pub(super) fn rows(row: &Row, baseline: Method, values: &BTreeMap<Method, Estima
     let others = values.iter().filter(|(method, _)| !columns.contains(method));
     let others = others.map(|(method, estimate)| (method.name(), Some(estimate.mean)));
     row.columns(columns.map(|method| values.get(&method).copied()), others)
+}
+
+/// As [`rows`], with the ends of intervals, from each method's figures by seed.
+pub(super) fn paired_rows(row: &Row, baseline: Method, values: &BTreeMap<Method, Figures>) -> Vec<Row> {
+    let columns = [baseline, Method::Published, Method::Elastic];
+    let others = values.iter().filter(|(method, _)| !columns.contains(method));
+    let others: Vec<(String, Figures)> = others.map(|(method, figures)| (method.name(), figures.clone())).collect();
+    paired::columns(row, columns.map(|method| values.get(&method).map(|figures| &figures[..])), &others)
+}
+
+/// The means of each method's figures.
+pub(super) fn estimates(values: &BTreeMap<Method, Figures>) -> BTreeMap<Method, Estimate> {
+    values.iter().map(|(&method, figures)| (method, Estimate::of(figures))).collect()
+}
+
+/// The seeds of a method other than the project's own: all if their number was given, otherwise the first `most`, because runs
+/// take long.
+pub(super) fn few<'a>(options: &Options, seeds: &'a [u64], most: usize) -> &'a [u64] {
+    if options.seeds.is_some() { seeds } else { &seeds[..seeds.len().min(most)] }
 }

@@ -10,9 +10,10 @@ use evenkeel_model::ssd::SsdParams;
 use evenkeel_model::store::StoreParams;
 use evenkeel_policy::explain;
 
-use super::scene::{Method, client, estimate, mean, rows, seconds, setup, tenant};
+use super::scene::{Method, client, estimate, few, mean, paired_rows, rows, seconds, setup, tenant};
 use crate::experiment::batch::Batch;
 use crate::experiment::oracle::{oracles, with};
+use crate::experiment::paired::Figures;
 use crate::experiment::{Better, Digest, Execute, Options, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
@@ -259,7 +260,7 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
             cases.extend(preludes.map(|&prelude| case(bed, step, prelude, after_s)));
         }
     }
-    let seeds: Vec<u64> = (options.seed..).take(if options.quick { 1 } else { 6 }).collect();
+    let seeds: Vec<u64> = (options.seed..).take(options.count(6, 1)).collect();
     // Many cases begin or end in the same state.
     let mut states: Vec<Setup> = Vec::new();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
@@ -287,8 +288,8 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
         let best = Config::Fixed { budget_bytes: oracles[place[1]].budget_bytes };
         batch.add(&(number, None), &with(&case.after, best), &seeds);
         for method in methods(place) {
-            let few = if method == Method::Elastic { &seeds[..] } else { &seeds[..seeds.len().min(OTHERS_SEEDS)] };
-            batch.add(&(number, Some(method)), &with(&case.setup, method.config(false)), few);
+            let seeds = if method == Method::Elastic { &seeds[..] } else { few(options, &seeds, OTHERS_SEEDS) };
+            batch.add(&(number, Some(method)), &with(&case.setup, method.config(false)), seeds);
         }
     }
     let digests = batch.execute("steps", execute)?;
@@ -318,12 +319,16 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
             methods(place).map(|method| (method, of(method))).collect()
         };
         let row = |metric, unit, bar| Row { bar, ..Row::new(&case.name, metric, unit, Better::Lower) };
-        let settle = values(&|settling| settling.settle_s);
+        let by_seed = |figure: &dyn Fn(&Settling) -> f64| -> BTreeMap<Method, Figures> {
+            let of = |method| digests[&(number, Some(method))].iter().map(|run| figure(&judge(run))).collect();
+            methods(place).map(|method| (method, of(method))).collect()
+        };
+        let settle = by_seed(&|settling| settling.settle_s);
         let overshoot = values(&|settling| settling.overshoot_ratio);
-        section.rows.extend(rows(&row("settle_s", "s", Some(SETTLE_BAR_S)), fixed(place[0]), &settle));
+        section.rows.extend(paired_rows(&row("settle_s", "s", Some(SETTLE_BAR_S)), fixed(place[0]), &settle));
         section.rows.extend(rows(&row("overshoot_ratio", "", None), fixed(place[0]), &overshoot));
-        let missed = values(&|settling| settling.missed_percent);
-        section.rows.extend(rows(&row("windows_missed_percent", "%", None), fixed(place[0]), &missed));
+        let missed = by_seed(&|settling| settling.missed_percent);
+        section.rows.extend(paired_rows(&row("windows_missed_percent", "%", None), fixed(place[0]), &missed));
         if case.prelude == Prelude::Fresh {
             let shown = [fixed(place[0]), Method::Published, Method::Repaired, Method::Elastic];
             let runs = shown.map(|method| (method.name(), &digests[&(number, Some(method))][0]));

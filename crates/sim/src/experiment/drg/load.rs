@@ -47,6 +47,22 @@ impl Habits {
     }
 }
 
+/// Requests per second of the WebSearch trace at its own pace: 24,783 in 60 s.
+pub const WEB_OWN_RATE_PER_S: f64 = 24_783.0 / 60.0;
+/// Traces with more requests per second, of a machine much faster than the array, are not replayed at their own pace.
+const MOST_OWN_RATE_PER_S: f64 = 2_000.0;
+
+/// Requests per second of a recorded trace at its own pace; `None` if that is too much for the array.
+pub fn own_rate_per_s(records: &[Record]) -> Option<f64> {
+    Some(records.len() as f64 / length_s(records)?).filter(|rate| *rate <= MOST_OWN_RATE_PER_S)
+}
+
+/// Length of a recorded trace in seconds, up to the request that would follow; `None` without requests.
+fn length_s(records: &[Record]) -> Option<f64> {
+    let (first, last, count) = (records.first()?, records.last()?, records.len() as f64);
+    Some(last.at.since(first.at).as_secs_f64() * (count + 1.0) / count)
+}
+
 /// The source of a workload's requests.
 #[derive(Clone, Debug)]
 pub enum Source {
@@ -107,8 +123,7 @@ fn invented(habits: &Habits, seed: u64, end: Instant, capacity: u64) -> Vec<Reco
 fn recorded(habits: &Habits, records: &[Record], seed: u64, end: Instant, capacity: u64) -> Vec<Record> {
     let mut rng = SplitMix64::new(seed);
     let count = records.len();
-    let (Some(first), Some(last)) = (records.first(), records.last()) else { return Vec::new() };
-    let length_s = last.at.since(first.at).as_secs_f64() * (count as f64 + 1.0) / count as f64;
+    let (Some(first), Some(length_s)) = (records.first(), length_s(records)) else { return Vec::new() };
     let stretch = count as f64 / habits.rate_per_s / length_s.max(1e-9);
     // Every workload and seed begins elsewhere in the trace, and has its data elsewhere.
     let begin = rng.next_below(count as u64) as usize;
@@ -132,4 +147,32 @@ fn recorded(habits: &Habits, records: &[Record], seed: u64, end: Instant, capaci
         arrivals.push(Record { at, kind: record.kind, offset, bytes, device: 0 });
     }
     arrivals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(count: u64, apart: Duration) -> Vec<Record> {
+        let at = |n: u64| Instant::from_nanos(n * apart.as_nanos());
+        (0..count).map(|n| Record { at: at(n), kind: Kind::Read, offset: n << 12, bytes: 4096, device: 0 }).collect()
+    }
+
+    #[test]
+    fn a_trace_at_its_own_pace_keeps_its_gaps() {
+        let trace = records(100, Duration::from_millis(10));
+        let rate_per_s = own_rate_per_s(&trace).expect("a pace");
+        assert!((rate_per_s - 100.0).abs() < 0.1, "{rate_per_s}");
+        let source = Source::Recorded(Habits { rate_per_s, ..Habits::web() }, trace.into());
+        let replayed = arrivals(&source, 3, Instant::ZERO + Duration::from_secs(3), 1 << 30);
+        assert!((295..=305).contains(&replayed.len()), "{}", replayed.len());
+        let gap = |two: &[Record]| two[1].at.since(two[0].at).as_secs_f64();
+        assert!(replayed.windows(2).filter(|two| (gap(two) - 0.01).abs() < 1e-4).count() >= 290);
+    }
+
+    #[test]
+    fn a_pace_far_beyond_the_array_is_none() {
+        assert_eq!(own_rate_per_s(&records(100, Duration::from_micros(20))), None);
+        assert_eq!((own_rate_per_s(&[]), own_rate_per_s(&records(1, Duration::ZERO))), (None, None));
+    }
 }

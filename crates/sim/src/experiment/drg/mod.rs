@@ -9,10 +9,14 @@
 //! | [`load`] | the requests of the workloads, generated or recorded |
 //! | [`world`] | hosts, their pools, the array, and the figures that hosts send each other |
 //! | `judge` | rows of the report, and claims |
+//! | `tuning` | settings of the baselines, tuned on a training set |
 
 mod judge;
 pub mod load;
+mod tuning;
 pub mod world;
+
+pub use tuning::tuned;
 
 use std::sync::Arc;
 
@@ -22,6 +26,7 @@ use evenkeel_model::device::DeviceParams;
 use evenkeel_model::disk::{DiskParams, Scheduling};
 use evenkeel_model::raid::Raid0Params;
 
+use super::tune::Tuned;
 use super::{Options, Report};
 use crate::workload::trace::Record;
 use load::{Habits, Source};
@@ -77,10 +82,43 @@ enum Case {
     Neighbour,
     /// SLO_B with 25 % more requests per second: not all targets can be met.
     Unachievable,
+    /// SLO_A with the WebSearch workloads, and recorded traces, at their own pace.
+    OwnPace,
 }
 
 evenkeel_control::named!(Case: SloA "slo_a", SloB "slo_b", Bursts "burst", Join "join", Death "death", Loss "loss",
-    Neighbour "neighbour", Unachievable "unachievable");
+    Neighbour "neighbour", Unachievable "unachievable", OwnPace "own_pace");
+
+/// An arm: a method, with its published settings or with tuned ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Arm {
+    method: Method,
+    is_tuned: bool,
+}
+
+impl Arm {
+    /// All methods, and after them those with tuned settings.
+    fn of(tuned: &Tuned) -> Vec<Self> {
+        let has = |method: &Method| tuned.baselines.contains_key(method.name());
+        let published = Method::ALL.into_iter().map(|method| Self { method, is_tuned: false });
+        let again = tuning::SUBJECTS.into_iter().map(|(method, _)| method).filter(has);
+        published.chain(again.map(|method| Self { method, is_tuned: true })).collect()
+    }
+
+    /// Name in results.
+    fn name(self) -> String {
+        format!("{}{}", self.method.name(), if self.is_tuned { "_tuned" } else { "" })
+    }
+
+    fn config(self, tuned: &Tuned) -> Config {
+        if self.method == Method::Needs {
+            return Config::NEEDS;
+        }
+        let parameters = tuning::parameters(self.method);
+        let values = tuned.values(self.method.name(), parameters).filter(|_| self.is_tuned);
+        values.map_or(Config::published(self.method, LATENCY, TOTAL), |values| tuning::config(self.method, &values))
+    }
+}
 
 impl Case {
     /// True for the cases of the paper.
@@ -97,20 +135,24 @@ impl Case {
         }
     }
 
-    fn setup(self, method: Method, traces: &Traces) -> Setup {
-        let ours = method == Method::Needs;
-        let slots = if ours { Config::NEEDS } else { Config::published(method, LATENCY, TOTAL) };
+    fn setup(self, slots: Config, traces: &Traces) -> Setup {
+        let ours = slots.method == Method::Needs;
         let (event, end) = (Instant::ZERO + Duration::from_secs(EVENT.0), Instant::ZERO + Duration::from_secs(EVENT.1));
         let workload = |place: usize| {
             let web = place < 2;
             let mut habits = if web { Habits::web() } else { Habits::tpcc() };
+            let recorded = if web { &traces.web } else { &traces.tpcc };
             match self {
+                Self::OwnPace => {
+                    let invented = if web { load::WEB_OWN_RATE_PER_S } else { habits.rate_per_s };
+                    let own = |records: &Arc<[Record]>| load::own_rate_per_s(records).unwrap_or(habits.rate_per_s);
+                    habits.rate_per_s = recorded.as_ref().map_or(invented, own);
+                }
                 Self::Bursts if !web => habits.varies *= 2.0,
                 Self::Unachievable => habits.rate_per_s *= 1.25,
                 Self::Neighbour if place == 3 => habits.rate_per_s *= SURGE as f64,
                 _ => {}
             }
-            let recorded = if web { &traces.web } else { &traces.tpcc };
             let target = self.targets()[place];
             Workload {
                 name: NAMES[place],
@@ -155,14 +197,15 @@ fn array() -> DeviceParams {
 /// # Errors
 /// The errors of `execute`.
 pub fn run<E>(options: &Options, traces: &Traces, execute: &mut Execute<'_, E>) -> Result<Report, E> {
-    let seeds: Vec<u64> = (options.seed..).take(if options.quick { 1 } else { 10 }).collect();
+    let seeds: Vec<u64> = (options.seed..).take(options.count(30, 1)).collect();
+    let arms = Arm::of(&options.tuned);
     let mut runs = Vec::new();
     for case in Case::ALL {
-        for method in Method::ALL {
-            let setup = case.setup(method, traces);
+        for arm in &arms {
+            let setup = case.setup(arm.config(&options.tuned), traces);
             runs.extend(seeds.iter().map(|&seed| (setup.clone(), seed)));
         }
     }
     let outcomes = execute("cases", &runs)?;
-    Ok(judge::report(options, &outcomes, seeds.len(), traces))
+    Ok(judge::report(options, &outcomes, &arms, seeds.len(), traces))
 }

@@ -168,7 +168,7 @@ fn a_report_counts_what_was_judged() {
 #[test]
 fn a_run_judges_what_the_plan_says_until_an_interrupt() {
     let plan = Plan { controllers: Controller::ALL.to_vec(), cases: Some(5) };
-    let options = crate::experiment::Options { seed: 3, quick: false };
+    let options = crate::experiment::Options { seed: 3, ..Default::default() };
     let run = |stopped: Controller| {
         let mut asked = Vec::new();
         let report = report::run(&options, &plan, &mut |controller, seeds| -> Result<_, ()> {

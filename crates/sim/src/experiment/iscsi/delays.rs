@@ -5,7 +5,7 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_model::jitter::Jitter;
 use evenkeel_model::link::{Delayed, LinkParams};
 
-use super::targets::{READER, at, ms, reader, writers};
+use super::hosts::{READER, at, ms, reader, writers};
 use super::world::{Control, Host, Outcome, Setup, TICK, read_ms};
 use super::{Execute, Options};
 use crate::experiment::{Better, Claim, Row, Section};

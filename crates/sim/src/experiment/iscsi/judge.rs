@@ -4,6 +4,8 @@ use evenkeel_control::{Duration, Instant};
 
 use super::world::{Outcome, TICK, read_ms, written_mb_per_s};
 
+/// Bar: the largest share of windows above the response time target, in per cent.
+pub(super) const ABOVE_BAR: f64 = 1.0;
 /// Length of a window, whose mean response time is compared with the target.
 const WINDOW: Duration = Duration::from_secs(1);
 /// Time after the beginning of a burst from which on windows count as above or below the target; the bar for settling.

@@ -7,14 +7,22 @@
 //! | module | contents |
 //! |---|---|
 //! | [`world`] | hosts, iSCSI target, sensors and controller in virtual time |
+//! | `hosts` | the reader and the writers of all loads |
 //! | [`judge`] | how long a run takes to settle, its windows above the response time target, its overshoot |
 //! | `delays` | figures 5 to 11: the effect of a delay |
 //! | `targets` | figures 12 to 16: response time targets during bursts of writers |
+//! | `cases` | loads beyond the paper's: other bursts, other numbers of clients, slow readers |
+//! | `tuning` | the published controller's constants, tuned on a training set |
 
+mod cases;
 mod delays;
+mod hosts;
 pub mod judge;
 mod targets;
+mod tuning;
 pub mod world;
+
+pub use tuning::tuned;
 
 use super::{Options, Report};
 use world::{Outcome, Setup};
@@ -34,6 +42,7 @@ pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report,
     let mut sections =
         vec![delays::request_time(options, execute, &mut claims)?, delays::competition(options, execute, &mut claims)?];
     sections.extend(targets::run(options, execute, &mut claims)?);
+    sections.push(cases::run(options, execute)?);
     let intro = [
         "Many hosts share one target; the one that reads a little waits behind those that write a lot. No host owns \
          the queue, but the packets that are sent back to a writer can be delayed, and then its next request comes later. \

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 
 use evenkeel_control::response::Config;
-use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::link::{Delayed, LinkParams};
 
-use super::judge::{Verdict, judge};
-use super::world::{Control, Host, Outcome, Setup, Tick, read_ms, written_mb_per_s};
+use super::hosts::{READER, at, ms, reader, writers};
+use super::judge::{ABOVE_BAR, Verdict, judge};
+use super::tuning::{PARAMETERS, PID, pid};
+use super::world::{Control, Outcome, Setup, Tick, read_ms, written_mb_per_s};
 use super::{Execute, Options};
+use crate::experiment::paired::{self, Figures};
 use crate::experiment::{Better, Claim, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
-/// Host id of the reader; the writers' hosts have the ids after it.
-pub(super) const READER: u64 = 1;
 /// The paper's response time targets, in ms.
 const TARGETS_MS: [f64; 3] = [20.0, 15.0, 10.0];
 /// Step of the constant delays that are tried, in tenths of a ms: 0.5 ms, the distance of the paper's delay classes.
@@ -27,44 +27,10 @@ const LEAD_S: u64 = 10;
 /// Pause between two bursts of the writers, in seconds, as in the paper.
 const PAUSE_S: u64 = 5;
 
-/// Bar: the largest share of windows above the response time target, in per cent.
-const ABOVE_BAR: f64 = 1.0;
 /// Bar: the longest time to settle after the beginning of a burst, in seconds.
 const SETTLE_BAR: f64 = 1.0;
 /// Bar: the lowest written throughput, in per cent of the throughput with the best constant delay.
 const WRITTEN_BAR: f64 = 97.0;
-
-pub(super) fn ms(n: f64) -> Duration {
-    Duration::from_nanos((n * 1e6) as u64)
-}
-
-pub(super) fn at(seconds: u64) -> Instant {
-    Instant::ZERO + Duration::from_secs(seconds)
-}
-
-/// A host that reads 4 KiB at a time at a rate of 256 KiB/s, for the whole run.
-pub(super) fn reader(duration: Duration) -> Host {
-    Host {
-        id: READER,
-        kind: Kind::Read,
-        bytes: 4096,
-        streams: 1,
-        pace: Duration::from_micros(15_625),
-        active: vec![(Instant::ZERO, Instant::ZERO + duration)],
-    }
-}
-
-/// `hosts` hosts with four writers each, which send in the periods `active` (beginnings and ends).
-pub(super) fn writers(hosts: u64, active: &[(Instant, Instant)]) -> impl Iterator<Item = Host> {
-    (0..hosts).map(move |host| Host {
-        id: READER + 1 + host,
-        kind: Kind::Write,
-        bytes: 64 << 10,
-        streams: 4,
-        pace: Duration::ZERO,
-        active: active.to_vec(),
-    })
-}
 
 /// Beginning and end of each burst of the writers.
 fn bursts(options: &Options) -> Vec<(Instant, Instant)> {
@@ -93,14 +59,18 @@ enum Arm {
     Published(usize),
     /// The project's own controller with the target at this index of [`TARGETS_MS`].
     Ours(usize),
+    /// The published controller with tuned constants and the target at this index of [`TARGETS_MS`].
+    Tuned(usize),
 }
 
 impl Arm {
-    fn control(self) -> Control {
+    /// The arm's control; `tuned` are the tuned values of the published controller's [`PARAMETERS`].
+    fn control(self, tuned: &[f64]) -> Control {
         match self {
             Self::Constant(tenths) => constant(f64::from(tenths) / 10.0),
             Self::Published(target) => Control::Controller(Config::pid(ms(TARGETS_MS[target]))),
             Self::Ours(target) => Control::Controller(Config::adaptive(ms(TARGETS_MS[target]))),
+            Self::Tuned(target) => Control::Controller(pid(TARGETS_MS[target], tuned)),
         }
     }
 }
@@ -111,6 +81,10 @@ struct Judged(Vec<Verdict>);
 impl Judged {
     fn estimate(&self, figure: impl Fn(&Verdict) -> f64) -> Estimate {
         Estimate::over(&self.0, figure)
+    }
+
+    fn figures(&self, figure: impl Fn(&Verdict) -> f64) -> Figures {
+        self.0.iter().map(figure).collect()
     }
 
     fn above_percent(&self) -> f64 {
@@ -154,13 +128,15 @@ pub(super) fn run<E>(
     claims: &mut Vec<Claim>,
 ) -> Result<Vec<Section>, E> {
     let bursts = bursts(options);
-    let seeds: Vec<u64> = (options.seed..).take(if options.quick { 5 } else { 10 }).collect();
+    let seeds: Vec<u64> = (options.seed..).take(options.count(30, 5)).collect();
+    let tuned = options.tuned.values(PID, &PARAMETERS);
     let classes = (0..=MOST_TENTHS).step_by(STEP_TENTHS as usize).map(Arm::Constant);
-    let arms =
+    let mut arms: Vec<Arm> =
         classes.chain((0..TARGETS_MS.len()).flat_map(|target| [Arm::Published(target), Arm::Ours(target)])).collect();
+    arms.extend((0..TARGETS_MS.len()).filter(|_| tuned.is_some()).map(Arm::Tuned));
     let mut outcomes = Outcomes::default();
     let mut add = |arms: Vec<Arm>, outcomes: &mut Outcomes| -> Result<(), E> {
-        let setup_of = |arm: &Arm| setup(&bursts, arm.control());
+        let setup_of = |arm: &Arm| setup(&bursts, arm.control(tuned.as_deref().unwrap_or_default()));
         let runs: Vec<(Setup, u64)> =
             arms.iter().flat_map(|arm| seeds.iter().map(|&seed| (setup_of(arm), seed)).collect::<Vec<_>>()).collect();
         let mut made = execute("targets", &runs)?.into_iter();
@@ -190,6 +166,7 @@ pub(super) fn run<E>(
             "The published controller's gains are not in the paper; these held a real target with the same load \
              (0.3 classes/ms, 1 s, weight of the newest sample 0.15)."
                 .to_owned(),
+            options.tuned.text(),
         ],
     );
     for (place, target_ms) in TARGETS_MS.into_iter().enumerate() {
@@ -198,7 +175,9 @@ pub(super) fn run<E>(
         let (none, published, ours) =
             (judged(Arm::Constant(0)), judged(Arm::Published(place)), judged(Arm::Ours(place)));
         let best = best.as_ref().map(|(tenths, judged)| (f64::from(*tenths) / 10.0, judged));
-        rows(&mut section, target_ms, best, &none, &published, &ours);
+        let others: Vec<(String, Judged)> =
+            tuned.iter().map(|_| (format!("{PID}_tuned"), judged(Arm::Tuned(place)))).collect();
+        rows(&mut section, target_ms, best, [&none, &published, &ours], &others);
         target_claims(claims, target_ms, &none, &published);
     }
     section.figures = over_time(&outcomes);
@@ -206,21 +185,23 @@ pub(super) fn run<E>(
     Ok(vec![section, trade])
 }
 
-/// Adds the report rows of one response time target. `best` is the best constant delay in ms, with its verdicts.
+/// Adds the report rows of one response time target. `best` is the best constant delay in ms, with its verdicts; `columns` are no
+/// control, the published controller and the project's own.
 fn rows(
     section: &mut Section,
     target_ms: f64,
     best: Option<(f64, &Judged)>,
-    none: &Judged,
-    published: &Judged,
-    ours: &Judged,
+    columns: [&Judged; 3],
+    others: &[(String, Judged)],
 ) {
     let case = format!("{target_ms} ms");
     let mut add = |metric: &str, unit, better, bar, figure: &dyn Fn(&Verdict) -> f64| {
         let row = Row { bar, ..Row::new(&case, metric, unit, better) };
-        let columns = [none, published, ours].map(|judged| Some(judged.estimate(figure)));
-        let constant = best.map(|(_, judged)| judged.estimate(figure).mean);
-        section.rows.extend(row.columns(columns, [("best_constant", constant)]));
+        let columns = columns.map(|judged| judged.figures(figure));
+        let constant = best.map(|(_, judged)| ("best_constant".to_owned(), judged.figures(figure)));
+        let tuned = others.iter().map(|(name, judged)| (name.clone(), judged.figures(figure)));
+        let others: Vec<(String, Figures)> = constant.into_iter().chain(tuned).collect();
+        section.rows.extend(paired::columns(&row, columns.each_ref().map(|figures| Some(&figures[..])), &others));
     };
     add("above_target_percent", "%", Better::Lower, Some(ABOVE_BAR), &Verdict::above_percent);
     add("settle_s", "s", Better::Lower, Some(SETTLE_BAR), &|verdict| first(&verdict.settle_s));

@@ -246,6 +246,8 @@ impl Run<'_> {
                 throttle: evenkeel_control::response::Throttle::Normal,
                 bytes_per_s: *written as f64 / seconds,
                 all_bytes_per_s: (*written + *read) as f64 / seconds,
+                freed_bytes_per_s: 0.0,
+                reads: false,
                 paid: f64::INFINITY,
             };
             let moved = self.setup.hosts.iter().zip(&tick.written_bytes).zip(&tick.read_bytes);

@@ -9,11 +9,15 @@
 //! | [`world`] | clients, OSDs, workers and placements in virtual time |
 //! | `best` | the most even placement, computed from loads after they were measured |
 //! | `judge` | rows of the report, and claims |
+//! | `tuning` | settings of the methods that move connections, tuned on a training set |
 
 mod best;
 pub mod cluster;
 mod judge;
+mod tuning;
 pub mod world;
+
+pub use tuning::tuned;
 
 use evenkeel_control::Duration;
 use evenkeel_control::placement::{Config, Moving};
@@ -21,8 +25,9 @@ use evenkeel_control::rng::SplitMix64;
 use evenkeel_model::worker::WorkerParams;
 use evenkeel_policy::config::Placement;
 
+use super::tune::Tuned;
 use super::{Options, Report};
-use cluster::{Load, Skew};
+use cluster::{Load, Opening, Skew};
 use world::{Outcome, Setup};
 
 /// Name on the command line and in results.
@@ -77,11 +82,32 @@ enum Arm {
     Lpt,
     /// The project's own method, deciding every 5 s as the published method does.
     WaitsSlow,
+    /// The project's own method, deciding every second.
+    WaitsSecond,
+    /// The published method, deciding every second.
+    GeneticSecond,
+    /// LPT, deciding every 5 s.
+    LptSlow,
+    /// The published method with tuned settings.
+    GeneticTuned,
+    /// LPT with tuned settings.
+    LptTuned,
 }
 
 impl Arm {
-    const ALL: [Self; 6] =
-        [Self::RoundRobin, Self::Genetic, Self::Waits, Self::LeastConnections, Self::Lpt, Self::WaitsSlow];
+    const ALL: [Self; 11] = [
+        Self::RoundRobin,
+        Self::Genetic,
+        Self::Waits,
+        Self::LeastConnections,
+        Self::Lpt,
+        Self::WaitsSlow,
+        Self::WaitsSecond,
+        Self::GeneticSecond,
+        Self::LptSlow,
+        Self::GeneticTuned,
+        Self::LptTuned,
+    ];
 
     /// Name in results of an arm that has no column of its own; `None` for the three arms with columns.
     const fn name(self) -> Option<&'static str> {
@@ -90,24 +116,58 @@ impl Arm {
             Self::LeastConnections => Some("least_connections"),
             Self::Lpt => Some("lpt"),
             Self::WaitsSlow => Some("waits_5s"),
+            Self::WaitsSecond => Some("waits_1s"),
+            Self::GeneticSecond => Some("genetic_1s"),
+            Self::LptSlow => Some("lpt_5s"),
+            Self::GeneticTuned => Some("genetic_tuned"),
+            Self::LptTuned => Some("lpt_tuned"),
         }
     }
 
-    /// The settings of the method, as a server uses them.
-    const fn config(self) -> Config {
-        match self {
+    /// The settings of the method, as a server uses them or as they were tuned; `None` if they were not tuned.
+    fn config(self, tuned: &Tuned) -> Option<Config> {
+        Some(match self {
             Self::RoundRobin => Placement::RoundRobin.control(),
             Self::LeastConnections => Placement::LeastConnections.control(),
             Self::Genetic => Placement::Genetic.control(),
             Self::Lpt => Placement::Lpt.control(),
             Self::Waits => Placement::Waits.control(),
             Self::WaitsSlow => Config::Waits(Moving::published()),
-        }
+            Self::WaitsSecond => Config::Waits(Moving::slow()),
+            Self::GeneticSecond => Config::Genetic(Moving::slow()),
+            Self::LptSlow => Config::Lpt(Moving::published()),
+            Self::GeneticTuned => tuning::config(tuning::GENETIC, &tuned.values(tuning::GENETIC, &tuning::OF_GENETIC)?),
+            Self::LptTuned => tuning::config(tuning::LPT, &tuned.values(tuning::LPT, &tuning::OF_LPT)?),
+        })
     }
 }
 
-/// A setup of the paper's cluster. `writes` is the share of the requests that are writes, 0 to 1; `seconds` is the length of
-/// the counted time.
+/// A case: what clients do, and how connections were opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Case {
+    opening: Opening,
+    load: Load,
+    operation: Operation,
+}
+
+/// The opening orders: the random one, and in a full run also that in which active connections collide.
+fn openings(quick: bool) -> &'static [Opening] {
+    if quick { &[Opening::Random] } else { &Opening::ALL }
+}
+
+/// All cases of these opening orders.
+fn cases(openings: &[Opening]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &opening in openings {
+        for load in [Load::Equal, Load::Random] {
+            cases.extend(Operation::ALL.map(|operation| Case { opening, load, operation }));
+        }
+    }
+    cases
+}
+
+/// A setup of the paper's cluster with a random opening order. `writes` is the share of the requests that are writes, 0 to 1;
+/// `seconds` is the length of the counted time.
 pub fn setup(writes: f64, load: Load, placement: Config, seconds: u64) -> Setup {
     let stretched = |us: u64| Duration::from_nanos((us as f64 * 1e3 * SLOWER) as u64);
     Setup {
@@ -117,6 +177,7 @@ pub fn setup(writes: f64, load: Load, placement: Config, seconds: u64) -> Setup 
         skew: SKEW,
         writes,
         load,
+        opening: Opening::Random,
         placement,
         lead: LEAD,
         duration: Duration::from_secs(seconds),
@@ -129,19 +190,21 @@ pub fn setup(writes: f64, load: Load, placement: Config, seconds: u64) -> Setup 
 /// The errors of `execute`.
 pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
     // Runs differ much, so rather many short ones; the shortest are two windows.
-    let (seeds, seconds) = if options.quick { (2, 10) } else { (10, 15) };
+    let seconds = if options.quick { 10 } else { 15 };
     // Far apart, so that the runs of one seed are not those of the next.
     let mut rng = SplitMix64::new(options.seed);
-    let seeds: Vec<u64> = (0..seeds).map(|_| rng.next_u64() >> 16).collect();
+    let seeds: Vec<u64> = (0..options.count(30, 2)).map(|_| rng.next_u64() >> 16).collect();
+    let arms: Vec<(Arm, Config)> =
+        Arm::ALL.into_iter().filter_map(|arm| Some((arm, arm.config(&options.tuned)?))).collect();
+    let cases = cases(openings(options.quick));
     let mut runs = Vec::new();
-    for load in [Load::Equal, Load::Random] {
-        for operation in Operation::ALL {
-            for arm in Arm::ALL {
-                let setup = setup(operation.writes(), load, arm.config(), seconds);
-                runs.extend(seeds.iter().map(|&seed| (setup.clone(), seed)));
-            }
+    for Case { opening, load, operation } in &cases {
+        for &(_, placement) in &arms {
+            let setup = Setup { opening: *opening, ..setup(operation.writes(), *load, placement, seconds) };
+            runs.extend(seeds.iter().map(|&seed| (setup.clone(), seed)));
         }
     }
     let outcomes = execute("placement", &runs)?;
-    Ok(judge::report(options, &outcomes, &seeds, seconds))
+    let arms: Vec<Arm> = arms.into_iter().map(|(arm, _)| arm).collect();
+    Ok(judge::report(options, &judge::Outcomes::new(&outcomes, cases, arms, seeds.len()), &seeds, seconds))
 }

@@ -9,7 +9,7 @@ use evenkeel_model::worker::{Done, Side, WorkerParams, Workers};
 
 use super::best;
 use super::cluster::{
-    CONNECTIONS, Destinations, Light, Load, MORE_REPLIES, MORE_REPOPS, OSDS, Skew, WORKERS, client_connection,
+    CONNECTIONS, Destinations, Light, Load, MORE_REPLIES, MORE_REPOPS, OSDS, Opening, Skew, WORKERS, client_connection,
     opening_order, peer, peer_connection,
 };
 use crate::engine::{Due, Queue};
@@ -38,6 +38,8 @@ pub struct Setup {
     pub writes: f64,
     /// Queue depths of clients.
     pub load: Load,
+    /// The order in which connections are opened.
+    pub opening: Opening,
     /// The method of placement.
     pub placement: Config,
     /// Warm-up before the counted time, a whole number of seconds.
@@ -192,7 +194,7 @@ impl<'a> Run<'a> {
         let depths = setup.load.depths(&mut rng);
         let mut osds = Vec::new();
         for osd in 0..OSDS {
-            let order = opening_order(osd, &mut rng);
+            let order = opening_order(osd, setup.opening, &mut rng);
             let mut placement = Placement::new(setup.placement, WORKERS, rng.next_u64(), Instant::ZERO);
             let mut homes = [0; CONNECTIONS];
             order.into_iter().for_each(|slot| homes[slot as usize] = placement.join(slot));

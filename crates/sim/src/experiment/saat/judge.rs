@@ -4,6 +4,7 @@
 use super::grid::Group;
 use super::world::{Outcome, Setup};
 use super::{Arm, NAME};
+use crate::experiment::paired::{self, Figures as BySeed};
 use crate::experiment::{Better, Claim, Options, Report, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
@@ -17,13 +18,13 @@ const ORACLE_FACTOR: f64 = 1.2;
 
 /// Figures of one run in per cent of the guarantee, averaged over its tenants: DAT (deviation of the mean throughput from the
 /// guarantee), jitter (mean deviation of the throughput of periods of 1 s), and jitter of periods that begin 0.5 s later.
-type Figures = [f64; 3];
+pub(super) type Figures = [f64; 3];
 
 pub(super) const DAT: usize = 0;
 pub(super) const JITTER: usize = 1;
 const SHIFTED: usize = 2;
 
-fn judge(setup: &Setup, outcome: &Outcome) -> Figures {
+pub(super) fn judge(setup: &Setup, outcome: &Outcome) -> Figures {
     let mut figures = Figures::default();
     let n = setup.tenants.len() as f64;
     for (place, tenant) in setup.tenants.iter().enumerate() {
@@ -53,6 +54,10 @@ impl Judged {
 
     pub(super) fn estimate(&self, figure: usize) -> Estimate {
         Estimate::over(&self.0, |figures| figures[figure])
+    }
+
+    fn by_seed(&self, figure: usize) -> BySeed {
+        self.0.iter().map(|figures| figures[figure]).collect()
     }
 }
 
@@ -87,13 +92,16 @@ const METRICS: [&str; 3] = ["dat_percent", "jitter_percent", "jitter_shifted_per
 
 pub(super) fn report(
     options: &Options,
+    arms: &[Arm],
     groups: &[Group],
     runs: &[(&Setup, &Outcome)],
     seeds: usize,
     seconds: u64,
 ) -> Report {
     let mut runs = runs;
-    let arms: Vec<ByGroup> = Arm::ALL.iter().map(|_| by_group(groups, &mut runs, seeds)).collect();
+    let named = arms;
+    // In the order of `Arm::ALL`, of which arms that were not run are the last.
+    let arms: Vec<ByGroup> = named.iter().map(|_| by_group(groups, &mut runs, seeds)).collect();
     let mut section = Section::new(
         "Fourteen groups",
         [format!(
@@ -107,7 +115,7 @@ pub(super) fn report(
     );
     for (place, group) in groups.iter().enumerate() {
         let of = |arm: Arm| &arms[arm as usize][place];
-        rows(&mut section, &group.name, group.paper, &of);
+        rows(&mut section, &group.name, group.paper, named, &of);
         let (ours, oracle) = (of(Arm::Accurate), of(Arm::Oracle).estimate(DAT).mean);
         let bound = DAT_BAR.max(ORACLE_FACTOR * oracle);
         section.rows.push(Row {
@@ -119,7 +127,7 @@ pub(super) fn report(
     let means: Vec<Judged> = arms.iter().map(mean).collect();
     let of = |arm: Arm| &means[arm as usize];
     let all = "mean of 14 groups";
-    rows(&mut section, all, Some((6.56, 1.94)), &of);
+    rows(&mut section, all, Some((6.56, 1.94)), named, &of);
     let jitter = |arm: Arm| of(arm).estimate(JITTER).mean;
     section.rows.push(Row {
         evenkeel: Some(jitter(Arm::Accurate) / JITTER_BAR.max(ORACLE_FACTOR * jitter(Arm::Oracle))),
@@ -137,13 +145,20 @@ pub(super) fn report(
     Report { experiment: NAME, seed: options.seed, intro, sections: vec![section], claims: claims(&arms, &means) }
 }
 
-fn rows<'a>(section: &mut Section, case: &str, paper: Option<(f64, f64)>, of: &dyn Fn(Arm) -> &'a Judged) {
+fn rows<'a>(
+    section: &mut Section,
+    case: &str,
+    paper: Option<(f64, f64)>,
+    arms: &[Arm],
+    of: &dyn Fn(Arm) -> &'a Judged,
+) {
     for (figure, metric) in METRICS.into_iter().enumerate() {
         let paper = paper.map(|(_, saat)| saat).filter(|_| figure == DAT);
         let row = Row { paper, ..Row::new(case, metric, "%", Better::Lower) };
-        let others = Arm::ALL.into_iter().filter_map(|arm| Some((arm.name()?, Some(of(arm).estimate(figure).mean))));
-        let columns = [Arm::Static, Arm::Saat, Arm::Accurate].map(|arm| Some(of(arm).estimate(figure)));
-        section.rows.extend(row.columns(columns, others));
+        let named = arms.iter().filter_map(|&arm| Some((arm.name()?.to_owned(), of(arm).by_seed(figure))));
+        let others: Vec<(String, BySeed)> = named.collect();
+        let columns = [Arm::Static, Arm::Saat, Arm::Accurate].map(|arm| of(arm).by_seed(figure));
+        section.rows.extend(paired::columns(&row, columns.each_ref().map(|figures| Some(&figures[..])), &others));
     }
 }
 

@@ -14,6 +14,7 @@
 //! | `oracle` | the best limits of each period, found by trying |
 //! | `sensitivity` | results with other constants that fit the paper's figures for a plain limit, too |
 //! | `judge` | rows of the report, and claims |
+//! | `tuning` | settings of the published controller, tuned on a training set |
 
 pub mod grid;
 mod judge;
@@ -22,7 +23,10 @@ pub mod recorded;
 pub mod run;
 mod sensitivity;
 pub mod tenants;
+mod tuning;
 pub mod world;
+
+pub use tuning::tuned;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,6 +35,7 @@ use evenkeel_control::Duration;
 use evenkeel_control::throughput::{Config, Method};
 use evenkeel_model::cached::CachedParams;
 
+use super::tune::Tuned;
 use super::{Options, Report};
 use recorded::Recorded;
 use tenants::Habits;
@@ -62,11 +67,26 @@ enum Arm {
     SaatOften,
     /// No controller: the best limits of each second, found with knowledge of the future.
     Oracle,
+    /// The published controller with tuned settings.
+    SaatTuned,
 }
 
 impl Arm {
-    const ALL: [Self; 6] =
-        [Self::Static, Self::Saat, Self::Accurate, Self::AccurateSecond, Self::SaatOften, Self::Oracle];
+    const ALL: [Self; 7] = [
+        Self::Static,
+        Self::Saat,
+        Self::Accurate,
+        Self::AccurateSecond,
+        Self::SaatOften,
+        Self::Oracle,
+        Self::SaatTuned,
+    ];
+
+    /// The arms of a run: all, the last one only if there are tuned settings for it.
+    fn of(tuned: &Tuned) -> &'static [Self] {
+        let all: &'static [Self] = &Self::ALL;
+        if tuned.baselines.contains_key(tuning::SAAT) { all } else { &all[..all.len() - 1] }
+    }
 
     /// Name in results of an arm that has no column of its own; `None` for the three arms with columns.
     const fn name(self) -> Option<&'static str> {
@@ -75,21 +95,30 @@ impl Arm {
             Self::AccurateSecond => Some("accurate_1s"),
             Self::SaatOften => Some("saat_100ms"),
             Self::Oracle => Some("oracle"),
+            Self::SaatTuned => Some("saat_tuned"),
         }
     }
 
-    fn control(self, device: &CachedParams) -> Control {
-        // The paper measured the slow device beforehand; ours has to find out.
-        let published = Config { slow_bytes_per_s: Some(device.slow_bytes_per_s), ..Config::DEFAULT };
+    fn control(self, device: &CachedParams, tuned: &Tuned) -> Control {
         Control::Controller(match self {
             Self::Oracle => return Control::Oracle,
             Self::Static => Config { method: Method::Static, ..Config::DEFAULT },
-            Self::Saat => Config { method: Method::Saat, interval: PERIOD, ..published },
-            Self::SaatOften => Config { method: Method::Saat, interval: STEP, ..published },
+            Self::Saat => published(device, PERIOD),
+            Self::SaatOften => published(device, STEP),
+            Self::SaatTuned => {
+                let values = tuned.values(tuning::SAAT, &tuning::PARAMETERS).unwrap_or_default();
+                tuning::config(device, &values)
+            }
             Self::Accurate => Config { method: Method::Accurate, interval: STEP, ..Config::DEFAULT },
             Self::AccurateSecond => Config { method: Method::Accurate, interval: PERIOD, ..Config::DEFAULT },
         })
     }
+}
+
+/// The published controller, deciding once each `interval`. The paper measured the slow device beforehand; ours has to find out.
+fn published(device: &CachedParams, interval: Duration) -> Config {
+    let slow_bytes_per_s = Some(device.slow_bytes_per_s);
+    Config { method: Method::Saat, interval, slow_bytes_per_s, ..Config::DEFAULT }
 }
 
 /// Runs all groups under all controllers. Tenants replay `traces` where given, and send generated requests otherwise.
@@ -100,7 +129,7 @@ pub fn run<E>(options: &Options, traces: &Traces, execute: &mut Execute<'_, E>) 
     let device = CachedParams::paper();
     // Not shorter with `quick`: what is still owed at the end would weigh more than the paper's runs let it.
     let seconds = 300;
-    let seeds: Vec<u64> = (options.seed..).take(if options.quick { 1 } else { 5 }).collect();
+    let seeds: Vec<u64> = (options.seed..).take(options.count(30, 1)).collect();
     let groups = grid::groups(traces);
     let planned = |arms: &[Arm], device: &CachedParams, habits: &Habits, seeds: &[u64]| {
         let mut runs = Vec::new();
@@ -110,7 +139,7 @@ pub fn run<E>(options: &Options, traces: &Traces, execute: &mut Execute<'_, E>) 
                     device: *device,
                     tenants: tenants.clone(),
                     habits: *habits,
-                    control: arm.control(device),
+                    control: arm.control(device, &options.tuned),
                     lead: Duration::from_secs(10),
                     duration: Duration::from_secs(seconds),
                 };
@@ -119,10 +148,12 @@ pub fn run<E>(options: &Options, traces: &Traces, execute: &mut Execute<'_, E>) 
         }
         runs
     };
-    let runs = planned(&Arm::ALL, &device, &Habits::FITTED, &seeds);
+    let arms = Arm::of(&options.tuned);
+    let runs = planned(arms, &device, &Habits::FITTED, &seeds);
     let outcomes = execute("groups", &runs)?;
     let runs: Vec<(&Setup, &Outcome)> = runs.iter().map(|(setup, _)| setup).zip(&outcomes).collect();
-    let mut report = judge::report(options, &groups, &runs, seeds.len(), seconds);
+    let mut report = judge::report(options, arms, &groups, &runs, seeds.len(), seconds);
+    report.intro.push(options.tuned.text());
     if !options.quick {
         let seeds = &seeds[..sensitivity::SEEDS.min(seeds.len())];
         let of = |(_, device, habits): &sensitivity::Variant| planned(&sensitivity::ARMS, device, habits, seeds);

@@ -22,7 +22,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::page;
-    use crate::experiment::{Better, Claim, Report, Row, Section};
+    use crate::experiment::{Better, Claim, End, Report, Row, Section};
 
     fn report() -> Report {
         let main = Row {
@@ -80,9 +80,38 @@ mod tests {
     }
 
     #[test]
+    fn ends_of_intervals_have_a_table_of_their_own_and_suffixes_in_json() {
+        let mut report = report();
+        let ends = [(End::Low, -36.5, -4.25), (End::High, -34.5, -2.75)];
+        let rows = &mut report.sections[0].rows;
+        let row = rows[0].clone();
+        rows.extend(ends.map(|(end, baseline, faithful)| Row {
+            baseline: Some(baseline),
+            faithful: Some(faithful),
+            end: Some(end),
+            bar: None,
+            ..row.clone()
+        }));
+        let text = super::text(&report);
+        let of = |number: f64| crate::report::short(number);
+        let differences = [(-36.5, -34.5), (-4.25, -2.75)].map(|(low, high)| format!("{} to {}", of(low), of(high)));
+        let line = text.lines().find(|line| line.contains(&differences[0])).expect("a line");
+        assert!(line.starts_with("  store, <4 KiB>") && line.ends_with(&differences[1]), "{line}");
+        assert_eq!(text.matches("store, <4 KiB>: light_p99_ms").count(), 1, "ends miss no bar: {text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let html = page(&report, false, None).html();
+        assert!(html.contains("paired by seed") && differences.iter().all(|each| html.contains(each)));
+        let document = serde_json::to_value(super::document(&report, None, None)).unwrap();
+        let rows = document["rows"].as_array().unwrap();
+        let low = rows.iter().find(|row| row["metric"] == "light_p99_ms_low").expect("a row");
+        assert_eq!((low["baseline"].as_f64(), low["faithful"].as_f64()), (Some(-36.5), Some(-4.25)));
+        assert!(rows.iter().any(|row| row["metric"] == "light_p99_ms_high"));
+    }
+
+    #[test]
     fn a_page_shows_every_method() {
-        let html = page(&report(), true).html();
-        for expected in ["theta", "evenkeel reproduce bufferbloat --seed 7 --quick", "Something rises."] {
+        let html = page(&report(), true, Some(3)).html();
+        for expected in ["theta", "evenkeel reproduce bufferbloat --seed 7 --quick --seeds 3", "Something rises."] {
             assert!(html.contains(expected), "{expected}");
         }
         assert!(!html.contains("<4 KiB>"));

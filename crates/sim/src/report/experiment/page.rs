@@ -1,16 +1,19 @@
 //! The report of an experiment as an HTML page with plots.
 
 use super::distinct;
-use crate::experiment::{self, Report, Row, Section as Part};
+use crate::experiment::{self, End, Report, Row, Section as Part};
 
 use crate::report::{Block, Cell, Check, Page, Section, Table, short};
 
 /// The page of a report: first the claims, then for each section its plots and a table per metric. `quick`: the report is
-/// that of a quick run.
-pub fn page(report: &Report, quick: bool) -> Page {
+/// that of a quick run; `seeds`: the number of seeds, if it is not the experiment's own.
+pub fn page(report: &Report, quick: bool, seeds: Option<usize>) -> Page {
     let mut command = format!("evenkeel reproduce {} --seed {}", report.experiment, report.seed);
     if quick {
         command.push_str(" --quick");
+    }
+    if let Some(seeds) = seeds {
+        command += &format!(" --seeds {seeds}");
     }
     let facts =
         [("seed", report.seed.to_string()), ("version", env!("CARGO_PKG_VERSION").to_owned()), ("command", command)];
@@ -56,13 +59,16 @@ fn claims(report: &Report) -> Section {
 fn section(part: &Part) -> Section {
     let plots = part.figures.iter().cloned().map(Block::Plot);
     let metrics = distinct(part.rows.iter().map(|row| row.metric.as_str()));
-    let tables = metrics.into_iter().map(|metric| Block::Table(table(part, metric)));
+    let tables = metrics.into_iter().flat_map(|metric| {
+        let both = [Some(table(part, metric)), differences(part, metric)];
+        both.into_iter().flatten().map(Block::Table)
+    });
     Section { title: part.title.clone(), text: part.text.clone(), blocks: plots.chain(tables).collect() }
 }
 
 /// The table of one metric of a section: a line for each case, a column for each method.
 fn table(part: &Part, metric: &str) -> Table {
-    let rows = || part.rows.iter().filter(|row| row.metric == metric);
+    let rows = || part.rows.iter().filter(|row| row.metric == metric && row.end.is_none());
     let methods = distinct(rows().filter_map(|row| row.method.as_deref()));
     let number = |value: Option<f64>| value.map_or(Cell::Empty, |value| Cell::Number(value.into()));
     let line = |row: &Row| {
@@ -89,4 +95,36 @@ fn table(part: &Part, metric: &str) -> Table {
         columns: (0..columns.len()).filter(keep).map(|at| columns[at].to_owned()).collect(),
         rows: rows.iter().map(|row| (0..row.len()).filter(keep).map(|at| row[at].clone()).collect()).collect(),
     }
+}
+
+/// The table of the intervals of one metric's differences: a line for each case, a column for each method from which the
+/// project's own differs. `None` without intervals.
+fn differences(part: &Part, metric: &str) -> Option<Table> {
+    let rows = |end: End| part.rows.iter().filter(move |row| row.metric == metric && row.end == Some(end));
+    let cases = distinct(rows(End::Low).map(|row| row.case.as_str()));
+    let methods = distinct(rows(End::Low).filter_map(|row| row.method.as_deref()));
+    let at = |end: End, case: &str, method: Option<&str>, of: fn(&Row) -> Option<f64>| {
+        rows(end).find(|row| row.case == case && row.method.as_deref() == method).and_then(of)
+    };
+    let interval = |case: &str, method: Option<&str>, of: fn(&Row) -> Option<f64>| match (
+        at(End::Low, case, method, of),
+        at(End::High, case, method, of),
+    ) {
+        (Some(low), Some(high)) => Cell::Text(format!("{} to {}", short(low), short(high))),
+        _ => Cell::Empty,
+    };
+    let line = |case: &&str| {
+        let mut cells = vec![Cell::Text((*case).to_owned())];
+        cells.push(interval(case, None, |row| row.faithful));
+        cells.push(interval(case, None, |row| row.baseline));
+        cells.extend(methods.iter().map(|method| interval(case, Some(method), |row| row.baseline)));
+        cells
+    };
+    let lines: Vec<Vec<Cell>> = cases.iter().map(line).collect();
+    let columns = ["case", "as published", "baseline"].into_iter().chain(methods.iter().copied());
+    (!lines.is_empty()).then(|| Table {
+        title: format!("{metric}: evenkeel minus each method, 95 % interval, paired by seed"),
+        columns: columns.map(str::to_owned).collect(),
+        rows: lines,
+    })
 }

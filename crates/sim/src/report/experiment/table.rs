@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::distinct;
-use crate::experiment::{Report, Row, Section, drg, harm, iscsi, messenger, saat};
+use crate::experiment::{End, Report, Row, Section, drg, harm, iscsi, messenger, saat, totals};
 
 use crate::report::short;
 
@@ -25,6 +25,10 @@ fn about(experiment: &str) -> &'static [&'static str] {
         drg::NAME => &[
             "baseline: RW(D), weights after the targets. faithful: DRG as published, every second.",
             "evenkeel: needs, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.",
+        ],
+        totals::NAME => &[
+            "baseline: equal parts of reservation and limit. evenkeel: parts by demand, decided every second by each",
+            "member, mean over seeds ± 95 % confidence. A central scheduler: --json and --report.",
         ],
         harm::NAME => &[
             "Cases that each method harms or helps, against no control. baseline: the fixed budget that harms the",
@@ -91,7 +95,7 @@ fn write_wrapped(text: &mut String, lead: &str, words: &str) {
 
 fn write_section(text: &mut String, section: &Section) {
     let _ = writeln!(text, "\n{}", section.title.to_uppercase());
-    let columns = || section.rows.iter().filter(|row| row.method.is_none());
+    let columns = || section.rows.iter().filter(|row| row.method.is_none() && row.end.is_none());
     for metric in distinct(columns().map(|row| row.metric.as_str())) {
         let rows: Vec<&Row> = columns().filter(|row| row.metric == metric).collect();
         let _ = writeln!(
@@ -120,6 +124,29 @@ fn write_section(text: &mut String, section: &Section) {
                 cell(row.faithful)
             );
         }
+        write_differences(text, section, metric);
+    }
+}
+
+/// Appends the intervals of the differences from the methods with columns, if the metric has any.
+fn write_differences(text: &mut String, section: &Section, metric: &str) {
+    let ends = |end: End| {
+        let rows = section.rows.iter().filter(move |row| row.metric == metric && row.method.is_none());
+        rows.filter(move |row| row.end == Some(end) && (row.baseline.is_some() || row.faithful.is_some()))
+    };
+    let mut pairs = ends(End::Low).zip(ends(End::High)).peekable();
+    if pairs.peek().is_some() {
+        let from = "  evenkeel minus each, 95 % paired";
+        let _ = writeln!(text, "{from:<48} {:>24} {:>24}", "baseline", "faithful");
+    }
+    for (low, high) in pairs {
+        let of = |low: Option<f64>, high: Option<f64>| match (low, high) {
+            (Some(low), Some(high)) => format!("{} to {}", short(low), short(high)),
+            _ => String::new(),
+        };
+        let (baseline, faithful) = (of(low.baseline, high.baseline), of(low.faithful, high.faithful));
+        let line = format!("  {:<46} {baseline:>24} {faithful:>24}", low.case);
+        let _ = writeln!(text, "{}", line.trim_end());
     }
 }
 

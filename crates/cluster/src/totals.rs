@@ -1,0 +1,338 @@
+//! Parts of tenants' totals: reservations and limits that hold for the sum over all members.
+//!
+//! [`evenkeel_control::cluster::totals`] decides a tenant's part in one unit. This module has the units of all tenants, the
+//! sums over the other members ([`Ledger`]), and the times at which the cluster counts as lost. Times are of a clock of this
+//! host that is never set.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evenkeel_control::cluster::shard::Shard;
+use evenkeel_control::cluster::totals::{Asked, Contact, Share, Sums};
+use evenkeel_control::pool::Demand;
+use evenkeel_control::units::{Fraction, Fractions};
+use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::cluster::{MAX_TOTALS, Record, Totals};
+use evenkeel_policy::config;
+use evenkeel_policy::state::TotalsState;
+
+use crate::ledger::Ledger;
+use crate::participant::{Demands, Key, Parts};
+
+/// Number of lengths of the lease for which the safe part of an expired member is kept free.
+const REMEMBERED_LEASES: u64 = 20;
+/// Number of this host's newest reports of which the time is kept.
+const SENT: usize = 8;
+
+/// The parts of a tenant that has no share of its totals.
+pub(crate) fn least() -> Fractions {
+    let least = [Fraction::of(0.0); 2];
+    Fractions { reservation: least, limit: least }
+}
+
+/// A tenant's share in one unit.
+#[derive(Clone, Debug)]
+struct Unit {
+    share: Share,
+    /// When the share was made, or when it lost the cluster.
+    since: Instant,
+}
+
+/// A tenant's shares in requests and in bytes; `None` in a unit in which the tenant has neither a reservation nor a limit.
+#[derive(Clone, Debug, Default)]
+struct Tenant {
+    units: [Option<Unit>; 2],
+    /// The demand at the last report.
+    before: Demand,
+    /// Mean payload of the requests that arrived in the last period with requests, in bytes.
+    mean_bytes: f64,
+}
+
+impl Tenant {
+    /// Takes in the demand of `periods` periods, each `period_s` seconds long; returns the figures to report.
+    fn report(&mut self, now: Instant, demand: &Demand, periods: f64, period_s: f64, others: &[Sums; 2]) -> [Sums; 2] {
+        let before = std::mem::replace(&mut self.before, *demand);
+        // Counters of a tenant that left and joined again begin anew.
+        let more = |after: [u64; 2], before: [u64; 2]| [0, 1].map(|n| after[n].saturating_sub(before[n]) as f64);
+        let (arrived, served) = (more(demand.arrived, before.arrived), more(demand.served, before.served));
+        if arrived[0] > 0.0 {
+            self.mean_bytes = arrived[1] / arrived[0];
+        }
+        let queued = [demand.queued as f64, demand.queued as f64 * self.mean_bytes];
+        [0, 1].map(|n| {
+            let (reservation, limit) = (demand.reservation[n], demand.limit[n]);
+            let total = if limit > 0 { limit } else { reservation };
+            if total == 0 {
+                self.units[n] = None;
+                return Sums::default();
+            }
+            let unit = self.units[n].get_or_insert_with(|| {
+                let mut share = Share::new(reservation, limit);
+                share.observe(&others[n], false);
+                Unit { share, since: now }
+            });
+            unit.share.set_totals(reservation, limit);
+            let whole = total as f64 * period_s;
+            let lines = unit.share.report(&Asked {
+                requests: arrived[0] / periods,
+                arrived: arrived[n] / periods / whole,
+                queued: queued[n] / whole,
+                served: served[n] / periods / whole,
+            });
+            Sums { members: 1, lines, reserved: 0.0 }
+        })
+    }
+
+    fn observe(&mut self, others: &[Sums; 2], own_is_back: bool) {
+        for (unit, others) in self.units.iter_mut().zip(others) {
+            if let Some(unit) = unit {
+                unit.share.observe(others, own_is_back);
+            }
+        }
+    }
+
+    fn fractions(&self) -> Fractions {
+        let part = |n: usize, of: fn(&Share) -> f64| {
+            self.units[n].as_ref().map_or(Fraction::WHOLE, |unit| Fraction::of(of(&unit.share)))
+        };
+        Fractions {
+            reservation: [part(0, Share::reservation), part(1, Share::reservation)],
+            limit: [part(0, Share::limit), part(1, Share::limit)],
+        }
+    }
+}
+
+/// This host's shares of all tenants' totals.
+pub(crate) struct Sharing {
+    incarnation: u64,
+    period: Duration,
+    /// Time without a report that comes back, after which the cluster counts as lost.
+    lease: Duration,
+    /// Time from then until all other members keep this host's safe parts free.
+    alone_after: Duration,
+    ledger: Ledger,
+    tenants: BTreeMap<Key, Tenant>,
+    /// Number of tenants beyond those that a report may have.
+    excess: u64,
+    /// When this host's newest reports were made, by period.
+    sent: BTreeMap<u64, Instant>,
+    /// The period of the newest report.
+    newest: Option<u64>,
+    /// The period of the newest report that was read back.
+    read: Option<u64>,
+    /// When the newest report was made that all other members can know.
+    back: Instant,
+    /// When the newest report was made.
+    reported: Instant,
+}
+
+impl Sharing {
+    /// Shares of no tenants. `host` and `incarnation`: of this host's reports.
+    pub(crate) fn new(cluster: &config::Cluster, host: &str, incarnation: u64) -> Self {
+        let control = cluster.control();
+        let periods = |number: u64| Duration::from_nanos(control.period.as_nanos().saturating_mul(number));
+        // In etcd a lease may be longer than here.
+        let in_etcd = Duration::from_secs(cluster.lease_seconds());
+        Self {
+            incarnation,
+            period: control.period,
+            lease: periods(control.lease),
+            alone_after: in_etcd + in_etcd + periods(control.safe),
+            ledger: Ledger::new(host, control.lease + control.safe),
+            tenants: BTreeMap::new(),
+            excess: 0,
+            sent: BTreeMap::new(),
+            newest: None,
+            read: None,
+            back: Instant::ZERO,
+            reported: Instant::ZERO,
+        }
+    }
+
+    /// Takes in the demand since the last report; returns the figures for the report about `period`. Parts may shrink: the
+    /// smaller parts have to apply before the report is sent.
+    pub(crate) fn report(&mut self, now: Instant, period: u64, demands: &Demands) -> Totals {
+        let period_s = self.period.as_secs_f64();
+        // Not close to 0, whatever the clock did.
+        let periods = (now.since(self.reported).as_secs_f64() / period_s).max(0.1);
+        self.reported = now;
+        self.tenants.retain(|key, _| demands.contains_key(key));
+        self.excess = 0;
+        let mut totals = Totals::new();
+        for (key, demand) in demands {
+            if !self.tenants.contains_key(key) && self.tenants.len() >= MAX_TOTALS {
+                self.excess += 1;
+                continue;
+            }
+            let others = self.ledger.others(key);
+            let tenant = self.tenants.entry(key.clone()).or_default();
+            let figures = tenant.report(now, demand, periods, period_s, &others);
+            totals.entry(key.0.clone()).or_default().insert(key.1.clone(), figures);
+        }
+        self.sent.insert(period, now);
+        while self.sent.len() > SENT
+            && let Some(oldest) = self.sent.iter().min_by_key(|(_, made)| **made).map(|(period, _)| *period)
+        {
+            self.sent.remove(&oldest);
+        }
+        self.newest = Some(period);
+        totals
+    }
+
+    /// Notes that a watch begins, with the values of `present` members of `shard`: each is to be passed to [`Self::heard`],
+    /// that of this host last.
+    pub(crate) fn begin(&mut self, now: Instant, shard: Shard, present: &BTreeSet<&str>) {
+        self.ledger.begin(now, shard, present);
+        self.observe_all();
+    }
+
+    /// Takes in a member's report, in the order of the store. `divided`: members of other shards know only sums.
+    pub(crate) fn heard(&mut self, now: Instant, host: &str, record: &Record, divided: bool) {
+        let changed = self.ledger.put(host, (!record.leaving).then(|| record.totals.clone()));
+        self.observe(&changed);
+        let is_ours = host == self.ledger.own() && record.incarnation == self.incarnation && !record.leaving;
+        if is_ours && self.sent.contains_key(&record.period) {
+            self.read = Some(record.period);
+            if !divided {
+                self.returned(now, record.period, None);
+            }
+        }
+    }
+
+    /// Takes in the sum of a shard about `period`, in the order of the store: number of members, and their figures. `None`: the
+    /// shard's last member has left.
+    pub(crate) fn summed(&mut self, now: Instant, shard: Shard, period: u64, sum: Option<(u64, Totals)>) {
+        let ours = sum.as_ref().filter(|_| shard == self.ledger.shard()).map(|(_, totals)| totals.clone());
+        self.ledger.put_sum(shard, period, sum);
+        // A report that was read back before the sum of its period is in the sum.
+        if let (Some(totals), Some(read)) = (ours, self.read) {
+            self.returned(now, read.min(period), Some(&totals));
+        }
+    }
+
+    /// Notes that all members can know this host's report about `period`; with `within` only of the tenants in these figures.
+    fn returned(&mut self, now: Instant, period: u64, within: Option<&Totals>) {
+        let Some((&period, &made)) = self.sent.range(..=period).next_back() else { return };
+        self.back = self.back.max(made);
+        if self.newest != Some(period) || now.since(made) >= self.lease {
+            return;
+        }
+        self.ledger.refresh();
+        for (key, tenant) in &mut self.tenants {
+            let (pool, name) = key;
+            if within.is_none_or(|totals| totals.get(pool).is_some_and(|tenants| tenants.contains_key(name))) {
+                tenant.observe(&self.ledger.others(key), true);
+            }
+        }
+    }
+
+    /// Notes that the lease of a member has ended.
+    pub(crate) fn ended(&mut self, now: Instant, host: &str) {
+        let changed = self.ledger.end(now, host);
+        self.observe(&changed);
+    }
+
+    fn observe(&mut self, changed: &BTreeSet<Key>) {
+        for key in changed {
+            if let Some(tenant) = self.tenants.get_mut(key) {
+                tenant.observe(&self.ledger.others(key), false);
+            }
+        }
+    }
+
+    fn observe_all(&mut self) {
+        for (key, tenant) in &mut self.tenants {
+            tenant.observe(&self.ledger.others(key), false);
+        }
+    }
+
+    /// Does what is due by time. To be called at [`Self::deadline`], and after reports were taken in.
+    pub(crate) fn keep_time(&mut self, now: Instant) {
+        if self.ledger.refresh() {
+            self.observe_all();
+        }
+        let remembered = Duration::from_nanos(self.lease.as_nanos().saturating_mul(REMEMBERED_LEASES));
+        let changed = self.ledger.forget(now, remembered);
+        self.observe(&changed);
+        let (lost_after, lease, alone_after) = (self.lost_after(), self.lease, self.alone_after);
+        for unit in self.tenants.values_mut().flat_map(|tenant| &mut tenant.units).flatten() {
+            match unit.share.contact() {
+                Contact::Shared if now >= lost_after => {
+                    unit.share.lost();
+                    unit.since = now;
+                }
+                Contact::Lost if now >= unit.since + alone_after => unit.share.alone(),
+                Contact::None if now >= unit.since + lease + alone_after => unit.share.alone(),
+                _ => {}
+            }
+        }
+    }
+
+    /// When the cluster counts as lost if no report comes back until then.
+    fn lost_after(&self) -> Instant {
+        self.back + self.lease
+    }
+
+    /// When [`Self::keep_time`] has to be called next.
+    pub(crate) fn deadline(&self) -> Instant {
+        let due = |unit: &Unit| match unit.share.contact() {
+            Contact::Shared => self.lost_after(),
+            Contact::Lost => unit.since + self.alone_after,
+            Contact::None => unit.since + self.lease + self.alone_after,
+            Contact::Alone => Instant::FAR_FUTURE,
+        };
+        self.units().map(due).min().unwrap_or(Instant::FAR_FUTURE)
+    }
+
+    fn units(&self) -> impl Iterator<Item = &Unit> {
+        self.tenants.values().flat_map(|tenant| &tenant.units).flatten()
+    }
+
+    /// Notes that this host leaves the cluster: it keeps no more than its safe parts, for requests that are queued.
+    pub(crate) fn leave(&mut self) {
+        for unit in self.tenants.values_mut().flat_map(|tenant| &mut tenant.units).flatten() {
+            unit.share.lost();
+        }
+    }
+
+    /// The parts that apply now.
+    pub(crate) fn parts(&self) -> Parts {
+        self.tenants.iter().map(|(key, tenant)| (key.clone(), tenant.fractions())).collect()
+    }
+
+    /// Sums over this host's shard, for the other shards.
+    pub(crate) fn together(&self) -> Totals {
+        self.ledger.together()
+    }
+
+    /// The state of all shares for the API; `None` if there are none.
+    pub(crate) fn state(&self) -> Option<TotalsState> {
+        let worst = self.units().map(|unit| unit.share.contact()).max_by_key(|contact| match contact {
+            Contact::Shared => 0,
+            Contact::Lost => 1,
+            Contact::Alone => 2,
+            Contact::None => 3,
+        })?;
+        let (contact, because) = match worst {
+            Contact::Shared => ("shared", "parts of reservations and limits follow demand on all members"),
+            Contact::Lost => (
+                "lost",
+                "reports of this host do not come back from etcd: its parts of reservations and limits do not grow, and its limits are no larger than the safe parts",
+            ),
+            Contact::Alone => (
+                "alone",
+                "reports of this host do not come back from etcd: it has the safe parts of limits, which the other members keep free",
+            ),
+            Contact::None => (
+                "none",
+                "no report of this host has come back from etcd since its start: tenants with reservations or limits get almost nothing, and later the share of one host among eight",
+            ),
+        };
+        let tenants = self.tenants.len() as u64;
+        let (contact, because) = (contact.to_owned(), because.to_owned());
+        Some(TotalsState { contact, because, tenants, excess_tenants: self.excess })
+    }
+}
+
+#[cfg(test)]
+#[path = "totals_tests.rs"]
+mod tests;

@@ -1,0 +1,244 @@
+//! Tests of the shares of several hosts whose reports go through a store with one order, with delays and faults.
+
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_policy::cluster::{Pools, VERSION};
+
+use super::*;
+
+/// Limit of the tenant, in IOPS.
+const LIMIT: u64 = 3_000;
+/// Ticks in a second, which is the length of a period.
+const TICKS: u64 = 10;
+/// Ticks from a member's last report until the store notes the end of its lease.
+const EXPIRY: u64 = 35;
+
+fn at(tick: u64) -> Instant {
+    Instant::from_nanos(tick * 100_000_000)
+}
+
+fn key() -> Key {
+    ("main".into(), "db".into())
+}
+
+fn record(incarnation: u64, period: u64, totals: Totals) -> Record {
+    let (joined, period_us, bits, pools) = (0, 1_000_000, 0, Pools::new());
+    Record { v: VERSION, incarnation, period, joined, period_us, leaving: false, bits, members: 1, pools, totals }
+}
+
+struct Host {
+    sharing: Sharing,
+    /// Number of changes that the host has read.
+    read: usize,
+    /// Requests per second that are asked for.
+    rate: u64,
+    arrived: u64,
+    is_cut: bool,
+    is_dead: bool,
+    last_put: u64,
+}
+
+impl Host {
+    fn new(name: &str, incarnation: u64) -> Self {
+        let sharing = Sharing::new(&config::Cluster::default(), name, incarnation);
+        Self { sharing, read: 0, rate: 0, arrived: 0, is_cut: false, is_dead: false, last_put: 0 }
+    }
+
+    /// The part of the limit that applies on the host.
+    fn part(&self) -> f64 {
+        let parts = self.sharing.parts();
+        parts.get(&key()).map_or(0.0, |fractions| fractions.limit[0].of_rate(1_000_000_000) as f64 / 1e9)
+    }
+
+    fn contact(&self) -> String {
+        self.sharing.state().map(|state| state.contact).unwrap_or_default()
+    }
+
+    fn report(&mut self, tick: u64, period: u64) -> Totals {
+        let queued = if self.rate as f64 > self.part() * LIMIT as f64 { self.rate / 2 } else { 0 };
+        let arrived = [self.arrived, 4_096 * self.arrived];
+        let demand = Demand { limit: [LIMIT, 0], arrived, queued, ..Demand::default() };
+        self.sharing.report(at(tick), period, &Demands::from([(key(), demand)]))
+    }
+}
+
+/// A change in the store.
+enum Change {
+    Put(String),
+    Ended,
+}
+
+/// Three hosts and their store.
+struct World {
+    hosts: Vec<Host>,
+    /// Each change with the host that it is of.
+    log: Vec<(usize, Change)>,
+    rng: SplitMix64,
+    tick: u64,
+}
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let hosts = (1..).zip(NAMES).map(|(incarnation, name)| Host::new(name, incarnation)).collect();
+        Self { hosts, log: Vec::new(), rng: SplitMix64::new(seed), tick: 0 }
+    }
+
+    fn ask(&mut self, rates: [u64; 3]) {
+        self.hosts.iter_mut().zip(rates).for_each(|(host, rate)| host.rate = rate);
+    }
+
+    fn parts(&self) -> Vec<f64> {
+        self.hosts.iter().map(|host| if host.is_dead { 0.0 } else { host.part() }).collect()
+    }
+
+    fn tick(&mut self) {
+        self.tick += 1;
+        let tick = self.tick;
+        for n in 0..self.hosts.len() {
+            let host = &mut self.hosts[n];
+            if host.last_put > 0 && tick > host.last_put + EXPIRY {
+                host.last_put = 0;
+                self.log.push((n, Change::Ended));
+            }
+            let host = &mut self.hosts[n];
+            if host.is_dead {
+                continue;
+            }
+            host.arrived += host.rate / TICKS;
+            // Clocks differ by minutes.
+            let period = tick / TICKS + 100 * n as u64;
+            if tick % TICKS == 3 * n as u64 {
+                let totals = host.report(tick, period);
+                if !host.is_cut {
+                    host.last_put = tick;
+                    let text = record(n as u64 + 1, period, totals).text().expect("no pools");
+                    self.log.push((n, Change::Put(text)));
+                }
+            }
+            let some = self.rng.next_below(4);
+            let host = &mut self.hosts[n];
+            let reads = if host.is_cut { 0 } else { some };
+            for _ in 0..reads {
+                let Some((of, change)) = self.log.get(host.read) else { break };
+                host.read += 1;
+                match change {
+                    Change::Put(text) => {
+                        let record = Record::parse(text.as_bytes()).expect("a record");
+                        host.sharing.heard(at(tick), NAMES[*of], &record, false);
+                    }
+                    Change::Ended => host.sharing.ended(at(tick), NAMES[*of]),
+                }
+            }
+            host.sharing.keep_time(at(tick));
+            assert!(host.is_cut || host.sharing.deadline() > at(tick));
+        }
+        let parts = self.parts();
+        assert!(parts.iter().sum::<f64>() <= 1.0 + 1e-4, "tick {tick}: {parts:?}");
+    }
+
+    fn run(&mut self, seconds: u64) {
+        (0..seconds * TICKS).for_each(|_| self.tick());
+    }
+}
+
+#[test]
+fn parts_follow_demand_and_never_exceed_the_limit() {
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        world.ask([4_000, 400, 100]);
+        world.run(6);
+        let parts = world.parts();
+        assert!(parts[0] > 0.7 && parts[1] > 0.05, "seed {seed}: {parts:?}");
+        world.ask([100, 400, 4_000]);
+        world.run(4);
+        let parts = world.parts();
+        assert!(parts[2] > 0.6 && parts[0] < 0.25, "seed {seed}: {parts:?}");
+        assert!(world.hosts.iter().all(|host| host.contact() == "shared"));
+    }
+}
+
+#[test]
+fn the_others_get_the_part_of_a_host_that_dies_except_its_safe_part() {
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        world.ask([4_000, 300, 300]);
+        world.run(8);
+        assert!(world.parts()[0] > 0.6, "seed {seed}: {:?}", world.parts());
+        world.hosts[0].is_dead = true;
+        world.ask([0, 3_000, 3_000]);
+        // Lease, period and two seconds.
+        world.run(6);
+        let sum = world.parts().iter().sum::<f64>();
+        assert!((0.6..=2.0 / 3.0 + 1e-4).contains(&sum), "seed {seed}: {:?}", world.parts());
+        world.run(70);
+        assert!(world.parts().iter().sum::<f64>() > 0.9, "seed {seed}: it is forgotten: {:?}", world.parts());
+    }
+}
+
+#[test]
+fn a_host_without_the_store_keeps_its_safe_part_and_comes_back() {
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        world.ask([4_000, 300, 300]);
+        world.run(8);
+        world.hosts[0].is_cut = true;
+        world.run(5);
+        let host = &world.hosts[0];
+        assert_eq!(host.contact(), "lost");
+        assert!((0.3..=0.334).contains(&host.part()), "seed {seed}: {}", host.part());
+        world.run(10);
+        assert_eq!(world.hosts[0].contact(), "alone");
+        world.hosts[0].is_cut = false;
+        world.run(8);
+        assert_eq!(world.hosts[0].contact(), "shared");
+        assert!(world.parts()[0] > 0.6, "seed {seed}: {:?}", world.parts());
+    }
+}
+
+#[test]
+fn a_host_that_was_never_in_contact_says_so() {
+    let mut world = World::new(1);
+    world.ask([1_000, 1_000, 1_000]);
+    world.hosts.iter_mut().for_each(|host| host.is_cut = true);
+    world.run(9);
+    assert_eq!((world.hosts[0].contact(), world.hosts[0].part() < 1e-6), ("none".to_owned(), true));
+    world.run(3);
+    assert_eq!((world.hosts[0].contact(), world.hosts[0].part()), ("alone".to_owned(), 0.125));
+}
+
+#[test]
+fn in_a_divided_cluster_a_part_waits_for_the_sum_of_the_shard() {
+    let mut host = Host::new("a", 1);
+    let shard = Shard::of("a", 1);
+    host.sharing.begin(at(1), shard, &BTreeSet::from(["a"]));
+    host.rate = 1_000;
+    let totals = host.report(10, 1);
+    host.sharing.heard(at(11), "a", &record(1, 1, totals), true);
+    assert_eq!((host.contact(), host.part() < 1e-6), ("none".to_owned(), true));
+    let together = host.sharing.together();
+    // An older sum, and one without the tenant, say nothing of this report.
+    host.sharing.summed(at(12), shard, 0, Some((1, together.clone())));
+    host.sharing.summed(at(12), shard, 1, Some((1, Totals::new())));
+    assert_eq!(host.contact(), "none");
+    host.sharing.summed(at(12), shard, 1, Some((1, together)));
+    assert_eq!((host.contact(), host.part()), ("shared".to_owned(), 1.0));
+}
+
+#[test]
+fn tenants_beyond_a_report_and_units_without_totals_are_left_out() {
+    let mut sharing = Sharing::new(&config::Cluster::default(), "a", 1);
+    let demand = |limit| Demand { limit, ..Demand::default() };
+    let number = MAX_TOTALS + 2;
+    let demands: Demands = (0..number).map(|n| (("main".into(), format!("t{n:04}")), demand([0, 1_000]))).collect();
+    let totals = sharing.report(at(10), 1, &demands);
+    assert_eq!(totals["main"].len(), MAX_TOTALS);
+    let [iops, bytes] = totals["main"]["t0000"];
+    assert_eq!((iops, bytes.members), (Sums::default(), 1));
+    let state = sharing.state().expect("tenants");
+    assert_eq!((state.tenants, state.excess_tenants), (MAX_TOTALS as u64, 2));
+    assert_eq!(sharing.parts()[&("main".to_owned(), "t0000".to_owned())].limit[0], Fraction::WHOLE);
+    // Without a limit any more.
+    let totals = sharing.report(at(20), 2, &Demands::new());
+    assert!(totals.is_empty() && sharing.parts().is_empty() && sharing.state().is_none());
+}

@@ -1,0 +1,519 @@
+//! Totals of a tenant over a cluster: each member's part of the tenant's reservation and limit.
+//!
+//! A tenant's volumes are served by several members; its reservation R and limit T hold for the sum over all members. Each
+//! member computes its own part from its own demand and from sums over the other members' reports ([`Sums`]). No member leads,
+//! and clocks do not matter: the reports are ordered by the store through which they go (revisions of etcd).
+//!
+//! **Parts or tags.** dmClock leaves the total undivided and moves a server's tags by foreign service, which requests carry as
+//! ρ (service by reservation since the last own request) and δ (all service): R ← max(now, R + ρ / r), L ← max(now, L + δ / l).
+//! NBD has no field for ρ and δ, so that servers learn of foreign service once a period *p*, after a delay *d*. Until then *n*
+//! servers that become busy together serve up to n · l · (p + d), which exceeds a limit in a window of 3 s by (n − 1)(p + d) / 3
+//! of it: 70 % for three servers and a second. Parts that sum up to at most the total bound the excess by the bursts alone, and
+//! need no change of a tag for foreign service: R and L move by 1 / part. So this module computes parts.
+//!
+//! **Target.** With *a* = (1 − 1/64) · (1 − parts kept for expired members), the need nᵢ (what was asked in a period, as a
+//! fraction of the total) and N members, each gets a minimum m = a / 64 N. Of the rest, D = a − N m:
+//!
+//! ```text
+//! Σn ≥ D:  part = m + D · nᵢ / Σn
+//! Σn < D:  part = m + nᵢ + (D − Σn) · vᵢ / Σv,   v = n if throttled, else 0; plus n / 8 + 1 / 64 N
+//! ```
+//!
+//! **Closed loops.** A client that waits for answers asks for what its member's part lets pass: its need is the part, and needs
+//! alone would keep any division as it is. Such a member has requests queued all the time, but few. It reports the lack ℓ: what
+//! its need is below an equal part, at most the need itself and 1 / 16 N, so that a small need that is known well does not take
+//! an equal part. All throttled members give for it in proportion to their needs t, at most half of their parts:
+//!
+//! ```text
+//! F = min(Σℓ, D · Σt / max(Σn, D) / 2),   part + F · ℓᵢ / Σℓ − F · tᵢ / Σt
+//! ```
+//!
+//! The slack of a 64th lets parts grow before others have shrunk, and absorbs that members compute from sums of different age.
+//!
+//! **Claims.** A part in use never exceeds the member's claim in the store. A member that wants less first uses less, and then
+//! reports the smaller claim. A member that wants more reports the larger claim, waits until this report comes back, and then
+//! takes at most what the claims of all others leave. Of two members whose claims exceed the total together, the one whose
+//! report is later in the store's order sees the other's claim. So the parts in use never exceed the total, however old the
+//! sums are and whatever reports are missing.
+//!
+//! **Lost and expired members.** A member without the cluster falls back to its safe part, or stays below it if it used less
+//! ([`Share::lost`]). From the expiry on, the others keep this safe part free for it; after two leases and the safe time all of
+//! them do, and the lost member takes its whole safe part ([`Share::alone`]). The safe part is s = min(1 / N, max(1 − R / T,
+//! R / T N)): N safe parts reach the reservation, and one safe part leaves the reservation to the others where R allows that.
+//! Of the reservation a lost member keeps 1 / N. A reservation is a floor, so what an expired member keeps is not taken off the
+//! others' reservations.
+//!
+//! **Limits.** Others that forget an expired member, and members that start without ever having had contact, void the bound by
+//! a safe part each. The order of the store holds among the reports that a member reads in one stream.
+
+/// Fraction of a total that no member's target uses.
+const SLACK: f64 = 1.0 / 64.0;
+/// Fraction of a total that is divided equally, so that no member is without a part.
+const LEAST: f64 = 1.0 / 64.0;
+/// Weight of the need of a member that is not throttled when unneeded limit is divided; a throttled member has 1 more.
+const SATISFIED: f64 = 1.0 / 8.0;
+/// Weight, of all members together, that does not depend on their needs when unneeded limit is divided.
+const IDLE: f64 = 1.0 / 64.0;
+/// A need that changes by at most this many standard deviations of the number of requests is smoothed.
+const NOISE: f64 = 2.0;
+/// Part of a change within the noise that is followed in a period.
+const GAIN: f64 = 1.0 / 4.0;
+/// A member whose queue is below this part of its own part is throttled, but its need does not show by how much.
+const SHALLOW: f64 = 1.0 / 8.0;
+/// Part of an equal part that a member with little need may lack; a queue is compared with no smaller part.
+const FIRST: f64 = 1.0 / 16.0;
+/// Part of a change of the lack that is followed in a period.
+const LACK_GAIN: f64 = 1.0 / 2.0;
+/// The largest part of its needs that a throttled member gives to those that lack.
+const GIVEN: f64 = 1.0 / 2.0;
+/// The largest need in a report, as a fraction of the total.
+const MOST_NEED: f64 = 1e6;
+/// The largest sum of served amounts in a report, in totals over a period.
+const MOST_SERVED: f64 = 1e15;
+/// Tolerance for figures that were rounded up in a report.
+const ROUNDING: f64 = 1.001;
+/// Number of members that a member assumes before it has had any contact.
+const UNKNOWN_MEMBERS: u64 = 8;
+
+/// Demand for and service of a tenant on one member in one period. Amounts are fractions of the total over a period.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Asked {
+    /// Number of requests that arrived.
+    pub requests: f64,
+    /// Amount that arrived.
+    pub arrived: f64,
+    /// Amount that was queued at the end of the period.
+    pub queued: f64,
+    /// Amount that was served.
+    pub served: f64,
+}
+
+/// A member's report on one tenant, in one unit. All figures are fractions of the total.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
+pub struct Line {
+    /// The member's need.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
+    pub need: f64,
+    /// The need again if requests were queued, 0 otherwise.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
+    pub throttled: f64,
+    /// The part that the member lacks for an equal one, as far as its need does not show it.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
+    pub lack: f64,
+    /// Upper bound of the part that the member uses until its next report.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
+    pub claim: f64,
+    /// The part that the member uses at most when it loses the cluster.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
+    pub safe: f64,
+    /// Amount that the member served since it started, in totals over a period; for displays. Not in serialised lines.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub served: f64,
+}
+
+#[cfg(feature = "serde")]
+fn is_zero(figure: &f64) -> bool {
+    *figure == 0.0
+}
+
+impl Line {
+    /// Adds the figures of another line.
+    pub fn add(&mut self, other: &Self) {
+        self.need += other.need;
+        self.throttled += other.throttled;
+        self.lack += other.lack;
+        self.claim += other.claim;
+        self.safe += other.safe;
+        self.served += other.served;
+    }
+
+    /// Takes off the figures of a line that was added before.
+    pub fn remove(&mut self, other: &Self) {
+        self.need = (self.need - other.need).max(0.0);
+        self.throttled = (self.throttled - other.throttled).max(0.0);
+        self.lack = (self.lack - other.lack).max(0.0);
+        self.claim = (self.claim - other.claim).max(0.0);
+        self.safe = (self.safe - other.safe).max(0.0);
+        self.served = (self.served - other.served).max(0.0);
+    }
+
+    /// True if all figures are such as one member reports, so that the line may be added up.
+    pub fn is_valid(&self) -> bool {
+        self.is_valid_of(1)
+    }
+
+    /// True if all figures are such as this number of members can report together.
+    pub fn is_valid_of(&self, members: u64) -> bool {
+        let members = members as f64;
+        let is_within = |figure: f64, most: f64| (0.0..=most * ROUNDING).contains(&figure);
+        is_within(self.need, MOST_NEED * members)
+            && is_within(self.throttled, self.need)
+            && is_within(self.lack, members)
+            && is_within(self.claim, members)
+            && is_within(self.safe, members)
+            && is_within(self.served, MOST_SERVED * members)
+    }
+}
+
+/// Sums over the other members' newest reports on one tenant, in one unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
+pub struct Sums {
+    /// Number of the other members whose reports count.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_none"))]
+    pub members: u64,
+    /// Their lines, added up.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_empty"))]
+    pub lines: Line,
+    /// Sum of [`Line::safe`] over the newest reports of expired members, which may still use that part.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
+    pub reserved: f64,
+}
+
+#[cfg(feature = "serde")]
+fn is_none(members: &u64) -> bool {
+    *members == 0
+}
+
+#[cfg(feature = "serde")]
+fn is_empty(line: &Line) -> bool {
+    *line == Line { served: line.served, ..Line::default() }
+}
+
+/// Contact of a member with the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contact {
+    /// No report of this member has come back yet.
+    None,
+    /// This member's reports come back.
+    Shared,
+    /// The cluster was lost, and the others may not have expired this member yet.
+    Lost,
+    /// The others keep this member's safe part free.
+    Alone,
+}
+
+/// One member's share of a tenant's total in one unit.
+#[derive(Clone, Debug)]
+pub struct Share {
+    /// The reservation as a fraction of the limit; 0 if either is unset.
+    ratio: f64,
+    need: f64,
+    requests: f64,
+    throttled: bool,
+    lack: f64,
+    served: f64,
+    others: Sums,
+    /// The claim in the newest report.
+    claim: f64,
+    /// The safe part that all others' safe parts leave, at most that in any report that may be the one in the store.
+    safe: f64,
+    /// The safe part in the newest report.
+    newest_safe: f64,
+    granted: f64,
+    /// True if the newest report has come back.
+    is_back: bool,
+    /// True if the newest report was made after the last call of [`Share::lost`].
+    is_new: bool,
+    contact: Contact,
+}
+
+impl Share {
+    /// A share of which nothing is in use yet. `reservation` and `limit`: the tenant's totals in this unit; 0 = unset.
+    pub fn new(reservation: u64, limit: u64) -> Self {
+        let mut share = Self {
+            ratio: 0.0,
+            need: 0.0,
+            requests: 0.0,
+            throttled: false,
+            lack: 0.0,
+            served: 0.0,
+            others: Sums::default(),
+            claim: 0.0,
+            safe: 0.0,
+            newest_safe: 0.0,
+            granted: 0.0,
+            is_back: false,
+            is_new: false,
+            contact: Contact::None,
+        };
+        share.set_totals(reservation, limit);
+        share
+    }
+
+    /// Takes over other totals. Parts are fractions, so that the part in use stays.
+    pub fn set_totals(&mut self, reservation: u64, limit: u64) {
+        self.ratio =
+            if reservation == 0 || limit == 0 { 0.0 } else { (reservation as f64 / limit as f64).clamp(0.0, 1.0) };
+    }
+
+    /// Takes in the demand of a period that has ended, and returns the line to report. The part in use may shrink.
+    pub fn report(&mut self, asked: &Asked) -> Line {
+        let sane = |figure: f64, most: f64| if figure.is_finite() { figure.clamp(0.0, most) } else { 0.0 };
+        // The need is at most twice of what arrived, or of a part.
+        let (arrived, queued) = (sane(asked.arrived, MOST_NEED / 4.0), sane(asked.queued, MOST_NEED / 4.0));
+        let (requests, served) = (sane(asked.requests, f64::MAX), sane(asked.served, MOST_NEED));
+        // A queue is drained in a period, if it is not longer than what a period brings or a part serves.
+        let need = arrived + queued.min(arrived.max(self.granted));
+        let noise = NOISE / libm::sqrt(1.0 + requests.max(self.requests));
+        let is_noise = libm::fabs(need - self.need) <= noise * need.max(self.need);
+        self.need = if is_noise { self.need + GAIN * (need - self.need) } else { need };
+        self.requests = requests;
+        self.throttled = queued > 0.0;
+        self.lack += LACK_GAIN * (self.lacking(queued, served) - self.lack);
+        self.served = (self.served + served).min(MOST_SERVED);
+        self.claim = match self.contact {
+            Contact::None | Contact::Shared => self.target(),
+            // The report may come back at any time; it has to cover what is or will be in use.
+            Contact::Lost | Contact::Alone => self.granted.max(self.safe),
+        };
+        self.granted = self.granted.min(self.claim);
+        if self.contact == Contact::Shared || self.contact == Contact::None {
+            self.newest_safe = self.safe_part();
+            self.safe = self.safe.min(self.newest_safe);
+        }
+        (self.is_back, self.is_new) = (false, true);
+        let throttled = if self.throttled { self.need } else { 0.0 };
+        let (lack, claim, safe) = (self.lack, self.claim, self.newest_safe);
+        Line { need: self.need, throttled, lack, claim, safe, served: self.served }
+    }
+
+    /// Takes in the sums over the other members, in the order of the store: call this after each change that was read.
+    /// `own_is_back`: the newest report of this member is among the reports that were read, and was made within the last lease.
+    pub fn observe(&mut self, others: &Sums, own_is_back: bool) {
+        let more_reserved = others.reserved > self.others.reserved;
+        self.others = *others;
+        let free = self.free();
+        let claimed = others.lines.claim + self.granted;
+        if more_reserved && claimed > free {
+            self.granted *= free / claimed;
+        }
+        if own_is_back && self.is_new {
+            (self.is_back, self.contact) = (true, Contact::Shared);
+        }
+        if self.is_back && self.contact == Contact::Shared {
+            // With claims beyond the total, a part in use stays: the member whose claim is later waits.
+            self.granted = self.granted.max(self.claim.min(free - others.lines.claim));
+            // Safe parts are claims, too: all members may lose the cluster.
+            self.safe = self.safe.max(self.newest_safe.min(free - others.lines.safe));
+        }
+    }
+
+    /// Notes that no report of this member has come back for a lease: call it before the others can expire the member, and
+    /// only if no earlier report can reach the store any more. Call it again for each further lease without contact: of reports
+    /// made before a call, which are read late, none counts.
+    pub fn lost(&mut self) {
+        if self.contact == Contact::Shared {
+            (self.granted, self.contact) = (self.granted.min(self.safe), Contact::Lost);
+        }
+        (self.is_back, self.is_new) = (false, false);
+    }
+
+    /// Notes that two leases and the safe time have passed since [`Share::lost`]: all other members keep this member's safe
+    /// part free, or have lost the cluster themselves. A member that has had no contact since its start takes an equal share
+    /// among the members that it knows of, or among eight; the others know nothing of this part.
+    pub fn alone(&mut self) {
+        match self.contact {
+            Contact::None => self.safe = self.safe_part(),
+            Contact::Lost => {}
+            Contact::Shared | Contact::Alone => return,
+        }
+        (self.granted, self.contact) = (self.safe, Contact::Alone);
+    }
+
+    /// Contact of this member with the cluster.
+    pub fn contact(&self) -> Contact {
+        self.contact
+    }
+
+    /// Fraction of the tenant's limit that this member may use now.
+    pub fn limit(&self) -> f64 {
+        self.granted
+    }
+
+    /// Fraction of the tenant's reservation that holds on this member now. In the limit's unit it is at most the limit's part.
+    pub fn reservation(&self) -> f64 {
+        let part = match self.contact {
+            Contact::Lost | Contact::Alone => 1.0 / self.members(),
+            Contact::None | Contact::Shared => self.granted / self.free().max(LEAST),
+        };
+        if self.ratio > 0.0 { part.min(self.granted / self.ratio) } else { part.min(1.0) }
+    }
+
+    /// Number of members that serve the tenant, this one included, as last seen.
+    pub fn members(&self) -> f64 {
+        let is_known = self.contact != Contact::None || self.others.members > 0;
+        (if is_known { self.others.members + 1 } else { UNKNOWN_MEMBERS }) as f64
+    }
+
+    /// Amount that the other members served, as last seen; see [`Line::served`].
+    pub fn foreign_service(&self) -> f64 {
+        self.others.lines.served
+    }
+
+    fn free(&self) -> f64 {
+        (1.0 - self.others.reserved).clamp(0.0, 1.0)
+    }
+
+    fn safe_part(&self) -> f64 {
+        let members = self.members();
+        let most = 1.0 / members;
+        if self.ratio > 0.0 { most.min((1.0 - self.ratio).max(self.ratio / members)) } else { most }
+    }
+
+    /// The part that this member should have by the newest sums; see the module's documentation.
+    fn target(&self) -> f64 {
+        if self.others.members == 0 && self.others.reserved <= 0.0 {
+            return 1.0;
+        }
+        let members = (self.others.members + 1) as f64;
+        let all = self.free() * (1.0 - SLACK);
+        let (least, divided) = (LEAST * all / members, all * (1.0 - LEAST));
+        let needs = self.need + self.others.lines.need;
+        let throttled = if self.throttled { self.need } else { 0.0 };
+        let all_throttled = throttled + self.others.lines.throttled;
+        let by_need = if needs >= divided {
+            if needs > 0.0 { divided * self.need / needs } else { 0.0 }
+        } else {
+            let own = throttled + SATISFIED * self.need + IDLE / members;
+            let weights = all_throttled + SATISFIED * needs + IDLE;
+            self.need + (divided - needs) * own / weights
+        };
+        let lacks = self.lack + self.others.lines.lack;
+        let part = least + by_need;
+        if lacks <= 0.0 || all_throttled <= 0.0 {
+            return part;
+        }
+        let given = lacks.min(GIVEN * divided * all_throttled / needs.max(divided));
+        (part + given * (self.lack / lacks - throttled / all_throttled)).clamp(least.min(all), all)
+    }
+
+    /// The part that this member lacks for an equal one, if it has few requests queued all the time.
+    fn lacking(&self, queued: f64, served: f64) -> f64 {
+        // A queue that other bounds than the limit cause leaves a part unused.
+        if queued <= 0.0 || served < self.granted / 2.0 {
+            return 0.0;
+        }
+        let equal = 1.0 / (self.others.members + 1) as f64;
+        let is_shallow = 1.0 - queued / (SHALLOW * self.granted.max(FIRST * equal));
+        is_shallow.max(0.0) * (self.need + FIRST * equal).min(equal - self.need).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(arrived: f64, queued: f64) -> Asked {
+        Asked { requests: 10_000.0, arrived, queued, served: arrived }
+    }
+
+    fn others(members: u64, need: f64, claim: f64) -> Sums {
+        Sums { members, lines: Line { need, claim, ..Line::default() }, reserved: 0.0 }
+    }
+
+    #[test]
+    fn a_larger_part_waits_for_the_report_and_for_the_others() {
+        let mut share = Share::new(0, 4_000);
+        assert_eq!(share.limit(), 0.0);
+        share.observe(&others(2, 0.4, 0.7), false);
+        let line = share.report(&asked(0.4, 0.0));
+        assert!(line.claim > 0.45 && share.limit() == 0.0, "{line:?}");
+        share.observe(&others(2, 0.4, 0.7), true);
+        assert!((share.limit() - 0.3).abs() < 1e-12, "{share:?}");
+        share.observe(&others(2, 0.4, 0.5), false);
+        assert!((share.limit() - line.claim).abs() < 1e-12, "{share:?}");
+        // A smaller part is in force before it is reported.
+        let line = share.report(&asked(0.0, 0.0));
+        assert!(line.claim < 0.4 && (share.limit() - line.claim).abs() < 1e-12, "{line:?}");
+    }
+
+    #[test]
+    fn a_member_without_the_cluster_keeps_its_share_by_number() {
+        for (reservation, limit, members, safe) in
+            [(0, 4_000, 4, 0.25), (3_000, 4_000, 3, 0.25), (4_000, 4_000, 4, 0.25), (1_000, 0, 5, 0.2)]
+        {
+            let mut share = Share::new(reservation, limit);
+            share.observe(&others(members - 1, 0.0, 0.0), false);
+            let line = share.report(&asked(1.0, 1.0));
+            share.observe(&others(members - 1, 0.0, 0.0), true);
+            assert!(share.limit() > 0.9 && (line.safe - safe).abs() < 1e-12, "{line:?}");
+            share.lost();
+            assert!((share.limit() - safe).abs() < 1e-12, "{share:?}");
+            // Reports that do not come back change nothing.
+            let line = share.report(&asked(0.0, 0.0));
+            share.alone();
+            assert!((line.claim - safe).abs() < 1e-12 && (share.limit() - safe).abs() < 1e-12, "{share:?}");
+            assert!((share.reservation() - 1.0 / members as f64).abs() < 1e-12, "{share:?}");
+        }
+    }
+
+    #[test]
+    fn a_member_that_starts_without_the_cluster_takes_little_after_a_while() {
+        let mut share = Share::new(0, 4_000);
+        share.report(&asked(1.0, 1.0));
+        share.lost();
+        assert_eq!((share.limit(), share.contact()), (0.0, Contact::None));
+        share.alone();
+        assert_eq!((share.limit(), share.contact()), (0.125, Contact::Alone));
+        assert!(share.report(&asked(1.0, 1.0)).claim >= 0.125);
+    }
+
+    #[test]
+    fn an_idle_member_takes_its_safe_part_only_when_the_others_leave_it() {
+        let mut share = Share::new(0, 4_000);
+        share.observe(&others(3, 2.0, 0.9), false);
+        share.report(&asked(0.0, 0.0));
+        share.observe(&others(3, 2.0, 0.9), true);
+        let idle = share.limit();
+        share.lost();
+        assert!(idle < 0.01 && share.limit() <= idle && share.contact() == Contact::Lost);
+        share.alone();
+        assert!((share.limit() - 0.25).abs() < 1e-12 && share.contact() == Contact::Alone);
+    }
+
+    #[test]
+    fn what_an_expired_member_keeps_is_taken_off_all_others_alike() {
+        let mut share = Share::new(3_000, 4_000);
+        share.observe(&others(2, 0.6, 0.6), false);
+        share.report(&asked(0.3, 0.0));
+        share.observe(&others(2, 0.6, 0.6), true);
+        let before = share.limit();
+        let expired = Sums { reserved: 0.25, ..others(1, 0.6, 0.6) };
+        share.observe(&expired, false);
+        assert!((share.limit() - before * 0.75 / (0.6 + before)).abs() < 1e-12, "{share:?}");
+        share.report(&asked(0.3, 0.0));
+        assert!(share.limit() + share.claim < 0.75);
+        // The reservation is divided among those that are left, but exceeds no limit.
+        assert!(share.reservation() > share.limit() && share.reservation() * 3_000.0 <= share.limit() * 4_000.0 + 1e-9);
+    }
+
+    #[test]
+    fn figures_that_are_no_numbers_do_not_spread() {
+        let mut share = Share::new(0, 100);
+        let line = share.report(&Asked { requests: f64::NAN, arrived: f64::INFINITY, queued: -1.0, served: f64::NAN });
+        assert!(line.is_valid(), "{line:?}");
+        assert!(!Line { need: f64::NAN, ..line }.is_valid() && !Line { claim: -1.0, ..line }.is_valid());
+    }
+
+    #[test]
+    fn figures_that_no_member_reports_are_not_added_up() {
+        let line = Line { need: 0.5, throttled: 0.5, lack: 0.1, claim: 1.0, safe: 1.0, served: 7.0 };
+        assert!(line.is_valid());
+        for wrong in [
+            Line { need: 1e7, ..line },
+            Line { throttled: 0.6, ..line },
+            Line { lack: 1.1, ..line },
+            Line { claim: 1.1, ..line },
+            Line { safe: 1.1, ..line },
+            Line { served: 1e16, ..line },
+        ] {
+            assert!(!wrong.is_valid(), "{wrong:?}");
+        }
+        let two = Line { claim: 1.9, ..line };
+        assert!(!two.is_valid() && two.is_valid_of(2));
+        let most = Share::new(0, 100).report(&Asked { requests: 1e300, arrived: 1e300, queued: 1e300, served: 1e300 });
+        assert!(most.is_valid(), "{most:?}");
+    }
+}

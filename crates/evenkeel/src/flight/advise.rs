@@ -1,0 +1,64 @@
+//! `evenkeel advise FILE`: a policy that meets targets for a recorded load.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+use evenkeel_sim::flight::advise::advise;
+use evenkeel_sim::flight::fit::Options;
+use evenkeel_sim::flight::text;
+
+use crate::control::whole;
+use crate::output;
+
+/// Options of `evenkeel advise`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The policy with the wanted latency targets and guarantees
+    #[arg(long, value_name = "WISH.toml")]
+    policy: PathBuf,
+    /// The device, as evenkeel fit writes it [default: learned from the recording]
+    #[arg(long, value_name = "DEVICE.toml")]
+    device: Option<PathBuf>,
+    /// Put a value over that of the policy, by its dotted key: tenants.shop.latency.target=5ms
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// The pool that is meant, if the recording has several
+    #[arg(long, value_name = "POOL")]
+    pool: Option<String>,
+    /// Seed of simulation and bootstrap
+    #[arg(long, value_name = "N", default_value = "1", value_parser = whole::<u64>)]
+    seed: u64,
+    /// Print the result as one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the advice.
+///
+/// # Errors
+/// A file that cannot be read, or a policy that no setting meets.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let load = super::load(&args.file, args.pool.as_deref())?;
+    let assignments = evenkeel_sim::flight::policy::Assignments::new(&args.set, &load.pool);
+    let wish = super::policy(&args.policy, &load.pool, &assignments.policy)?;
+    super::warn_of_absent(&wish, &load);
+    let device = match &args.device {
+        Some(path) => super::device(path, &assignments.device)?,
+        None => {
+            let options = Options { seed: args.seed, ..Options::default() };
+            let fit = super::fit::learn(&args.file, &load, &options)?;
+            fit.notes.iter().for_each(|note| super::warn(note));
+            fit.device
+        }
+    };
+    let bar = output::spinner("{spinner} {elapsed} trying policies");
+    let advice = advise(&load, &device, &wish, args.seed);
+    bar.finish_and_clear();
+    let advice = advice.with_context(|| args.file.display().to_string())?;
+    output::show(args.json, &advice, text::advice)?;
+    ensure!(advice.chosen.is_some(), "no policy that was tried meets all targets and guarantees: see what is printed");
+    Ok(())
+}

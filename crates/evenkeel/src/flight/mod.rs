@@ -1,0 +1,95 @@
+//! `evenkeel fit`, `evenkeel replay` and `evenkeel advise`: recordings in the simulator.
+
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use evenkeel_model::device::DeviceParams;
+use evenkeel_policy::check::{Errors, Problem};
+use evenkeel_sim::flight::load::Load;
+use evenkeel_sim::flight::policy::{self, Policy};
+
+use crate::output;
+
+pub(crate) mod advise;
+pub(crate) mod fit;
+pub(crate) mod replay;
+
+/// Reads a recording, or a trace of another program, as the load of a pool.
+///
+/// # Errors
+/// A file that cannot be read, or has no requests of the pool.
+fn load(path: &Path, pool: Option<&str>) -> anyhow::Result<Load> {
+    let recording = crate::trace::open(path)?;
+    Ok(Load::new(recording, pool)?)
+}
+
+/// Warns of tenants of a policy that have a target or a guarantee, but no requests in the recording.
+fn warn_of_absent(policy: &Policy, load: &Load) {
+    for tenant in policy.absent(load) {
+        warn(&format!(
+            "tenant {tenant} of the policy has a latency target, a reservation or a guarantee, but no requests in the \
+             recording: its name is mistyped, or the recording has other names, as after --anonymise"
+        ));
+    }
+}
+
+/// Reads a device from a file.
+///
+/// # Errors
+/// Every problem of the file and of the assignments.
+fn device(path: &Path, assignments: &[String]) -> anyhow::Result<DeviceParams> {
+    let (text, origin) = text(path, "device")?;
+    policy::device(&text, &origin, assignments).map_err(problems)
+}
+
+/// Reads a policy from a file.
+///
+/// # Errors
+/// Every problem of the file and of the assignments.
+fn policy(path: &Path, pool: &str, assignments: &[String]) -> anyhow::Result<Policy> {
+    let (text, origin) = text(path, "policy")?;
+    Policy::parse(&text, &origin, pool, assignments).map_err(problems)
+}
+
+/// The text of a file, and its name for messages. `what` is in the file, in a word.
+fn text(path: &Path, what: &str) -> anyhow::Result<(String, String)> {
+    let origin = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the {what} {origin}"))?;
+    Ok((text, origin))
+}
+
+/// The policy of the recording. A warning if it has none, or one that cannot be used: then every request is admitted at once.
+fn recorded_policy(load: &Load) -> Option<Policy> {
+    let text = &load.head.policy;
+    if text.trim().is_empty() {
+        return None;
+    }
+    let policy = Policy::parse(text, "the recording's policy", &load.pool, &[]);
+    policy.map_err(|errors| warn(&format!("{}; it is left out", Errors(errors)))).ok()
+}
+
+fn warn(message: &str) {
+    output::complain(&format!("evenkeel: warning: {}\n", printable_lines(message)));
+}
+
+fn problems(problems: Vec<Problem>) -> anyhow::Error {
+    anyhow!("{}", printable_lines(&Errors(problems).to_string()))
+}
+
+/// The lines of a text that may quote the policy of a foreign recording, without control characters.
+fn printable_lines(text: &str) -> String {
+    text.split('\n').map(output::printable).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_of_a_recording_cannot_drive_the_terminal() {
+        let errors = Policy::parse("\u{1b}[2J = 1\n[tenants.\"\\u001b[2J\"]\nno_key = 1\n", "own", "main", &[]);
+        let text = format!("{:#}", problems(errors.expect_err("refused")));
+        assert!(text.contains("own") && !text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+        assert_eq!(printable_lines("a\n\u{1b}b\n"), "a\n?b\n");
+    }
+}

@@ -1,0 +1,227 @@
+//! `evenkeel trace convert`: a recording in another format, or with scrambled offsets and names.
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use evenkeel_flight::{Item, Recording, Request, Scrambler, Table, Writer, to_blkparse, to_fio, to_msr};
+use evenkeel_policy::figures::counted;
+
+use crate::{output, record};
+
+/// A format to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A recording, as of `evenkeel record`
+    Evenkeel,
+    /// An iolog of fio, version 3
+    Fio,
+    /// The text of blkparse
+    Blkparse,
+    /// CSV as of the MSR Cambridge traces
+    Msr,
+}
+
+/// Arguments of `trace convert`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A recording, or a trace of another program: fio iolog, blkparse text, MSR Cambridge CSV, SPC, MQSim
+    file: PathBuf,
+
+    /// The file to write; a new one is readable by its owner alone
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+
+    /// Format of the file to write
+    #[arg(long, value_enum, default_value = "evenkeel", value_name = "FORMAT")]
+    to: Format,
+
+    /// Scramble offsets and names with the key in this file, and leave out the policy. Locality is kept; the same key gives the
+    /// same names
+    #[arg(long, value_name = "KEYFILE")]
+    anonymise: Option<PathBuf>,
+}
+
+/// Converts a recording.
+///
+/// # Errors
+/// A file that cannot be read or written, or a key that is too short or too long.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    super::ensure_apart(&args.file, &args.output)?;
+    if let Some(key) = &args.anonymise {
+        super::ensure_apart(key, &args.output)?;
+    }
+    // In the form that `evenkeel record` sends, so that both scramble in the same way.
+    let key = args.anonymise.as_deref().map(record::key).transpose()?;
+    let mut recording = super::open(&args.file)?;
+    if let Some(key) = &key {
+        anonymise(&mut recording, &Scrambler::new(key.as_bytes()));
+    }
+    let requests = counted(recording.requests.len() as u64, "request");
+    let cannot_write = || format!("cannot write {}", args.output.display());
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&args.output);
+    let mut out = BufWriter::new(file.with_context(cannot_write)?);
+    let written = match args.to {
+        Format::Evenkeel => write(recording, &mut out),
+        Format::Fio => to_fio(&recording, &mut out),
+        Format::Blkparse => to_blkparse(&recording, &mut out),
+        Format::Msr => to_msr(&recording, &mut out),
+    };
+    written.and_then(|()| out.flush()).with_context(cannot_write)?;
+    output::print(&format!("{requests} written to {}\n", args.output.display()))
+}
+
+/// Scrambles the offsets and names of a recording, and removes its policy, which has names.
+fn anonymise(recording: &mut Recording, scrambler: &Scrambler) {
+    let volumes = recording.names.iter().filter(|name| name.table == Table::Volume);
+    let bytes: HashMap<u32, u64> = volumes.map(|name| (name.number, name.bytes)).collect();
+    for request in &mut recording.requests {
+        let volume_bytes = bytes.get(&request.volume).copied().unwrap_or(0);
+        let (offset, length) = (request.offset, request.length);
+        request.offset = scrambler.offset(request.volume, volume_bytes, offset);
+        if offset.saturating_add(length) <= volume_bytes {
+            // It may have crossed the end of an extent that is the last one now.
+            request.offset = request.offset.min(volume_bytes - length);
+        }
+    }
+    for name in &mut recording.names {
+        *name = scrambler.entry(name);
+    }
+    recording.head.policy.clear();
+    recording.head.anonymised = true;
+}
+
+/// Writes a recording in its own format.
+fn write(mut recording: Recording, out: &mut impl Write) -> io::Result<()> {
+    let completion =
+        |request: &Request| request.arrival_ns.saturating_add(request.queue_ns).saturating_add(request.device_ns);
+    recording.requests.sort_by_key(completion);
+    let end_ns = recording.requests.last().map_or(0, completion);
+    let mut writer = Writer::new(out, &recording.head)?;
+    for name in recording.names {
+        writer.write(&Item::Name(name))?;
+    }
+    for request in recording.requests {
+        writer.write(&Item::Request(request))?;
+    }
+    if recording.lost > 0 {
+        writer.write(&Item::Lost { requests: recording.lost, from_ns: 0, to_ns: end_ns })?;
+    }
+    writer.finish()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_flight::{Head, Kind, Name, Outcome};
+
+    use super::*;
+    use crate::output::Usage;
+
+    const MSR: &str = "128166372000000000,web,0,Read,1310720,8192,703\n128166372000012345,web,1,Write,4096,512,99\n";
+
+    /// Runs `trace convert` on the MSR trace, and returns the file written.
+    fn converted(name: &str, to: Format, key: Option<&str>) -> anyhow::Result<Recording> {
+        let folder = std::env::temp_dir().join(format!("evenkeel-convert-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("made");
+        let [file, output, key_file] = ["a.csv", "out", "key"].map(|name| folder.join(name));
+        std::fs::write(&file, MSR).expect("written");
+        if let Some(key) = key {
+            std::fs::write(&key_file, key).expect("written");
+        }
+        let args = Args { file, output: output.clone(), to, anonymise: key.map(|_| key_file) };
+        let converted = run(&args).and_then(|()| super::super::open(&output));
+        std::fs::remove_dir_all(&folder).expect("removed");
+        converted
+    }
+
+    #[test]
+    fn every_format_keeps_kinds_times_and_offsets() {
+        let facts = |recording: &Recording| -> Vec<_> {
+            let requests = recording.requests.iter();
+            // Of fio and blkparse the times are whole microseconds.
+            requests.map(|r| (r.arrival_ns / 1000, r.kind, r.offset, r.length)).collect()
+        };
+        let own = converted("own", Format::Evenkeel, None).expect("a recording");
+        assert_eq!((own.head.source.as_str(), own.complete, own.names.len()), ("msr", true, 6));
+        assert_eq!(own.head.started_unix_ns, 1_172_163_600_000_000_000);
+        for to in [Format::Fio, Format::Blkparse, Format::Msr] {
+            let other = converted(&format!("{to:?}"), to, None).expect("a trace");
+            assert_eq!(facts(&other), facts(&own), "{to:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_scrambles_names_and_offsets_and_keeps_the_rest() {
+        let plain = converted("plain", Format::Evenkeel, None).expect("a recording");
+        let other = converted("other", Format::Evenkeel, Some("0123456789abcdef")).expect("a recording");
+        assert!(other.head.anonymised && !plain.head.anonymised);
+        assert!(other.names.iter().all(|name| !name.name.contains("device")), "{:?}", other.names);
+        // As the server scrambles, which gets the key in hexadecimal digits.
+        let scrambler = Scrambler::new(b"30313233343536373839616263646566");
+        assert_eq!(other.names, plain.names.iter().map(|name| scrambler.entry(name)).collect::<Vec<_>>());
+        let shape = |recording: &Recording| -> Vec<_> {
+            recording.requests.iter().map(|r| (r.arrival_ns, r.kind, r.length, r.volume)).collect()
+        };
+        assert_eq!(shape(&other), shape(&plain));
+        let error = converted("short", Format::Evenkeel, Some("short")).expect_err("refused");
+        assert!(error.is::<Usage>() && error.to_string().contains("has 5 bytes"), "{error}");
+    }
+
+    #[test]
+    fn scrambled_requests_stay_in_their_volumes() {
+        // Each crosses the end of an extent; the last extent of a volume has none.
+        let bytes = 4 << 20;
+        let name = |number| Name { table: Table::Volume, number, name: "v".into(), pool: String::new(), bytes };
+        let request = |volume: u32, extent: u64| Request {
+            arrival_ns: 0,
+            queue_ns: 0,
+            device_ns: 0,
+            tenant: 0,
+            client: 0,
+            volume,
+            kind: Kind::Read,
+            durable: false,
+            retried: false,
+            offset: ((extent + 1) << 20) - 4096,
+            length: 8192,
+            outcome: Outcome::Done,
+        };
+        let volumes = 0..32_u32;
+        let names = volumes.clone().map(name).collect();
+        let requests = volumes.flat_map(|volume| (0..3).map(move |extent| request(volume, extent))).collect();
+        let mut recording = Recording { head: Head::default(), names, requests, lost: 0, complete: true };
+        anonymise(&mut recording, &Scrambler::new(b"key"));
+        assert!(recording.requests.iter().all(|request| request.offset + request.length <= bytes));
+    }
+
+    #[test]
+    fn a_key_is_not_written_over() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-key-kept-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("made");
+        let [file, key] = ["a.csv", "key"].map(|name| folder.join(name));
+        std::fs::write(&file, MSR).expect("written");
+        std::fs::write(&key, "0123456789abcdef").expect("written");
+        let args = Args { file, output: key.clone(), to: Format::Evenkeel, anonymise: Some(key.clone()) };
+        let error = run(&args).expect_err("refused");
+        let kept = std::fs::read_to_string(&key);
+        std::fs::remove_dir_all(&folder).expect("removed");
+        assert!(error.is::<Usage>(), "{error}");
+        assert_eq!(kept.expect("text"), "0123456789abcdef");
+    }
+
+    #[test]
+    fn a_trace_is_not_written_over_itself() {
+        let file = std::env::temp_dir().join(format!("evenkeel-itself-{}", std::process::id()));
+        std::fs::write(&file, MSR).expect("written");
+        let args = Args { file: file.clone(), output: file.clone(), to: Format::Fio, anonymise: None };
+        let error = run(&args).expect_err("refused");
+        assert!(error.is::<Usage>(), "{error}");
+        assert_eq!(std::fs::read_to_string(&file).expect("text"), MSR);
+        std::fs::remove_file(&file).expect("removed");
+    }
+}

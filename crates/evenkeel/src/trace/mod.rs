@@ -1,0 +1,371 @@
+//! `evenkeel trace`: figures, plots and conversion of recordings, and of traces of other programs.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufReader, IsTerminal as _, Read};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use evenkeel_flight::statistics::{Statistics, Summary};
+use evenkeel_flight::{Error, Head, Item, Reader, Recording, Table};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::output::{Usage, printable};
+
+mod convert;
+mod foreign;
+mod info;
+mod plot;
+
+use foreign::Foreign;
+
+/// Time from the start of reading after which progress is shown.
+const QUIET: Duration = Duration::from_secs(2);
+/// The most requests of a recording in memory; they take some 7 GB.
+const MOST_REQUESTS: usize = 100_000_000;
+/// Requests of a recording in memory whatever the length of its file.
+const USUAL_REQUESTS: usize = 1_000_000;
+/// The most requests for each byte of a file, beyond [`USUAL_REQUESTS`]: a recording has some 0.1, one that was made to take
+/// memory may have 60.
+const PER_BYTE: u64 = 8;
+/// The length of a volume whose length is not recorded is its last byte used, rounded up to a multiple of this.
+const VOLUME_UNIT: u64 = 1 << 20;
+
+/// Commands of `evenkeel trace`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Show the figures of a recording by tenant: rates, sizes, latencies, working set
+    ///
+    /// Sequential: requests that begin where one of the last 32 of the volume ended. Working set: extents of 1 MiB that were read
+    /// or written, estimated within 5 %. Burstiness: variance of the arrivals per 100 ms, divided by their mean; 1 for
+    /// independent arrivals. In flight: from arrival to completion. Percentiles are rounded down by at most 1.6 %.
+    Info(info::Args),
+    /// Write a recording as one HTML page with plots by tenant
+    Plot(plot::Args),
+    /// Convert a recording to and from fio iolog, blkparse text and MSR CSV, or scramble its offsets and names
+    ///
+    /// Reads the whole recording into memory: 64 bytes for each request, for blkparse text 24 more for each event.
+    Convert(convert::Args),
+}
+
+/// Runs a command of `evenkeel trace`.
+///
+/// # Errors
+/// A file that cannot be read or written.
+pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Info(args) => info::run(args),
+        Command::Plot(args) => plot::run(args),
+        Command::Convert(args) => convert::run(args),
+    }
+}
+
+/// Reads a recording, or a trace of another program, into memory. A trace of another program has a tenant, a client and a
+/// volume for each of its devices, and latencies of 0: they are not recorded.
+///
+/// # Errors
+/// A file that cannot be read, or has more than 100 million requests, or a million and more than 8 for each of its bytes.
+pub(crate) fn open(path: &Path) -> anyhow::Result<Recording> {
+    let mut trace = Trace::open(path)?;
+    let head = trace.head().clone();
+    let mut recording = Recording { head, names: Vec::new(), requests: Vec::new(), lost: 0, complete: false };
+    let most = most_requests(trace.progress.length);
+    while let Some(item) = trace.item()? {
+        match item {
+            Item::Name(name) => recording.names.push(name),
+            Item::Request(request) => {
+                ensure!(
+                    recording.requests.len() < most,
+                    "{} has more than {most} requests, too many for its size or for memory: use a shorter one, or \
+                     trace info",
+                    path.display()
+                );
+                recording.requests.push(request);
+            }
+            Item::Lost { requests, .. } => recording.lost = recording.lost.saturating_add(requests),
+        }
+    }
+    recording.complete = trace.is_complete();
+    recording.requests.sort_by_key(|request| request.arrival_ns);
+    measure_volumes(&mut recording);
+    Ok(recording)
+}
+
+/// The most requests in memory of a file with so many bytes.
+fn most_requests(bytes: u64) -> usize {
+    usize::try_from(bytes.saturating_mul(PER_BYTE)).unwrap_or(usize::MAX).clamp(USUAL_REQUESTS, MOST_REQUESTS)
+}
+
+/// Sets the length of each volume whose length is not recorded, from the requests.
+fn measure_volumes(recording: &mut Recording) {
+    let mut ends: HashMap<u32, u64> = HashMap::new();
+    for request in &recording.requests {
+        let end = ends.entry(request.volume).or_default();
+        *end = (*end).max(request.offset.saturating_add(request.length));
+    }
+    let unknown = recording.names.iter_mut().filter(|name| name.table == Table::Volume && name.bytes == 0);
+    for name in unknown {
+        let end = ends.get(&name.number).copied().unwrap_or(0).max(1);
+        name.bytes = end.checked_next_multiple_of(VOLUME_UNIT).unwrap_or(end);
+    }
+}
+
+/// Checks that a command does not write over a file that it reads.
+///
+/// # Errors
+/// When both paths are of the same file.
+pub(crate) fn ensure_apart(input: &Path, output: &Path) -> anyhow::Result<()> {
+    let is_same = match (input.canonicalize(), output.canonicalize()) {
+        (Ok(input), Ok(output)) => input == output,
+        _ => false,
+    };
+    ensure!(!is_same, Usage(format!("{} is the file to read: name another one to write", output.display())));
+    Ok(())
+}
+
+/// A recording, or a trace of another program, that is read item by item in bounded memory. Progress is shown on standard error.
+struct Trace {
+    path: PathBuf,
+    source: Source,
+    progress: Progress,
+    complete: bool,
+}
+
+enum Source {
+    Recording(Box<Reader<Input>>),
+    Foreign(Box<Foreign<Input>>),
+}
+
+/// A file whose bytes are counted as they are read.
+type Input = BufReader<Counted>;
+
+struct Counted {
+    file: File,
+    bytes: Rc<Cell<u64>>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.bytes.set(self.bytes.get() + read as u64);
+        Ok(read)
+    }
+}
+
+impl Trace {
+    /// Opens the file, and reads its head or its first request.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or of a format that is not known.
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display().to_string();
+        let cannot_read = || format!("cannot read {name}");
+        let found = std::fs::metadata(path).with_context(cannot_read)?;
+        ensure!(found.is_file(), "{name} is no file: name a recording or a trace, unpacked and stored in a file");
+        let bytes = Rc::new(Cell::new(0));
+        let input = || -> anyhow::Result<Input> {
+            bytes.set(0);
+            let file = File::open(path).with_context(cannot_read)?;
+            Ok(BufReader::with_capacity(1 << 16, Counted { file, bytes: Rc::clone(&bytes) }))
+        };
+        let source = match Reader::new(input()?) {
+            Ok(reader) => Source::Recording(Box::new(reader)),
+            Err(Error::NotARecording) => Source::Foreign(Box::new(Foreign::new(input()?, &name)?)),
+            Err(error) => return Err(error).with_context(cannot_read),
+        };
+        let progress = Progress { begun: Instant::now(), items: 0, length: found.len(), bytes, bar: None };
+        Ok(Self { path: path.to_owned(), source, progress, complete: false })
+    }
+
+    fn head(&self) -> &Head {
+        match &self.source {
+            Source::Recording(reader) => reader.head(),
+            Source::Foreign(trace) => trace.head(),
+        }
+    }
+
+    /// The next item; `None` at the end. Names are without control characters.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is damaged.
+    fn item(&mut self) -> anyhow::Result<Option<Item>> {
+        self.progress.tick();
+        let mut item = match &mut self.source {
+            Source::Recording(reader) => {
+                reader.next().with_context(|| format!("cannot read {}", self.path.display()))?
+            }
+            Source::Foreign(trace) => trace.item()?,
+        };
+        if let Some(Item::Name(name)) = &mut item {
+            (name.name, name.pool) = (printable(&name.name), printable(&name.pool));
+        }
+        if item.is_none() {
+            self.complete = match &self.source {
+                Source::Recording(reader) => reader.is_complete(),
+                Source::Foreign(_) => true,
+            };
+        }
+        Ok(item)
+    }
+
+    /// True after the end if the file is whole: a recording has its end mark, a trace of another program needs none.
+    fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Reads all items, and returns their figures.
+    ///
+    /// # Errors
+    /// As of [`Trace::item`].
+    fn summary(&mut self) -> anyhow::Result<Summary> {
+        let mut statistics = Statistics::new(self.head());
+        while let Some(item) = self.item()? {
+            statistics.observe(&item);
+        }
+        Ok(statistics.summary())
+    }
+}
+
+/// The progress of reading a file.
+struct Progress {
+    begun: Instant,
+    items: u32,
+    /// Length of the file, in bytes.
+    length: u64,
+    /// Bytes read.
+    bytes: Rc<Cell<u64>>,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Draws the progress from time to time, on a terminal and after [`QUIET`].
+    fn tick(&mut self) {
+        self.items = self.items.wrapping_add(1);
+        if !self.items.is_multiple_of(1 << 14) || self.begun.elapsed() < QUIET || !io::stderr().is_terminal() {
+            return;
+        }
+        let bar = self.bar.get_or_insert_with(|| {
+            let bar = ProgressBar::new(self.length);
+            let style = ProgressStyle::with_template("{elapsed:>4} {wide_bar} {percent:>3} %  about {eta} left");
+            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_elapsed(self.begun.elapsed())
+        });
+        bar.set_position(self.bytes.get());
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_flight::{Kind, Name, Outcome, Request, Writer};
+
+    /// The result of `open` for a file with this text.
+    fn opened(name: &str, text: impl AsRef<[u8]>) -> anyhow::Result<Recording> {
+        let path = std::env::temp_dir().join(format!("evenkeel-open-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).expect("written");
+        let opened = open(&path);
+        std::fs::remove_file(&path).expect("removed");
+        opened
+    }
+
+    fn request(arrival_ns: u64, device: u32, kind: Kind, offset: u64, length: u64) -> Request {
+        Request {
+            arrival_ns,
+            queue_ns: 0,
+            device_ns: 0,
+            tenant: device,
+            client: device,
+            volume: device,
+            kind,
+            durable: false,
+            retried: false,
+            offset,
+            length,
+            outcome: Outcome::Done,
+        }
+    }
+
+    #[test]
+    fn an_iolog_of_fio_is_a_recording() {
+        let text = "fio version 3 iolog\n2 /dev/a add\n3 /dev/a open\n10 /dev/b read 1310720 8192\n\
+                    30 /dev/a write 4096 512\n20 /dev/a trim 0 1048576\n35 /dev/a sync 0 0\n40 /dev/a close\n";
+        let recording = opened("fio", text).expect("a recording");
+        assert_eq!((recording.head.source.as_str(), recording.head.started_unix_ns), ("fio", 0));
+        assert_eq!((recording.lost, recording.complete), (0, true));
+        let expected = [
+            request(0, 1, Kind::Read, 1_310_720, 8192),
+            request(10_000, 0, Kind::Trim, 0, 0),
+            request(20_000, 0, Kind::Write, 4096, 512),
+            request(25_000, 0, Kind::Flush, 0, 0),
+        ];
+        assert_eq!(recording.requests, expected);
+        let volumes: Vec<&Name> = recording.names.iter().filter(|name| name.table == Table::Volume).collect();
+        let volumes: Vec<_> = volumes.iter().map(|name| (name.number, name.name.as_str(), name.bytes)).collect();
+        assert_eq!(volumes, [(1, "device1", 2 << 20), (0, "device0", 1 << 20)]);
+        assert_eq!(recording.names.len(), 6);
+        assert_eq!(recording.name(Table::Tenant, 1).map(|name| name.name.as_str()), Some("device1"));
+    }
+
+    #[test]
+    fn a_trace_of_msr_is_a_recording_with_its_start() {
+        let text = "128166372000000000,web,0,Read,1310720,8192,703\n128166372000012345,web,1,Write,4096,512,99\n";
+        let recording = opened("msr", text).expect("a recording");
+        assert_eq!((recording.head.source.as_str(), recording.requests.len()), ("msr", 2));
+        assert_eq!(recording.head.started_unix_ns, 1_172_163_600_000_000_000);
+        assert_eq!(recording.requests[1], request(1_234_500, 1, Kind::Write, 4096, 512));
+    }
+
+    #[test]
+    fn names_of_a_recording_cannot_drive_the_terminal() {
+        let mut writer = Writer::new(Vec::new(), &Head::default()).expect("a head");
+        let (name, pool) = ("a\u{1b}[2J".to_owned(), "p\n\u{9b}".to_owned());
+        let name = Name { table: Table::Volume, number: 0, name, pool, bytes: 1 << 20 };
+        writer.write(&Item::Name(name)).expect("written");
+        let recording = opened("escapes", writer.finish().expect("written")).expect("a recording");
+        let [name] = &recording.names[..] else { panic!("{:?}", recording.names) };
+        assert_eq!((name.name.as_str(), name.pool.as_str()), ("a?[2J", "p??"));
+    }
+
+    #[test]
+    fn a_short_file_has_no_room_for_all_requests() {
+        let lengths = [0, 200_000, 1_500_000, 1 << 40, u64::MAX];
+        let most = [USUAL_REQUESTS, 1_600_000, 12_000_000, MOST_REQUESTS, MOST_REQUESTS];
+        assert_eq!(lengths.map(most_requests), most);
+    }
+
+    #[test]
+    fn an_output_is_no_input_under_another_name() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-apart-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (file, other) = (folder.join("a.rec"), folder.join("b.rec"));
+        std::fs::write(&file, "a").expect("written");
+        let again = folder.join(".").join("a.rec");
+        let refused = ensure_apart(&file, &again).expect_err("the same file");
+        let apart = ensure_apart(&file, &other);
+        std::fs::remove_dir_all(&folder).expect("removed");
+        assert!(refused.is::<Usage>() && refused.to_string().contains("name another one"), "{refused}");
+        assert!(apart.is_ok());
+    }
+
+    #[test]
+    fn a_file_of_no_known_format_is_refused_with_the_formats() {
+        for (text, part) in [("a line of prose\n", "known are msr, spc, mqsim, fio"), ("\n\n", "has no request")] {
+            let error = format!("{:#}", opened("other", text).expect_err("refused"));
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+        let folder = open(&std::env::temp_dir()).expect_err("a folder").to_string();
+        assert!(folder.contains("is no file"), "{folder}");
+        let missing = format!("{:#}", open(Path::new("/nowhere/a.trace")).expect_err("missing"));
+        assert!(missing.starts_with("cannot read /nowhere/a.trace: "), "{missing}");
+    }
+}

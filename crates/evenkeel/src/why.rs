@@ -1,0 +1,339 @@
+//! `evenkeel why`: the decisions and reasons that concern a tenant, now or at a time of the past.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use evenkeel_policy::explain::owner_name;
+use evenkeel_policy::figures::{count, megabytes, milliseconds, ms};
+use evenkeel_policy::history::{Event, EventKind, History, Series};
+use evenkeel_policy::moment;
+use evenkeel_policy::state::State;
+use evenkeel_policy::verdict::Lately;
+use evenkeel_web::history::Query;
+use serde::Serialize;
+
+use crate::control::{PATIENCE, Reach, first, whole};
+use crate::history::{self, event_text, wrapped, zone};
+use crate::output;
+
+/// Time before the moment from which decisions and troubles are shown, in seconds.
+const BEFORE_S: u64 = 3_600;
+/// Time before the moment in which its figures are looked for, in seconds: the newest second may not be recorded yet.
+const FIGURES_S: u64 = 5;
+
+/// Arguments of `why`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The tenant; without it, all pools and tenants
+    tenant: Option<String>,
+
+    /// A time of the past: 02:40, 2026-11-28T02:40:00Z, -2h
+    #[arg(long, value_name = "TIME", default_value = "now", allow_hyphen_values = true)]
+    at: String,
+
+    /// Most decisions that are shown, of the hour before
+    #[arg(long, short = 'n', default_value_t = 10, value_name = "N", value_parser = whole::<usize>)]
+    count: usize,
+
+    /// Print figures, troubles and decisions as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Read the history in this folder (DATA_DIR/history) instead of asking a server or an agent, which need not run
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["status", "control", "config", "data_dir"])]
+    dir: Option<PathBuf>,
+
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// The record of what concerns a tenant at a moment.
+#[derive(Debug, Default, Serialize)]
+struct Why {
+    /// The tenant; `None` for all.
+    tenant: Option<String>,
+    /// The moment, Unix time in seconds.
+    at_s: u64,
+    /// Verdicts, throttle and reason of each pool, of a server at present.
+    now: Vec<String>,
+    /// True if the history has the seconds before the moment, with or without requests.
+    is_recorded: bool,
+    /// Figures of the last second that is recorded before the moment, by pool.
+    figures: Vec<Series>,
+    /// Troubles that began in the hour before and had not ended.
+    troubles: Vec<Event>,
+    /// Decisions of the hour before, newest first.
+    decisions: Vec<Event>,
+    /// Parts of the history that cannot be read.
+    problems: Vec<String>,
+}
+
+/// Prints the decisions and reasons that concern a tenant.
+///
+/// # Errors
+/// A time that cannot be read, or a server, an agent or a folder that does not answer.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let now = history::now();
+    let is_now = args.at == "now";
+    let at = if is_now { now } else { history::moment_of("--at", &args.at, now)? };
+    let tenant = args.tenant.as_deref();
+    let ask = |before: u64, step: u64, tenant: Option<String>| {
+        let query = Query { from: at.saturating_sub(before), to: at + 1, step: Some(step), pool: None, tenant };
+        history::fetch(args.dir.as_deref(), &args.reach, query)
+    };
+    // Decisions about a pool concern its tenants, and troubles too.
+    let past = ask(BEFORE_S, 600, None)?;
+    let figures = ask(FIGURES_S, 1, Some(tenant.unwrap_or_default().to_owned()))?;
+    let mut why = of(tenant, at, &past, &figures, args.count);
+    if is_now && args.dir.is_none() {
+        let (_, text) = first(&args.reach.places()?, "/api/v1/state", PATIENCE)?;
+        // The state of an agent is another one; its history has the reasons.
+        why.now = serde_json::from_str::<State>(&text).map(|state| present(&state, tenant)).unwrap_or_default();
+    }
+    output::show(args.json, &why, |why| text(why, zone::local))
+}
+
+/// The record about a tenant, from `past`, the hour before the moment, and `figures`, the last seconds before it.
+fn of(tenant: Option<&str>, at_s: u64, past: &History, figures: &History, count: usize) -> Why {
+    let series = past.steps.iter().chain(&figures.steps).flat_map(|step| &step.series);
+    let of_series = series.filter(|series| Some(series.tenant.as_str()) == tenant).map(|series| series.pool.as_str());
+    let of_events = past.events.iter().filter(|event| Some(event.tenant.as_str()) == tenant && !event.pool.is_empty());
+    let pools: BTreeSet<&str> = of_series.chain(of_events.map(|event| event.pool.as_str())).collect();
+    let concerns = |event: &&Event| match tenant {
+        None => true,
+        Some(tenant) if event.kind == EventKind::Decision => {
+            event.tenant == tenant || (event.tenant.is_empty() && pools.contains(event.pool.as_str()))
+        }
+        Some(tenant) => {
+            let words: Vec<&str> = event.about.split_whitespace().collect();
+            match words[..] {
+                // Of a volume the history does not have the owner.
+                [] | ["volume", ..] => true,
+                ["pool", pool] => pools.contains(pool),
+                ["tenant", name, ..] => name == tenant,
+                _ => false,
+            }
+        }
+    };
+    let mut open: BTreeMap<(&str, &str), &Event> = BTreeMap::new();
+    for event in &past.events {
+        let key = (event.about.as_str(), event.reason.as_str());
+        match event.kind {
+            EventKind::TroubleBegins => {
+                open.insert(key, event);
+            }
+            EventKind::TroubleEnds => {
+                open.remove(&key);
+            }
+            // Troubles that go on begin anew.
+            EventKind::Started => open.clear(),
+            EventKind::Decision | EventKind::Stopped => {}
+        }
+    }
+    let decisions = past.events.iter().rev().filter(|event| event.kind == EventKind::Decision).filter(concerns);
+    let last = figures.steps.iter().rev().find(|step| !step.series.is_empty());
+    let problems: BTreeSet<&String> = past.problems.iter().chain(&figures.problems).collect();
+    Why {
+        tenant: tenant.map(str::to_owned),
+        at_s,
+        now: Vec::new(),
+        is_recorded: figures.steps.iter().any(|step| step.recorded_s > 0),
+        figures: last.map(|step| step.series.clone()).unwrap_or_default(),
+        troubles: open.into_values().filter(concerns).cloned().collect(),
+        decisions: decisions.take(count).cloned().collect(),
+        problems: problems.into_iter().cloned().collect(),
+    }
+}
+
+/// A sentence for each pool of a tenant, or for each pool, from the state of a server.
+fn present(state: &State, tenant: Option<&str>) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for pool in &state.pools {
+        match tenant {
+            None => sentences.extend(pool.lately.as_ref().map(|lately| sentence(&pool.name, lately))),
+            Some(name) => {
+                let named = pool.tenants.iter().filter(|tenant| tenant.name == name);
+                let lately = named.filter_map(|tenant| tenant.lately.as_ref());
+                sentences.extend(lately.map(|lately| sentence(&format!("{} {name}", pool.name), lately)));
+            }
+        }
+    }
+    sentences
+}
+
+fn sentence(about: &str, lately: &Lately) -> String {
+    let mut parts: Vec<String> =
+        lately.targets.iter().map(|target| format!("{} {}", target.what, target.verdict.word())).collect();
+    if let Some(by) = &lately.throttled_by {
+        parts.push(format!("throttled by {} to {}", owner_name(&by.by), by.how));
+        parts.push(by.because.clone());
+    }
+    if !lately.because.is_empty() && !parts.contains(&lately.because) {
+        parts.push(lately.because.clone());
+    }
+    if parts.is_empty() {
+        parts.push("nothing throttles it".to_owned());
+    }
+    format!("{about}: {}", parts.join("; "))
+}
+
+/// Figures of a tenant or pool in a second, as text.
+fn figures(series: &Series) -> String {
+    let parts = [series.pool.as_str(), series.tenant.as_str()].into_iter().filter(|part| !part.is_empty());
+    let about = parts.collect::<Vec<_>>().join(" ");
+    let mut text = format!("{about}: {} IOPS, {} MB/s", count(series.iops), megabytes(series.bytes_per_s));
+    for (name, figure) in [("p50", series.p50_ms), ("p99", series.p99_ms)] {
+        let _ = figure.map(|figure| write!(text, ", {name} {} ms", ms(figure)));
+    }
+    for (name, gauge) in [("queued", series.queued), ("in flight", series.in_flight), ("slots", series.slots)] {
+        let _ = gauge.map(|gauge| write!(text, ", {} {name}", count(gauge.mean)));
+    }
+    let _ = series.limit_iops.map(|limit| write!(text, ", limit {} IOPS", count(limit.mean)));
+    let _ = series.limit_bytes_per_s.map(|limit| write!(text, ", limit {} MB/s", megabytes(limit.mean)));
+    let _ = series.delay_ms.map(|delay| write!(text, ", throttle delay {}", milliseconds(delay.mean)));
+    text
+}
+
+/// The record as text; times are those of `zone`.
+fn text(why: &Why, zone: impl Fn(i64) -> i64 + Copy) -> String {
+    let whose = why.tenant.as_ref().map_or_else(|| "all tenants".to_owned(), |tenant| format!("tenant {tenant}"));
+    let mut out = format!("{whose} at {}\n", moment::text(why.at_s, zone));
+    why.now.iter().for_each(|sentence| out += &wrapped("  ", sentence, 4));
+    why.figures.iter().for_each(|series| out += &wrapped("  ", &figures(series), 4));
+    if why.figures.is_empty() {
+        out += match why.is_recorded {
+            true => "  no requests in the seconds before\n",
+            false => "  nothing is recorded of the seconds before\n",
+        };
+    }
+    let line = |event: &Event| {
+        let head = format!("{} {}  ", moment::date(event.at_s, zone), moment::time(event.at_s, zone));
+        wrapped(&head, &event_text(event), 10)
+    };
+    let (began, newest_first) =
+        ("troubles that began in the hour before", "decisions of the hour before, newest first");
+    for (title, events) in [(began, &why.troubles), (newest_first, &why.decisions)] {
+        if !events.is_empty() {
+            let _ = write!(out, "\n{title}:\n{}", events.iter().map(line).collect::<String>());
+        }
+    }
+    if why.decisions.is_empty() {
+        out += "\nno decision was recorded in the hour before\n";
+    }
+    why.problems.iter().for_each(|problem| out += &wrapped("\nwarning: ", problem, 2));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_policy::history::Step;
+    use evenkeel_policy::state::{PoolState, TenantState};
+    use evenkeel_policy::verdict::{Kind, Target, Verdict};
+
+    use super::*;
+
+    const AT: u64 = 1_795_834_800;
+
+    fn decision(ago: u64, pool: &str, tenant: &str, because: &str) -> Event {
+        Event { at_s: AT - ago, pool: pool.into(), tenant: tenant.into(), because: because.into(), ..Event::default() }
+    }
+
+    fn trouble(ago: u64, kind: EventKind, about: &str, reason: &str) -> Event {
+        let (about, reason) = (about.into(), reason.into());
+        Event { at_s: AT - ago, kind, about, reason, because: "it is so".into(), ..Event::default() }
+    }
+
+    fn past() -> History {
+        let series = |pool: &str, tenant: &str| {
+            let (pool, tenant) = (pool.into(), tenant.into());
+            Series { pool, tenant, iops: 70.0, ..Series::default() }
+        };
+        let series = vec![series("main", "shop"), series("fast", "web")];
+        let step = Step { at_s: AT - 600, seconds: 600, recorded_s: 600, series };
+        let (begins, ends) = (EventKind::TroubleBegins, EventKind::TroubleEnds);
+        let events = vec![
+            trouble(900, begins, "tenant shop in pool main", "target_missed"),
+            trouble(800, begins, "tenant web in pool fast", "target_missed"),
+            trouble(700, begins, "pool main", "stalled"),
+            trouble(600, ends, "pool main", "stalled"),
+            decision(500, "main", "shop", "the oldest"),
+            decision(400, "main", "", "of its pool"),
+            decision(300, "fast", "", "of another pool"),
+            decision(200, "main", "web", "of another tenant"),
+            decision(100, "main", "shop", "the newest"),
+        ];
+        History { steps: vec![step], events, ..History::default() }
+    }
+
+    #[test]
+    fn decisions_of_a_tenant_and_its_pools_are_shown_newest_first() {
+        let past = past();
+        let because = |why: &Why| why.decisions.iter().map(|event| event.because.clone()).collect::<Vec<_>>();
+        let why = of(Some("shop"), AT, &past, &History::default(), 10);
+        assert_eq!(because(&why), ["the newest", "of its pool", "the oldest"]);
+        assert_eq!(because(&of(Some("shop"), AT, &past, &History::default(), 1)), ["the newest"]);
+        assert_eq!(because(&of(None, AT, &past, &History::default(), 10)).len(), 5);
+        let about: Vec<&str> = why.troubles.iter().map(|event| event.about.as_str()).collect();
+        assert_eq!(about, ["tenant shop in pool main"], "neither of others nor ended");
+        let mut restarted = past;
+        restarted.events.push(trouble(0, EventKind::Started, "", ""));
+        assert!(of(Some("shop"), AT, &restarted, &History::default(), 10).troubles.is_empty());
+    }
+
+    #[test]
+    fn the_text_has_figures_troubles_and_decisions_within_80_columns() {
+        let mut why = of(Some("shop"), AT, &past(), &past(), 10);
+        why.figures.retain(|series| series.tenant == "shop");
+        let text = text(&why, moment::utc);
+        let position = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part:?} in\n{text}"));
+        let order = [
+            "tenant shop at 2026-11-28T03:00:00Z",
+            "main shop: 70",
+            "troubles that began in the hour before:",
+            "trouble, tenant shop in pool main: it is so",
+            "decisions of the hour before",
+            "02:58:20  main shop: the newest",
+            "main: of its pool",
+        ];
+        assert!(order.map(position).is_sorted(), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let nothing = super::text(&of(Some("x"), AT, &History::default(), &History::default(), 10), moment::utc);
+        assert!(nothing.contains("nothing is recorded") && nothing.contains("no decision was recorded"), "{nothing}");
+        let silent = Step { at_s: AT - 1, seconds: 1, recorded_s: 1, series: Vec::new() };
+        let silent = History { steps: vec![silent], ..History::default() };
+        let quiet = super::text(&of(Some("x"), AT, &History::default(), &silent, 10), moment::utc);
+        assert!(quiet.contains("no requests in the seconds before"), "{quiet}");
+    }
+
+    #[test]
+    fn a_tenant_that_is_named_as_a_word_of_troubles_has_its_own_alone() {
+        let begins = EventKind::TroubleBegins;
+        let events = vec![
+            trouble(900, begins, "tenant shop in pool main", "target_missed"),
+            trouble(800, begins, "tenant main in pool fast", "target_missed"),
+            trouble(700, begins, "pool other", "stalled"),
+        ];
+        let past = History { events, ..History::default() };
+        for (tenant, expected) in [("main", vec!["tenant main in pool fast"]), ("in", vec![]), ("pool", vec![])] {
+            let why = of(Some(tenant), AT, &past, &History::default(), 10);
+            let about: Vec<&str> = why.troubles.iter().map(|event| event.about.as_str()).collect();
+            assert_eq!(about, expected, "{tenant}");
+        }
+    }
+
+    #[test]
+    fn the_present_has_verdict_throttle_and_reason() {
+        let target = Target { what: "p99 < 20 ms".into(), kind: Kind::Latency, verdict: Verdict::Missed };
+        let lately = Lately { targets: vec![target], because: "backup writes much".into(), ..Lately::default() };
+        let tenant = |name: &str| {
+            let lately = Some(lately.clone());
+            TenantState { name: name.into(), lately, ..TenantState::default() }
+        };
+        let tenants = vec![tenant("shop"), tenant("web")];
+        let pool = PoolState { name: "main".into(), tenants, ..PoolState::default() };
+        let state = State { pools: vec![pool], ..State::default() };
+        assert_eq!(present(&state, Some("shop")), ["main shop: p99 < 20 ms MISSED; backup writes much"]);
+        assert_eq!(present(&state, Some("none")), [""; 0]);
+    }
+}

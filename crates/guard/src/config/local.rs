@@ -1,0 +1,107 @@
+//! Settings of local devices whose control groups are throttled for a latency target.
+
+use evenkeel_control::{Duration, response};
+use evenkeel_policy::config::{Latency, Match, Throttle};
+use evenkeel_policy::target::Method;
+use evenkeel_policy::units::Bytes;
+
+use super::guarantee::own_name;
+use crate::discovery::groups::Names;
+use crate::loops::owed::Owed;
+use crate::sensor::cgroup;
+
+/// A device of this host with a latency target: `io.max` of noisy control groups is set so that the target is met.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LocalConfig {
+    /// The latency target of reads.
+    pub latency: Latency,
+    /// The device that the groups use, by path or name.
+    pub device: String,
+    /// Method that chooses by how much groups are throttled.
+    pub method: Method,
+    /// Bytes per second above which a group is noisy for `method = "pid"`; the method "adaptive" compares the groups' shares
+    /// of the load instead.
+    pub noisy_above: Bytes,
+    /// Longest extra wait of a throttled request.
+    pub max_delay: Duration,
+    /// The tenants that name control groups.
+    pub tenants: Vec<LocalTenant>,
+}
+
+/// A tenant that names control groups, and how its groups may be throttled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LocalTenant {
+    /// Name of the tenant.
+    pub name: String,
+    /// Entries that name control groups, by their paths below /sys/fs/cgroup or as containers, pods or virtual machines.
+    pub groups: Vec<Match>,
+    /// When the tenant's groups are throttled, in relation to other groups.
+    pub throttle: Throttle,
+    /// The tenant's reservation and guarantee; no throttle takes the tenant below them.
+    pub owed: Owed,
+    /// True if the tenant has a throughput guarantee on the device, which takes precedence over the latency target: the
+    /// guarantee's loop sets `io.max` of the tenant's groups.
+    pub guaranteed: bool,
+    /// True if each group is a tenant of its own.
+    pub each: bool,
+}
+
+impl LocalTenant {
+    /// An entry of [`Self::groups`] in messages: a group's path, or an entry as it is written.
+    pub fn shown(entry: &Match) -> String {
+        match entry {
+            Match::Cgroup(path) => path.clone(),
+            other => other.to_string(),
+        }
+    }
+
+    /// Name, in records, of the tenant to which a group belongs: this one's, or with [`Self::each`] the group's own.
+    pub fn name_of(&self, group: &str) -> String {
+        if !self.each {
+            return self.name.clone();
+        }
+        let patterns = self.groups.iter().filter_map(|entry| match entry {
+            Match::Cgroup(pattern) if cgroup::names(pattern, group) => Some((entry.specificity(), pattern.as_str())),
+            _ => None,
+        });
+        let pattern = patterns.max_by_key(|(rank, _)| *rank).map_or("", |(_, pattern)| pattern);
+        own_name(&self.name, pattern, group)
+    }
+}
+
+impl LocalConfig {
+    /// Index, in [`Self::tenants`], of the tenant of a group by the group's path alone, as [`Self::tenant_among`].
+    pub fn tenant_of(&self, group: &str) -> Option<usize> {
+        self.tenant_among(&Names::default(), group)
+    }
+
+    /// Index, in [`Self::tenants`], of the tenant of a group, by the most specific entry that names the group; `None` if no
+    /// entry does. `names`: the containers, pods and virtual machines of this host.
+    pub fn tenant_among(&self, names: &Names, group: &str) -> Option<usize> {
+        let entries = self.tenants.iter().enumerate().rev();
+        let entries = entries.flat_map(|(place, tenant)| tenant.groups.iter().map(move |entry| (entry, place)));
+        let naming = entries.filter(|(entry, _)| names.names(entry, group));
+        let specificity = |entry: &Match| match entry {
+            Match::Cgroup(pattern) => Match::Cgroup(pattern.trim_matches('/').to_owned()).specificity(),
+            other => other.specificity(),
+        };
+        naming.max_by_key(|(entry, _)| specificity(entry)).map(|(_, place)| place)
+    }
+
+    /// True if an entry names containers, pods or virtual machines, whose names have to be searched for.
+    pub fn needs_names(&self) -> bool {
+        self.tenants.iter().flat_map(|tenant| &tenant.groups).any(|entry| !matches!(entry, Match::Cgroup(_)))
+    }
+
+    /// Settings of the controller that chooses by how much groups are throttled. `interval`: time between decisions.
+    pub fn controller(&self, interval: Duration) -> response::Config {
+        response::Config {
+            interval,
+            // A limit can be any number.
+            step: Duration::ZERO,
+            max_delay: self.max_delay,
+            noisy_bytes_per_s: self.noisy_above.0,
+            ..self.method.published(self.latency.target)
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Control groups by the names of what runs in them: containers, Kubernetes pods and virtual machines.
+//!
+//! | group | of | its name is in |
+//! |---|---|---|
+//! | `docker-ID.scope`, `docker/ID` | Docker | `/var/lib/docker/containers/ID/config.v2.json` |
+//! | `libpod-ID.scope` | Podman | `/var/lib/containers/storage/overlay-containers/containers.json` |
+//! | `cri-containerd-ID.scope`, `nerdctl-ID.scope` | containerd | `config.json` in its folder `/run/containerd` |
+//! | `crio-ID.scope` | CRI-O | `/run/containers/storage/overlay-containers/ID/userdata/config.json` |
+//! | `kubepods-QOS-podUID.slice`, `podUID` | Kubernetes | the folder `/var/log/pods/NAMESPACE_NAME_UID` |
+//! | `machine-qemu\x2d1\x2dNAME.scope` | libvirt | the group's own name |
+//!
+//! Nothing is asked of a daemon or a server. A container without a known name goes by the first twelve digits of its ID, as
+//! `docker ps` shows it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use evenkeel_policy::config::Match;
+use evenkeel_policy::tenant::fits;
+use serde_json::Value;
+
+use super::roots::{self, Roots};
+use crate::error::Error;
+use crate::sensor::cgroup;
+
+/// Largest number of levels of groups that are searched; a container of a cluster in a container is on the tenth.
+const MAX_DEPTH: u32 = 12;
+/// Largest number of groups that one search visits: users may make as many below their own ones as they like.
+const MAX_VISITED: usize = if cfg!(test) { 300 } else { 20_000 };
+/// The group, below the root, with the groups that users make without privileges.
+const OF_USERS: &str = "user.slice";
+/// Number of digits of a container's ID.
+const ID_DIGITS: usize = 64;
+/// Number of digits of an ID that stand for a name.
+const SHORT_DIGITS: usize = 12;
+/// Number of searches after which the files of a container without a name are no longer read.
+const MAX_TRIES: u8 = 10;
+/// The annotations of a container's configuration that hold its name, by containerd's CRI, CRI-O and nerdctl.
+const ANNOTATIONS: [&str; 3] = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name", "nerdctl/name"];
+
+/// A thing that has a control group of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Thing {
+    /// A container, by its ID.
+    Container(String),
+    /// A pod, by its UID.
+    Pod(String),
+    /// A virtual machine, by its name.
+    Machine(String),
+}
+
+/// The names of the containers, pods and virtual machines of this host, and their control groups.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// Things by the paths of their groups.
+    things: BTreeMap<String, Thing>,
+    /// Names of containers by their IDs, with the number of searches for them.
+    containers: BTreeMap<String, (Option<String>, u8)>,
+    /// `NAMESPACE/NAME` of pods by their UIDs.
+    pods: BTreeMap<String, String>,
+}
+
+impl Names {
+    /// Searches for groups below `cgroups`, where cgroup v2 is mounted, and for the names of those that are new. A name once
+    /// found is kept for as long as its group is there. Files of runtimes are read for about the time `budget`, and of at
+    /// least one container: they may be on a disk that is busy. The next search goes on with those of other containers.
+    pub fn refresh(&mut self, roots: &Roots, cgroups: &Path, budget: Duration) {
+        self.things.clear();
+        self.walk(cgroups, "", MAX_DEPTH, &mut 0);
+        let of_thing = |thing: &Thing| match thing {
+            Thing::Container(id) | Thing::Pod(id) => Some(id.clone()),
+            Thing::Machine(_) => None,
+        };
+        let there: BTreeSet<String> = self.things.values().filter_map(of_thing).collect();
+        self.containers.retain(|id, _| there.contains(id));
+        self.pods.retain(|uid, _| there.contains(uid));
+        let begin = Instant::now();
+        let mut listed = None;
+        for thing in self.things.values() {
+            match thing {
+                Thing::Container(id) => {
+                    self.containers.entry(id.clone()).or_default();
+                }
+                Thing::Pod(uid) if !self.pods.contains_key(uid) => {
+                    let found: &mut BTreeMap<String, String> = listed.get_or_insert_with(|| pods(roots));
+                    self.pods.extend(found.remove(uid).map(|name| (uid.clone(), name)));
+                }
+                Thing::Pod(_) | Thing::Machine(_) => {}
+            }
+        }
+        let unnamed = self.containers.iter_mut().filter(|(_, (name, tries))| name.is_none() && *tries < MAX_TRIES);
+        let mut unnamed: Vec<_> = unnamed.collect();
+        // Those with the fewest searches come first.
+        unnamed.sort_by_key(|(_, (_, tries))| *tries);
+        for (place, (id, (name, tries))) in unnamed.into_iter().enumerate() {
+            if place > 0 && begin.elapsed() >= budget {
+                break;
+            }
+            *tries += 1;
+            *name = container(roots, id);
+        }
+    }
+
+    /// Adds the groups below `path`, whose folder is `folder`, to the known ones. `visited`: number of groups that this search
+    /// has visited so far.
+    fn walk(&mut self, folder: &Path, path: &str, depth: u32, visited: &mut usize) {
+        // A folder of the kernel has two links, and one more for each folder in it.
+        let is_leaf = std::fs::metadata(folder).map_or(true, |metadata| metadata.nlink() == 2);
+        let Some(depth) = depth.checked_sub(1).filter(|_| !is_leaf) else { return };
+        let parent = path.rsplit('/').next().unwrap_or(path);
+        let Ok(entries) = std::fs::read_dir(folder) else { return };
+        let mut of_users: Option<(PathBuf, String)> = None;
+        for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            if *visited >= MAX_VISITED {
+                return;
+            }
+            *visited += 1;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if path.is_empty() && name == OF_USERS {
+                of_users = Some((entry.path(), name));
+                continue;
+            }
+            let below = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+            let thing = thing(&name, parent);
+            let is_open = matches!(thing, None | Some(Thing::Pod(_)));
+            if self.things.len() < cgroup::MAX_GROUPS {
+                self.things.extend(thing.map(|thing| (below.clone(), thing)));
+            }
+            if is_open {
+                self.walk(&entry.path(), &below, depth, visited);
+            }
+        }
+        // However many there are, all others have been found.
+        if let Some((folder, name)) = of_users {
+            self.walk(&folder, &name, depth, visited);
+        }
+    }
+
+    /// True if `entry` names the group with this path.
+    pub fn names(&self, entry: &Match, group: &str) -> bool {
+        match entry {
+            Match::Cgroup(pattern) => cgroup::names(pattern, group),
+            _ => self.things.get(group.trim_matches('/')).is_some_and(|thing| self.is_called(thing, entry)),
+        }
+    }
+
+    fn is_called(&self, thing: &Thing, entry: &Match) -> bool {
+        match (entry, thing) {
+            (Match::Container(pattern), Thing::Container(id)) => {
+                let name = self.containers.get(id).and_then(|(name, _)| name.as_deref());
+                fits(pattern, name.unwrap_or(&id[..SHORT_DIGITS]))
+            }
+            (Match::Pod(pattern), Thing::Pod(uid)) => {
+                let wanted = pattern.split_once('/');
+                let called = self.pods.get(uid).and_then(|name| name.split_once('/'));
+                wanted.zip(called).is_some_and(|(wanted, called)| fits(wanted.0, called.0) && fits(wanted.1, called.1))
+            }
+            (Match::Machine(pattern), Thing::Machine(name)) => fits(pattern, name),
+            _ => false,
+        }
+    }
+
+    /// Paths, relative to `cgroups`, of the groups that `entry` names.
+    ///
+    /// # Errors
+    /// As [`cgroup::find`].
+    pub fn find(&self, cgroups: &Path, entry: &Match) -> Result<Vec<String>, Error> {
+        match entry {
+            Match::Cgroup(pattern) => cgroup::find(cgroups, pattern),
+            _ => {
+                let named = self.things.iter().filter(|(_, thing)| self.is_called(thing, entry));
+                Ok(named.map(|(group, _)| group.clone()).collect())
+            }
+        }
+    }
+}
+
+/// The thing whose group has the folder `folder` in the folder `parent`; `None` if it is another group.
+fn thing(folder: &str, parent: &str) -> Option<Thing> {
+    let scope = folder.strip_suffix(".scope");
+    if let Some(machine) = scope.and_then(|scope| scope.strip_prefix("machine-")).filter(|_| holds_machines(parent)) {
+        return Some(Thing::Machine(machine_name(&unescaped(machine))));
+    }
+    let slice = folder.strip_suffix(".slice").filter(|slice| slice.contains("kubepods"));
+    if let Some((_, uid)) = slice.and_then(|slice| slice.rsplit_once("-pod")) {
+        // A dash separates the levels of a slice.
+        return Some(Thing::Pod(uid.replace('_', "-")));
+    }
+    if let Some(uid) = folder.strip_prefix("pod").filter(|uid| !uid.is_empty())
+        && ["kubepods", "burstable", "besteffort"].contains(&parent)
+    {
+        return Some(Thing::Pod(uid.to_owned()));
+    }
+    let (runtime, id) = scope.unwrap_or(folder).rsplit_once('-').unwrap_or(("", folder));
+    // The monitor of a container has a group of its own, of the same ID.
+    let is_container = id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit());
+    (is_container && !runtime.ends_with("conmon")).then(|| Thing::Container(id.to_owned()))
+}
+
+/// True if groups of virtual machines are in a group of this name: `machine.slice`, a slice below it, or a partition that
+/// libvirt makes without systemd.
+fn holds_machines(parent: &str) -> bool {
+    let is_below = parent.starts_with("machine-") && parent.ends_with(".slice");
+    parent == "machine.slice" || is_below || parent.ends_with(".partition")
+}
+
+/// A virtual machine's name in that of its group, which libvirt makes of driver, number and name: `qemu-1-db`.
+fn machine_name(machine: &str) -> String {
+    let parts = machine.split_once('-').and_then(|(_, rest)| rest.split_once('-'));
+    let of_libvirt = parts.filter(|(number, name)| number.parse::<u32>().is_ok() && !name.is_empty());
+    of_libvirt.map_or(machine, |(_, name)| name).to_owned()
+}
+
+/// Decodes the name of a systemd unit, in which characters are written as `\x` and two hexadecimal digits.
+fn unescaped(name: &str) -> String {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name.as_bytes();
+    while let Some((&first, more)) = rest.split_first() {
+        let digits = rest.strip_prefix(b"\\x").and_then(|behind| behind.get(..2));
+        let code = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &rest[4..];
+            }
+            None => {
+                bytes.push(first);
+                rest = more;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The name of the container with this ID, from the files of its runtime; `None` if no file has it.
+fn container(roots: &Roots, id: &str) -> Option<String> {
+    let json = |path: &Path| -> Option<Value> { serde_json::from_str(&roots::text(path).ok()?).ok() };
+    let docker = roots.root.join("var/lib/docker/containers").join(id).join("config.v2.json");
+    if let Some(name) = json(&docker).as_ref().and_then(|config| config.get("Name")?.as_str()) {
+        return Some(name.trim_start_matches('/').to_owned());
+    }
+    let annotated = |path: &Path| -> Option<String> {
+        let config = json(path)?;
+        let annotations = config.get("annotations")?;
+        let name = ANNOTATIONS.iter().find_map(|key| annotations.get(*key)?.as_str());
+        name.map(str::to_owned)
+    };
+    let tasks = roots.root.join("run/containerd/io.containerd.runtime.v2.task");
+    let namespaces = roots::names(&tasks).unwrap_or_default();
+    let of_containerd = |namespace: &String| annotated(&tasks.join(namespace).join(id).join("config.json"));
+    let of_crio = || {
+        let folder = roots.root.join("run/containers/storage/overlay-containers").join(id);
+        annotated(&folder.join("userdata/config.json"))
+    };
+    namespaces.iter().find_map(of_containerd).or_else(of_crio).or_else(|| {
+        let store = roots.root.join("var/lib/containers/storage/overlay-containers");
+        let files = ["containers.json", "volatile-containers.json"].into_iter();
+        files.filter_map(|file| json(&store.join(file))).find_map(|list| of_podman(&list, id))
+    })
+}
+
+/// The name of the container with this ID in a list of containers of the library that Podman uses.
+fn of_podman(list: &Value, id: &str) -> Option<String> {
+    let is_it = |container: &&Value| container.get("id").and_then(Value::as_str) == Some(id);
+    let container = list.as_array()?.iter().find(is_it)?;
+    container.get("names")?.get(0)?.as_str().map(str::to_owned)
+}
+
+/// `NAMESPACE/NAME` of this host's pods by UID, from the folders of their logs.
+fn pods(roots: &Roots) -> BTreeMap<String, String> {
+    let folders = roots::names(&roots.root.join("var/log/pods")).unwrap_or_default();
+    let named = folders.iter().filter_map(|folder| {
+        let (namespace, rest) = folder.split_once('_')?;
+        let (name, uid) = rest.rsplit_once('_')?;
+        Some((uid.to_owned(), format!("{namespace}/{name}")))
+    });
+    named.collect()
+}
+
+#[cfg(test)]
+#[path = "groups_tests.rs"]
+mod tests;

@@ -1,0 +1,119 @@
+//! Tests with device trees laid out by hand.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+use crate::fake_osd::{Folder, folder};
+
+/// Two disks: `ek0` with partition `ek0p1`, and `ek1`. On the partition the volume group vg-a with one volume, on both disks
+/// the volume group wide, on the second disk a device of dm-crypt with the volume group safe.
+struct Host(Folder);
+
+impl Host {
+    fn new(name: &str) -> Self {
+        let host = Self(folder(&format!("stack-{name}")));
+        host.device("ek0", "ek0", "4090:0", &[]);
+        host.device("ek0/ek0p1", "ek0p1", "4090:1", &[]);
+        std::fs::write(host.0.join("sys/block/ek0/ek0p1/partition"), "1\n").unwrap();
+        host.device("ek1", "ek1", "4090:16", &[]);
+        host.mapped("ekdm-0", "4091:0", "vg--a-root", "LVM-1", &["ek0p1"]);
+        host.mapped("ekdm-1", "4091:1", "wide-all", "LVM-2", &["ek0p1", "ek1"]);
+        host.mapped("ekdm-2", "4091:2", "secret", "CRYPT-LUKS2-3", &["ek1"]);
+        host.mapped("ekdm-3", "4091:3", "safe-db", "LVM-4", &["ekdm-2"]);
+        std::fs::create_dir_all(host.0.join("proc/self")).unwrap();
+        let mounts = "1 0 4090:1 / /ek-none/boot rw - ext4 /dev/ek0p1 rw\n\
+            2 0 4091:3 / /ek-none/db rw - xfs /dev/mapper/safe-db rw\n\
+            3 0 0:44 / /ek-none/b rw - btrfs /dev/ek1 rw\n4 0 0:45 / /ek-none/z rw - zfs tank rw\n\
+            5 0 0:46 / /ek-none/n rw - nfs server:/x rw\n";
+        std::fs::write(host.0.join("proc/self/mountinfo"), mounts).unwrap();
+        host
+    }
+
+    fn device(&self, path: &str, name: &str, number: &str, slaves: &[&str]) -> PathBuf {
+        let folder = self.0.join("sys/block").join(path);
+        for below in slaves {
+            std::fs::create_dir_all(folder.join("slaves").join(below)).unwrap();
+        }
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("dev"), number).unwrap();
+        for (class, name) in [("class/block", name), ("dev/block", number)] {
+            let class = self.0.join("sys").join(class);
+            std::fs::create_dir_all(&class).unwrap();
+            symlink(&folder, class.join(name)).unwrap();
+        }
+        folder
+    }
+
+    fn mapped(&self, name: &str, number: &str, dm: &str, uuid: &str, slaves: &[&str]) {
+        let folder = self.device(name, name, number, slaves).join("dm");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("name"), dm).unwrap();
+        std::fs::write(folder.join("uuid"), uuid).unwrap();
+    }
+
+    fn roots(&self) -> Roots {
+        Roots::under(&self.0)
+    }
+
+    /// Number of the device for an entry, or the fault.
+    fn find(&self, name: &str) -> Result<String, String> {
+        find(&self.roots(), name).map(|found| found.number.to_string()).map_err(|why| why.note())
+    }
+}
+
+#[test]
+fn every_kind_of_entry_leads_to_the_device_that_is_limited() {
+    let host = Host::new("kinds");
+    for (entry, number) in [
+        ("ek0", "4090:0"),
+        ("ek0p1", "4090:0"),
+        ("/dev/ekdm-1", "4091:1"),
+        ("vg-a", "4090:0"),
+        ("secret", "4091:2"),
+        ("safe", "4091:2"),
+        ("/ek-none/boot", "4090:0"),
+        ("/ek-none/db", "4091:2"),
+    ] {
+        assert_eq!(host.find(entry).as_deref(), Ok(number), "{entry}");
+    }
+}
+
+#[test]
+fn an_entry_without_a_single_device_says_why_and_what_to_do() {
+    let host = Host::new("faults");
+    for (entry, words) in [
+        ("wide", "stands on several devices: ek0, ek1; name each"),
+        ("/ek-none/b", "kind btrfs, which combines devices"),
+        ("/ek-none/z", "kind zfs, whose own threads"),
+        ("/ek-none/n", "kind nfs, which has no block device"),
+        ("/ek-none/other", "not on this host: there is no block device /ek-none/other; write"),
+        ("/dev/ek-none", "not on this host: there is no block device /dev/ek-none"),
+        ("vg", "not on this host: there is no block device vg"),
+    ] {
+        let why = host.find(entry).unwrap_err();
+        assert!(why.contains(words), "{entry}: {why}");
+    }
+}
+
+#[test]
+fn reads_are_timed_in_the_device_itself_and_all_devices_below_are_known() {
+    let host = Host::new("timed");
+    let texts = |numbers: Vec<DeviceNumber>| -> Vec<String> { numbers.iter().map(ToString::to_string).collect() };
+    let found = |entry: &str| find(&host.roots(), entry).unwrap();
+    assert_eq!(texts(found("ek0p1").timed), ["4090:0", "4090:1"]);
+    assert_eq!(texts(found("safe").timed), ["4091:2"]);
+    assert_eq!(texts(found("safe").whole), ["4091:2", "4090:16"]);
+    assert_eq!(texts(found("ekdm-1").whole), ["4091:1", "4090:0", "4090:1", "4090:16"]);
+}
+
+#[test]
+fn file_systems_above_a_device_are_found_through_all_layers() {
+    let host = Host::new("above");
+    let disk: DeviceNumber = "4090:16".parse().unwrap();
+    let mut all: Vec<String> = above(&host.roots(), &[disk]).iter().map(ToString::to_string).collect();
+    all.sort();
+    assert_eq!(all, ["4090:16", "4091:1", "4091:2", "4091:3"]);
+    let found = file_systems(&host.roots(), &above(&host.roots(), &[disk]));
+    let found: Vec<String> = found.iter().map(|mount| format!("{} {}", mount.kind, mount.point.display())).collect();
+    assert_eq!(found, ["xfs /ek-none/db"]);
+}

@@ -1,0 +1,555 @@
+//! The enforcement point for control groups of a device with a latency target: finds groups, reads their counters, and writes
+//! limits of noisy ones.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use evenkeel_control::response::ClientId;
+use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::config::Match;
+use evenkeel_policy::decision::DecisionRecord;
+
+use super::cgroup::{Unable, has_controller, without_controller};
+use super::{Errors, Tick};
+use crate::actuator::io_max::{self, Change, IoMax, Limits};
+use crate::config::{Config, LocalConfig, LocalTenant};
+use crate::discovery::Roots;
+use crate::discovery::groups::Names;
+use crate::discovery::stack::{self, Limited, NotUsable};
+use crate::journal::Journal;
+use crate::loops::Due;
+use crate::loops::local::{self, Sense};
+use crate::loops::record::{At, CgroupState, PoolState};
+use crate::sensor::cgroup::{self, GroupFile, Usage};
+use crate::sensor::diskstats::{DeviceNumber, Reading, Tracker};
+
+/// Interval between searches for the device and for groups, and between checks for limits of other programs.
+const SEARCH_EVERY: Duration = Duration::from_secs(1);
+/// Interval between searches for a device for which all block devices of the host have to be read.
+const SURVEY_EVERY: Duration = Duration::from_secs(10);
+/// Limits that differ by at most this part are not written: the controller corrects an error of this size by itself.
+const SAME: f64 = 0.03;
+/// Largest number of groups whose counters are read in one tick; of more groups each is read in turn. With 500 groups each is
+/// read about once a second, which is the time over which loads are smoothed.
+const MOST_READ: usize = 50;
+/// Largest number of limits that are written in one tick: ends of limits, then the largest changes. A write with its lines in
+/// the journal takes some 50 us: at ten ticks a second 0.5 % of a processor.
+const MOST_WRITTEN: usize = 10;
+/// Number of groups after which the search below groups goes on in the next tick.
+const MOST_WALKED: usize = 200;
+/// Time in one search for reading the files of container runtimes, which may be on the device that is busy. The host's lock is
+/// held meanwhile.
+const NAMES_BUDGET: std::time::Duration = std::time::Duration::from_millis(20);
+/// Number of levels of groups below a group that are searched for tasks.
+const MAX_DEPTH: u32 = 8;
+
+/// A control group and its files.
+#[derive(Debug)]
+struct Group {
+    id: ClientId,
+    /// Index of the group's tenant in the configuration.
+    tenant: usize,
+    name: String,
+    folder: PathBuf,
+    stat: GroupFile,
+    row: IoMax,
+    /// The limits that the agent has set; `None` while the group is not throttled.
+    set: Option<Limits>,
+    /// Number of times in succession that the row could not be written or put back; of many rows those with the fewest
+    /// failures come first.
+    refused: u32,
+    /// Numbers by which the kernel knows the group and the groups below it.
+    numbers: Vec<u64>,
+    /// True if the group's reads do not count for the target.
+    noisy: bool,
+}
+
+/// The enforcement point for one device with a latency target: its control groups, and the limits set for them.
+pub struct Local {
+    mind: local::Local,
+    interval: Duration,
+    roots: Roots,
+    cgroups: PathBuf,
+    /// The device; `None` while it is not on this host.
+    device: Option<Limited>,
+    search_due: Due,
+    survey_due: Due,
+    /// The device that the newest search among all block devices has found.
+    surveyed: Option<Limited>,
+    /// The reason why that search has found none, with its cure.
+    unusable: Option<String>,
+    /// Names of the containers, pods and virtual machines of this host, if the policy names some.
+    names: Names,
+    /// Groups by name.
+    groups: Vec<Group>,
+    /// Index of the group whose counters are read next.
+    next: usize,
+    /// Index of the group below which is searched next; `None` until the next search for groups.
+    walked: Option<usize>,
+    /// Rows of `io.max` that the previous policy set, by group; a row stays here until this policy's search has found its
+    /// group or not.
+    inherited: BTreeMap<String, (IoMax, Option<Limits>)>,
+    notes: Vec<String>,
+    buffer: Vec<u8>,
+    /// True if other devices, groups or noisy groups have to be watched than before.
+    changed: bool,
+}
+
+/// Opens an enforcement point for each device of `config` with a latency target for control groups; `cgroups` is where cgroup
+/// v2 is mounted. Changes no setting.
+///
+/// # Errors
+/// A message that names the missing part and its cure. A device that is not on this host is no error: all hosts may share the
+/// policy.
+pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Local>, Unable> {
+    if config.local.values().any(|local| stack::find(roots, &local.device).is_ok()) {
+        has_controller(cgroups)?;
+    }
+    let interval = config.agent.interval;
+    let open = |(name, local): (&String, &LocalConfig)| {
+        let mind = local::Local::new(name, local, interval);
+        let mind = mind.map_err(|problem| Unable::Setting { name: name.clone(), problem })?;
+        Ok(Local {
+            mind,
+            interval,
+            roots: roots.clone(),
+            cgroups: cgroups.to_owned(),
+            device: None,
+            search_due: Due::default(),
+            survey_due: Due::default(),
+            surveyed: None,
+            unusable: None,
+            names: Names::default(),
+            groups: Vec::new(),
+            next: 0,
+            walked: None,
+            inherited: BTreeMap::new(),
+            notes: Vec::new(),
+            buffer: Vec::new(),
+            changed: true,
+        })
+    };
+    config.local.iter().map(open).collect()
+}
+
+/// Adds the numbers of the group with this folder, and of the groups below it, to `numbers`.
+fn numbers_below(folder: &Path, depth: u32, numbers: &mut Vec<u64>) {
+    let Ok(metadata) = std::fs::metadata(folder) else { return };
+    numbers.push(metadata.ino());
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    let Some(deeper) = depth.checked_sub(1).filter(|_| numbers.len() < cgroup::MAX_GROUPS) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        if numbers.len() >= cgroup::MAX_GROUPS {
+            break;
+        }
+        numbers_below(&entry.path(), deeper, numbers);
+    }
+}
+
+impl Local {
+    /// Name of the point's device in the configuration.
+    pub fn name(&self) -> &str {
+        self.mind.name()
+    }
+
+    /// True if the latency target is for a percentile, so that single reads have to be timed.
+    pub fn wants_percentile(&self) -> bool {
+        self.mind.wants_percentile()
+    }
+
+    /// True if the devices or groups to watch have changed since the previous call.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Numbers of the devices whose reads are timed.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceNumber> {
+        self.device.iter().flat_map(|device| device.timed.iter().copied())
+    }
+
+    /// Numbers of the control groups whose reads count for the target: those of groups that are not noisy.
+    pub fn counted(&self) -> impl Iterator<Item = u64> {
+        self.groups.iter().filter(|group| !group.noisy).flat_map(|group| group.numbers.iter().copied())
+    }
+
+    /// Begins an interval that ends at `now`; `sense`: the reads that are measured in it. Call it before [`Self::count`].
+    pub fn begin(&mut self, now: Instant, sense: Sense) {
+        self.mind.begin(now, sense);
+    }
+
+    /// Takes in single reads of the present interval: their number in a bucket of [`crate::sensor::tracepoints`].
+    pub fn count(&mut self, bucket: usize, reads: u64) {
+        self.mind.count(bucket, reads);
+    }
+
+    /// Takes the place of `old`, the point of the previous policy. If at most the value of the target differs, `old` goes on
+    /// with the new one. If the device is the same, the new point takes over the limits of `old`: they stay in force until
+    /// the new point sets its own, and are put back for groups that the new policy does not throttle. If the device differs,
+    /// `old` is returned and has to be ended.
+    #[must_use]
+    pub fn succeed(&mut self, mut old: Self) -> Option<Self> {
+        if old.mind.adopt(self.mind.config(), self.interval) {
+            *self = old;
+        } else if old.mind.config().device == self.mind.config().device && old.device.is_some() {
+            self.device = old.device;
+            let groups = old.groups.into_iter().map(|group| (group.name, (group.row, group.set)));
+            self.inherited = groups.chain(old.inherited).collect();
+        } else {
+            return Some(old);
+        }
+        None
+    }
+
+    /// Ends this point, and puts back all limits that the point has set.
+    pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
+        let inherited = self.inherited.into_values().map(|(row, _)| row);
+        for row in self.groups.into_iter().map(|group| group.row).chain(inherited) {
+            errors.take(row.restore(journal));
+        }
+    }
+
+    /// Measures, decides, and sets limits. `tracker`: the devices' figures; `None` if they could not be read. Call it at every
+    /// tick of the agent.
+    pub fn tick(&mut self, now: Instant, tracker: Option<&Tracker>, tick: &mut Tick<'_>) {
+        if self.search_due.is_over(now, SEARCH_EVERY) {
+            self.search(now, tick);
+        } else if let Some(other) = self.device.as_ref().and_then(|device| point_at(device, tick)) {
+            self.lose(tick);
+            (self.device, self.changed) = (None, true);
+            self.notes = vec![self.is_taken(&other)];
+        }
+        let Some(device) = &self.device else { return };
+        let disk = device.number;
+        tick.taken.extend(device.timed.iter().map(|number| (*number, self.mind.name().to_owned())));
+        self.walk(tick);
+        self.measure(now, disk, tick);
+        let sample = tracker.and_then(|tracker| tracker.get(disk)).and_then(Reading::sample);
+        self.mind.tick(now, sample);
+        for group in &mut self.groups {
+            let noisy = self.mind.is_noisy(group.id);
+            self.changed |= noisy != group.noisy;
+            group.noisy = noisy;
+        }
+        self.act(tick);
+    }
+
+    /// The note on a device that another point has.
+    fn is_taken(&self, other: &str) -> String {
+        let device = &self.mind.config().device;
+        format!("pool {other} controls the disk of {device}: groups are limited on whole disks; keep one of the two")
+    }
+
+    /// Searches for the device and its groups, and for limits that other programs have set meanwhile.
+    fn search(&mut self, now: Instant, tick: &mut Tick<'_>) {
+        self.notes.clear();
+        let name = &self.mind.config().device;
+        let mut found = stack::named(&self.roots, name);
+        if found.is_none() {
+            if self.survey_due.is_over(now, SURVEY_EVERY) {
+                let surveyed = stack::find(&self.roots, name);
+                self.unusable = surveyed.as_ref().err().map(NotUsable::note);
+                self.surveyed = surveyed.ok();
+            }
+            let is_there = |device: &Limited| self.roots.sys.join(format!("dev/block/{}", device.number)).exists();
+            found = self.surveyed.clone().filter(is_there);
+        }
+        let other = found.as_ref().and_then(|device| point_at(device, tick));
+        found = found.filter(|_| other.is_none());
+        if self.device.as_ref().map(|device| device.number) != found.as_ref().map(|device| device.number) {
+            self.lose(tick);
+        }
+        self.changed |= self.device != found;
+        self.device = found;
+        let Some(disk) = self.device.as_ref().map(|device| device.number) else {
+            let searching = || self.unusable.as_ref().map(|why| format!("{why}; the agent goes on searching"));
+            let note = other.map(|other| self.is_taken(&other)).or_else(searching);
+            self.notes.extend(note);
+            return;
+        };
+        self.follow(disk, tick);
+        for (_, (row, _)) in std::mem::take(&mut self.inherited) {
+            put_back(row, tick);
+        }
+        self.walked.get_or_insert(0);
+    }
+
+    /// Searches below groups for others, and for limits that other programs have set; of many groups some at each tick.
+    fn walk(&mut self, tick: &mut Tick<'_>) {
+        let Some(mut at) = self.walked else { return };
+        let mut walked = 0;
+        while let Some(group) = self.groups.get_mut(at).filter(|_| walked < MOST_WALKED) {
+            let mut numbers = Vec::new();
+            numbers_below(&group.folder, MAX_DEPTH, &mut numbers);
+            walked += numbers.len().max(1);
+            self.changed |= numbers != group.numbers;
+            group.numbers = numbers;
+            if group.set.is_some() {
+                tick.errors.take(group.row.read());
+            }
+            at += 1;
+        }
+        self.walked = (at < self.groups.len()).then_some(at);
+    }
+
+    /// Puts back all limits after the device has disappeared or another device has got its number.
+    fn lose(&mut self, tick: &mut Tick<'_>) {
+        for group in std::mem::take(&mut self.groups) {
+            self.mind.leave(group.id);
+            put_back(group.row, tick);
+        }
+        if self.device.is_some() {
+            for (_, (row, _)) in std::mem::take(&mut self.inherited) {
+                put_back(row, tick);
+            }
+        }
+    }
+
+    /// Adds control groups that have appeared since the previous search.
+    fn follow(&mut self, disk: DeviceNumber, tick: &mut Tick<'_>) {
+        let tenants = self.mind.config().tenants.iter().enumerate();
+        let entries: Vec<(usize, Match)> =
+            tenants.flat_map(|(tenant, terms)| terms.groups.iter().map(move |entry| (tenant, entry.clone()))).collect();
+        if self.mind.config().needs_names() {
+            self.names.refresh(&self.roots, &self.cgroups, NAMES_BUDGET);
+            self.leave_renamed(tick);
+        }
+        for (tenant, entry) in entries {
+            let Some(found) = tick.errors.take(self.names.find(&self.cgroups, &entry)) else { continue };
+            if found.is_empty() {
+                let name = self.mind.config().tenants.get(tenant).map_or("", |terms| terms.name.as_str());
+                let shown = LocalTenant::shown(&entry);
+                self.notes
+                    .push(format!("no group fits {shown:?} of tenant {name} now; the agent searches every second"));
+            }
+            for name in found {
+                // Of several tenants that name a group, the most specific decides.
+                if self.groups.binary_search_by(|known| known.name.as_str().cmp(&name)).is_err()
+                    && self.mind.config().tenant_among(&self.names, &name) == Some(tenant)
+                {
+                    self.take_in(disk, tenant, name, tick);
+                }
+            }
+        }
+    }
+
+    /// Forgets the groups that belong to another tenant, or to none, now that more names are known; [`Self::follow`] takes
+    /// them in again.
+    fn leave_renamed(&mut self, tick: &mut Tick<'_>) {
+        let config = self.mind.config();
+        let is_renamed = |group: &Group| config.tenant_among(&self.names, &group.name) != Some(group.tenant);
+        let renamed: Vec<usize> = (0..self.groups.len()).filter(|&at| is_renamed(&self.groups[at])).collect();
+        for at in renamed.into_iter().rev() {
+            let group = self.groups.remove(at);
+            self.mind.leave(group.id);
+            put_back(group.row, tick);
+            self.changed = true;
+        }
+    }
+
+    /// Name of a known group above or below the group of this name.
+    fn kin_of(&self, name: &str) -> Option<String> {
+        let place = |path: &str| self.groups.binary_search_by(|known| known.name.as_str().cmp(path)).ok();
+        let above = name.match_indices('/').find_map(|(end, _)| place(&name[..end]));
+        let prefix = format!("{name}/");
+        let next = self.groups.partition_point(|known| known.name < prefix);
+        let known = above.or(Some(next)).and_then(|at| self.groups.get(at));
+        known.filter(|known| above.is_some() || known.name.starts_with(&prefix)).map(|known| known.name.clone())
+    }
+
+    fn take_in(&mut self, disk: DeviceNumber, tenant: usize, name: String, tick: &mut Tick<'_>) {
+        if let Some(other) = self.kin_of(&name) {
+            return self.notes.push(format!(
+                "{name} is left alone, as it lies above or below {other}: limits and counters of a group are for all groups below it as well; name one of the two"
+            ));
+        }
+        let folder = self.cgroups.join(&name);
+        let stat = match GroupFile::open(folder.join("io.stat")) {
+            Ok(stat) => stat,
+            Err(error) if error.is_absent() => {
+                return self.notes.push(without_controller(&name, &folder, &self.cgroups));
+            }
+            Err(error) => return tick.errors.push(error),
+        };
+        let config = self.mind.config();
+        let is_owed = |at: usize| config.tenants.get(at).is_some_and(|terms| terms.guaranteed);
+        // The guarantee's loop finds groups by their paths alone, also where a name makes this one another tenant's.
+        let guaranteed = is_owed(tenant) || config.tenant_of(&name).is_some_and(is_owed);
+        let Some(id) = self.mind.join(tenant, &name, guaranteed) else { return };
+        let mut inherited = self.inherited.remove(&name);
+        if guaranteed && let Some((row, _)) = inherited.take() {
+            // The guarantee's loop reads the limits in this tick.
+            put_back(row, tick);
+        }
+        let (mut row, set) = inherited.unwrap_or_else(|| (IoMax::new(&folder, disk), None));
+        if set.is_none() && row.is_foreign() {
+            let limits = tick.errors.take(row.read()).flatten();
+            self.mind.is_foreign(id, limits.unwrap_or(Limits::NONE));
+        } else {
+            self.mind.in_force(id, set.unwrap_or(Limits::NONE));
+        }
+        let numbers = std::fs::metadata(&folder).map(|metadata| vec![metadata.ino()]).unwrap_or_default();
+        self.changed = true;
+        let at = self.groups.partition_point(|known| known.name < name);
+        self.groups.insert(at, Group { id, tenant, name, folder, stat, row, set, refused: 0, numbers, noisy: false });
+    }
+
+    /// Reads the counters of the groups whose turn it is; forgets groups that are gone.
+    fn measure(&mut self, now: Instant, disk: DeviceNumber, tick: &mut Tick<'_>) {
+        let count = self.groups.len().min(MOST_READ);
+        let mut gone = Vec::new();
+        for turn in 0..count {
+            let at = (self.next + turn) % self.groups.len();
+            let group = &self.groups[at];
+            let usage = match group.stat.read(&mut self.buffer) {
+                Err(error) if error.is_gone() || error.is_absent() => {
+                    gone.push(at);
+                    continue;
+                }
+                Err(error) => Err(error),
+                Ok(text) => Usage::parse(text, disk, None, None).map_err(|fault| fault.in_file(group.stat.path())),
+            };
+            if let Some(usage) = tick.errors.take(usage) {
+                self.mind.measure(group.id, now, usage.cached);
+            }
+        }
+        self.next += count;
+        // A folder that is made anew has other files; the old ones stay open.
+        let is_there = |group: &Group| group.folder.join("io.stat").exists();
+        gone.extend((0..self.groups.len()).filter(|&at| self.groups[at].set.is_some() && !is_there(&self.groups[at])));
+        gone.sort_unstable();
+        gone.dedup();
+        for at in gone.into_iter().rev() {
+            let group = self.groups.remove(at);
+            self.mind.leave(group.id);
+            // Nothing is left to put back; the journal forgets it.
+            put_back(group.row, tick);
+            self.changed = true;
+        }
+        if self.next >= self.groups.len() {
+            self.next = 0;
+        }
+    }
+
+    fn act(&mut self, tick: &mut Tick<'_>) {
+        let Some(journal) = tick.journal.as_deref_mut() else { return };
+        let mut ending: Vec<(u32, usize)> = Vec::new();
+        let mut changes: Vec<(u32, f64, usize, Limits)> = Vec::new();
+        for (at, group) in self.groups.iter().enumerate() {
+            let wanted = self.mind.limits(group.id);
+            if wanted == Limits::NONE && !group.row.is_foreign() {
+                // Limits that are written and not confirmed are in force as well.
+                if group.set.is_some() || group.row.before().is_some() {
+                    ending.push((group.refused, at));
+                }
+                continue;
+            }
+            let by = match group.set {
+                Some(_) if group.row.is_foreign() => f64::INFINITY,
+                None if group.row.is_foreign() => continue,
+                Some(set) if set.is_near(&wanted, SAME) => continue,
+                Some(set) => difference(&set, &wanted),
+                None => f64::INFINITY,
+            };
+            changes.push((group.refused, by, at, wanted));
+        }
+        ending.sort_unstable();
+        let (mut released, mut failed) = (0, 0);
+        for (_, at) in ending {
+            if released >= MOST_WRITTEN || failed >= MOST_WRITTEN {
+                break;
+            }
+            let group = &mut self.groups[at];
+            if tick.errors.take(group.row.release(journal)).is_some() {
+                released += 1;
+                (group.set, group.refused) = (None, 0);
+                self.mind.in_force(group.id, Limits::NONE);
+            } else {
+                failed += 1;
+                group.refused = group.refused.saturating_add(1);
+            }
+        }
+        changes.sort_by(|one, other| one.0.cmp(&other.0).then(other.1.total_cmp(&one.1)));
+        changes.truncate(MOST_WRITTEN - released);
+        changes.sort_by_key(|(_, _, at, _)| *at);
+        let mut places = Vec::with_capacity(changes.len());
+        let mut rows: Vec<(&mut IoMax, Limits)> = Vec::with_capacity(changes.len());
+        let mut changes = changes.into_iter().peekable();
+        for (at, group) in self.groups.iter_mut().enumerate() {
+            let Some((.., wanted)) = changes.next_if(|(_, _, place, _)| *place == at) else { continue };
+            // Limits of other programs from before are upper bounds.
+            let found = tick.errors.take(group.row.read()).flatten();
+            let before = group.row.before().or(found);
+            places.push((at, wanted));
+            rows.push((&mut group.row, wanted.at_most(before.unwrap_or(Limits::NONE))));
+        }
+        let Some(results) = tick.errors.take(io_max::set_all(journal, &mut rows)) else { return };
+        for ((at, wanted), result) in places.into_iter().zip(results) {
+            let Some(group) = self.groups.get_mut(at) else { continue };
+            let result = tick.errors.take(result);
+            group.refused = if result.is_some() { 0 } else { group.refused.saturating_add(1) };
+            match result {
+                Some(Change::Same | Change::Made) => {
+                    group.set = Some(wanted);
+                    self.mind.in_force(group.id, wanted);
+                }
+                Some(Change::Foreign(limits)) => {
+                    tracing::warn!(
+                        "another program has set limits in io.max of {}: they stay, and the group is not throttled for pool {} until the agent restarts",
+                        group.name,
+                        self.mind.name()
+                    );
+                    group.set = None;
+                    self.mind.is_foreign(group.id, limits);
+                }
+                // A group that is gone is forgotten in the next interval.
+                Some(Change::Gone) | None => {}
+            }
+        }
+    }
+
+    /// The point's newest measurements and decisions.
+    pub fn state(&self) -> PoolState {
+        let number = self.device.as_ref().map_or_else(String::new, |device| device.number.to_string());
+        let at = CgroupState { device_number: number, ..self.mind.state() };
+        PoolState {
+            name: self.name().to_owned(),
+            method: self.mind.config().method.name().into(),
+            reason: self.mind.reason().into(),
+            because: self.mind.because(),
+            notes: self.notes.clone(),
+            at: At::Cgroup(at),
+        }
+    }
+
+    /// The newest `count` decisions in the log, oldest first.
+    pub fn records(&self, count: usize) -> impl Iterator<Item = DecisionRecord> {
+        self.mind.records(count)
+    }
+}
+
+/// Name of the point that throttles groups for one of the devices that are timed for `device`.
+fn point_at(device: &Limited, tick: &Tick<'_>) -> Option<String> {
+    device.timed.iter().find_map(|number| tick.taken.get(number)).cloned()
+}
+
+/// Puts back the limits in a row, if settings may be changed.
+fn put_back(row: IoMax, tick: &mut Tick<'_>) {
+    if let Some(journal) = tick.journal.as_deref_mut() {
+        tick.errors.take(row.restore(journal));
+    }
+}
+
+/// The largest relative difference between the limits in force and other ones; infinite if one of them is new or ends.
+fn difference(set: &Limits, wanted: &Limits) -> f64 {
+    let each = set.all().into_iter().zip(wanted.all()).map(|both| match both {
+        (None, None) => 0.0,
+        (Some(set), Some(wanted)) => set.abs_diff(wanted) as f64 / set.max(1) as f64,
+        _ => f64::INFINITY,
+    });
+    each.fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+#[path = "local_tests.rs"]
+mod tests;

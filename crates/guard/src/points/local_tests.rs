@@ -1,0 +1,496 @@
+//! Tests with files in place of the kernel's, and a device whose reads take longer the more a group writes.
+
+use std::io::Write as _;
+
+use super::*;
+use crate::Agent;
+use crate::config::Abilities;
+use crate::fake_osd::{Folder, folder};
+use crate::loops::record::State;
+
+/// Bytes of a write, and of a read.
+const WRITE: f64 = 65_536.0;
+const READ: f64 = 4_096.0;
+/// Writes in circulation, and the time that each takes in the device.
+const DEPTH: f64 = 32.0;
+const WRITE_S: f64 = 0.020;
+/// Time of a read beside as many writes as the device takes, and without writes.
+const SLOW_MS: f64 = 40.0;
+const FAST_MS: f64 = 1.0;
+const FREE: &str = "4095:1 rbps=max wbps=max riops=max wiops=max";
+
+const POLICY: &str = "[pools.disk]\ndevices = [\"no-disk\"]\nlatency.target = \"10ms\"\n\
+    [tenants.db]\nmatch = [\"cgroup:slice/db\"]\n[tenants.bulk]\nmatch = [\"cgroup:slice/bulk-*\"]\n";
+
+/// In place of a line of [`POLICY`]: the slow device of throughput guarantees.
+const CACHED: &str = "tuning.cache.slow = \"no-slow\"\ntuning.guarantee.interval = \"1s\"\n[tenants.db]\n";
+
+/// A folder with files in place of the kernel's, for a device and two control groups, and a journal.
+struct Host {
+    root: Folder,
+    journal: Journal,
+    ticks: u64,
+    /// Reads completed, and their latencies together in ms.
+    reads: [f64; 2],
+    /// Writes completed.
+    writes: f64,
+    /// Latency of the reads of the last interval in ms.
+    latency_ms: f64,
+    writes_now: bool,
+}
+
+impl Host {
+    fn new(name: &str) -> Self {
+        let root = folder(&format!("local-{name}"));
+        let device = root.join("sys/class/block/no-disk");
+        std::fs::create_dir_all(&device).unwrap();
+        std::fs::create_dir_all(root.join("sys/dev/block")).unwrap();
+        std::fs::write(device.join("dev"), "4095:1").unwrap();
+        std::os::unix::fs::symlink(&device, root.join("sys/dev/block/4095:1")).unwrap();
+        std::fs::create_dir_all(root.join("cgroup")).unwrap();
+        std::fs::write(root.join("cgroup/cgroup.controllers"), "cpu io memory\n").unwrap();
+        let journal = Journal::open(root.join("journal")).unwrap();
+        let host =
+            Self { root, journal, ticks: 0, reads: [0.0; 2], writes: 0.0, latency_ms: FAST_MS, writes_now: true };
+        host.group("slice/db");
+        host.group("slice/bulk-1");
+        host
+    }
+
+    fn slow_device(&self) {
+        let slow = self.root.join("sys/class/block/no-slow");
+        std::fs::create_dir_all(&slow).unwrap();
+        std::fs::write(slow.join("dev"), "4095:2").unwrap();
+        std::os::unix::fs::symlink(&slow, self.root.join("sys/dev/block/4095:2")).unwrap();
+        for device in ["no-slow", "no-disk"] {
+            let stat = self.root.join("sys/class/block").join(device).join("stat");
+            std::fs::write(stat, "1 0 8 1 1 0 8 1 0 2 2\n").unwrap();
+        }
+    }
+
+    fn file(&self, group: &str, name: &str) -> PathBuf {
+        self.root.join("cgroup").join(group).join(name)
+    }
+
+    fn group(&self, name: &str) {
+        std::fs::create_dir_all(self.root.join("cgroup").join(name)).unwrap();
+        std::fs::write(self.file(name, "io.stat"), "").unwrap();
+        std::fs::write(self.file(name, "io.max"), "").unwrap();
+    }
+
+    /// Writes the counters of a group as the kernel does: into the file that is there.
+    fn stat(&self, group: &str, text: &str) {
+        let file = std::fs::OpenOptions::new().write(true).truncate(true).open(self.file(group, "io.stat"));
+        if let Ok(mut file) = file {
+            file.write_all(text.as_bytes()).unwrap();
+        }
+    }
+
+    fn io_max(&self, group: &str) -> String {
+        std::fs::read_to_string(self.file(group, "io.max")).unwrap().trim().to_owned()
+    }
+
+    fn limits(&self, group: &str) -> Limits {
+        let number = DeviceNumber { major: 4095, minor: 1 };
+        let text = std::fs::read_to_string(self.file(group, "io.max"));
+        text.map_or(Limits::NONE, |text| Limits::of(&text, number).unwrap())
+    }
+
+    fn agent(&self, policy: &str) -> Agent {
+        let config = Config::parse(policy, "test", Abilities { tracepoints: false }).unwrap();
+        Agent::open(&config, &Roots::under(&self.root), &self.root.join("cgroup")).unwrap()
+    }
+
+    fn reload(&mut self, agent: &mut Agent, policy: &str) {
+        let config = Config::parse(policy, "test", Abilities { tracepoints: false }).unwrap();
+        let at = (&Roots::under(&self.root), &*self.root.join("cgroup"));
+        let errors = agent.reload(&config, at, Some(&mut self.journal)).unwrap();
+        assert!(errors.0.is_empty(), "{errors:?}");
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + Duration::from_millis(100 * self.ticks)
+    }
+
+    /// An interval of 100 ms of all groups, as the limits let them.
+    fn work(&mut self) -> String {
+        let limits = self.limits("slice/bulk-1");
+        let free = if self.writes_now { DEPTH / WRITE_S } else { 0.0 };
+        let most = |limit: Option<u64>, each: f64| limit.map_or(f64::INFINITY, |limit| limit as f64 / each);
+        let rate = free.min(most(limits.wbps, WRITE)).min(most(limits.wiops, 1.0));
+        self.latency_ms = FAST_MS + SLOW_MS * rate / (DEPTH / WRITE_S);
+        self.writes += rate * 0.1;
+        self.reads = [self.reads[0] + 10.0, self.reads[1] + 10.0 * self.latency_ms];
+        let (writes, reads, ms) = (self.writes as u64, self.reads[0] as u64, self.reads[1] as u64);
+        let [read_bytes, written_bytes] = [reads * READ as u64, writes * WRITE as u64];
+        self.stat("slice/db", &format!("4095:1 rbytes={read_bytes} wbytes=0 rios={reads} wios=0\n"));
+        self.stat("slice/bulk-1", &format!("4095:1 rbytes=0 wbytes={written_bytes} rios=0 wios={writes}\n"));
+        let (read_sectors, written_sectors) = (read_bytes / 512, written_bytes / 512);
+        let writes_ms = (self.writes * WRITE_S * 1e3) as u64;
+        format!("4095 1 no-disk {reads} 0 {read_sectors} {ms} {writes} 0 {written_sectors} {writes_ms} 0 0 0\n")
+    }
+
+    fn run(&mut self, agent: &mut Agent, ticks: u64) {
+        for _ in 0..ticks {
+            let diskstats = self.work();
+            self.ticks += 1;
+            let errors = agent.tick(self.now(), diskstats.as_bytes(), Some(&mut self.journal));
+            assert!(errors.is_empty(), "{errors:?}");
+        }
+    }
+}
+
+fn state(agent: &Agent) -> CgroupState {
+    let state: State = agent.state();
+    let (_, at) = state.cgroups().next().unwrap();
+    at.clone()
+}
+
+#[test]
+fn a_noisy_group_is_throttled_until_reads_are_fast_and_released_when_it_is_quiet() {
+    let mut host = Host::new("noisy");
+    let mut agent = host.agent(POLICY);
+    host.run(&mut agent, 2);
+    assert!(host.latency_ms > 40.0, "without limits reads are slow: {}", host.latency_ms);
+    host.run(&mut agent, 400);
+    assert!(host.latency_ms < 12.0, "{} ms, {}", host.latency_ms, host.io_max("slice/bulk-1"));
+    let limits = host.limits("slice/bulk-1");
+    assert!(limits.wbps.is_some() && limits.wiops.is_some() && limits.rbps.is_none(), "{limits}");
+    assert_eq!(host.io_max("slice/db"), "", "the other group is not touched");
+    let shown = state(&agent);
+    let latency = shown.latency.unwrap();
+    let target = (latency.target_ms, latency.percentile.as_str());
+    assert_eq!((target, latency.measured.as_str()), ((10.0, "mean"), "statistics"));
+    let bulk = shown.groups[0].latency.clone().unwrap();
+    assert!(bulk.delay_ms > 10.0 && bulk.limits.is_some() && shown.groups[0].tenant == "bulk", "{bulk:?}");
+    let because = agent.records(Some("disk"), 1)[0].because.clone();
+    assert!(because.contains("bulk (slice/bulk-1) to "), "{because}");
+    host.writes_now = false;
+    host.run(&mut agent, 100);
+    assert_eq!(host.io_max("slice/bulk-1"), FREE);
+    assert!(host.journal.is_clear());
+}
+
+#[test]
+fn a_limit_of_before_is_an_upper_bound_and_comes_back() {
+    let mut host = Host::new("before");
+    let before = FREE.replace("wbps=max", "wbps=60000000");
+    std::fs::write(host.file("slice/bulk-1", "io.max"), &before).unwrap();
+    let mut agent = host.agent(POLICY);
+    let mut least = u64::MAX;
+    for _ in 0..300 {
+        host.run(&mut agent, 1);
+        let limit = host.limits("slice/bulk-1").wbps.unwrap();
+        assert!(limit <= 60_000_000, "{limit}");
+        least = least.min(limit);
+    }
+    assert!(least < 40_000_000, "reads take 24 ms with the limit of before: {least}");
+    assert!(!host.journal.is_clear());
+    // The end, as of a killed agent whose sentinel acts.
+    host.journal.restore_all();
+    assert_eq!(host.io_max("slice/bulk-1"), before);
+}
+
+#[test]
+fn a_limit_that_another_program_sets_meanwhile_stays() {
+    let mut host = Host::new("foreign");
+    let mut agent = host.agent(POLICY);
+    host.run(&mut agent, 100);
+    assert!(host.limits("slice/bulk-1").wbps.is_some());
+    let foreign = FREE.replace("wbps=max", "wbps=90000000");
+    std::fs::write(host.file("slice/bulk-1", "io.max"), &foreign).unwrap();
+    for _ in 0..30 {
+        host.run(&mut agent, 1);
+        assert_eq!(host.io_max("slice/bulk-1"), foreign);
+    }
+    let group = state(&agent).groups.remove(0);
+    assert_eq!(group.foreign_limit.as_deref(), Some("rbps=max wbps=90000000 riops=max wiops=max"));
+    // A newer policy does not change that.
+    host.reload(&mut agent, &POLICY.replace("latency.target", "max_delay = \"1s\"\nlatency.target"));
+    host.run(&mut agent, 30);
+    let group = state(&agent).groups.remove(0);
+    assert!(group.foreign_limit.is_some() && group.latency.is_some_and(|latency| latency.delay_ms == 0.0));
+    assert!(host.journal.restore_all().is_empty());
+    assert_eq!(host.io_max("slice/bulk-1"), foreign);
+}
+
+#[test]
+fn a_group_that_is_gone_leaves_nothing_and_a_new_one_is_found_within_a_second() {
+    let mut host = Host::new("gone");
+    let mut agent = host.agent(POLICY);
+    host.run(&mut agent, 100);
+    assert!(!host.journal.is_clear());
+    std::fs::remove_dir_all(host.root.join("cgroup/slice/bulk-1")).unwrap();
+    host.run(&mut agent, 1);
+    assert!(host.journal.is_clear());
+    assert_eq!(state(&agent).groups.len(), 1);
+    host.group("slice/bulk-1");
+    host.group("slice/bulk-2");
+    host.run(&mut agent, 11);
+    let groups: Vec<String> = state(&agent).groups.into_iter().map(|group| group.group).collect();
+    assert_eq!(groups, ["slice/bulk-1", "slice/bulk-2", "slice/db"]);
+}
+
+#[test]
+fn a_container_belongs_to_the_tenant_that_its_name_fits() {
+    let mut host = Host::new("container");
+    let id = "ab".repeat(32);
+    host.group(&format!("slice/docker-{id}.scope"));
+    let mut agent = host.agent(
+        "[pools.disk]\ndevices = [\"no-disk\"]\nlatency.target = \"10ms\"\n[tenants.db]\nmatch = [\"cgroup:slice/db\"]\n\
+         [tenants.bulk]\nmatch = [\"container:bulk-*\"]\n[tenants.rest]\nmatch = [\"container:*\"]\n",
+    );
+    let tenants =
+        |agent: &Agent| -> Vec<String> { state(agent).groups.into_iter().map(|group| group.tenant).collect() };
+    host.run(&mut agent, 1);
+    assert_eq!(tenants(&agent), ["db", "rest"], "its name is not known yet");
+    let files = host.root.join("var/lib/docker/containers").join(&id);
+    std::fs::create_dir_all(&files).unwrap();
+    std::fs::write(files.join("config.v2.json"), "{\"Name\":\"/bulk-7\"}").unwrap();
+    host.run(&mut agent, 11);
+    assert_eq!(tenants(&agent), ["db", "bulk"]);
+    std::fs::remove_dir_all(host.root.join("cgroup/slice").join(format!("docker-{id}.scope"))).unwrap();
+    host.run(&mut agent, 11);
+    assert_eq!(tenants(&agent), ["db"]);
+}
+
+#[test]
+fn a_volume_group_is_followed_down_to_its_disk() {
+    let mut host = Host::new("stack");
+    for (name, number) in [("no-disk", "4095:1"), ("no-dm", "4094:0")] {
+        std::fs::create_dir_all(host.root.join("sys/block").join(name)).unwrap();
+        std::fs::write(host.root.join("sys/block").join(name).join("dev"), number).unwrap();
+    }
+    for (file, text) in [("dm/name", "no--vg-lv"), ("dm/uuid", "LVM-1"), ("slaves/no-disk", "")] {
+        let path = host.root.join("sys/block/no-dm").join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let mut agent = host.agent(&POLICY.replace("no-disk", "no-vg"));
+    host.run(&mut agent, 100);
+    assert_eq!(state(&agent).device_number, "4095:1");
+    assert!(host.limits("slice/bulk-1").wbps.is_some(), "{}", host.io_max("slice/bulk-1"));
+    std::fs::remove_file(host.root.join("sys/dev/block/4095:1")).unwrap();
+    host.run(&mut agent, 11);
+    assert!(host.journal.is_clear() && host.io_max("slice/bulk-1") == FREE, "the disk is gone");
+}
+
+#[test]
+fn limits_that_stay_the_same_are_not_written() {
+    let mut host = Host::new("same");
+    let mut agent = host.agent(POLICY);
+    host.run(&mut agent, 200);
+    // The same limits in another spelling, which a write would replace.
+    let spelled = host.io_max("slice/bulk-1").replace(' ', "  ");
+    std::fs::write(host.file("slice/bulk-1", "io.max"), &spelled).unwrap();
+    for _ in 0..8 {
+        // Without a sample the decision stays.
+        host.ticks += 1;
+        let errors = agent.tick(host.now(), b"", Some(&mut host.journal));
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+    assert_eq!(host.io_max("slice/bulk-1"), spelled);
+}
+
+#[test]
+fn without_a_journal_nothing_is_written() {
+    let mut host = Host::new("dry");
+    let mut agent = host.agent(POLICY);
+    for _ in 0..30 {
+        let diskstats = host.work();
+        host.ticks += 1;
+        assert!(agent.tick(host.now(), diskstats.as_bytes(), None).is_empty());
+    }
+    assert_eq!(host.io_max("slice/bulk-1"), "");
+    assert!(state(&agent).groups[0].latency.clone().unwrap().delay_ms > 0.0, "it would be throttled");
+}
+
+#[test]
+fn a_reservation_wins_and_a_guarantee_excludes_a_group() {
+    let mut host = Host::new("owed");
+    // Half of all that the group moves.
+    let reserved = POLICY.replace("[tenants.bulk]\n", "[tenants.bulk]\nreservation.iops = 800\n");
+    let mut agent = host.agent(&reserved);
+    let mut least = u64::MAX;
+    for _ in 0..300 {
+        host.run(&mut agent, 1);
+        least = least.min(host.limits("slice/bulk-1").wiops.unwrap_or(u64::MAX));
+    }
+    assert!((800..1400).contains(&least), "throttled, and not below what is reserved: {least}");
+    let config = |text: &str| Config::parse(text, "test", Abilities { tracepoints: false }).unwrap();
+    let guaranteed = POLICY.replace("[tenants.bulk]\n", "[tenants.bulk]\nguarantee.write.iops = 9\n");
+    let config = config(&guaranteed);
+    assert!(config.local["disk"].tenants.iter().any(|tenant| tenant.name == "bulk" && tenant.guaranteed));
+    let mut mind = local::Local::new("disk", &config.local["disk"], Duration::from_millis(100)).unwrap();
+    let tenant = config.local["disk"].tenant_of("slice/bulk-7").unwrap();
+    let bulk = mind.join(tenant, "slice/bulk-7", true);
+    assert!(bulk.is_some() && mind.state().groups[0].latency.clone().unwrap().exempt_because.is_some());
+}
+
+#[test]
+fn a_policy_with_another_target_keeps_limits_and_one_without_puts_them_back() {
+    let mut host = Host::new("reload");
+    let mut agent = host.agent(POLICY);
+    host.run(&mut agent, 200);
+    let in_force = host.io_max("slice/bulk-1");
+    let config = |text: &str| Config::parse(text, "test", Abilities { tracepoints: false }).unwrap();
+    let at = (&Roots::under(&host.root), &*host.root.join("cgroup"));
+    let errors = agent.reload(&config(&POLICY.replace("10ms", "11ms")), at, Some(&mut host.journal)).unwrap();
+    assert!(errors.0.is_empty() && host.io_max("slice/bulk-1") == in_force, "{errors:?}");
+    assert!(state(&agent).groups.iter().any(|group| group.latency.as_ref().is_some_and(|of| of.delay_ms > 0.0)));
+    let at = (&Roots::under(&host.root), &*host.root.join("cgroup"));
+    assert!(agent.reload(&config(""), at, Some(&mut host.journal)).unwrap().0.is_empty());
+    assert_eq!(host.io_max("slice/bulk-1"), FREE);
+    assert!(host.journal.is_clear() && agent.names().is_empty());
+}
+
+#[test]
+fn a_throttled_group_that_gets_a_guarantee_is_limited_by_that_alone() {
+    let mut host = Host::new("guaranteed");
+    host.slow_device();
+    let policy = POLICY.replace("[tenants.db]\n", CACHED);
+    let mut agent = host.agent(&policy);
+    host.run(&mut agent, 200);
+    assert!(host.limits("slice/bulk-1").wiops.is_some());
+    let guarantee = "[tenants.bulk]\nguarantee.write = { bytes_per_s = \"10MB\" }\n";
+    host.reload(&mut agent, &policy.replace("[tenants.bulk]\n", guarantee));
+    for _ in 0..30 {
+        host.run(&mut agent, 1);
+        let limits = host.limits("slice/bulk-1");
+        assert!(limits.wbps.is_some_and(|limit| limit >= 10_000_000) && limits.wiops.is_none(), "{limits}");
+    }
+    let state: State = agent.state();
+    assert!(state.cgroups().flat_map(|(_, at)| &at.groups).all(|group| group.foreign_limit.is_none()));
+    host.journal.restore_all();
+    assert!(host.journal.is_clear() && host.io_max("slice/bulk-1") == FREE, "{}", host.io_max("slice/bulk-1"));
+}
+
+#[test]
+fn a_group_that_a_guarantee_has_by_its_path_is_not_throttled_by_its_name() {
+    let mut host = Host::new("by-name");
+    host.slow_device();
+    host.group(&format!("slice/docker-{}.scope", "ab".repeat(32)));
+    let policy = POLICY.replace("[tenants.db]\n", CACHED).replace("cgroup:slice/bulk-*", "container:abababababab");
+    let owed = "[tenants.owed]\nmatch = [\"cgroup:slice/docker-*\"]\nguarantee.write = { bytes_per_s = \"10MB\" }\n";
+    let mut agent = host.agent(&format!("{policy}{owed}"));
+    host.run(&mut agent, 1);
+    let groups = agent.locals[0].mind.state().groups;
+    let shown = groups.iter().find(|group| group.group.contains("docker")).unwrap();
+    let latency = shown.latency.clone().unwrap();
+    assert!(shown.tenant == "bulk" && latency.throttle == "never" && latency.exempt_because.is_some(), "{shown:?}");
+}
+
+#[test]
+fn of_two_points_on_one_disk_one_sets_limits() {
+    let mut host = Host::new("two");
+    let part = host.root.join("sys/class/block/no-disk/no-disk1");
+    std::fs::create_dir_all(&part).unwrap();
+    std::fs::write(part.join("dev"), "4095:2").unwrap();
+    std::fs::write(part.join("partition"), "1").unwrap();
+    for link in ["sys/class/block/no-disk1", "sys/dev/block/4095:2"] {
+        std::os::unix::fs::symlink(&part, host.root.join(link)).unwrap();
+    }
+    let other = "[pools.other]\ndevices = [\"no-disk1\"]\nlatency.target = \"5ms\"\n[tenants.db]\n";
+    let policy = POLICY.replace("[tenants.db]\n", other);
+    let mut agent = host.agent(&policy);
+    for _ in 0..50 {
+        host.run(&mut agent, 1);
+        assert!(agent.locals[1].groups.is_empty() && agent.locals[1].devices().next().is_none());
+        let notes = agent.locals[1].state().notes;
+        assert!(notes.len() == 1 && notes[0].contains("pool disk controls the disk of no-disk1"), "{notes:?}");
+    }
+    assert!(host.limits("slice/bulk-1").wbps.is_some());
+    // It takes over where the first ends.
+    host.reload(&mut agent, &policy.replace("[pools.disk]\n", "[pools.disk]\nenforce = [\"packets\"]\n"));
+    host.run(&mut agent, 11);
+    assert_eq!((agent.locals.len(), agent.locals[0].groups.len()), (1, 2));
+}
+
+#[test]
+fn of_a_group_and_one_below_it_one_is_throttled() {
+    let mut host = Host::new("nested");
+    host.group("slice/bulk-1/inner");
+    host.group("slice/db-more");
+    let rest = "[tenants.rest]\nmatch = [\"cgroup:slice/bulk-1/*\", \"cgroup:slice\", \"cgroup:slice/db-more\"]\n";
+    let mut agent = host.agent(&format!("{POLICY}{rest}"));
+    host.run(&mut agent, 1);
+    let groups: Vec<String> = state(&agent).groups.into_iter().map(|group| group.group).collect();
+    assert_eq!(groups, ["slice/bulk-1", "slice/db", "slice/db-more"]);
+    let notes = agent.locals[0].state().notes;
+    let of = |name: &str| notes.iter().any(|note| note.starts_with(&format!("{name} is left alone")));
+    assert!(notes.len() == 2 && of("slice/bulk-1/inner") && of("slice"), "{notes:?}");
+    assert_eq!(agent.locals[0].counted().count(), 4, "tasks of the inner group are of the outer one");
+}
+
+#[test]
+fn a_limit_that_could_not_be_confirmed_is_put_back_as_well() {
+    let mut host = Host::new("unconfirmed");
+    let mut agent = host.agent(POLICY);
+    host.run(&mut agent, 200);
+    assert!(host.limits("slice/bulk-1").wbps.is_some());
+    host.writes_now = false;
+    for _ in 0..100 {
+        // As after an error of the journal behind the write.
+        agent.locals[0].groups.iter_mut().for_each(|group| group.set = None);
+        host.run(&mut agent, 1);
+    }
+    assert_eq!(host.io_max("slice/bulk-1"), FREE);
+    assert!(host.journal.is_clear());
+}
+
+#[test]
+fn of_many_groups_some_are_released_and_searched_at_each_tick() {
+    let mut host = Host::new("many");
+    host.writes_now = false;
+    (2..=14).for_each(|number| host.group(&format!("slice/bulk-{number}")));
+    (0..MOST_WALKED).for_each(|number| host.group(&format!("slice/bulk-1/inner-{number}")));
+    host.group("slice/db/inner");
+    let mut agent = host.agent(POLICY);
+    host.run(&mut agent, 1);
+    let numbers = |agent: &Agent, name: &str| {
+        let group = agent.locals[0].groups.iter().find(|group| group.name == name).unwrap();
+        group.numbers.len()
+    };
+    assert_eq!((numbers(&agent, "slice/bulk-1"), numbers(&agent, "slice/db")), (MOST_WALKED + 1, 1));
+    host.run(&mut agent, 1);
+    assert_eq!(numbers(&agent, "slice/db"), 2);
+    let limits = Limits { wbps: Some(1_000_000), ..Limits::NONE };
+    for group in &mut agent.locals[0].groups {
+        io_max::set_all(&mut host.journal, &mut [(&mut group.row, limits)]).unwrap();
+        group.set = Some(limits);
+    }
+    for left in [5, 0] {
+        host.run(&mut agent, 1);
+        let limited = agent.locals[0].groups.iter().filter(|group| host.limits(&group.name) == limits);
+        assert_eq!(limited.count(), left, "of 15 groups");
+    }
+}
+
+#[test]
+fn rows_that_are_refused_do_not_keep_others_from_being_released() {
+    let mut host = Host::new("refused");
+    host.writes_now = false;
+    (2..=14).for_each(|number| host.group(&format!("slice/bulk-{number}")));
+    let mut agent = host.agent(POLICY);
+    host.run(&mut agent, 1);
+    let limits = Limits { wbps: Some(1_000_000), ..Limits::NONE };
+    for group in &mut agent.locals[0].groups {
+        io_max::set_all(&mut host.journal, &mut [(&mut group.row, limits)]).unwrap();
+        group.set = Some(limits);
+    }
+    let names: Vec<String> = agent.locals[0].groups.iter().map(|group| group.name.clone()).collect();
+    let (refused, others) = names[1..].split_at(MOST_WRITTEN);
+    refused.iter().for_each(|name| std::fs::write(host.file(name, "io.max"), "4095:1 rbps=what").unwrap());
+    for _ in 0..2 {
+        let diskstats = host.work();
+        host.ticks += 1;
+        let errors = agent.tick(host.now(), diskstats.as_bytes(), Some(&mut host.journal));
+        assert!(errors.len() >= MOST_WRITTEN, "{errors:?}");
+    }
+    assert!(others.len() == 4 && others.iter().all(|name| host.io_max(name) == FREE));
+    // Once they can be written, they are released as well.
+    let row = format!("4095:1 {limits}");
+    refused.iter().for_each(|name| std::fs::write(host.file(name, "io.max"), &row).unwrap());
+    host.run(&mut agent, 1);
+    assert!(host.journal.is_clear());
+}

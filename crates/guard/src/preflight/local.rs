@@ -1,0 +1,168 @@
+//! Preflight checks of devices with a latency target for control groups: other mechanisms that throttle there, file systems whose
+//! buffered writes count for no group, and groups without a controller.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::{Config, LocalConfig};
+use crate::discovery::groups::Names;
+use crate::discovery::mounts::Mount;
+use crate::discovery::roots::{self, Roots};
+use crate::discovery::stack::{self, Limited};
+use crate::sensor::diskstats::DeviceNumber;
+
+use super::{Finding, Presence};
+
+/// Name of the finding about a hierarchy of cgroup v1 for block devices.
+pub(super) const V1: &str = "cgroup v1";
+
+/// Largest number of groups of a device about which there are findings.
+const MAX_GROUPS: usize = 3;
+/// File systems that write a dirty page for the group that made it dirty.
+const ATTRIBUTING: [&str; 5] = ["btrfs", "ext2", "ext4", "f2fs", "xfs"];
+/// File systems that are only read.
+const READ_ONLY: [&str; 4] = ["erofs", "iso9660", "squashfs", "udf"];
+
+const PURPOSE: &str = "limits of control groups for a latency target";
+const UNCOUNTED: &str = "buffered writes count for no group, so that no group is throttled for them";
+
+/// A finding for each fact about the devices and groups of `config` that makes limits for a latency target less effective.
+/// `groups`: the folder where cgroup v2 is mounted.
+pub fn judge(config: &Config, roots: &Roots, groups: &Path) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if config.local.is_empty() {
+        return findings;
+    }
+    if groups.join("blkio").is_dir() || groups.join("blkio,io").is_dir() {
+        findings.push(Finding {
+            part: V1.into(),
+            purpose: PURPOSE.into(),
+            presence: Presence::Missing,
+            evidence: format!("{} is the block controller of cgroup v1", groups.join("blkio").display()),
+            lost: format!("no group is limited: v1 limits direct requests only, and {UNCOUNTED}"),
+            cure: "boot with systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all".into(),
+        });
+    }
+    let mut names = Names::default();
+    if config.local.values().any(LocalConfig::needs_names) {
+        names.refresh(roots, groups, std::time::Duration::MAX);
+    }
+    for local in config.local.values() {
+        let Ok(limited) = stack::find(roots, &local.device) else { continue };
+        findings.extend(throttles(&local.device, &limited, roots, groups));
+        findings.extend(file_system(&local.device, &limited, roots));
+        findings.extend(controllers(local, &names, groups));
+    }
+    findings
+}
+
+/// True if a finding is about this device of the configuration.
+pub(super) fn is_about(finding: &Finding, device: &str) -> bool {
+    finding.part.strip_suffix(device).is_some_and(|part| part.ends_with(" of "))
+}
+
+fn finding(part: &str, device: &str, [evidence, lost, cure]: [String; 3]) -> Finding {
+    let presence = Presence::Unsuitable;
+    Finding { part: format!("{part} of {device}"), purpose: PURPOSE.into(), presence, evidence, lost, cure }
+}
+
+/// Other mechanisms of the kernel that make requests on the device wait.
+fn throttles(device: &str, limited: &Limited, roots: &Roots, groups: &Path) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let qos = groups.join("io.cost.qos");
+    if let Some(number) = with_io_cost(&qos, limited) {
+        findings.push(finding(
+            "io.cost",
+            device,
+            [
+                format!("{} enables it for {number}", qos.display()),
+                "requests wait by the groups' weights, too; the agent neither measures nor ends these waits".into(),
+                format!(
+                    "echo \"{number} enable=0\" > {}, or leave \"cgroup\" out of the pool's enforce",
+                    qos.display()
+                ),
+            ],
+        ));
+    }
+    let queues = limited.whole.iter().map(|number| roots.sys.join(format!("dev/block/{number}/queue")));
+    let queues: Vec<PathBuf> = queues.filter(|queue| queue.is_dir()).collect();
+    let value = |path: &Path| roots::value(path).ok().flatten().unwrap_or_default();
+    let mut schedulers = queues.iter().map(|queue| queue.join("scheduler"));
+    if let Some(path) = schedulers.find(|path| value(path).split_ascii_whitespace().any(|name| name == "[bfq]")) {
+        findings.push(finding(
+            "BFQ",
+            device,
+            [
+                format!("{} selects it", path.display()),
+                "BFQ keeps the device idle for one group after the other: latencies have jumps that no limit removes"
+                    .into(),
+                format!("echo mq-deadline > {} (or none for a fast SSD)", path.display()),
+            ],
+        ));
+    }
+    let mut targets = queues.iter().map(|queue| queue.join("wbt_lat_usec"));
+    let is_on = |path: &PathBuf| value(path).parse::<u64>().is_ok_and(|target| target > 0);
+    if let Some(path) = targets.find(is_on) {
+        findings.push(finding(
+            "wbt",
+            device,
+            [
+                format!("{} is {}", path.display(), value(&path)),
+                "where reads take longer, buffered writes of all groups wait, also of groups that are not noisy".into(),
+                format!("echo 0 > {}", path.display()),
+            ],
+        ));
+    }
+    findings
+}
+
+/// Number of the first of the devices for which `qos`, the file `io.cost.qos`, enables io.cost.
+fn with_io_cost(qos: &Path, limited: &Limited) -> Option<String> {
+    let text = roots::text(qos).ok()?;
+    let enabled = text.lines().filter(|line| line.split_ascii_whitespace().any(|word| word == "enable=1"));
+    let mut numbers = enabled.filter_map(|line| line.split_ascii_whitespace().next()?.parse::<DeviceNumber>().ok());
+    numbers.find(|number| limited.whole.contains(number)).map(|number| number.to_string())
+}
+
+/// A finding about the first file system on the device whose buffered writes count for no group.
+fn file_system(device: &str, limited: &Limited, roots: &Roots) -> Option<Finding> {
+    let mounted = stack::file_systems(roots, &stack::above(roots, &limited.whole));
+    let journals = |mount: &Mount| mount.kind == "ext4" && mount.options.split(',').any(|word| word == "data=journal");
+    let is_uncounted = |mount: &&Mount| {
+        let counts = ATTRIBUTING.contains(&mount.kind.as_str()) && !journals(mount);
+        !counts && !READ_ONLY.contains(&mount.kind.as_str()) && !mount.point.starts_with("/boot")
+    };
+    let Mount { point, kind, .. } = mounted.iter().find(is_uncounted)?;
+    let (how, cure) = match kind.as_str() {
+        "ext4" => (" with data=journal", "mount it with data=ordered, the default"),
+        _ => ("", "use btrfs, ext4, f2fs or xfs, or direct requests (O_DIRECT)"),
+    };
+    let evidence = format!("{} is {kind}{how}, whose pages a thread of the kernel writes", point.display());
+    Some(finding("writeback", device, [evidence, UNCOUNTED.into(), cure.into()]))
+}
+
+/// Findings about groups of the device's tenants without the controllers `io` and `memory`.
+fn controllers(local: &LocalConfig, names: &Names, groups: &Path) -> Vec<Finding> {
+    let entries = local.tenants.iter().flat_map(|tenant| &tenant.groups);
+    let found = entries.filter_map(|entry| names.find(groups, entry).ok()).flatten();
+    let of_group = |group: String| {
+        let folder = groups.join(&group);
+        let lacks = |file: &str| !folder.join(file).exists();
+        let (controller, setting, lost) = if lacks("io.stat") {
+            ("io", "IOAccounting", "the group is neither measured nor throttled")
+        } else if lacks("memory.stat") {
+            ("memory", "MemoryAccounting", "buffered writes of the group count for a group above it")
+        } else {
+            return None;
+        };
+        let control = folder.parent().unwrap_or(groups).join("cgroup.subtree_control");
+        let control = control.display();
+        let evidence = format!("{control} does not have the controller {controller}");
+        let cure = format!("with systemd set {setting}=yes, otherwise write +{controller} to {control}");
+        Some(finding(&format!("group {group}"), &local.device, [evidence, lost.into(), cure]))
+    };
+    found.filter_map(of_group).take(MAX_GROUPS).collect()
+}
+
+#[cfg(test)]
+#[path = "local_tests.rs"]
+mod tests;

@@ -1,0 +1,118 @@
+//! Tests with files of the kernel laid out by hand.
+
+use evenkeel_policy::document::Document;
+
+use super::super::{Preflight, lacks};
+use super::*;
+use crate::config::Abilities;
+use crate::discovery::Map;
+use crate::fake_osd::{Folder, folder};
+
+const POLICY: &str = "[pools.disk]\ndevices = [\"ek0\"]\nlatency.target = \"10ms\"\n\
+    [tenants.db]\nmatch = [\"cgroup:slice/db\", \"container:web\"]\n";
+
+/// A disk with a group, both as they should be.
+struct Host(Folder);
+
+impl Host {
+    fn new(name: &str) -> Self {
+        let host = Self(folder(&format!("preflight-{name}")));
+        host.file("sys/block/ek0/dev", "4090:0");
+        host.file("sys/block/ek0/queue/scheduler", "[mq-deadline] kyber bfq none\n");
+        host.file("sys/block/ek0/queue/wbt_lat_usec", "0\n");
+        for link in ["sys/class/block/ek0", "sys/dev/block/4090:0"] {
+            let link = host.0.join(link);
+            std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(host.0.join("sys/block/ek0"), link).unwrap();
+        }
+        let mounts = "1 0 4090:0 / /srv rw - ext4 /dev/ek0 rw\n2 0 4090:0 / /boot rw - vfat /dev/ek0 rw\n";
+        host.file("proc/self/mountinfo", mounts);
+        host.file("cgroup/io.cost.qos", "4090:0 enable=0 ctrl=auto\n4089:0 enable=1 ctrl=user\n");
+        host.file("cgroup/slice/db/io.stat", "");
+        host.file("cgroup/slice/db/memory.stat", "");
+        host
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        let path = self.0.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    fn config(&self) -> Config {
+        Config::parse(POLICY, "test", Abilities { tracepoints: true }).unwrap()
+    }
+
+    fn judge(&self) -> Vec<Finding> {
+        judge(&self.config(), &Roots::under(&self.0), &self.0.join("cgroup"))
+    }
+
+    /// The only finding.
+    fn only(&self) -> Finding {
+        let mut found = self.judge();
+        assert_eq!(found.len(), 1, "{found:?}");
+        found.remove(0)
+    }
+}
+
+#[test]
+fn a_host_as_it_should_be_has_no_finding() {
+    let found = Host::new("none").judge();
+    assert!(found.is_empty(), "{found:?}");
+    let found = judge(&Config::default(), &Roots::default(), Path::new("/"));
+    assert!(found.is_empty(), "without such a pool nothing is read: {found:?}");
+}
+
+#[test]
+fn other_throttles_of_the_device_are_named_with_their_cure() {
+    for (file, text, part, cure) in [
+        ("cgroup/io.cost.qos", "4090:0 enable=1 ctrl=user\n", "io.cost of ek0", "echo \"4090:0 enable=0\" > "),
+        ("sys/block/ek0/queue/scheduler", "mq-deadline [bfq] none\n", "BFQ of ek0", "echo mq-deadline > "),
+        ("sys/block/ek0/queue/wbt_lat_usec", "75000\n", "wbt of ek0", "echo 0 > "),
+    ] {
+        let host = Host::new("throttles");
+        host.file(file, text);
+        let found = host.only();
+        assert_eq!((found.part.as_str(), found.presence), (part, Presence::Unsuitable));
+        assert!(found.cure.starts_with(cure) && !found.lost.is_empty(), "{found:?}");
+    }
+}
+
+#[test]
+fn file_systems_whose_writes_count_for_no_group_are_named() {
+    let cases = [("ext4", "rw,data=journal", "data=journal"), ("ntfs3", "rw", "is ntfs3, whose pages")];
+    for (kind, options, words) in cases {
+        let host = Host::new("writeback");
+        host.file("proc/self/mountinfo", &format!("1 0 4090:0 / /srv rw - {kind} /dev/ek0 {options}\n"));
+        let found = host.only();
+        assert!(found.part == "writeback of ek0" && found.evidence.contains(words), "{found:?}");
+    }
+}
+
+#[test]
+fn groups_without_controllers_and_cgroup_v1_are_named() {
+    let host = Host::new("groups");
+    std::fs::remove_file(host.0.join("cgroup/slice/db/memory.stat")).unwrap();
+    let found = host.only();
+    assert!(found.part == "group slice/db of ek0" && found.cure.contains("MemoryAccounting=yes"), "{found:?}");
+    std::fs::remove_file(host.0.join("cgroup/slice/db/io.stat")).unwrap();
+    assert!(host.only().cure.contains("cgroup/slice/cgroup.subtree_control"));
+    let v1 = Host::new("v1");
+    std::fs::create_dir_all(v1.0.join("cgroup/blkio")).unwrap();
+    let found = v1.only();
+    assert_eq!((found.part.as_str(), found.presence), (V1, Presence::Missing));
+}
+
+#[test]
+fn rows_of_the_policy_are_enforced_with_less() {
+    let host = Host::new("rows");
+    host.file("sys/block/ek0/queue/wbt_lat_usec", "2000\n");
+    let mut config = host.config();
+    let preflight = Preflight { findings: host.judge(), ..Preflight::default() };
+    let at = (&Roots::under(&host.0), &*host.0.join("cgroup"));
+    let complain = |key: &[&str], message: String| Document::parse(POLICY, "test").0.complain(key, message);
+    let missing = lacks(&mut config, &preflight, &Map::default(), at, complain);
+    let why: Vec<String> = missing.iter().map(|missing| missing.why.to_string()).collect();
+    assert!(why.len() == 1 && why[0].contains("pools.disk: wbt of ek0 is unsuitable: "), "{why:?}");
+    assert_eq!(config.enforced.rows[0].here, Presence::Unsuitable);
+}

@@ -1,0 +1,30 @@
+//! Rules on the hours in which a limit applies (`when`), and on tenants whose volumes are tenants of their own (`each`).
+
+use super::Findings;
+use crate::config::{DEFAULT_TENANT, Limit, Match, Tenant};
+
+/// Warns about hours of a limit that has no rate.
+pub(super) fn hours(limit: Limit, at: &[&str], out: &mut Findings) {
+    if limit.rates().is_unset()
+        && let Some(hours) = limit.when
+    {
+        out.warning(at, format!("applies at {hours} and has no rate; add iops or bytes_per_s, or remove when"));
+    }
+}
+
+/// Checks that the volumes or control groups of a tenant with `each` can be tenants of their own.
+pub(super) fn each(name: &str, tenant: &Tenant, out: &mut Findings) {
+    let at = ["tenants", name, "each"];
+    let other = |entry: &&Match| !entry.is_of_groups() && !matches!(entry, Match::Volume(_));
+    out.error_if(
+        tenant.each && name == DEFAULT_TENANT,
+        &at,
+        "is not for the default tenant, to which all other clients belong; name the volumes in match of another tenant",
+    );
+    if let Some(entry) = tenant.matches.iter().find(other).filter(|_| tenant.each) {
+        out.error(
+            &at,
+            format!("makes tenants of volumes and control groups only, and match has {entry}; give {entry} to another tenant"),
+        );
+    }
+}

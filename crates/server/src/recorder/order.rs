@@ -1,0 +1,243 @@
+//! Orders to record, the files for them, and the figures of a recording.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration as StdDuration, SystemTime, UNIX_EPOCH};
+
+use evenkeel_control::Instant;
+use evenkeel_flight::{Head, Reader, Scrambler};
+use evenkeel_policy::Config;
+use serde::Serialize;
+
+use super::Host;
+use super::folder;
+use crate::adopted;
+use crate::backend::Backend;
+use crate::clock;
+use crate::error::Error;
+use crate::places::{OwnFiles, Target, resolved};
+use crate::snapshot::Snapshot;
+
+/// Smallest length of a key, in bytes: a shorter one can be guessed.
+const LEAST_KEY: usize = 16;
+/// Largest policy in the head of a recording, in bytes; the format allows some more.
+const LARGEST_POLICY: u64 = 3 << 20;
+/// The policy in the head has at most this part of a recording's bytes, so that there is room for requests.
+const POLICY_PART: u64 = 4;
+/// Smallest bound on the size of a recording, in bytes.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// An order to record requests in a file.
+#[derive(Clone)]
+pub struct Order {
+    /// Path of the file; absolute.
+    pub file: PathBuf,
+    /// The only pool to record; `None` for all.
+    pub pool: Option<String>,
+    /// Length of the recording: from now on, or of the past.
+    pub length: StdDuration,
+    /// The recording ends before its file has more bytes than this.
+    pub max_bytes: u64,
+    /// Secret key under which offsets and names are scrambled; `None` to record them as they are.
+    pub key: Option<Vec<u8>>,
+    /// True to replace a file that is a recording.
+    pub force: bool,
+}
+
+/// The figures of a recording.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recorded {
+    /// Path of the file.
+    pub file: PathBuf,
+    /// Number of requests in the file.
+    pub requests: u64,
+    /// Number of requests that could not be kept.
+    pub lost: u64,
+    /// Size of the file in bytes.
+    pub bytes: u64,
+    /// Length of the recording in seconds.
+    pub seconds: f64,
+    /// The reason why the recording is shorter than was ordered, if it is no error; otherwise `None`.
+    pub note: Option<String>,
+    /// True once the recording has ended and its file is complete.
+    pub ended: bool,
+    /// The error that ended the recording; `None` if it ended as ordered, or is under way.
+    pub error: Option<String>,
+}
+
+impl Recorded {
+    /// The figures of a recording that has just begun.
+    pub(super) fn begun(file: &Path) -> Self {
+        let (file, note, error) = (file.to_owned(), None, None);
+        Self { file, requests: 0, lost: 0, bytes: 0, seconds: 0.0, note, ended: false, error }
+    }
+}
+
+/// The error of an order that cannot be carried out; `why` is cause and cure.
+pub(super) fn refused(why: String) -> Error {
+    Error::Refused(why)
+}
+
+/// An order that was checked, with its file.
+pub(super) struct Opened {
+    pub(super) order: Order,
+    pub(super) file: File,
+    /// Index of the only pool to record.
+    pub(super) pool: Option<u32>,
+    pub(super) head: Head,
+    /// When the recording begins.
+    pub(super) start: Instant,
+}
+
+impl Opened {
+    /// Checks an order and makes its file.
+    ///
+    /// # Errors
+    /// If a value cannot be used, there is no such pool, or the file cannot be made.
+    pub(super) fn new(shared: &dyn Host, order: Order) -> Result<Self, Error> {
+        let snapshot = shared.snapshot();
+        let pool = match &order.pool {
+            None => None,
+            Some(name) => match snapshot.pools.iter().position(|pool| pool.name == *name) {
+                Some(index) => Some(index as u32),
+                None => return Err(Error::Unknown { kind: "pool", name: name.clone() }),
+            },
+        };
+        if order.length.is_zero() {
+            return Err(refused("a recording of no time is empty; give a length such as 1m".to_owned()));
+        }
+        if order.max_bytes < LEAST_BYTES {
+            return Err(refused("a recording needs at least 1MiB; raise --max-size".to_owned()));
+        }
+        if order.key.as_ref().is_some_and(|key| key.len() < LEAST_KEY) {
+            return Err(refused(format!(
+                "the key for --anonymise has fewer than {LEAST_KEY} bytes and could be guessed; make one with `head -c 32 /dev/urandom > KEYFILE`"
+            )));
+        }
+        if !order.file.is_absolute() {
+            let file = order.file.display();
+            return Err(refused(format!("the path {file} is not absolute; name the file from the root on")));
+        }
+        must_be_free(shared, &snapshot, &order.file)?;
+        let file = open(&order.file, order.force)?;
+        let head = head(&snapshot.config, order.key.is_some(), order.max_bytes);
+        Ok(Self { order, file, pool, head, start: clock::now() })
+    }
+
+    /// Removes the file, because the order is not carried out.
+    pub(super) fn discard(self) {
+        let _ = fs::remove_file(&self.order.file);
+    }
+
+    /// The scrambling that the order asks for.
+    pub(super) fn scrambler(&self) -> Option<Scrambler> {
+        self.order.key.as_deref().map(Scrambler::new)
+    }
+}
+
+/// Refuses a path at which the server or a volume has a file.
+fn must_be_free(shared: &dyn Host, snapshot: &Snapshot, path: &Path) -> Result<(), Error> {
+    let config = &snapshot.config;
+    let target = fs::metadata(path).ok().map(|metadata| Target::of(&metadata));
+    let own = OwnFiles::of(config, adopted::files(&config.server.data_dir), shared.own_files());
+    let cure = "choose another file for the recording";
+    if let Some(what) = own.at(&resolved(path), target) {
+        return Err(refused(format!("{} is {what}; {cure}", path.display())));
+    }
+    let holds = |backend: &Backend| match backend {
+        Backend::File(file) => target == Some(file.target()) || file.path() == path,
+        _ => false,
+    };
+    match snapshot.volumes.iter().flatten().find(|volume| holds(&volume.backend)) {
+        Some(volume) => Err(refused(format!("{} holds volume \"{}\"; {cure}", path.display(), volume.name))),
+        None => Ok(()),
+    }
+}
+
+/// Makes the file of a recording, which only the server's user may read. With `force` a file that is there is replaced if it is
+/// a recording, so that a slip destroys nothing else.
+fn open(path: &Path, force: bool) -> Result<File, Error> {
+    let fail = |cause: io::Error| {
+        refused(format!(
+            "cannot make {}: {cause}; name a file in a folder where the server's user may write, with room on its disk",
+            path.display()
+        ))
+    };
+    if let Some(cause) = path.parent().and_then(folder::shortage) {
+        return Err(fail(cause));
+    }
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(fail(error)),
+        Ok(_) if !force => {
+            return Err(refused(format!("{} exists; choose another name, or replace it with --force", path.display())));
+        }
+        Ok(there) => {
+            if !(there.is_file() && is_recording(path)) {
+                return Err(refused(format!(
+                    "{} exists and is no recording, so that it is not replaced; choose another name, or remove it",
+                    path.display()
+                )));
+            }
+            fs::remove_file(path).map_err(fail)?;
+        }
+    }
+    create(path).map_err(fail)
+}
+
+/// Makes a new file for the server's user alone.
+///
+/// # Errors
+/// If there is such a file, or it cannot be made.
+pub(super) fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+fn is_recording(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| Reader::new(BufReader::new(file)).is_ok())
+}
+
+/// True if a recording of at most `most` bytes has room for this policy in its head.
+pub(super) fn is_small(policy: &str, most: u64) -> bool {
+    policy.len() as u64 <= LARGEST_POLICY.min(most / POLICY_PART)
+}
+
+/// The head of a recording of at most `most` bytes that begins now. If it is `anonymised`, it has no policy, which is full of
+/// names; nor if there is no room.
+pub(super) fn head(config: &Config, anonymised: bool, most: u64) -> Head {
+    /// The parts of the configuration that decide who gets what.
+    #[derive(Serialize)]
+    struct Policy<'a> {
+        pools: &'a std::collections::BTreeMap<String, evenkeel_policy::config::Pool>,
+        tenants: &'a std::collections::BTreeMap<String, evenkeel_policy::config::Tenant>,
+        volumes: &'a std::collections::BTreeMap<String, evenkeel_policy::config::Volume>,
+    }
+    let policy = Policy { pools: &config.pools, tenants: &config.tenants, volumes: &config.volumes };
+    let policy = toml::to_string(&policy).unwrap_or_default();
+    let is_wanted = !anonymised && is_small(&policy, most);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Head {
+        started_unix_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
+        source: "serve".to_owned(),
+        policy: if is_wanted { policy } else { String::new() },
+        anonymised,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_leaves_little_room_for_requests_is_left_out() {
+        let text = "[volumes.disk-0]\nbackend = \"memory\"\nsize = 4096\n";
+        let config = Config::parse(text, "test").unwrap();
+        let policy = |anonymised, most| head(&config, anonymised, most).policy;
+        let whole = policy(false, u64::MAX);
+        assert!(whole.contains("disk-0") && policy(true, u64::MAX).is_empty(), "{whole}");
+        let bytes = whole.len() as u64;
+        assert_eq!((policy(false, 4 * bytes), policy(false, 4 * bytes - 1)), (whole, String::new()));
+    }
+}

@@ -1,0 +1,120 @@
+//! Space of volumes in files: the bytes allocated to each file, and the free bytes of its file system.
+//!
+//! A file system that does not answer blocks the measurement, so a thread of its own measures, and readers of the state have
+//! the latest figures.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use evenkeel_policy::space::SpaceState;
+
+use crate::backend::Backend;
+use crate::snapshot::Snapshot;
+
+/// Time after which a measurement is repeated, if the state is read.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// The latest measurement of all volumes.
+#[derive(Clone, Default)]
+pub(crate) struct Spaces(Arc<Mutex<Measured>>);
+
+#[derive(Default)]
+struct Measured {
+    /// Space by id of the volume.
+    of: HashMap<u32, SpaceState>,
+    /// Begin of the latest measurement.
+    begun: Option<Instant>,
+    /// True while a thread measures.
+    runs: bool,
+}
+
+impl Spaces {
+    fn lock(&self) -> MutexGuard<'_, Measured> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The space of the volume with this id; `None` if it is in no file, or was not measured yet.
+    pub(crate) fn of(&self, id: u32) -> Option<SpaceState> {
+        self.lock().of.get(&id).cloned()
+    }
+
+    /// Begins a measurement, unless one is under way or the latest is new. Does not wait for it.
+    pub(crate) fn refresh(&self, snapshot: &Snapshot) {
+        {
+            let mut measured = self.lock();
+            if measured.runs || measured.begun.is_some_and(|begun| begun.elapsed() < EVERY) {
+                return;
+            }
+            (measured.runs, measured.begun) = (true, Some(Instant::now()));
+        }
+        // Paths and not volumes: a removed volume's file is closed at once.
+        let paths: Vec<(u32, PathBuf)> = snapshot
+            .volumes
+            .iter()
+            .flatten()
+            .filter_map(|volume| match &volume.backend {
+                Backend::File(file) => Some((volume.id, file.path().to_owned())),
+                _ => None,
+            })
+            .collect();
+        let spaces = self.clone();
+        let run = move || {
+            let of: HashMap<u32, SpaceState> =
+                paths.into_iter().filter_map(|(id, path)| Some((id, measure(&path).ok()??))).collect();
+            let mut measured = spaces.lock();
+            (measured.of, measured.runs) = (of, false);
+        };
+        if std::thread::Builder::new().name("evenkeel-space".into()).spawn(run).is_err() {
+            self.lock().runs = false;
+        }
+    }
+}
+
+/// The space of a regular file; `None` for a device.
+fn measure(path: &Path) -> io::Result<Option<SpaceState>> {
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Ok(None);
+    }
+    let space = rustix::fs::statvfs(path)?;
+    Ok(Some(SpaceState {
+        allocated_bytes: metadata.blocks().saturating_mul(512),
+        file_system: format!("{}:{}", rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev())),
+        free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
+        capacity_bytes: space.f_blocks.saturating_mul(space.f_frsize),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn a_sparse_file_has_what_was_written() {
+        let path = std::env::temp_dir().join(format!("evenkeel-space-{}", std::process::id()));
+        let file = std::fs::File::create(&path).expect("a file");
+        file.set_len(64 << 20).expect("longer");
+        // As random as it takes not to be compressed, which some file systems do.
+        let mut state = 1_u64;
+        let noise = std::iter::repeat_with(|| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        });
+        let noise: Vec<u8> = noise.take(1 << 20).collect();
+        file.write_all_at(&noise, 8 << 20).expect("written");
+        file.sync_all().expect("durable");
+        let space = measure(&path).expect("there").expect("a file");
+        std::fs::remove_file(&path).expect("removed");
+        assert!((1 << 20..32 << 20).contains(&space.allocated_bytes), "{space:?}");
+        assert!(space.free_bytes > 0 && space.free_bytes <= space.capacity_bytes, "{space:?}");
+        assert!(measure(&path).is_err() && measure(Path::new("/dev/null")).expect("there").is_none());
+    }
+}

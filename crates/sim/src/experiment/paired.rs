@@ -1,0 +1,107 @@
+//! Confidence intervals of the differences between methods, paired by seed.
+//!
+//! Runs of two methods with one seed have the same device, load and random numbers, so their difference varies less from seed to
+//! seed than either figure. The interval of the mean difference, 95 % by Student's t distribution, contains 0 if the methods
+//! cannot be told apart.
+
+use super::{End, Row};
+use crate::statistics::Estimate;
+
+/// One method's figures of a metric, one for each seed, in the order of the seeds.
+pub(super) type Figures = Vec<f64>;
+
+/// The ends of the mean's interval; `None` for fewer than two values, or if a value is not finite.
+fn interval(values: &[f64]) -> Option<[f64; 2]> {
+    let Estimate { mean, half_width } = Estimate::of(values);
+    let ends = [mean - half_width, mean + half_width];
+    ends.iter().all(|end| end.is_finite()).then_some(ends)
+}
+
+/// The ends of the interval of the mean difference of `ours` from `other`, over the seeds that both have.
+fn difference(ours: &[f64], other: &[f64]) -> Option<[f64; 2]> {
+    interval(&ours.iter().zip(other).map(|(ours, other)| ours - other).collect::<Vec<_>>())
+}
+
+/// The rows of a metric, based on `row`: those of [`Row::columns`] with the means over the seeds and, after them, the same
+/// rows with the ends of intervals. Methods with fewer seeds have the first ones. No ends with a single seed.
+pub(super) fn columns(
+    row: &Row,
+    [baseline, faithful, ours]: [Option<&[f64]>; 3],
+    others: &[(String, Figures)],
+) -> Vec<Row> {
+    let estimate = |figures: Option<&[f64]>| figures.map(Estimate::of);
+    let means = others.iter().map(|(method, figures)| (method.clone(), Some(Estimate::of(figures).mean)));
+    let mut rows = row.columns([baseline, faithful, ours].map(estimate), means);
+    let Some(ours) = ours else { return rows };
+    let Some(own) = interval(ours) else { return rows };
+    let from = |figures: Option<&[f64]>| figures.and_then(|figures| difference(ours, figures));
+    let [from_baseline, from_faithful] = [baseline, faithful].map(from);
+    for end in End::ALL {
+        let at = |ends: Option<[f64; 2]>| ends.map(|ends| ends[end as usize]);
+        let blank = Row { end: Some(end), bar: None, paper: None, ..row.clone() };
+        rows.push(Row {
+            baseline: at(from_baseline),
+            faithful: at(from_faithful),
+            evenkeel: Some(own[end as usize]),
+            ..blank.clone()
+        });
+        rows.extend(others.iter().map(|(method, figures)| Row {
+            method: Some(method.clone()),
+            baseline: at(difference(ours, figures)),
+            ..blank.clone()
+        }));
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Better;
+    use evenkeel_control::rng::SplitMix64;
+
+    fn row() -> Row {
+        Row { bar: Some(1.0), paper: Some(3.0), ..Row::new("case", "light_p99_ms", "ms", Better::Lower) }
+    }
+
+    #[test]
+    fn a_difference_that_all_seeds_share_is_certain_although_figures_vary() {
+        let other = [10.0, 30.0, 20.0, 50.0];
+        let ours = other.map(|figure| figure - 2.0);
+        let wbt = [("wbt".to_owned(), other[..3].to_vec())];
+        let rows = columns(&row(), [Some(&other[..]), None, Some(&ours[..])], &wbt);
+        let find = |name: &str| rows.iter().find(|row| row.full_metric() == name).unwrap_or_else(|| panic!("{name}"));
+        assert_eq!(rows.len(), 6);
+        let (main, low, high) = (find("light_p99_ms"), find("light_p99_ms_low"), find("light_p99_ms_high"));
+        assert_eq!((main.baseline, main.evenkeel, main.bar), (Some(27.5), Some(25.5), Some(1.0)));
+        assert_eq!((low.baseline, high.baseline, low.faithful), (Some(-2.0), Some(-2.0), None));
+        assert!(low.evenkeel < main.evenkeel && main.evenkeel < high.evenkeel, "its own mean is not certain");
+        assert_eq!((low.bar, low.paper, low.is_met()), (None, None, None), "ends are not judged");
+        let ends = ["light_p99_ms_wbt_low", "light_p99_ms_wbt_high"].map(|name| find(name).baseline);
+        assert_eq!(ends, [Some(-2.0); 2], "over the three seeds that both have");
+        assert_eq!(find("light_p99_ms_wbt").baseline, Some(20.0));
+    }
+
+    #[test]
+    fn one_seed_has_no_interval_and_an_infinite_figure_neither() {
+        let none: &[(String, Figures)] = &[];
+        assert_eq!(columns(&row(), [Some(&[1.0][..]), None, Some(&[2.0][..])], none).len(), 1);
+        assert_eq!(columns(&row(), [None, None, Some(&[2.0, f64::INFINITY][..])], none).len(), 1);
+        assert_eq!(columns(&row(), [Some(&[1.0, 2.0][..]), None, None], none).len(), 1);
+        let rows = columns(&row(), [Some(&[1.0, f64::NAN][..]), None, Some(&[2.0, 3.0][..])], none);
+        assert_eq!((rows.len(), rows[1].baseline), (3, None));
+    }
+
+    #[test]
+    fn nineteen_of_twenty_intervals_have_the_true_difference() {
+        let mut rng = SplitMix64::new(7);
+        let held = (0..1_000).filter(|_| {
+            let other: Vec<f64> = (0..30).map(|_| 100.0 * rng.next_normal()).collect();
+            let ours: Vec<f64> = other.iter().map(|other| other + 3.0 + rng.next_normal()).collect();
+            let [low, high] = difference(&ours, &other).expect("an interval");
+            (low..=high).contains(&3.0)
+        });
+        let held = held.count();
+        assert!((925..975).contains(&held), "{held}");
+    }
+}

@@ -1,0 +1,166 @@
+//! One reservation and one limit of a tenant over a cluster: [`evenkeel_control::cluster::totals`] in virtual time.
+//!
+//! The demand for the tenant is spread over the members by Zipf's law, and moves every ten seconds. On each member a second
+//! tenant always has requests. Members die, lose the store, lose reports, or have other clocks.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`world`] | all members in virtual time, and the central scheduler |
+//! | [`setup`] | a run's setup, and its steps |
+//! | `host` | a member with its scheduler and its device |
+//! | `exchange` | the store through which members report, with delays and faults |
+
+mod exchange;
+mod host;
+pub mod setup;
+pub mod world;
+
+use super::paired::{self, Figures};
+use super::{Better, Options, Report, Row, Section};
+use crate::statistics::Estimate;
+use setup::{LIMIT, RESERVATION, STEPS_PER_S, Setup};
+use world::Outcome;
+
+/// Name on the command line and in results.
+pub const NAME: &str = "totals";
+
+/// The type [`super::Execute`] with this experiment's setup and outcome.
+pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
+
+/// Numbers of members.
+const MEMBERS: [usize; 3] = [3, 100, 1_000];
+/// Length of a judged window, in seconds.
+const WINDOW_S: usize = 3;
+/// Distance of the beginnings of two windows, in steps.
+const STRIDE: usize = STEPS_PER_S / 2;
+/// Seconds before the first window.
+const LEAD_S: usize = 5;
+
+/// The fault of a case, in addition to demand that moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// Nothing fails.
+    None,
+    /// A tenth of the members, at least one, dies and starts again later.
+    Death,
+    /// A tenth of the members, at least one, loses the store for a while and serves on.
+    Partition,
+    /// Reports are lost or late.
+    Loss,
+    /// Members report at other times, and with periods of slightly different length.
+    Skew,
+}
+
+evenkeel_control::named!(Fault: None "moves", Death "death", Partition "partition", Loss "loss", Skew "skew");
+
+/// Judged windows of one run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Judged {
+    /// Per cent of all windows in which the limit is exceeded by more than 5 %.
+    pub limit_exceeded: f64,
+    /// Per cent of the settled windows in which less than 95 % of the reservation is served, or of what the central scheduler
+    /// serves if that is less.
+    pub reservation_missed: f64,
+    /// The same of all windows.
+    pub missed_of_all: f64,
+    /// Service in settled windows, in per cent of that of the central scheduler.
+    pub throughput: f64,
+}
+
+/// Judges what a method served, per step, against the central scheduler.
+pub fn judge(setup: &Setup, served: &[f64], central: &[f64]) -> Judged {
+    let length = WINDOW_S * STEPS_PER_S;
+    let (mut all, mut settled) = (0.0, 0.0);
+    let (mut exceeded, mut missed, mut missed_settled) = (0.0, 0.0, 0.0);
+    let (mut ours, mut theirs) = (0.0, 0.0);
+    let last = served.len().min(central.len()).saturating_sub(length);
+    for from in (LEAD_S * STEPS_PER_S..last).step_by(STRIDE) {
+        let sum = |served: &[f64]| served[from..from + length].iter().sum::<f64>();
+        let (got, could) = (sum(served), sum(central));
+        let wanted = could.min(RESERVATION as f64 * WINDOW_S as f64);
+        let is_missed = f64::from(u8::from(got < 0.95 * wanted));
+        all += 1.0;
+        exceeded += f64::from(u8::from(got > 1.05 * LIMIT as f64 * WINDOW_S as f64));
+        missed += is_missed;
+        if setup.is_settled(from, from + length) {
+            settled += 1.0;
+            missed_settled += is_missed;
+            ours += got;
+            theirs += could;
+        }
+    }
+    let percent = |part: f64, whole: f64| if whole > 0.0 { 100.0 * part / whole } else { 0.0 };
+    Judged {
+        limit_exceeded: percent(exceeded, all),
+        reservation_missed: percent(missed_settled, settled),
+        missed_of_all: percent(missed, all),
+        throughput: percent(ours, theirs),
+    }
+}
+
+/// Runs all cases.
+///
+/// # Errors
+/// The errors of `execute`.
+pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
+    let (count, seconds): (usize, u64) = (options.count(30, 2), if options.quick { 40 } else { 60 });
+    let seeds: Vec<u64> = (options.seed..).take(count).collect();
+    let mut runs: Vec<(Setup, u64)> = Vec::new();
+    for members in MEMBERS {
+        for fault in Fault::ALL {
+            let setup = Setup { members, fault, seconds };
+            runs.extend(seeds.iter().map(|&seed| (setup.clone(), seed)));
+        }
+    }
+    let outcomes = execute("cases", &runs)?;
+    let mut sections = Vec::new();
+    for members in MEMBERS {
+        let text = ["Members are at fault, if at all, from second 12 to 27; a tenth of them, at least one."];
+        let mut section = Section::new(&format!("{members} members"), text);
+        for (runs, outcomes) in runs.chunks(count).zip(outcomes.chunks(count)) {
+            if let Some((setup, _)) = runs.first().filter(|(setup, _)| setup.members == members) {
+                section.rows.extend(rows(setup, outcomes));
+            }
+        }
+        sections.push(section);
+    }
+    let intro = [
+        "A tenant with 3,000 IOPS reserved and a limit of 4,000 asks for 5,000, spread over all members by Zipf's law; \
+         the spread changes every 10 s. A second tenant takes all the devices' time that it can get. Windows of 3 s.",
+        "Baseline: each member has an equal part. Ours: each member decides its part by demand, from reports that go \
+         through a store once a second. Windows are settled from 3 s after demand moves, and from 6 s after a member \
+         dies, loses the store or returns.",
+    ];
+    let intro = intro.map(str::to_owned).to_vec();
+    Ok(Report { experiment: NAME, seed: options.seed, intro, sections, claims: Vec::new() })
+}
+
+/// A judged figure of one method, for each outcome of a case.
+fn figure(setup: &Setup, outcomes: &[Outcome], served: fn(&Outcome) -> &Vec<f64>, of: fn(&Judged) -> f64) -> Figures {
+    outcomes.iter().map(|outcome| of(&judge(setup, served(outcome), &outcome.central))).collect()
+}
+
+/// The rows of a judged figure, by method.
+fn compared(row: &Row, setup: &Setup, outcomes: &[Outcome], of: fn(&Judged) -> f64) -> Vec<Row> {
+    let equal = figure(setup, outcomes, |outcome| &outcome.equal, of);
+    let ours = figure(setup, outcomes, |outcome| &outcome.parts, of);
+    let central = figure(setup, outcomes, |outcome| &outcome.central, of);
+    paired::columns(row, [Some(&equal[..]), None, Some(&ours[..])], &[("central".to_owned(), central)])
+}
+
+fn rows(setup: &Setup, outcomes: &[Outcome]) -> Vec<Row> {
+    let case = format!("{} members, {}", setup.members, setup.fault.name());
+    let mut rows = Vec::new();
+    let row = Row { bar: Some(1.0), ..Row::new(&case, "limit_exceeded_percent", "%", Better::Lower) };
+    rows.extend(compared(&row, setup, outcomes, |judged| judged.limit_exceeded));
+    let row = Row { bar: Some(1.0), ..Row::new(&case, "reservation_missed_percent", "%", Better::Lower) };
+    rows.extend(compared(&row, setup, outcomes, |judged| judged.reservation_missed));
+    let row = Row::new(&case, "reservation_missed_of_all_percent", "%", Better::Lower);
+    rows.extend(compared(&row, setup, outcomes, |judged| judged.missed_of_all));
+    let row = Row { bar: Some(97.0), ..Row::new(&case, "throughput_vs_central_percent", "%", Better::Higher) };
+    rows.extend(compared(&row, setup, outcomes, |judged| judged.throughput));
+    let most = Estimate::over(outcomes, |outcome| outcome.most);
+    let row = Row { bar: Some(1.0 + 1e-9), ..Row::new(&case, "largest_sum_of_parts", "", Better::Lower) };
+    rows.extend(row.columns([None, None, Some(most)], std::iter::empty::<(&str, Option<f64>)>()));
+    rows
+}

@@ -1,0 +1,259 @@
+//! Learns a device from a recording: the family and the parameters with which a simulated run is nearest to the recorded one.
+//!
+//! The first half of the recording is for the search, the second half for its error. Each family starts from direct estimates and
+//! is searched on a small sample; the two nearest are searched on a larger one. A parameter that could as well be [`CHANGE`] times
+//! larger or smaller, if others are adapted, is not known from the recording and is reported so.
+
+use evenkeel_model::device::DeviceParams;
+use serde::Serialize;
+
+use super::device::{Admitted, admitted};
+use super::direct::{Direct, direct};
+use super::family::{Family, Knob};
+use super::least_squares::{search, uncertainty};
+use super::load::Load;
+pub use super::search::Compared;
+use super::search::{Effort, Sample, descend};
+
+/// Fewest requests from which a device is learned.
+pub const FEWEST: usize = 1_000;
+/// The most requests of a run of the search.
+pub const SAMPLE: usize = 50_000;
+/// The most requests of a run of the first search, and of the test of parameters for being known.
+const SMALL_SAMPLE: usize = 5_000;
+/// Number of runs of consecutive requests of which a sample consists.
+const PARTS: usize = 4;
+/// Change of a parameter that a recording has to show.
+pub const CHANGE: f64 = 1.1;
+/// Mean error on the second half above which no family fits well.
+const WELL: f64 = 0.25;
+
+const SCREEN: Effort = Effort { steps: &[2.0, 1.4, 1.2], runs: 60 };
+const LAST: Effort = Effort { steps: &[1.1, 1.05, 1.02, 1.01], runs: 120 };
+/// The most runs of the search for least squares.
+const RUNS: usize = 200;
+
+/// Reason why a recording says nothing about a device.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// There are too few requests.
+    #[error("{requests} requests are too few to learn a device from; record at least {FEWEST}")]
+    Few {
+        /// Number of requests.
+        requests: usize,
+    },
+    /// There are no latencies.
+    #[error("the recording has no latencies, as after a conversion; record them with evenkeel record")]
+    NoLatencies,
+    /// The device was never loaded.
+    #[error(
+        "never more than one request was in flight: the recording does not show the device under load; record while \
+         several clients are active, or evenkeel load with --queue-depth 32 runs beside them"
+    )]
+    OneInFlight,
+    /// The load hardly varied.
+    #[error(
+        "{least} to {most} requests were in flight all the time: the recording does not show latencies at other queue \
+         depths; record a time with little and much load, for example evenkeel load with --queue-depth 1, 8 and 64"
+    )]
+    OneDepth {
+        /// The 5th percentile of the requests in flight.
+        least: u32,
+        /// The 95th percentile.
+        most: u32,
+    },
+    /// No family came to an end.
+    #[error("no model of a device served the recorded load in four times its length; record again, with less load")]
+    NoFamily,
+}
+
+/// Options of a fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Families that are tried.
+    pub families: Vec<Family>,
+    /// The most requests of a run.
+    pub sample: usize,
+    /// Seed of the simulated devices.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { families: Family::ALL.to_vec(), sample: SAMPLE, seed: 1 }
+    }
+}
+
+/// A searched parameter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Parameter {
+    /// Its key.
+    pub key: &'static str,
+    /// Its value: nanoseconds, bytes per second, or a number.
+    pub value: f64,
+    /// True if the recording shows it; otherwise other values do as well.
+    pub known: bool,
+}
+
+/// A family that was tried.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tried {
+    /// The family.
+    pub family: &'static str,
+    /// Its error on the first half, after the first search: the root mean square difference of logarithms.
+    pub error: f64,
+}
+
+/// A device that was learned from a recording.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fit {
+    /// The family.
+    pub family: &'static str,
+    /// The device.
+    #[serde(skip)]
+    pub device: DeviceParams,
+    /// The seed of the simulated devices.
+    pub seed: u64,
+    /// Number of requests of both halves.
+    pub requests: usize,
+    /// Direct estimates, from which the search started.
+    pub direct: Direct,
+    /// Error on the first half: the root mean square difference of logarithms.
+    pub training_error: f64,
+    /// Mean difference of the figures below, as a share.
+    pub error: f64,
+    /// The second half, recorded and simulated.
+    pub held_out: Vec<Compared>,
+    /// The parameters that were searched.
+    pub parameters: Vec<Parameter>,
+    /// All families that were tried.
+    pub tried: Vec<Tried>,
+    /// Doubts about the result.
+    pub notes: Vec<String>,
+}
+
+/// Learns the device of a load. The same load and options give the same device.
+///
+/// # Errors
+/// The reason why the recording does not tell.
+pub fn fit(load: &Load, options: &Options) -> Result<Fit, Refusal> {
+    let all = admitted(load);
+    check(&all)?;
+    let half = all.len() / 2;
+    let estimates = direct(&all[..half]);
+    let seed = options.seed;
+    let small = Sample::new(&all, 0..half, options.sample.min(SMALL_SAMPLE), PARTS);
+    let mut tried: Vec<(Family, DeviceParams, f64)> = Vec::new();
+    for &family in &options.families {
+        let knobs = shown(family, &small);
+        let (device, error) =
+            descend(&family.start(&estimates), &knobs, SCREEN, &mut |device| small.error(device, seed));
+        tried.push((family, device, error));
+    }
+    // Families of the same error keep their order.
+    tried.sort_by(|a, b| a.2.total_cmp(&b.2));
+    let sample = Sample::new(&all, 0..half, options.sample, PARTS);
+    let mut best: Option<(Family, DeviceParams, f64)> = None;
+    for (family, device, _) in tried.iter().take(2) {
+        let knobs = shown(*family, &sample);
+        let found = search(device, &knobs, RUNS, &mut |device| sample.residuals(device, seed));
+        let nearer = found.map_or_else(|| device.clone(), |(nearer, _)| nearer);
+        let (device, error) = descend(&nearer, &knobs, LAST, &mut |device| sample.error(device, seed));
+        if best.as_ref().is_none_or(|(_, _, least)| error < *least) {
+            best = Some((*family, device, error));
+        }
+    }
+    let (family, device, training_error) = best.ok_or(Refusal::NoFamily)?;
+    let held_out = Sample::new(&all, half..all.len(), options.sample, PARTS).compare(&device, seed);
+    if held_out.is_empty() {
+        return Err(Refusal::NoFamily);
+    }
+    let error = held_out.iter().map(|compared| compared.off().abs()).sum::<f64>() / held_out.len() as f64;
+    let parameters = parameters(family, &device, &sample, seed);
+    let tried = tried.iter().map(|(family, _, error)| Tried { family: family.name(), error: *error }).collect();
+    Ok(Fit {
+        family: family.name(),
+        seed,
+        requests: all.len(),
+        direct: estimates,
+        training_error,
+        error,
+        notes: notes(error, &parameters, load),
+        held_out,
+        device,
+        parameters,
+        tried,
+    })
+}
+
+/// Checks that the recording shows the device at several queue depths.
+fn check(all: &[Admitted]) -> Result<(), Refusal> {
+    if all.len() < FEWEST {
+        return Err(Refusal::Few { requests: all.len() });
+    }
+    if all.iter().all(|request| request.device_ns == 0 || request.failed) {
+        return Err(Refusal::NoLatencies);
+    }
+    let mut depths: Vec<u32> = all.iter().map(|request| request.found.saturating_add(1)).collect();
+    depths.sort_unstable();
+    let at = |percent: usize| depths[(depths.len() - 1) * percent / 100];
+    let (least, most) = (at(5), at(95));
+    if depths.last() == Some(&1) {
+        return Err(Refusal::OneInFlight);
+    }
+    // Two and three in flight are hardly different loads.
+    if f64::from(most) < f64::from(least) * 1.5 || most < 3 {
+        return Err(Refusal::OneDepth { least, most });
+    }
+    Ok(())
+}
+
+/// The parameters of a family that the requests of a sample depend on.
+fn shown(family: Family, sample: &Sample) -> Vec<&'static Knob> {
+    family.knobs().iter().filter(|knob| sample.shows(knob.of)).collect()
+}
+
+/// The parameters of the device. One is known if its standard error is so small that a change by [`CHANGE`] lies outside of the
+/// 95 % interval.
+fn parameters(family: Family, device: &DeviceParams, sample: &Sample, seed: u64) -> Vec<Parameter> {
+    let knobs = shown(family, sample);
+    let mut residuals = |device: &DeviceParams| sample.residuals(device, seed);
+    let errors = match residuals(device) {
+        Some(own) => uncertainty(device, &knobs, &own, &mut residuals),
+        None => vec![f64::INFINITY; knobs.len()],
+    };
+    let of = |knob: &Knob| {
+        let place = knobs.iter().position(|shown| shown.key == knob.key);
+        let known = place.is_some_and(|place| 1.96 * errors[place] < libm::log(CHANGE));
+        Parameter { key: knob.key, value: (knob.get)(device), known }
+    };
+    family.knobs().iter().map(of).collect()
+}
+
+fn notes(error: f64, parameters: &[Parameter], load: &Load) -> Vec<String> {
+    let mut notes = Vec::new();
+    if error > WELL {
+        notes.push(format!(
+            "no family fits well: on the second half the figures are off by {:.0} % in the mean; take results as rough",
+            error * 100.0
+        ));
+    }
+    let unknown: Vec<&str> = parameters.iter().filter(|one| !one.known).map(|one| one.key).collect();
+    if !unknown.is_empty() {
+        notes.push(format!("this recording does not tell {}: other values fit it as well", unknown.join(", ")));
+    }
+    if load.head.anonymised {
+        notes.push(
+            "the recording is anonymised: sequential requests jump at each MiB, and seeks of a disk look too cheap"
+                .into(),
+        );
+    }
+    let failed = load.requests.iter().filter(|request| request.failed).count();
+    if failed > 0 {
+        notes.push(format!("{failed} failed requests are sent to the model, but not compared"));
+    }
+    if load.left_out.lost.saturating_mul(100) > load.requests.len() as u64 {
+        notes.push(format!("{} requests could not be recorded: the device had more load", load.left_out.lost));
+    }
+    notes
+}

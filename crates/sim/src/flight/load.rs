@@ -1,0 +1,500 @@
+//! A recording as a load to replay: the requests of one pool, by client, with their causes. With all that is computed from it a
+//! request takes some 200 bytes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use evenkeel_control::units::Kind as Work;
+use evenkeel_control::{Duration, Instant};
+use evenkeel_flight::{Head, Kind, Outcome, Recording, Request, Table};
+use evenkeel_model::Io;
+use evenkeel_policy::config::DEFAULT_POOL;
+use serde::Serialize;
+
+use super::infer::{Behaviour, Cause, Inferred, Times, infer};
+use crate::workload::dependent::{Dependent, Start};
+
+/// Bytes to which the parts of the device that volumes get are rounded up.
+const PART: u64 = 1 << 20;
+/// The longest load: figures are kept for each second.
+const LONGEST: Duration = Duration::from_secs(31 * 86_400);
+
+/// Reason why a recording cannot be replayed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Unusable {
+    /// There is nothing to replay.
+    #[error("the recording has no request of {pool} to replay; record while clients are active")]
+    Empty {
+        /// The pool, in words.
+        pool: String,
+    },
+    /// The requests went to several devices.
+    #[error("the recording has requests of several pools: {}; choose one of them with --pool", .pools.join(", "))]
+    Pools {
+        /// Names of the pools.
+        pools: Vec<String>,
+    },
+    /// The chosen pool is not in the recording.
+    #[error(
+        "the recording has no request of pool {pool:?}; its pools are {}: choose one of them with --pool",
+        .pools.join(", ")
+    )]
+    NoPool {
+        /// The chosen pool.
+        pool: String,
+        /// Names of the pools.
+        pools: Vec<String>,
+    },
+    /// The time is too long.
+    #[error("the recorded requests take {days:.1} days, and a replay takes at most 31; record for a shorter time")]
+    Long {
+        /// Time from the first arrival to the last completion, in days.
+        days: f64,
+    },
+}
+
+/// A request of the load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sent {
+    /// Index of the tenant in [`Load::tenants`].
+    pub tenant: usize,
+    /// Kind as recorded.
+    pub kind: Kind,
+    /// The request as the device gets it.
+    pub io: Io,
+    /// Arrival, in nanoseconds since that of the first request.
+    pub arrival_ns: u64,
+    /// Recorded queue latency, in nanoseconds.
+    pub queue_ns: u64,
+    /// Recorded device latency, in nanoseconds.
+    pub device_ns: u64,
+    /// True if the request failed as recorded: its latency says nothing about the device.
+    pub failed: bool,
+}
+
+impl Sent {
+    /// Recorded admission to the device, in nanoseconds since the first arrival.
+    pub fn admission_ns(&self) -> u64 {
+        self.arrival_ns.saturating_add(self.queue_ns)
+    }
+
+    /// Recorded completion, in nanoseconds since the first arrival.
+    pub fn completion_ns(&self) -> u64 {
+        self.admission_ns().saturating_add(self.device_ns)
+    }
+}
+
+/// A client of the load: a recorded connection, or several of one peer that together are a closed loop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Client {
+    /// Index of the client's tenant in [`Load::tenants`].
+    pub tenant: usize,
+    /// Indexes of the client's requests in [`Load::requests`], in order of arrival.
+    pub requests: Vec<u32>,
+    /// The causes of these requests.
+    pub inferred: Inferred,
+}
+
+/// The requests that a recording leaves out of a load, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Requests that were dropped before they were dispatched.
+    pub cancelled: u64,
+    /// Repetitions of requests that failed: the replay does not fail.
+    pub retried: u64,
+    /// Requests that were refused before they reached the device, for example beyond the end of the volume.
+    pub refused: u64,
+    /// Requests that the recorder could not keep.
+    pub lost: u64,
+}
+
+/// A recording as a load to replay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// The pool whose requests these are; [`DEFAULT_POOL`] if the recording names none.
+    pub pool: String,
+    /// Head of the recording.
+    pub head: Head,
+    /// Names of the tenants.
+    pub tenants: Vec<String>,
+    /// The requests, in order of arrival.
+    pub requests: Vec<Sent>,
+    /// The clients.
+    pub clients: Vec<Client>,
+    /// Number of peers with several connections whose requests no completion explains.
+    pub open_peers: usize,
+    /// Requests of the recording that are left out.
+    pub left_out: LeftOut,
+}
+
+impl Load {
+    /// The load of `pool` in a recording, or of its only pool. O(n log n).
+    ///
+    /// # Errors
+    /// When there is no such request, or several pools and none is chosen, or the time is too long.
+    pub fn new(recording: Recording, pool: Option<&str>) -> Result<Self, Unusable> {
+        let volumes = volumes(&recording);
+        let chosen = chosen(&volumes, pool)?;
+        // Each volume gets a part of the device, one behind the other.
+        let (mut starts, mut next): (BTreeMap<u32, u64>, u64) = (BTreeMap::new(), 0);
+        for (&volume, (of, bytes)) in &volumes {
+            if *of == chosen {
+                starts.insert(volume, next);
+                next = next.saturating_add(bytes.div_ceil(PART).saturating_mul(PART));
+            }
+        }
+        let is_kept = |request: &&Request| {
+            let is_sent = request.outcome != Outcome::Cancelled && !request.retried && !is_refused(request);
+            is_sent && starts.contains_key(&request.volume)
+        };
+        let kept = recording.requests.iter().filter(is_kept);
+        let mut tenants: BTreeMap<u32, usize> = kept.clone().map(|request| (request.tenant, 0)).collect();
+        let (count, zero) = (kept.clone().count(), kept.clone().next().map_or(0, |request| request.arrival_ns));
+        for (index, place) in tenants.values_mut().enumerate() {
+            *place = index;
+        }
+        let known = recording.by_number(Table::Tenant);
+        let name =
+            |number: &u32| known.get(number).map_or_else(|| format!("tenant {number}"), |name| name.name.clone());
+        let names = tenants.keys().map(name).collect();
+        let peers = recording.by_number(Table::Client);
+        let peers = peers.into_iter().map(|(number, name)| (number, peer(&name.name).to_owned())).collect();
+        let mut left_out = LeftOut { lost: recording.lost, ..LeftOut::default() };
+        let mut requests = Vec::with_capacity(count);
+        let mut connections: Connections = BTreeMap::new();
+        for request in recording.requests {
+            let Some(&start) = starts.get(&request.volume) else { continue };
+            match request.outcome {
+                Outcome::Cancelled => left_out.cancelled += 1,
+                _ if request.retried => left_out.retried += 1,
+                _ if is_refused(&request) => left_out.refused += 1,
+                _ => {
+                    let tenant = tenants.get(&request.tenant).copied().unwrap_or(0);
+                    let number = u32::try_from(requests.len()).unwrap_or(u32::MAX);
+                    let own = connections.entry((tenant, request.client));
+                    own.or_insert_with(|| (request.volume, Vec::new())).1.push(number);
+                    requests.push(Sent {
+                        tenant,
+                        kind: request.kind,
+                        io: io(&request, start),
+                        arrival_ns: request.arrival_ns.saturating_sub(zero),
+                        queue_ns: request.queue_ns,
+                        device_ns: request.device_ns,
+                        failed: matches!(request.outcome, Outcome::Failed(_)),
+                    });
+                }
+            }
+        }
+        if requests.is_empty() {
+            return Err(Unusable::Empty { pool: format!("pool {chosen:?}") });
+        }
+        let length = Duration::from_nanos(requests.iter().map(Sent::completion_ns).max().unwrap_or(0));
+        if length > LONGEST {
+            return Err(Unusable::Long { days: length.as_secs_f64() / 86_400.0 });
+        }
+        let (clients, open_peers) = clients(&requests, connections, &peers);
+        Ok(Self { pool: chosen, head: recording.head, tenants: names, requests, clients, open_peers, left_out })
+    }
+
+    /// True if the recording has latencies; a converted trace has none.
+    pub fn has_latencies(&self) -> bool {
+        self.requests.iter().any(|request| request.device_ns > 0)
+    }
+
+    /// Time from the first arrival to the last completion.
+    pub fn length(&self) -> Duration {
+        Duration::from_nanos(self.requests.iter().map(Sent::completion_ns).max().unwrap_or(0))
+    }
+
+    /// Share of the requests that depend on another one, 0 to 1.
+    pub fn dependent(&self) -> f64 {
+        let dependent: usize = self.clients.iter().map(|client| client.inferred.dependent()).sum();
+        dependent as f64 / self.requests.len().max(1) as f64
+    }
+
+    /// The requests of a client, to be sent by a simulated one.
+    pub(super) fn workload(&self, client: &Client) -> Arc<Dependent> {
+        let all = client.requests.iter().zip(&client.inferred.causes);
+        let start = |cause: &Cause| match *cause {
+            Cause::At(ns) => Start::At(Instant::from_nanos(ns)),
+            Cause::After { request, think_ns } => Start::After { request, think: Duration::from_nanos(think_ns) },
+        };
+        Arc::new(Dependent::new(all.map(|(&number, cause)| (self.requests[number as usize].io, start(cause)))))
+    }
+
+    /// The load with a share of its requests, 0 to 1, evenly taken from each client. A request whose cause is left out depends
+    /// on the cause of that cause, later by the time between them, so that a closed loop becomes slower.
+    #[must_use]
+    pub fn thinned(&self, share: f64) -> Self {
+        let mut thin = Self {
+            pool: self.pool.clone(),
+            head: self.head.clone(),
+            tenants: self.tenants.clone(),
+            requests: Vec::new(),
+            clients: Vec::new(),
+            open_peers: self.open_peers,
+            left_out: self.left_out,
+        };
+        let mut place = vec![u32::MAX; self.requests.len()];
+        let mut keeps = vec![false; self.requests.len()];
+        for client in &self.clients {
+            for (turn, &number) in client.requests.iter().enumerate() {
+                keeps[number as usize] = (turn as f64 * share).floor() < ((turn + 1) as f64 * share).floor();
+            }
+        }
+        for (number, request) in self.requests.iter().enumerate() {
+            if keeps[number] {
+                place[number] = u32::try_from(thin.requests.len()).unwrap_or(u32::MAX);
+                thin.requests.push(*request);
+            }
+        }
+        for client in &self.clients {
+            let (mut requests, mut causes) = (Vec::new(), Vec::new());
+            // For each request of the client, the kept one that is its cause's cause, or itself: the number among the client's
+            // kept ones, and that of the load.
+            let mut anchors: Vec<Option<(u32, u32)>> = Vec::with_capacity(client.requests.len());
+            for (&number, cause) in client.requests.iter().zip(&client.inferred.causes) {
+                let anchor = match *cause {
+                    Cause::At(_) => None,
+                    Cause::After { request, .. } => anchors.get(request as usize).copied().flatten(),
+                };
+                if !keeps[number as usize] {
+                    anchors.push(anchor);
+                    continue;
+                }
+                let arrival_ns = self.requests[number as usize].arrival_ns;
+                causes.push(anchor.map_or(Cause::At(arrival_ns), |(request, parent)| {
+                    let think_ns = arrival_ns.saturating_sub(self.requests[parent as usize].completion_ns());
+                    Cause::After { request, think_ns }
+                }));
+                anchors.push(Some((u32::try_from(requests.len()).unwrap_or(u32::MAX), number)));
+                requests.push(place[number as usize]);
+            }
+            let inferred = Inferred { causes, behaviour: client.inferred.behaviour };
+            thin.clients.push(Client { tenant: client.tenant, requests, inferred });
+        }
+        thin
+    }
+}
+
+/// The requests of each connection by their numbers, with the volume of the first, by the tenant's index and the number of the
+/// client.
+type Connections = BTreeMap<(usize, u32), (u32, Vec<u32>)>;
+
+/// For each volume its pool, and its length: that of the recorded name, or up to the end of the last request.
+fn volumes(recording: &Recording) -> BTreeMap<u32, (String, u64)> {
+    let names = recording.by_number(Table::Volume);
+    let of = |number: &u32| match names.get(number) {
+        Some(name) if !name.pool.is_empty() => (name.pool.clone(), name.bytes),
+        Some(name) => (DEFAULT_POOL.to_owned(), name.bytes),
+        None => (DEFAULT_POOL.to_owned(), 0),
+    };
+    let mut volumes = BTreeMap::new();
+    for request in recording.requests.iter().filter(|request| !is_refused(request)) {
+        let end = request.offset.saturating_add(request.length);
+        let (_, bytes) = volumes.entry(request.volume).or_insert_with(|| of(&request.volume));
+        *bytes = end.max(*bytes);
+    }
+    volumes
+}
+
+fn chosen(volumes: &BTreeMap<u32, (String, u64)>, pool: Option<&str>) -> Result<String, Unusable> {
+    let mut pools: Vec<String> = volumes.values().map(|(pool, _)| pool.clone()).collect();
+    pools.sort_unstable();
+    pools.dedup();
+    match (pool, &pools[..]) {
+        (_, []) => Err(Unusable::Empty { pool: "any pool".into() }),
+        (Some(pool), _) if !pools.iter().any(|known| known == pool) => {
+            Err(Unusable::NoPool { pool: pool.to_owned(), pools })
+        }
+        (Some(pool), _) => Ok(pool.to_owned()),
+        (None, [only]) => Ok(only.clone()),
+        (None, _) => Err(Unusable::Pools { pools }),
+    }
+}
+
+/// True if the request failed before it was queued, as one beyond the end of its volume.
+fn is_refused(request: &Request) -> bool {
+    matches!(request.outcome, Outcome::Failed(_)) && request.queue_ns == 0 && request.device_ns == 0
+}
+
+/// The peer of a connection without its port.
+fn peer(name: &str) -> &str {
+    match name.rsplit_once(':') {
+        Some((host, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => name,
+    }
+}
+
+/// The clients, and the number of peers with several connections whose requests no completion explains. If none of the
+/// connections of a peer to a volume is a closed loop for itself, all of them together may be one.
+fn clients(requests: &[Sent], connections: Connections, peers: &HashMap<u32, String>) -> (Vec<Client>, usize) {
+    let is_timed = requests.iter().any(|request| request.device_ns > 0);
+    let inferred = |own: &[u32]| {
+        let times = own.iter().map(|&number| {
+            let request = &requests[number as usize];
+            Times { arrival_ns: request.arrival_ns, completion_ns: request.completion_ns() }
+        });
+        let times: Vec<Times> = times.collect();
+        if is_timed { infer(&times) } else { paced(&times) }
+    };
+    let mut by_peer: BTreeMap<(usize, u32, &str), Vec<Client>> = BTreeMap::new();
+    let mut others = Vec::new();
+    for ((tenant, number), (volume, own)) in connections {
+        let client = Client { tenant, inferred: inferred(&own), requests: own };
+        match peers.get(&number) {
+            Some(peer) => by_peer.entry((tenant, volume, peer.as_str())).or_default().push(client),
+            None => others.push(client),
+        }
+    }
+    let (mut clients, mut open_peers) = (Vec::new(), 0);
+    for ((tenant, ..), own) in by_peer {
+        let is_open = own.iter().all(|client| client.inferred.behaviour == Behaviour::Open);
+        let is_closed = |client: &Client| matches!(client.inferred.behaviour, Behaviour::Closed { .. });
+        if is_timed && own.len() > 1 && !own.iter().any(is_closed) {
+            let mut all: Vec<u32> = own.iter().flat_map(|client| &client.requests).copied().collect();
+            all.sort_unstable();
+            let together = Client { tenant, inferred: inferred(&all), requests: all };
+            if is_closed(&together) || (is_open && together.inferred.behaviour != Behaviour::Open) {
+                clients.push(together);
+                continue;
+            }
+            open_peers += usize::from(is_open);
+        }
+        clients.extend(own);
+    }
+    clients.extend(others);
+    clients.sort_by_key(|client| client.requests.first().copied());
+    (clients, open_peers)
+}
+
+fn paced(times: &[Times]) -> Inferred {
+    let causes = times.iter().map(|times| Cause::At(times.arrival_ns)).collect();
+    Inferred { causes, behaviour: Behaviour::Open }
+}
+
+fn io(request: &Request, start: u64) -> Io {
+    let bytes = u32::try_from(request.length).unwrap_or(u32::MAX);
+    let (kind, bytes) = match request.kind {
+        Kind::Read => (Work::Read, bytes),
+        Kind::Write => (Work::Write, bytes),
+        Kind::Flush => (Work::Flush, 0),
+        Kind::Trim | Kind::Zero | Kind::Other => (Work::Meta, 0),
+    };
+    Io { kind, offset: start.saturating_add(request.offset), bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{recording, request};
+    use super::*;
+
+    #[test]
+    fn requests_that_were_cancelled_or_repeated_are_left_out() {
+        let mut requests: Vec<Request> = (0..10).map(|n| request(n * 1_000_000, 100_000)).collect();
+        requests[3].outcome = Outcome::Cancelled;
+        requests[4].retried = true;
+        requests[5].outcome = Outcome::Failed(5);
+        let load = Load::new(recording(requests), None).unwrap();
+        assert_eq!((load.requests.len(), load.left_out.cancelled, load.left_out.retried), (8, 1, 1));
+        let failed: Vec<bool> = load.requests.iter().map(|sent| sent.failed).collect();
+        assert_eq!(failed, [false, false, false, true, false, false, false, false]);
+        assert_eq!((load.pool.as_str(), &load.tenants[..]), ("main", &["t0".to_owned()][..]));
+    }
+
+    #[test]
+    fn a_pool_has_to_be_chosen_where_there_are_several() {
+        let mut requests: Vec<Request> = (0..10).map(|n| request(n * 1_000_000, 100_000)).collect();
+        requests[3].volume = 1;
+        let recording = recording(requests);
+        let of = |pool| Load::new(recording.clone(), pool);
+        assert!(matches!(of(None), Err(Unusable::Pools { pools }) if pools == ["main", "other"]));
+        assert_eq!(of(Some("other")).unwrap().requests.len(), 1);
+        let mistyped = of(Some("mian")).unwrap_err().to_string();
+        assert!(mistyped.contains("main, other") && mistyped.contains("\"mian\""), "{mistyped}");
+    }
+
+    #[test]
+    fn refused_requests_are_neither_sent_nor_measured() {
+        let mut requests: Vec<Request> = (0..10).map(|n| request(n * 1_000_000, 100_000)).collect();
+        requests[2] = Request { outcome: Outcome::Failed(28), device_ns: 0, offset: 1 << 60, volume: 2, ..requests[2] };
+        requests[6] = Request { volume: 2, ..requests[6] };
+        let load = Load::new(recording(requests), None).unwrap();
+        assert_eq!((load.requests.len(), load.left_out.refused), (9, 1));
+        // Volume 2 has no recorded length, and lies behind the GiB of volume 0.
+        assert!(load.requests.iter().all(|sent| sent.io.offset <= 1 << 30), "{:?}", load.requests);
+    }
+
+    #[test]
+    fn a_load_of_more_than_a_month_is_refused() {
+        let month = 31 * 86_400 * 1_000_000_000;
+        let of = |until| Load::new(recording(vec![request(0, 1_000), request(until, 1_000)]), None);
+        assert!(of(month - 2_000).is_ok());
+        let refused = of(month).unwrap_err().to_string();
+        assert!(refused.contains("31.0 days") && refused.contains("shorter time"), "{refused}");
+    }
+
+    #[test]
+    fn a_closed_loop_over_two_connections_of_a_peer_is_one_client() {
+        let of = |ports: [u16; 2], peers: [&str; 2]| {
+            let mut at = 0;
+            let one = |n: u64| {
+                let latency = 90_000 + n * n % 7 * 1_000;
+                let one = Request { client: (n % 2) as u32, ..request(at, latency) };
+                at += latency + 10_000;
+                one
+            };
+            let mut recording = recording((0..1_000).map(one).collect());
+            for ((number, port), peer) in (0..).zip(ports).zip(peers) {
+                let name = format!("{peer}:{port}");
+                let (table, pool) = (Table::Client, String::new());
+                recording.names.push(evenkeel_flight::Name { table, number, name, pool, bytes: 0 });
+            }
+            Load::new(recording, None).unwrap()
+        };
+        let one = of([4_001, 4_002], ["10.0.0.1", "10.0.0.1"]);
+        assert_eq!(one.clients.len(), 1);
+        assert!(matches!(one.clients[0].inferred.behaviour, Behaviour::Closed { .. }), "{:?}", one.clients[0].inferred);
+        assert!(one.dependent() > 0.95, "{}", one.dependent());
+        assert_eq!(of([4_001, 4_002], ["10.0.0.1", "10.0.0.2"]).clients.len(), 2);
+        assert_eq!((peer("[fd00::1]:10809"), peer("unix"), peer("client-3f9a")), ("[fd00::1]", "unix", "client-3f9a"));
+    }
+
+    #[test]
+    fn half_of_a_closed_loop_takes_as_long() {
+        // One after the other: each 10 µs after the completion of the one before.
+        let mut at = 0;
+        let one = |n: u64| {
+            let latency = 90_000 + n % 7 * 1_000;
+            let one = request(at, latency);
+            at += latency + 10_000;
+            one
+        };
+        let requests = (0..1_000).map(one).collect();
+        let load = Load::new(recording(requests), None).unwrap();
+        assert!(load.dependent() > 0.95, "{}", load.dependent());
+        let half = load.thinned(0.5);
+        assert_eq!(half.requests.len(), 500);
+        assert!(half.dependent() > 0.95, "{}", half.dependent());
+        let Some(Cause::After { think_ns, .. }) = half.clients[0].inferred.causes.get(100) else { panic!("paced") };
+        assert!((110_000..130_000).contains(think_ns), "{think_ns}");
+        assert_eq!(load.thinned(1.0), load);
+        // One after the other, with its think time behind the completion of the one before.
+        let mut end = 0;
+        for (&number, cause) in half.clients[0].requests.iter().zip(&half.clients[0].inferred.causes) {
+            let latency = half.requests[number as usize].device_ns;
+            end = match *cause {
+                Cause::At(at) => at + latency,
+                Cause::After { think_ns, .. } => end + think_ns + latency,
+            };
+        }
+        let (whole, end) = (load.length().as_secs_f64(), end as f64 / 1e9);
+        assert!((end / whole - 1.0).abs() < 0.01, "{end} s of {whole} s");
+    }
+
+    #[test]
+    fn without_latencies_all_requests_are_paced() {
+        let load = Load::new(recording((0..100).map(|n| request(n * 10, 0)).collect()), None).unwrap();
+        assert!(!load.has_latencies() && load.dependent() == 0.0);
+    }
+}

@@ -1,0 +1,374 @@
+//! Policies and devices of a replay, as they are read from texts and written.
+
+use std::collections::BTreeMap;
+
+use evenkeel_control::units::Rates;
+use evenkeel_model::device::DeviceParams;
+use evenkeel_policy::check::Problem;
+use evenkeel_policy::config::{DEFAULT_POOL, DEFAULT_TENANT, Pool, Tenant, in_policy};
+use evenkeel_policy::document::Document;
+use evenkeel_policy::tenant::Of;
+use evenkeel_policy::{Config, Severity, simulated};
+use serde::Serialize;
+use toml::{Table, Value};
+
+use super::figures::Target;
+use super::load::Load;
+use crate::world;
+
+/// The policy under which a load is simulated: one pool, and tenants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Name of the pool.
+    pub name: String,
+    /// The pool.
+    pub pool: Pool,
+    /// The tenants by name.
+    pub tenants: BTreeMap<String, Tenant>,
+}
+
+/// A throughput that a policy guarantees a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guaranteed {
+    /// Index of the tenant in [`Load::tenants`].
+    pub tenant: usize,
+    /// The larger of reservation and guarantee, for each rate.
+    pub rates: Rates,
+}
+
+/// The assignments (`KEY=VALUE`) of a command line, by what they change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assignments {
+    /// Assignments to keys of the device, without `device.`.
+    pub device: Vec<String>,
+    /// Assignments to keys of the policy.
+    pub policy: Vec<String>,
+}
+
+impl Assignments {
+    /// Divides assignments: a key that begins with `device.` is one of the device, all others are keys of the policy; there
+    /// `pool.` stands for the table of the pool `pool`.
+    pub fn new(all: &[String], pool: &str) -> Self {
+        let mut divided = Self::default();
+        for assignment in all {
+            if let Some(rest) = assignment.strip_prefix("device.") {
+                divided.device.push(rest.to_owned());
+            } else if let Some(rest) = assignment.strip_prefix("pool.") {
+                divided.policy.push(format!("pools.{pool}.{rest}"));
+            } else {
+                divided.policy.push(assignment.clone());
+            }
+        }
+        divided
+    }
+}
+
+/// Reads a device from a text in TOML, such as a file of `scenarios/devices`; `origin` names the text in errors.
+///
+/// # Errors
+/// Every problem of the text and of the assignments.
+pub fn device(text: &str, origin: &str, assignments: &[String]) -> Result<DeviceParams, Vec<Problem>> {
+    let (mut document, mut errors) = Document::parse(text, origin);
+    for assignment in assignments {
+        errors.extend(document.assign(assignment).err());
+    }
+    let (device, more) = document.read::<DeviceParams>();
+    errors.extend(more);
+    match device {
+        Some(device) if errors.is_empty() => match device.validate() {
+            Ok(()) => Ok(device),
+            Err(invalid) => Err(vec![document.complain(&[], invalid.to_string())]),
+        },
+        _ => Err(errors),
+    }
+}
+
+/// The device as a text in TOML, which [`device`] reads.
+///
+/// # Errors
+/// A message, for parameters that have no written form.
+pub fn device_text(device: &DeviceParams) -> Result<String, String> {
+    let table = Table::try_from(device).map_err(|error| error.to_string())?;
+    toml::to_string(&table).map_err(|error| error.to_string())
+}
+
+impl Policy {
+    /// Reads the part of a configuration that concerns the pool `name`; `origin` names the text in errors. If there is no such
+    /// pool and only one other, that one is taken, also for assignments to keys of `name`.
+    ///
+    /// # Errors
+    /// Every problem of the text and of the assignments.
+    pub fn parse(text: &str, origin: &str, name: &str, assignments: &[String]) -> Result<Self, Vec<Problem>> {
+        let taken = taken(text, name);
+        let begin = format!("pools.{name}.");
+        let to_taken = |assignment: &String| match assignment.strip_prefix(&begin) {
+            Some(rest) => format!("pools.{taken}.{rest}"),
+            None => assignment.clone(),
+        };
+        let assignments: Vec<String> = assignments.iter().map(to_taken).collect();
+        let (mut document, mut errors) = Document::parse(text, origin);
+        for assignment in &assignments {
+            errors.extend(document.assign(assignment).err());
+        }
+        if document.has(&["policy"]) {
+            let message = "names another file; give that file, with [tenants] and [pools]";
+            errors.push(document.complain(&["policy"], message));
+        }
+        let (config, more) = document.read::<Config>();
+        errors.extend(more);
+        let Some(read) = config.filter(|_| errors.is_empty()) else { return Err(errors) };
+        // A replay has no volumes, no server and no cluster: rules about them have nothing to say.
+        let mut config = Config { pools: read.pools, tenants: read.tenants, ..Config::default() };
+        config.volumes.clear();
+        config.pools.entry(DEFAULT_POOL.into()).or_default();
+        config.tenants.entry(DEFAULT_TENANT.into()).or_default();
+        for finding in simulated(&config) {
+            let path: Vec<&str> = finding.path.iter().map(String::as_str).collect();
+            if finding.severity == Severity::Error && matches!(path.first(), Some(&("pools" | "tenants"))) {
+                errors.push(document.complain(&path, finding.message));
+            }
+        }
+        for path in timed(&config, &taken) {
+            errors.push(document.complain(&path, NO_TIME_OF_DAY));
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let pool = config.pools.remove(&taken).unwrap_or_default();
+        if taken != name {
+            for tenant in config.tenants.values_mut() {
+                if let Some(own) = tenant.pools.remove(&taken) {
+                    tenant.pools.insert(name.to_owned(), own);
+                }
+            }
+        }
+        Ok(Self { name: name.to_owned(), pool, tenants: config.tenants })
+    }
+
+    /// The name in the policy of a tenant of a recording: that of a tenant with `each` for its volumes' `TENANT/VOLUME`.
+    fn key<'n>(&self, name: &'n str) -> &'n str {
+        let base = in_policy(name);
+        let is_each = !self.tenants.contains_key(name) && self.tenants.get(base).is_some_and(|tenant| tenant.each);
+        if is_each { base } else { name }
+    }
+
+    /// The settings of the tenant `name` on the pool; those of the default tenant if the policy does not name it.
+    pub fn tenant(&self, name: &str) -> Tenant {
+        let tenant = self.tenants.get(self.key(name)).or_else(|| self.tenants.get(DEFAULT_TENANT));
+        tenant.map(|tenant| tenant.on(&self.name)).unwrap_or_default()
+    }
+
+    /// The tenants with a latency target, a reservation or a guarantee on the pool that have no requests in a load.
+    pub fn absent(&self, load: &Load) -> Vec<&str> {
+        let is_owed = |name: &str| name != DEFAULT_TENANT && self.tenant(name).is_owed_something();
+        let is_present = |name: &str| load.tenants.iter().any(|tenant| self.key(tenant) == name);
+        self.tenants.keys().map(String::as_str).filter(|name| is_owed(name) && !is_present(name)).collect()
+    }
+
+    /// The settings of the tenant `name` on the pool, to be changed; of a tenant with `each` those of all its volumes. They
+    /// become those of the tenant on all pools.
+    pub fn tenant_mut(&mut self, name: &str) -> &mut Tenant {
+        let (own, key) = (self.tenant(name), self.key(name).to_owned());
+        let tenant = self.tenants.entry(key).or_default();
+        *tenant = Tenant { matches: std::mem::take(&mut tenant.matches), ..own };
+        tenant
+    }
+
+    /// The tenant `name` as the simulation has it.
+    pub(super) fn simulated(&self, name: &str) -> world::Tenant {
+        let tenant = self.tenant(name);
+        world::Tenant {
+            name: name.to_owned(),
+            qos: (&tenant).into(),
+            throttle: tenant.throttle,
+            guarantee: tenant.guarantee.control(),
+            latency_target: tenant.latency_target(),
+        }
+    }
+
+    /// The latency targets of the policy for a load: those of its tenants, then that of the pool.
+    pub fn targets(&self, load: &Load) -> Vec<Target> {
+        let own = load.tenants.iter().enumerate().filter_map(|(place, name)| {
+            let latency = self.tenant(name).latency?;
+            let of = latency.of.unwrap_or(Of::All);
+            Some(Target { tenant: Some(place), time: latency.target, percentile: latency.percentile, of })
+        });
+        let pool = self.pool.latency.map(|latency| {
+            let of = latency.of.unwrap_or(Of::Reads);
+            Target { tenant: None, time: latency.target, percentile: latency.percentile, of }
+        });
+        own.chain(pool).collect()
+    }
+
+    /// The throughputs that the policy guarantees tenants of a load.
+    pub fn guaranteed(&self, load: &Load) -> Vec<Guaranteed> {
+        let of = |(tenant, name): (usize, &String)| {
+            let own = self.tenant(name);
+            let sum = own.guarantee.sum();
+            let rates = Rates {
+                iops: own.reservation.iops.max(sum.iops),
+                bytes_per_s: own.reservation.bytes_per_s.0.max(sum.bytes_per_s.0),
+            };
+            (!rates.is_unset()).then_some(Guaranteed { tenant, rates })
+        };
+        load.tenants.iter().enumerate().filter_map(of).collect()
+    }
+
+    /// The policy as a text in TOML: tables `[pools]` and `[tenants]`, without keys that have their default values.
+    ///
+    /// # Errors
+    /// A message, for settings that have no written form.
+    pub fn text(&self) -> Result<String, String> {
+        let mut pools = Table::new();
+        pools.insert(self.name.clone(), Value::Table(sparse(&self.pool, &Pool::default())?));
+        let mut tenants = Table::new();
+        for (name, tenant) in &self.tenants {
+            tenants.insert(name.clone(), Value::Table(sparse(tenant, &Tenant::default())?));
+        }
+        let mut all = Table::new();
+        all.insert("pools".into(), Value::Table(pools));
+        all.insert("tenants".into(), Value::Table(tenants));
+        toml::to_string(&all).map_err(|error| error.to_string())
+    }
+}
+
+/// The reason why limits with `when` are refused.
+const NO_TIME_OF_DAY: &str = "a replay has no time of day; remove this key to simulate the hours of the limit, and the limit \
+                              to simulate the others";
+
+/// The name of the pool of a policy that stands for the pool `name`: the only one, if there is none of this name.
+fn taken(text: &str, name: &str) -> String {
+    let table = toml::from_str::<Table>(text).unwrap_or_default();
+    let pools = table.get("pools").and_then(Value::as_table);
+    let mut names = pools.into_iter().flat_map(|pools| pools.keys());
+    match (names.next(), names.next()) {
+        (Some(only), None) => only.clone(),
+        _ => name.to_owned(),
+    }
+}
+
+/// The keys of limits that hold at some hours alone, of the tenants and of the pool.
+fn timed<'c>(config: &'c Config, pool: &'c str) -> Vec<Vec<&'c str>> {
+    let of_pool = config.pools.get(pool).filter(|pool| pool.limit.when.is_some());
+    let mut paths: Vec<Vec<&str>> = of_pool.iter().map(|_| vec!["pools", pool, "limit", "when"]).collect();
+    for (name, tenant) in &config.tenants {
+        if tenant.limit.when.is_some() {
+            paths.push(vec!["tenants", name.as_str(), "limit", "when"]);
+        }
+        for (pool, own) in &tenant.pools {
+            if own.limit.is_some_and(|limit| limit.when.is_some()) {
+                paths.push(vec!["tenants", name.as_str(), "pools", pool.as_str(), "limit", "when"]);
+            }
+        }
+    }
+    paths
+}
+
+/// The keys of `value` whose values differ from those of `base`.
+fn sparse<T: Serialize>(value: &T, base: &T) -> Result<Table, String> {
+    let table = |of: &T| Table::try_from(of).map_err(|error| error.to_string());
+    let (value, base) = (table(value)?, table(base)?);
+    Ok(differing(value, &base))
+}
+
+fn differing(value: Table, base: &Table) -> Table {
+    let mut out = Table::new();
+    for (key, value) in value {
+        match (value, base.get(&key)) {
+            (value, Some(same)) if value == *same => {}
+            // A table with a kind is complete in itself.
+            (Value::Table(value), Some(Value::Table(base))) if !value.contains_key("kind") => {
+                out.insert(key, Value::Table(differing(value, base)));
+            }
+            (value, _) => {
+                out.insert(key, value);
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{recording, request};
+    use super::*;
+    use evenkeel_control::Duration;
+    use evenkeel_model::ssd::SsdParams;
+    use evenkeel_model::store::StoreParams;
+
+    #[test]
+    fn a_policy_is_written_as_it_is_read() {
+        let text = "[pools.main]\nlatency = { target = \"20ms\", percentile = 99 }\ntuning.admission = \"none\"\n\
+                    [tenants.t0]\nreservation.iops = 500\nlatency = { target = \"5ms\" }\n";
+        let policy = Policy::parse(text, "test", "main", &[]).unwrap();
+        let load = Load::new(recording(vec![request(0, 1_000)]), None).unwrap();
+        let targets = policy.targets(&load);
+        assert_eq!((targets[0].tenant, targets[0].time), (Some(0), Duration::from_millis(5)));
+        assert_eq!((targets[1].tenant, targets[1].of), (None, Of::Reads));
+        assert_eq!(policy.guaranteed(&load)[0].rates.iops, 500);
+        let written = policy.text().unwrap();
+        assert!(!written.contains("weight"), "{written}");
+        assert_eq!(Policy::parse(&written, "again", "main", &[]).unwrap(), policy);
+    }
+
+    #[test]
+    fn assignments_go_to_device_and_policy() {
+        let all = ["device.iops=7", "pool.tuning.admission=none", "tenants.a.weight=3"].map(str::to_owned);
+        let divided = Assignments::new(&all, "main");
+        assert_eq!(divided.device, ["iops=7"]);
+        assert_eq!(divided.policy, ["pools.main.tuning.admission=none", "tenants.a.weight=3"]);
+        let policy = Policy::parse("", "test", "main", &divided.policy).unwrap();
+        assert_eq!((policy.tenant("a").weight, policy.tenant("other").weight), (3, 1));
+        let wrong = Policy::parse("", "test", "main", &["tenants.a.weigth=3".to_owned()]).unwrap_err();
+        assert!(wrong[0].to_string().contains("weigth"), "{wrong:?}");
+    }
+
+    #[test]
+    fn a_tenant_with_each_is_that_of_its_volumes() {
+        let text = "[tenants.database]\neach = true\nreservation.iops = 70\n[tenants.shop]\nlatency.target = \"5ms\"\n\
+                    [tenants.plain]\nweight = 9\n";
+        let mut policy = Policy::parse(text, "test", "main", &[]).unwrap();
+        let of = |policy: &Policy, name| policy.tenant(name).reservation.iops;
+        assert_eq!((of(&policy, "database/db-3"), of(&policy, "shop/db-3")), (70, 0));
+        policy.tenant_mut("database/db-3").reservation.iops = 80;
+        assert_eq!((of(&policy, "database/db-4"), policy.tenants.len()), (80, 4));
+        let again = Policy::parse(&policy.text().unwrap(), "again", "main", &[]).unwrap();
+        assert_eq!(again, policy);
+        // Of the tenants with targets those are named that have no requests.
+        let mut load = Load::new(recording(vec![request(0, 1_000)]), None).unwrap();
+        assert_eq!(policy.absent(&load), ["database", "shop"]);
+        load.tenants = vec!["database/db-3".to_owned()];
+        assert_eq!(policy.absent(&load), ["shop"]);
+    }
+
+    #[test]
+    fn limits_with_hours_are_refused() {
+        let hours = "limit = { iops = 100, when = \"22:00-06:00\" }\n";
+        for text in [format!("[tenants.a]\n{hours}"), format!("[tenants.a.pools.main]\n{hours}")] {
+            let refused = Policy::parse(&text, "test", "main", &[]).unwrap_err();
+            let message = refused[0].to_string();
+            assert!(message.contains("limit.when: a replay has no time of day"), "{message}");
+        }
+    }
+
+    #[test]
+    fn assignments_change_the_pool_that_is_taken() {
+        let text = "[pools.fast]\nmax_delay = \"77ms\"\n[tenants.a]\npools.fast.weight = 5\n";
+        let divided = Assignments::new(&["pool.tuning.admission=none".to_owned()], "vg1");
+        let policy = Policy::parse(text, "test", "vg1", &divided.policy).unwrap();
+        assert_eq!(policy.pool.max_delay, Duration::from_millis(77));
+        assert_eq!(policy.pool.tuning.admission, evenkeel_control::admission::Config::None);
+        assert_eq!((policy.name.as_str(), policy.tenant("a").weight), ("vg1", 5));
+    }
+
+    #[test]
+    fn a_device_is_written_as_it_is_read() {
+        for params in [DeviceParams::Store(StoreParams::ssd()), DeviceParams::Ssd(SsdParams::nvme())] {
+            let text = device_text(&params).unwrap();
+            assert_eq!(device(&text, "test", &[]).unwrap(), params, "{text}");
+        }
+        let changed = device("kind = \"store\"", "test", &["iops=77".to_owned()]).unwrap();
+        assert!(matches!(changed, DeviceParams::Store(store) if store.iops == 77));
+        assert!(device("kind = \"store\"\niops = 0", "test", &[]).unwrap_err()[0].message.contains("iops must be"));
+    }
+}

@@ -1,0 +1,222 @@
+//! Replays a load against a modelled device under a policy, with the engine of scenarios.
+//!
+//! Each recorded connection becomes a client whose requests are sent when their causes say, see [`infer`](super::infer). The work
+//! is the same in each replay: a faster device ends it sooner as far as clients are closed loops. A replay ends when all requests
+//! have completed, at the latest after [`LONGEST`] times the length of the recording.
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+
+use evenkeel_control::mclock::Qos;
+use evenkeel_control::{Duration, Instant};
+use evenkeel_model::device::DeviceParams;
+use serde::Serialize;
+
+use super::figures::{Done, Figures, Tally, Target, recorded};
+use super::infer::Behaviour;
+use super::load::{LeftOut, Load};
+use super::policy::Policy;
+use crate::workload::Spec;
+use crate::world::{Client, Completion, Failure, Setup, Tenant, run_watched};
+
+/// A replay ends at the latest after this multiple of the recording's length, plus ten seconds.
+pub const LONGEST: u64 = 8;
+/// Difference between recorded and simulated figures above which a replay is a poor prediction, as a share.
+const TOLERABLE: f64 = 0.25;
+
+/// Replays `load` on `device` under `policy` (`None`: every request is admitted at once), and judges it by `targets`. The same
+/// arguments give the same figures, bit for bit.
+///
+/// # Errors
+/// [`Failure`], for example when more arrives than the device serves.
+pub fn simulate(
+    load: &Load,
+    device: &DeviceParams,
+    policy: Option<&Policy>,
+    targets: &[Target],
+    seed: u64,
+) -> Result<Figures, Failure> {
+    let setup = setup(load, device, policy);
+    let tally = RefCell::new(Tally::new(&load.tenants, targets));
+    let all = load.requests.len() as u64;
+    let count = |now: Instant, completion: &Completion| {
+        let Some(client) = load.clients.get(completion.client) else { return };
+        let number = client.requests.get(completion.number as usize).copied().unwrap_or_default();
+        let Some(sent) = load.requests.get(number as usize) else { return };
+        tally.borrow_mut().add(&Done {
+            tenant: client.tenant,
+            kind: sent.kind,
+            bytes: sent.io.bytes,
+            at_ns: now.as_nanos(),
+            latency_ns: now.since(completion.sent_at).as_nanos(),
+            queue_ns: completion.admitted_at.since(completion.entered_at).as_nanos(),
+            device_ns: completion.left_at.since(completion.admitted_at).as_nanos(),
+        });
+    };
+    let ran = run_watched(&setup, seed, &mut |now, _, completion| count(now, completion), &mut |_| {
+        if tally.borrow().total() == all { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let tally = tally.into_inner();
+    let left = all - tally.total().min(all);
+    match ran {
+        Err(Failure::Cancelled { .. }) if left == 0 => {}
+        Err(failure) => return Err(failure),
+        Ok(_) => {}
+    }
+    Ok(tally.finish(left))
+}
+
+fn setup(load: &Load, device: &DeviceParams, policy: Option<&Policy>) -> Setup {
+    let tenants = load.tenants.iter().map(|name| match policy {
+        Some(policy) => policy.simulated(name),
+        None => Tenant::new(name.as_str(), Qos::default()),
+    });
+    let clients = load.clients.iter().map(|client| Client {
+        tenant: client.tenant,
+        workload: Spec::Dependent(load.workload(client)),
+        from: Instant::ZERO,
+        until: Instant::FAR_FUTURE,
+    });
+    let length = load.length().as_nanos().saturating_mul(LONGEST).saturating_add(10_000_000_000);
+    let mut setup = Setup::new(device.clone(), tenants.collect(), clients.collect(), Duration::from_nanos(length));
+    // Only `serve` divides requests; where there is no policy they go to the device as they are.
+    setup.divides = policy.is_some() && load.head.source == "serve";
+    if let Some(policy) = policy {
+        setup.pool = (&policy.pool).into();
+    }
+    setup
+}
+
+/// The difference between a tenant's simulated and recorded figures, each as a share of the recorded one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Calibration {
+    /// Name of the tenant.
+    pub tenant: String,
+    /// Of the requests per second.
+    pub iops: f64,
+    /// Of the median latency.
+    pub p50: f64,
+    /// Of the 99th percentile of the latency.
+    pub p99: f64,
+}
+
+/// A load as recorded, as simulated under the recorded policy, and as simulated with changes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Name of the pool.
+    pub pool: String,
+    /// The seed of the simulation.
+    pub seed: u64,
+    /// Requests that were replayed.
+    pub requests: u64,
+    /// Share of them that depends on others, 0 to 1.
+    pub dependent: f64,
+    /// Requests that were left out.
+    pub left_out: LeftOut,
+    /// As recorded.
+    pub recorded: Figures,
+    /// Simulated under the recorded policy: the check of device and inference.
+    pub before: Figures,
+    /// Simulated with the changed device or policy; `None` without a change.
+    pub after: Option<Figures>,
+    /// The difference of `before` from `recorded`; empty if the recording has no latencies.
+    pub calibration: Vec<Calibration>,
+    /// Doubts about the result.
+    pub notes: Vec<String>,
+}
+
+/// A device and a policy (`None`: every request is admitted at once).
+#[derive(Clone, Copy, Debug)]
+pub struct Under<'a> {
+    /// The device.
+    pub device: &'a DeviceParams,
+    /// The policy.
+    pub policy: Option<&'a Policy>,
+}
+
+/// Replays a load under `before` and under `after`. Targets are those of the latest policy.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn compare(load: &Load, before: Under<'_>, after: Option<Under<'_>>, seed: u64) -> Result<Comparison, Failure> {
+    let policy = after.map_or(before.policy, |after| after.policy);
+    let targets = policy.map(|policy| policy.targets(load)).unwrap_or_default();
+    let as_recorded = recorded(load, &targets);
+    let simulated = simulate(load, before.device, before.policy, &targets, seed)?;
+    let changed = after.map(|after| simulate(load, after.device, after.policy, &targets, seed)).transpose()?;
+    let calibration = if load.has_latencies() { calibration(&as_recorded, &simulated) } else { Vec::new() };
+    let notes = notes(load, &calibration, &simulated, changed.as_ref());
+    Ok(Comparison {
+        pool: load.pool.clone(),
+        seed,
+        requests: load.requests.len() as u64,
+        dependent: load.dependent(),
+        left_out: load.left_out,
+        recorded: as_recorded,
+        before: simulated,
+        after: changed,
+        calibration,
+        notes,
+    })
+}
+
+/// The differences between recorded and simulated figures, by tenant.
+pub fn calibration(recorded: &Figures, simulated: &Figures) -> Vec<Calibration> {
+    let off = |simulated: f64, recorded: f64| if recorded > 0.0 { simulated / recorded - 1.0 } else { 0.0 };
+    let pairs = recorded.tenants.iter().zip(&simulated.tenants);
+    pairs
+        .map(|(recorded, simulated)| Calibration {
+            tenant: recorded.tenant.clone(),
+            iops: off(simulated.iops, recorded.iops),
+            p50: off(simulated.p50_ms, recorded.p50_ms),
+            p99: off(simulated.p99_ms, recorded.p99_ms),
+        })
+        .collect()
+}
+
+fn notes(load: &Load, calibration: &[Calibration], before: &Figures, after: Option<&Figures>) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !load.has_latencies() {
+        notes.push("the recording has no latencies: requests are sent at their time, and nothing is calibrated".into());
+    }
+    for off in calibration {
+        let worst = [off.iops, off.p50, off.p99].map(f64::abs).into_iter().fold(0.0, f64::max);
+        if worst > TOLERABLE {
+            notes.push(format!(
+                "{}: simulated and recorded differ by {:.0} %; fit the device to this recording with evenkeel fit",
+                off.tenant,
+                worst * 100.0
+            ));
+        }
+    }
+    for (figures, run) in [(Some(before), "simulated"), (after, "changed")] {
+        if let Some(figures) = figures.filter(|figures| figures.unfinished > 0) {
+            notes.push(format!(
+                "{} requests of the {run} run did not complete in {LONGEST} times the length of the recording: too much load",
+                figures.unfinished
+            ));
+        }
+    }
+    let lost = load.left_out.lost;
+    if lost.saturating_mul(100) > load.requests.len() as u64 {
+        notes.push(format!("{lost} requests could not be recorded: the replayed load is smaller than the real one"));
+    }
+    let bounded = load.clients.iter().filter(|client| matches!(client.inferred.behaviour, Behaviour::Bounded { .. }));
+    let bounded = bounded.count();
+    if bounded > 0 {
+        notes.push(format!(
+            "{bounded} of {} clients count as closed loops for their bounded number in flight alone, with long think times",
+            load.clients.len()
+        ));
+    }
+    if load.open_peers > 0 {
+        notes.push(format!(
+            "{} clients use several connections, and completions do not explain their requests, which keep their times",
+            load.open_peers
+        ));
+    }
+    if load.left_out.refused > 0 {
+        notes.push(format!("{} requests were refused when they arrived, and are left out", load.left_out.refused));
+    }
+    notes
+}

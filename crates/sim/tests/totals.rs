@@ -1,0 +1,97 @@
+//! Tests of the experiment on totals over a cluster, with few and short runs.
+
+use evenkeel_sim::experiment::totals::setup::{LIMIT, STEPS_PER_S, Setup};
+use evenkeel_sim::experiment::totals::world::{Outcome, simulate};
+use evenkeel_sim::experiment::totals::{self, Fault, judge};
+use evenkeel_sim::experiment::{Options, Row};
+
+fn run(members: usize, fault: Fault, seconds: u64) -> (Setup, Outcome) {
+    let setup = Setup { members, fault, seconds };
+    let outcome = simulate(&setup, 7_100).expect("a run");
+    (setup, outcome)
+}
+
+#[test]
+fn three_members_never_exceed_the_limit_and_reach_the_reservation() {
+    for fault in Fault::ALL {
+        let (setup, outcome) = run(3, fault, 40);
+        let ours = judge(&setup, &outcome.parts, &outcome.central);
+        assert!(outcome.most <= 1.0 + 1e-9, "{fault:?}: {} of the total", outcome.most);
+        assert!(ours.limit_exceeded <= 0.0, "{fault:?}: {ours:?}");
+        if matches!(fault, Fault::None | Fault::Skew) {
+            let equal = judge(&setup, &outcome.equal, &outcome.central);
+            assert!(ours.reservation_missed <= 1.0, "{fault:?}: {ours:?}");
+            assert!(ours.throughput > equal.throughput + 1.0, "{fault:?}: {ours:?}, {equal:?}");
+        }
+    }
+}
+
+#[test]
+fn a_hundred_members_never_exceed_the_limit_and_miss_less_than_with_equal_parts() {
+    for fault in [Fault::None, Fault::Partition] {
+        let (setup, outcome) = run(100, fault, 25);
+        let [ours, equal] = [&outcome.parts, &outcome.equal].map(|served| judge(&setup, served, &outcome.central));
+        assert!(outcome.most <= 1.0 + 1e-9, "{fault:?}: {} of the total", outcome.most);
+        assert!(ours.limit_exceeded <= 0.0, "{fault:?}: {ours:?}");
+        assert!(ours.reservation_missed < equal.reservation_missed, "{fault:?}: {ours:?}, {equal:?}");
+        // Those that a partition has cut off keep less than an equal part.
+        assert!(fault != Fault::None || ours.throughput > equal.throughput, "{fault:?}: {ours:?}, {equal:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_outcome() {
+    let setup = Setup { members: 3, fault: Fault::Loss, seconds: 4 };
+    let run = |seed| simulate(&setup, seed).expect("a run");
+    assert_eq!(run(5), run(5));
+    assert_ne!(run(5), run(6));
+    assert!(simulate(&Setup { members: 0, ..setup.clone() }, 5).is_err());
+}
+
+#[test]
+fn windows_are_judged_as_documented() {
+    let setup = Setup { members: 3, fault: Fault::None, seconds: 20 };
+    let steps = 20 * STEPS_PER_S;
+    let rate = |iops: f64| vec![iops / STEPS_PER_S as f64; steps];
+    let central = rate(LIMIT as f64);
+    let of = |iops: f64| judge(&setup, &rate(iops), &central);
+    assert_eq!((of(4_300.0).limit_exceeded, of(4_100.0).limit_exceeded), (100.0, 0.0));
+    assert_eq!((of(2_800.0).reservation_missed, of(2_900.0).reservation_missed), (100.0, 0.0));
+    assert!((of(2_000.0).throughput - 50.0).abs() < 1e-9);
+    // A device that cannot serve the reservation is no fault of the parts.
+    assert_eq!(judge(&setup, &rate(960.0), &rate(1_000.0)).reservation_missed, 0.0);
+    // Demand moves at the 10th second: what is missed within 3 s is not counted, but among all windows.
+    let mut dip = rate(3_500.0);
+    dip[10 * STEPS_PER_S..12 * STEPS_PER_S].fill(0.0);
+    let judged = judge(&setup, &dip, &central);
+    assert!(judged.reservation_missed <= 0.0 && judged.missed_of_all > 0.0, "{judged:?}");
+}
+
+#[test]
+fn rows_hold_what_was_measured() {
+    let outcome = |(setup, _): &(Setup, u64)| {
+        let steps = setup.seconds as usize * STEPS_PER_S;
+        let rate = |iops: f64| vec![iops / STEPS_PER_S as f64; steps];
+        Outcome { parts: rate(3_960.0), equal: rate(2_000.0), central: rate(4_000.0), most: 1.0 }
+    };
+    let options = Options { seed: 1, quick: true, ..Options::default() };
+    let report = totals::run(&options, &mut |_, runs: &[(Setup, u64)]| -> Result<_, String> {
+        Ok(runs.iter().map(outcome).collect())
+    })
+    .expect("a report");
+    let rows: Vec<&Row> = report.sections.iter().flat_map(|section| &section.rows).collect();
+    let of = |metric: &str| rows.iter().filter(|row| row.full_metric() == metric).collect::<Vec<_>>();
+    for (metric, equal, ours) in [
+        ("limit_exceeded_percent", 0.0, 0.0),
+        ("reservation_missed_percent", 100.0, 0.0),
+        ("throughput_vs_central_percent", 50.0, 99.0),
+    ] {
+        assert_eq!(of(metric).len(), 15, "{metric}");
+        for row in of(metric) {
+            let near = |value: Option<f64>, expected: f64| value.is_some_and(|value| (value - expected).abs() < 1e-6);
+            assert!(near(row.baseline, equal) && near(row.evenkeel, ours) && row.is_met() == Some(true), "{row:?}");
+        }
+    }
+    assert!(of("largest_sum_of_parts").iter().all(|row| row.is_met() == Some(true)));
+    assert_eq!(of("throughput_vs_central_percent_central").len(), 15);
+}
