@@ -1,6 +1,7 @@
 //! All integration tests of the policy crate, in one program, because each test program must be linked.
 
 mod access;
+mod beside;
 mod cluster;
 mod cluster_bytes;
 mod config;

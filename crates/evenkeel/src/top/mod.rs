@@ -316,7 +316,7 @@ impl Screen {
                 let now = model.wanted();
                 if now != *want {
                     want.clone_from(&now);
-                    // Who asks has ended only if it failed, which is told above; of the past nothing is asked.
+                    // The receiver has gone only if it failed, which the branch above reports; the past needs no answer.
                     let _ = sender.send(now);
                 }
             }
