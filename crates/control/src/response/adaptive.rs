@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use super::clients::{Clients, MARGIN};
 use super::gain::{self, NEWEST, PATIENCE, Point};
 use super::split::split;
-use super::trial::Trial;
+use super::trial::{Trial, Verdict};
 use super::{ClientDelay, ClientReason, Config, Decision, Reason, Sample, from_ms};
 use crate::time::Duration;
 
@@ -199,10 +199,12 @@ impl Adaptive {
         }
         if let Some(trial) = self.trial.as_mut().filter(|_| !pause) {
             let verdict = trial.take(&now);
-            if let Some(effective) = verdict {
-                self.verdict_counts = PATIENCE * f64::from(trial.intervals);
+            if let Some(verdict) = verdict {
+                // A trial costs half of the delay's effect: a tenth of the time is for trials, half of it without a verdict.
+                let rest = if verdict == Verdict::Undecided { 1.0 } else { PATIENCE };
+                self.verdict_counts = rest * f64::from(trial.intervals);
                 self.begin_anew();
-                if !effective {
+                if verdict == Verdict::Ineffective {
                     self.useless = Some(Reason::Ineffective { delay: from_ms(self.demand_ms) });
                     (self.demand_ms, self.held_ms) = (0.0, 0.0);
                 }

@@ -10,12 +10,21 @@
 //! unknown, the likelihood ratio of k = 0 (no effect) against k = 1 (each request meets the delay once) is
 //! (S(1)/S(0))^(n/2). If k = 1, the probability that this ratio ever exceeds 1/[`ERROR`] is at most [`ERROR`].
 //!
-//! The trial ends when the ratio or its inverse exceeds 1/[`ERROR`], and after twenty pairs with a verdict of "effective".
+//! The trial ends when the ratio or its inverse exceeds 1/[`ERROR`], and after twenty pairs without a verdict.
 
 use super::gain::{PATIENCE, Point};
 
 /// Largest probability with which an effective throttle may be found ineffective.
 const ERROR: f64 = 1e-3;
+
+/// The result of a trial.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Verdict {
+    Effective,
+    Ineffective,
+    /// Chance was too large beside the effect for a verdict.
+    Undecided,
+}
 
 /// A trial under way, which tests if the delay has any effect.
 #[derive(Clone, Debug, Default)]
@@ -42,8 +51,8 @@ impl Trial {
     }
 
     /// Takes the figures of an interval in which the delay was in force or lifted as [`Self::holds`] demanded. Returns the
-    /// verdict at the end of the trial: true if the throttle is effective.
-    pub(super) fn take(&mut self, point: &Point) -> Option<bool> {
+    /// verdict at the end of the trial.
+    pub(super) fn take(&mut self, point: &Point) -> Option<Verdict> {
         let sums = if self.holds() { &mut self.held } else { &mut self.lifted };
         if !self.intervals.is_multiple_of(Self::BLOCK) {
             // Of X·R, not of X.
@@ -59,8 +68,11 @@ impl Trial {
         self.errors = [self.errors[0] + y * y, self.errors[1] + (y - q) * (y - q)];
         let pairs = f64::from(self.intervals / (2 * Self::BLOCK));
         let evidence = 0.5 * pairs * libm::log(self.errors[1] / self.errors[0]);
-        let effective = evidence < libm::log(ERROR) || pairs >= 2.0 * PATIENCE;
-        if evidence > -libm::log(ERROR) { Some(false) } else { effective.then_some(true) }
+        match () {
+            () if evidence > -libm::log(ERROR) => Some(Verdict::Ineffective),
+            () if evidence < libm::log(ERROR) => Some(Verdict::Effective),
+            () => (pairs >= 2.0 * PATIENCE).then_some(Verdict::Undecided),
+        }
     }
 }
 
@@ -72,7 +84,7 @@ mod tests {
     /// The verdict of a trial with twelve clients of 64 KiB in circulation each on saturated storage, whose requests meet the
     /// delay `k` times. Latencies are measured with the relative `noise`; the amount in circulation grows by the part `drift`
     /// in each interval.
-    fn trial(k: f64, noise: f64, drift: f64, seed: u64) -> bool {
+    fn trial(k: f64, noise: f64, drift: f64, seed: u64) -> Verdict {
         let mut rng = SplitMix64::new(seed);
         let mut trial = Trial::default();
         let mut circulation = 12.0 * 65_536.0 * 1e3;
@@ -93,7 +105,7 @@ mod tests {
     #[test]
     fn a_delay_without_effect_is_found_out_in_time() {
         // Reads of an interval scatter by some 30 % where six complete in it.
-        let found = (0..2_000).filter(|&seed| !trial(0.0, 0.3, 0.0, seed));
+        let found = (0..2_000).filter(|&seed| trial(0.0, 0.3, 0.0, seed) == Verdict::Ineffective);
         assert!(found.count() >= 1_980);
     }
 
@@ -101,7 +113,7 @@ mod tests {
     fn one_that_is_effective_is_not_ineffective() {
         for (k, drift) in [(1.0, 0.0), (1.0, 0.002), (1.0, -0.002), (2.0, 0.0), (5.0, 0.0)] {
             let runs = (0..5_000).map(|seed| trial(k, 0.3, drift, seed));
-            let accused = runs.filter(|&effective| !effective).count();
+            let accused = runs.filter(|&verdict| verdict == Verdict::Ineffective).count();
             assert!(accused <= 5, "k {k}, drift {drift}: {accused} of 5000");
         }
     }
@@ -111,6 +123,6 @@ mod tests {
         let mut nonsense = Trial::default();
         let point = Point { load: f64::NAN, ..Point::default() };
         let verdict = (0..1_000).find_map(|_| nonsense.take(&point));
-        assert_eq!(verdict, Some(true));
+        assert_eq!(verdict, Some(Verdict::Undecided));
     }
 }

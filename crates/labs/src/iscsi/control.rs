@@ -228,8 +228,8 @@ pub(super) fn without_effect(binary: &Path, figures: &mut Figures) -> Result<Str
     const TARGET_MS: u32 = 20;
     /// Longest trial of the agent, in seconds. A trial begins when all hosts have the longest allowed delay.
     const LIMIT_S: u64 = 30;
-    /// Seconds after which the result is certain. A trial that ends undecided by chance is followed by another one within a
-    /// minute.
+    /// Seconds after which the result is certain. A trial that ends undecided by chance is followed by another one after as
+    /// long as it took.
     const SURE_S: u64 = 60 + 2 * LIMIT_S;
     const AFTER_S: u64 = 8;
     with_window(UNCAPPED, || {
