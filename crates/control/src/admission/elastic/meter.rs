@@ -103,24 +103,16 @@ impl Meter {
             self.settling = (self.settling + 1).min(SAMPLE);
             self.latency_ns += (done.latency.as_nanos() as f64 - self.latency_ns) / f64::from(self.settling);
         }
-        let ran_empty = done.ran_empty();
-        match self.began {
-            Some(began) => {
-                if began < done.now {
-                    self.count(done, least);
-                }
-                if ran_empty {
-                    // What follows is not the device's doing, until it is busy again.
-                    self.sums.busy += done.now.since(began).as_nanos() as f64;
-                    self.began = None;
-                }
-            }
-            None if !ran_empty => {
-                // What is in flight has been replaced under this budget.
-                let replaced = done.now.since(self.counts_from).as_nanos() as f64 >= LATENCIES * self.latency_ns;
-                self.began = (self.settling == SAMPLE && replaced).then_some(done.now);
-            }
-            None => {}
+        if self.began.is_some_and(|began| began < done.now) {
+            self.count(done, least);
+        }
+        if done.ran_empty() {
+            // What follows is not the device's doing, until it is busy again.
+            self.sums.busy += self.began.take().map_or(0.0, |began| done.now.since(began).as_nanos() as f64);
+        } else if self.began.is_none() {
+            // What is in flight has been replaced under this budget.
+            let replaced = done.now.since(self.counts_from).as_nanos() as f64 >= LATENCIES * self.latency_ns;
+            self.began = (self.settling == SAMPLE && replaced).then_some(done.now);
         }
         ended
     }

@@ -213,7 +213,7 @@ impl Elastic {
                     if loss < self.tolerance && self.evidence.loss() < self.tolerance {
                         // Takes `low`, and tries the next smaller budget at once. When one turns out not to be enough, the last
                         // one that was taken so is asked about again.
-                        self.take_low(now, loss);
+                        self.is_enough(now, loss);
                         self.unproven = true;
                         if self.asking {
                             self.before = Some(rate);
@@ -252,16 +252,13 @@ impl Elastic {
     }
 
     /// Takes `low` as the budget known to be enough, and asks the next question.
-    fn take_low(&mut self, now: Instant, loss: f64) -> bool {
-        (self.enough, self.unproven, self.reason) = (self.low, false, Reason::ReductionFree { loss });
-        self.narrow(now, loss)
-    }
-
     fn is_enough(&mut self, now: Instant, loss: f64) -> bool {
+        self.unproven = false;
         if self.low < self.enough {
-            return self.take_low(now, loss);
+            (self.enough, self.reason) = (self.low, Reason::ReductionFree { loss });
+            return self.narrow(now, loss);
         }
-        (self.reason, self.unproven) = (Reason::IncreaseFutile { gain: loss }, false);
+        self.reason = Reason::IncreaseFutile { gain: loss };
         self.settle(now, loss)
     }
 
@@ -279,13 +276,10 @@ impl Elastic {
 
     /// The larger budget with which a question upwards compares `low`, in bytes; infinite: no bound.
     fn larger(&self) -> f64 {
-        let larger = if self.reserved {
-            // Under less than two large requests one large request is in flight, as under any budget, and a disk, which sorts
-            // requests, serves two hardly faster than one.
-            (FINEST * self.low).max(STEP * self.mean_cost).max(FINEST * self.cost + self.cost)
-        } else {
-            STEP * self.low
-        };
+        // Under less than two large requests one large request is in flight, as under any budget, and a disk, which sorts
+        // requests, serves two hardly faster than one.
+        let near = (FINEST * self.low).max(STEP * self.mean_cost).max(FINEST * self.cost + self.cost);
+        let larger = if self.reserved { near } else { STEP * self.low };
         if larger > MOST_BYTES { f64::INFINITY } else { larger }
     }
 
