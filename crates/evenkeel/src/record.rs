@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use evenkeel_net::http::Method;
+use evenkeel_policy::figures::counted;
 use evenkeel_policy::units::{Bytes, Duration as Length};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -121,7 +122,8 @@ fn record(args: &Args, file: &Path) -> anyhow::Result<Recorded> {
     let mut recorded: Recorded = read(&begun)?;
     let progress = output::spinner("{elapsed:>4} {msg}");
     while !recorded.ended {
-        progress.set_message(text(&recorded).trim_end().to_owned());
+        // Without the note, which is for the end.
+        progress.set_message(text(&recorded).lines().next().unwrap_or_default().to_owned());
         thread::sleep(ASKED_EVERY);
         if stop.load(Ordering::Relaxed) {
             recorded = end(args)?;
@@ -191,7 +193,8 @@ fn text(recorded: &Recorded) -> String {
     let lost = if *lost > 0 { format!(", {lost} more could not be kept") } else { String::new() };
     let size = *bytes as f64 / f64::from(1 << 20);
     let note = note.as_ref().map_or_else(String::new, |note| format!("{note}\n"));
-    format!("{}: {requests} requests in {seconds:.1} s{lost}, {size:.1} MiB\n{note}", file.display())
+    let requests = counted(*requests, "request");
+    format!("{}: {requests} in {seconds:.1} s{lost}, {size:.1} MiB\n{note}", file.display())
 }
 
 #[cfg(test)]

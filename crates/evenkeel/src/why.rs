@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use anyhow::bail;
+use evenkeel_policy::closest;
 use evenkeel_policy::explain::owner_name;
 use evenkeel_policy::figures::{count, megabytes, milliseconds, ms};
 use evenkeel_policy::history::{Event, EventKind, History, Series};
@@ -16,6 +18,7 @@ use serde::Serialize;
 use crate::control::{PATIENCE, Reach, first, whole};
 use crate::history::{self, event_text, wrapped, zone};
 use crate::output;
+use crate::top::is_used;
 
 /// Time before the moment from which decisions and troubles are shown, in seconds.
 const BEFORE_S: u64 = 3_600;
@@ -89,9 +92,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if is_now && args.dir.is_none() {
         let (_, text) = first(&args.reach.places()?, "/api/v1/state", PATIENCE)?;
         // The state of an agent is another one; its history has the reasons.
-        why.now = serde_json::from_str::<State>(&text).map(|state| present(&state, tenant)).unwrap_or_default();
+        if let Ok(state) = serde_json::from_str::<State>(&text) {
+            why.now = present(&state, tenant);
+            is_known(&state, &why)?;
+        }
     }
     output::show(args.json, &why, |why| text(why, zone::local))
+}
+
+/// Fails if neither the server nor the hour before the moment knows the tenant.
+fn is_known(state: &State, why: &Why) -> anyhow::Result<()> {
+    let Some(name) = why.tenant.as_deref() else { return Ok(()) };
+    let known: BTreeSet<&str> =
+        state.pools.iter().flat_map(|pool| &pool.tenants).map(|tenant| tenant.name.as_str()).collect();
+    let of_figures = why.figures.iter().map(|series| &series.tenant);
+    let mut had = of_figures.chain(why.decisions.iter().map(|event| &event.tenant));
+    if known.contains(name) || had.any(|tenant| tenant == name) {
+        return Ok(());
+    }
+    let known: Vec<&str> = known.into_iter().collect();
+    match closest(name, &known) {
+        Some(close) => bail!("there is no tenant {name:?}; did you mean {close:?}?"),
+        None => bail!("there is no tenant {name:?}; `evenkeel tenant list` shows all, and --at a time of the past"),
+    }
 }
 
 /// The record about a tenant, from `past`, the hour before the moment, and `figures`, the last seconds before it.
@@ -154,6 +177,7 @@ fn present(state: &State, tenant: Option<&str>) -> Vec<String> {
             None => sentences.extend(pool.lately.as_ref().map(|lately| sentence(&pool.name, lately))),
             Some(name) => {
                 let named = pool.tenants.iter().filter(|tenant| tenant.name == name);
+                let named = named.filter(|tenant| is_used(tenant, pool, &state.volumes));
                 let lately = named.filter_map(|tenant| tenant.lately.as_ref());
                 sentences.extend(lately.map(|lately| sentence(&format!("{} {name}", pool.name), lately)));
             }
@@ -325,15 +349,23 @@ mod tests {
     #[test]
     fn the_present_has_verdict_throttle_and_reason() {
         let target = Target { what: "p99 < 20 ms".into(), kind: Kind::Latency, verdict: Verdict::Missed };
-        let lately = Lately { targets: vec![target], because: "backup writes much".into(), ..Lately::default() };
+        let because = "backup writes much".into();
+        let lately = Lately { iops: 1.0, targets: vec![target], because, ..Lately::default() };
         let tenant = |name: &str| {
             let lately = Some(lately.clone());
             TenantState { name: name.into(), lately, ..TenantState::default() }
         };
-        let tenants = vec![tenant("shop"), tenant("web")];
+        // Tenants without requests and volumes in a pool have no row there.
+        let silent = TenantState { lately: Some(Lately::default()), ..tenant("silent") };
+        let tenants = vec![tenant("shop"), tenant("web"), silent];
         let pool = PoolState { name: "main".into(), tenants, ..PoolState::default() };
         let state = State { pools: vec![pool], ..State::default() };
         assert_eq!(present(&state, Some("shop")), ["main shop: p99 < 20 ms MISSED; backup writes much"]);
         assert_eq!(present(&state, Some("none")), [""; 0]);
+        assert_eq!(present(&state, Some("silent")), [""; 0]);
+        let of = |name: &str| of(Some(name), AT, &History::default(), &History::default(), 10);
+        assert!(is_known(&state, &of("silent")).is_ok());
+        let error = is_known(&state, &of("shopp")).expect_err("no such tenant").to_string();
+        assert_eq!(error, "there is no tenant \"shopp\"; did you mean \"shop\"?");
     }
 }

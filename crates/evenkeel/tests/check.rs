@@ -196,7 +196,7 @@ fn strict_passes_with_what_is_all_enforced_and_fails_with_a_mistyped_pool() {
     assert!(file.check(&["policy.toml"]).status.success());
     let strict = file.check(&["policy.toml", "--strict"]);
     assert!(!strict.status.success());
-    assert!(text(&strict.stdout).contains("policy.toml:16:8: pools.mian2: nothing to enforce here: it has neither devices nor a latency target; no volume of this file uses this key"), "{strict:?}");
+    assert!(text(&strict.stdout).contains("policy.toml:16:8: pools.mian2: nothing to enforce here: it has neither devices nor a latency target; no volume of this file is on it: is its name right?"), "{strict:?}");
     let file = File::new("agent", "[agent]\nstatus = \"off\"\n");
     assert_eq!(file.read().rows, [], "an agent without a policy");
     assert!(file.check(&["policy.toml"]).status.success());

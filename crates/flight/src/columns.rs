@@ -6,8 +6,10 @@
 
 use std::collections::HashMap;
 
+use evenkeel_wire::{Input, put, unzigzag, zigzag};
+
+use crate::column::{column, put_column};
 use crate::request::{Kind, Outcome, Request};
-use crate::wire::{Input, put, put_column, unzigzag, zigzag};
 
 /// Columns of the dictionary: kind and flags, outcome, tenant, client, volume.
 const FIELDS: usize = 5;
@@ -163,16 +165,16 @@ pub(crate) fn requests(input: &mut Input<'_>, count: usize) -> Option<Vec<Reques
     let known = input.count(count)?;
     let mut combinations: Vec<Combination> = vec![[0; FIELDS]; known];
     for field in 0..FIELDS {
-        for (fields, value) in combinations.iter_mut().zip(input.column(known)?) {
+        for (fields, value) in combinations.iter_mut().zip(column(input, known)?) {
             fields[field] = value;
         }
     }
     let templates = combinations.iter().map(template).collect::<Option<Vec<Request>>>()?;
     let volumes = volumes(&combinations);
-    let chosen = input.column(count)?;
+    let chosen = column(input, count)?;
     let mut before = input.number()?;
-    let (steps, queue, device) = (input.column(count)?, input.column(count)?, input.column(count)?);
-    let (lengths, distances) = (input.column(count)?, input.column(count)?);
+    let (steps, queue, device) = (column(input, count)?, column(input, count)?, column(input, count)?);
+    let (lengths, distances) = (column(input, count)?, column(input, count)?);
     let mut ends = vec![0_u64; known];
     let mut requests = Vec::with_capacity(count);
     for n in 0..count {

@@ -22,7 +22,7 @@ pub enum Error {
         found: u16,
     },
     /// A checksum is wrong, and the recording goes on behind it.
-    #[error("the recording is damaged at byte {offset}: copy it again, or use the part before this byte")]
+    #[error("the recording is damaged at byte {offset}: copy it again, or use the part before (head -c {offset})")]
     Damaged {
         /// Offset of the damaged block in the recording; 0 for the head.
         offset: u64,

@@ -2,7 +2,7 @@
 //!
 //! Requests are written in the order in which the recording has them: that of arrival. Names have `_` in place of blanks, commas
 //! and brackets; a number without a name becomes `volume-7` or the like. Requests of no kind that the format knows are left out,
-//! and so are reads and writes without a length.
+//! and so are reads, writes and trims without a length. Each function returns the number of requests that it has written.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{self, Write};
@@ -29,23 +29,24 @@ const SECTOR: u64 = 512;
 ///
 /// # Errors
 /// The error of `out`.
-pub fn to_fio(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
+pub fn to_fio(recording: &Recording, out: &mut impl Write) -> io::Result<u64> {
     let files = labels(recording, Table::Volume, |request| request.volume);
     writeln!(out, "fio version 3 iolog")?;
     for file in files.values() {
         writeln!(out, "0 {file} add\n0 {file} open")?;
     }
-    let mut at_us = 0;
+    let (mut at_us, mut written) = (0, 0);
     for request in &recording.requests {
         let Some((action, offset, length)) = fio_action(request) else { continue };
         let file = &files[&request.volume];
         at_us = request.arrival_ns / MICROSECOND;
         writeln!(out, "{at_us} {file} {action} {offset} {length}")?;
+        written += 1;
     }
     for file in files.values() {
         writeln!(out, "{at_us} {file} close")?;
     }
-    Ok(())
+    Ok(written)
 }
 
 /// Writes an iolog of fio, version 2: requests and waits, for versions of fio before 3.31. Otherwise it is as [`to_fio`].
@@ -54,13 +55,13 @@ pub fn to_fio(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of `out`.
-pub fn to_fio_2(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
+pub fn to_fio_2(recording: &Recording, out: &mut impl Write) -> io::Result<u64> {
     let files = labels(recording, Table::Volume, |request| request.volume);
     writeln!(out, "fio version 2 iolog")?;
     for file in files.values() {
         writeln!(out, "{file} add\n{file} open")?;
     }
-    let mut waited_us = 0;
+    let (mut waited_us, mut written) = (0, 0);
     for request in &recording.requests {
         let Some((action, offset, length)) = fio_action(request) else { continue };
         let file = &files[&request.volume];
@@ -70,11 +71,12 @@ pub fn to_fio_2(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
             waited_us += wait_us;
         }
         writeln!(out, "{file} {action} {offset} {length}")?;
+        written += 1;
     }
     for file in files.values() {
         writeln!(out, "{file} close")?;
     }
-    Ok(())
+    Ok(written)
 }
 
 /// Action, offset and length in an iolog; `None` if the request is left out.
@@ -95,8 +97,9 @@ fn fio_action(request: &Request) -> Option<(&'static str, u64, u64)> {
 ///
 /// # Errors
 /// The error of `out`.
-pub fn to_msr(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
+pub fn to_msr(recording: &Recording, out: &mut impl Write) -> io::Result<u64> {
     let hosts = labels(recording, Table::Tenant, |request| request.tenant);
+    let mut written = 0;
     for request in &recording.requests {
         let kind = match request.kind {
             Kind::Read => "Read",
@@ -111,8 +114,9 @@ pub fn to_msr(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
         let (host, disk) = (&hosts[&request.tenant], request.volume);
         let (offset, length) = (request.offset, request.length);
         writeln!(out, "{at},{host},{disk},{kind},{offset},{length},{latency}")?;
+        written += 1;
     }
-    Ok(())
+    Ok(written)
 }
 
 /// Writes the default text output of blkparse: `Q` at arrival, `D` at admission, `C` at completion. It takes memory for all
@@ -124,13 +128,15 @@ pub fn to_msr(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of `out`.
-pub fn to_blkparse(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
+pub fn to_blkparse(recording: &Recording, out: &mut impl Write) -> io::Result<u64> {
     let tenants = labels(recording, Table::Tenant, |request| request.tenant);
     let mut events: Vec<(u64, usize, char)> = Vec::new();
+    let mut written = 0;
     for (number, request) in recording.requests.iter().enumerate() {
         if letters(request).is_none() {
             continue;
         }
+        written += 1;
         events.push((request.arrival_ns, number, 'Q'));
         if request.outcome != Outcome::Cancelled {
             let admitted = request.arrival_ns.saturating_add(request.queue_ns);
@@ -159,7 +165,7 @@ pub fn to_blkparse(recording: &Recording, out: &mut impl Write) -> io::Result<()
             _ => writeln!(out, "{sector} + {sectors} [{tenant}]")?,
         }
     }
-    Ok(())
+    Ok(written)
 }
 
 /// The letters of the RWBS field; `None` if the request is left out.

@@ -1,9 +1,10 @@
 //! Head of a recording, frames with checksums around its blocks, and the totals of the end mark.
 
+use evenkeel_wire::{Input, array, checksum, put, put_text};
+
 use crate::bounds::{MAX_HEAD, VERSION};
 use crate::error::Error;
 use crate::request::{Head, Item};
-use crate::wire::{Input, checksum, put, put_text};
 
 /// Length of the part of a head before its payload: magic, version, length, checksum.
 pub(crate) const HEAD: usize = 18;
@@ -13,11 +14,6 @@ pub(crate) const FRAME: usize = 16;
 pub(crate) const END: u32 = u32::MAX;
 
 const MAGIC: [u8; 8] = *b"EVENKFLT";
-
-/// `N` bytes from `at` on.
-fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
-    bytes.get(at..)?.first_chunk().copied()
-}
 
 /// The head as bytes; `None` if it is too long.
 pub(crate) fn head_bytes(head: &Head) -> Option<Vec<u8>> {

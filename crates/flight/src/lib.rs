@@ -4,7 +4,7 @@
 //! use std::fs::File;
 //! use std::path::Path;
 //!
-//! use evenkeel_flight::{Head, Item, Kind, Name, Outcome, Reader, Recording, Request, Table, Writer, to_fio};
+//! use evenkeel_flight::{Head, Item, Name, Reader, Recording, Request, Table, Writer, to_fio};
 //!
 //! let head = Head { started_unix_ns: 1_760_000_400_000_000_000, source: "serve".into(), ..Head::default() };
 //! let mut writer = Writer::new(File::create("shop.flight")?, &head)?;
@@ -14,15 +14,9 @@
 //!     arrival_ns: 1_000,
 //!     queue_ns: 200_000,
 //!     device_ns: 90_000,
-//!     tenant: 0,
-//!     client: 0,
-//!     volume: 0,
-//!     kind: Kind::Read,
-//!     durable: false,
-//!     retried: false,
 //!     offset: 4_096,
 //!     length: 4_096,
-//!     outcome: Outcome::Done,
+//!     ..Request::default()
 //! }))?;
 //! writer.finish()?;
 //!
@@ -106,7 +100,7 @@
 //! | `request` | requests and names |
 //! | `bounds` | version and bounds of the format |
 //! | `error` | errors |
-//! | `wire` | numbers, texts, columns and checksums as bytes |
+//! | `column` | columns of numbers as bytes |
 //! | `frame` | head, frames of blocks, totals |
 //! | `notes`, `columns` | names and losses, and requests, of a block as bytes |
 //! | `writer`, `reader` | a recording item by item |
@@ -117,6 +111,7 @@
 
 pub mod anonymise;
 mod bounds;
+mod column;
 mod columns;
 mod error;
 pub mod export;
@@ -130,7 +125,6 @@ mod request;
 pub mod statistics;
 #[cfg(test)]
 mod tests;
-mod wire;
 mod writer;
 
 pub use anonymise::Scrambler;

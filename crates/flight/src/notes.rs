@@ -1,8 +1,9 @@
 //! Names and losses of a block as bytes, each with its place among the block's requests.
 
+use evenkeel_wire::{Input, put, put_text};
+
 use crate::bounds::{BLOCK_NOTES, MAX_TEXT};
 use crate::request::{Item, Name, Outcome, Table};
-use crate::wire::{Input, put, put_text};
 
 /// Code of a loss. The code of a name is the number of its table.
 const LOSS: u64 = 3;

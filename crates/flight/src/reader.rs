@@ -3,13 +3,14 @@
 use std::io::Read;
 use std::vec;
 
+use evenkeel_wire::{Input, checksum};
+
 use crate::bounds::{BLOCK_REQUESTS, MAX_PAYLOAD};
 use crate::columns::requests;
 use crate::error::Error;
 use crate::frame::{END, FRAME, Frame, HEAD, Totals, head, head_length};
 use crate::notes::notes;
 use crate::request::{Head, Item};
-use crate::wire::{Input, checksum};
 
 /// Reads a recording item by item, in memory for one block.
 ///

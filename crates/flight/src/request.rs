@@ -1,10 +1,11 @@
 //! One recorded request, and the names that a recording gives to numbers.
 
 /// The kind of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
     /// Reads data.
+    #[default]
     Read = 0,
     /// Writes data.
     Write = 1,
@@ -19,9 +20,10 @@ pub enum Kind {
 }
 
 /// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The request was carried out.
+    #[default]
     Done,
     /// The request failed with this error number of Linux (never 0). If its queue latency and its device latency are both 0, it
     /// was refused before it was queued, for example because it was out of range: a replay leaves it out.
@@ -30,8 +32,8 @@ pub enum Outcome {
     Cancelled,
 }
 
-/// One request as it was carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// One request as it was carried out; by default a read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Arrival, in nanoseconds since the start of the recording.
     pub arrival_ns: u64,

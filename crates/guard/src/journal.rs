@@ -120,8 +120,8 @@ pub struct Journal {
     /// True if an incomplete line follows the complete ones and could not be cut off yet.
     torn: bool,
     states: BTreeMap<Knob, State>,
-    /// Settings that an earlier run left changed and that could not be put back so far; the agent does not set them before
-    /// they are put back.
+    /// Settings that an earlier run, or an ended part of this one, left changed and that could not be put back so far; the
+    /// agent does not set them before they are put back.
     left: BTreeSet<Knob>,
     /// The locked file beside the journal; dropping it releases the lock.
     _lock: File,
@@ -222,7 +222,14 @@ impl Journal {
         self.left = self.states.keys().cloned().collect();
     }
 
-    /// The settings that an earlier run left changed and that could not be put back so far.
+    /// Marks a setting that could not be put back and is no longer controlled as left changed, if the journal lists it.
+    pub(crate) fn leave(&mut self, knob: &Knob) {
+        if self.states.contains_key(knob) {
+            self.left.insert(knob.clone());
+        }
+    }
+
+    /// The settings that an earlier run, or an ended part of this one, left changed and that could not be put back so far.
     pub(crate) fn left(&self) -> &BTreeSet<Knob> {
         &self.left
     }

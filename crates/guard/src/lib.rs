@@ -15,6 +15,7 @@ pub mod admin_socket;
 pub mod agent;
 #[cfg(test)]
 mod apart;
+mod aside;
 mod bpf;
 pub mod config;
 pub mod discovery;

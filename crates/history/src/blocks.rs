@@ -34,6 +34,14 @@ impl Blocks {
         let first = starts.front().and_then(|&start| File::open(path_of(folder, stream, start)).ok());
         Self { folder: folder.to_owned(), stream, starts, first, open: None }
     }
+
+    /// Leaves out the files that end at `from` or before, Unix time in seconds.
+    pub(crate) fn skip_to(&mut self, from: u64) {
+        while self.starts.get(1).is_some_and(|next| *next <= from) {
+            self.starts.pop_front();
+            self.first = None;
+        }
+    }
 }
 
 impl Iterator for Blocks {

@@ -9,11 +9,12 @@ use std::array;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use evenkeel_wire::{Input, put, put_text, unzigzag, zigzag};
+
 use crate::fields::{FIELDS, fields, figures, predicted};
 use crate::figures::{Figures, Sample, Series, Slice};
 use crate::mark::{Event, Mark};
 use crate::resolution::Stream;
-use crate::wire::{Input, put, put_signed, put_text};
 
 /// Number of names in a file from which on a new file is begun.
 pub(crate) const MAX_NAMES: usize = 1 << 16;
@@ -71,14 +72,14 @@ impl Codec {
         put(out, numbers.len() as u64);
         let mut expected = 0;
         for (number, sample) in numbers.into_iter().zip(&slice.samples) {
-            put_signed(out, number as i64 - expected);
+            put(out, zigzag(number as i64 - expected));
             expected = number as i64 + 1;
             let (now, before) = (fields(&sample.figures), &mut self.before[number]);
             let differences: [u64; FIELDS] = array::from_fn(|n| now[n].wrapping_sub(predicted(n, &now, before)));
             let changed = differences.iter().enumerate().filter(|(_, difference)| **difference != 0);
             put(out, changed.fold(0_u64, |bits, (n, _)| bits | (1_u64 << n)));
             for difference in differences.into_iter().filter(|difference| *difference != 0) {
-                put_signed(out, difference as i64);
+                put(out, zigzag(difference as i64));
             }
             *before = now;
         }
@@ -103,13 +104,13 @@ impl Codec {
 
     /// The block of a payload; `None` if it is none, and then the state is of no further use.
     pub(crate) fn decode(&mut self, payload: &[u8]) -> Option<Block> {
-        let mut input = Input(payload);
+        let mut input = Input::new(payload);
         let at = self.step.checked_mul(input.number()?)?.checked_add(self.end)?;
         self.end = at.checked_add(self.step)?;
         let recorded = input.number()?;
         // Three texts are three bytes at least.
-        for _ in 0..input.count(3)? {
-            let [pool, tenant, device] = [input.text()?, input.text()?, input.text()?].map(str::to_owned);
+        for _ in 0..input.items(3)? {
+            let (pool, tenant, device) = (text(&mut input)?, text(&mut input)?, text(&mut input)?);
             self.add(Arc::new(Series { pool, tenant, device }));
         }
         if recorded == 0 || recorded > self.step {
@@ -117,18 +118,18 @@ impl Codec {
         }
         let mut samples = Vec::new();
         let mut expected = 0_i64;
-        for _ in 0..input.count(2)? {
-            let number = usize::try_from(expected.checked_add(input.signed()?)?).ok()?;
+        for _ in 0..input.items(2)? {
+            let number = usize::try_from(expected.checked_add(unzigzag(input.number()?))?).ok()?;
             let figures = self.figures(number, &mut input)?;
             expected = number as i64 + 1;
             samples.push(Sample { series: Arc::clone(&self.names[number]), figures });
         }
         let mut marks = Vec::new();
-        for _ in 0..input.count(6)? {
+        for _ in 0..input.items(6)? {
             marks.push(Mark { at: at.checked_sub(input.number()?)?, event: event(&mut input)? });
         }
         let slice = Slice { at, seconds: self.step, recorded, samples };
-        input.0.is_empty().then_some(Block { slice, marks })
+        input.is_empty().then_some(Block { slice, marks })
     }
 
     /// Reads the figures of a sample of series `number`.
@@ -140,7 +141,7 @@ impl Codec {
         }
         let mut now = [0; FIELDS];
         for n in 0..FIELDS {
-            let difference = if (changed >> n) & 1 == 1 { input.signed()? as u64 } else { 0 };
+            let difference = if (changed >> n) & 1 == 1 { unzigzag(input.number()?) as u64 } else { 0 };
             now[n] = predicted(n, &now, before).wrapping_add(difference);
         }
         *before = now;
@@ -165,11 +166,15 @@ impl Codec {
     }
 }
 
+/// Reads a text, which only the payload bounds.
+fn text(input: &mut Input<'_>) -> Option<String> {
+    input.text(usize::MAX)
+}
+
 /// Reads the event of a mark.
 fn event(input: &mut Input<'_>) -> Option<Event> {
     let kind = input.number()?;
-    let texts = [input.text()?, input.text()?, input.text()?, input.text()?];
-    let [first, second, third, sentence] = texts.map(str::to_owned);
+    let [first, second, third, sentence] = [text(input)?, text(input)?, text(input)?, text(input)?];
     let begins = matches!(kind, TROUBLE_BEGINS | PROGRAM_STARTS);
     match kind {
         DECISION => Some(Event::Decision { pool: first, tenant: second, reason: third, sentence }),

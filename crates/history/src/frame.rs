@@ -1,7 +1,8 @@
 //! Heads of files, and frames with checksums around the blocks behind them.
 
+use evenkeel_wire::{array, checksum};
+
 use crate::resolution::Stream;
-use crate::wire::checksum;
 
 /// Version of the format that this version of the program reads and writes.
 pub(crate) const VERSION: u16 = 1;
@@ -38,11 +39,6 @@ pub(crate) enum Tail {
     Cut,
     /// The next block does not agree with its checksum, or is no block.
     Damaged,
-}
-
-/// `N` bytes from `at` on.
-fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
-    bytes.get(at..)?.first_chunk().copied()
 }
 
 impl Head {

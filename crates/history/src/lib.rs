@@ -36,8 +36,8 @@
 //! # Files
 //!
 //! Each resolution, and the marks, have files of their own, named `RESOLUTION-START.evh` (000 for marks), mode 0600 in a folder
-//! of mode 0700. A file has a head of 24 bytes: magic, version of the format, resolution, start, CRC-32. Behind it are blocks,
-//! each with length and CRC-32: a step of time with its samples, or the marks of a second. Names are written once in a file.
+//! of mode 0700. A file has a head of 24 bytes: magic, version of the format, resolution, start, CRC-32C. Behind it are blocks,
+//! each with length and CRC-32C: a step of time with its samples, or the marks of a second. Names are written once in a file.
 //! Figures are differences from a prediction by the previous sample of the series, in seven bits a byte; a figure as predicted
 //! takes no byte. A block that was not written to its end is cut off when the folder is opened. A file of another version is set
 //! aside under another name, and is the first to be removed at the bound.
@@ -60,7 +60,6 @@
 //! | `figures`, `mark` | samples and how they add up; decisions and troubles |
 //! | `resolution` | resolutions, and how long data are kept in which files |
 //! | `coarsener` | coarsening |
-//! | `wire` | numbers and texts as bytes, checksum |
 //! | `frame` | heads of files, frames of blocks |
 //! | `fields`, `codec` | figures and blocks as bytes |
 //! | `content` | the blocks of one file |
@@ -94,7 +93,6 @@ mod resolution;
 mod store;
 #[cfg(test)]
 mod tests;
-mod wire;
 mod writer;
 
 pub use error::{Error, Note};

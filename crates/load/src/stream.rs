@@ -17,6 +17,18 @@ pub(crate) enum Op {
     Flush,
 }
 
+impl std::fmt::Display for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Zero => "write of zeroes",
+            Self::Trim => "trim",
+            Self::Flush => "flush",
+        })
+    }
+}
+
 /// A request to send, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Planned {

@@ -175,7 +175,7 @@ impl<'a> Worker<'a> {
             let result = self.drive(Phase::Run);
             self.summary.rest = self.batch.tally.take();
             let first = self.batch.error.take();
-            self.summary.first_error = first.map(|(op, offset, errno)| format!("{op:?} at offset {offset}: {errno}"));
+            self.summary.first_error = first.map(|(op, offset, errno)| format!("{op} at offset {offset}: {errno}"));
             self.summary.cpu_ns = thread_cpu_ns().saturating_sub(cpu);
             result?;
         }
@@ -297,7 +297,7 @@ impl<'a> Worker<'a> {
                 .iter()
                 .find(|connection| connection.slots.in_flight() > 0 && waited(connection.heard) > timeout)
             {
-                let oldest = silent.slots.oldest().map(|(op, offset)| format!("{op:?} at offset {offset}"));
+                let oldest = silent.slots.oldest().map(|(op, offset)| format!("{op} at offset {offset}"));
                 return Err(Error::Server(format!(
                     "the server has answered nothing on a connection with {} for {:.1} s (the oldest: {})",
                     counted(silent.slots.in_flight() as u64, "request"),
@@ -372,7 +372,7 @@ impl<'a> Worker<'a> {
         match (run.phase, self.batch.error) {
             (Phase::Fill | Phase::Check, Some((op, offset, errno))) => {
                 let doing = if run.phase == Phase::Fill { "filling" } else { "reading back" };
-                Err(Error::Server(format!("{doing} the volume failed: {op:?} at offset {offset}: {errno}")))
+                Err(Error::Server(format!("{doing} the volume failed: {op} at offset {offset}: {errno}")))
             }
             _ => Ok(()),
         }

@@ -2,14 +2,16 @@
 
 use std::fmt;
 
-use evenkeel_control::Instant;
 use evenkeel_control::log::Entry;
+use evenkeel_control::response;
 use evenkeel_control::throughput::Rate;
+use evenkeel_control::{Duration, Instant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Enforcement;
 use crate::figures::{bytes, bytes_per_s, counted, counted_figure, large, milliseconds};
+use crate::tenant::Percentile;
 
 /// The unit of a figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -146,6 +148,27 @@ impl DecisionRecord {
             least_set: entry.least,
             most_set: entry.most,
             ..Self::default()
+        }
+    }
+
+    /// This record with the reason and the figures of a decision for the latency target of `pool`.
+    #[must_use]
+    pub fn with_latency(
+        self,
+        pool: &str,
+        percentile: Percentile,
+        reason: &response::Reason,
+        mean_delay: Duration,
+    ) -> Self {
+        let (measured, target) = reason.figures();
+        Self {
+            pool: pool.to_owned(),
+            reason: reason.name().to_owned(),
+            percentile: percentile.to_string(),
+            measured: measured.map(Duration::as_millis_f64),
+            target: target.map(Duration::as_millis_f64),
+            set: Some(mean_delay.as_millis_f64()),
+            ..self
         }
     }
 

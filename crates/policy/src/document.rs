@@ -80,7 +80,7 @@ impl<'t> Document<'t> {
                     }
                     None => format!("{key:?} stands here twice; keep one of them"),
                 },
-                None => one_line(error.message()),
+                None => of_syntax(error.message()),
             };
             problems.push(document.problem(error.span(), String::new(), message));
         }
@@ -539,6 +539,18 @@ fn repeated_header(text: &str, offset: usize) -> Option<(&str, usize)> {
 
 /// Message of the standard library about a text that is no socket address (address with port).
 const NO_ADDRESS: &str = "invalid socket address syntax";
+
+/// A message of the TOML parser about the syntax, in plain words where the parser's need knowledge of TOML.
+fn of_syntax(message: &str) -> String {
+    match one_line(message).as_str() {
+        "invalid basic string, expected `\"`" => "this text has no closing quote (\")".into(),
+        "invalid key-value pair, expected key" => "a key is missing here; write KEY = VALUE".into(),
+        "string values must be quoted, expected literal string" => {
+            "this value is neither a number nor true or false; text stands in quotes".into()
+        }
+        other => other.into(),
+    }
+}
 
 fn one_line(message: &str) -> String {
     message.lines().map(str::trim).collect::<Vec<_>>().join("; ")

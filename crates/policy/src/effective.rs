@@ -192,9 +192,11 @@ pub fn unenforced(serve: (&Enforced, Vec<Problem>), guard: (&Enforced, Vec<Probl
     notes.retain(|note| !is_said(note));
     if !serve.0.rows.is_empty() {
         notes.iter_mut().for_each(|note| {
-            let of_tenant = note.key.starts_with("tenants.");
-            note.message += if of_tenant {
+            let is_whole_pool = note.message.starts_with("nothing to enforce here");
+            note.message += if note.key.starts_with("tenants.") {
                 "; no volume here belongs to the tenant"
+            } else if is_whole_pool {
+                "; no volume of this file is on it: is its name right?"
             } else {
                 "; no volume of this file uses this key"
             };

@@ -516,6 +516,12 @@ pub fn at_limit(what: &str, limit: &str, owner: &str) -> String {
     format!("{what} is at its limit of {limit}, set by {}", owner_name(owner))
 }
 
+/// Sentence about the limit of `what`, a tenant or pool, for which requests wait although their rate is below the limit,
+/// for example after a pause. `owner` is the owner of the limit.
+pub fn spaced(what: &str, limit: &str, owner: &str) -> String {
+    format!("the limit of {limit}, set by {}, spaces the requests of {what}", owner_name(owner))
+}
+
 /// The words by which sentences name the owner of a limit.
 pub fn owner_name(owner: &str) -> &str {
     match owner {

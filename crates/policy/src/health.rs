@@ -11,7 +11,7 @@ use crate::state::{ClusterState, FailureState, PoolState, State, VolumeState};
 pub use crate::trouble::{Health, Level, Trouble};
 
 /// Time after a volume's last failed request for which the volume counts as failing, in milliseconds.
-const FAILING_MS: u64 = 30_000;
+pub const FAILING_MS: u64 = 30_000;
 /// Used fraction of the buffer memory from which on requests count as waiting for memory.
 const MEMORY_USED_UP: f64 = 0.95;
 
@@ -38,7 +38,7 @@ fn troubles(state: &State) -> Vec<Trouble> {
     }
     troubles.extend(file_systems(&state.volumes).iter().filter_map(FileSystem::trouble));
     for pool in &state.pools {
-        of_pool(pool, &mut troubles);
+        of_pool(pool, &state.volumes, &mut troubles);
     }
     let (used, limit) = (state.buffer_memory_used_bytes, state.buffer_memory_limit_bytes);
     if limit > 0 && used as f64 >= MEMORY_USED_UP * limit as f64 {
@@ -77,14 +77,15 @@ fn of_volume(volume: &VolumeState, troubles: &mut Vec<Trouble>) {
     }
     troubles.extend(volume.failures.iter().map(|failure| of_failure(&about, volume, failure)));
     if let Some(remote) = volume.remote.as_ref().filter(|remote| !remote.connected) {
-        let since = remote.away_ms.map_or_else(String::new, |ms| format!(" for {}", uptime(ms as f64 / 1e3)));
+        let away = remote.away_ms.filter(|&ms| ms >= 1_000);
+        let since = away.map_or_else(String::new, |ms| format!(" for {}", uptime(ms as f64 / 1e3)));
         let why = remote.last_error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
         troubles.push(Trouble::new(
             Level::Critical,
             "remote_lost",
             about,
             format!("no connection to {}{since}{why}", remote.uri),
-            "start the server there, or mend the network; requests wait, and go on when it answers",
+            "start the server there, or mend the network; requests wait for the volume's reconnect_timeout, then fail until it is back",
         ));
     }
 }
@@ -93,67 +94,113 @@ fn of_failure(about: &str, volume: &VolumeState, failure: &FailureState) -> Trou
     let FailureState { what, error, errno, requests, since_ms, last_ms } = failure;
     let level = if *last_ms < FAILING_MS { Level::Critical } else { Level::Warning };
     let ago = |ms: &u64| uptime(*ms as f64 / 1e3);
-    let because = format!(
-        "{} failed ({what}: {error}) in the last {}, the last of them {} ago",
-        counted(*requests, "request"),
-        ago(since_ms),
-        ago(last_ms)
-    );
+    let when = match (*since_ms, *last_ms) {
+        (..1_000, _) => "just now".to_owned(),
+        (_, ..1_000) => format!("in the last {}, the last of them just now", ago(since_ms)),
+        _ => format!("in the last {}, the last of them {} ago", ago(since_ms), ago(last_ms)),
+    };
+    let because = format!("{} failed ({what}: {error}) {when}", counted(*requests, "request"));
+    Trouble::new(level, "io_errors", about, because, cure_of_failures(volume, *errno))
+}
+
+/// The remedy for requests of a volume that fail with this errno; 0: with an error that has none.
+fn cure_of_failures(volume: &VolumeState, errno: i32) -> String {
     let path = volume.path.as_deref().unwrap_or("the volume");
-    let cure = match *errno {
+    match (volume.backend.as_str(), errno) {
+        ("nbd", _) => {
+            let uri = volume.remote.as_ref().map_or("the other server", |remote| remote.uri.as_str());
+            format!("look for the error in the log of the server at {uri}")
+        }
+        ("rbd", _) => "look for errors of the cluster: `ceph health detail`".to_owned(),
+        ("memory" | "emulate", 28) => {
+            "trim or remove volumes in memory, which may take no more together, or add memory and restart".to_owned()
+        }
         // ENOSPC, EDQUOT, EFBIG.
-        28 | 122 | 27 => {
+        (_, 28 | 122 | 27) => {
             format!("make room on the file system of {path}, or raise the quota or size limit: `df {path}`")
         }
         // EROFS, EPERM, EACCES.
-        30 | 1 | 13 => format!("make {path} writable for the server's user, or set read_only = true"),
+        (_, 30 | 1 | 13) => format!("make {path} writable for the server's user, or set read_only = true"),
+        ("file", 0) => {
+            let size = volume.size_bytes;
+            format!("restore {path}, or lengthen it again with zeroes: `truncate --size={size} {path}`")
+        }
         _ => format!("look for errors of the device of {path} in the kernel's log: `journalctl -k`"),
-    };
-    Trouble::new(level, "io_errors", about, because, cure)
+    }
 }
 
-fn of_pool(pool: &PoolState, troubles: &mut Vec<Trouble>) {
+fn of_pool(pool: &PoolState, volumes: &[VolumeState], troubles: &mut Vec<Trouble>) {
     let about = format!("pool {}", pool.name);
-    for io in &pool.overdue {
-        let request =
-            format!("{} of {} at {} of volume {}", io.kind, bytes(io.length_bytes), io.offset_bytes, io.volume);
-        troubles.push(Trouble::new(
-            Level::Critical,
-            "stalled",
-            about.as_str(),
-            format!("OVERDUE: {request}, in flight for {:.0} s", io.age_s),
-            "the device has not answered: look for it in the kernel's log, `journalctl -k`",
-        ));
-    }
+    troubles.extend(of_overdue(pool, volumes));
     if let Some(lately) = &pool.lately {
         let keys = format!("pools.{}", pool.name);
-        troubles.extend(missed(lately).map(|target| of_target(&about, &keys, target, lately)));
+        troubles.extend(missed(lately).map(|target| of_target(&about, &keys, target, lately, pool)));
     }
     for tenant in &pool.tenants {
         let Some(lately) = &tenant.lately else { continue };
         let about = format!("tenant {} in {about}", tenant.name);
         let keys = format!("tenants.{}", in_policy(&tenant.name));
-        troubles.extend(missed(lately).map(|target| of_target(&about, &keys, target, lately)));
+        troubles.extend(missed(lately).map(|target| of_target(&about, &keys, target, lately, pool)));
     }
+}
+
+/// The trouble that requests of a pool are overdue, with the oldest of them; `None` if none is.
+fn of_overdue(pool: &PoolState, volumes: &[VolumeState]) -> Option<Trouble> {
+    let oldest = pool.overdue.iter().max_by(|a, b| a.age_s.total_cmp(&b.age_s))?;
+    let (kind, length, offset) = (&oldest.kind, bytes(oldest.length_bytes), oldest.offset_bytes);
+    let more = match pool.overdue.len() as u64 {
+        1 => String::new(),
+        count => format!(", and {} more", counted(count - 1, "request")),
+    };
+    let (name, age_s) = (&oldest.volume, oldest.age_s);
+    let because = format!("OVERDUE: {kind} of {length} at {offset} of volume {name}, in flight for {age_s:.0} s{more}");
+    let volume = volumes.iter().find(|volume| volume.name == *name);
+    let cure = match volume.map_or("", |volume| volume.backend.as_str()) {
+        "nbd" => "the server behind the volume has not answered: look at its log and at the network".to_owned(),
+        "rbd" => "the cluster has not answered: `ceph health detail`".to_owned(),
+        "emulate" => format!("the emulated device stalls as pools.{}.emulate says (stall_every, stall_for)", pool.name),
+        _ => "the device has not answered: look for it in the kernel's log, `journalctl -k`".to_owned(),
+    };
+    Some(Trouble::new(Level::Critical, "stalled", format!("pool {}", pool.name), because, cure))
 }
 
 fn missed(lately: &Lately) -> impl Iterator<Item = &Target> {
     lately.targets.iter().filter(|target| target.verdict.is_missed())
 }
 
-/// The trouble that a target is missed. `about` is the pool or tenant, `keys` the table of the policy that contains the target.
-fn of_target(about: &str, keys: &str, target: &Target, lately: &Lately) -> Trouble {
+/// The trouble that a target is missed. `about` is the pool or tenant, `keys` the table of the policy that contains the target,
+/// `pool` the pool or that of the tenant.
+fn of_target(about: &str, keys: &str, target: &Target, lately: &Lately, pool: &PoolState) -> Trouble {
     let kind = match target.verdict {
         Verdict::Unachievable => "target_unachievable",
         _ => "target_missed",
     };
-    let because = format!("{} is {}: {}", target.what, target.verdict.word(), lately.because);
     let cause = lately.throttled_by.as_ref().map(|by| by.cause);
+    // Of a pool's target, the decision of the target's controller alone: admission control has no part in it.
+    let is_of_pool = keys.starts_with("pools.") && cause != Some(Cause::PoolLimit);
+    let kept = pool.latency_target.as_ref().filter(|_| is_of_pool);
+    let decision = kept.and_then(|target| target.decision.as_ref());
+    let reason = decision.map_or("", |decision| decision.reason.as_str());
+    let why = decision.map_or(lately.because.as_str(), |decision| decision.because.as_str());
+    let why = why.strip_prefix(about).map_or(why, |rest| rest.trim_start_matches([':', ' ']));
+    let because = format!("{} is {}: {why}", target.what, target.verdict.word());
     let cure = match (target.verdict, target.kind, cause) {
-        (_, _, Some(Cause::PoolLimit)) => "raise the pool's limit".to_owned(),
-        (_, Kind::Guarantee | Kind::Reservation, Some(Cause::Limit)) => format!("raise {keys}.limit, or lower what is guaranteed"),
+        (_, Kind::Latency, Some(Cause::PoolLimit)) => format!("raise pools.{}.limit, or the target", pool.name),
+        (_, _, Some(Cause::PoolLimit)) => format!("raise pools.{}.limit, or lower what is guaranteed", pool.name),
+        (_, Kind::Guarantee | Kind::Reservation, Some(Cause::Limit)) => {
+            format!("raise {keys}.limit, or lower what is guaranteed")
+        }
+        (_, Kind::Latency, Some(Cause::Limit)) => {
+            format!("raise {keys}.limit, for which its requests wait, or raise the target")
+        }
         (Verdict::Unachievable, Kind::Latency, _) => {
             "raise the target, take load away, or use a faster device: all that may be throttled is throttled".to_owned()
+        }
+        _ if reason == "no_noisy" => {
+            "raise the target, or use a faster device; `evenkeel top --view tenants` shows who has most load".to_owned()
+        }
+        _ if ["testing_effect", "ineffective", "at_largest_delay"].contains(&reason) => {
+            "raise the target or max_delay, take load away, or look for other users of the device".to_owned()
         }
         (_, Kind::Latency, _) => {
             "wait some seconds for the controller; if it stays, limit the tenant that `evenkeel top` shows with most load"
@@ -184,8 +231,9 @@ pub fn of_cluster(cluster: &ClusterState) -> Option<Trouble> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decision::DecisionRecord;
     use crate::lately::ThrottledBy;
-    use crate::state::{OverdueIo, RemoteState, SpaceState, TenantState};
+    use crate::state::{LatencyTargetState, OverdueIo, RemoteState, SpaceState, TenantState};
 
     fn failure(errno: i32, last_ms: u64) -> FailureState {
         let error = "No space left on device (os error 28)".into();
@@ -242,6 +290,48 @@ mod tests {
     }
 
     #[test]
+    fn failed_requests_have_the_cure_of_their_back_end() {
+        let cure = |backend: &str, path: Option<&str>, errno: i32| {
+            let path = path.map(str::to_owned);
+            let size_bytes = 4096;
+            cure_of_failures(&VolumeState { backend: backend.into(), path, size_bytes, ..volume("db") }, errno)
+        };
+        assert!(cure("memory", None, 28).contains("add memory"), "no file system");
+        assert!(cure("nbd", None, 5).contains("the log of the server"));
+        assert!(cure("file", Some("/srv/db"), 0).contains("truncate --size=4096 /srv/db"));
+        assert!(cure("file", Some("/srv/db"), 5).contains("journalctl -k"));
+        let now = VolumeState { failures: vec![FailureState { since_ms: 400, ..failure(28, 400) }], ..volume("db") };
+        let health = of_server(&State { volumes: vec![now], ..State::default() });
+        assert!(health.troubles[0].because.ends_with("(os error 28)) just now"), "{health:?}");
+    }
+
+    #[test]
+    fn overdue_requests_of_a_pool_are_one_trouble_with_the_oldest() {
+        let io = |volume: &str, age_s| OverdueIo { volume: volume.into(), age_s, ..OverdueIo::default() };
+        let overdue = vec![io("db", 11.0), io("far", 30.0), io("db", 12.0)];
+        let pool = PoolState { name: "main".into(), overdue, ..PoolState::default() };
+        let far = VolumeState { backend: "nbd".into(), ..volume("far") };
+        let health = of_server(&State { pools: vec![pool], volumes: vec![volume("db"), far], ..State::default() });
+        let [trouble] = &health.troubles[..] else { panic!("{health:?}") };
+        assert!(trouble.because.ends_with("of volume far, in flight for 30 s, and 2 requests more"), "{trouble:?}");
+        assert!(trouble.cure.contains("the server behind the volume"), "{trouble:?}");
+    }
+
+    #[test]
+    fn a_pool_without_noisy_tenants_is_not_said_to_be_mended_by_waiting() {
+        let target = Target { what: "p99 < 1 ms".into(), kind: Kind::Latency, verdict: Verdict::Missed };
+        let (because, reason) = ("pool main read p99 5 ms > target 1 ms".into(), "no_noisy".into());
+        let decision = Some(DecisionRecord { because, reason, ..DecisionRecord::default() });
+        let latency_target = Some(LatencyTargetState { decision, ..LatencyTargetState::default() });
+        let lately = Lately { targets: vec![target], because: "both".into(), ..Lately::default() };
+        let pool = PoolState { name: "main".into(), latency_target, lately: Some(lately), ..PoolState::default() };
+        let health = of_server(&State { pools: vec![pool], ..State::default() });
+        let sentence = "pool main: p99 < 1 ms is MISSED: read p99 5 ms > target 1 ms";
+        assert_eq!(health.troubles[0].sentence(), sentence);
+        assert!(health.troubles[0].cure.starts_with("raise the target"), "{health:?}");
+    }
+
+    #[test]
     fn a_reservation_that_a_limit_prevents_names_the_limit() {
         let target = Target { what: "300 IOPS".into(), kind: Kind::Reservation, verdict: Verdict::Missed };
         let by = |cause| ThrottledBy {
@@ -259,7 +349,7 @@ mod tests {
             health.troubles[0].cure.clone()
         };
         assert_eq!(cure(Cause::Limit), "raise tenants.shop.limit, or lower what is guaranteed");
-        assert_eq!(cure(Cause::PoolLimit), "raise the pool's limit");
+        assert_eq!(cure(Cause::PoolLimit), "raise pools.main.limit, or lower what is guaranteed");
         assert!(cure(Cause::Admission).contains("a faster device"));
     }
 

@@ -498,11 +498,12 @@ fn guarantees(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out
         }
     });
     tenants.dedup();
+    let owners = format!("tenant{} {}", if tenants.len() == 1 { "" } else { "s" }, tenants.join(", "));
     let limit = pool.limit.rates();
     if exceeds(due.iops, limit.iops) || exceeds(due.bytes_per_s.0, limit.bytes_per_s.0) {
         out.warning(
             &["pools", name, "limit"],
-            format!("reservations and guarantees of the tenants {} come to {due}, more than the limit of {limit}: the {} wins, and not all can be met at once; raise the limit, or lower them", tenants.join(", "), Precedence::PoolLimit.winner(Precedence::Reservation)),
+            format!("reservations and guarantees of {owners} come to {due}, more than the limit of {limit}: the {} wins, and not all can be met at once; raise the limit, or lower them", Precedence::PoolLimit.winner(Precedence::Reservation)),
         );
     }
 }

@@ -61,7 +61,11 @@ impl FileSystem<'_> {
                 Level::Warning,
                 "space",
                 "",
-                format!("{}: writes fail when it is full", self.sentence()),
+                format!(
+                    "{}: writes fail{}",
+                    self.sentence(),
+                    if self.free_bytes > 0 { " when it is full" } else { "" }
+                ),
                 format!(
                     "make room there (`df {}`), or trim or move a volume: `evenkeel volume list` shows which have most",
                     self.path
@@ -120,6 +124,7 @@ mod tests {
         for (allocated, free, soon) in [(0, 4, true), (0, 5, false), (5, 4, true), (6, 4, false), (7, 3, false)] {
             assert_eq!(trouble(allocated, free).is_some(), soon, "{allocated} {free}");
         }
+        assert!(trouble(0, 0).is_some_and(|full| full.because.ends_with("more: writes fail")));
         let trouble = trouble(0, 4).expect("soon full");
         assert_eq!((trouble.level, trouble.kind.as_str()), (Level::Warning, "space"));
         assert!(trouble.cure.contains("df /srv/a.img") && trouble.because.contains("may allocate 10.0 GiB more"));

@@ -437,7 +437,6 @@ impl LatencyTargetState {
         at: DecisionRecord,
     ) -> DecisionRecord {
         let target::Decision { reason, mean_delay, throttled, released } = decision;
-        let (measured, target) = reason.figures();
         let name = |id| name(id).unwrap_or_else(|| "a tenant that has left".into());
         let most = throttled.first.iter().flatten().map(|one| MostThrottled {
             tenant: name(one.tenant),
@@ -446,17 +445,11 @@ impl LatencyTargetState {
             bytes_per_s: one.bytes_per_s,
         });
         let mut record = DecisionRecord {
-            pool: pool.to_owned(),
-            reason: reason.name().into(),
-            measured: measured.map(|measured| measured.as_millis_f64()),
-            target: target.map(|target| target.as_millis_f64()),
-            set: Some(mean_delay.as_millis_f64()),
-            percentile: percentile.to_string(),
             throttled: throttled.count.into(),
             most_throttled: most.collect(),
             released: released.count.into(),
             some_released: released.first.iter().flatten().map(|&id| name(id)).collect(),
-            ..at
+            ..at.with_latency(pool, percentile, reason, *mean_delay)
         };
         record.because = explain::latency(reason, Throttles::Tenants, &record);
         record

@@ -17,6 +17,9 @@ pub const AS_GUARANTEED: f64 = 0.98;
 /// Mean number of queued requests from which on a tenant counts as asking for more than it gets. A client at queue depth 1 has at
 /// most one queued request; from one half on, its requests wait longer in the queue than in the device.
 const BACKLOG: f64 = 0.5;
+/// Part of a budget (one over this number) below which the cost in flight leaves room for any request: what is queued then does
+/// not wait for the budget.
+const ROOM: u64 = 8;
 
 /// Counters of a tenant at one instant, or their growth over a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -97,6 +100,11 @@ impl Counts {
         }
     }
 
+    /// True if on average requests were queued during the window, which these counts are of.
+    fn has_backlog(&self, window_s: f64) -> bool {
+        self.queue_s >= BACKLOG * window_s
+    }
+
     fn lately(&self, window_s: f64) -> Lately {
         let per_s = |count: u64| count as f64 / window_s;
         let mean = |sum_s: f64| (self.latencies > 0).then(|| sum_s * 1e3 / self.latencies as f64);
@@ -167,15 +175,22 @@ pub fn judge(pool: &mut PoolState, work: &[Option<Counts>], window_s: f64) {
         ThrottledBy { by, cause: Cause::PoolLimit, how, because }
     });
     let admission = &pool.admission;
-    let budget = admission.budget_bytes.filter(|_| limit.is_none()).map(bytes).map(|how| {
+    let has_room = admission.budget_bytes.is_none_or(|budget| admission.in_flight_bytes < budget / ROOM);
+    let spaced = limit_of(&pool.limit).filter(|_| limit.is_none() && has_room && sum.has_backlog(window_s));
+    let spaced = spaced.map(|(by, how)| {
+        let because = explain::spaced(&format!("pool {}", pool.name), &how, &by);
+        ThrottledBy { by, cause: Cause::PoolLimit, how, because }
+    });
+    let at_most = limit.as_ref().or(spaced.as_ref());
+    let budget = admission.budget_bytes.filter(|_| at_most.is_none()).map(bytes).map(|how| {
         let (by, because) = (admission.kind.clone(), explain::at_budget(&how, &admission.reason));
         ThrottledBy { by, cause: Cause::Admission, how, because }
     });
-    let whole = limit.as_ref().or(budget.as_ref());
+    let whole = at_most.or(budget.as_ref());
     // Requests that wait for what throttles their tenant, and not for the pool.
     let mut elsewhere = 0;
     for (tenant, work) in pool.tenants.iter_mut().zip(work) {
-        tenant.lately = work.as_ref().map(|work| of_tenant(tenant, work, window_s, whole));
+        tenant.lately = work.as_ref().map(|work| of_tenant(tenant, work, window_s, whole, has_room));
         let by = tenant.lately.as_ref().and_then(|lately| lately.throttled_by.as_ref());
         elsewhere += by.filter(|by| by.cause != Cause::PoolLimit).map_or(0, |_| tenant.queued_requests);
     }
@@ -186,20 +201,34 @@ pub fn judge(pool: &mut PoolState, work: &[Option<Counts>], window_s: f64) {
         verdict: if lately.iops > 0.0 { latency_target(target) } else { Verdict::Idle },
     }));
     let decided = target.and_then(|target| target.decision.as_ref()).map(|decision| decision.because.as_str());
-    let at_limit = limit.as_ref().map(|limit| limit.because.as_str());
+    let waits = pool.queued_requests > elsewhere;
+    let at_limit = limit.as_ref().or(spaced.as_ref().filter(|_| waits)).map(|limit| limit.because.as_str());
     lately.because = explain::pool(at_limit, decided, &admission.reason);
-    lately.throttled_by = limit.or(budget.filter(|_| pool.queued_requests > elsewhere));
+    lately.throttled_by = limit.or(spaced.or(budget).filter(|_| waits));
     pool.lately = Some(lately);
 }
 
-/// Recent figures and verdicts of a tenant. `whole` is the throttle of its pool, which applies to the tenant's queued requests.
-fn of_tenant(tenant: &TenantState, work: &Counts, window_s: f64, whole: Option<&ThrottledBy>) -> Lately {
+/// Recent figures and verdicts of a tenant. `whole` is the throttle of its pool, which applies to the tenant's queued requests;
+/// `has_room`: they do not wait for the pool's budget.
+fn of_tenant(
+    tenant: &TenantState,
+    work: &Counts,
+    window_s: f64,
+    whole: Option<&ThrottledBy>,
+    has_room: bool,
+) -> Lately {
     let lately = work.lately(window_s);
     let targets = targets(tenant, work, &lately);
     let waits = explain::queued(tenant.queued_requests, whole.map(|whole| whole.because.as_str()));
     let limit = whole.filter(|whole| whole.cause == Cause::PoolLimit && tenant.queued_requests > 0);
     let at_pool = || limit.map(|limit| ThrottledBy { because: waits.clone(), ..limit.clone() });
-    let throttled_by = throttled_by(tenant, &lately).or_else(at_pool);
+    let spaced = || {
+        let waits = has_room && tenant.queued_requests > 0 && work.has_backlog(window_s);
+        let (by, how) = limit_of(&tenant.limit).filter(|(by, _)| waits && by == "operator")?;
+        let because = explain::spaced("the tenant", &how, &by);
+        Some(ThrottledBy { by, cause: Cause::Limit, how, because })
+    };
+    let throttled_by = throttled_by(tenant, &lately).or_else(at_pool).or_else(spaced);
     let decided = tenant.guarantees.first().map(|guarantee| &guarantee.because);
     let decided = decided.or(tenant.slots.as_ref().map(|slots| &slots.because)).filter(|because| !because.is_empty());
     let because = throttled_by.as_ref().map(|by| &by.because).or(decided).unwrap_or(&waits).clone();
@@ -260,6 +289,13 @@ fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
     let granted = slots.granted.filter(|&granted| slots.used >= AT_LIMIT * granted)?;
     let (by, how, because) = ("slots".into(), counted_figure(granted, "slot"), slots.because.clone());
     Some(ThrottledBy { by, cause: Cause::Slots, how, because })
+}
+
+/// Owner and amount of a limit, whatever the rate; `None` without one.
+fn limit_of(limit: &LimitState) -> Option<(String, String)> {
+    let set = |limit: Option<u64>, owner: &Option<String>| limit.map(|_| owner.clone());
+    let owner = set(limit.iops, &limit.iops_owner).or(set(limit.bytes_per_s, &limit.bytes_per_s_owner))?;
+    Some((owner.unwrap_or_else(|| "operator".into()), rates(limit.iops, limit.bytes_per_s)))
 }
 
 /// Owner and amount of a limit that the rate has reached; `None` if it has reached no limit.

@@ -403,7 +403,7 @@ fn doubts_are_warnings() {
     assert!(report.errors.is_empty(), "{:#?}", report.errors);
     let keys: Vec<_> = report.warnings.iter().map(|warning| warning.key.as_str()).collect();
     assert_eq!(keys, ["server.listen", "pools.main.limit", "volumes.a.size"]);
-    assert!(report.warnings[1].message.contains("tenants default come to 200 IOPS"), "{}", report.warnings[1]);
+    assert!(report.warnings[1].message.contains("of tenant default come to 200 IOPS"), "{}", report.warnings[1]);
 }
 
 #[test]

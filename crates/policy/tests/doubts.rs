@@ -131,7 +131,7 @@ fn each_is_for_volumes_and_control_groups() {
     };
     assert_eq!(warnings(&reserved(45)), []);
     let found = warnings(&reserved(46));
-    assert!(found.len() == 1 && found[0].1.contains("tenants db come to 92 IOPS"), "{found:?}");
+    assert!(found.len() == 1 && found[0].1.contains("of tenant db come to 92 IOPS"), "{found:?}");
 }
 
 #[test]

@@ -24,6 +24,7 @@ fn a_key_that_cannot_be_read_causes_no_second_error() {
         ("[volumes.a]\nbackend = \"flie\"\nconnections = 4\n", "t:2:11: volumes.a.backend: "),
         ("[server]\ntls = true\n[volumes.a]\nsize = 4096\ntls = \"tcp\"\n", "t:2:7: server.tls: "),
         ("[tenants.db]\nweight = 4\n[tenants.db]\nweight = 5\n", "t:3:10: [tenants.db] stands in line 1 already"),
+        ("[volumes.db]\nsize = \"10G\n", "t:2:12: this text has no closing quote"),
     ] {
         let errors = errors(text);
         assert!(errors.len() == 1 && errors[0].starts_with(only), "{text}: {errors:#?}");

@@ -27,6 +27,7 @@ fn pool(queued: u64) -> PoolState {
     let admission = AdmissionState {
         kind: "elastic".into(),
         budget_bytes: Some(256 << 10),
+        in_flight_bytes: 256 << 10,
         reason: "the load is too light to learn from".into(),
         ..AdmissionState::default()
     };
@@ -237,6 +238,29 @@ fn what_is_queued_at_a_pools_limit_waits_for_the_limit_and_not_for_admission() {
 }
 
 #[test]
+fn what_is_queued_below_a_limit_waits_for_the_limit_if_the_budget_has_room() {
+    let waiting = |limit| TenantState { limit, queued_requests: 7, ..TenantState::default() };
+    let with = |in_flight_bytes| {
+        let admission = AdmissionState { in_flight_bytes, ..pool(7).admission };
+        PoolState { admission, limit: iops(100), ..pool(7) }
+    };
+    let slow = || work(50, 100.0, 1.0);
+    let (pool_of, tenant) = judged(with(0), waiting(LimitState::default()), slow());
+    assert_eq!(cause(&pool_of), Some((Cause::PoolLimit, "operator", "100 IOPS")));
+    assert_eq!(pool_of.because, "the limit of 100 IOPS, set by the operator, spaces the requests of pool main");
+    assert_eq!(tenant.because, format!("7 requests are queued: {}", pool_of.because));
+    // A budget that is used up binds, and so it does for the requests of a moment.
+    let (pool_of, _) = judged(with(256 << 10), waiting(LimitState::default()), slow());
+    assert_eq!(cause(&pool_of), Some((Cause::Admission, "elastic", "256 KiB")));
+    let (pool_of, _) = judged(with(0), waiting(LimitState::default()), work(50, 1.0, 1.0));
+    assert_eq!(cause(&pool_of), Some((Cause::Admission, "elastic", "256 KiB")));
+    // The tenant's own limit, where the pool has none.
+    let unlimited = PoolState { limit: LimitState::default(), ..with(0) };
+    let (pool_of, tenant) = judged(unlimited, waiting(iops(200)), slow());
+    assert_eq!((cause(&pool_of), cause(&tenant)), (None, Some((Cause::Limit, "operator", "200 IOPS"))));
+}
+
+#[test]
 fn what_is_queued_for_a_tenants_own_limit_does_not_wait_for_admission() {
     let limited = || TenantState { limit: iops(50), queued_requests: 9, ..TenantState::default() };
     let (pool_of, tenant) = judged(pool(9), limited(), work(50, 5.0, 1.0));
@@ -320,14 +344,17 @@ proptest! {
         let at_limit = pool.limit.iops.is_some_and(|limit| lately.iops >= 0.95 * limit as f64);
         let of_pool = lately.throttled_by.as_ref().map(|by| by.cause);
         // A pool at its limit never names admission, and neither do its tenants.
-        prop_assert_eq!(of_pool == Some(Cause::PoolLimit), at_limit);
+        prop_assert!(!at_limit || of_pool == Some(Cause::PoolLimit));
+        // Below its limit it names the limit only if no budget is used up.
+        let may_wait = at_limit || pool.admission.budget_bytes.is_none();
+        prop_assert!(of_pool != Some(Cause::PoolLimit) || may_wait);
         prop_assert!(!(at_limit && lately.because.contains("admission")), "{}", lately.because);
         prop_assert!(of_pool != Some(Cause::Admission) || pool.queued_requests > 0);
         for tenant in &pool.tenants {
             let lately = tenant.lately.as_ref().unwrap();
             let by = lately.throttled_by.as_ref().map(|by| by.cause);
             prop_assert!(by != Some(Cause::Admission));
-            prop_assert!(by != Some(Cause::PoolLimit) || at_limit && tenant.queued_requests > 0);
+            prop_assert!(by != Some(Cause::PoolLimit) || may_wait && tenant.queued_requests > 0);
             prop_assert!(!(at_limit && lately.because.contains("learn")), "{}", lately.because);
             prop_assert!(!lately.because.is_empty());
             // Requests that wait have a reason; without any, no reservation is missed.

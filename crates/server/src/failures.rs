@@ -23,6 +23,8 @@ pub(crate) struct Failure {
     pub(crate) what: &'static str,
     /// The errno of the failures; 0 if the error has none.
     pub(crate) errno: i32,
+    /// The latest error as text, if it has no errno.
+    pub(crate) text: String,
     /// Time of the first failure since failures of this kind were forgotten.
     pub(crate) first_at: Instant,
     /// Time of the latest failure of this kind.
@@ -55,8 +57,16 @@ impl Failures {
             let oldest = (0..MAX_KINDS).min_by_key(|&index| self.kinds[index].logged_at);
             self.kinds.swap_remove(oldest.unwrap_or_default());
         }
-        self.kinds.push(Failure { what, errno, first_at: now, last_at: now, count: 1, logged_at: now, not_logged: 0 });
+        let (text, first_at, last_at, logged_at) = (String::new(), now, now, now);
+        self.kinds.push(Failure { what, errno, text, first_at, last_at, count: 1, logged_at, not_logged: 0 });
         Some(0)
+    }
+
+    /// Keeps the text of an error without errno, of the kind `what`, that was counted just now.
+    pub(crate) fn describe(&mut self, what: &'static str, error: &std::io::Error) {
+        if let Some(kind) = self.kinds.iter_mut().find(|kind| kind.what == what && kind.errno == 0) {
+            kind.text = error.to_string();
+        }
     }
 
     /// The kinds of failures that are not forgotten at `now`, the one with the latest failure first.
@@ -105,6 +115,17 @@ mod tests {
         assert_eq!(seen(&failures, 900), [("read", at(400), at(400), 1)]);
         failures.count("write", libc::ENOSPC, at(1_000));
         assert_eq!(seen(&failures, 1_000), [("write", at(1_000), at(1_000), 1)], "counted anew");
+    }
+
+    #[test]
+    fn an_error_without_errno_has_its_text() {
+        let mut failures = Failures::default();
+        let error = std::io::Error::other("the file is shorter than the volume");
+        failures.count("read", libc::EIO, at(1));
+        failures.count("read", 0, at(2));
+        failures.describe("read", &error);
+        let texts: Vec<&str> = failures.recent(at(3)).iter().map(|kind| kind.text.as_str()).collect();
+        assert_eq!(texts, ["the file is shorter than the volume", ""]);
     }
 
     #[test]

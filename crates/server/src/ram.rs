@@ -89,7 +89,18 @@ impl Room {
 pub(crate) fn for_volumes() -> Option<u64> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let groups = read("/proc/self/cgroup").unwrap_or_default();
-    Some(available(&read("/proc/meminfo")?, &groups, Path::new("/sys/fs/cgroup"))? / 100 * PERCENT)
+    let meminfo = read("/proc/meminfo").or_else(of_host)?;
+    Some(available(&meminfo, &groups, Path::new("/sys/fs/cgroup"))? / 100 * PERCENT)
+}
+
+/// The host's memory as a line of `/proc/meminfo`, for a service whose `/proc` has processes only (`ProcSubset=pid`).
+fn of_host() -> Option<String> {
+    // SAFETY: integers only, for which zero is a value.
+    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one such structure.
+    let result = unsafe { libc::sysinfo(&raw mut info) };
+    let bytes = info.totalram.checked_mul(info.mem_unit.into()).filter(|_| result == 0)?;
+    Some(format!("MemTotal: {} kB\n", bytes / 1024))
 }
 
 /// Bytes of memory that a process can have: the host's memory, or the lowest memory limit of the process's cgroup and its
@@ -158,6 +169,14 @@ mod tests {
         assert_eq!(of("0::/\n"), Some(4 * GIB), "a limit beyond the host's memory is none");
         assert_eq!(available("", groups, &root), None);
         fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn the_memory_is_known_where_proc_shows_processes_only() {
+        let of = |meminfo: &str| available(meminfo, "", Path::new("/nowhere"));
+        let shown = of(&fs::read_to_string("/proc/meminfo").unwrap()).unwrap();
+        // A container may be shown less than the host has.
+        assert!(of_host().and_then(|host| of(&host)).is_some_and(|host| host >= shown && shown > 0));
     }
 
     #[test]

@@ -248,6 +248,11 @@ impl Server {
         StdDuration::from_nanos(now.as_nanos().saturating_sub(oldest))
     }
 
+    /// True once the server stops: it accepts no more clients.
+    pub fn is_draining(&self) -> bool {
+        self.shared.draining.load(Ordering::Acquire)
+    }
+
     /// The server's state: pools, tenants, volumes, workers. Takes each pool's lock for microseconds.
     pub fn state(&self) -> State {
         self.collect(Detail::ALL)
@@ -288,6 +293,12 @@ impl Server {
     /// The connected clients, with figures at most about 1 s old.
     pub fn clients(&self) -> Clients {
         crate::state::clients(&self.shared, self.started.elapsed())
+    }
+
+    /// The doubt about the certificate in use: true if it has expired, false if it soon expires, with words that say so.
+    /// `None` if it is valid for longer, or there is none.
+    pub fn doubt_about_certificate(&self) -> Option<(bool, String)> {
+        self.shared.snapshot().tls.as_ref()?.doubt()
     }
 
     /// The configuration in force.

@@ -34,6 +34,9 @@ pub(crate) struct SharedPool {
     slice_bytes: [AtomicU32; 2],
     /// True if the latest report in the log about the latency target was that it is missed.
     target_missed: AtomicBool,
+    /// Name of the newest reason in the log about the latency target, so that a controller that decides ten times a second
+    /// does not fill the log.
+    target_reason: Mutex<&'static str>,
 }
 
 impl SharedPool {
@@ -41,7 +44,8 @@ impl SharedPool {
     pub(crate) fn new(name: String, state: Pool<Box<Request>>, overdue_after_ns: u64) -> Self {
         let slice_bytes = Direction::ALL.map(|direction| AtomicU32::new(state.slices().bytes(direction)));
         let (state, overdue_after_ns) = (Mutex::new(state), AtomicU64::new(overdue_after_ns));
-        Self { name, state, overdue_after_ns, slice_bytes, target_missed: AtomicBool::new(false) }
+        let (target_missed, target_reason) = (AtomicBool::new(false), Mutex::new(""));
+        Self { name, state, overdue_after_ns, slice_bytes, target_missed, target_reason }
     }
 
     /// Size, in bytes, of the slices into which large requests of this direction are divided.
@@ -61,8 +65,9 @@ impl SharedPool {
         }
     }
 
-    /// Logs the latency controller's decision; as a warning if the latency target was met until now and is missed. `statistic`:
-    /// the one that the target is for; `tenant` gives a tenant's name. Returns true if the target has become missed.
+    /// Logs the latency controller's decision: as a warning if the latency target was met until now and is missed, at level
+    /// debug if its reason is known. `statistic`: the one that the target is for; `tenant` gives a tenant's name. Returns true
+    /// if the target has become missed.
     #[cold]
     pub(crate) fn log_target(
         &self,
@@ -73,13 +78,23 @@ impl SharedPool {
         let (pool, reason) = (&self.name, &decision.reason);
         let record = LatencyTargetState::record(pool, statistic.into(), decision, tenant, DecisionRecord::default());
         let (name, because) = (record.reason, record.because);
-        let newly = self.newly_missed(reason);
+        let (newly, is_news) = (self.newly_missed(reason), self.is_news(reason));
         match newly {
             Some(true) => tracing::warn!(pool, reason = name, "latency target missed: {because}"),
             Some(false) => tracing::info!(pool, reason = name, "latency target no longer missed: {because}"),
-            None => tracing::info!(pool, reason = name, "latency target: {because}"),
+            None if is_news => tracing::info!(pool, reason = name, "latency target: {because}"),
+            None => tracing::debug!(pool, reason = name, "latency target: {because}"),
         }
         newly == Some(true)
+    }
+
+    /// True if a decision has another reason than the one before; that the effect of a decision is awaited is never news.
+    fn is_news(&self, reason: &Reason) -> bool {
+        if matches!(reason, Reason::AwaitingEffect { .. }) {
+            return false;
+        }
+        let mut last = self.target_reason.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *last, reason.name()) != reason.name()
     }
 
     /// `Some(true)` if the latency target has become missed since the previous call, `Some(false)` if it has become met again
@@ -271,6 +286,11 @@ mod tests {
         ] {
             assert_eq!(pool.newly_missed(&reason), newly, "{reason:?}");
         }
+        // A controller at work has one line, however often it decides.
+        let awaiting = Reason::AwaitingEffect { target };
+        let over_again = Reason::ReadsOverTarget { measured: delay, target };
+        let news = [over, awaiting, over_again, awaiting, met, over].map(|reason| pool.is_news(&reason));
+        assert_eq!(news, [true, false, false, false, true, true]);
     }
 
     /// Processor time, in nanoseconds, of 4,000 look-ups of a connection's tenant, with `tenants` tenants that each name

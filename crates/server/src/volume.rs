@@ -144,7 +144,12 @@ impl Volume {
     /// latest log line.
     pub(crate) fn count_failure(&self, kind: &'static str, error: &std::io::Error) -> Option<u64> {
         let errno = error.raw_os_error().unwrap_or_default();
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).count(kind, errno, clock::now())
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let more = failures.count(kind, errno, clock::now());
+        if errno == 0 {
+            failures.describe(kind, error);
+        }
+        more
     }
 
     /// Kinds of failed requests in the latest ten minutes, the one with the latest failure first. Requests that the back end
@@ -157,7 +162,7 @@ impl Volume {
             what: kind.what.into(),
             errno: kind.errno,
             error: match kind.errno {
-                0 => "an error of the back end, see the log".into(),
+                0 => kind.text.clone(),
                 errno => std::io::Error::from_raw_os_error(errno).to_string(),
             },
             requests: kind.count,

@@ -15,7 +15,7 @@ use std::hint::black_box;
 
 use evenkeel_control::Duration;
 use evenkeel_flight::statistics::Statistics;
-use evenkeel_flight::{Head, Item, Kind, Name, Outcome, Recording, Request, Table};
+use evenkeel_flight::{Head, Item, Kind, Name, Recording, Request, Table};
 use evenkeel_model::device::DeviceParams;
 use evenkeel_model::store::StoreParams;
 use evenkeel_sim::flight::load::Load;
@@ -104,17 +104,13 @@ fn recording(seconds: u64) -> Recording {
             completed_ns = arrival_ns + device_ns;
             requests.push(Request {
                 arrival_ns,
-                queue_ns: 0,
                 device_ns,
                 tenant: client % 2,
                 client,
-                volume: 0,
                 kind: if random % 10 < 7 { Kind::Read } else { Kind::Write },
-                durable: false,
-                retried: false,
                 offset: ((random >> 20) % (1 << 22)) << 12,
                 length: 4_096,
-                outcome: Outcome::Done,
+                ..Request::default()
             });
         }
     }

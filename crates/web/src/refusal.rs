@@ -37,11 +37,10 @@ impl From<Error> for Refusal {
         let (status, kind, cure) = match &error {
             Error::Unknown { .. } => (404, "not_found", "`evenkeel state` lists pools, tenants and volumes"),
             Error::InUse { .. } => (409, "in_use", "stop the other server, or give the volume another path"),
-            Error::Refused(_) => (
-                409,
-                "refused",
-                "change what the message names; where it says that a restart is needed, restart the server",
-            ),
+            Error::Refused(why) if why.contains("need a restart") => {
+                (409, "refused", "restart the server to put them in force, or undo them in the file")
+            }
+            Error::Refused(_) => (409, "refused", "change what the message names"),
             // The cause is a sentence of ours, with its cure.
             Error::Opening { cause, .. } if cause.get_ref().is_some() => {
                 (422, "volume_unusable", "correct what the message names and try again")

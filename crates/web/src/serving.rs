@@ -25,7 +25,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::io::ioctl_fionread;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinError;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -163,8 +163,30 @@ async fn charged<T>(pace: &Paced<Origin>, origin: Origin, work: impl Future<Outp
 }
 
 tokio::task_local! {
-    /// The bound and the client to which a request's work on other threads is charged.
-    static PAYS: (Pace, Origin);
+    /// The bound and the client to which a request's work on other threads is charged, and the progress of its connection.
+    static PAYS: (Pace, Origin, Arc<Progress>);
+}
+
+/// Waits for one of `places`, which bound the work that is done at the same time, and then for the client's turn once more:
+/// others have used CPU time meanwhile. Until then the connection may have to give way, as before its first turn. `None` if
+/// there are no places any more.
+pub(crate) async fn in_turn(places: &Semaphore) -> Option<SemaphorePermit<'_>> {
+    let pays = PAYS.try_with(Clone::clone).ok();
+    let enter = |stage| pays.iter().for_each(|(_, _, progress)| progress.enter(stage));
+    enter(Stage::Turn);
+    let place = loop {
+        let place = places.acquire().await.ok();
+        match pays.as_ref().and_then(|(pace, origin, _)| pace.delay(*origin)) {
+            None => break place,
+            Some(delay) => {
+                // Another client may go first.
+                drop(place);
+                sleep(delay).await;
+            }
+        }
+    };
+    enter(Stage::Answering);
+    place
 }
 
 /// Does a part of a request on a thread that may block, and charges its CPU time like the rest of the request.
@@ -176,7 +198,7 @@ pub(crate) async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send
     let work = move || {
         let begun = Work::begin();
         let done = work();
-        if let Some((pace, origin)) = pays {
+        if let Some((pace, origin, _)) = pays {
             pace.charge(origin, &begun);
         }
         done
@@ -296,7 +318,7 @@ async fn converse(
             }
             progress.enter(Stage::Answering);
             let answer = router.call(Request::from_parts(head, Body::from(body)));
-            let Ok(answer) = PAYS.scope((pace, origin), answer).await;
+            let Ok(answer) = PAYS.scope((pace, origin, Arc::clone(&progress)), answer).await;
             progress.enter(Stage::Sending(Instant::now()));
             Ok::<_, hyper::Error>(answer)
         }

@@ -57,7 +57,7 @@ async fn start_paced(bounds: Bounds, pace: Pace, opening: impl Fn() -> Opening +
         vec![b'x'; LARGE]
     };
     let router = router.route("/large", get(async || vec![b'x'; LARGE])).route("/counted", get(counted));
-    let router = router.route("/echo", echo).route("/healthz", get(async || "here"));
+    let router = router.route("/echo", echo).route("/healthz", get(async || "here")).route("/queued", get(queued));
     tokio::spawn(serve(listener, router, bounds, pace, |_, peer| Caller::Address(*peer), opening));
     address
 }
@@ -75,6 +75,16 @@ async fn work() -> &'static str {
     let begun = cpu();
     while (cpu() - begun).tv_nsec < WORK.as_nanos() as i64 {}
     "here"
+}
+
+/// The place in which answers to `/queued` are made, and the number of those that were asked for. One test uses both.
+static PLACE: Semaphore = Semaphore::const_new(1);
+static QUEUED: AtomicU64 = AtomicU64::new(0);
+
+async fn queued() -> &'static str {
+    QUEUED.fetch_add(1, Ordering::Relaxed);
+    let _place = in_turn(&PLACE).await;
+    work().await
 }
 
 /// True if a request on this connection is answered.
@@ -543,6 +553,34 @@ async fn a_storm_of_requests_takes_a_share_of_a_processor_and_another_client_is_
     assert!((20..=most as u64 + 20).contains(&answers), "{answers} answers of {WORK:?} each, of at most {most}");
     assert!(others >= 5, "another client was answered {others} times in 3 s");
     storms.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn requests_that_have_waited_for_a_place_wait_for_their_turn_again() {
+    const REQUESTS: u64 = 32;
+    let burst = evenkeel_control::Duration::from_millis(20);
+    let pace = Arc::new(Paced::new(evenkeel_control::duty::Config { one_in: 10, burst }));
+    let address = start_paced(Bounds { connections: REQUESTS as usize, ..LONG }, pace, || Opening::Plain).await;
+    let place = PLACE.acquire().await.unwrap();
+    let mut streams = Vec::new();
+    for _ in 0..REQUESTS {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /queued HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        streams.push(stream);
+    }
+    let all_wait = async {
+        while QUEUED.load(Ordering::Relaxed) < REQUESTS {
+            sleep(SHORT / 10).await;
+        }
+    };
+    timeout(PATIENCE, all_wait).await.expect("each had its turn");
+    let begun = Instant::now();
+    drop(place);
+    for stream in &mut streams {
+        assert!(is_here(stream).await);
+    }
+    // 64 ms of processor time, of which 20 ms may be used at once.
+    assert!(begun.elapsed() > Duration::from_millis(200), "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -68,8 +68,6 @@ const LACK_GAIN: f64 = 1.0 / 2.0;
 const GIVEN: f64 = 1.0 / 2.0;
 /// The largest need in a report, as a fraction of the total.
 const MOST_NEED: f64 = 1e6;
-/// The largest sum of served amounts in a report, in totals over a period.
-const MOST_SERVED: f64 = 1e15;
 /// Tolerance for figures that were rounded up in a report.
 const ROUNDING: f64 = 1.001;
 /// Number of members that a member assumes before it has had any contact.
@@ -107,9 +105,6 @@ pub struct Line {
     /// The part that the member uses at most when it loses the cluster.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
     pub safe: f64,
-    /// Amount that the member served since it started, in totals over a period; for displays. Not in serialised lines.
-    #[cfg_attr(feature = "serde", serde(skip))]
-    pub served: f64,
 }
 
 #[cfg(feature = "serde")]
@@ -125,7 +120,6 @@ impl Line {
         self.lack += other.lack;
         self.claim += other.claim;
         self.safe += other.safe;
-        self.served += other.served;
     }
 
     /// Takes off the figures of a line that was added before.
@@ -135,7 +129,6 @@ impl Line {
         self.lack = (self.lack - other.lack).max(0.0);
         self.claim = (self.claim - other.claim).max(0.0);
         self.safe = (self.safe - other.safe).max(0.0);
-        self.served = (self.served - other.served).max(0.0);
     }
 
     /// True if all figures are such as one member reports, so that the line may be added up.
@@ -152,7 +145,6 @@ impl Line {
             && is_within(self.lack, members)
             && is_within(self.claim, members)
             && is_within(self.safe, members)
-            && is_within(self.served, MOST_SERVED * members)
     }
 }
 
@@ -178,7 +170,7 @@ fn is_none(members: &u64) -> bool {
 
 #[cfg(feature = "serde")]
 fn is_empty(line: &Line) -> bool {
-    *line == Line { served: line.served, ..Line::default() }
+    *line == Line::default()
 }
 
 /// Contact of a member with the cluster.
@@ -203,7 +195,6 @@ pub struct Share {
     requests: f64,
     throttled: bool,
     lack: f64,
-    served: f64,
     others: Sums,
     /// The claim in the newest report.
     claim: f64,
@@ -228,7 +219,6 @@ impl Share {
             requests: 0.0,
             throttled: false,
             lack: 0.0,
-            served: 0.0,
             others: Sums::default(),
             claim: 0.0,
             safe: 0.0,
@@ -262,7 +252,6 @@ impl Share {
         self.requests = requests;
         self.throttled = queued > 0.0;
         self.lack += LACK_GAIN * (self.lacking(queued, served) - self.lack);
-        self.served = (self.served + served).min(MOST_SERVED);
         self.claim = match self.contact {
             Contact::None | Contact::Shared => self.target(),
             // The report may come back at any time; it has to cover what is or will be in use.
@@ -276,7 +265,7 @@ impl Share {
         (self.is_back, self.is_new) = (false, true);
         let throttled = if self.throttled { self.need } else { 0.0 };
         let (lack, claim, safe) = (self.lack, self.claim, self.newest_safe);
-        Line { need: self.need, throttled, lack, claim, safe, served: self.served }
+        Line { need: self.need, throttled, lack, claim, safe }
     }
 
     /// Takes in the sums over the other members, in the order of the store: call this after each change that was read.
@@ -345,11 +334,6 @@ impl Share {
     pub fn members(&self) -> f64 {
         let is_known = self.contact != Contact::None || self.others.members > 0;
         (if is_known { self.others.members + 1 } else { UNKNOWN_MEMBERS }) as f64
-    }
-
-    /// Amount that the other members served, as last seen; see [`Line::served`].
-    pub fn foreign_service(&self) -> f64 {
-        self.others.lines.served
     }
 
     fn free(&self) -> f64 {
@@ -499,7 +483,7 @@ mod tests {
 
     #[test]
     fn figures_that_no_member_reports_are_not_added_up() {
-        let line = Line { need: 0.5, throttled: 0.5, lack: 0.1, claim: 1.0, safe: 1.0, served: 7.0 };
+        let line = Line { need: 0.5, throttled: 0.5, lack: 0.1, claim: 1.0, safe: 1.0 };
         assert!(line.is_valid());
         for wrong in [
             Line { need: 1e7, ..line },
@@ -507,7 +491,6 @@ mod tests {
             Line { lack: 1.1, ..line },
             Line { claim: 1.1, ..line },
             Line { safe: 1.1, ..line },
-            Line { served: 1e16, ..line },
         ] {
             assert!(!wrong.is_valid(), "{wrong:?}");
         }

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use super::{Pool, Scheduler, Tenant, TenantId};
 use crate::limits::Owner;
-use crate::log::{Decided, Log};
+use crate::log::{Decided, Entry, Log};
 use crate::throughput::{
     self, Assignment, Bounds, Config, Controller, Counters, Demand, ENOUGH, Guarantee, InForce, LEAST, Limit, Rate,
     Reason, TenantSample,
@@ -506,8 +506,9 @@ impl<R> Pool<R> {
             let place = assignments.binary_search_by_key(&guarantee.id, |assignment: &Assignment| assignment.tenant);
             let Some(limit) = place.ok().and_then(|place| assignments[place].read) else { continue };
             guarantee.limit = limit;
-            let before = guarantee.records.last().map(|entry| entry.decision.limit.reason);
-            if guarantee.record(now) && limit.reason.is_missed() != before.as_ref().is_some_and(Reason::is_missed) {
+            let verdicts = |entry: &Entry<Decision>| entry.decision.limit.reason.verdict();
+            let before = guarantee.records.iter().rev().find_map(verdicts).unwrap_or(false);
+            if guarantee.record(now) && limit.reason.verdict().is_some_and(|missed| missed != before) {
                 self.guarantee_decided = Some((id, guarantee.scope, limit.reason));
             }
             *assigned = Some((guarantee.scope, limit.limit));

@@ -87,6 +87,24 @@ impl Reason {
         matches!(self, Self::AtCeiling { .. } | Self::Unachievable { .. })
     }
 
+    /// True if a guarantee is missed with this reason, false if it is kept; `None` if the reason leaves it as it was: a debt is
+    /// repaid, or the interval does not count.
+    pub const fn verdict(&self) -> Option<bool> {
+        match self {
+            Self::AtCeiling { .. } | Self::Unachievable { .. } => Some(true),
+            Self::Repaying { .. } | Self::OtherLimit { .. } | Self::CountersReset => None,
+            Self::NotEnoughData
+            | Self::AsGuaranteed
+            | Self::Idle
+            | Self::AppLimited { .. }
+            | Self::Compensating { .. }
+            | Self::GivingBack { .. }
+            | Self::NoSolution { .. }
+            | Self::SlowDeviceUnknown
+            | Self::SignalLost => Some(false),
+        }
+    }
+
     /// The reason's name in logs, metrics and API answers.
     pub const fn name(&self) -> &'static str {
         match self {

@@ -225,12 +225,15 @@ fn what_the_device_cannot_give_is_said_and_the_guarantee_holds_again_after() {
     assert!(decided.is_some_and(|(id, _, reason)| id == tenant && reason.name() == "at_ceiling"), "{decided:?}");
     bench.set_depth(heavy, Kind::Write, 0);
     bench.run(1_000);
+    assert_eq!(bench.pool.take_guarantee_decision(), None, "a debt that is being repaid is not forgiven");
     // What is owed is bounded, and repaid slowly.
     for second in 0..10 {
         let rate = written(&mut bench, 1, [tenant])[0];
         assert!((0.99..=1.26).contains(&(rate / GUARANTEE as f64)), "second {second}: {rate}");
     }
     bench.run(120_000);
+    let decided = bench.pool.take_guarantee_decision();
+    assert!(decided.is_some_and(|(_, _, reason)| reason.verdict() == Some(false)), "{decided:?}");
     let rate = written(&mut bench, 10, [tenant])[0];
     assert!(off(rate, GUARANTEE) < 0.005, "{rate}");
 }

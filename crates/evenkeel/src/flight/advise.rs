@@ -45,6 +45,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let assignments = evenkeel_sim::flight::policy::Assignments::new(&args.set, &load.pool);
     let wish = super::policy(&args.policy, &load.pool, &assignments.policy)?;
     super::warn_of_absent(&wish, &load);
+    super::warn_of_mistyped(&wish, &assignments.policy, &load);
     let device = match &args.device {
         Some(path) => super::device(path, &assignments.device)?,
         None => {

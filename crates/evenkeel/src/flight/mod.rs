@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
+use evenkeel_flight::Head;
 use evenkeel_model::device::DeviceParams;
 use evenkeel_policy::check::{Errors, Problem};
 use evenkeel_sim::flight::load::Load;
@@ -20,6 +21,7 @@ pub(crate) mod replay;
 /// A file that cannot be read, or has no requests of the pool.
 fn load(path: &Path, pool: Option<&str>) -> anyhow::Result<Load> {
     let recording = crate::trace::open(path)?;
+    crate::trace::warn_of_loss(&recording, path);
     Ok(Load::new(recording, pool)?)
 }
 
@@ -29,6 +31,17 @@ fn warn_of_absent(policy: &Policy, load: &Load) {
         warn(&format!(
             "tenant {tenant} of the policy has a latency target, a reservation or a guarantee, but no requests in the \
              recording: its name is mistyped, or the recording has other names, as after --anonymise"
+        ));
+    }
+}
+
+/// Warns of tenants that assignments of a command line name, but that have no requests in the recording.
+fn warn_of_mistyped(policy: &Policy, assignments: &[String], load: &Load) {
+    for tenant in policy.assigned_in_vain(assignments, load) {
+        warn(&format!(
+            "--set names tenant {tenant}, which has no requests in the recording, so that nothing changes; its tenants \
+             are {}",
+            load.tenants.join(", ")
         ));
     }
 }
@@ -62,10 +75,32 @@ fn text(path: &Path, what: &str) -> anyhow::Result<(String, String)> {
 fn recorded_policy(load: &Load) -> Option<Policy> {
     let text = &load.head.policy;
     if text.trim().is_empty() {
+        warn_of_no_policy(load);
         return None;
     }
     let policy = Policy::parse(text, "the recording's policy", &load.pool, &[]);
     policy.map_err(|errors| warn(&format!("{}; it is left out", Errors(errors)))).ok()
+}
+
+/// Warns that a recording of a server has no policy: it was too large for the file, or the recording is anonymised.
+fn warn_of_no_policy(load: &Load) {
+    if let Some(reason) = no_policy(&load.head) {
+        warn(&format!(
+            "{reason}: the simulated run admits every request at once, and differs from the recorded one where the \
+             policy throttled; with --policy the changed run has it"
+        ));
+    }
+}
+
+/// The reason why the recording of a server has no policy; `None` for a trace of another program, which never has one.
+fn no_policy(head: &Head) -> Option<&'static str> {
+    match (head.source.as_str(), head.anonymised) {
+        ("serve", true) => Some("the recording is anonymised and has no policy"),
+        ("serve", false) => {
+            Some("the policy is not in the recording, because it is larger than 3 MiB or a quarter of --max-size")
+        }
+        _ => None,
+    }
 }
 
 fn warn(message: &str) {
@@ -84,6 +119,14 @@ fn printable_lines(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recording_of_a_server_without_its_policy_says_so() {
+        let head = |source: &str, anonymised| Head { source: source.into(), anonymised, ..Head::default() };
+        assert!(no_policy(&head("serve", false)).is_some_and(|reason| reason.contains("--max-size")));
+        assert!(no_policy(&head("serve", true)).is_some_and(|reason| reason.contains("anonymised")));
+        assert_eq!(no_policy(&head("msr", false)), None);
+    }
 
     #[test]
     fn the_policy_of_a_recording_cannot_drive_the_terminal() {

@@ -67,6 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     if let Some(policy) = changed_policy.as_ref().filter(|_| args.policy.is_some() || !assignments.policy.is_empty()) {
         super::warn_of_absent(policy, &load);
+        super::warn_of_mistyped(policy, &assignments.policy, &load);
     }
     let is_changed = args.policy.is_some() || !args.set.is_empty();
     let before = Under { device: &device, policy: own.as_ref() };

@@ -7,7 +7,7 @@ use std::thread;
 
 use anyhow::{Context, ensure};
 use evenkeel_guard::config::{AgentConfig, Config};
-use evenkeel_guard::host::{Host, Policies, Shared, lock};
+use evenkeel_guard::host::{self, Host, Policies, Shared, lock};
 use evenkeel_guard::loops::record::State;
 use evenkeel_net::tls::Renewable;
 use evenkeel_policy::config::Bound;
@@ -50,6 +50,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (config, doubts) = super::read(&args.config).map_err(|error| Unusable(format!("{error:#}")))?;
     for doubt in doubts {
         tracing::warn!("{doubt}");
+    }
+    if super::is_idle(&config) && !args.dry_run {
+        host::leftovers(&config.agent.journal, output::say);
     }
     ensure!(!super::is_idle(&config), Unusable(super::IDLE.into()));
     let mut received = signals::receive()?;

@@ -32,7 +32,7 @@ pub(crate) fn lines(config: &Config, uris: &[String], status: Option<SocketAddr>
         };
         let clear: Vec<String> = uris.iter().filter(|uri| !needs_tls(uri)).cloned().collect();
         match (clear.first(), uris.iter().find_map(|uri| uri.strip_prefix("nbd://"))) {
-            (Some(uri), _) => try_it(out, export, uri, &clear, config),
+            (Some(uri), _) => try_it(out, export, uri, &clear),
             (None, Some(address)) => {
                 let uri = format!("nbds://{address}/{export}?tls-certificates=DIR");
                 let _ = writeln!(out, "\nTry it with a certificate, in another terminal:\n    nbdinfo '{uri}'");
@@ -44,19 +44,17 @@ pub(crate) fn lines(config: &Config, uris: &[String], status: Option<SocketAddr>
     text
 }
 
-fn try_it(out: &mut String, export: &str, first: &str, uris: &[String], config: &Config) {
+fn try_it(out: &mut String, export: &str, first: &str, uris: &[String]) {
     let uri = with_export(first, export);
-    let read_only = config.server.read_only || config.volumes.get(export).is_some_and(|volume| volume.read_only);
-    let pattern = if read_only { "randread" } else { "randrw" };
-    let op = if read_only { "read" } else { "mix" };
+    // Reads alone: the volume may have data.
     let _ = writeln!(out, "\nTry it, in another terminal:");
     let _ = writeln!(out, "    nbdinfo '{uri}'");
     // As this program was called: it need not be on the path.
     let program = quoted(std::env::args().next().unwrap_or_else(|| "evenkeel".into()));
-    let _ = writeln!(out, "    {program} load '{uri}' --op {op} --queue-depth 32 --duration 5s");
+    let _ = writeln!(out, "    {program} load '{uri}' --op read --queue-depth 32 --duration 5s");
     let _ = writeln!(
         out,
-        "    fio --name=try --ioengine=nbd --uri='{uri}' --rw={pattern} --bs=4k --iodepth=32 --time_based --runtime=5"
+        "    fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5"
     );
     let _ = writeln!(out, "    qemu-img info '{uri}'");
     let _ = writeln!(out, "    qemu-img convert -p -O qcow2 '{uri}' {export}.qcow2");
@@ -92,7 +90,7 @@ mod tests {
         for line in [
             "Evenkeel serves 1 volume on",
             "nbdinfo 'nbd://127.0.0.1:10809/disk0'",
-            "--uri='nbd://127.0.0.1:10809/disk0' --rw=randrw",
+            "--uri='nbd://127.0.0.1:10809/disk0' --rw=randread",
             "nbd-client 127.0.0.1 10809 /dev/nbd0 -name disk0",
             "http://127.0.0.1:9809",
         ] {
@@ -116,11 +114,10 @@ mod tests {
     }
 
     #[test]
-    fn a_read_only_server_is_not_offered_writes() {
-        let mut config = Config::default();
-        config.server.read_only = true;
+    fn no_line_writes() {
+        let config = Config::default();
         let text = lines(&config, &["nbd+unix:///?socket=/s".to_owned()], None, Path::new("c"));
-        assert!(text.contains("--rw=randread") && !text.contains("randrw"), "{text}");
+        assert!(text.contains("--rw=randread") && text.contains("--op read"), "{text}");
         assert!(text.contains("nbd-client -unix /s /dev/nbd0"), "{text}");
         let text = lines(&config, &["nbd+unix:///?socket=/a%20b".to_owned()], None, Path::new("c"));
         assert!(text.contains("nbd-client -unix '/a b' /dev/nbd0") && text.contains("?socket=/a%20b'"), "{text}");

@@ -123,7 +123,7 @@ fn of_history(args: &Args) -> anyhow::Result<Suggestion> {
     let query = Query { from, to, step: Some(1), pool: args.pool.clone(), tenant: Some(String::new()) };
     let past = history::fetch(args.dir.as_deref(), &args.reach, query)?;
     let pool = past::pool(&past, args.pool.as_deref())?;
-    let source = format!("the history of pool {pool}, the last {period}");
+    let source = format!("the history of pool {pool} over the last {period}");
     judge::of(&source, &pool, past::cells(&past, &pool))
 }
 

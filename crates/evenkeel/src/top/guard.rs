@@ -58,24 +58,31 @@ fn troubles(state: &State) -> Vec<String> {
     troubles.filter(|trouble| !ON_ROWS.contains(&trouble.kind.as_str())).map(Trouble::sentence).collect()
 }
 
+/// The row of a pool of whose clients or groups, each called `one`, `throttled` are throttled; without figures of latency.
+fn of_throttling(pool: &PoolState, throttled: usize, one: &str, mean_delay_ms: f64) -> Row {
+    Row {
+        name: pool.name.clone(),
+        hold: (throttled > 0).then(|| Hold {
+            by: counted(throttled as u64, one) + " throttled",
+            how: format!("mean {} ms", ms(mean_delay_ms)),
+        }),
+        trouble: (pool.reason == "signal_lost").then(|| "SIGNAL LOST".into()),
+        why: pool.because.clone(),
+        ..Row::default()
+    }
+}
+
 /// The row of a pool with a latency target. The device latency is the time of reads in the pool's devices; their wait in the
 /// queue of the storage target, which belongs to another program, is not included.
 fn of_pool(pool: &PoolState, packets: &PacketsState) -> Row {
     let held = packets.clients.iter().filter(|client| client.delay_ms > 0.0).count();
     Row {
-        name: pool.name.clone(),
         bytes_per_s: Some(packets.read_bytes_per_s + packets.write_bytes_per_s),
         response_ms: packets.figure_ms().or(packets.read_latency_ms),
         device_ms: packets.read_latency_ms,
         p99_ms: packets.read_percentile_ms.filter(|_| packets.percentile == "p99"),
         target: Some(packets.target(&pool.reason)),
-        hold: (held > 0).then(|| Hold {
-            by: counted(held as u64, "client") + " throttled",
-            how: format!("mean {} ms", ms(packets.mean_delay_ms)),
-        }),
-        trouble: (pool.reason == "signal_lost").then(|| "SIGNAL LOST".into()),
-        why: pool.because.clone(),
-        ..Row::default()
+        ..of_throttling(pool, held, "client", packets.mean_delay_ms)
     }
 }
 
@@ -104,19 +111,12 @@ fn of_local(pool: &PoolState, at: &CgroupState, latency: &LocalState) -> Row {
     let is_throttled = |group: &&GroupState| group.latency.as_ref().is_some_and(|of| of.delay_ms > 0.0);
     let throttled = at.groups.iter().filter(is_throttled).count();
     Row {
-        name: pool.name.clone(),
         bytes_per_s: Some(latency.bytes_per_s),
         response_ms: latency.figure_ms().or(latency.read_latency_ms),
         device_ms: latency.read_latency_ms,
         p99_ms: latency.read_percentile_ms.filter(|_| latency.percentile == "p99"),
         target: Some(latency.target(&pool.reason)),
-        hold: (throttled > 0).then(|| Hold {
-            by: counted(throttled as u64, "group") + " throttled",
-            how: format!("mean {} ms", ms(latency.mean_delay_ms)),
-        }),
-        trouble: (pool.reason == "signal_lost").then(|| "SIGNAL LOST".into()),
-        why: pool.because.clone(),
-        ..Row::default()
+        ..of_throttling(pool, throttled, "group", latency.mean_delay_ms)
     }
 }
 

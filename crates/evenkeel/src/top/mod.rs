@@ -50,6 +50,7 @@ use keys::After;
 use model::{Model, Sort};
 use past::Recalled;
 use row::Column;
+pub(crate) use serve::is_used;
 use source::{Answer, More, Source, Wanted};
 use view::FRAME_LINES;
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use evenkeel_policy::health::FAILING_MS;
 use evenkeel_policy::state::{ClientState, LatencyState, PoolState, State, TenantState, VolumeState};
 use evenkeel_policy::verdict::Lately;
 
@@ -74,7 +75,7 @@ fn pace(clients: &[ClientState], paces: &mut Paces) {
 }
 
 /// True if the tenant has a volume in the pool, a connection or requests: others have no row there.
-fn is_used(tenant: &TenantState, pool: &PoolState, volumes: &[VolumeState]) -> bool {
+pub(crate) fn is_used(tenant: &TenantState, pool: &PoolState, volumes: &[VolumeState]) -> bool {
     tenant.connections > 0
         || tenant.queued_requests + tenant.in_flight_requests > 0
         || tenant.lately.as_ref().is_some_and(|lately| lately.iops > 0.0 || lately.errors > 0)
@@ -111,7 +112,10 @@ fn of_volume(volume: &VolumeState, paces: &[Pace]) -> Row {
         (None, Some(remote)) if !remote.connected => {
             Some(format!("AWAY: {}: {}", remote.uri, remote.last_error.as_deref().unwrap_or("no connection")))
         }
-        _ => None,
+        _ => {
+            let failing = volume.failures.iter().find(|failure| failure.last_ms < FAILING_MS);
+            failing.map(|failure| format!("{} FAILED: {}", counted(failure.requests, "request"), failure.error))
+        }
     };
     Row {
         name: volume.name.clone(),

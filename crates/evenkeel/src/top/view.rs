@@ -93,7 +93,9 @@ fn summary(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let mut x = put(buf, area, 1, 1, "targets: ", Style::new());
     let [missed, unachievable, met, idle] = tally.verdicts;
     if tally.verdicts == [0; 4] {
-        x = put(buf, area, x, 1, "none set", Style::new());
+        // The history has no targets.
+        let none = if matches!(model.link, Link::Past) { "not recorded" } else { "none set" };
+        x = put(buf, area, x, 1, none, Style::new());
     } else {
         let style = |number: usize, style: Style| if number > 0 { style } else { Style::new() };
         let word = if missed > 0 { "MISSED" } else { "missed" };

@@ -61,7 +61,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(key) = &key {
         anonymise(&mut recording, &Scrambler::new(key.as_bytes()));
     }
-    let requests = counted(recording.requests.len() as u64, "request");
+    super::warn_of_loss(&recording, &args.file);
+    let all = recording.requests.len() as u64;
     let cannot_write = || format!("cannot write {}", args.output.display());
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&args.output);
     let mut out = BufWriter::new(file.with_context(cannot_write)?);
@@ -71,8 +72,26 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Format::Blkparse => to_blkparse(&recording, &mut out),
         Format::Msr => to_msr(&recording, &mut out),
     };
-    written.and_then(|()| out.flush()).with_context(cannot_write)?;
-    output::print(&format!("{requests} written to {}\n", args.output.display()))
+    let written = written.and_then(|count| out.flush().map(|()| count)).with_context(cannot_write)?;
+    if written < all {
+        let left_out = counted(all - written, "request");
+        output::complain(&format!("evenkeel: warning: {left_out} left out: {}\n", args.to.lacks()));
+    }
+    output::print(&format!("{} written to {}\n", counted(written, "request"), args.output.display()))
+}
+
+impl Format {
+    /// The reason why the format leaves requests out.
+    fn lacks(self) -> &'static str {
+        match self {
+            Self::Evenkeel => "a recording has all",
+            Self::Fio | Self::Blkparse => {
+                "the format has reads, writes, flushes and trims alone, and all but flushes need a length, which \
+                 trims from traces of other programs do not have"
+            }
+            Self::Msr => "the format has reads and writes with a length alone; fio and blkparse keep more kinds",
+        }
+    }
 }
 
 /// Scrambles the offsets and names of a recording, and removes its policy, which has names.
@@ -95,13 +114,14 @@ fn anonymise(recording: &mut Recording, scrambler: &Scrambler) {
     recording.head.anonymised = true;
 }
 
-/// Writes a recording in its own format.
-fn write(mut recording: Recording, out: &mut impl Write) -> io::Result<()> {
+/// Writes a recording in its own format, and returns the number of its requests.
+fn write(mut recording: Recording, out: &mut impl Write) -> io::Result<u64> {
     let completion =
         |request: &Request| request.arrival_ns.saturating_add(request.queue_ns).saturating_add(request.device_ns);
     recording.requests.sort_by_key(completion);
     let end_ns = recording.requests.last().map_or(0, completion);
     let mut writer = Writer::new(out, &recording.head)?;
+    let count = recording.requests.len() as u64;
     for name in recording.names {
         writer.write(&Item::Name(name))?;
     }
@@ -112,12 +132,12 @@ fn write(mut recording: Recording, out: &mut impl Write) -> io::Result<()> {
         writer.write(&Item::Lost { requests: recording.lost, from_ns: 0, to_ns: end_ns })?;
     }
     writer.finish()?;
-    Ok(())
+    Ok(count)
 }
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_flight::{Head, Kind, Name, Outcome};
+    use evenkeel_flight::{Head, Name};
 
     use super::*;
     use crate::output::Usage;
@@ -178,18 +198,10 @@ mod tests {
         let bytes = 4 << 20;
         let name = |number| Name { table: Table::Volume, number, name: "v".into(), pool: String::new(), bytes };
         let request = |volume: u32, extent: u64| Request {
-            arrival_ns: 0,
-            queue_ns: 0,
-            device_ns: 0,
-            tenant: 0,
-            client: 0,
             volume,
-            kind: Kind::Read,
-            durable: false,
-            retried: false,
             offset: ((extent + 1) << 20) - 4096,
             length: 8192,
-            outcome: Outcome::Done,
+            ..Request::default()
         };
         let volumes = 0..32_u32;
         let names = volumes.clone().map(name).collect();

@@ -5,7 +5,7 @@ use std::io::BufRead;
 
 use anyhow::Context;
 use evenkeel_control::units::Kind as Asked;
-use evenkeel_flight::{Head, Item, Kind, Name, Outcome, Request, Table};
+use evenkeel_flight::{Head, Item, Kind, Name, Request, Table};
 use evenkeel_sim::workload::trace::{Format, Options, Reader, Record};
 
 /// Start of the clock of MSR traces, 1601, until that of Unix time, 1970, in nanoseconds.
@@ -31,7 +31,10 @@ impl<R: BufRead> Foreign<R> {
     pub(super) fn new(input: R, file: &str) -> anyhow::Result<Self> {
         let mut reader = Reader::new(input, file, Options::default());
         let first = reader.next().transpose()?;
-        let first = first.with_context(|| format!("{file} has no request: name a recording or a trace"))?;
+        let first = first.with_context(|| match reader.format() {
+            Some(Format::Blkparse) => format!("{file} has no request: of blkparse text events Q count, trace these"),
+            _ => format!("{file} has no request: name a recording or a trace"),
+        })?;
         let begin_ns = first.at.as_nanos();
         let (source, started_unix_ns) = match reader.format() {
             Some(Format::Msr) => ("msr", begin_ns.saturating_sub(MSR_TO_UNIX_NS)),
@@ -80,17 +83,13 @@ impl<R: BufRead> Foreign<R> {
         self.pending.push_back(Item::Request(Request {
             // Some traces have a few lines out of order.
             arrival_ns: record.at.as_nanos().saturating_sub(self.begin_ns),
-            queue_ns: 0,
-            device_ns: 0,
             tenant: number,
             client: number,
             volume: number,
             kind,
-            durable: false,
-            retried: false,
             offset: record.offset,
             length: u64::from(record.bytes),
-            outcome: Outcome::Done,
+            ..Request::default()
         }));
     }
 }

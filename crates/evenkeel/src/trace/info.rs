@@ -245,20 +245,7 @@ mod tests {
     }
 
     fn read(arrival_ns: u64, device_ns: u64) -> Request {
-        Request {
-            arrival_ns,
-            queue_ns: 0,
-            device_ns,
-            tenant: 1,
-            client: 0,
-            volume: 0,
-            kind: Kind::Read,
-            durable: false,
-            retried: false,
-            offset: 0,
-            length: 4096,
-            outcome: Outcome::Done,
-        }
+        Request { arrival_ns, device_ns, tenant: 1, length: 4096, ..Request::default() }
     }
 
     fn summary(device_ns: u64) -> Summary {

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use evenkeel_flight::statistics::{Statistics, Summary};
 use evenkeel_flight::{Error, Head, Item, Reader, Recording, Table};
+use evenkeel_policy::figures::counted;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::output::{Usage, printable};
+use crate::output::{self, Usage, printable};
 
 mod convert;
 mod foreign;
@@ -92,6 +93,24 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Recording> {
     recording.requests.sort_by_key(|request| request.arrival_ns);
     measure_volumes(&mut recording);
     Ok(recording)
+}
+
+/// Warns if requests are missing in the recording that was read from `path`.
+pub(crate) fn warn_of_loss(recording: &Recording, path: &Path) {
+    if let Some(loss) = loss(recording) {
+        output::complain(&format!("evenkeel: warning: {}: {loss}\n", path.display()));
+    }
+}
+
+/// The reason why requests are missing in a recording; `None` if there are all.
+fn loss(recording: &Recording) -> Option<String> {
+    let lost = (recording.lost > 0).then(|| format!("{} could not be recorded", counted(recording.lost, "request")));
+    let end = (!recording.complete).then(|| {
+        let from = "the recording goes on, or it was cut off";
+        format!("the file has no end mark: {from}, and this is its beginning alone")
+    });
+    let all: Vec<String> = lost.into_iter().chain(end).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// The most requests in memory of a file with so many bytes.
@@ -267,7 +286,7 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_flight::{Kind, Name, Outcome, Request, Writer};
+    use evenkeel_flight::{Kind, Name, Request, Writer};
 
     /// The result of `open` for a file with this text.
     fn opened(name: &str, text: impl AsRef<[u8]>) -> anyhow::Result<Recording> {
@@ -279,20 +298,8 @@ mod tests {
     }
 
     fn request(arrival_ns: u64, device: u32, kind: Kind, offset: u64, length: u64) -> Request {
-        Request {
-            arrival_ns,
-            queue_ns: 0,
-            device_ns: 0,
-            tenant: device,
-            client: device,
-            volume: device,
-            kind,
-            durable: false,
-            retried: false,
-            offset,
-            length,
-            outcome: Outcome::Done,
-        }
+        let (tenant, client, volume) = (device, device, device);
+        Request { arrival_ns, tenant, client, volume, kind, offset, length, ..Request::default() }
     }
 
     #[test]
@@ -334,6 +341,21 @@ mod tests {
         let recording = opened("escapes", writer.finish().expect("written")).expect("a recording");
         let [name] = &recording.names[..] else { panic!("{:?}", recording.names) };
         assert_eq!((name.name.as_str(), name.pool.as_str()), ("a?[2J", "p??"));
+    }
+
+    #[test]
+    fn a_recording_that_was_cut_off_has_lost_its_end() {
+        let mut writer = Writer::new(Vec::new(), &Head::default()).expect("a head");
+        writer.write(&Item::Request(request(0, 0, Kind::Read, 0, 4096))).expect("written");
+        writer.flush().expect("written");
+        writer.write(&Item::Lost { requests: 3, from_ns: 0, to_ns: 1 }).expect("written");
+        let whole = writer.finish().expect("written");
+        let of = |name: &str, bytes: &[u8]| loss(&opened(name, bytes).expect("a recording"));
+        assert_eq!(of("whole", &whole).as_deref(), Some("3 requests could not be recorded"));
+        let cut = of("cut", &whole[..whole.len() - 1]).expect("cut off");
+        assert!(cut.contains("has no end mark"), "{cut}");
+        let csv = opened("csv", "128166372000000000,web,0,Read,0,512,7\n").expect("a trace");
+        assert_eq!(loss(&csv), None);
     }
 
     #[test]

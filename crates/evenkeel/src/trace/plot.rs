@@ -162,7 +162,6 @@ fn plots(course: &Course, has_latencies: bool) -> Vec<Plot> {
         link: TIME.into(),
         ..Plot::new(title, note, time(), y, series)
     };
-    let in_ms = |percentiles: Option<[u64; 2]>, index: usize| percentiles.map(|both| both[index] as f64 / 1e6);
     let mut plots = vec![
         over_time(
             "Rate",
@@ -178,25 +177,13 @@ fn plots(course: &Course, has_latencies: bool) -> Vec<Plot> {
         ),
     ];
     if has_latencies {
-        let of = "Of the requests that arrived in a step.";
-        plots.push(over_time(
-            "Queue latency",
-            of,
-            Axis::log("latency, ms"),
-            vec![
-                curve("p50", course, |point| in_ms(point.queue_ns, 0)),
-                curve("p99", course, |point| in_ms(point.queue_ns, 1)),
-            ],
-        ));
-        plots.push(over_time(
-            "Device latency",
-            of,
-            Axis::log("latency, ms"),
-            vec![
-                curve("p50", course, |point| in_ms(point.device_ns, 0)),
-                curve("p99", course, |point| in_ms(point.device_ns, 1)),
-            ],
-        ));
+        let latency = |title: &str, percentiles: fn(&Point) -> Option<[u64; 2]>| {
+            let in_ms = |index: usize| move |point: &Point| percentiles(point).map(|both| both[index] as f64 / 1e6);
+            let curves = vec![curve("p50", course, in_ms(0)), curve("p99", course, in_ms(1))];
+            over_time(title, "Of the requests that arrived in a step.", Axis::log("latency, ms"), curves)
+        };
+        plots.push(latency("Queue latency", |point| point.queue_ns));
+        plots.push(latency("Device latency", |point| point.device_ns));
         plots.push(over_time(
             "In flight",
             "Mean number of requests between arrival and completion.",

@@ -189,7 +189,7 @@ fn what_is_doubtful_about_a_change_is_reported_once_in_the_answer_and_in_the_log
     let text = "[pools.main]\nlimit = { iops = 500 }\n[tenants.database]\n[volumes.database]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
     fs::write(folder.join("e.toml"), text).expect("written");
     let mut server = Server::start(&folder, &["--config", "e.toml"]);
-    let doubt = "warning: pools.main.limit: reservations and guarantees of the tenants database come to 900 IOPS";
+    let doubt = "warning: pools.main.limit: reservations and guarantees of tenant database come to 900 IOPS";
     let said = succeed(&folder, &["tenant", "set", "database", "--reservation-iops", "900"]);
     assert!(said.contains(doubt), "{said}");
     assert!(server.log_until("WARN").contains("come to 900 IOPS"));

@@ -6,20 +6,7 @@ use crate::request::Name;
 const MS: u64 = 1_000_000;
 
 fn request(arrival_ns: u64, tenant: u32, kind: Kind, offset: u64, length: u64) -> Request {
-    Request {
-        arrival_ns,
-        queue_ns: 0,
-        device_ns: 0,
-        tenant,
-        client: tenant,
-        volume: tenant,
-        kind,
-        durable: false,
-        retried: false,
-        offset,
-        length,
-        outcome: Outcome::Done,
-    }
+    Request { arrival_ns, tenant, client: tenant, volume: tenant, kind, offset, length, ..Request::default() }
 }
 
 fn tenant(number: u32, name: &str) -> Item {

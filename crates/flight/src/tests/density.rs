@@ -1,6 +1,6 @@
 //! The room that a recording takes.
 
-use crate::{Head, Item, Kind, Outcome, Recording, Request, Writer};
+use crate::{Head, Item, Kind, Recording, Request, Writer};
 
 /// Numbers that look random (xorshift64).
 struct Random(u64);
@@ -45,11 +45,9 @@ fn load(count: usize, is_random: bool) -> Vec<Request> {
             client,
             volume: client / 4,
             kind: if random.below(10) < 7 { Kind::Read } else { Kind::Write },
-            durable: false,
-            retried: false,
             offset: block << 12,
             length: 1 << 12,
-            outcome: Outcome::Done,
+            ..Request::default()
         }
     };
     (0..count).map(|_| request()).collect()

@@ -34,7 +34,7 @@ fn recording() -> Recording {
 }
 
 /// The text that an export writes.
-fn text(export: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
+fn text(export: impl FnOnce(&mut Vec<u8>) -> io::Result<u64>) -> String {
     let mut bytes = Vec::new();
     export(&mut bytes).expect("memory can be written");
     String::from_utf8(bytes).expect("text")
@@ -102,6 +102,16 @@ fn blkparse_gets_the_events_of_each_request() {
         " 43,0    0       10     0.000400000     3  Q   D 2048 + 2048 [shop]\n",
     ];
     assert_eq!(text(|out| to_blkparse(&recording(), out)), expected.concat());
+}
+
+#[test]
+fn requests_that_are_left_out_do_not_count_as_written() {
+    let recording = recording();
+    let mut out = Vec::new();
+    let mut written = vec![to_fio(&recording, &mut out), to_fio_2(&recording, &mut out)];
+    written.extend([to_msr(&recording, &mut out), to_blkparse(&recording, &mut out)]);
+    let written: Vec<u64> = written.into_iter().map(|count| count.expect("memory can be written")).collect();
+    assert_eq!(written, [4, 4, 2, 4]);
 }
 
 #[test]

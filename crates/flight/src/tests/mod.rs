@@ -19,13 +19,9 @@ fn request(arrival_ns: u64) -> Request {
         device_ns: 100_000,
         tenant: 1,
         client: 3,
-        volume: 0,
-        kind: Kind::Read,
-        durable: false,
-        retried: false,
         offset: 4_096,
         length: 4_096,
-        outcome: Outcome::Done,
+        ..Request::default()
     }
 }
 

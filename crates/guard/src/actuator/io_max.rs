@@ -203,9 +203,10 @@ impl IoMax {
     /// Restores the limits before the agent's first change, unless another program has changed the row since.
     ///
     /// # Errors
-    /// [`Error::File`]; on an error the row stays in the journal.
+    /// [`Error::File`]; on an error the row stays in the journal, and is put back at a reload, at the agent's end, or before
+    /// it is set again.
     pub fn restore(mut self, journal: &mut Journal) -> Result<Restored, Error> {
-        self.release(journal)
+        self.release(journal).inspect_err(|_| journal.leave(&self.knob()))
     }
 
     /// As [`restore`](Self::restore); the row is then as a new one. On an error it stays as it is.

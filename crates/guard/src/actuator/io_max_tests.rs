@@ -217,3 +217,19 @@ fn what_an_earlier_run_left_is_put_back_before_it_is_set() {
     assert_eq!(group.content(), "253:0 rbps=50 wbps=5 riops=max wiops=max");
     assert!(group.journal.left().is_empty());
 }
+
+#[test]
+fn a_row_that_could_not_be_put_back_is_put_back_before_it_is_set_again() {
+    let mut group = Group::new("unrestored", "");
+    let mut row = group.row();
+    assert_eq!(group.set(&mut row, reads(100)), Change::Made);
+    let ours = group.content();
+    group.put("253:0 rbps=what");
+    assert!(row.restore(&mut group.journal).is_err());
+    group.put(&ours);
+    let mut row = group.row();
+    assert_eq!(group.set(&mut row, reads(50)), Change::Made);
+    assert_eq!(row.before(), Some(Limits::NONE), "and not the limit that was left");
+    assert!(row.restore(&mut group.journal).is_ok() && group.journal.is_clear());
+    assert_eq!(Limits::of(&group.content(), DEVICE), Ok(Limits::NONE));
+}

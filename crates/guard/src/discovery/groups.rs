@@ -22,6 +22,7 @@ use evenkeel_policy::tenant::fits;
 use serde_json::Value;
 
 use super::roots::{self, Roots};
+use crate::aside::Aside;
 use crate::error::Error;
 use crate::sensor::cgroup;
 
@@ -37,6 +38,9 @@ const ID_DIGITS: usize = 64;
 const SHORT_DIGITS: usize = 12;
 /// Number of searches after which the files of a container without a name are no longer read.
 const MAX_TRIES: u8 = 10;
+/// Largest number of containers whose files are read at the same time, each by a thread of its own: one that hangs keeps no
+/// other from its name.
+const MAX_ASKED: usize = 4;
 /// The annotations of a container's configuration that hold its name, by containerd's CRI, CRI-O and nerdctl.
 const ANNOTATIONS: [&str; 3] = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name", "nerdctl/name"];
 
@@ -45,14 +49,54 @@ const ANNOTATIONS: [&str; 3] = ["io.kubernetes.cri.container-name", "io.kubernet
 enum Thing {
     /// A container, by its ID.
     Container(String),
+    /// A container in a group that a user without privileges may have made, by its ID. Users choose these digits, so that the
+    /// group goes by them alone and not by the name of the container that has this ID.
+    OfUser(String),
     /// A pod, by its UID.
     Pod(String),
     /// A virtual machine, by its name.
     Machine(String),
 }
 
+/// A question about files of container runtimes, which may be on a disk that does not answer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Question {
+    /// The names of this host's pods.
+    Pods,
+    /// The name of the container with this ID.
+    Container(String),
+}
+
+/// The answer to a [`Question`].
+#[derive(Debug)]
+enum Answer {
+    /// `NAMESPACE/NAME` of pods by their UIDs.
+    Pods(BTreeMap<String, String>),
+    /// The container's name; `None` if no file has it.
+    Container(Option<String>),
+}
+
+impl Question {
+    fn answer(&self, roots: &Roots) -> Answer {
+        match self {
+            Self::Pods => Answer::Pods(pods(roots)),
+            Self::Container(id) => Answer::Container(container(roots, id)),
+        }
+    }
+}
+
+impl Thing {
+    /// This thing if its group is below [`OF_USERS`]; `None` if it has no group of its own there.
+    fn of_user(self) -> Option<Self> {
+        match self {
+            Self::Container(id) | Self::OfUser(id) => Some(Self::OfUser(id)),
+            Self::Pod(_) | Self::Machine(_) => None,
+        }
+    }
+}
+
 /// The names of the containers, pods and virtual machines of this host, and their control groups.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Names {
     /// Things by the paths of their groups.
     things: BTreeMap<String, Thing>,
@@ -60,47 +104,79 @@ pub struct Names {
     containers: BTreeMap<String, (Option<String>, u8)>,
     /// `NAMESPACE/NAME` of pods by their UIDs.
     pods: BTreeMap<String, String>,
+    /// Reads the files of runtimes; `None` before the first search.
+    reading: Option<Aside<Question, Answer>>,
+    /// Number of questions of earlier searches that have no answer yet.
+    late: usize,
 }
 
 impl Names {
     /// Searches for groups below `cgroups`, where cgroup v2 is mounted, and for the names of those that are new. A name once
-    /// found is kept for as long as its group is there. Files of runtimes are read for about the time `budget`, and of at
-    /// least one container: they may be on a disk that is busy. The next search goes on with those of other containers.
+    /// found is kept for as long as its group is there. Other threads read the files of runtimes, which may be on a disk that
+    /// is busy or hangs; this search waits for them up to the time `budget`, and later ones take in what comes late.
     pub fn refresh(&mut self, roots: &Roots, cgroups: &Path, budget: Duration) {
         self.things.clear();
         self.walk(cgroups, "", MAX_DEPTH, &mut 0);
         let of_thing = |thing: &Thing| match thing {
             Thing::Container(id) | Thing::Pod(id) => Some(id.clone()),
-            Thing::Machine(_) => None,
+            Thing::OfUser(_) | Thing::Machine(_) => None,
         };
         let there: BTreeSet<String> = self.things.values().filter_map(of_thing).collect();
         self.containers.retain(|id, _| there.contains(id));
         self.pods.retain(|uid, _| there.contains(uid));
-        let begin = Instant::now();
-        let mut listed = None;
         for thing in self.things.values() {
-            match thing {
-                Thing::Container(id) => {
-                    self.containers.entry(id.clone()).or_default();
-                }
-                Thing::Pod(uid) if !self.pods.contains_key(uid) => {
-                    let found: &mut BTreeMap<String, String> = listed.get_or_insert_with(|| pods(roots));
-                    self.pods.extend(found.remove(uid).map(|name| (uid.clone(), name)));
-                }
-                Thing::Pod(_) | Thing::Machine(_) => {}
+            if let Thing::Container(id) = thing {
+                self.containers.entry(id.clone()).or_default();
             }
         }
-        let unnamed = self.containers.iter_mut().filter(|(_, (name, tries))| name.is_none() && *tries < MAX_TRIES);
-        let mut unnamed: Vec<_> = unnamed.collect();
+        self.read(roots, budget);
+    }
+
+    /// True if files of runtimes that an earlier search began to read have not been read yet.
+    pub fn are_late(&self) -> bool {
+        self.late > 0
+    }
+
+    /// Asks for names that are not known yet, and takes in answers, for up to the time `budget`.
+    fn read(&mut self, roots: &Roots, budget: Duration) {
+        let begin = Instant::now();
+        let unnamed = self.containers.iter().filter(|(_, (name, tries))| name.is_none() && *tries < MAX_TRIES);
+        let mut unnamed: Vec<(u8, String)> = unnamed.map(|(id, (_, tries))| (*tries, id.clone())).collect();
         // Those with the fewest searches come first.
-        unnamed.sort_by_key(|(_, (_, tries))| *tries);
-        for (place, (id, (name, tries))) in unnamed.into_iter().enumerate() {
-            if place > 0 && begin.elapsed() >= budget {
-                break;
+        unnamed.sort_unstable();
+        let is_unknown = |thing: &Thing| matches!(thing, Thing::Pod(uid) if !self.pods.contains_key(uid));
+        let pods = self.things.values().any(is_unknown).then_some(Question::Pods);
+        let containers = unnamed.into_iter().map(|(_, id)| Question::Container(id));
+        let mut questions = pods.into_iter().chain(containers).peekable();
+        let reading = self.reading.get_or_insert_default();
+        // Questions of this search without an answer. Those of earlier ones may hang: nothing waits for them.
+        let mut fresh = BTreeSet::new();
+        let mut in_time = true;
+        loop {
+            while in_time
+                && let Some(question) =
+                    questions.next_if(|question| *question == Question::Pods || reading.open() < MAX_ASKED)
+            {
+                let roots = roots.clone();
+                if reading.ask(&question, move |question| question.answer(&roots)) {
+                    fresh.insert(question);
+                }
             }
-            *tries += 1;
-            *name = container(roots, id);
+            let within = if fresh.is_empty() { Duration::ZERO } else { budget.saturating_sub(begin.elapsed()) };
+            let Some((question, answer)) = reading.answer(within) else { break };
+            fresh.remove(&question);
+            match (question, answer) {
+                (Question::Container(id), Answer::Container(name)) => {
+                    if let Some(known) = self.containers.get_mut(&id) {
+                        *known = (name, known.1.saturating_add(1));
+                    }
+                }
+                (_, Answer::Pods(names)) => self.pods.extend(names),
+                (Question::Pods, Answer::Container(_)) => {}
+            }
+            in_time = begin.elapsed() < budget;
         }
+        self.late = reading.open() - fresh.len();
     }
 
     /// Adds the groups below `path`, whose folder is `folder`, to the known ones. `visited`: number of groups that this search
@@ -123,7 +199,10 @@ impl Names {
                 continue;
             }
             let below = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
-            let thing = thing(&name, parent);
+            let mut thing = thing(&name, parent);
+            if below.split('/').next() == Some(OF_USERS) {
+                thing = thing.and_then(Thing::of_user);
+            }
             let is_open = matches!(thing, None | Some(Thing::Pod(_)));
             if self.things.len() < cgroup::MAX_GROUPS {
                 self.things.extend(thing.map(|thing| (below.clone(), thing)));
@@ -152,6 +231,7 @@ impl Names {
                 let name = self.containers.get(id).and_then(|(name, _)| name.as_deref());
                 fits(pattern, name.unwrap_or(&id[..SHORT_DIGITS]))
             }
+            (Match::Container(pattern), Thing::OfUser(id)) => fits(pattern, &id[..SHORT_DIGITS]),
             (Match::Pod(pattern), Thing::Pod(uid)) => {
                 let wanted = pattern.split_once('/');
                 let called = self.pods.get(uid).and_then(|name| name.split_once('/'));

@@ -5,6 +5,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::fake_osd::{Folder, folder};
 
+/// Longest time that names may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
 struct Host(Folder);
 
 impl Host {
@@ -28,6 +31,15 @@ impl Host {
 
     fn refresh_within(&self, names: &mut Names, budget: Duration) {
         names.refresh(&Roots::under(&self.0), &self.0.join("cgroup"), budget);
+    }
+
+    /// Searches, each time within `budget`, until `entry` names as many groups as `count`.
+    fn refresh_until(&self, names: &mut Names, budget: Duration, entry: &str, count: usize) {
+        let begin = Instant::now();
+        while self.find(names, entry).len() < count {
+            self.refresh_within(names, budget);
+            assert!(begin.elapsed() < LIMIT, "{names:?}");
+        }
     }
 
     /// The groups that an entry names; each of them is also named by its path.
@@ -116,6 +128,24 @@ fn machines_go_by_libvirts_names() {
 }
 
 #[test]
+fn a_group_of_a_user_does_not_go_by_the_name_of_another_thing() {
+    let host = Host::new("spoofed");
+    let of_user = "user.slice/user-1000.slice/user@1000.service";
+    let (id, real) = (id("ab"), format!("system.slice/docker-{}.scope", id("ab")));
+    host.group(&real);
+    host.group(&format!("{of_user}/docker-{id}.scope"));
+    host.group(&format!("{of_user}/machine.slice/machine-qemu\\x2d3\\x2ddb.scope"));
+    host.group(&format!("{of_user}/kubepods-pod77.slice"));
+    host.file(&format!("var/lib/docker/containers/{id}/config.v2.json"), "{\"Name\":\"/db\"}");
+    host.file("var/log/pods/shop_db_77/log", "");
+    let mut names = Names::default();
+    host.refresh(&mut names);
+    assert_eq!(host.find(&names, "container:db"), [real]);
+    assert_eq!(host.find(&names, "container:ab*"), [format!("{of_user}/docker-{id}.scope")]);
+    assert!(host.find(&names, "machine:*").is_empty() && host.find(&names, "pod:*/*").is_empty());
+}
+
+#[test]
 fn names_that_come_late_are_found_and_groups_that_are_gone_are_forgotten() {
     let host = Host::new("late");
     let group = format!("system.slice/docker-{}.scope", id("ab"));
@@ -129,7 +159,7 @@ fn names_that_come_late_are_found_and_groups_that_are_gone_are_forgotten() {
     assert!(host.find(&names, "container:ab*").is_empty(), "a container with a name goes by that alone");
     std::fs::remove_dir_all(host.0.join("cgroup/system.slice")).unwrap();
     host.refresh(&mut names);
-    assert_eq!(names, Names::default());
+    assert!(names.things.is_empty() && names.containers.is_empty() && names.pods.is_empty(), "{names:?}");
 }
 
 #[test]
@@ -143,12 +173,35 @@ fn a_search_without_time_left_goes_on_with_the_next() {
     // One whose name is nowhere keeps no other waiting.
     host.group(&format!("docker/{}", id("0")));
     let mut names = Names::default();
-    let mut found = Vec::new();
-    for _ in 0..4 {
-        host.refresh_within(&mut names, Duration::ZERO);
-        found.push(host.find(&names, "container:db-*").len());
+    host.refresh_until(&mut names, Duration::ZERO, "container:db-*", 3);
+}
+
+#[test]
+fn a_file_that_hangs_keeps_no_other_name_away_and_counts_when_it_is_read() {
+    use rustix::fs::{CWD, Mode, mkfifoat};
+    let host = Host::new("hangs");
+    let (hung, other) = (id("1"), id("2"));
+    host.group(&format!("docker/{hung}"));
+    host.group(&format!("docker/{other}"));
+    host.group("kubepods/besteffort/pod9-9");
+    host.file("var/log/pods/shop_cron-1_9-9/log", "");
+    host.file(&format!("var/lib/docker/containers/{other}/config.v2.json"), "{\"Name\":\"/db-2\"}");
+    // Opening it waits for a writer, as opening a file on a disk that hangs waits for the disk.
+    let file = host.0.join(format!("var/lib/docker/containers/{hung}/config.v2.json"));
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    mkfifoat(CWD, &file, Mode::from_raw_mode(0o600)).unwrap();
+    let mut names = Names::default();
+    host.refresh_until(&mut names, Duration::from_millis(1), "container:db-2", 1);
+    host.refresh_until(&mut names, Duration::from_millis(1), "pod:shop/cron-1", 1);
+    for _ in 0..2 * MAX_TRIES {
+        // However long it may take: what hangs is not waited for again.
+        host.refresh(&mut names);
+        assert!(names.are_late());
     }
-    assert_eq!(found, [0, 1, 2, 3]);
+    assert_eq!(host.find(&names, "container:100000000000").len(), 1, "it goes by its ID meanwhile");
+    std::fs::write(&file, "{\"Name\":\"/db-1\"}").unwrap();
+    host.refresh_until(&mut names, Duration::ZERO, "container:db-1", 1);
+    assert!(!names.are_late());
 }
 
 #[test]

@@ -77,6 +77,11 @@ impl NotUsable {
     }
 }
 
+/// True if an entry of `devices` is the path of a file or mount point, on a file system that may hang.
+pub fn is_file(name: &str) -> bool {
+    name.starts_with('/') && !name.starts_with("/dev/")
+}
+
 /// The device for an entry of `devices` that is its path in `/dev` or the kernel's name; `None` if there is none.
 pub fn named(roots: &Roots, name: &str) -> Option<Limited> {
     limited(roots, number_of(roots, name)?)

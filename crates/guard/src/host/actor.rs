@@ -6,7 +6,7 @@ use std::time::Instant;
 use evenkeel_policy::figures::counted;
 
 use super::acting::Acting;
-use super::{Error, Say};
+use super::{Error, Say, restore};
 use crate::actuator::{self, Holds, Settings};
 use crate::config::Config;
 use crate::journal::Journal;
@@ -30,6 +30,7 @@ impl Actor {
         }
         let holds = config.delays_packets();
         if !config.sets_something() {
+            restore::leftovers(&config.agent.journal, say);
             let why = "the configuration names no interfaces by which clients are reached, so no packet is delayed";
             return Ok(Self::Watching(why.into()));
         }

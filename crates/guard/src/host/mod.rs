@@ -18,7 +18,7 @@ mod shared;
 mod ticks;
 
 pub use acting::Acting;
-pub use restore::{reset, sentinel};
+pub use restore::{leftovers, reset, sentinel};
 pub use shared::{Shared, lock};
 pub use ticks::{Host, Policies};
 

@@ -56,6 +56,24 @@ pub(super) fn begin(journal: &mut Journal, say: Say) {
     }
 }
 
+/// Restores the settings that an earlier run left changed, for an agent whose configuration sets nothing any more. Does
+/// nothing without a journal, or while another process has the journal in use.
+pub fn leftovers(journal: &Path, say: Say) {
+    if journal.metadata().map_or(true, |metadata| metadata.len() == 0) {
+        return;
+    }
+    match Journal::open(journal) {
+        Ok(mut journal) if !journal.is_clear() => {
+            tracing::warn!("an earlier run did not put all settings back: the agent does it now");
+            if let Err(error) = report(journal.restore_all(), say) {
+                tracing::warn!("{error}");
+            }
+        }
+        Ok(_) | Err(Error::JournalInUse { .. }) => {}
+        Err(error) => tracing::warn!("settings that an earlier run left changed cannot be put back: {error}"),
+    }
+}
+
 /// As [`report`], for an agent that ends regularly: settings that were restored are not mentioned.
 pub(super) fn report_failures(mut results: Restoration, say: Say) -> Result<(), Error> {
     results.retain(|(_, result)| !matches!(result, Ok(Restored::Done | Restored::Nothing)));
@@ -91,6 +109,26 @@ pub(super) fn report(results: Restoration, say: Say) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::actuator::FileKnob;
+
+    #[test]
+    fn what_an_earlier_run_left_is_put_back_also_where_nothing_is_to_be_set_any_more() {
+        let root = std::env::temp_dir().join(format!("evenkeel-leftovers-{}", std::process::id()));
+        let (knob, path) = (root.join("knob"), root.join("journal"));
+        leftovers(&path, |_| {});
+        assert!(!path.exists(), "no journal is made");
+        std::fs::create_dir_all(&root).expect("made");
+        std::fs::write(&knob, "64").expect("written");
+        let mut journal = Journal::open(&path).expect("opened");
+        FileKnob::new(&knob).set(&mut journal, "8").expect("set");
+        let value = || std::fs::read_to_string(&knob).expect("read").trim().to_owned();
+        leftovers(&path, |_| {});
+        assert_eq!(value(), "8", "another process has the journal in use");
+        drop(journal);
+        leftovers(&path, |_| {});
+        assert_eq!(value(), "64");
+        assert!(Journal::open(&path).expect("opened").is_clear());
+        let _ = std::fs::remove_dir_all(root);
+    }
 
     #[test]
     fn a_setting_that_cannot_be_put_back_keeps_no_agent_from_starting() {

@@ -15,6 +15,7 @@ use super::shared::{Shared, lock};
 use super::{Error, Say};
 use crate::Agent;
 use crate::agent::DISKSTATS;
+use crate::aside::leave_files;
 use crate::config::Config;
 use crate::discovery::map::Configured;
 use crate::discovery::{Map, Roots, Survey, resolved};
@@ -106,9 +107,11 @@ impl Host {
         let (alive, ended) = channel();
         if watches {
             let configured = Arc::clone(&configured);
-            thread::Builder::new()
-                .name("evenkeel-discover".into())
-                .spawn(move || discover(&configured, discover_every, &found, &ended))?;
+            thread::Builder::new().name("evenkeel-discover".into()).spawn(move || {
+                // Paths of volumes may be on a disk that hangs.
+                leave_files();
+                discover(&configured, discover_every, &found, &ended);
+            })?;
         }
         let (newer, policies) = channel();
         Ok(Self {

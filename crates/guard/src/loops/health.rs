@@ -3,7 +3,7 @@
 use evenkeel_policy::health::{Health, Level, Trouble, of_cluster};
 use evenkeel_policy::verdict::Verdict;
 
-use super::record::{CgroupState, LocalState, OsdState, PacketsState, PoolState, QueueDepthState, State};
+use super::record::{CgroupState, OsdState, PacketsState, PoolState, QueueDepthState, State};
 
 /// Time in seconds after an error for which it counts as a trouble.
 const RECENT_S: f64 = 60.0;
@@ -29,7 +29,9 @@ pub fn of_agent(state: &State) -> Health {
         ));
     }
     troubles.extend(state.cluster.as_ref().and_then(of_cluster));
-    state.packets().for_each(|(pool, at)| of_packets(pool, at, &mut troubles));
+    let packets =
+        |(pool, at): (&PoolState, &PacketsState)| of_target(pool, at.target(&pool.reason).verdict, &OF_PACKETS);
+    troubles.extend(state.packets().filter_map(packets));
     state.cgroups().for_each(|(pool, at)| of_cgroups(pool, at, &mut troubles));
     state.queue_depths().for_each(|(pool, at)| of_queues(pool, at, &mut troubles));
     state.osds().for_each(|(pool, at)| troubles.extend(of_osd(pool, at)));
@@ -46,28 +48,38 @@ fn about(pool: &PoolState) -> String {
     format!("pool {}", pool.name)
 }
 
-fn of_packets(pool: &PoolState, at: &PacketsState, troubles: &mut Vec<Trouble>) {
-    if pool.reason == "signal_lost" {
-        let cure = "check that the devices of the pool are there: `evenkeel guard status`";
-        troubles.push(Trouble::new(Level::Critical, "signal_lost", about(pool), &pool.because, cure));
-        return;
-    }
-    let (kind, cure) = match at.target(&pool.reason).verdict {
-        Verdict::Unachievable => (
-            "target_unachievable",
-            "raise the target, take load away, or use a faster device: all clients that may be throttled are throttled",
-        ),
-        Verdict::Missed if pool.reason == "ineffective" => (
-            "ineffective",
-            "throttling clients does not lower the latency: look for load of this host itself on the devices, `evenkeel top`",
-        ),
-        Verdict::Missed => (
-            "target_missed",
-            "wait some seconds for the controller; if it stays, `evenkeel top --view clients` shows who has most load",
-        ),
-        Verdict::Met | Verdict::Idle => return,
+/// The cures of a latency target's troubles.
+struct Cures {
+    signal_lost: &'static str,
+    unachievable: &'static str,
+    ineffective: &'static str,
+    missed: &'static str,
+}
+
+const OF_PACKETS: Cures = Cures {
+    signal_lost: "check that the devices of the pool are there: `evenkeel guard status`",
+    unachievable: "raise the target, take load away, or use a faster device: all clients that may be throttled are throttled",
+    ineffective: "throttling clients does not lower the latency: look for load of this host itself on the devices, `evenkeel top`",
+    missed: "wait some seconds for the controller; if it stays, `evenkeel top --view clients` shows who has most load",
+};
+
+const OF_LOCAL: Cures = Cures {
+    signal_lost: "check that the device of the pool is there: `evenkeel guard status`",
+    unachievable: "raise the target, take load away, or use a faster device: all groups that may be throttled are throttled",
+    ineffective: "look for load of groups that no tenant names (`systemd-cgtop`), and name them in match of a tenant",
+    missed: "wait some seconds for the controller; if it stays, `evenkeel top --view groups` shows which group has most load",
+};
+
+/// The trouble of a pool with this verdict on its latency target.
+fn of_target(pool: &PoolState, verdict: Verdict, cures: &Cures) -> Option<Trouble> {
+    let (level, kind, cure) = match verdict {
+        _ if pool.reason == "signal_lost" => (Level::Critical, "signal_lost", cures.signal_lost),
+        Verdict::Unachievable => (Level::Warning, "target_unachievable", cures.unachievable),
+        Verdict::Missed if pool.reason == "ineffective" => (Level::Warning, "ineffective", cures.ineffective),
+        Verdict::Missed => (Level::Warning, "target_missed", cures.missed),
+        Verdict::Met | Verdict::Idle => return None,
     };
-    troubles.push(Trouble::new(Level::Warning, kind, about(pool), &pool.because, cure));
+    Some(Trouble::new(level, kind, about(pool), &pool.because, cure))
 }
 
 fn of_cgroups(pool: &PoolState, at: &CgroupState, troubles: &mut Vec<Trouble>) {
@@ -77,7 +89,7 @@ fn of_cgroups(pool: &PoolState, at: &CgroupState, troubles: &mut Vec<Trouble>) {
         troubles.push(Trouble::new(Level::Critical, "cache", about(pool), because, cure));
     }
     if let Some(latency) = &at.latency {
-        of_local(pool, latency, troubles);
+        troubles.extend(of_target(pool, latency.target(&pool.reason).verdict, &OF_LOCAL));
     }
     for group in &at.groups {
         let about = format!("tenant {} in {}", group.tenant, about(pool));
@@ -98,30 +110,6 @@ fn of_cgroups(pool: &PoolState, at: &CgroupState, troubles: &mut Vec<Trouble>) {
             }
         }
     }
-}
-
-fn of_local(pool: &PoolState, latency: &LocalState, troubles: &mut Vec<Trouble>) {
-    if pool.reason == "signal_lost" {
-        let cure = "check that the device of the pool is there: `evenkeel guard status`";
-        troubles.push(Trouble::new(Level::Critical, "signal_lost", about(pool), &pool.because, cure));
-        return;
-    }
-    let (kind, cure) = match latency.target(&pool.reason).verdict {
-        Verdict::Unachievable => (
-            "target_unachievable",
-            "raise the target, take load away, or use a faster device: all groups that may be throttled are throttled",
-        ),
-        Verdict::Missed if pool.reason == "ineffective" => (
-            "ineffective",
-            "look for load of groups that no tenant names (`systemd-cgtop`), and name them in match of a tenant",
-        ),
-        Verdict::Missed => (
-            "target_missed",
-            "wait some seconds for the controller; if it stays, `evenkeel top --view groups` shows which group has most load",
-        ),
-        Verdict::Met | Verdict::Idle => return,
-    };
-    troubles.push(Trouble::new(Level::Warning, kind, about(pool), &pool.because, cure));
 }
 
 fn of_queues(pool: &PoolState, at: &QueueDepthState, troubles: &mut Vec<Trouble>) {

@@ -122,37 +122,28 @@ impl PoolState {
     }
 }
 
-impl PacketsState {
-    /// The figure that the latency target bounds, in milliseconds; `None` without reads.
-    pub fn figure_ms(&self) -> Option<f64> {
-        if self.percentile == "mean" { self.read_latency_ms } else { self.read_percentile_ms }
-    }
+macro_rules! latency_target {
+    ($($state:ty),*) => {
+        $(
+            impl $state {
+                /// The figure that the latency target bounds, in milliseconds; `None` without reads.
+                pub fn figure_ms(&self) -> Option<f64> {
+                    if self.percentile == "mean" { self.read_latency_ms } else { self.read_percentile_ms }
+                }
 
-    /// The latency target with its verdict. `reason`: name of the pool's newest reason.
-    pub fn target(&self, reason: &str) -> Target {
-        Target {
-            what: format!("{} < {} ms", self.percentile, short(self.target_ms)),
-            kind: Kind::Latency,
-            verdict: verdict::latency(self.target_ms, self.figure_ms(), reason),
-        }
-    }
+                /// The latency target with its verdict. `reason`: name of the pool's newest reason.
+                pub fn target(&self, reason: &str) -> Target {
+                    Target {
+                        what: format!("{} < {} ms", self.percentile, short(self.target_ms)),
+                        kind: Kind::Latency,
+                        verdict: verdict::latency(self.target_ms, self.figure_ms(), reason),
+                    }
+                }
+            }
+        )*
+    };
 }
-
-impl LocalState {
-    /// The figure that the latency target bounds, in milliseconds; `None` without reads.
-    pub fn figure_ms(&self) -> Option<f64> {
-        if self.percentile == "mean" { self.read_latency_ms } else { self.read_percentile_ms }
-    }
-
-    /// The latency target with its verdict. `reason`: name of the pool's newest reason.
-    pub fn target(&self, reason: &str) -> Target {
-        Target {
-            what: format!("{} < {} ms", self.percentile, short(self.target_ms)),
-            kind: Kind::Latency,
-            verdict: verdict::latency(self.target_ms, self.figure_ms(), reason),
-        }
-    }
-}
+latency_target!(PacketsState, LocalState);
 
 impl DirectionState {
     /// A rate in the guarantee's unit, as text.

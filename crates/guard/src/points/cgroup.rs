@@ -105,12 +105,25 @@ pub(super) fn has_controller(cgroups: &Path) -> Result<(), Unable> {
     }
 }
 
-/// The note on a group whose folder `folder` has no `io.stat`.
-pub(super) fn without_controller(name: &str, folder: &Path, cgroups: &Path) -> String {
-    let parent = folder.parent().unwrap_or(cgroups).display();
-    format!(
-        "the io controller is off for {name}: with systemd set IOAccounting=yes, otherwise write +io to {parent}/cgroup.subtree_control"
-    )
+/// The `io.stat` in the folder of group `name`; without it the reason goes to `notes` or to the errors of the tick.
+pub(super) fn counters(
+    name: &str,
+    folder: &Path,
+    cgroups: &Path,
+    notes: &mut Vec<String>,
+    tick: &mut Tick<'_>,
+) -> Option<GroupFile> {
+    match GroupFile::open(folder.join("io.stat")) {
+        Ok(stat) => return Some(stat),
+        Err(error) if error.is_absent() => {
+            let parent = folder.parent().unwrap_or(cgroups).display();
+            notes.push(format!(
+                "the io controller is off for {name}: with systemd set IOAccounting=yes, otherwise write +io to {parent}/cgroup.subtree_control"
+            ));
+        }
+        Err(error) => tick.errors.push(error),
+    }
+    None
 }
 
 impl Cgroup {
@@ -260,13 +273,7 @@ impl Cgroup {
 
     fn take_in(&mut self, device: &Cached, tenant: &str, name: String, tick: &mut Tick<'_>) {
         let folder = self.cgroups.join(&name);
-        let stat = match GroupFile::open(folder.join("io.stat")) {
-            Ok(stat) => stat,
-            Err(error) if error.is_absent() => {
-                return self.notes.push(without_controller(&name, &folder, &self.cgroups));
-            }
-            Err(error) => return tick.errors.push(error),
-        };
+        let Some(stat) = counters(&name, &folder, &self.cgroups, &mut self.notes, tick) else { return };
         match self.mind.join(tenant, &name) {
             Ok(Some(id)) => {
                 let inherited = self.inherited.remove(&name);

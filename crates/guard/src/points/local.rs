@@ -10,9 +10,10 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Match;
 use evenkeel_policy::decision::DecisionRecord;
 
-use super::cgroup::{Unable, has_controller, without_controller};
+use super::cgroup::{Unable, counters, has_controller};
 use super::{Errors, Tick};
 use crate::actuator::io_max::{self, Change, IoMax, Limits};
+use crate::aside::Aside;
 use crate::config::{Config, LocalConfig, LocalTenant};
 use crate::discovery::Roots;
 use crate::discovery::groups::Names;
@@ -26,7 +27,8 @@ use crate::sensor::diskstats::{DeviceNumber, Reading, Tracker};
 
 /// Interval between searches for the device and for groups, and between checks for limits of other programs.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
-/// Interval between searches for a device for which all block devices of the host have to be read.
+/// Interval between searches for a device for which all block devices of the host have to be read. That of a path is searched
+/// for at once if another file system is mounted there.
 const SURVEY_EVERY: Duration = Duration::from_secs(10);
 /// Limits that differ by at most this part are not written: the controller corrects an error of this size by itself.
 const SAME: f64 = 0.03;
@@ -38,9 +40,11 @@ const MOST_READ: usize = 50;
 const MOST_WRITTEN: usize = 10;
 /// Number of groups after which the search below groups goes on in the next tick.
 const MOST_WALKED: usize = 200;
-/// Time in one search for reading the files of container runtimes, which may be on the device that is busy. The host's lock is
-/// held meanwhile.
-const NAMES_BUDGET: std::time::Duration = std::time::Duration::from_millis(20);
+/// Longest wait in one search for files of container runtimes, and for the device at a path: they may be on a device that is
+/// busy or hangs. The host's lock is held meanwhile; what comes later counts in the next search.
+const FILES_BUDGET: std::time::Duration = std::time::Duration::from_millis(if cfg!(test) { 30_000 } else { 20 });
+/// Longest wait for the device at a path when a policy is taken over.
+const OPEN_BUDGET: std::time::Duration = std::time::Duration::from_secs(1);
 /// Number of levels of groups below a group that are searched for tasks.
 const MAX_DEPTH: u32 = 8;
 
@@ -65,6 +69,33 @@ struct Group {
     noisy: bool,
 }
 
+impl Group {
+    /// True if the group has been removed and another one of the same name made, which has no limits of the agent.
+    fn is_anew(&self) -> bool {
+        let number = std::fs::metadata(&self.folder).ok().map(|metadata| metadata.ino());
+        number.zip(self.numbers.first()).is_some_and(|(number, known)| number != *known)
+    }
+}
+
+/// The answer to a look at a device's entry.
+#[derive(Debug)]
+struct Look {
+    /// Numbers of the file system's device and of the node at the entry's path; `None` if nothing is there. They differ once
+    /// another file system is mounted.
+    place: Option<(u64, u64)>,
+    /// The device; `None` if the place is that of the look before.
+    found: Option<Result<Limited, NotUsable>>,
+}
+
+impl Look {
+    /// Looks for the device for the entry `name`, unless its place is `before`.
+    fn at(roots: &Roots, name: &str, before: Option<Option<(u64, u64)>>) -> Self {
+        let place = std::fs::metadata(name).ok().map(|metadata| (metadata.dev(), metadata.rdev()));
+        let found = (before != Some(place)).then(|| stack::find(roots, name));
+        Self { place, found }
+    }
+}
+
 /// The enforcement point for one device with a latency target: its control groups, and the limits set for them.
 pub struct Local {
     mind: local::Local,
@@ -75,6 +106,10 @@ pub struct Local {
     device: Option<Limited>,
     search_due: Due,
     survey_due: Due,
+    /// Searches among all block devices, and at paths.
+    looking: Aside<String, Look>,
+    /// Place of the device's entry at the newest look; `None` before the first.
+    place: Option<Option<(u64, u64)>>,
     /// The device that the newest search among all block devices has found.
     surveyed: Option<Limited>,
     /// The reason why that search has found none, with its cure.
@@ -103,7 +138,7 @@ pub struct Local {
 /// A message that names the missing part and its cure. A device that is not on this host is no error: all hosts may share the
 /// policy.
 pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Local>, Unable> {
-    if config.local.values().any(|local| stack::find(roots, &local.device).is_ok()) {
+    if config.local.values().any(|local| is_here(roots, &local.device)) {
         has_controller(cgroups)?;
     }
     let interval = config.agent.interval;
@@ -118,6 +153,8 @@ pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Local>
             device: None,
             search_due: Due::default(),
             survey_due: Due::default(),
+            looking: Aside::default(),
+            place: None,
             surveyed: None,
             unusable: None,
             names: Names::default(),
@@ -133,10 +170,24 @@ pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Local>
     config.local.iter().map(open).collect()
 }
 
+/// True if the device for the entry `name` is on this host. A path that does not answer counts as absent.
+fn is_here(roots: &Roots, name: &str) -> bool {
+    if !stack::is_file(name) {
+        return stack::find(roots, name).is_ok();
+    }
+    let (mut looking, roots) = (Aside::default(), roots.clone());
+    let is_asked = looking.ask(&name.to_owned(), move |name: &String| stack::find(&roots, name).is_ok());
+    is_asked && looking.answer(OPEN_BUDGET).is_some_and(|(_, is_here)| is_here)
+}
+
 /// Adds the numbers of the group with this folder, and of the groups below it, to `numbers`.
 fn numbers_below(folder: &Path, depth: u32, numbers: &mut Vec<u64>) {
     let Ok(metadata) = std::fs::metadata(folder) else { return };
     numbers.push(metadata.ino());
+    // A folder of the kernel has two links, and one more for each folder in it.
+    if metadata.nlink() == 2 {
+        return;
+    }
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     let Some(deeper) = depth.checked_sub(1).filter(|_| numbers.len() < cgroup::MAX_GROUPS) else { return };
     for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
@@ -193,6 +244,8 @@ impl Local {
             *self = old;
         } else if old.mind.config().device == self.mind.config().device && old.device.is_some() {
             self.device = old.device;
+            (self.surveyed, self.unusable, self.place) = (old.surveyed, old.unusable, old.place);
+            (self.looking, self.names) = (old.looking, old.names);
             let groups = old.groups.into_iter().map(|group| (group.name, (group.row, group.set)));
             self.inherited = groups.chain(old.inherited).collect();
         } else {
@@ -231,7 +284,7 @@ impl Local {
             self.changed |= noisy != group.noisy;
             group.noisy = noisy;
         }
-        self.act(tick);
+        self.act(sample.is_some_and(|sample| sample.is_stuck()), tick);
     }
 
     /// The note on a device that another point has.
@@ -243,20 +296,21 @@ impl Local {
     /// Searches for the device and its groups, and for limits that other programs have set meanwhile.
     fn search(&mut self, now: Instant, tick: &mut Tick<'_>) {
         self.notes.clear();
-        let name = &self.mind.config().device;
-        let mut found = stack::named(&self.roots, name);
+        let name = self.mind.config().device.clone();
+        let mut found = if stack::is_file(&name) { None } else { stack::named(&self.roots, &name) };
         if found.is_none() {
-            if self.survey_due.is_over(now, SURVEY_EVERY) {
-                let surveyed = stack::find(&self.roots, name);
-                self.unusable = surveyed.as_ref().err().map(NotUsable::note);
-                self.surveyed = surveyed.ok();
-            }
+            self.look(now, &name);
             let is_there = |device: &Limited| self.roots.sys.join(format!("dev/block/{}", device.number)).exists();
             found = self.surveyed.clone().filter(is_there);
         }
         let other = found.as_ref().and_then(|device| point_at(device, tick));
         found = found.filter(|_| other.is_none());
-        if self.device.as_ref().map(|device| device.number) != found.as_ref().map(|device| device.number) {
+        let number = |device: &Option<Limited>| device.as_ref().map(|device| device.number);
+        let (before, after) = (number(&self.device), number(&found));
+        if before != after {
+            if let Some(before) = before.filter(|_| other.is_none()) {
+                self.log_move(before, after);
+            }
             self.lose(tick);
         }
         self.changed |= self.device != found;
@@ -274,6 +328,43 @@ impl Local {
         self.walked.get_or_insert(0);
     }
 
+    /// Looks for the device for the entry `name` on another thread, as its path may hang, and takes in an answer that comes
+    /// soon. Of a path it looks at each call, of other entries once in [`SURVEY_EVERY`].
+    fn look(&mut self, now: Instant, name: &str) {
+        let is_due = self.survey_due.is_over(now, SURVEY_EVERY);
+        let mut within = std::time::Duration::ZERO;
+        if is_due || stack::is_file(name) {
+            let (roots, before) = (self.roots.clone(), self.place.filter(|_| !is_due));
+            if self.looking.ask(&name.to_owned(), move |name| Look::at(&roots, name, before)) {
+                within = FILES_BUDGET;
+            } else {
+                self.survey_due = Due::default();
+            }
+        }
+        if let Some((_, look)) = self.looking.answer(within) {
+            self.place = Some(look.place);
+            if let Some(surveyed) = look.found {
+                self.unusable = surveyed.as_ref().err().map(NotUsable::note);
+                self.surveyed = surveyed.ok();
+            }
+        } else if within.is_zero() && self.looking.open() > 0 {
+            self.notes.push(format!("{name} does not answer; the agent goes on with what it knows of its device"));
+        }
+    }
+
+    /// Logs that the entry of the device leads from device `before` to another one.
+    fn log_move(&self, before: DeviceNumber, after: Option<DeviceNumber>) {
+        let (pool, name) = (self.mind.name(), &self.mind.config().device);
+        match after {
+            Some(after) => tracing::warn!(
+                "pool {pool}: {name} is on device {after} now, and no longer on {before}: the agent puts the limits of groups on {before} back, and sets limits on {after} from now on"
+            ),
+            None => tracing::warn!(
+                "pool {pool}: {name} leads to no device now, and led to {before}: the agent puts the limits of groups on {before} back, and goes on searching"
+            ),
+        }
+    }
+
     /// Searches below groups for others, and for limits that other programs have set; of many groups some at each tick.
     fn walk(&mut self, tick: &mut Tick<'_>) {
         let Some(mut at) = self.walked else { return };
@@ -282,12 +373,16 @@ impl Local {
             let mut numbers = Vec::new();
             numbers_below(&group.folder, MAX_DEPTH, &mut numbers);
             walked += numbers.len().max(1);
+            at += 1;
+            // One that is made anew is forgotten when its counters are read.
+            if !group.numbers.is_empty() && numbers.first() != group.numbers.first() {
+                continue;
+            }
             self.changed |= numbers != group.numbers;
             group.numbers = numbers;
             if group.set.is_some() {
                 tick.errors.take(group.row.read());
             }
-            at += 1;
         }
         self.walked = (at < self.groups.len()).then_some(at);
     }
@@ -311,8 +406,12 @@ impl Local {
         let entries: Vec<(usize, Match)> =
             tenants.flat_map(|(tenant, terms)| terms.groups.iter().map(move |entry| (tenant, entry.clone()))).collect();
         if self.mind.config().needs_names() {
-            self.names.refresh(&self.roots, &self.cgroups, NAMES_BUDGET);
+            self.names.refresh(&self.roots, &self.cgroups, FILES_BUDGET);
             self.leave_renamed(tick);
+            if self.names.are_late() {
+                let late = "files of container runtimes cannot be read at present, perhaps because their disk hangs: containers and pods whose names are in them go by their IDs";
+                self.notes.push(late.to_owned());
+            }
         }
         for (tenant, entry) in entries {
             let Some(found) = tick.errors.take(self.names.find(&self.cgroups, &entry)) else { continue };
@@ -364,13 +463,7 @@ impl Local {
             ));
         }
         let folder = self.cgroups.join(&name);
-        let stat = match GroupFile::open(folder.join("io.stat")) {
-            Ok(stat) => stat,
-            Err(error) if error.is_absent() => {
-                return self.notes.push(without_controller(&name, &folder, &self.cgroups));
-            }
-            Err(error) => return tick.errors.push(error),
-        };
+        let Some(stat) = counters(&name, &folder, &self.cgroups, &mut self.notes, tick) else { return };
         let config = self.mind.config();
         let is_owed = |at: usize| config.tenants.get(at).is_some_and(|terms| terms.guaranteed);
         // The guarantee's loop finds groups by their paths alone, also where a name makes this one another tenant's.
@@ -401,6 +494,11 @@ impl Local {
         for turn in 0..count {
             let at = (self.next + turn) % self.groups.len();
             let group = &self.groups[at];
+            // A folder that is made anew has other files; the old ones stay open.
+            if group.set.is_some() && !group.stat.path().exists() {
+                gone.push(at);
+                continue;
+            }
             let usage = match group.stat.read(&mut self.buffer) {
                 Err(error) if error.is_gone() || error.is_absent() => {
                     gone.push(at);
@@ -414,11 +512,7 @@ impl Local {
             }
         }
         self.next += count;
-        // A folder that is made anew has other files; the old ones stay open.
-        let is_there = |group: &Group| group.folder.join("io.stat").exists();
-        gone.extend((0..self.groups.len()).filter(|&at| self.groups[at].set.is_some() && !is_there(&self.groups[at])));
         gone.sort_unstable();
-        gone.dedup();
         for at in gone.into_iter().rev() {
             let group = self.groups.remove(at);
             self.mind.leave(group.id);
@@ -431,7 +525,9 @@ impl Local {
         }
     }
 
-    fn act(&mut self, tick: &mut Tick<'_>) {
+    /// Sets and ends limits. `is_stuck`: the device completes no request; then no limit is set, because the kernel stops until
+    /// all requests are completed when it sets the first one of a device.
+    fn act(&mut self, is_stuck: bool, tick: &mut Tick<'_>) {
         let Some(journal) = tick.journal.as_deref_mut() else { return };
         let mut ending: Vec<(u32, usize)> = Vec::new();
         let mut changes: Vec<(u32, f64, usize, Limits)> = Vec::new();
@@ -442,6 +538,9 @@ impl Local {
                 if group.set.is_some() || group.row.before().is_some() {
                     ending.push((group.refused, at));
                 }
+                continue;
+            }
+            if is_stuck {
                 continue;
             }
             let by = match group.set {
@@ -477,6 +576,10 @@ impl Local {
         let mut changes = changes.into_iter().peekable();
         for (at, group) in self.groups.iter_mut().enumerate() {
             let Some((.., wanted)) = changes.next_if(|(_, _, place, _)| *place == at) else { continue };
+            // Its empty row is no other program's work. It is forgotten when its counters are read.
+            if group.is_anew() {
+                continue;
+            }
             // Limits of other programs from before are upper bounds.
             let found = tick.errors.take(group.row.read()).flatten();
             let before = group.row.before().or(found);

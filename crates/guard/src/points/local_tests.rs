@@ -276,6 +276,96 @@ fn a_volume_group_is_followed_down_to_its_disk() {
 }
 
 #[test]
+fn a_path_is_followed_to_the_file_system_that_is_mounted_there() {
+    let mut host = Host::new("mounted");
+    host.slow_device();
+    for (name, number) in [("no-disk", "4095:1"), ("no-slow", "4095:2")] {
+        let folder = host.root.join("sys/block").join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("dev"), number).unwrap();
+    }
+    let data = host.root.canonicalize().unwrap().join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    let (name, mounts) = (data.to_str().unwrap().to_owned(), host.root.join("proc/self/mountinfo"));
+    let above = "1 0 4095:1 / / rw - ext4 /dev/no-disk rw\n";
+    std::fs::create_dir_all(mounts.parent().unwrap()).unwrap();
+    std::fs::write(&mounts, above).unwrap();
+    let mut agent = host.agent(&POLICY.replace("no-disk", &name));
+    host.run(&mut agent, 200);
+    assert_eq!(state(&agent).device_number, "4095:1", "nothing is mounted there yet");
+    assert!(host.limits("slice/bulk-1").wbps.is_some(), "{}", host.io_max("slice/bulk-1"));
+    // A look that hangs stalls no tick, and the device stays.
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let hang = move |_: &String| {
+        let _ = released.recv();
+        Look { place: None, found: None }
+    };
+    assert!(agent.locals[0].looking.ask(&name, hang));
+    host.run(&mut agent, 30);
+    let notes = agent.locals[0].state().notes;
+    assert!(notes.iter().any(|note| note.contains("does not answer")), "{notes:?}");
+    assert!(state(&agent).device_number == "4095:1" && !host.journal.is_clear());
+    drop(release);
+    while agent.locals[0].looking.open() > 0 {
+        host.run(&mut agent, 10);
+    }
+    std::fs::write(&mounts, format!("{above}2 1 4095:2 / {name} rw - xfs /dev/no-slow rw\n")).unwrap();
+    host.run(&mut agent, 101);
+    assert_eq!(state(&agent).device_number, "4095:2");
+    assert!(host.journal.is_clear() && host.io_max("slice/bulk-1") == FREE, "{}", host.io_max("slice/bulk-1"));
+}
+
+#[test]
+fn the_device_at_a_path_is_searched_for_when_something_else_is_there() {
+    let host = Host::new("place");
+    let (roots, path) = (Roots::under(&host.root), host.root.join("data"));
+    let name = path.to_str().unwrap();
+    let absent = Look::at(&roots, name, None);
+    assert!(absent.place.is_none() && absent.found.is_some());
+    assert!(Look::at(&roots, name, Some(absent.place)).found.is_none());
+    std::fs::create_dir_all(&path).unwrap();
+    let there = Look::at(&roots, name, Some(absent.place));
+    assert!(there.place.is_some() && there.found.is_some());
+    assert!(Look::at(&roots, name, Some(there.place)).found.is_none());
+}
+
+#[test]
+fn a_group_that_is_made_anew_is_no_work_of_another_program() {
+    let mut host = Host::new("anew");
+    let mut agent = host.agent(POLICY);
+    host.run(&mut agent, 100);
+    assert!(host.limits("slice/bulk-1").wbps.is_some());
+    // Its folder has another number, and it has no limits.
+    let group = agent.locals[0].groups.iter_mut().find(|group| group.name == "slice/bulk-1").unwrap();
+    group.numbers = vec![0];
+    std::fs::write(host.file("slice/bulk-1", "io.max"), "").unwrap();
+    host.run(&mut agent, 30);
+    assert!(state(&agent).groups.iter().all(|group| group.foreign_limit.is_none()));
+    assert_eq!(host.io_max("slice/bulk-1"), "");
+}
+
+#[test]
+fn no_limit_is_set_while_the_device_completes_no_request() {
+    let mut host = Host::new("stuck");
+    let mut agent = host.agent(POLICY);
+    let mut diskstats = String::new();
+    for _ in 0..30 {
+        diskstats = host.work();
+        host.ticks += 1;
+        assert!(agent.tick(host.now(), diskstats.as_bytes(), None).is_empty());
+    }
+    // As many requests are completed as before, and one is in flight.
+    let stuck = diskstats.replace(" 0 0 0\n", " 1 0 0\n");
+    for _ in 0..3 {
+        host.ticks += 1;
+        assert!(agent.tick(host.now(), stuck.as_bytes(), Some(&mut host.journal)).is_empty());
+        assert_eq!(host.io_max("slice/bulk-1"), "");
+    }
+    host.run(&mut agent, 5);
+    assert!(host.limits("slice/bulk-1").wbps.is_some(), "{}", host.io_max("slice/bulk-1"));
+}
+
+#[test]
 fn limits_that_stay_the_same_are_not_written() {
     let mut host = Host::new("same");
     let mut agent = host.agent(POLICY);

@@ -15,6 +15,8 @@ use super::{Finding, Presence};
 /// Name of the finding about a hierarchy of cgroup v1 for block devices.
 pub(super) const V1: &str = "cgroup v1";
 
+/// Longest wait for files of container runtimes, which may be on a disk that hangs.
+const NAMES_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 /// Largest number of groups of a device about which there are findings.
 const MAX_GROUPS: usize = 3;
 /// File systems that write a dirty page for the group that made it dirty.
@@ -44,7 +46,7 @@ pub fn judge(config: &Config, roots: &Roots, groups: &Path) -> Vec<Finding> {
     }
     let mut names = Names::default();
     if config.local.values().any(LocalConfig::needs_names) {
-        names.refresh(roots, groups, std::time::Duration::MAX);
+        names.refresh(roots, groups, NAMES_LIMIT);
     }
     for local in config.local.values() {
         let Ok(limited) = stack::find(roots, &local.device) else { continue };

@@ -14,7 +14,6 @@ use crate::frame::{Head, Tail, Unusable, frame, payload};
 use crate::fuzz;
 use crate::mark::{Event, Mark};
 use crate::resolution::{Resolution, Stream};
-use crate::wire::checksum;
 
 const SECONDS: Stream = Stream::of(Resolution::Second);
 
@@ -170,7 +169,6 @@ fn a_second_costs_little_and_an_idle_one_next_to_nothing() {
 
 #[test]
 fn heads_and_frames_say_what_is_wrong() {
-    assert_eq!(checksum(&[&b"1234"[..], &b"56789"[..]]), 0xcbf4_3926, "the check value of CRC-32");
     let head = Head { stream: Stream::of(Resolution::Minute), start: 600 };
     let bytes = head.bytes();
     assert_eq!(Head::read(&bytes), Ok(head));

@@ -63,6 +63,19 @@ fn a_range_has_the_steps_of_its_time_and_the_series_of_its_filter() {
     assert_eq!(reader.oldest().expect("a folder"), Some(T0));
 }
 
+#[test]
+fn a_coarse_range_reads_no_fine_data_that_it_has_already() {
+    let scratch = Scratch::new();
+    drop(recorded(scratch.path(), 1_000));
+    let read = || {
+        let range = Reader::new(scratch.path()).range(0, u64::MAX, Resolution::TenMinutes, &Filter::default());
+        range.expect("a folder").map(|entry| entry.expect("no error")).collect::<Vec<_>>()
+    };
+    let before = read();
+    fs::write(path_of(scratch.path(), Stream::of(Resolution::Second), T0), [0; 64]).expect("written");
+    assert_eq!(read(), before);
+}
+
 /// A minute that begins before the first second was recorded does not take the place of its seconds.
 #[test]
 fn a_range_within_the_seconds_has_seconds_alone() {

@@ -98,7 +98,7 @@ pub(super) fn without<W: Write>(input: impl Read, output: W, tenant: &str) -> Re
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_flight::{Head, Kind, Name};
+    use evenkeel_flight::{Head, Name};
     use serde_json::json;
 
     use super::*;
@@ -115,17 +115,10 @@ mod tests {
         for n in 0..101_u64 {
             let request = Request {
                 arrival_ns: n * 10 * MS,
-                queue_ns: 0,
                 device_ns: (n + 1) * MS,
                 tenant: u32::from(n == 100),
-                client: 0,
-                volume: 0,
-                kind: Kind::Read,
-                durable: false,
-                retried: false,
-                offset: 0,
                 length: 4_096,
-                outcome: Outcome::Done,
+                ..Request::default()
             };
             writer.write(&Item::Request(request)).unwrap();
         }

@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod authority;
+mod bounded;
 mod identity;
 
 use std::fs::{self, File};
@@ -21,6 +22,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
 
+use bounded::Bounded;
 pub use identity::Identity;
 
 /// Largest size in bytes of a PEM file: more than any revocation list has that a server should search at each handshake.
@@ -44,6 +46,8 @@ pub struct Acceptor {
     verifier: Option<Arc<dyn ClientCertVerifier>>,
     /// SHA-256 of the content of all files, by which changes are found.
     digest: [u8; 32],
+    /// Unix time at which the certificate expires; `None` if it cannot be read.
+    end: Option<Duration>,
 }
 
 /// The TLS acceptor of a port whose files can be read anew while the port is open.
@@ -175,7 +179,13 @@ impl Acceptor {
         let config = configure(settings, &provider, &chain, &key, verifier.as_ref())?;
         let http = configure(settings, &provider, &chain, &key, of_http.as_ref())?;
         let digest = digest.finish().as_ref().try_into().unwrap_or_default();
-        Ok(Self { config: Arc::new(config), http: Arc::new(http), verifier, digest })
+        Ok(Self { config: Arc::new(config), http: Arc::new(http), verifier, digest, end: end(&chain) })
+    }
+
+    /// True if the certificate has expired, with words that say so; false if it expires within 14 days, likewise. `None` if it
+    /// is valid for longer.
+    pub fn doubt(&self) -> Option<(bool, String)> {
+        ending(self.end?)
     }
 
     /// The TLS configuration of the HTTP port.
@@ -256,6 +266,9 @@ fn fail((name, path): Named<'_>, why: String) -> Error {
 fn unfit(certificate: Named<'_>, key: Named<'_>, error: &rustls::Error) -> Error {
     match error {
         rustls::Error::InconsistentKeys(_) => fail(key, format!("does not belong to {}", certificate.1.display())),
+        error if error.to_string().contains("UnsupportedCertVersion") => {
+            fail(certificate, "is of an old version of X.509; make one of version 3, with a subjectAltName".into())
+        }
         error => fail(certificate, format!("cannot be used: {error}")),
     }
 }
@@ -316,26 +329,36 @@ fn verifier(
     let roots = authorities_in(("clients", path), content)?;
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).with_crls(lists);
     let builder = if asked == Asked::Optional { builder.allow_unauthenticated() } else { builder };
-    builder.build().map_err(|error| {
+    let built = builder.build().map_err(|error| {
         let why = format!(
             "has a list that cannot be used: {error}; it must be of version 2 (`openssl ca -gencrl -crlexts SECTION`)"
         );
         fail(("revoked", settings.revoked.as_deref().unwrap_or(path)), why)
-    })
+    })?;
+    Ok(Arc::new(Bounded(built)))
 }
 
 /// The doubt about a certificate that has expired or expires within [`SOON`], so that the operator knows before clients
 /// refuse it; `None` otherwise.
 fn end_of(file: Named<'_>) -> Option<Error> {
-    use x509_cert::der::Decode;
     let chain = certificates_in(file, &read(file).ok()?).ok()?;
+    ending(end(&chain)?).map(|(_, why)| fail(file, why))
+}
+
+/// Unix time at which the first certificate of a chain expires; `None` if it cannot be read.
+fn end(chain: &[CertificateDer<'_>]) -> Option<Duration> {
+    use x509_cert::der::Decode;
     let certificate = x509_cert::Certificate::from_der(chain.first()?).ok()?;
-    let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();
+    Some(certificate.tbs_certificate().validity().not_after.to_unix_duration())
+}
+
+/// The words about a certificate that expires at the Unix time `end`, if it has expired (true) or expires within [`SOON`].
+fn ending(end: Duration) -> Option<(bool, String)> {
     match end.checked_sub(Duration::from_secs(UnixTime::now().as_secs())) {
-        None => Some(fail(file, "has expired, and clients will refuse it; renew it and reload".into())),
+        None => Some((true, "has expired, and clients will refuse it; renew it and reload".into())),
         Some(left) if left < SOON => {
             let days = counted(left.as_secs() / 86_400, "day");
-            Some(fail(file, format!("expires in {days}; renew it and reload")))
+            Some((false, format!("expires in {days}; renew it and reload")))
         }
         Some(_) => None,
     }

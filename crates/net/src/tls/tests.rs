@@ -7,6 +7,7 @@ use evenkeel_policy::config::Http;
 use super::*;
 
 use super::authority::{Authority, Pair};
+use super::bounded::MOST_BESIDE;
 
 struct Folder(PathBuf);
 
@@ -95,11 +96,17 @@ fn a_check_finds_the_faults_of_all_files_and_what_is_doubtful() {
 
     let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     params.not_after = rcgen::date_time_ymd(2001, 1, 1);
-    let old = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
+    let pair = rcgen::KeyPair::generate().unwrap();
+    let old = params.self_signed(&pair).unwrap().pem();
     let (certificate, key) = (folder.file("old", &old), folder.file("key of another", &authority.issue("other").key));
     let other = Files { certificate, ..good.clone() };
     let old = said(doubts(&terms(&other)));
     assert!(old[0].starts_with("server.tls.certificate: ") && old[0].contains("has expired"), "{old:?}");
+    // The same while they are in use.
+    let used = Files { key: folder.file("key of old", &pair.serialize_pem()), ..other.clone() };
+    let doubt = |files: &Files| Acceptor::load(&terms(files)).unwrap().unwrap().doubt();
+    assert!(doubt(&used).is_some_and(|(is_expired, why)| is_expired && why.contains("has expired")));
+    assert_eq!(doubt(&good), None);
     // A fault of two files together.
     let apart = said(faults(&terms(&Files { key, ..good.clone() })));
     assert!(apart.len() == 1 && apart[0].contains("does not belong to"), "{apart:?}");
@@ -149,6 +156,16 @@ fn an_admitted_client_is_judged_anew_by_new_settings() {
     assert!(!after.is_same(&before) && !after.admits(&alice));
     let anybody = load("server", &Files { clients: None, ..settings }).unwrap();
     assert!(anybody.admits(&[]) && anybody.admits(&alice));
+}
+
+#[test]
+fn a_client_with_more_certificates_than_a_chain_needs_is_refused() {
+    let (folder, authority) = (Folder::new("long"), Authority::new());
+    let acceptor = load("server", &folder.settings(&authority, &authority.issue("localhost"))).unwrap();
+    let alice = authority.issue("alice");
+    let with = |others: usize| vec![chain(&alice)[0].clone(); 1 + others];
+    assert!(acceptor.admits(&with(MOST_BESIDE)), "what belongs to no chain does no harm");
+    assert!(!acceptor.admits(&with(MOST_BESIDE + 1)));
 }
 
 #[test]

@@ -254,8 +254,6 @@ impl Sheet {
 mod tests {
     use std::os::fd::OwnedFd;
 
-    use evenkeel_flight::{Kind, Outcome};
-
     use super::*;
 
     #[test]
@@ -263,20 +261,7 @@ mod tests {
         let (reader, writer) = io::pipe().expect("a pipe");
         let file = File::from(OwnedFd::from(writer));
         let mut sheet = Sheet::new(file, &Head::default(), Instant::ZERO, None, None).expect("room for the head");
-        let request = Request {
-            arrival_ns: 1,
-            queue_ns: 2,
-            device_ns: 3,
-            tenant: 0,
-            client: 0,
-            volume: 0,
-            kind: Kind::Read,
-            durable: false,
-            retried: false,
-            offset: 0,
-            length: 4096,
-            outcome: Outcome::Done,
-        };
+        let request = Request { arrival_ns: 1, queue_ns: 2, device_ns: 3, length: 4096, ..Request::default() };
         (0..3).for_each(|_| sheet.write(request, 1 << 20).expect("not written yet"));
         sheet.write_lost(2, 0, 1).expect("not written yet");
         assert_eq!(sheet.unwritten(), 5);

@@ -10,7 +10,7 @@ use evenkeel_flight::{Head, Item, Name, Reader, Request, Table};
 
 use super::file::Sheet;
 use super::folder;
-use super::order::{Opened, Recorded, is_small, refused};
+use super::order::{Opened, Recorded, is_small, refused, without_policy};
 use crate::error::Error;
 
 /// Room for head and block that is left below the bound on the size of a file, in bytes.
@@ -114,6 +114,7 @@ fn join(folder: &Path, opened: &Opened, zero: Instant) -> io::Result<Recorded> {
     };
     let (requests, lost) = (sheet.requests(), sheet.lost());
     let (file, bytes) = (order.file.clone(), sheet.finish()?);
+    let note = note.or_else(|| without_policy(&opened.head));
     Ok(Recorded { file, requests, lost, bytes, seconds: seconds(wanted.from_ns), note, ended: true, error: None })
 }
 

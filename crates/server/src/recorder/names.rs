@@ -15,6 +15,14 @@ use crate::worker::request::ConnKey;
 /// How long the client of an ended connection is remembered although another one has its slot: records come at most a few
 /// rounds of a worker later.
 const REMEMBERED: Duration = Duration::from_secs(2);
+/// Largest number of clients that are remembered: some 10 MB. Clients that come and go a thousand times a second would
+/// otherwise use up the memory in the hour for which an ordered recording remembers them.
+const MOST_CLIENTS: usize = 1 << 16;
+/// Time after its newest request from which on a client is forgotten where there are so many; under a new number it may come
+/// again.
+const FORGOTTEN_EARLY: Duration = Duration::from_secs(10);
+/// Number that stands for all clients for which there is no room.
+const OTHERS: u32 = u32::MAX;
 /// Name of a tenant or client that is not known.
 const UNKNOWN: &str = "unknown";
 
@@ -54,6 +62,8 @@ pub(super) struct Names {
     /// Names of clients by number.
     client_names: HashMap<u32, String>,
     next_client: u32,
+    /// When clients were forgotten early last.
+    made_room: Instant,
     /// Clients of connections whose slots others have: since about the time `since`, and in the [`REMEMBERED`] before that.
     recent: HashMap<ConnKey, Known>,
     older: HashMap<ConnKey, Known>,
@@ -73,8 +83,9 @@ impl Names {
             volumes: HashMap::new(),
             gone: HashMap::new(),
             clients: HashMap::new(),
-            client_names: HashMap::new(),
+            client_names: HashMap::from([(OTHERS, UNKNOWN.to_owned())]),
             next_client: 0,
+            made_room: Instant::ZERO,
             recent: HashMap::new(),
             older: HashMap::new(),
             since: Instant::ZERO,
@@ -152,19 +163,34 @@ impl Names {
         let known = self.recent.get(&key).or_else(|| self.older.get(&key)).cloned();
         let known = known
             .or_else(|| shared.recorder().clients.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned());
-        let (name, tenant) = match known {
-            Some(known) => (known.peer.to_string(), self.tenant(&known.tenant)),
-            None => (UNKNOWN.to_owned(), 0),
-        };
+        self.number(key, known.as_ref(), record.done)
+    }
+
+    /// Gives numbers to the client of a connection, of which a request ended at `done`; `known`: what is known of it.
+    fn number(&mut self, key: ConnKey, known: Option<&Known>, done: Instant) -> Numbers {
+        let tenant = known.map_or(0, |known| self.tenant(&known.tenant));
+        if !self.has_room(done) {
+            return Numbers { tenant, client: OTHERS };
+        }
         let numbers = Numbers { tenant, client: self.next_client };
         self.next_client = self.next_client.wrapping_add(1);
+        let name = known.map_or_else(|| UNKNOWN.to_owned(), |known| known.peer.to_string());
         self.client_names.insert(numbers.client, name);
-        self.clients.insert(key, Client { numbers, used: record.done });
+        self.clients.insert(key, Client { numbers, used: done });
         numbers
     }
 
-    /// Forgets clients of which no request has ended since `before`, and tenants and volumes that had gone by then.
-    pub(super) fn forget(&mut self, before: Instant) {
+    /// True if there is room for another client; forgets clients early for that, once in a while.
+    fn has_room(&mut self, now: Instant) -> bool {
+        if self.clients.len() >= MOST_CLIENTS && now.since(self.made_room) >= REMEMBERED {
+            self.made_room = now;
+            self.forget_clients(now - FORGOTTEN_EARLY);
+        }
+        self.clients.len() < MOST_CLIENTS
+    }
+
+    /// Forgets clients of which no request has ended since `before`.
+    fn forget_clients(&mut self, before: Instant) {
         let names = &mut self.client_names;
         self.clients.retain(|_, client| {
             let stays = client.used >= before;
@@ -173,6 +199,11 @@ impl Names {
             }
             stays
         });
+    }
+
+    /// Forgets clients of which no request has ended since `before`, and tenants and volumes that had gone by then.
+    pub(super) fn forget(&mut self, before: Instant) {
+        self.forget_clients(before);
         let used: HashSet<u32> = self.clients.values().map(|client| client.numbers.tenant).collect();
         let Self { gone, tenants, tenant_numbers, volumes, .. } = self;
         gone.retain(|&(table, number), since| {
@@ -224,6 +255,29 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_that_come_and_go_use_up_no_memory() {
+        let key = |n: u32| ConnKey { slot: n % 1_000, generation: n / 1_000 * 2 };
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let mut names = Names::new();
+        let many = 4 * MOST_CLIENTS as u32;
+        // Five thousand a second: those of the newest ten seconds have room.
+        let mut given = HashSet::new();
+        for n in 0..many {
+            given.insert(names.number(key(n), None, at(u64::from(n) / 5)).client);
+        }
+        assert_eq!(given.len(), many as usize, "each has a number of its own");
+        let most = |names: &Names| names.clients.len() <= MOST_CLIENTS && names.client_names.len() <= 1 + MOST_CLIENTS;
+        assert!(most(&names), "{} clients", names.clients.len());
+        // All at once.
+        let now = at(u64::from(many) / 5);
+        for n in many..2 * many {
+            given.insert(names.number(key(n), None, now).client);
+        }
+        assert!(given.contains(&OTHERS) && most(&names) && names.has_client(OTHERS));
+        assert_eq!(names.name(Table::Client, OTHERS).name, UNKNOWN);
+    }
 
     #[test]
     fn what_has_gone_is_forgotten_and_its_number_is_not_used_again() {

@@ -59,7 +59,7 @@ pub struct Recorded {
     pub bytes: u64,
     /// Length of the recording in seconds.
     pub seconds: f64,
-    /// The reason why the recording is shorter than was ordered, if it is no error; otherwise `None`.
+    /// The reason why the recording is shorter than was ordered or has no policy, if it is no error; otherwise `None`.
     pub note: Option<String>,
     /// True once the recording has ended and its file is complete.
     pub ended: bool,
@@ -204,6 +204,16 @@ pub(super) fn is_small(policy: &str, most: u64) -> bool {
     policy.len() as u64 <= LARGEST_POLICY.min(most / POLICY_PART)
 }
 
+/// A note if a recording with this head has no policy for lack of room.
+pub(super) fn without_policy(head: &Head) -> Option<String> {
+    let is_missing = head.policy.is_empty() && !head.anonymised;
+    is_missing.then(|| {
+        "the policy is larger than 3 MiB or a quarter of the file and is left out; raise --max-size, or keep a copy for \
+         `evenkeel replay --policy`"
+            .to_owned()
+    })
+}
+
 /// The head of a recording of at most `most` bytes that begins now. If it is `anonymised`, it has no policy, which is full of
 /// names; nor if there is no room.
 pub(super) fn head(config: &Config, anonymised: bool, most: u64) -> Head {
@@ -239,5 +249,8 @@ mod tests {
         assert!(whole.contains("disk-0") && policy(true, u64::MAX).is_empty(), "{whole}");
         let bytes = whole.len() as u64;
         assert_eq!((policy(false, 4 * bytes), policy(false, 4 * bytes - 1)), (whole, String::new()));
+        let note = |anonymised, most| without_policy(&head(&config, anonymised, most));
+        assert!(note(false, 4 * bytes - 1).is_some_and(|note| note.contains("--max-size")));
+        assert_eq!((note(false, 4 * bytes), note(true, 4 * bytes)), (None, None));
     }
 }

@@ -13,7 +13,7 @@ use super::file::Sheet;
 use super::folder;
 use super::keep::{Keep, Wanted};
 use super::names::{Names, Numbers};
-use super::order::{Opened, Order, Recorded};
+use super::order::{Opened, Order, Recorded, without_policy};
 use super::ring::{Consumer, Lost};
 use super::{Host, Record, Recorder};
 use crate::clock;
@@ -224,7 +224,7 @@ impl Ordered {
     fn begin(opened: Opened) -> Self {
         let scrambler = opened.scrambler();
         let Opened { order, file, pool, head, start } = opened;
-        let figures = Recorded::begun(&order.file);
+        let figures = Recorded { note: without_policy(&head), ..Recorded::begun(&order.file) };
         let mut ordered = Self { order, sheet: None, start, looked_at: start, figures };
         match Sheet::new(file, &head, start, pool, scrambler) {
             Ok(sheet) => ordered.sheet = Some(sheet),

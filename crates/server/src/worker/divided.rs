@@ -30,26 +30,39 @@ pub(crate) struct Divided {
     pub(super) flushing: bool,
 }
 
+/// Largest number of times that [`AtDevice`] keeps apart: a trim of a large volume has a hundred thousand slices.
+const MOST_TIMES: usize = 64;
+
 /// The times in which at least one slice of a request was at the device: apart from one another, oldest first.
 #[derive(Default)]
-pub(super) struct AtDevice(Vec<(Instant, Instant)>);
+pub(super) struct AtDevice {
+    newest: Vec<(Instant, Instant)>,
+    /// Sum of the times before the newest [`MOST_TIMES`], and the end of the last of these.
+    older: Duration,
+    older_to: Instant,
+}
 
 impl AtDevice {
     /// Adds the time of a slice that was dispatched at `from` and ended at `to`, which is not before the end of another one.
-    pub(super) fn add(&mut self, mut from: Instant, to: Instant) {
-        while let Some(&(begun, ended)) = self.0.last()
+    pub(super) fn add(&mut self, from: Instant, to: Instant) {
+        let mut from = from.max(self.older_to);
+        while let Some(&(begun, ended)) = self.newest.last()
             && ended >= from
         {
             from = from.min(begun);
-            self.0.pop();
+            self.newest.pop();
         }
-        self.0.push((from, to));
+        self.newest.push((from, to));
+        if self.newest.len() > MOST_TIMES {
+            let (from, to) = self.newest.remove(0);
+            (self.older, self.older_to) = (self.older + to.since(from), to);
+        }
     }
 
     /// The whole time; `None` if no slice has ended.
     pub(super) fn total(&self) -> Option<Duration> {
-        let sum = self.0.iter().fold(Duration::ZERO, |sum, (from, to)| sum + to.since(*from));
-        (!self.0.is_empty()).then_some(sum)
+        let sum = self.newest.iter().fold(self.older, |sum, (from, to)| sum + to.since(*from));
+        (!self.newest.is_empty()).then_some(sum)
     }
 }
 
@@ -141,5 +154,20 @@ mod tests {
             let wanted = (!slices.is_empty()).then(|| Duration::from_nanos(moments.len() as u64));
             prop_assert_eq!(at_device.total(), wanted);
         }
+    }
+
+    #[test]
+    fn times_of_any_number_of_slices_take_little_memory() {
+        let at = |ns| Instant::ZERO + Duration::from_nanos(ns);
+        let mut at_device = AtDevice::default();
+        for n in 0..100_000 {
+            at_device.add(at(10 * n), at(10 * n + 5));
+        }
+        // One that was at the device all the time.
+        let sum = at_device.total().expect("slices have ended");
+        at_device.add(at(0), at(1_000_000));
+        let whole = at_device.total().expect("slices have ended");
+        assert_eq!(sum, Duration::from_nanos(500_000));
+        assert!(sum < whole && whole <= Duration::from_nanos(1_000_000) && at_device.newest.len() <= MOST_TIMES);
     }
 }

@@ -12,6 +12,7 @@ use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 use evenkeel_policy::state::OverdueIo;
 
 use super::Worker;
+use super::pump::TURN;
 use super::request::{Output, Request};
 use super::stepwise::Ready;
 use crate::backend::Backend;
@@ -224,10 +225,20 @@ impl Worker {
         }
     }
 
-    /// Tries operations again for which the kernel lacked resources.
+    /// Tries operations again for which the kernel lacked resources, for a [`TURN`]; the others come in the next round. Each
+    /// may fail to start a thread, which takes some 20 us.
     pub(super) fn try_again(&mut self) {
-        for token in std::mem::take(&mut self.operations.again) {
+        let until = clock::now() + TURN;
+        let mut left = std::mem::take(&mut self.operations.again).into_iter();
+        for token in left.by_ref() {
             self.issue(token);
+            if clock::now() >= until {
+                break;
+            }
+        }
+        if !left.as_slice().is_empty() {
+            self.operations.again.extend(left);
+            self.operations.again_at = until;
         }
     }
 

@@ -140,9 +140,12 @@ impl Worker {
                 };
                 pool.note_slices(&state);
                 // Rare: a guarantee that cannot be kept since, or can again.
-                let guaranteed = state.take_guarantee_decision().and_then(|(id, scope, _)| {
+                let guaranteed = state.take_guarantee_decision().and_then(|(id, scope, reason)| {
                     let view = state.tenant(id)?.guarantee(scope)?;
-                    Some((id, scope.name(), view.limit, view.binding))
+                    // The reason of the change, which may not be the newest.
+                    let mut limit = view.limit;
+                    limit.reason = reason;
+                    Some((id, scope.name(), limit, view.binding))
                 });
                 let missed_target = state.take_missed_target(now);
                 let target = state.take_target_decision();

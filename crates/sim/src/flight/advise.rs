@@ -179,8 +179,8 @@ pub fn advise(load: &Load, device: &DeviceParams, wish: &Policy, seed: u64) -> R
         Some(best) => {
             let text = best.policy.text().map_err(|reason| Trouble::Unwritable { reason })?;
             format!(
-                "# In place of [pools.{}], and of the settings of these tenants there.\n# Settings of other pools are not in \
-                 this text.\n{text}",
+                "# In place of [pools.{0}], and of the settings of these tenants there.\n# Settings of other pools are not \
+                 in this text; beside other pools, write\n# the settings of tenants as [tenants.NAME.pools.{0}].\n{text}",
                 best.policy.name
             )
         }
@@ -279,13 +279,18 @@ fn policies(load: &Load, before: &Figures, wish: &Policy, targets: &[Target]) ->
     }
     all.retain({
         let mut seen: Vec<Policy> = Vec::new();
-        move |(_, policy)| {
+        move |(change, policy)| {
             let is_new = !seen.contains(policy);
             seen.push(policy.clone());
-            is_new
+            is_new && (change == AS_WANTED || is_accepted(policy))
         }
     });
     all
+}
+
+/// True if the policy as a text is accepted: a change may contradict another setting, as slots do `scheduler = "none"`.
+fn is_accepted(policy: &Policy) -> bool {
+    policy.text().is_ok_and(|text| Policy::parse(&text, "a changed policy", &policy.name, &[]).is_ok())
 }
 
 /// The tenant with the most load, if possible of those without a latency target; `None` if there is only one tenant.
@@ -434,6 +439,19 @@ mod tests {
         wish.tenants.insert("t0".into(), toml::from_str(hours).unwrap());
         let all = policies(&load(), &recorded(&load(), &[]), &wish, &wish.targets(&load()));
         assert!(all.iter().all(|(change, _)| !change.contains("limited to")));
+    }
+
+    #[test]
+    fn a_change_that_a_configuration_refuses_is_not_tried() {
+        let of = |scheduler: &str| {
+            let text = format!("pools.main.tuning.scheduler = {scheduler:?}\n[tenants.t1]\nlatency.target = \"5ms\"\n");
+            let wish = Policy::parse(&text, "test", "main", &[]).unwrap();
+            let all = policies(&load(), &recorded(&load(), &[]), &wish, &wish.targets(&load()));
+            all.into_iter().map(|(change, _)| change).collect::<Vec<_>>()
+        };
+        assert!(of("mclock").contains(&"slots".to_owned()));
+        let without = of("none");
+        assert!(without[0] == AS_WANTED && !without.contains(&"slots".to_owned()), "{without:?}");
     }
 
     #[test]

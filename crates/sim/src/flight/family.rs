@@ -194,36 +194,25 @@ const RPM: Knob = Knob {
     },
 };
 const SEEK: Knob = Knob { key: "seek", of: Use::Any, get: seek, set: set_seek };
-const BUS: Knob = Knob {
-    key: "bus_bandwidth",
-    of: Use::Any,
-    get: |device| disk(device).map_or(0.0, |disk| disk.bus_bandwidth_bytes_per_s.number()),
-    set: |device, value| {
-        if let Some(disk) = disk_mut(device) {
-            disk.bus_bandwidth_bytes_per_s.set_number(value);
+
+macro_rules! disk_knob {
+    ($key:literal $of:ident $($field:ident).+) => {
+        Knob {
+            key: $key,
+            of: Use::$of,
+            get: |device| disk(device).map_or(0.0, |disk| disk.$($field).+.number()),
+            set: |device, value| {
+                if let Some(disk) = disk_mut(device) {
+                    disk.$($field).+.set_number(value);
+                }
+            },
         }
-    },
-};
-const READ_OVERHEAD: Knob = Knob {
-    key: "read_miss_overhead",
-    of: Use::Reads,
-    get: |device| disk(device).map_or(0.0, |disk| disk.overhead.read_miss.number()),
-    set: |device, value| {
-        if let Some(disk) = disk_mut(device) {
-            disk.overhead.read_miss.set_number(value);
-        }
-    },
-};
-const WRITE_OVERHEAD: Knob = Knob {
-    key: "write_overhead",
-    of: Use::Writes,
-    get: |device| disk(device).map_or(0.0, |disk| disk.overhead.write.number()),
-    set: |device, value| {
-        if let Some(disk) = disk_mut(device) {
-            disk.overhead.write.set_number(value);
-        }
-    },
-};
+    };
+}
+
+const BUS: Knob = disk_knob!("bus_bandwidth" Any bus_bandwidth_bytes_per_s);
+const READ_OVERHEAD: Knob = disk_knob!("read_miss_overhead" Reads overhead.read_miss);
+const WRITE_OVERHEAD: Knob = disk_knob!("write_overhead" Writes overhead.write);
 const MEMBERS: Knob = Knob {
     key: "members",
     of: Use::Any,
@@ -275,12 +264,15 @@ fn rate(value: f64) -> u64 {
 }
 
 fn store(direct: &Direct) -> StoreParams {
-    let iops = direct.most_iops * 1.25;
-    let transfer = 1e9 / iops.max(1.0);
+    let alone = [direct.read.base_ns, direct.write.base_ns].into_iter().filter(|&ns| ns > 0.0);
+    // A request has its turn on the idle device, too: where the load was light or of large requests, the highest rate seen says
+    // little, and a turn is at most half of the idle latency.
+    let turn = alone.fold(f64::INFINITY, f64::min) / 2.0;
+    let transfer = (1e9 / (direct.most_iops * 1.25).max(1.0)).min(turn);
     let (read, write) = (direct.read.base_ns - transfer, direct.write.base_ns - transfer);
     StoreParams {
         bandwidth_bytes_per_s: rate(direct.bytes_per_s()),
-        iops: (iops as u64).max(1),
+        iops: ((1e9 / transfer) as u64).max(1),
         read_latency: ns(read),
         // A write waits for its own commit and for half of the one before.
         write_latency: ns(write * 0.25),
@@ -319,6 +311,17 @@ fn cached(direct: &Direct) -> CachedParams {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_under_few_large_requests_is_no_slow_store() {
+        // 2,000 requests a second fill the bandwidth; a read takes 180 µs alone, so that 500 µs cannot be its turn.
+        let line = |base_ns| super::super::direct::Line { base_ns, byte_ns: 10.0 };
+        let direct = Direct { read: line(180e3), write: line(1.3e6), most_iops: 2_000.0, ..Direct::default() };
+        let start = store(&direct);
+        assert!(start.iops >= 11_000 && start.read_latency >= Duration::from_micros(80), "{start:?}");
+        let fast = store(&Direct { most_iops: 40_000.0, ..direct });
+        assert_eq!(fast.iops, 50_000);
+    }
 
     #[test]
     fn each_parameter_of_each_family_can_be_read_and_set() {

@@ -20,7 +20,9 @@
 //! A client whose arrivals are more regular than its think times would be is paced by a clock, and open.
 //!
 //! Then each arrival is chained to a completion before it to which none is chained yet: of those within the longest think time
-//! the earliest, because think times that overlap end in the order in which they began. Limits: of a client that waits for a
+//! the earliest, because think times that overlap end in the order in which they began. Of a client whose arrivals nearly all
+//! follow completions the longest think time is the median latency: a late request that kept its time would add to the number in
+//! flight on a slower device, and many of them to a queue that the client never has. Limits: of a client that waits for a
 //! whole batch only one completion of the batch is taken for the cause; and a paced request that arrives right after a
 //! completion by chance is chained to it.
 
@@ -37,6 +39,9 @@ const SHORTEST_WINDOW_NS: u64 = 1_000;
 const SURPLUS: f64 = 0.2;
 /// A client is closed if its largest number in flight is expected to be exceeded so many times, and never is.
 const EXCESSES: f64 = 10.0;
+/// A client is a closed loop as a whole if this share of its arrivals is right behind completions: the others are late, and
+/// hardly independent.
+const WHOLE: f64 = 0.95;
 /// Least number of requests from which a client's behaviour is inferred; the requests of others are paced.
 const FEWEST: usize = 16;
 /// Completions explain arrivals if think times vary by less than this part of what a clock would have to explain.
@@ -75,9 +80,9 @@ pub enum Behaviour {
     Open,
     /// Requests follow completions within a short think time.
     Closed {
-        /// Longest think time, in nanoseconds.
+        /// Usual longest think time, in nanoseconds.
         window_ns: u64,
-        /// Share of the arrivals that follow a completion within the think time, 0 to 1.
+        /// Share of the arrivals that follow a completion within this time, 0 to 1.
         near: f64,
         /// Share that would by chance.
         chance: f64,
@@ -110,6 +115,9 @@ pub fn infer(times: &[Times]) -> Inferred {
     let behaviour = behaviour(times);
     let causes = match behaviour {
         Behaviour::Open => times.iter().map(|times| Cause::At(times.arrival_ns)).collect(),
+        Behaviour::Closed { window_ns, near, .. } if near >= WHOLE => {
+            chain(times, window_ns.max(median_latency(times)), true)
+        }
         Behaviour::Closed { window_ns, .. } => chain(times, window_ns, true),
         Behaviour::Bounded { .. } => {
             let longest = median(&mut gaps(times)).saturating_mul(LONGEST_MEDIANS);
@@ -172,8 +180,12 @@ fn is_explained(times: &[Times], depth: u32) -> bool {
 }
 
 fn longest_window(times: &[Times]) -> u64 {
+    LONGEST_THINK_NS.max(median_latency(times) / 10)
+}
+
+fn median_latency(times: &[Times]) -> u64 {
     let mut latencies: Vec<u64> = times.iter().map(|times| times.completion_ns - times.arrival_ns).collect();
-    LONGEST_THINK_NS.max(median(&mut latencies) / 10)
+    median(&mut latencies)
 }
 
 /// The share of arrivals with a completion in the `window` nanoseconds before them, and the share by chance: that of windows at
@@ -384,6 +396,15 @@ mod tests {
         let inferred = infer(&times);
         assert_eq!(inferred.behaviour, Behaviour::Bounded { depth: 2 });
         assert!(inferred.dependent() > 4_500, "{}", inferred.dependent());
+    }
+
+    #[test]
+    fn late_requests_of_a_closed_loop_depend_on_completions() {
+        // One of 50 is late: without its cause it would be one more in flight on a slower device.
+        let think = |rng: &mut SplitMix64| if rng.next_below(50) == 0 { 300_000 } else { 5_000 };
+        let inferred = infer(&closed(8, 2_000, &mut SplitMix64::new(1), think));
+        assert!(matches!(inferred.behaviour, Behaviour::Closed { window_ns, .. } if window_ns < 300_000));
+        assert_eq!(inferred.dependent(), 1_992);
     }
 
     #[test]

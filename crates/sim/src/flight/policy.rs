@@ -165,6 +165,20 @@ impl Policy {
         self.tenants.keys().map(String::as_str).filter(|name| is_owed(name) && !is_present(name)).collect()
     }
 
+    /// The tenants that assignments (`KEY=VALUE`) name, but that have neither requests in a load nor a latency target, a
+    /// reservation or a guarantee: those are among [`Self::absent`].
+    pub fn assigned_in_vain(&self, assignments: &[String], load: &Load) -> Vec<&str> {
+        let absent = self.absent(load);
+        let is_assigned = |name: &str| {
+            let begins = [format!("tenants.{name}."), format!("tenants.\"{name}\".")];
+            assignments.iter().any(|assignment| begins.iter().any(|begin| assignment.trim_start().starts_with(begin)))
+        };
+        let is_present = |name: &str| load.tenants.iter().any(|tenant| self.key(tenant) == name);
+        let is_vain = |name: &&str| *name != DEFAULT_TENANT && is_assigned(name) && !is_present(name);
+        let names = self.tenants.keys().map(String::as_str).filter(is_vain);
+        names.filter(|name| !absent.contains(name)).collect()
+    }
+
     /// The settings of the tenant `name` on the pool, to be changed; of a tenant with `each` those of all its volumes. They
     /// become those of the tenant on all pools.
     pub fn tenant_mut(&mut self, name: &str) -> &mut Tenant {
@@ -339,6 +353,14 @@ mod tests {
         assert_eq!(policy.absent(&load), ["database", "shop"]);
         load.tenants = vec!["database/db-3".to_owned()];
         assert_eq!(policy.absent(&load), ["shop"]);
+    }
+
+    #[test]
+    fn a_mistyped_tenant_of_an_assignment_is_found() {
+        let set = ["tenants.t0.weight=3", "tenants.t9.limit.iops=5", "tenants.default.weight=4"].map(str::to_owned);
+        let policy = Policy::parse("[tenants.t8]\nweight = 2\n", "test", "main", &set).unwrap();
+        let load = Load::new(recording(vec![request(0, 1_000)]), None).unwrap();
+        assert_eq!(policy.assigned_in_vain(&set, &load), ["t9"]);
     }
 
     #[test]

@@ -12,10 +12,11 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::DeviceParams;
 use serde::Serialize;
 
-use super::figures::{Done, Figures, Tally, Target, recorded};
+use super::figures::{Done, Figures, Tally, Target, TenantFigures, recorded};
 use super::infer::Behaviour;
 use super::load::{LeftOut, Load};
 use super::policy::Policy;
+use crate::report::short;
 use crate::workload::Spec;
 use crate::world::{Client, Completion, Failure, Setup, Tenant, run_watched};
 
@@ -23,6 +24,8 @@ use crate::world::{Client, Completion, Failure, Setup, Tenant, run_watched};
 pub const LONGEST: u64 = 8;
 /// Difference between recorded and simulated figures above which a replay is a poor prediction, as a share.
 const TOLERABLE: f64 = 0.25;
+/// Times of work below this are not compared, in seconds: a few slow requests make them longer.
+const SHORTEST: f64 = 1.0;
 
 /// Replays `load` on `device` under `policy` (`None`: every request is admitted at once), and judges it by `targets`. The same
 /// arguments give the same figures, bit for bit.
@@ -145,7 +148,8 @@ pub fn compare(load: &Load, before: Under<'_>, after: Option<Under<'_>>, seed: u
     let simulated = simulate(load, before.device, before.policy, &targets, seed)?;
     let changed = after.map(|after| simulate(load, after.device, after.policy, &targets, seed)).transpose()?;
     let calibration = if load.has_latencies() { calibration(&as_recorded, &simulated) } else { Vec::new() };
-    let notes = notes(load, &calibration, &simulated, changed.as_ref());
+    let mut notes = notes(load, &calibration, &simulated, changed.as_ref());
+    notes.extend(changed.iter().flat_map(|changed| longer(&simulated, changed)));
     Ok(Comparison {
         pool: load.pool.clone(),
         seed,
@@ -174,6 +178,26 @@ pub fn calibration(recorded: &Figures, simulated: &Figures) -> Vec<Calibration> 
         .collect()
 }
 
+/// Notes about tenants whose work takes another time than before: clients that stop at a time would do more or less of it.
+fn longer(before: &Figures, after: &Figures) -> Vec<String> {
+    let pairs = before.tenants.iter().zip(&after.tenants);
+    let other = pairs.filter(|(before, after)| {
+        let (least, most) = (before.seconds.min(after.seconds), before.seconds.max(after.seconds));
+        most >= SHORTEST && most - least > TOLERABLE * least
+    });
+    let note = |(before, after): (&TenantFigures, &TenantFigures)| {
+        format!(
+            "{}: the recorded work takes {} s in the changed run and {} s in the simulated one; clients that stop at a \
+             time would do {} of it",
+            before.tenant,
+            short(after.seconds),
+            short(before.seconds),
+            if after.seconds > before.seconds { "less" } else { "more" }
+        )
+    };
+    other.map(note).collect()
+}
+
 fn notes(load: &Load, calibration: &[Calibration], before: &Figures, after: Option<&Figures>) -> Vec<String> {
     let mut notes = Vec::new();
     if !load.has_latencies() {
@@ -183,7 +207,8 @@ fn notes(load: &Load, calibration: &[Calibration], before: &Figures, after: Opti
         let worst = [off.iops, off.p50, off.p99].map(f64::abs).into_iter().fold(0.0, f64::max);
         if worst > TOLERABLE {
             notes.push(format!(
-                "{}: simulated and recorded differ by {:.0} %; fit the device to this recording with evenkeel fit",
+                "{}: simulated and recorded differ by {:.0} %, so do not trust a changed run; fit the device to this \
+                 recording with evenkeel fit, or if it is, record again while the host has less other load",
                 off.tenant,
                 worst * 100.0
             ));

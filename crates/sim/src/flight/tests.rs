@@ -2,7 +2,7 @@
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_flight::{Head, Kind, Name, Outcome, Recording, Request, Table};
+use evenkeel_flight::{Head, Kind, Name, Recording, Request, Table};
 use evenkeel_model::Io;
 use evenkeel_model::device::{Device, DeviceParams, Machine as _};
 use evenkeel_model::jitter::Jitter;
@@ -18,20 +18,7 @@ use super::text;
 
 /// A read of 4 KiB of client 0, without queue latency.
 pub(super) fn request(arrival_ns: u64, device_ns: u64) -> Request {
-    Request {
-        arrival_ns,
-        queue_ns: 0,
-        device_ns,
-        tenant: 0,
-        client: 0,
-        volume: 0,
-        kind: Kind::Read,
-        durable: false,
-        retried: false,
-        offset: 0,
-        length: 4096,
-        outcome: Outcome::Done,
-    }
+    Request { arrival_ns, device_ns, length: 4096, ..Request::default() }
 }
 
 /// A recording of these requests, with tenants t0 to t2 and a volume in each of the pools main and other.
@@ -169,6 +156,8 @@ fn a_limit_throttles_its_tenant_alone() {
     let policy = Policy::parse(text, "test", "main", &[]).unwrap();
     let after = Under { device: &device, policy: Some(&policy) };
     let comparison = compare(&load, Under { device: &device, policy: None }, Some(after), 1).unwrap();
+    let longer: Vec<&String> = comparison.notes.iter().filter(|note| note.contains("would do less of it")).collect();
+    assert!(longer.len() == 1 && longer[0].starts_with("t0: "), "{:?}", comparison.notes);
     let after = comparison.after.unwrap();
     assert!((900.0..1_100.0).contains(&after.tenants[0].iops), "{:?}", after.tenants[0]);
     assert!(after.tenants[0].throttled > 0.5 && after.tenants[1].throttled < 0.1, "{:?}", after.tenants);

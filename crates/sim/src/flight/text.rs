@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_policy::figures::aligned;
+use evenkeel_policy::figures::{aligned, counted};
 
 use super::advise::{Advice, Kept};
 use super::figures::{Figures, TargetFigures};
@@ -16,9 +16,9 @@ const WIDTH: usize = 100;
 /// The comparison of a replay as text.
 pub fn replay(comparison: &Comparison) -> String {
     let mut out = format!(
-        "pool {}: {} requests, {} depend on others; seed {}\n\n",
+        "pool {}: {}, {} depend on others; seed {}\n\n",
         comparison.pool,
-        comparison.requests,
+        counted(comparison.requests, "request"),
         percent(comparison.dependent),
         comparison.seed
     );

@@ -128,8 +128,10 @@ function fillFree(cell, { space }) {
   mark(cell, "data-verdict", space && space.free_bytes < LITTLE * space.capacity_bytes ? "missed" : null);
 }
 
+/** A column with the text that rows have under `key`. */
+const text = (key, title) => ({ key, title, order: first((row) => row[key]), text: (row) => row[key] });
+
 function volumeTable() {
-  const text = (key, title) => ({ key, title, order: first((row) => row[key]), text: (row) => row[key] });
   return new PagedTable(byId("volumes"), {
     caption: "Volumes",
     sort: "name",
@@ -160,8 +162,8 @@ function clientTable() {
     match: (row) => row.address,
     columns: [
       { key: "address", title: "Client", order: first((row) => row.address), text: (row) => (row.address.startsWith("unix") ? `${row.address} #${row.id}` : row.address) },
-      { key: "volume", title: "Volume", order: first((row) => row.volume), text: (row) => row.volume },
-      { key: "tenant", title: "Tenant", order: first((row) => row.tenant), text: (row) => row.tenant },
+      text("volume", "Volume"),
+      text("tenant", "Tenant"),
       { key: "worker", title: "Worker", numeric: true, order: (a, b) => a.worker - b.worker, text: (row) => String(row.worker) },
       { key: "rate", title: "Requests/s", numeric: true, order: largest((row) => row.rate), text: (row) => count(row.rate) },
       { key: "inFlight", title: "In flight", numeric: true, order: largest((row) => row.in_flight_requests), text: (row) => count(row.in_flight_requests) },
@@ -177,8 +179,8 @@ function memberTable() {
     key: (row) => row.name,
     match: (row) => row.name,
     columns: [
-      { key: "name", title: "Member", order: first((row) => row.name), text: (row) => row.name },
-      { key: "presence", title: "Presence", order: first((row) => row.presence), text: (row) => row.presence },
+      text("name", "Member"),
+      text("presence", "Presence"),
       { key: "missed", title: "Missed periods", numeric: true, order: largest((row) => row.missed_periods), text: (row) => count(row.missed_periods) },
     ],
   });

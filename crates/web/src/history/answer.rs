@@ -12,6 +12,9 @@ const MAX_STEPS: usize = 3_600;
 const MAX_SERIES: usize = 20_000;
 /// Events of an answer at most.
 const MAX_EVENTS: usize = 2_000;
+/// Marks that are looked at for an answer at most, or a long time would take a hundred megabytes. They are in the order in which
+/// they were recorded, which is the order of their times but for a minute, and at most five a second in the long run.
+const MAX_MARKS: usize = 4 * MAX_EVENTS;
 /// Steps for which a resolution is chosen, if none is asked for.
 const USUAL_STEPS: u64 = 600;
 /// The newest seconds may be still to be recorded.
@@ -82,7 +85,7 @@ pub fn answer(folder: &Path, query: &Query) -> Result<History, Error> {
     // Beyond both ends, as they may explain a gap.
     let (from, to) = (query.from.saturating_sub(NOT_YET_S), query.to.saturating_add(NOT_YET_S));
     let mut marks: Vec<Mark> = Vec::new();
-    for mark in reader.marks(from, to, &filter)? {
+    for mark in reader.marks(from, to, &filter)?.take(MAX_MARKS) {
         match mark {
             Ok(mark) => marks.push(mark),
             Err(error) => answer.problems.push(error.to_string()),

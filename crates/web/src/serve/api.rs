@@ -178,7 +178,8 @@ async fn config(State(manager): Shared) -> Response {
 
 /// The answer to `/healthz`: 200 while new clients are served, 503 while the server drains.
 async fn health(State(manager): Shared) -> Response {
-    if manager.state().draining {
+    // The whole state would take milliseconds with a thousand tenants, and this request waits for no turn.
+    if manager.server().is_draining() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
     }
     "ok\n".into_response()

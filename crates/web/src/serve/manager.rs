@@ -9,7 +9,7 @@ use evenkeel_history::Sample;
 use evenkeel_policy::Config;
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::Volume;
-use evenkeel_policy::health;
+use evenkeel_policy::health::{self, Health, Level, Trouble};
 use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::units::Bytes;
 use evenkeel_server::{Applied, Paced, Server, Work};
@@ -93,7 +93,12 @@ impl Manager {
     fn completed(&self, state: State) -> State {
         let cluster = self.cluster.get().map(evenkeel_cluster::Handle::state);
         let state = State { cluster, ..state };
-        State { health: health::of_server(&state), ..state }
+        let certificate = self.server.doubt_about_certificate().map(|(is_expired, why)| {
+            let level = if is_expired { Level::Critical } else { Level::Warning };
+            Trouble::new(level, "certificate", "", format!("the certificate of [server.tls] {why}"), "")
+        });
+        let troubles = health::of_server(&state).troubles.into_iter().chain(certificate);
+        State { health: Health::of(troubles.collect()), ..state }
     }
 
     /// Sets the recorder of the history; to be called at most once, when the server starts.

@@ -13,7 +13,7 @@ use evenkeel_control::response::{ClientId, ClientReason, ClientSample, Controlle
 use evenkeel_control::throughput::Counters;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::{Enforcement, Percentile as Figure, Throttle};
-use evenkeel_policy::decision::{DecisionRecord, MostThrottled, Throttled, Unit, seconds};
+use evenkeel_policy::decision::{DecisionRecord, MostThrottled, Throttled, seconds};
 use evenkeel_policy::explain::{self, Throttles};
 
 use super::MAX_RECORDS;
@@ -460,7 +460,6 @@ impl Local {
     /// The record of a decision, with the times of `at`.
     fn record(&self, decision: &Decision, at: DecisionRecord) -> DecisionRecord {
         let Decision { reason, mean_delay, held, throttled, released, all_released, .. } = decision;
-        let (measured, target) = reason.figures();
         let mut most: Vec<&Held> = held.iter().collect();
         most.sort_by_key(|held| std::cmp::Reverse(held.delay));
         let most = most.into_iter().take(LISTED).map(|held| MostThrottled {
@@ -476,19 +475,12 @@ impl Local {
         };
         let mut record = DecisionRecord {
             point: Enforcement::Cgroup,
-            pool: self.name.clone(),
-            reason: reason.name().to_owned(),
-            percentile: self.config.latency.percentile.to_string(),
-            measured: measured.map(Duration::as_millis_f64),
-            target: target.map(Duration::as_millis_f64),
-            set: Some(mean_delay.as_millis_f64()),
-            set_in: Unit::Ms,
             throttled: *throttled as u64,
             most_throttled: most.collect(),
             released: *all_released as u64,
             some_released: released.iter().map(ToString::to_string).collect(),
             clients: held.iter().map(client).collect(),
-            ..at
+            ..at.with_latency(&self.name, self.config.latency.percentile, reason, *mean_delay)
         };
         record.because = explain::latency(reason, Throttles::Groups, &record);
         if matches!(reason, Reason::Ineffective { .. }) {

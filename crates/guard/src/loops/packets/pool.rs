@@ -18,7 +18,7 @@ use crate::loops::record::{At, ClientState, DeviceState, PacketsState, PoolState
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Sum, Tracker};
 use crate::sensor::initiators::Moved;
 use evenkeel_policy::config::{Enforcement, Percentile as Figure, Throttle};
-use evenkeel_policy::decision::{DecisionRecord, MostThrottled, Throttled, Unit, seconds};
+use evenkeel_policy::decision::{DecisionRecord, MostThrottled, Throttled, seconds};
 use evenkeel_policy::explain::{self, Throttles};
 
 /// The advice for an operator if delaying packets has no effect on the latency.
@@ -519,7 +519,6 @@ impl Guarded {
     /// The record of a decision with the times of `at`, without the decision's further step.
     fn plain_record(&self, decision: &Decision, at: DecisionRecord) -> DecisionRecord {
         let Decision { reason, mean_delay, held, released, .. } = decision;
-        let (measured, target) = reason.figures();
         let tenant = |address: IpAddr| {
             let client = self.clients.iter().find(|client| client.address == address);
             let terms = client.and_then(|client| self.config.throttles.tenants().get(client.tenant as usize));
@@ -540,19 +539,12 @@ impl Guarded {
         };
         let mut record = DecisionRecord {
             point: Enforcement::Packets,
-            pool: self.name.clone(),
-            reason: reason.name().to_owned(),
-            percentile: self.config.latency.percentile.to_string(),
-            measured: measured.map(Duration::as_millis_f64),
-            target: target.map(Duration::as_millis_f64),
-            set: Some(mean_delay.as_millis_f64()),
-            set_in: Unit::Ms,
             throttled: held.len() as u64,
             most_throttled: most.collect(),
             released: released.len() as u64,
             some_released: released.iter().take(LISTED).map(IpAddr::to_string).collect(),
             clients: held.iter().map(client).collect(),
-            ..at
+            ..at.with_latency(&self.name, self.config.latency.percentile, reason, *mean_delay)
         };
         record.because = explain::latency(reason, Throttles::Clients, &record);
         record

@@ -26,7 +26,10 @@ pub enum Fault {
     #[error("is longer than {MAX_LINE_BYTES} bytes; a trace is text with one request a line: unpack or convert it")]
     TooLong,
     /// The line has fewer fields than the format requires.
-    #[error("has {found} fields; expected {layout}; a line that was cut off can be left out with bad_lines = \"skip\"")]
+    #[error(
+        "has {found} fields; expected {layout}; remove a line that was cut off, or in a workload leave it out with \
+         bad_lines = \"skip\""
+    )]
     Fields {
         /// Number of fields found.
         found: usize,
