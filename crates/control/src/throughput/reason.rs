@@ -93,6 +93,7 @@ impl Reason {
         match self {
             Self::AtCeiling { .. } | Self::Unachievable { .. } => Some(true),
             Self::Repaying { .. } | Self::OtherLimit { .. } | Self::CountersReset => None,
+            Self::GivingBack { ahead, .. } if *ahead < 0.0 => None,
             Self::NotEnoughData
             | Self::AsGuaranteed
             | Self::Idle

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::compare;
 use crate::base::process::{self, Running};
 use crate::check::figures::Figures;
 use crate::check::steps::{self, Plan};
@@ -15,13 +16,13 @@ use crate::machine::devices::{CONFIG, make_disk};
 use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{keep_in_memory, put, signal, tool, until};
 
-const GROUPS: &str = "/sys/fs/cgroup";
+pub(super) const GROUPS: &str = "/sys/fs/cgroup";
 const TRACING: &str = "/sys/kernel/tracing";
 /// Name of the disk, and its rate in MiB per second (a setting of null_blk).
 const DISK: &str = "ldisk";
 const MB_PER_S: &str = "40";
-const PROTECTED: &str = "lab-reader";
-const BULK: &str = "lab-writer";
+pub(super) const PROTECTED: &str = "lab-reader";
+pub(super) const BULK: &str = "lab-writer";
 /// Measured time in seconds: in a short run, and in a full run.
 const SECONDS: [u64; 2] = [10, 30];
 /// Time in which the controller finds its limits.
@@ -34,13 +35,33 @@ type Step = fn(&Plan, &mut Figures) -> Result<String>;
 
 const STEPS: [(&str, Step); 1] = [("the_p99_of_a_reader_beside_a_bulk_writer_falls_by_half", beside_a_writer)];
 
+/// Steps of full runs, each once: the disk and the load with these numbers, under each of the kernel's means and the agent.
+const COMPARISONS: [(&str, [usize; 2]); 10] = [
+    ("compared_on_an_ssd_beside_a_bulk_writer", [0, 0]),
+    ("compared_on_an_ssd_beside_a_buffered_writer", [0, 1]),
+    ("compared_on_an_ssd_beside_a_bulk_reader", [0, 2]),
+    ("compared_on_an_ssd_beside_a_mixture", [0, 3]),
+    ("compared_on_an_ssd_beside_a_writer_that_comes_and_goes", [0, 4]),
+    ("compared_on_a_disk_beside_a_bulk_writer", [1, 0]),
+    ("compared_on_a_disk_beside_a_buffered_writer", [1, 1]),
+    ("compared_on_a_disk_beside_a_bulk_reader", [1, 2]),
+    ("compared_on_a_disk_beside_a_mixture", [1, 3]),
+    ("compared_on_a_disk_beside_a_writer_that_comes_and_goes", [1, 4]),
+];
+
 fn wanted(plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
     STEPS.iter().filter(|(name, _)| name.contains(&plan.only)).copied()
 }
 
+/// Comparisons run in full runs, or if they are selected by name.
+pub(super) fn comparisons(plan: &Plan) -> impl Iterator<Item = (&'static str, [usize; 2])> {
+    let all = plan.full || !plan.only.is_empty();
+    COMPARISONS.iter().filter(move |(name, _)| all && name.contains(&plan.only)).copied()
+}
+
 /// Number of steps that the plan contains, for the report on the host.
 pub(super) fn steps(plan: &Plan) -> usize {
-    wanted(plan).count()
+    wanted(plan).count() + comparisons(plan).count()
 }
 
 /// Builds the stage and does the steps; runs inside the virtual machine.
@@ -49,7 +70,8 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
         tool("mount", &["-t", "configfs", "configfs", CONFIG])?;
     }
     tool("mount", &["-t", "cgroup2", "cgroup2", GROUPS])?;
-    put(format!("{GROUPS}/cgroup.subtree_control"), "+io")?;
+    // Dirty pages are attributed to a group only with its memory.
+    put(format!("{GROUPS}/cgroup.subtree_control"), "+io +memory")?;
     // Without it the agent takes the mean of all reads.
     if let Err(error) = tool("mount", &["-t", "tracefs", "tracefs", TRACING]) {
         println!("lab: no tracefs: {error:#}");
@@ -64,13 +86,22 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
     for (name, step) in wanted(plan) {
         steps::take(plan, name, |figures| step(plan, figures));
     }
+    for (name, [disk, load]) in comparisons(plan) {
+        steps::tell(name, compare::compare(plan, &compare::DISKS[disk], &compare::LOADS[load]));
+    }
     Ok(())
+}
+
+/// A command that runs in a control group what its further arguments name.
+pub(super) fn in_group(group: &str) -> Command {
+    let mut shell = process::program("sh");
+    shell.arg("-c").arg("echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\"").arg("sh").arg(format!("{GROUPS}/{group}"));
+    shell
 }
 
 /// A command that runs fio on the disk in a control group.
 fn fio(group: &str, arguments: &[&str]) -> Command {
-    let mut shell = process::program("sh");
-    shell.arg("-c").arg("echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\"").arg("sh").arg(format!("{GROUPS}/{group}"));
+    let mut shell = in_group(group);
     shell.args(["fio", "--name=load", "--direct=1", "--ioengine=libaio", "--thread", "--time_based"]);
     shell.arg(format!("--filename=/dev/{DISK}")).args(arguments);
     shell

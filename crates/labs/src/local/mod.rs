@@ -1,5 +1,6 @@
 //! The lab of a host's own disk: a protected reader beside a bulk writer, in control groups, in a virtual machine.
 
+mod compare;
 pub(crate) mod guest;
 
 use std::time::Duration;
@@ -13,6 +14,8 @@ use crate::machine::{kernel, vm};
 
 /// Time limit of the lab: many times its duration on an idle machine.
 const LIMIT: Duration = Duration::from_secs(600);
+/// Time limit of a comparison, with its thirteen runs of up to 100 s.
+const COMPARISON_LIMIT: Duration = Duration::from_secs(7_200);
 
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
@@ -21,8 +24,9 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let expected = guest::steps(&plan);
     ensure!(expected > 0, "no step has {:?} in its name", options.only);
     let scratch = Scratch::kept_if(options.keep, "local")?;
-    let mut machine = vm::Machine::caches(&options.build, &scratch, options.verbose)?;
+    let mut machine = vm::Machine::local(&options.build, &scratch, options.verbose)?;
     let script = options.lean_guest_script(&scratch, "local", &plan.arguments())?;
     let guest = machine.boot(&kernel::with_tools(&tools, &script), &[])?;
-    steps::report(lab, guest, plan.limit(LIMIT), expected)
+    let comparisons = u32::try_from(guest::comparisons(&plan).count())?;
+    steps::report(lab, guest, plan.limit(LIMIT) + comparisons * COMPARISON_LIMIT, expected)
 }

@@ -40,6 +40,8 @@ const STORAGE_NETWORK_MODULES: [&str; 14] = [
 const SERVICE_MODULES: [&str; 5] = ["veth", "sch_htb", "sch_fq", "sch_ingress", "cls_bpf"];
 /// Further modules of the caches lab.
 const CACHES_MODULES: [&str; 6] = ["null_blk", "dm_mod", "dm_cache", "dm_cache_smq", "dm_writecache", "bcache"];
+/// Further modules of the lab of local disks, if present.
+const LOCAL_MODULES_IF_PRESENT: [&str; 2] = ["bfq", "kyber_iosched"];
 /// Further modules of the lab of initiators.
 const INITIATOR_MODULES: [&str; 8] =
     ["null_blk", "target_core_mod", "target_core_iblock", "tcm_loop", "sd_mod", "nvme_fabrics", "nvmet", "nvme_loop"];
@@ -116,6 +118,12 @@ impl Machine {
     /// A machine with the modules for cached devices, in virtual time.
     pub(crate) fn caches(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
         Self::make(build, scratch, verbose, "initramfs-caches", &CACHES_MODULES, Time::Virtual)
+    }
+
+    /// A machine with disks of null_blk and the kernel's I/O schedulers, in virtual time.
+    pub(crate) fn local(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        let further = [&CACHES_MODULES[..], &LOCAL_MODULES_IF_PRESENT];
+        Self::make_with(build, scratch, verbose, "initramfs-local", further, Time::Virtual)
     }
 
     /// A machine with the modules of the kernel's own initiators and targets, in virtual time.
