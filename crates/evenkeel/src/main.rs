@@ -153,7 +153,7 @@ enum Command {
     #[command(subcommand)]
     Server(control::ServerCommand),
     /// Make a running server read its configuration again
-    Reload(control::Ask),
+    Reload(control::Reload),
     /// Print completions for a shell
     ///
     /// For bash: evenkeel completions bash > ~/.local/share/bash-completion/completions/evenkeel
@@ -270,7 +270,7 @@ fn run() -> ExitCode {
         Command::Tenant(command) => control::tenant(command),
         Command::Pool(command) => control::pool(command),
         Command::Server(command) => control::server(command),
-        Command::Reload(ask) => control::reload(&ask),
+        Command::Reload(args) => control::reload(&args),
         Command::Completions { shell } => manual::completions(Cli::command(), shell),
         Command::Help(args) => help::run(&args, program()),
         Command::Manual { folder } => manual::pages(Cli::command(), &folder),

@@ -6,6 +6,8 @@ mod history;
 mod ours;
 #[path = "serve/record.rs"]
 mod record;
+#[path = "serve/save.rs"]
+mod save;
 #[path = "serve/screen.rs"]
 mod screen;
 #[path = "serve/server.rs"]
@@ -103,9 +105,8 @@ fn tcp_shows_and_changes_nothing() {
     assert_eq!(http(address, "GET", "/healthz", &["Host: localhost"], "").status, 200);
     let two_hosts = ["Host: localhost", "Host: localhost"];
     let socket = folder.join("evenkeel-data/control.sock");
-    for answer in
-        [http(address, "GET", "/healthz", &two_hosts, ""), control(&socket, "GET", "/healthz", &two_hosts, "")]
-    {
+    let over_tcp = http(address, "GET", "/healthz", &two_hosts, "");
+    for answer in [over_tcp, control(&socket, "GET", "/healthz", &two_hosts, "")] {
         assert!(answer.status == 400 && answer.body.contains("two_hosts"), "{}", answer.body);
     }
     assert_eq!(volumes_without_measured_space(), before);
@@ -781,8 +782,7 @@ fn a_storm_of_reloads_takes_a_share_of_a_processor_and_commands_get_on_with_it()
         thread::sleep(Duration::from_secs(4));
         let share = (cpu_s(server.id()) - before) / begun.elapsed().as_secs_f64();
         let begun = Instant::now();
-        let told = succeed(&folder, &["tenant", "set", "default", "--weight", "7"]);
-        let took = begun.elapsed();
+        let (told, took) = (succeed(&folder, &["tenant", "set", "default", "--weight", "7"]), begun.elapsed());
         stop.store(true, Ordering::Relaxed);
         assert!(share < 0.4, "{share} of a processor for reloads");
         assert!(took < Duration::from_secs(10) && !told.is_empty(), "a command took {took:?}");

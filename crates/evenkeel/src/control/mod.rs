@@ -13,17 +13,22 @@ use evenkeel_policy::state::State;
 use evenkeel_policy::units::{Bytes, Duration, UnitError};
 use evenkeel_policy::uri::{Address, Target};
 use evenkeel_policy::{is_name, is_pool_name, unusable_name};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+mod ask;
 mod client;
+mod edit;
 mod reach;
+mod save;
 pub(crate) mod show;
 mod site;
 
 use crate::output::{self, Usage};
+use ask::{Ask, Keep};
 pub(crate) use client::{PATIENCE, get, path};
 pub(crate) use reach::{Reach, first};
+use save::Part;
 pub(crate) use show::{table, words};
 pub(crate) use site::{Certificates, Site, plain};
 
@@ -78,54 +83,6 @@ impl Connect {
     }
 }
 
-/// Which server to talk to, and how its answer is printed.
-#[derive(Args)]
-pub(crate) struct Ask {
-    /// Print the answer as JSON, as the API gives it
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    connect: Connect,
-}
-
-/// A server's answer to a change: the changes that it made, one sentence each.
-#[derive(Deserialize, Serialize)]
-struct Changed {
-    changes: Vec<String>,
-}
-
-impl Ask {
-    /// Requests a change and prints the changes that the server made. Returns true if it made any.
-    fn change(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<bool> {
-        let answer = client::send(&self.connect.socket()?, PATIENCE, method, path, body);
-        if self.json
-            && let Some(refusal) = answer.as_ref().err().and_then(|error| error.downcast_ref::<client::Refusal>())
-        {
-            output::say(&format!("{}\n", refusal.body.trim_end()));
-        }
-        let text = answer?;
-        let changed: Changed = serde_json::from_str(&text).context(OTHER_VERSION)?;
-        output::show(self.json, &changed, |Changed { changes }| match changes.as_slice() {
-            [] => "nothing changed\n".to_owned(),
-            changes => changes.iter().map(|change| format!("{change}\n")).collect(),
-        })?;
-        Ok(!changed.changes.is_empty())
-    }
-
-    /// Requests a change of settings, which stays in force until the next reload or restart, and prints so. `example`:
-    /// an option for the error message if `body` changes nothing.
-    fn patch(&self, path: &str, body: &Value, example: &str) -> anyhow::Result<()> {
-        ensure!(changes(body), Usage(format!("nothing to change: give at least one option, for example {example}")));
-        if self.change(Method::PATCH, path, Some(body))? && !self.json {
-            output::print(
-                "in force until the next reload or restart; to keep the change, put it into the configuration file\n",
-            )?;
-        }
-        Ok(())
-    }
-}
-
 /// Options of `evenkeel state`.
 #[derive(Args)]
 pub(crate) struct StateArgs {
@@ -145,12 +102,28 @@ pub(crate) fn state(args: &StateArgs) -> anyhow::Result<()> {
     output::show(args.json, &args.connect.state()?, show::state)
 }
 
+/// Options of `evenkeel reload`.
+#[derive(Args)]
+pub(crate) struct Reload {
+    /// Print the changes that a reload would make, and make none
+    ///
+    /// Reads and checks the file as a reload does, but opens no volume. Keys that need a restart are an error, as for a reload.
+    #[arg(long)]
+    dry_run: bool,
+
+    #[command(flatten)]
+    ask: Ask,
+}
+
 /// Runs `evenkeel reload`: makes a server read its configuration again.
 ///
 /// # Errors
 /// When no server answers, or the configuration cannot take effect. In the latter case the server changes nothing.
-pub(crate) fn reload(ask: &Ask) -> anyhow::Result<()> {
-    ask.change(Method::POST, "/api/v1/reload", None).map(drop)
+pub(crate) fn reload(args: &Reload) -> anyhow::Result<()> {
+    if args.dry_run {
+        return args.ask.preview();
+    }
+    args.ask.change(Method::POST, "/api/v1/reload", None)
 }
 
 /// `evenkeel volume`.
@@ -289,14 +262,12 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
         }
         VolumeCommand::Create(create) => {
             let body = json!({ "name": create.name, "volume": set_members(&create)? });
-            create.ask.change(Method::POST, "/api/v1/volumes", Some(&body)).map(drop)
+            create.ask.change(Method::POST, "/api/v1/volumes", Some(&body))
         }
-        VolumeCommand::Grow { name, size, ask } => ask
-            .change(Method::PATCH, &client::path("/api/v1/volumes/", &name), Some(&json!({ "size": size })))
-            .map(drop),
-        VolumeCommand::Remove { name, ask } => {
-            ask.change(Method::DELETE, &client::path("/api/v1/volumes/", &name), None).map(drop)
+        VolumeCommand::Grow { name, size, ask } => {
+            ask.change(Method::PATCH, &path("/api/v1/volumes/", &name), Some(&json!({ "size": size })))
         }
+        VolumeCommand::Remove { name, ask } => ask.change(Method::DELETE, &path("/api/v1/volumes/", &name), None),
     }
 }
 
@@ -310,8 +281,8 @@ pub(crate) enum TenantCommand {
     },
     /// Change the QoS policy of a tenant, at once
     ///
-    /// In force until the next reload or restart: to keep it, put it into the configuration file. Lists are replaced;
-    /// what no option names stays.
+    /// In force until the next reload or restart, unless --save writes it into the configuration file. Lists are
+    /// replaced; what no option names stays.
     Set(Box<SetTenant>),
 }
 
@@ -378,7 +349,7 @@ pub(crate) struct SetTenant {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    ask: Ask,
+    keep: Keep,
 }
 
 /// Runs `evenkeel tenant`.
@@ -405,7 +376,7 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
         ("create", set.create.then_some(Value::from(true))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
-    set.ask.patch(&client::path("/api/v1/tenants/", &set.name), &body, "--limit-iops 500")
+    set.keep.patch(Part::Tenant(&set.name), &body, "--limit-iops 500")
 }
 
 /// `evenkeel pool`.
@@ -418,7 +389,7 @@ pub(crate) enum PoolCommand {
     },
     /// Change scheduler, admission, limits or the emulated device of a pool, at once
     ///
-    /// In force until the next reload or restart: to keep it, put it into the configuration file.
+    /// In force until the next reload or restart, unless --save writes it into the configuration file.
     Set(Box<SetPool>),
 }
 
@@ -454,7 +425,7 @@ pub(crate) struct SetPool {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    ask: Ask,
+    keep: Keep,
 }
 
 /// Parses `KEY=VALUE`; the value is a number, a boolean or a text.
@@ -547,7 +518,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
         ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
-    set.ask.patch(&client::path("/api/v1/pools/", &set.name), &body, "--limit-iops 500")
+    set.keep.patch(Part::Pool(&set.name), &body, "--limit-iops 500")
 }
 
 /// `evenkeel server`.
@@ -555,7 +526,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
 pub(crate) enum ServerCommand {
     /// Change settings of the server that need no restart, at once
     ///
-    /// In force until the next reload or restart: to keep it, put it into the configuration file.
+    /// In force until the next reload or restart, unless --save writes it into the configuration file.
     Set(SetServer),
 }
 
@@ -570,7 +541,7 @@ pub(crate) struct SetServer {
     drain_timeout: Option<Duration>,
     #[command(flatten)]
     #[serde(skip)]
-    ask: Ask,
+    keep: Keep,
 }
 
 /// Runs `evenkeel server`.
@@ -579,7 +550,7 @@ pub(crate) struct SetServer {
 /// When no server answers, or the server refuses the command and changes nothing.
 pub(crate) fn server(command: ServerCommand) -> anyhow::Result<()> {
     let ServerCommand::Set(set) = command;
-    set.ask.patch("/api/v1/server", &set_members(&set)?, "--drain-timeout 30s")
+    set.keep.patch(Part::Server, &set_members(&set)?, "--drain-timeout 30s")
 }
 
 /// A JSON object of the options that were given on the command line.

@@ -425,6 +425,7 @@ pub(super) const COMMANDS: &[Facts] = &[
             ("evenkeel tenant set backup --limit-bytes-per-s 50MB", "at most 50 MB/s"),
             ("evenkeel tenant set database --reservation-iops 2000 --weight 4", "2000 IOPS reserved, and weight 4"),
             ("evenkeel tenant set database --latency 10ms@99", "a latency target, on pools with slots"),
+            ("evenkeel tenant set backup --limit-iops 500 --save", "kept in the server's configuration file, too"),
         ])
         .files(CONTROL)
         .see(&[TOML, "evenkeel-reload(1)", "evenkeel-pool-set(1)"], &["guide/serve.md", "algorithms/mclock.md"]),
@@ -438,16 +439,23 @@ pub(super) const COMMANDS: &[Facts] = &[
             ("evenkeel pool set main --latency 20ms@99", "a latency target of reads"),
             ("evenkeel pool set main --limit-iops 20000", "at most 20000 requests a second"),
             ("evenkeel pool set main --admission fixed:1MiB", "1 MiB in flight, in place of elastic"),
+            ("evenkeel pool set main --latency none --save", "remove the latency target, from the file as well"),
         ])
         .files(CONTROL)
         .see(&[TOML, "evenkeel-reload(1)", "evenkeel-tenant-set(1)"], &["guide/serve.md", "algorithms/elastic.md"]),
     Facts::of("server").files(CONTROL).see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
     Facts::of("server set")
-        .examples(&[("evenkeel server set --workers 4", "serve with four threads")])
+        .examples(&[
+            ("evenkeel server set --workers 4", "serve with four threads"),
+            ("evenkeel server set --drain-timeout 1m --save", "kept in the server's configuration file, too"),
+        ])
         .files(CONTROL)
         .see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
     Facts::of("reload")
-        .examples(&[("evenkeel reload --config /etc/evenkeel/evenkeel.toml", "list the changes, or the cause of none")])
+        .examples(&[
+            ("evenkeel reload --config /etc/evenkeel/evenkeel.toml", "list the changes, or the cause of none"),
+            ("evenkeel reload --dry-run", "list the changes that a reload would make, and make none"),
+        ])
         .files(CONTROL)
         .see(&["evenkeel-check(1)", TOML], &["guide/serve.md"]),
     Facts::of("completions")

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::on;
+use evenkeel_policy::Config;
 use evenkeel_policy::config::Volume;
 use evenkeel_policy::history::History;
 use evenkeel_policy::state::TenantState;
@@ -56,12 +57,14 @@ pub const READS: &[Request<Arc<Manager>>] = &[
 
 /// The requests that make changes, and reading requests that only the control socket answers.
 pub const CHANGES: &[Request<Arc<Manager>>] = &[
-    read("/api/v1/config", "the configuration in force", |method| on(method, config)),
+    read("/api/v1/config", "the configuration in force, and `config_file`, the path of its file", |method| {
+        on(method, config)
+    }),
     Request {
         method: Method::POST,
         path: "/api/v1/reload",
         body: "",
-        effect: "as SIGHUP",
+        effect: "as SIGHUP; with `?dry_run=true` answers the changes that a reload would make, and makes none",
         handler: |method| on(method, reload),
     },
     Request {
@@ -172,8 +175,19 @@ async fn history(State(manager): Shared, Asked(wanted): Asked<history::Wanted>) 
     history::answered(manager.history(), wanted).await
 }
 
+/// The configuration in force, with its file.
+#[derive(Serialize)]
+struct InForce<'a> {
+    /// Absolute path; `None` without a file, or if the path is not Unicode.
+    config_file: Option<String>,
+    #[serde(flatten)]
+    config: &'a Config,
+}
+
 async fn config(State(manager): Shared) -> Response {
-    Json(&*manager.config()).into_response()
+    let config_file = manager.config_file().and_then(|file| file.into_os_string().into_string().ok());
+    let config = manager.config();
+    Json(InForce { config_file, config: &config }).into_response()
 }
 
 /// The answer to `/healthz`: 200 while new clients are served, 503 while the server drains.
@@ -185,8 +199,16 @@ async fn health(State(manager): Shared) -> Response {
     "ok\n".into_response()
 }
 
-async fn reload(State(manager): Shared, Extension(by): By) -> Answer {
-    change(move || manager.reload(&by)).await
+/// The parameters of a request to reload.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Reload {
+    /// True if the changes are only to be listed.
+    dry_run: bool,
+}
+
+async fn reload(State(manager): Shared, Extension(by): By, Asked(Reload { dry_run }): Asked<Reload>) -> Answer {
+    change(move || if dry_run { manager.preview() } else { manager.reload(&by) }).await
 }
 
 #[derive(Deserialize)]

@@ -11,11 +11,11 @@ use crate::refusal::Refusal;
 
 /// A command's explicit consent to effects that are hardly ever intended.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Consent {
+pub struct Consent {
     /// True to accept values with which clients would seem to hang.
-    force: bool,
+    pub force: bool,
     /// True to create a tenant that does not exist yet.
-    create: bool,
+    pub create: bool,
 }
 
 impl Consent {
@@ -64,7 +64,7 @@ pub(crate) fn without_volume(config: &Config, name: &str) -> Result<(Config, Vol
 ///
 /// # Errors
 /// If the result is no such table.
-pub(crate) fn with_server(config: &Config, patch: Value) -> Result<Config, Refusal> {
+pub fn with_server(config: &Config, patch: Value) -> Result<Config, Refusal> {
     Ok(Config { server: merged(&config.server, patch)?, ..config.clone() })
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn with_server(config: &Config, patch: Value) -> Result<Config, Refus
 ///
 /// # Errors
 /// If there is no such tenant, or the result is no tenant.
-pub(crate) fn with_tenant(config: &Config, name: &str, patch: Value, consent: Consent) -> Result<Config, Refusal> {
+pub fn with_tenant(config: &Config, name: &str, patch: Value, consent: Consent) -> Result<Config, Refusal> {
     let mut config = config.clone();
     let tenant = match config.tenants.get(name) {
         Some(tenant) => tenant.clone(),
@@ -91,7 +91,7 @@ pub(crate) fn with_tenant(config: &Config, name: &str, patch: Value, consent: Co
 ///
 /// # Errors
 /// If there is no such pool, or the result is no pool.
-pub(crate) fn with_pool(config: &Config, name: &str, patch: Value) -> Result<Config, Refusal> {
+pub fn with_pool(config: &Config, name: &str, patch: Value) -> Result<Config, Refusal> {
     let mut config = config.clone();
     let Some(pool) = config.pools.get_mut(name) else {
         return Err(unknown("pool", name, config.pools.keys()));

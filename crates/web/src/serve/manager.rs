@@ -2,17 +2,19 @@
 //! effect.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use evenkeel_history::Sample;
 use evenkeel_policy::Config;
+use evenkeel_policy::change::{Change as Difference, NeedsRestart, plan};
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::Volume;
 use evenkeel_policy::health::{self, Health, Level, Trouble};
 use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::units::Bytes;
-use evenkeel_server::{Applied, Paced, Server, Work};
+use evenkeel_server::{Applied, Error, Paced, Server, Work};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -134,6 +136,28 @@ impl Manager {
     /// The configuration in force.
     pub fn config(&self) -> Arc<Config> {
         self.server.config()
+    }
+
+    /// Absolute path of the configuration file; `None` without a file.
+    pub(super) fn config_file(&self) -> Option<PathBuf> {
+        self.source.file.as_deref().and_then(|file| std::path::absolute(file).ok())
+    }
+
+    /// The sentences that [`Self::reload`] would return now, without those about the files of new volumes: no volume is opened
+    /// and nothing changes.
+    ///
+    /// # Errors
+    /// If the configuration cannot be used, or needs a restart.
+    pub(super) fn preview(&self) -> Result<Vec<String>, Refusal> {
+        let _one_at_a_time = self.begin();
+        let loaded = self.source.load()?;
+        let present = self.config();
+        let warnings = new_warnings(&present, &loaded.config)?;
+        let changes = plan(&present, &loaded.config).map_err(|NeedsRestart(keys)| {
+            let keys = keys.join("; ");
+            Error::Refused(format!("a reload would be refused, because these changes need a restart: {keys}"))
+        })?;
+        Ok(changes.iter().map(Difference::to_string).chain(warnings.iter().map(in_answer)).collect())
     }
 
     /// Reads the configuration again and puts it into force. Returns a sentence for each change.

@@ -1,0 +1,131 @@
+//! Requests that change a running server, and the lines that they print.
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use evenkeel_net::http::Method;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::client::{self, Refusal};
+use super::save::{self, Part, Saved};
+use super::{Connect, OTHER_VERSION, PATIENCE, changes};
+use crate::output::{self, Usage};
+
+/// Which server to talk to, and how its answer is printed.
+#[derive(Args)]
+pub(crate) struct Ask {
+    /// Print the answer as JSON, as the API gives it
+    #[arg(long)]
+    pub(super) json: bool,
+
+    #[command(flatten)]
+    pub(super) connect: Connect,
+}
+
+/// Options of a command that changes settings: the server, and the place in which the change is kept.
+#[derive(Args)]
+pub(crate) struct Keep {
+    /// Also write the change into the configuration file: that of --config, else the server's
+    ///
+    /// Comments, order and layout of the file stay. A rate of 0 removes its key. The file is replaced as a whole, with its
+    /// mode and owner, and only if the configuration in it can be used. With --json the answer has `saved`.
+    #[arg(long)]
+    save: bool,
+
+    #[command(flatten)]
+    ask: Ask,
+}
+
+/// A server's answer to a change: the changes that it made, one sentence each.
+#[derive(Deserialize, Serialize)]
+struct Changed {
+    changes: Vec<String>,
+    /// The result of `--save`; `None` without it.
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    saved: Option<Saved>,
+}
+
+impl Changed {
+    /// The changes in lines; the line `none` if there are none.
+    fn text(&self, none: &str) -> String {
+        match self.changes.as_slice() {
+            [] => format!("{none}\n"),
+            changes => changes.iter().map(|change| format!("{change}\n")).collect(),
+        }
+    }
+}
+
+/// The request for the changes that a reload would make.
+const PREVIEW: &str = "/api/v1/reload?dry_run=true";
+
+impl Ask {
+    /// Requests a change and prints the changes that the server made.
+    pub(super) fn change(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<()> {
+        let changed = self.request(method, path, body)?;
+        output::show(self.json, &changed, |changed| changed.text("nothing changed"))
+    }
+
+    /// Prints the changes that a reload would make.
+    pub(super) fn preview(&self) -> anyhow::Result<()> {
+        let changed = self.request(Method::POST, PREVIEW, None)?;
+        output::show(self.json, &changed, |changed| changed.text("nothing would change"))
+    }
+
+    fn request(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Changed> {
+        let answer = client::send(&self.connect.socket()?, PATIENCE, method, path, body);
+        if self.json
+            && let Some(refusal) = answer.as_ref().err().and_then(|error| error.downcast_ref::<Refusal>())
+        {
+            output::say(&format!("{}\n", refusal.body.trim_end()));
+        }
+        serde_json::from_str(&answer?).context(OTHER_VERSION)
+    }
+}
+
+impl Keep {
+    /// Requests a change of settings, saves it if that was asked for, and prints the place in which it is kept. `example`: an
+    /// option for the error message if `body` changes nothing.
+    pub(super) fn patch(&self, part: Part<'_>, body: &Value, example: &str) -> anyhow::Result<()> {
+        ensure!(changes(body), Usage(format!("nothing to change: give at least one option, for example {example}")));
+        let Self { save, ask: Ask { json, connect } } = self;
+        let ready =
+            if *save { Some(save::prepare(&connect.socket()?, connect.config.as_deref(), part, body)?) } else { None };
+        let mut changed = self.ask.request(Method::PATCH, &part.api(), Some(body))?;
+        if !json {
+            output::print(&changed.text("nothing changed"))?;
+        }
+        // If this fails, the change that is in force is to be printed all the same.
+        let saved = ready.map(save::Ready::commit).transpose();
+        if *json {
+            let (saved, failed) = match saved {
+                Ok(saved) => (saved, None),
+                Err(error) => (None, Some(error)),
+            };
+            changed.saved = saved;
+            output::show(true, &changed, |_| String::new())?;
+            return failed.map_or(Ok(()), Err);
+        }
+        match saved? {
+            Some(saved) => output::print(&(saved.text() + &self.remainder())),
+            None if changed.changes.is_empty() => Ok(()),
+            None => output::print(
+                "in force until the next reload or restart; to keep the change, repeat the command with --save\n",
+            ),
+        }
+    }
+
+    /// A line about changes that a reload would make although the change is saved, such as those of commands without `--save`;
+    /// empty if there are none.
+    fn remainder(&self) -> String {
+        let answer = self.ask.connect.send(Method::POST, PREVIEW, None, PATIENCE);
+        let left = answer.ok().and_then(|text| serde_json::from_str::<Changed>(&text).ok());
+        let left = left.map(|changed| changed.changes).unwrap_or_default();
+        let left: Vec<&str> =
+            left.iter().map(String::as_str).filter(|change| !change.starts_with("warning: ")).collect();
+        if left.is_empty() {
+            String::new()
+        } else {
+            format!("a reload would still make changes: {}\n", left.join(", "))
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Tests of saving: the meaning of an edited configuration, the choice of its file, and the replacement of the file.
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use evenkeel_policy::config::{Priority, Tenant};
+use evenkeel_policy::units::{Bytes, Duration};
+use serde_json::json;
+
+use super::*;
+
+/// A scratch folder, removed on drop.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("evenkeel-save-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    /// A new file with the content `old`.
+    fn file(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, "old").expect("written");
+        path
+    }
+
+    fn entries(&self) -> usize {
+        fs::read_dir(&self.0).expect("a folder").count()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The text after a change of a configuration in one file.
+#[track_caller]
+fn after(text: &str, part: Part<'_>, patch: &Value, in_force: &Value) -> String {
+    let change = planned(&Source::of(text, "t"), part, patch, in_force);
+    change.unwrap_or_else(|error| panic!("{patch}: {error:#}\n{text}")).after
+}
+
+#[test]
+fn an_edited_text_is_read_as_the_old_one_with_the_new_value() {
+    let forms = [
+        "",
+        "[tenants.a]\n",
+        "[tenants.a]\nweight = 2\nlimit.iops = 5\nlimit.burst = \"20ms\"\n\n[tenants.b]\nweight = 9\n",
+        "[tenants.a.limit]\niops = 5\n[tenants.b]\nweight = 9",
+        "[tenants]\na = { weight = 2, limit = { iops = 5 } }\n",
+        "[tenants]\na.limit.iops = 5\na.reservation.iops = 4\n",
+        "tenants.a.limit.iops = 5\n",
+        "[tenants.a]\n\"limit\" = { iops = 5, } # most\nreservation = { iops = 3 }\n# end",
+    ];
+    type Change = fn(&mut Tenant);
+    let changes: [(Value, Change); 5] = [
+        (json!({ "weight": 7 }), |tenant| tenant.weight = 7),
+        (json!({ "limit": { "iops": 0 } }), |tenant| tenant.limit.iops = 0),
+        (json!({ "limit": { "bytes_per_s": "5MB", "burst": "50ms" }, "priority": "background" }), |tenant| {
+            (tenant.limit.bytes_per_s, tenant.limit.burst) = (Bytes(5_000_000), Duration::from_millis(50));
+            tenant.priority = Priority::Background;
+        }),
+        (json!({ "reservation": { "iops": 2 }, "limit": { "iops": 3 } }), |tenant| {
+            (tenant.reservation.iops, tenant.limit.iops) = (2, 3);
+        }),
+        (json!({ "reservation": { "iops": 0, "bytes_per_s": "0" } }), |tenant| tenant.reservation.iops = 0),
+    ];
+    for form in forms {
+        for (mark, newline) in [("", "\n"), ("", "\r\n"), ("\u{feff}", "\n")] {
+            let text = format!("{mark}{}", form.replace('\n', newline));
+            let before = Config::parse(&text, "t").expect("a configuration");
+            for (patch, change) in &changes {
+                let mut expected = before.clone();
+                change(expected.tenants.entry("a".to_owned()).or_default());
+                let text = after(&text, Part::Tenant("a"), patch, &Value::Null);
+                assert_eq!(Config::parse(&text, "t"), Ok(expected), "{patch}:\n{text}");
+                let is_mixed = newline == "\r\n" && !form.is_empty() && text.replace(newline, "").contains('\n');
+                assert!(text.starts_with(mark) && !is_mixed, "{text:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_change_has_no_other_meaning_in_the_file() {
+    let p99 = json!({ "pools": { "main": { "latency": { "target": "20ms", "percentile": 99 } } } });
+    let target = json!({ "latency": { "target": "10ms" } });
+    for (text, in_force, expected) in [
+        ("", &p99, "[pools.main]\nlatency = { target = \"10ms\", percentile = 99 }\n"),
+        ("", &Value::Null, "[pools.main]\nlatency = { target = \"10ms\" }\n"),
+        (
+            "[pools.main]\nlatency = { target = \"5ms\", percentile = 50 }\n",
+            &Value::Null,
+            "[pools.main]\nlatency = { target = \"10ms\", percentile = \"mean\" }\n",
+        ),
+    ] {
+        assert_eq!(after(text, Part::Pool("main"), &target, in_force), expected);
+    }
+    let elastic = json!({ "pools": { "main": { "tuning": { "admission": { "kind": "elastic" } } } } });
+    let setting = json!({ "tuning": { "admission": { "tolerance": 0.05 } } });
+    let expected = "[pools.main]\ntuning = { admission = { kind = \"elastic\", tolerance = 0.05 } }\n";
+    assert_eq!(after("", Part::Pool("main"), &setting, &elastic), expected);
+    let setting = json!({ "tuning": { "admission": { "tolerance": 0.1 } } });
+    let text = after(expected, Part::Pool("main"), &setting, &elastic);
+    assert_eq!(text, expected.replace("0.05", "0.1"));
+}
+
+#[test]
+fn a_tenant_of_the_policy_file_is_changed_there() {
+    let text = |text: &str, origin: &str| Text { text: text.into(), origin: origin.into() };
+    let host = text("policy = \"p.toml\"\n", "e.toml");
+    let source = Source { host, policy: Some(text("[tenants.a]\nweight = 2\n", "p.toml")) };
+    let patch = json!({ "weight": 7, "create": true });
+    for (name, is_in_policy, after) in
+        [("a", true, "[tenants.a]\nweight = 7\n"), ("b", false, "policy = \"p.toml\"\n\n[tenants.b]\nweight = 7\n")]
+    {
+        let change = planned(&source, Part::Tenant(name), &patch, &Value::Null).expect(name);
+        assert_eq!((change.is_in_policy, change.after.as_str()), (is_in_policy, after));
+    }
+}
+
+#[test]
+fn a_configuration_with_faults_is_not_saved() {
+    for (text, patch, words) in [
+        ("[tenants.a]\nwieght = 2\n", json!({ "weight": 7 }), "wieght"),
+        ("[tenants.a]\nweight = 2\n", json!({ "weight": 0 }), "tenants.a.weight"),
+        ("[tenants.a]\nweight = 2\n", json!({ "wieght": 7 }), "wieght"),
+    ] {
+        let refused = planned(&Source::of(text, "t"), Part::Tenant("a"), &patch, &Value::Null).err().expect(text);
+        assert!(format!("{refused:#}").contains(words), "{refused:#}");
+    }
+}
+
+#[test]
+fn a_file_is_replaced_as_a_whole_with_its_mode() {
+    let folder = Folder::new("replaced");
+    let (file, link) = (folder.file("e.toml"), folder.0.join("link.toml"));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("a mode");
+    symlink("e.toml", &link).expect("a link");
+    let real = fs::canonicalize(&link).expect("a file");
+    let next = Temporary::write(&real, "new").expect("written");
+    assert_eq!(fs::read_to_string(&file).expect("text"), "old", "until it is replaced");
+    next.replace(&real).expect("replaced");
+    assert_eq!(fs::read_to_string(&link).expect("text"), "new");
+    assert!(fs::symlink_metadata(&link).expect("a link").is_symlink());
+    assert_eq!(fs::metadata(&file).expect("a file").permissions().mode() & 0o7777, 0o640);
+    drop(Temporary::write(&real, "third").expect("written"));
+    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), folder.entries()), ("new", 2), "nothing is left");
+}
+
+#[test]
+fn a_file_that_cannot_be_replaced_is_known_before() {
+    let folder = Folder::new("unwritable");
+    let file = folder.file("e.toml");
+    // Also root cannot make a file where a folder is.
+    fs::create_dir(folder.0.join(format!(".e.toml.{}.new", std::process::id()))).expect("a folder");
+    Temporary::write(&file, "new").expect_err("no new version");
+    Temporary::write(&folder.0.join("no.toml"), "new").expect_err("no file");
+    assert_eq!(fs::read_to_string(&file).expect("text"), "old");
+}
+
+#[test]
+fn a_file_that_another_program_has_changed_is_left_alone() {
+    let folder = Folder::new("changed");
+    let file = folder.file("e.toml");
+    let ready = || Ready {
+        file: file.clone(),
+        before: "old".into(),
+        next: Some(Temporary::write(&file, "new").expect("written")),
+        saved: Saved { file: "e.toml".into(), table: "server".into(), keys: Vec::new(), written: true },
+    };
+    let late = ready();
+    fs::write(&file, "other").expect("written");
+    let error = format!("{:#}", late.commit().expect_err("another text"));
+    assert!(error.contains("another program") && error.contains("e.toml"), "{error}");
+    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), folder.entries()), ("other", 1));
+    fs::write(&file, "old").expect("written");
+    assert_eq!(ready().commit().expect("saved").text(), "saved in e.toml\n");
+    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), folder.entries()), ("new", 1));
+}

@@ -1,0 +1,87 @@
+//! Tests of changes that are saved in the configuration file, and of the preview of a reload, with a server.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::server::{Folder, Server, control, fail, succeed};
+
+const FILE: &str = "# Ours.\n[tenants.backup] # slow\nweight = 2 # agreed\n";
+
+fn config(folder: &Folder) -> Value {
+    let answer = control(&folder.join("evenkeel-data/control.sock"), "GET", "/api/v1/config", &[], "");
+    serde_json::from_str(&answer.body).expect("JSON")
+}
+
+#[test]
+fn a_saved_change_outlives_a_reload() {
+    let folder = Folder::new();
+    let file = folder.join("e.toml");
+    fs::write(&file, FILE).expect("written");
+    let mut server = Server::start(&folder, &["--config", "e.toml"]);
+    let set = ["tenant", "set", "backup", "--limit-bytes-per-s", "50MB", "--weight", "3", "--save"];
+    let said = succeed(&folder, &set);
+    for line in [
+        "tenant backup changed\n",
+        "[tenants.backup] limit.bytes_per_s: none -> 50MB\n",
+        "[tenants.backup] weight: 2 -> 3\n",
+        "saved in ",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    assert!(!said.contains("until the next reload") && !said.contains("would still"), "{said}");
+    let text = fs::read_to_string(&file).expect("text");
+    let expected = "# Ours.\n[tenants.backup] # slow\nweight = 3 # agreed\nlimit = { bytes_per_s = \"50MB\" }\n";
+    assert_eq!(text, expected);
+    assert_eq!(succeed(&folder, &["reload", "--dry-run"]), "nothing would change\n");
+    assert_eq!(succeed(&folder, &["reload"]), "nothing changed\n");
+    let again = succeed(&folder, &set);
+    assert!(again.contains("nothing changed\n") && again.contains("nothing to save"), "{again}");
+
+    // By the name of the file, and as JSON.
+    let said = succeed(&folder, &["server", "set", "--workers", "2", "--save", "--json", "--config", "e.toml"]);
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!((&said["saved"]["written"], &said["saved"]["file"]), (&Value::from(true), &Value::from("e.toml")));
+    assert_eq!(said["saved"]["keys"][0]["after"], "2", "{said:#}");
+    let expected = format!("{expected}\n[server]\nworkers = 2\n");
+    assert_eq!(fs::read_to_string(&file).expect("text"), expected);
+
+    // A change that the server or the file refuses is not saved, and one that is not saved is named.
+    let refused = fail(&folder, &["tenant", "set", "backup", "--weight", "0", "--save"]);
+    assert!(refused.contains("nothing was changed") && refused.contains("tenants.backup.weight"), "{refused}");
+    fail(&folder, &["tenant", "set", "other", "--weight", "2", "--save"]);
+    assert_eq!(fs::read_to_string(&file).expect("text"), expected);
+    let unsaved = succeed(&folder, &["tenant", "set", "backup", "--weight", "8"]);
+    assert!(unsaved.contains("--save"), "{unsaved}");
+    let said = succeed(&folder, &["tenant", "set", "other", "--weight", "2", "--save", "--create"]);
+    assert!(said.contains("a reload would still make changes: tenant backup changed\n"), "{said}");
+
+    // The preview of a reload.
+    assert_eq!(succeed(&folder, &["reload", "--dry-run"]), "tenant backup changed\n");
+    let in_force = config(&folder);
+    let weights = ["backup", "other"].map(|tenant| in_force["tenants"][tenant]["weight"].as_u64());
+    assert_eq!(weights, [Some(8), Some(2)]);
+    assert!(in_force["config_file"].as_str().is_some_and(|file| file.starts_with('/') && file.ends_with("/e.toml")));
+    fs::write(&file, format!("{expected}max_connections = 7\n")).expect("written");
+    let refused = fail(&folder, &["reload", "--dry-run"]);
+    assert!(refused.contains("a reload would be refused") && refused.contains("server.max_connections"), "{refused}");
+    fs::write(&file, "[tenants.backup]\nwieght = 2\n").expect("written");
+    assert!(fail(&folder, &["reload", "--dry-run"]).contains("did you mean \"weight\""));
+    let unknown = control(&folder.join("evenkeel-data/control.sock"), "POST", "/api/v1/reload?dry-run=true", &[], "");
+    assert_eq!(unknown.status, 400, "{}", unknown.body);
+    server.signal("TERM");
+    let (status, log) = server.end();
+    assert!(status.success() && log.contains("tenant backup: weight from 3 to 8"), "{log}");
+    assert!(!log.contains(": configuration: "), "a preview is no change: {log}");
+}
+
+#[test]
+fn a_server_without_a_file_saves_nothing() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let refused = fail(&folder, &["tenant", "set", "default", "--weight", "3", "--save"]);
+    assert!(refused.contains("nothing was changed") && refused.contains("--config FILE"), "{refused}");
+    let config = config(&folder);
+    assert_eq!((&config["config_file"], &config["tenants"]["default"]["weight"]), (&Value::Null, &Value::from(1)));
+    server.stop();
+}
