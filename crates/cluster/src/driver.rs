@@ -8,7 +8,9 @@ use std::time::{Duration as StdDuration, Instant as StdInstant};
 
 use evenkeel_control::cluster::shard::{Shard, Sizes};
 use evenkeel_control::cluster::sharding::{Cluster, Contribution, Sum};
+use evenkeel_control::cluster::totals::MEASUREMENTS;
 use evenkeel_control::cluster::{Fault, Presence, Report, Status};
+use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Fractions;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::cluster::{Pools, Record, Totals, Unreadable, VERSION};
@@ -46,6 +48,10 @@ pub(crate) struct Driver<M> {
     parts: Parts,
     /// Zero of the time of `totals`.
     began: StdInstant,
+    /// When demand for tenants with totals is measured next, within a period, and how often it was in this one.
+    measuring: (Instant, u64),
+    /// The newest report.
+    newest: Option<Record>,
     state: Arc<Mutex<ClusterState>>,
     traffic: Arc<Traffic>,
     /// Counts the values of other hosts and shards that were ignored.
@@ -76,6 +82,8 @@ impl<M: Participant> Driver<M> {
             totals: Sharing::new(&settings.cluster, &settings.host, settings.incarnation),
             parts: Parts::new(),
             began: StdInstant::now(),
+            measuring: (Instant::FAR_FUTURE, 0),
+            newest: None,
             settings,
             participant,
             cluster,
@@ -103,7 +111,7 @@ impl<M: Participant> Driver<M> {
             let now = (self.settings.clock)();
             self.totals.keep_time(self.elapsed());
             self.divide(false);
-            if let Some(report) = self.report(now) {
+            if let Some(report) = self.report(now).or_else(|| self.measure()) {
                 outgoing.send_replace(Some(report));
             }
             self.decide(now);
@@ -118,7 +126,7 @@ impl<M: Participant> Driver<M> {
             self.publish_state(now);
             let wake = self.cluster.config().due(self.cluster.config().period_at(now)).min(self.cluster.deadline(now));
             // No less than a millisecond: whatever the clock does, others get their turn.
-            let pause = wake.since(now).min(self.totals.deadline().since(self.elapsed()));
+            let pause = wake.since(now).min(self.totals.deadline().min(self.measuring.0).since(self.elapsed()));
             let pause = StdDuration::from(pause).max(StdDuration::from_millis(1));
             tokio::select! {
                 event = happened.recv() => if let Some(event) = event { self.take_in(event) },
@@ -142,7 +150,8 @@ impl<M: Participant> Driver<M> {
         if let Some(sum) = self.cluster.last_sum(now).and_then(|sum| self.sum(sum)) {
             outgoing_sum.send_replace(Some(sum));
         }
-        outgoing.send_replace(self.own_record(self.cluster.config().period_at(now), Pools::new(), Totals::new(), true));
+        let last = self.own_record(self.cluster.config().period_at(now), Pools::new(), Totals::new(), true);
+        outgoing.send_replace(to_publish(&last));
         let _ = timeout(LEAVE_TIMEOUT, publisher).await;
     }
 
@@ -165,7 +174,39 @@ impl<M: Participant> Driver<M> {
         let totals = self.totals.report(self.elapsed(), ended, &demands);
         // What is reported is not exceeded any more when the report is read. All parts, because tenants may be new.
         self.divide(true);
-        self.own_record(ended, pools, totals, false)
+        if has_totals {
+            self.measure_next(1);
+        }
+        let record = self.own_record(ended, pools, totals, false);
+        to_publish(self.newest.insert(record))
+    }
+
+    /// Measures the demand for tenants with totals, if that is due within the period. Returns an early report if one is of use.
+    fn measure(&mut self) -> Option<publish::Outgoing> {
+        let (at, measured) = self.measuring;
+        if self.elapsed() < at {
+            return None;
+        }
+        self.measure_next(measured + 1);
+        let demands = self.participant.demands();
+        // In a divided cluster only sums count, and they are written once a period.
+        let is_due = self.totals.measure(self.elapsed(), &demands) && !self.cluster.is_divided();
+        let early = if is_due { self.totals.early_report(self.elapsed()) } else { None };
+        self.divide(false);
+        let (early, totals) = early?;
+        let record = self.newest.as_mut()?;
+        (record.early, record.totals) = (early, totals);
+        to_publish(record)
+    }
+
+    /// Notes that demand was measured for this number of times since the end of a period. Hosts measure at different times, so
+    /// that each knows the early reports of others.
+    fn measure_next(&mut self, measured: u64) {
+        let part = self.cluster.config().period.as_nanos() / MEASUREMENTS;
+        let mut rng = SplitMix64::new(self.settings.incarnation ^ (self.reported << 3) ^ measured);
+        let jitter = if measured == 1 { rng.next_below((part / 2).max(1)) } else { 0 };
+        let next = self.elapsed() + Duration::from_nanos(part + jitter);
+        self.measuring = (if measured < MEASUREMENTS { next } else { Instant::FAR_FUTURE }, measured);
     }
 
     /// Time since the start, by a clock that is never set.
@@ -188,16 +229,15 @@ impl<M: Participant> Driver<M> {
         }
     }
 
-    fn own_record(&self, period: u64, pools: Pools, totals: Totals, leaving: bool) -> Option<publish::Outgoing> {
+    fn own_record(&self, period: u64, pools: Pools, totals: Totals, leaving: bool) -> Record {
         let contribution = Contribution { bits: self.cluster.shard().bits(), members: 1, content: pools };
-        let text = self.record(period, self.joined.min(period), leaving, contribution, totals)?;
-        Some(publish::Outgoing { text, leaving })
+        self.record(period, self.joined.min(period), leaving, contribution, totals)
     }
 
     fn sum(&self, sum: Sum<Pools>) -> Option<publish::OutgoingSum> {
         let Sum { shard, period, leaving, contribution } = sum;
         let totals = if leaving { Totals::new() } else { self.totals.together() };
-        let text = self.record(period, 0, leaving, contribution, totals)?;
+        let text = text(&self.record(period, 0, leaving, contribution, totals))?;
         Some(publish::OutgoingSum { shard, period, text })
     }
 
@@ -208,12 +248,10 @@ impl<M: Participant> Driver<M> {
         leaving: bool,
         contribution: Contribution<Pools>,
         totals: Totals,
-    ) -> Option<String> {
+    ) -> Record {
         let period_us = self.cluster.config().period.as_nanos() / 1_000;
         let (incarnation, Contribution { bits, members, content: pools }) = (self.settings.incarnation, contribution);
-        let record =
-            Record { v: VERSION, incarnation, period, joined, period_us, leaving, bits, members, pools, totals };
-        record.text().map_err(|error| tracing::error!("cluster: {error}")).ok()
+        Record { v: VERSION, incarnation, period, early: 0, joined, period_us, leaving, bits, members, pools, totals }
     }
 
     /// Handles an event from the watcher or the publisher.
@@ -398,6 +436,14 @@ impl<M: Participant> Driver<M> {
         state.sent_bytes_total = self.traffic.sent.load(Ordering::Relaxed);
         state.received_bytes_total = self.traffic.received.load(Ordering::Relaxed);
     }
+}
+
+fn to_publish(record: &Record) -> Option<publish::Outgoing> {
+    Some(publish::Outgoing { text: text(record)?, leaving: record.leaving })
+}
+
+fn text(record: &Record) -> Option<String> {
+    record.text().map_err(|error| tracing::error!("cluster: {error}")).ok()
 }
 
 fn described(presence: Presence) -> (String, u64) {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_control::cluster::shard::Shard;
-use evenkeel_control::cluster::totals::{Asked, Contact, Share, Sums};
+use evenkeel_control::cluster::totals::{Asked, Contact, Line, Share, Sums};
 use evenkeel_control::pool::Demand;
 use evenkeel_control::units::{Fraction, Fractions};
 use evenkeel_control::{Duration, Instant};
@@ -21,7 +21,10 @@ use crate::participant::{Demands, Key, Parts};
 /// Number of lengths of the lease for which the safe part of an expired member is kept free.
 const REMEMBERED_LEASES: u64 = 20;
 /// Number of this host's newest reports of which the time is kept.
-const SENT: usize = 8;
+const SENT: usize = 32;
+
+/// A report: its period, and the number of earlier reports about this period.
+type Number = (u64, u8);
 
 /// The parts of a tenant that has no share of its totals.
 pub(crate) fn least() -> Fractions {
@@ -41,15 +44,15 @@ struct Unit {
 #[derive(Clone, Debug, Default)]
 struct Tenant {
     units: [Option<Unit>; 2],
-    /// The demand at the last report.
+    /// The demand at the last measurement.
     before: Demand,
     /// Mean payload of the requests that arrived in the last period with requests, in bytes.
     mean_bytes: f64,
 }
 
 impl Tenant {
-    /// Takes in the demand of `periods` periods, each `period_s` seconds long; returns the figures to report.
-    fn report(&mut self, now: Instant, demand: &Demand, periods: f64, period_s: f64, others: &[Sums; 2]) -> [Sums; 2] {
+    /// Takes in the demand of `periods` periods, each `period_s` seconds long.
+    fn measure(&mut self, now: Instant, demand: &Demand, periods: f64, period_s: f64, others: &[Sums; 2]) {
         let before = std::mem::replace(&mut self.before, *demand);
         // Counters of a tenant that left and joined again begin anew.
         let more = |after: [u64; 2], before: [u64; 2]| [0, 1].map(|n| after[n].saturating_sub(before[n]) as f64);
@@ -58,12 +61,12 @@ impl Tenant {
             self.mean_bytes = arrived[1] / arrived[0];
         }
         let queued = [demand.queued as f64, demand.queued as f64 * self.mean_bytes];
-        [0, 1].map(|n| {
+        for n in [0, 1] {
             let (reservation, limit) = (demand.reservation[n], demand.limit[n]);
             let total = if limit > 0 { limit } else { reservation };
             if total == 0 {
                 self.units[n] = None;
-                return Sums::default();
+                continue;
             }
             let unit = self.units[n].get_or_insert_with(|| {
                 let mut share = Share::new(reservation, limit);
@@ -72,13 +75,24 @@ impl Tenant {
             });
             unit.share.set_totals(reservation, limit);
             let whole = total as f64 * period_s;
-            let lines = unit.share.report(&Asked {
-                requests: arrived[0] / periods,
+            let asked = Asked {
+                requests: arrived[0],
                 arrived: arrived[n] / periods / whole,
                 queued: queued[n] / whole,
                 served: served[n] / periods / whole,
-            });
-            Sums { members: 1, lines, reserved: 0.0 }
+            };
+            unit.share.measure(&asked, periods);
+        }
+    }
+
+    /// The figures to report, by `line`.
+    fn lines(&mut self, line: fn(&mut Share) -> Line) -> [Sums; 2] {
+        self.units.each_mut().map(|unit| {
+            unit.as_mut().map_or(Sums::default(), |unit| Sums {
+                members: 1,
+                lines: line(&mut unit.share),
+                reserved: 0.0,
+            })
         })
     }
 
@@ -113,16 +127,16 @@ pub(crate) struct Sharing {
     tenants: BTreeMap<Key, Tenant>,
     /// Number of tenants beyond those that a report may have.
     excess: u64,
-    /// When this host's newest reports were made, by period.
-    sent: BTreeMap<u64, Instant>,
-    /// The period of the newest report.
-    newest: Option<u64>,
-    /// The period of the newest report that was read back.
-    read: Option<u64>,
+    /// When this host's newest reports were made.
+    sent: BTreeMap<Number, Instant>,
+    /// The newest report.
+    newest: Option<Number>,
+    /// The newest report that was read back.
+    read: Option<Number>,
     /// When the newest report was made that all other members can know.
     back: Instant,
-    /// When the newest report was made.
-    reported: Instant,
+    /// When demand was measured last.
+    measured: Instant,
 }
 
 impl Sharing {
@@ -144,37 +158,60 @@ impl Sharing {
             newest: None,
             read: None,
             back: Instant::ZERO,
-            reported: Instant::ZERO,
+            measured: Instant::ZERO,
         }
     }
 
-    /// Takes in the demand since the last report; returns the figures for the report about `period`. Parts may shrink: the
-    /// smaller parts have to apply before the report is sent.
-    pub(crate) fn report(&mut self, now: Instant, period: u64, demands: &Demands) -> Totals {
+    /// Takes in the demand since the last measurement. Returns true if an early report is of use.
+    pub(crate) fn measure(&mut self, now: Instant, demands: &Demands) -> bool {
         let period_s = self.period.as_secs_f64();
         // Not close to 0, whatever the clock did.
-        let periods = (now.since(self.reported).as_secs_f64() / period_s).max(0.1);
-        self.reported = now;
+        let periods = (now.since(self.measured).as_secs_f64() / period_s).max(0.05);
+        self.measured = now;
+        for (key, tenant) in &mut self.tenants {
+            if let Some(demand) = demands.get(key) {
+                tenant.measure(now, demand, periods, period_s, &self.ledger.others(key));
+            }
+        }
+        self.units().any(|unit| unit.share.is_due())
+    }
+
+    /// Takes in the demand since the last measurement; returns the figures for the report about `period`. Parts may shrink: the
+    /// smaller parts have to apply before the report is sent.
+    pub(crate) fn report(&mut self, now: Instant, period: u64, demands: &Demands) -> Totals {
         self.tenants.retain(|key, _| demands.contains_key(key));
         self.excess = 0;
-        let mut totals = Totals::new();
-        for (key, demand) in demands {
-            if !self.tenants.contains_key(key) && self.tenants.len() >= MAX_TOTALS {
+        for key in demands.keys() {
+            if self.tenants.contains_key(key) || self.tenants.len() < MAX_TOTALS {
+                self.tenants.entry(key.clone()).or_default();
+            } else {
                 self.excess += 1;
-                continue;
             }
-            let others = self.ledger.others(key);
-            let tenant = self.tenants.entry(key.clone()).or_default();
-            let figures = tenant.report(now, demand, periods, period_s, &others);
-            totals.entry(key.0.clone()).or_default().insert(key.1.clone(), figures);
         }
-        self.sent.insert(period, now);
+        self.measure(now, demands);
+        self.figures(now, (period, 0), Share::report)
+    }
+
+    /// Returns the figures for a further report about the period of the newest report, and how many there were before. Parts
+    /// may shrink, as with [`Self::report`].
+    pub(crate) fn early_report(&mut self, now: Instant) -> Option<(u8, Totals)> {
+        let (period, before) = self.newest?;
+        let early = before.checked_add(1)?;
+        Some((early, self.figures(now, (period, early), Share::early_report)))
+    }
+
+    fn figures(&mut self, now: Instant, number: Number, line: fn(&mut Share) -> Line) -> Totals {
+        let mut totals = Totals::new();
+        for ((pool, name), tenant) in &mut self.tenants {
+            totals.entry(pool.clone()).or_default().insert(name.clone(), tenant.lines(line));
+        }
+        self.sent.insert(number, now);
         while self.sent.len() > SENT
-            && let Some(oldest) = self.sent.iter().min_by_key(|(_, made)| **made).map(|(period, _)| *period)
+            && let Some(oldest) = self.sent.iter().min_by_key(|(_, made)| **made).map(|(number, _)| *number)
         {
             self.sent.remove(&oldest);
         }
-        self.newest = Some(period);
+        self.newest = Some(number);
         totals
     }
 
@@ -190,10 +227,11 @@ impl Sharing {
         let changed = self.ledger.put(host, (!record.leaving).then(|| record.totals.clone()));
         self.observe(&changed);
         let is_ours = host == self.ledger.own() && record.incarnation == self.incarnation && !record.leaving;
-        if is_ours && self.sent.contains_key(&record.period) {
-            self.read = Some(record.period);
+        let number = (record.period, record.early);
+        if is_ours && self.sent.contains_key(&number) {
+            self.read = Some(number);
             if !divided {
-                self.returned(now, record.period, None);
+                self.returned(now, number, None);
             }
         }
     }
@@ -205,15 +243,15 @@ impl Sharing {
         self.ledger.put_sum(shard, period, sum);
         // A report that was read back before the sum of its period is in the sum.
         if let (Some(totals), Some(read)) = (ours, self.read) {
-            self.returned(now, read.min(period), Some(&totals));
+            self.returned(now, read.min((period, 0)), Some(&totals));
         }
     }
 
-    /// Notes that all members can know this host's report about `period`; with `within` only of the tenants in these figures.
-    fn returned(&mut self, now: Instant, period: u64, within: Option<&Totals>) {
-        let Some((&period, &made)) = self.sent.range(..=period).next_back() else { return };
+    /// Notes that all members can know this report of this host; with `within` only of the tenants in these figures.
+    fn returned(&mut self, now: Instant, number: Number, within: Option<&Totals>) {
+        let Some((&number, &made)) = self.sent.range(..=number).next_back() else { return };
         self.back = self.back.max(made);
-        if self.newest != Some(period) || now.since(made) >= self.lease {
+        if self.newest != Some(number) || now.since(made) >= self.lease {
             return;
         }
         self.ledger.refresh();

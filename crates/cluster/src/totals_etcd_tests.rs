@@ -16,7 +16,8 @@ fn key() -> (String, String) {
 struct Server {
     /// Requests per second that are asked for, and the part of the limit that applies.
     shared: Arc<Mutex<(u64, f64)>>,
-    arrived: u64,
+    arrived: f64,
+    measured: StdInstant,
 }
 
 impl Participant for Server {
@@ -30,9 +31,10 @@ impl Participant for Server {
 
     fn demands(&mut self) -> Demands {
         let (rate, part) = *lock(&self.shared);
-        self.arrived += rate * PERIOD.as_nanos() / 1_000_000_000;
+        let since = std::mem::replace(&mut self.measured, StdInstant::now());
+        self.arrived += rate as f64 * since.elapsed().as_secs_f64();
         let queued = if rate as f64 > part * LIMIT as f64 { rate / 2 } else { 0 };
-        let arrived = [self.arrived, 0];
+        let arrived = [self.arrived as u64, 0];
         Demands::from([(key(), Demand { limit: [LIMIT, 0], arrived, queued, ..Demand::default() })])
     }
 
@@ -51,7 +53,7 @@ struct Member {
 impl Member {
     fn start(etcd: &Etcd, name: &str, rate: u64, totals: bool) -> Self {
         let shared = Arc::new(Mutex::new((rate, 0.0)));
-        let server = Server { shared: Arc::clone(&shared), arrived: 0 };
+        let server = Server { shared: Arc::clone(&shared), arrived: 0.0, measured: StdInstant::now() };
         let mut settings = etcd.settings(name, wall_clock);
         settings.cluster.totals = totals;
         Self { shared, handle: start(settings, server).expect("it starts") }

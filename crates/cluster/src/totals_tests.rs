@@ -21,8 +21,20 @@ fn key() -> Key {
 }
 
 fn record(incarnation: u64, period: u64, totals: Totals) -> Record {
-    let (joined, period_us, bits, pools) = (0, 1_000_000, 0, Pools::new());
-    Record { v: VERSION, incarnation, period, joined, period_us, leaving: false, bits, members: 1, pools, totals }
+    let (early, joined, period_us, bits, pools) = (0, 0, 1_000_000, 0, Pools::new());
+    Record {
+        v: VERSION,
+        incarnation,
+        period,
+        early,
+        joined,
+        period_us,
+        leaving: false,
+        bits,
+        members: 1,
+        pools,
+        totals,
+    }
 }
 
 struct Host {
@@ -205,6 +217,41 @@ fn a_host_that_was_never_in_contact_says_so() {
     assert_eq!((world.hosts[0].contact(), world.hosts[0].part() < 1e-6), ("none".to_owned(), true));
     world.run(3);
     assert_eq!((world.hosts[0].contact(), world.hosts[0].part()), ("alone".to_owned(), 0.125));
+}
+
+#[test]
+fn an_early_report_counts_when_it_is_read_back() {
+    let [mut a, mut b] = [("a", 1), ("b", 2)].map(|(name, incarnation)| Host::new(name, incarnation));
+    let demand = |queued: u64, arrived: u64| {
+        Demands::from([(key(), Demand { limit: [LIMIT, 0], arrived: [arrived, 0], queued, ..Demand::default() })])
+    };
+    let mut arrived = 0;
+    for period in 1..=4 {
+        arrived += 3_000;
+        let of_a = record(1, period, a.sharing.report(at(10 * period), period, &demand(1_000, arrived)));
+        let of_b = record(2, period, b.sharing.report(at(10 * period), period, &demand(0, 0)));
+        for (name, record) in [("a", of_a), ("b", of_b)] {
+            [&mut a, &mut b].into_iter().for_each(|host| host.sharing.heard(at(10 * period + 1), name, &record, false));
+        }
+    }
+    assert!(a.part() > 0.9 && b.part() < 0.1, "{} and {}", a.part(), b.part());
+    // A quarter of a period later a is idle, and b has requests.
+    assert!(a.sharing.measure(at(43), &demand(0, arrived)));
+    assert!(b.sharing.measure(at(43), &demand(500, 900)));
+    for _ in 0..2 {
+        for (n, name) in NAMES.into_iter().enumerate().take(2) {
+            let host = [&mut a, &mut b].into_iter().nth(n).expect("two hosts");
+            let (early, totals) = host.sharing.early_report(at(44)).expect("a report before");
+            let mut record = record(n as u64 + 1, 4, totals);
+            record.early = early;
+            let older = Record { early: early - 1, ..record.clone() };
+            let before = b.part();
+            b.sharing.heard(at(44), name, &older, false);
+            assert!(name == "a" || b.part() <= before, "an older report of b counts");
+            [&mut a, &mut b].into_iter().for_each(|host| host.sharing.heard(at(44), name, &record, false));
+        }
+    }
+    assert!(b.part() > 0.9 && a.part() < 0.1, "{} and {}", a.part(), b.part());
 }
 
 #[test]

@@ -45,7 +45,18 @@ impl World {
     fn report(&mut self, member: usize, asked: &Asked) {
         let member = &mut self.members[member];
         member.reports += 1;
-        member.flying = Some((member.reports, member.share.report(asked)));
+        member.share.measure(asked, 1.0);
+        member.flying = Some((member.reports, member.share.report()));
+    }
+
+    /// A measurement within a period, and a report if it is due, or `always`.
+    fn measure(&mut self, member: usize, asked: &Asked, always: bool) {
+        let member = &mut self.members[member];
+        member.share.measure(asked, 0.25);
+        if always || member.share.is_due() {
+            member.reports += 1;
+            member.flying = Some((member.reports, member.share.early_report()));
+        }
     }
 
     /// The report that is on its way reaches the store.
@@ -166,6 +177,7 @@ impl World {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Report(usize, f64, f64),
+    Measure(usize, f64, bool),
     Land(usize),
     Read(usize),
     ReadAll,
@@ -180,6 +192,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (member.clone(), 0.0..1.5_f64, prop_oneof![Just(0.0), 0.0..2.0_f64])
             .prop_map(|(member, arrived, queued)| Step::Report(member, arrived, queued)),
+        4 => (member.clone(), 0.0..1.5_f64, any::<bool>())
+            .prop_map(|(member, arrived, always)| Step::Measure(member, arrived, always)),
         8 => member.clone().prop_map(Step::Land),
         8 => member.clone().prop_map(Step::Read),
         3 => Just(Step::ReadAll),
@@ -206,6 +220,10 @@ proptest! {
             match step {
                 Step::Report(member, arrived, queued) if member < count => {
                     world.report(member, &Asked { requests: 100.0, arrived, queued, served: arrived });
+                }
+                Step::Measure(member, arrived, always) if member < count => {
+                    let asked = Asked { requests: 100.0, arrived, queued: arrived / 2.0, served: arrived / 2.0 };
+                    world.measure(member, &asked, always);
                 }
                 Step::Land(member) if member < count => world.land(member),
                 Step::Read(member) if member < count => world.read(member),
@@ -375,4 +393,29 @@ fn a_member_alone_in_the_cluster_has_everything() {
     let mut world = World::new(1, (3_000, 4_000));
     world.period(|_| 0.1);
     assert!((world.limits()[0] - 1.0).abs() < 1e-12 && (world.members[0].share.reservation() - 1.0).abs() < 1e-12);
+}
+
+/// Demand moves from one member to another: early reports move the part within half a period, and then no more are made.
+#[test]
+fn early_reports_take_parts_along_within_a_period() {
+    for count in [2, 3, 10, 100] {
+        let mut world = World::new(count, (3_000, 4_000));
+        for _ in 0..6 {
+            world.period(|member| if member == 0 { 1.5 } else { 0.0 });
+        }
+        let mut before = 0;
+        for measurement in 0..6 {
+            before = world.log.len();
+            for member in 0..count {
+                let (need, part) = (if member == 1 { 1.5_f64 } else { 0.0 }, world.members[member].share.limit());
+                let served = need.min(part);
+                let asked = Asked { requests: 1e4, arrived: need, queued: need - served, served };
+                world.measure(member, &asked, false);
+                world.land(member);
+                world.read_all();
+            }
+            assert!(measurement < 1 || world.limits()[1] >= 0.9, "{count}, {measurement}: {:?}", world.limits());
+        }
+        assert_eq!(world.log.len(), before, "{count}: reports without need");
+    }
 }

@@ -53,6 +53,7 @@ fn record(pools: BTreeMap<String, Summary>) -> Record {
         v: VERSION,
         incarnation: u64::MAX,
         period: u64::MAX,
+        early: u8::MAX,
         joined: u64::MAX,
         period_us: u64::MAX,
         leaving: true,
@@ -65,7 +66,7 @@ fn record(pools: BTreeMap<String, Summary>) -> Record {
 
 /// `number` tenants with the longest names, spread over all pools, with `figure` in every place.
 fn totals(number: usize, figure: f64) -> Totals {
-    let lines = Line { need: figure, throttled: figure, lack: figure, claim: figure, safe: figure };
+    let lines = Line { need: figure, throttled: figure, lack: figure, floor: figure, claim: figure, safe: figure };
     let mut totals = Totals::new();
     for n in 0..number {
         let sums = Sums { members: MAX_MEMBERS, lines, reserved: figure };
@@ -151,12 +152,14 @@ fn totals_come_back_with_bounds_rounded_up_and_are_checked() {
         Record::parse(text.as_bytes()).map(|read| (read.text().expect("no pools") == text, read.totals))
     };
     let (need, throttled, lack) = (2.0 / 3.0, 1.0 / 3.0, 1.0 / 7.0);
-    let lines = Line { need, throttled, lack, claim: 1.0 / 3.0, safe: 2.0 / 3.0 };
+    let floor = 1.0 / 3.0;
+    let lines = Line { need, throttled, lack, floor, claim: 1.0 / 3.0, safe: 2.0 / 3.0 };
     let one = |sums: Sums| Totals::from([("main".into(), BTreeMap::from([("db/a".into(), [sums, Sums::default()])]))]);
     let (is_same, read) = parse(one(Sums { members: 1, lines, reserved: 0.1 }), 1).expect("a record");
     let [sums, unset] = read["main"]["db/a"];
     let (need, throttled, lack) = (0.666_67, 0.333_33, 0.142_86);
-    let rounded = Line { need, throttled, lack, claim: 0.333_34, safe: 0.666_67 };
+    let floor = 0.333_33;
+    let rounded = Line { need, throttled, lack, floor, claim: 0.333_34, safe: 0.666_67 };
     assert_eq!((sums, unset), (Sums { members: 1, lines: rounded, reserved: 0.1 }, Sums::default()));
     assert!(is_same, "a second rounding changes nothing");
     assert!(parse(totals(MAX_TOTALS, 1.0), 1).is_ok() && parse(totals(MAX_TOTALS + 1, 1.0), 1).is_err());

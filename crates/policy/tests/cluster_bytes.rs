@@ -43,6 +43,7 @@ fn text(bits: u8, members: u64, pools: Pools) -> String {
         v: VERSION,
         incarnation,
         period,
+        early: 0,
         joined: period - 1,
         period_us: 1_000_000,
         leaving: false,

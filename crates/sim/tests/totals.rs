@@ -1,42 +1,45 @@
 //! Tests of the experiment on totals over a cluster, with few and short runs.
 
+use std::ops::RangeInclusive;
+
 use evenkeel_sim::experiment::totals::setup::{LIMIT, STEPS_PER_S, Setup};
 use evenkeel_sim::experiment::totals::world::{Outcome, simulate};
 use evenkeel_sim::experiment::totals::{self, Fault, judge};
 use evenkeel_sim::experiment::{Options, Row};
 
-fn run(members: usize, fault: Fault, seconds: u64) -> (Setup, Outcome) {
-    let setup = Setup { members, fault, seconds };
-    let outcome = simulate(&setup, 7_100).expect("a run");
-    (setup, outcome)
+/// Checks runs with this fault: the limit is never exceeded, the reservation is reached in all settled windows, and service is
+/// at least `least` per cent of that of the central scheduler.
+fn check(members: usize, fault: Fault, seconds: u64, seeds: RangeInclusive<u64>, least: f64) {
+    for seed in seeds {
+        let setup = Setup { members, fault, seconds };
+        let outcome = simulate(&setup, seed).expect("a run");
+        let [ours, equal] = [&outcome.parts, &outcome.equal].map(|served| judge(&setup, served, &outcome.central));
+        let case = format!("{members} members, {fault:?}, seed {seed}: {ours:?}, equal parts: {equal:?}");
+        assert!(outcome.most <= 1.0 + 1e-9, "{case}: {} of the total", outcome.most);
+        assert!(ours.limit_exceeded <= 0.0 && ours.reservation_missed <= 0.0, "{case}");
+        assert!(ours.throughput >= least && ours.throughput > equal.throughput + 10.0, "{case}");
+    }
 }
 
 #[test]
 fn three_members_never_exceed_the_limit_and_reach_the_reservation() {
-    for fault in Fault::ALL {
-        let (setup, outcome) = run(3, fault, 40);
-        let ours = judge(&setup, &outcome.parts, &outcome.central);
-        assert!(outcome.most <= 1.0 + 1e-9, "{fault:?}: {} of the total", outcome.most);
-        assert!(ours.limit_exceeded <= 0.0, "{fault:?}: {ours:?}");
-        if matches!(fault, Fault::None | Fault::Skew) {
-            let equal = judge(&setup, &outcome.equal, &outcome.central);
-            assert!(ours.reservation_missed <= 1.0, "{fault:?}: {ours:?}");
-            assert!(ours.throughput > equal.throughput + 1.0, "{fault:?}: {ours:?}, {equal:?}");
-        }
+    Fault::ALL.into_iter().for_each(|fault| check(3, fault, 40, 1..=4, 99.0));
+}
+
+/// The safe parts of a tenth that is dead or cut off are kept free, which the central scheduler does not do.
+#[test]
+fn a_hundred_members_never_exceed_the_limit_and_reach_the_reservation() {
+    for (fault, least) in
+        [(Fault::None, 97.0), (Fault::Skew, 97.0), (Fault::Partition, 95.5), (Fault::Death, 94.0), (Fault::Loss, 94.0)]
+    {
+        check(100, fault, 40, 1..=2, least);
     }
 }
 
+/// They report once a period.
 #[test]
-fn a_hundred_members_never_exceed_the_limit_and_miss_less_than_with_equal_parts() {
-    for fault in [Fault::None, Fault::Partition] {
-        let (setup, outcome) = run(100, fault, 25);
-        let [ours, equal] = [&outcome.parts, &outcome.equal].map(|served| judge(&setup, served, &outcome.central));
-        assert!(outcome.most <= 1.0 + 1e-9, "{fault:?}: {} of the total", outcome.most);
-        assert!(ours.limit_exceeded <= 0.0, "{fault:?}: {ours:?}");
-        assert!(ours.reservation_missed < equal.reservation_missed, "{fault:?}: {ours:?}, {equal:?}");
-        // Those that a partition has cut off keep less than an equal part.
-        assert!(fault != Fault::None || ours.throughput > equal.throughput, "{fault:?}: {ours:?}, {equal:?}");
-    }
+fn a_thousand_members_never_exceed_the_limit_and_reach_the_reservation() {
+    check(1_000, Fault::None, 25, 1..=1, 90.0);
 }
 
 #[test]

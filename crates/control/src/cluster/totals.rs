@@ -30,6 +30,14 @@
 //!
 //! The slack of a 64th lets parts grow before others have shrunk, and absorbs that members compute from sums of different age.
 //!
+//! **Reservation.** A client gets the greater of its reservation and its share by weight, so a reservation is of use only where
+//! the share is too small. A member reports its floor: the need while its service is short of its limit with requests queued,
+//! which decays to an eighth of the need otherwise. Reservations are divided by floors, and never exceed the limit's part.
+//!
+//! **Early reports.** A member measures four times a period. When its newest report is back and by the newest sums it should
+//! claim another part (by a 16th of it, and an eighth of an equal part), it reports at once, at most four times a period. An
+//! early report claims no more than the others leave: claims beyond the total keep all from growing.
+//!
 //! **Claims.** A part in use never exceeds the member's claim in the store. A member that wants less first uses less, and then
 //! reports the smaller claim. A member that wants more reports the larger claim, waits until this report comes back, and then
 //! takes at most what the claims of all others leave. Of two members whose claims exceed the total together, the one whose
@@ -55,8 +63,8 @@ const SATISFIED: f64 = 1.0 / 8.0;
 /// Weight, of all members together, that does not depend on their needs when unneeded limit is divided.
 const IDLE: f64 = 1.0 / 64.0;
 /// A need that changes by at most this many standard deviations of the number of requests is smoothed.
-const NOISE: f64 = 2.0;
-/// Part of a change within the noise that is followed in a period.
+const NOISE: f64 = 3.0;
+/// Part of a change within the noise that is followed at each measurement.
 const GAIN: f64 = 1.0 / 4.0;
 /// A member whose queue is below this part of its own part is throttled, but its need does not show by how much.
 const SHALLOW: f64 = 1.0 / 8.0;
@@ -64,6 +72,20 @@ const SHALLOW: f64 = 1.0 / 8.0;
 const FIRST: f64 = 1.0 / 16.0;
 /// Part of a change of the lack that is followed in a period.
 const LACK_GAIN: f64 = 1.0 / 2.0;
+/// A member with requests queued that uses less than this part of its limit is short of service by its device.
+const SHORT: f64 = 31.0 / 32.0;
+/// Part of the need for which a member that is not short asks a reservation, in the end.
+const FLOOR: f64 = 1.0 / 8.0;
+/// Part of its reservation that a member gives up in a period in which it is not short.
+const FLOOR_LOSS: f64 = 1.0 / 8.0;
+/// Part of a reservation by which all members together reserve more, as one may reserve more than it uses.
+const RESERVED_MORE: f64 = 1.0 / 16.0;
+/// An early report is due when the target is off the claim by more than this part of the larger of the two ...
+const OFF: f64 = 1.0 / 16.0;
+/// ... and by more than this part of an equal part.
+const OFF_EQUAL: f64 = 1.0 / 8.0;
+/// Number of times in a period that a member measures its demand, and may report.
+pub const MEASUREMENTS: u64 = 4;
 /// The largest part of its needs that a throttled member gives to those that lack.
 const GIVEN: f64 = 1.0 / 2.0;
 /// The largest need in a report, as a fraction of the total.
@@ -73,14 +95,15 @@ const ROUNDING: f64 = 1.001;
 /// Number of members that a member assumes before it has had any contact.
 const UNKNOWN_MEMBERS: u64 = 8;
 
-/// Demand for and service of a tenant on one member in one period. Amounts are fractions of the total over a period.
+/// Demand for and service of a tenant on one member since the last measurement. Amounts are fractions of the total, those of
+/// requests that arrived and were served as in a whole period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Asked {
     /// Number of requests that arrived.
     pub requests: f64,
     /// Amount that arrived.
     pub arrived: f64,
-    /// Amount that was queued at the end of the period.
+    /// Amount that is queued now.
     pub queued: f64,
     /// Amount that was served.
     pub served: f64,
@@ -99,6 +122,9 @@ pub struct Line {
     /// The part that the member lacks for an equal one, as far as its need does not show it.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
     pub lack: f64,
+    /// The need for which the member asks a reservation: less than its need if its service reaches the limit without.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
+    pub floor: f64,
     /// Upper bound of the part that the member uses until its next report.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
     pub claim: f64,
@@ -118,6 +144,7 @@ impl Line {
         self.need += other.need;
         self.throttled += other.throttled;
         self.lack += other.lack;
+        self.floor += other.floor;
         self.claim += other.claim;
         self.safe += other.safe;
     }
@@ -127,6 +154,7 @@ impl Line {
         self.need = (self.need - other.need).max(0.0);
         self.throttled = (self.throttled - other.throttled).max(0.0);
         self.lack = (self.lack - other.lack).max(0.0);
+        self.floor = (self.floor - other.floor).max(0.0);
         self.claim = (self.claim - other.claim).max(0.0);
         self.safe = (self.safe - other.safe).max(0.0);
     }
@@ -143,6 +171,7 @@ impl Line {
         is_within(self.need, MOST_NEED * members)
             && is_within(self.throttled, self.need)
             && is_within(self.lack, members)
+            && is_within(self.floor, self.need)
             && is_within(self.claim, members)
             && is_within(self.safe, members)
     }
@@ -195,6 +224,9 @@ pub struct Share {
     requests: f64,
     throttled: bool,
     lack: f64,
+    floor: f64,
+    /// Means of the part that was served and of the part in use, over about a period.
+    means: [f64; 2],
     others: Sums,
     /// The claim in the newest report.
     claim: f64,
@@ -203,6 +235,8 @@ pub struct Share {
     /// The safe part in the newest report.
     newest_safe: f64,
     granted: f64,
+    /// The smallest part in use since the last measurement.
+    least_granted: f64,
     /// True if the newest report has come back.
     is_back: bool,
     /// True if the newest report was made after the last call of [`Share::lost`].
@@ -219,11 +253,14 @@ impl Share {
             requests: 0.0,
             throttled: false,
             lack: 0.0,
+            floor: 0.0,
+            means: [0.0; 2],
             others: Sums::default(),
             claim: 0.0,
             safe: 0.0,
             newest_safe: 0.0,
             granted: 0.0,
+            least_granted: 0.0,
             is_back: false,
             is_new: false,
             contact: Contact::None,
@@ -238,34 +275,70 @@ impl Share {
             if reservation == 0 || limit == 0 { 0.0 } else { (reservation as f64 / limit as f64).clamp(0.0, 1.0) };
     }
 
-    /// Takes in the demand of a period that has ended, and returns the line to report. The part in use may shrink.
-    pub fn report(&mut self, asked: &Asked) -> Line {
+    /// Takes in the demand since the last call, which was `periods` periods ago.
+    pub fn measure(&mut self, asked: &Asked, periods: f64) {
         let sane = |figure: f64, most: f64| if figure.is_finite() { figure.clamp(0.0, most) } else { 0.0 };
         // The need is at most twice of what arrived, or of a part.
         let (arrived, queued) = (sane(asked.arrived, MOST_NEED / 4.0), sane(asked.queued, MOST_NEED / 4.0));
         let (requests, served) = (sane(asked.requests, f64::MAX), sane(asked.served, MOST_NEED));
+        let periods = sane(periods, MOST_NEED);
         // A queue is drained in a period, if it is not longer than what a period brings or a part serves.
         let need = arrived + queued.min(arrived.max(self.granted));
         let noise = NOISE / libm::sqrt(1.0 + requests.max(self.requests));
         let is_noise = libm::fabs(need - self.need) <= noise * need.max(self.need);
         self.need = if is_noise { self.need + GAIN * (need - self.need) } else { need };
-        self.requests = requests;
-        self.throttled = queued > 0.0;
-        self.lack += LACK_GAIN * (self.lacking(queued, served) - self.lack);
+        let followed = periods.min(1.0);
+        self.lack += LACK_GAIN * followed * (self.lacking(queued, served) - self.lack);
+        for (mean, part) in self.means.iter_mut().zip([served, self.least_granted]) {
+            *mean += followed * (part - *mean);
+        }
+        let [used, granted] = self.means;
+        let is_short = queued > 0.0 && self.throttled && used < SHORT * granted;
+        let kept = (self.floor * (1.0 - FLOOR_LOSS * followed)).max(FLOOR * self.need);
+        self.floor = if is_short { self.need } else { kept.min(self.need) };
+        (self.requests, self.throttled, self.least_granted) = (requests, queued > 0.0, self.granted);
+    }
+
+    /// True if an early report is of use: the member should claim another part by the newest sums, and its last report has come
+    /// back. Ask after each measurement within a period.
+    pub fn is_due(&self) -> bool {
+        let (claim, equal) = (self.possible(), 1.0 / (self.others.members + 1) as f64);
+        let off = libm::fabs(claim - self.claim);
+        self.contact == Contact::Shared && self.is_back && off > (OFF * claim.max(self.claim)).max(OFF_EQUAL * equal)
+    }
+
+    /// Returns the line to report at the end of a period. The part in use may shrink.
+    pub fn report(&mut self) -> Line {
+        self.claimed(self.target())
+    }
+
+    /// Returns the line to report within a period. It claims no more than the others leave, so that claims that exceed the
+    /// total together shrink. The part in use may shrink.
+    pub fn early_report(&mut self) -> Line {
+        self.claimed(self.possible())
+    }
+
+    fn claimed(&mut self, part: f64) -> Line {
         self.claim = match self.contact {
-            Contact::None | Contact::Shared => self.target(),
+            Contact::None | Contact::Shared => part,
             // The report may come back at any time; it has to cover what is or will be in use.
             Contact::Lost | Contact::Alone => self.granted.max(self.safe),
         };
         self.granted = self.granted.min(self.claim);
+        self.least_granted = self.least_granted.min(self.granted);
         if self.contact == Contact::Shared || self.contact == Contact::None {
             self.newest_safe = self.safe_part();
             self.safe = self.safe.min(self.newest_safe);
         }
         (self.is_back, self.is_new) = (false, true);
-        let throttled = if self.throttled { self.need } else { 0.0 };
-        let (lack, claim, safe) = (self.lack, self.claim, self.newest_safe);
-        Line { need: self.need, throttled, lack, claim, safe }
+        Line {
+            need: self.need,
+            throttled: if self.throttled { self.need } else { 0.0 },
+            lack: self.lack,
+            floor: self.floor,
+            claim: self.claim,
+            safe: self.newest_safe,
+        }
     }
 
     /// Takes in the sums over the other members, in the order of the store: call this after each change that was read.
@@ -325,9 +398,14 @@ impl Share {
     pub fn reservation(&self) -> f64 {
         let part = match self.contact {
             Contact::Lost | Contact::Alone => 1.0 / self.members(),
-            Contact::None | Contact::Shared => self.granted / self.free().max(LEAST),
+            Contact::None => self.granted / self.free().max(LEAST),
+            Contact::Shared => {
+                let floors = self.floor + self.others.lines.floor;
+                let by_floor = if floors > 0.0 { self.floor / floors } else { 1.0 / self.members() };
+                (LEAST / self.members() + (1.0 - LEAST) * by_floor) * (1.0 + RESERVED_MORE)
+            }
         };
-        if self.ratio > 0.0 { part.min(self.granted / self.ratio) } else { part.min(1.0) }
+        if self.ratio > 0.0 { part.min(self.granted / self.ratio).min(1.0) } else { part.min(1.0) }
     }
 
     /// Number of members that serve the tenant, this one included, as last seen.
@@ -373,6 +451,11 @@ impl Share {
         (part + given * (self.lack / lacks - throttled / all_throttled)).clamp(least.min(all), all)
     }
 
+    /// The target, as far as the claims of the others leave it, or the part in use.
+    fn possible(&self) -> f64 {
+        self.target().min(self.granted.max(self.free() - self.others.lines.claim))
+    }
+
     /// The part that this member lacks for an equal one, if it has few requests queued all the time.
     fn lacking(&self, queued: f64, served: f64) -> f64 {
         // A queue that other bounds than the limit cause leaves a part unused.
@@ -397,20 +480,70 @@ mod tests {
         Sums { members, lines: Line { need, claim, ..Line::default() }, reserved: 0.0 }
     }
 
+    fn report(share: &mut Share, asked: &Asked) -> Line {
+        share.measure(asked, 1.0);
+        share.report()
+    }
+
     #[test]
     fn a_larger_part_waits_for_the_report_and_for_the_others() {
         let mut share = Share::new(0, 4_000);
         assert_eq!(share.limit(), 0.0);
         share.observe(&others(2, 0.4, 0.7), false);
-        let line = share.report(&asked(0.4, 0.0));
+        let line = report(&mut share, &asked(0.4, 0.0));
         assert!(line.claim > 0.45 && share.limit() == 0.0, "{line:?}");
         share.observe(&others(2, 0.4, 0.7), true);
         assert!((share.limit() - 0.3).abs() < 1e-12, "{share:?}");
         share.observe(&others(2, 0.4, 0.5), false);
         assert!((share.limit() - line.claim).abs() < 1e-12, "{share:?}");
         // A smaller part is in force before it is reported.
-        let line = share.report(&asked(0.0, 0.0));
+        let line = report(&mut share, &asked(0.0, 0.0));
         assert!(line.claim < 0.4 && (share.limit() - line.claim).abs() < 1e-12, "{line:?}");
+    }
+
+    #[test]
+    fn an_early_report_is_due_when_demand_moves_and_claims_what_the_others_leave() {
+        let mut share = Share::new(0, 4_000);
+        let rest = others(2, 0.8, 0.8);
+        share.observe(&rest, false);
+        report(&mut share, &asked(0.1, 0.0));
+        assert!(!share.is_due(), "the first report is not back");
+        share.observe(&rest, true);
+        share.measure(&asked(0.1, 0.0), 0.25);
+        assert!(!share.is_due(), "nothing has moved: {share:?}");
+        share.measure(&asked(0.6, 0.3), 0.25);
+        assert!(share.is_due(), "{share:?}");
+        let line = share.early_report();
+        assert!((line.need - 0.9).abs() < 1e-12 && (line.claim - 0.2).abs() < 1e-12, "{line:?}");
+        assert!(!share.is_due(), "this report is not back");
+        share.observe(&rest, true);
+        assert!(!share.is_due() && (share.limit() - 0.2).abs() < 1e-12, "the others leave no more: {share:?}");
+        share.observe(&others(2, 0.8, 0.5), false);
+        assert!(share.is_due(), "the others leave more: {share:?}");
+        let line = share.early_report();
+        assert!((line.claim - 0.5).abs() < 1e-12, "{line:?}");
+    }
+
+    #[test]
+    fn a_member_asks_a_reservation_while_it_is_short_of_its_limit() {
+        let mut share = Share::new(3_000, 4_000);
+        let rest = Sums { lines: Line { floor: 0.4, ..others(1, 0.4, 0.4).lines }, ..others(1, 0.4, 0.4) };
+        share.observe(&rest, false);
+        report(&mut share, &asked(0.4, 0.1));
+        share.observe(&rest, true);
+        let served = |part: f64| Asked { served: part, ..asked(0.4, 0.1) };
+        for _ in 0..20 {
+            let limit = share.limit();
+            share.measure(&served(limit), 1.0);
+        }
+        // All that the limit lets pass is served: an eighth of the need.
+        let line = share.report();
+        assert!((line.floor - line.need / 8.0).abs() < 0.05 * line.need, "{line:?}");
+        share.observe(&rest, true);
+        assert!(share.reservation() < 0.2, "{share:?}");
+        (0..8).for_each(|_| share.measure(&served(0.2), 0.25));
+        let line = share.report();
+        assert!(line.floor >= line.need && share.reservation() > 0.5, "{line:?}, {share:?}");
     }
 
     #[test]
@@ -420,13 +553,13 @@ mod tests {
         {
             let mut share = Share::new(reservation, limit);
             share.observe(&others(members - 1, 0.0, 0.0), false);
-            let line = share.report(&asked(1.0, 1.0));
+            let line = report(&mut share, &asked(1.0, 1.0));
             share.observe(&others(members - 1, 0.0, 0.0), true);
             assert!(share.limit() > 0.9 && (line.safe - safe).abs() < 1e-12, "{line:?}");
             share.lost();
             assert!((share.limit() - safe).abs() < 1e-12, "{share:?}");
             // Reports that do not come back change nothing.
-            let line = share.report(&asked(0.0, 0.0));
+            let line = report(&mut share, &asked(0.0, 0.0));
             share.alone();
             assert!((line.claim - safe).abs() < 1e-12 && (share.limit() - safe).abs() < 1e-12, "{share:?}");
             assert!((share.reservation() - 1.0 / members as f64).abs() < 1e-12, "{share:?}");
@@ -436,19 +569,19 @@ mod tests {
     #[test]
     fn a_member_that_starts_without_the_cluster_takes_little_after_a_while() {
         let mut share = Share::new(0, 4_000);
-        share.report(&asked(1.0, 1.0));
+        report(&mut share, &asked(1.0, 1.0));
         share.lost();
         assert_eq!((share.limit(), share.contact()), (0.0, Contact::None));
         share.alone();
         assert_eq!((share.limit(), share.contact()), (0.125, Contact::Alone));
-        assert!(share.report(&asked(1.0, 1.0)).claim >= 0.125);
+        assert!(report(&mut share, &asked(1.0, 1.0)).claim >= 0.125);
     }
 
     #[test]
     fn an_idle_member_takes_its_safe_part_only_when_the_others_leave_it() {
         let mut share = Share::new(0, 4_000);
         share.observe(&others(3, 2.0, 0.9), false);
-        share.report(&asked(0.0, 0.0));
+        report(&mut share, &asked(0.0, 0.0));
         share.observe(&others(3, 2.0, 0.9), true);
         let idle = share.limit();
         share.lost();
@@ -461,13 +594,13 @@ mod tests {
     fn what_an_expired_member_keeps_is_taken_off_all_others_alike() {
         let mut share = Share::new(3_000, 4_000);
         share.observe(&others(2, 0.6, 0.6), false);
-        share.report(&asked(0.3, 0.0));
+        report(&mut share, &asked(0.3, 0.0));
         share.observe(&others(2, 0.6, 0.6), true);
         let before = share.limit();
         let expired = Sums { reserved: 0.25, ..others(1, 0.6, 0.6) };
         share.observe(&expired, false);
         assert!((share.limit() - before * 0.75 / (0.6 + before)).abs() < 1e-12, "{share:?}");
-        share.report(&asked(0.3, 0.0));
+        report(&mut share, &asked(0.3, 0.0));
         assert!(share.limit() + share.claim < 0.75);
         // The reservation is divided among those that are left, but exceeds no limit.
         assert!(share.reservation() > share.limit() && share.reservation() * 3_000.0 <= share.limit() * 4_000.0 + 1e-9);
@@ -476,19 +609,21 @@ mod tests {
     #[test]
     fn figures_that_are_no_numbers_do_not_spread() {
         let mut share = Share::new(0, 100);
-        let line = share.report(&Asked { requests: f64::NAN, arrived: f64::INFINITY, queued: -1.0, served: f64::NAN });
+        let line =
+            report(&mut share, &Asked { requests: f64::NAN, arrived: f64::INFINITY, queued: -1.0, served: f64::NAN });
         assert!(line.is_valid(), "{line:?}");
         assert!(!Line { need: f64::NAN, ..line }.is_valid() && !Line { claim: -1.0, ..line }.is_valid());
     }
 
     #[test]
     fn figures_that_no_member_reports_are_not_added_up() {
-        let line = Line { need: 0.5, throttled: 0.5, lack: 0.1, claim: 1.0, safe: 1.0 };
+        let line = Line { need: 0.5, throttled: 0.5, lack: 0.1, floor: 0.5, claim: 1.0, safe: 1.0 };
         assert!(line.is_valid());
         for wrong in [
             Line { need: 1e7, ..line },
             Line { throttled: 0.6, ..line },
             Line { lack: 1.1, ..line },
+            Line { floor: 0.6, ..line },
             Line { claim: 1.1, ..line },
             Line { safe: 1.1, ..line },
         ] {
@@ -496,7 +631,8 @@ mod tests {
         }
         let two = Line { claim: 1.9, ..line };
         assert!(!two.is_valid() && two.is_valid_of(2));
-        let most = Share::new(0, 100).report(&Asked { requests: 1e300, arrived: 1e300, queued: 1e300, served: 1e300 });
+        let most = Asked { requests: 1e300, arrived: 1e300, queued: 1e300, served: 1e300 };
+        let most = report(&mut Share::new(0, 100), &most);
         assert!(most.is_valid(), "{most:?}");
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_control::cluster::shard::MAX_BITS;
-use evenkeel_control::cluster::totals::Sums;
+use evenkeel_control::cluster::totals::{Line, Sums};
 use evenkeel_control::slots::Summary;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +53,9 @@ pub struct Record {
     pub incarnation: u64,
     /// Number of the period that the report is about: wall-clock time since 1970 divided by `period_us`, rounded down.
     pub period: u64,
+    /// Number of earlier reports about the same period; these differ in `totals` only.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub early: u8,
     /// Number of the period in which the host joined the cluster, or joined it again.
     pub joined: u64,
     /// Length of a period, in microseconds; must be the same for all hosts.
@@ -82,8 +85,8 @@ pub type Totals = BTreeMap<String, BTreeMap<String, [Sums; 2]>>;
 /// slots.
 pub type Pools = BTreeMap<String, Summary>;
 
-fn is_zero(bits: &u8) -> bool {
-    *bits == 0
+fn is_zero(number: &u8) -> bool {
+    *number == 0
 }
 
 fn one() -> u64 {
@@ -167,7 +170,7 @@ impl Record {
         figures.for_each(|figure| *figure = self::rounded(*figure));
         for sums in rounded.totals.values_mut().flat_map(BTreeMap::values_mut).flatten() {
             let lines = &mut sums.lines;
-            for figure in [&mut lines.need, &mut lines.throttled, &mut lines.lack] {
+            for figure in [&mut lines.need, &mut lines.throttled, &mut lines.lack, &mut lines.floor] {
                 *figure = self::rounded(*figure);
             }
             for bound in [&mut lines.claim, &mut lines.safe, &mut sums.reserved] {
@@ -258,7 +261,8 @@ impl Record {
                 if !lines.is_valid_of((*members).max(1)) {
                     return Some(format!("tenant {tenant:?}: {members} members do not report {lines:?}"));
                 }
-                let figures = [lines.need, lines.throttled, lines.lack, lines.claim, lines.safe, *reserved];
+                let Line { need, throttled, lack, floor, claim, safe, .. } = lines;
+                let figures = [*need, *throttled, *lack, *floor, *claim, *safe, *reserved];
                 let wrong = figures.into_iter().find(|figure| !(0.0..=MAX_FIGURE).contains(figure));
                 wrong.map(|figure| format!("tenant {tenant:?}: {figure} is not from 0 to {MAX_FIGURE:e}"))
             })

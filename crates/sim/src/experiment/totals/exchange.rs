@@ -1,7 +1,7 @@
 //! The store through which members report, as etcd does it: all writes have one order, and each member reads them in this order,
 //! a little later.
 
-use evenkeel_control::cluster::totals::{Contact, Line, Share, Sums};
+use evenkeel_control::cluster::totals::{Contact, Line, MEASUREMENTS, Share, Sums};
 use evenkeel_control::rng::SplitMix64;
 
 use super::Fault;
@@ -16,6 +16,10 @@ const LEASE: u64 = 3 * PERIOD;
 const EXPIRY: u64 = PERIOD / 2;
 /// Steps from [`Share::lost`] to [`Share::alone`].
 const ALONE_AFTER: u64 = 2 * LEASE + PERIOD;
+/// The most steps after a measurement is due until it is made, so that members do not report together.
+const JITTER: u64 = PERIOD / 8;
+/// The most members that report more often than once a period; more members exchange sums, which are made once a period.
+const UNDIVIDED: usize = 100;
 /// Fraction of the reports that are lost with [`Fault::Loss`].
 const LOST: f64 = 0.05;
 /// Largest fraction by which a member's period is longer or shorter with [`Fault::Skew`].
@@ -61,6 +65,11 @@ struct Peer {
     reports: u64,
     flying: Option<Flying>,
     next_report: f64,
+    /// When demand is measured next, and how often it was since the last report that was due.
+    next_measurement: f64,
+    measurements: u64,
+    /// The step of the last measurement.
+    measured: u64,
     period: f64,
     /// Steps from a change to its reading.
     lag: u64,
@@ -94,6 +103,9 @@ impl Exchange {
                 reports: 0,
                 flying: None,
                 next_report: phase,
+                next_measurement: phase,
+                measurements: 0,
+                measured: 0,
                 period: PERIOD as f64 * (1.0 + drift),
                 lag: 2 + rng.next_below(4),
                 back: 0,
@@ -141,18 +153,33 @@ impl Exchange {
         let peer = &mut self.peers[member];
         (peer.share, peer.own) = (Share::new(RESERVATION, LIMIT), self.keys[member].0);
         (peer.read, peer.flying, peer.back, peer.lost_at) = (self.changes.len(), None, step, None);
-        peer.next_report = step as f64;
+        (peer.next_report, peer.measured) = (step as f64, step);
         peer.share.observe(&without(sums, peer.own), false);
     }
 
     fn report(&mut self, setup: &Setup, member: usize, step: u64, is_connected: bool, host: &mut Host) {
         let peer = &mut self.peers[member];
-        if (step as f64) < peer.next_report {
+        let is_regular = step as f64 >= peer.next_report;
+        if !is_regular && (step as f64) < peer.next_measurement {
             return;
         }
-        peer.next_report += peer.period;
+        // The first report comes after no time.
+        let seconds = (step - peer.measured).max(1) as f64 / PERIOD as f64;
+        peer.share.measure(&host.asked(seconds), seconds);
+        peer.measured = step;
+        if is_regular {
+            (peer.next_report, peer.measurements) = (peer.next_report + peer.period, 0);
+        }
+        peer.measurements += 1;
+        let is_last = peer.measurements >= MEASUREMENTS;
+        let before_end = peer.period * (1.0 - peer.measurements as f64 / MEASUREMENTS as f64);
+        let jitter = self.rng.next_below(JITTER) as f64;
+        peer.next_measurement = if is_last { f64::INFINITY } else { peer.next_report - before_end + jitter };
+        if !is_regular && (setup.members > UNDIVIDED || !peer.share.is_due()) {
+            return;
+        }
         peer.reports += 1;
-        let line = peer.share.report(&host.asked());
+        let line = if is_regular { peer.share.report() } else { peer.share.early_report() };
         let is_lossy = setup.fault == Fault::Loss;
         let arrives = step + 1 + self.rng.next_below(if is_lossy { 30 } else { 3 });
         let is_lost = is_lossy && self.rng.next_f64() < LOST;

@@ -22,7 +22,7 @@ pub(super) struct Host {
     free_at: Instant,
     fractions: Fractions,
     queued: u64,
-    /// Requests that arrived, and that were served, since the last report.
+    /// Requests that arrived, and that were served, since the last measurement.
     arrived: u64,
     served: u64,
 }
@@ -50,11 +50,12 @@ impl Host {
         }
     }
 
-    /// Demand and service since the last call, as fractions of the total limit over a second.
-    pub(super) fn asked(&mut self) -> Asked {
+    /// Demand and service since the last call, `seconds` ago, as fractions of the total limit over a second.
+    pub(super) fn asked(&mut self, seconds: f64) -> Asked {
         let (arrived, served) = (std::mem::take(&mut self.arrived), std::mem::take(&mut self.served));
-        let [arrived_part, queued, served] = [arrived, self.queued, served].map(|number| number as f64 / LIMIT as f64);
-        Asked { requests: arrived as f64, arrived: arrived_part, queued, served }
+        let part = |number: u64, seconds: f64| number as f64 / seconds / LIMIT as f64;
+        let queued = part(self.queued, 1.0);
+        Asked { requests: arrived as f64, arrived: part(arrived, seconds), queued, served: part(served, seconds) }
     }
 
     /// Requests arrive; those beyond `most` queued ones are not sent, as their senders wait.

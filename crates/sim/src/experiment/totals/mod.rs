@@ -128,8 +128,8 @@ pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report,
         "A tenant with 3,000 IOPS reserved and a limit of 4,000 asks for 5,000, spread over all members by Zipf's law; \
          the spread changes every 10 s. A second tenant takes all the devices' time that it can get. Windows of 3 s.",
         "Baseline: each member has an equal part. Ours: each member decides its part by demand, from reports that go \
-         through a store once a second. Windows are settled from 3 s after demand moves, and from 6 s after a member \
-         dies, loses the store or returns.",
+         through a store once a second, with up to 100 members at most four times. Windows are settled from 3 s after \
+         demand moves, and from 6 s after a member dies, loses the store or returns.",
     ];
     let intro = intro.map(str::to_owned).to_vec();
     Ok(Report { experiment: NAME, seed: options.seed, intro, sections, claims: Vec::new() })

@@ -27,7 +27,7 @@ fn about(experiment: &str) -> &'static [&'static str] {
             "evenkeel: needs, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.",
         ],
         totals::NAME => &[
-            "baseline: equal parts of reservation and limit. evenkeel: parts by demand, decided every second by each",
+            "baseline: equal parts of reservation and limit. evenkeel: parts by demand, decided by each",
             "member, mean over seeds ± 95 % confidence. A central scheduler: --json and --report.",
         ],
         harm::NAME => &[
