@@ -182,7 +182,7 @@ impl Stage {
              [pools.main]\ntuning.admission = \"none\"\n\
              [tenants.db]\nlimit = {{ iops = {LIMIT} }}\n\
              [volumes.db]\nbackend = \"memory\"\nsize = \"16MiB\"\n\
-             [cluster]\netcd = [\"http://127.0.0.1:{port}\"]\nhost = \"{name}\"\ntotals = true\n"
+             [cluster]\netcd = [\"http://127.0.0.1:{port}\"]\nhost = \"{name}\"\n"
         );
         let file = self.folder.join(format!("{name}.toml"));
         std::fs::write(&file, config)?;

@@ -49,7 +49,7 @@ pub struct Cluster {
     /// Mean members of a shard, 1 to 200. Default: found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard_size: Option<u64>,
-    /// Tenants' reservations and limits are totals over all members, in place of values for each host.
+    /// Tenants' reservations and limits are totals over all members; `false`: each host has the whole values.
     pub totals: bool,
 }
 
@@ -63,7 +63,7 @@ impl Default for Cluster {
             lease: Duration::from_millis(3_000),
             shards_above: 100,
             shard_size: None,
-            totals: false,
+            totals: true,
         }
     }
 }

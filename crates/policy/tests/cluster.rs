@@ -87,8 +87,8 @@ fn settings_are_complete_and_checked_with_place_and_cure() {
     );
     assert_eq!(read.etcd[1].to_string(), "http://[fd00::1]:2379");
     assert_eq!((read.control().lease, read.lease_seconds()), (6, 3));
-    let (with, alone) = (Cluster { totals: true, ..read.clone() }, config("[cluster]\ntotals = true\n").cluster);
-    assert_eq!([&read, &with, &alone].map(Cluster::has_totals), [false, true, false]);
+    let (without, alone) = (Cluster { totals: false, ..read.clone() }, config("[cluster]\nhost = \"a\"\n").cluster);
+    assert_eq!([&read, &without, &alone].map(Cluster::has_totals), [true, false, false]);
     for (text, wanted) in [
         ("[cluster]\netcd = [\"10.0.0.1:2379\"]", "test:2:"),
         ("[cluster]\netcd = [\"https://etcd:2379\"]", "TLS, which is not built in yet"),
@@ -109,7 +109,7 @@ fn settings_are_complete_and_checked_with_place_and_cure() {
 
 #[test]
 fn what_differs_between_hosts_takes_a_restart() {
-    let after = config("[cluster]\nhost = \"a\"\nlease = \"5s\"\ntotals = true\n");
+    let after = config("[cluster]\nhost = \"a\"\nlease = \"5s\"\ntotals = false\n");
     let refusal = plan(&config(""), &after).expect_err("needs a restart").to_string();
     for key in ["cluster.host", "cluster.lease", "cluster.totals"] {
         assert!(refusal.contains(key), "{key}: {refusal}");

@@ -221,7 +221,7 @@ fn a_removed_pool_is_gone_with_its_device_and_may_come_back_without() {
 #[test]
 fn in_a_cluster_a_tenant_has_parts_of_its_totals() {
     let more = "[tenants.a]\nreservation = { iops = 1000 }\nlimit = { iops = 4000 }\n\
-        [cluster]\netcd = [\"http://127.0.0.1:1\"]\ntotals = true\n";
+        [cluster]\netcd = [\"http://127.0.0.1:1\"]\n";
     let test = Fixture::start("parts", ALL_ANSWER, more);
     let key = |name: &str| ("main".to_owned(), name.to_owned());
     let tenant = |name: &str| {
@@ -254,7 +254,7 @@ fn in_a_cluster_a_tenant_has_parts_of_its_totals() {
 
 #[test]
 fn in_a_cluster_without_totals_a_limit_is_whole() {
-    let more = "[tenants.a]\nlimit = { iops = 4000 }\n[cluster]\netcd = [\"http://127.0.0.1:1\"]\n";
+    let more = "[tenants.a]\nlimit = { iops = 4000 }\n[cluster]\netcd = [\"http://127.0.0.1:1\"]\ntotals = false\n";
     let test = Fixture::start("each", ALL_ANSWER, more);
     let is_whole = || {
         let state = test.server.state();
