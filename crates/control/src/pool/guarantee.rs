@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use super::{Pool, Scheduler, Tenant, TenantId};
 use crate::limits::Owner;
-use crate::log::{Decided, Entry, Log};
+use crate::log::{Decided, Log};
 use crate::throughput::{
     self, Assignment, Bounds, Config, Controller, Counters, Demand, ENOUGH, Guarantee, InForce, LEAST, Limit, Rate,
     Reason, TenantSample,
@@ -175,6 +175,8 @@ pub(super) struct Guaranteed {
     limit: Limit,
     binding: Binding,
     records: Log<Decision>,
+    /// The newest verdict: true if the guarantee is missed.
+    is_missed: bool,
     /// Since when no request in the scope is queued or in flight; `None` while there is one.
     idle_since: Option<Instant>,
     /// Time since the last tick in which no request in the scope was queued or in flight, up to `idle_since`.
@@ -221,8 +223,8 @@ impl Guaranteed {
         }
     }
 
-    fn record(&mut self, now: Instant) -> bool {
-        self.records.record(now, Decision { limit: self.limit, binding: self.binding })
+    fn record(&mut self, now: Instant) {
+        self.records.record(now, Decision { limit: self.limit, binding: self.binding });
     }
 }
 
@@ -356,6 +358,7 @@ impl<R> Pool<R> {
                 limit: Limit { limit: rate, reason: Reason::NotEnoughData },
                 binding: Binding::Limit(Owner::Throughput),
                 records: Log::new(RECORDS),
+                is_missed: false,
                 idle_since: idle.then_some(now),
                 idle: Duration::ZERO,
                 blocked: tenant.blocked,
@@ -506,9 +509,10 @@ impl<R> Pool<R> {
             let place = assignments.binary_search_by_key(&guarantee.id, |assignment: &Assignment| assignment.tenant);
             let Some(limit) = place.ok().and_then(|place| assignments[place].read) else { continue };
             guarantee.limit = limit;
-            let verdicts = |entry: &Entry<Decision>| entry.decision.limit.reason.verdict();
-            let before = guarantee.records.iter().rev().find_map(verdicts).unwrap_or(false);
-            if guarantee.record(now) && limit.reason.verdict().is_some_and(|missed| missed != before) {
+            guarantee.record(now);
+            let before = guarantee.is_missed;
+            guarantee.is_missed = limit.reason.verdict().unwrap_or(before);
+            if guarantee.is_missed != before {
                 self.guarantee_decided = Some((id, guarantee.scope, limit.reason));
             }
             *assigned = Some((guarantee.scope, limit.limit));

@@ -18,8 +18,8 @@ pub(super) struct Edit {
 }
 
 /// `text` with the table `table` changed by `patch`, a JSON merge patch whose objects with a key of [`SELF_NAMING`] replace
-/// present ones. A rate of 0 removes its key, because a rate left out is not set. With `create` the table is there afterwards
-/// even if `patch` sets nothing.
+/// present ones. A rate of 0 removes its key, because a rate left out is not set. A table that was there, or with `create` any,
+/// is there afterwards even if `patch` leaves nothing in it.
 ///
 /// # Errors
 /// If the text is no TOML, or has something else than a table where `patch` needs one.
@@ -32,6 +32,8 @@ pub(super) fn edited(
     let mut leaves = leaves(patch, &[]);
     // Values are set before others are removed, so that a table whose values are exchanged is never empty.
     leaves.sort_by_key(|(key, value)| (value.is_none(), key.last().is_some_and(|last| last == "percentile")));
+    let is_kept = create || find(&parse(text)?, table).is_some();
+    let newline = newline_of(text);
     let (mut text, mut edits) = (text.to_owned(), Vec::new());
     for (key, value) in leaves {
         let path = [table, key.as_slice()].concat();
@@ -45,9 +47,10 @@ pub(super) fn edited(
             edits.push(Edit { key: dotted(&key), before, after });
         }
     }
-    if create && find(&parse(&text)?, table).is_none() {
+    if is_kept && find(&parse(&text)?, table).is_none() {
         let created = with_table(&text, &parse(&text)?, table, "");
-        text = created;
+        // Nothing may be left of the text to show how its lines end.
+        text = if newline == "\n" { created } else { created.replace("\r\n", "\n").replace('\n', newline) };
     }
     Ok((text, edits))
 }
