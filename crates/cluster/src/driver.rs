@@ -190,7 +190,8 @@ impl<M: Participant> Driver<M> {
         self.measure_next(measured + 1);
         let demands = self.participant.demands();
         // In a divided cluster only sums count, and they are written once a period.
-        let is_due = self.totals.measure(self.elapsed(), &demands) && !self.cluster.is_divided();
+        let is_divided = self.cluster.is_divided();
+        let is_due = self.totals.measure(self.elapsed(), &demands, !is_divided) && !is_divided;
         let early = if is_due { self.totals.early_report(self.elapsed()) } else { None };
         self.divide(false);
         let (early, totals) = early?;

@@ -45,7 +45,7 @@ pub(crate) async fn run(settings: Settings, traffic: Arc<Traffic>, events: Sende
     let key = settings.member_key();
     let ToPublish { mut own, mut sum } = to_publish;
     let mut publisher =
-        Publisher { settings, key, traffic, endpoint: 0, client: None, lease: None, made_at: None, summed: None };
+        Publisher { settings, key, traffic, endpoint: 0, client: None, lease: None, written_at: None, summed: None };
     loop {
         let written = tokio::select! {
             biased;
@@ -99,8 +99,8 @@ struct Publisher {
     endpoint: usize,
     client: Option<Client>,
     lease: Option<i64>,
-    /// etcd revision at which this process created its key; `None`: this process does not own the key.
-    made_at: Option<i64>,
+    /// etcd revision of this process's newest write of its key; `None`: this process does not own the key, as far as it knows.
+    written_at: Option<i64>,
     /// The newest sum that this process has written or read.
     summed: Option<Summed>,
 }
@@ -139,7 +139,7 @@ impl Publisher {
         match self.try_to_write(text).await {
             // The lease has ended since we last looked, and the key with it: both anew.
             Err(Unwritten::Error(error)) if error.is_not_found() => {
-                (self.lease, self.made_at) = (None, None);
+                (self.lease, self.written_at) = (None, None);
                 self.try_to_write(text).await
             }
             done => done,
@@ -159,15 +159,16 @@ impl Publisher {
             None => client.grant(self.settings.cluster.lease_seconds()).await?,
         };
         self.lease = Some(lease);
-        let written = match self.made_at {
-            Some(made_at) => client.replace(&self.key, text.as_bytes(), lease, made_at).await?,
-            None => false,
+        self.written_at = match self.written_at {
+            Some(written_at) => client.replace(&self.key, text.as_bytes(), lease, written_at).await?,
+            None => None,
         };
-        if !written {
-            self.made_at = None;
+        if self.written_at.is_none() {
             match client.claim(&self.key, text.as_bytes(), lease).await? {
-                Claim::Ours(made_at) => self.made_at = Some(made_at),
-                Claim::Taken(made_at, value) => self.take_over(&mut client, text, lease, made_at, &value).await?,
+                Claim::Ours(written_at) => self.written_at = Some(written_at),
+                Claim::Taken(written_at, value) => {
+                    self.take_over(&mut client, text, lease, written_at, &value).await?;
+                }
             }
         }
         if !client.keep_alive(lease).await? {
@@ -178,21 +179,19 @@ impl Publisher {
         Ok(())
     }
 
-    /// Handles a key that exists although this process did not see that it created it. With this process's incarnation, only
-    /// etcd's answer was lost, and the process owns the key; otherwise another process does.
+    /// Handles a key whose newest write, at `written_at`, is none that this process knows of. With this process's incarnation,
+    /// only etcd's answer was lost, and the process owns the key; otherwise another process does.
     async fn take_over(
         &mut self,
         client: &mut Client,
         text: &str,
         lease: i64,
-        made_at: i64,
+        written_at: i64,
         value: &[u8],
     ) -> Result<(), Unwritten> {
         let holder = Record::parse(value).map(|record| record.incarnation);
         if holder == Ok(self.settings.incarnation) {
-            if client.replace(&self.key, text.as_bytes(), lease, made_at).await? {
-                self.made_at = Some(made_at);
-            }
+            self.written_at = client.replace(&self.key, text.as_bytes(), lease, written_at).await?;
             return Ok(());
         }
         // Without this the lease that we hold in reserve would end.
@@ -208,7 +207,7 @@ impl Publisher {
     /// Writes the sum of a shard, unless a sum of the same or a later period is published. Only a host that owns its key
     /// writes its shard's sum, which lives as long as the lease of the host that wrote it.
     async fn publish_sum(&mut self, sum: &OutgoingSum) -> Result<(), Unwritten> {
-        let (Some(lease), Some(_), Some(mut client)) = (self.lease, self.made_at, self.client.take()) else {
+        let (Some(lease), Some(_), Some(mut client)) = (self.lease, self.written_at, self.client.take()) else {
             return Ok(());
         };
         let key = self.settings.shard_key(sum.shard);

@@ -20,6 +20,7 @@ use evenkeel_policy::units::Duration as Time;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::driver::{Driver, lock};
+use crate::etcd::{Claim, Client};
 use crate::event::Event;
 use crate::settings::wall_clock;
 use crate::{Handle, Participant, Settings, start, watcher};
@@ -398,6 +399,25 @@ fn keys_leases_and_history_may_go_while_hosts_use_them() {
     let before = a.last_period();
     wait("they go on", || a.last_period() > before + 8 && b.last_period() > before + 8);
     all_see(&[a, b], &["a", "b"]);
+}
+
+#[test]
+fn a_late_older_write_does_not_replace_a_newer_one() {
+    let Some(etcd) = Etcd::start() else { return };
+    let settings = etcd.settings("a", wall_clock);
+    let key = settings.member_key();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let endpoint = &settings.cluster.etcd[0];
+        let mut client = Client::open(endpoint, settings.patience(), &Arc::default()).await.expect("a connection");
+        let lease = client.grant(30).await.expect("a lease");
+        let Ok(Claim::Ours(first)) = client.claim(&key, b"1", lease).await else { panic!("the key is there") };
+        let second = client.replace(&key, b"3", lease, first).await.expect("an answer").expect("written");
+        assert!(second > first, "{first} and {second}");
+        assert_eq!(client.replace(&key, b"2", lease, first).await.expect("an answer"), None);
+        let claim = client.claim(&key, b"2", lease).await.expect("an answer");
+        assert_eq!(claim, Claim::Taken(second, b"3".to_vec()));
+    });
 }
 
 /// Keys and values that no host can use: three are corrupt, one has an older version, and one has another period.

@@ -51,8 +51,17 @@ struct Tenant {
 }
 
 impl Tenant {
-    /// Takes in the demand of `periods` periods, each `period_s` seconds long.
-    fn measure(&mut self, now: Instant, demand: &Demand, periods: f64, period_s: f64, others: &[Sums; 2]) {
+    /// Takes in the demand of `periods` periods, each `period_s` seconds long. `create`: a unit that has a reservation or a limit
+    /// now, but no share, gets one.
+    fn measure(
+        &mut self,
+        now: Instant,
+        demand: &Demand,
+        periods: f64,
+        period_s: f64,
+        others: &[Sums; 2],
+        create: bool,
+    ) {
         let before = std::mem::replace(&mut self.before, *demand);
         // Counters of a tenant that left and joined again begin anew.
         let more = |after: [u64; 2], before: [u64; 2]| [0, 1].map(|n| after[n].saturating_sub(before[n]) as f64);
@@ -66,6 +75,9 @@ impl Tenant {
             let total = if limit > 0 { limit } else { reservation };
             if total == 0 {
                 self.units[n] = None;
+                continue;
+            }
+            if self.units[n].is_none() && !create {
                 continue;
             }
             let unit = self.units[n].get_or_insert_with(|| {
@@ -162,15 +174,16 @@ impl Sharing {
         }
     }
 
-    /// Takes in the demand since the last measurement. Returns true if an early report is of use.
-    pub(crate) fn measure(&mut self, now: Instant, demands: &Demands) -> bool {
+    /// Takes in the demand since the last measurement. Returns true if an early report is of use. `create`: totals that are new
+    /// get a share, of which nothing is in use until it is reported: false where no early report can follow.
+    pub(crate) fn measure(&mut self, now: Instant, demands: &Demands, create: bool) -> bool {
         let period_s = self.period.as_secs_f64();
         // Not close to 0, whatever the clock did.
         let periods = (now.since(self.measured).as_secs_f64() / period_s).max(0.05);
         self.measured = now;
         for (key, tenant) in &mut self.tenants {
             if let Some(demand) = demands.get(key) {
-                tenant.measure(now, demand, periods, period_s, &self.ledger.others(key));
+                tenant.measure(now, demand, periods, period_s, &self.ledger.others(key), create);
             }
         }
         self.units().any(|unit| unit.share.is_due())
@@ -188,7 +201,7 @@ impl Sharing {
                 self.excess += 1;
             }
         }
-        self.measure(now, demands);
+        self.measure(now, demands, true);
         self.figures(now, (period, 0), Share::report)
     }
 

@@ -236,8 +236,8 @@ fn an_early_report_counts_when_it_is_read_back() {
     }
     assert!(a.part() > 0.9 && b.part() < 0.1, "{} and {}", a.part(), b.part());
     // A quarter of a period later a is idle, and b has requests.
-    assert!(a.sharing.measure(at(43), &demand(0, arrived)));
-    assert!(!b.sharing.measure(at(43), &demand(500, 900)), "a's claim leaves nothing yet");
+    assert!(a.sharing.measure(at(43), &demand(0, arrived), true));
+    assert!(!b.sharing.measure(at(43), &demand(500, 900), true), "a's claim leaves nothing yet");
     for _ in 0..2 {
         for (n, name) in NAMES.into_iter().enumerate().take(2) {
             let host = [&mut a, &mut b].into_iter().nth(n).expect("two hosts");
@@ -252,6 +252,21 @@ fn an_early_report_counts_when_it_is_read_back() {
         }
     }
     assert!(b.part() > 0.9 && a.part() < 0.1, "{} and {}", a.part(), b.part());
+}
+
+#[test]
+fn a_first_limit_is_reported_at_once_and_in_a_divided_cluster_with_the_next_report() {
+    let demand = |limit: u64| Demands::from([(key(), Demand { limit: [limit, 0], ..Demand::default() })]);
+    let mut host = Host::new("a", 1);
+    host.sharing.report(at(10), 1, &demand(0));
+    assert!(!host.sharing.measure(at(12), &demand(LIMIT), false));
+    assert_eq!(host.contact(), "", "no share is made that could not be reported");
+    assert!(host.sharing.measure(at(15), &demand(LIMIT), true));
+    assert_eq!((host.contact(), host.part() < 1e-6), ("none".to_owned(), true));
+    let (early, totals) = host.sharing.early_report(at(15)).expect("a report before");
+    assert!(!host.sharing.measure(at(17), &demand(LIMIT), true), "one report, although it is not back");
+    host.sharing.heard(at(18), "a", &Record { early, ..record(1, 1, totals) }, false);
+    assert_eq!((host.contact(), host.part()), ("shared".to_owned(), 1.0));
 }
 
 #[test]

@@ -176,7 +176,18 @@ pub fn judge(pool: &mut PoolState, work: &[Option<Counts>], window_s: f64) {
     });
     let admission = &pool.admission;
     let has_room = admission.budget_bytes.is_none_or(|budget| admission.in_flight_bytes < budget / ROOM);
-    let spaced = limit_of(&pool.limit).filter(|_| limit.is_none() && has_room && sum.has_backlog(window_s));
+    let may_space = limit.is_none() && has_room;
+    let tenants = pool.tenants.iter().zip(work);
+    let own = tenants.map(|(tenant, work)| {
+        let work = work.as_ref()?;
+        let own = throttled_by(tenant, &work.lately(window_s));
+        own.or_else(|| spaced_by_own(tenant, work, window_s, &pool.limit).filter(|_| may_space))
+    });
+    let own: Vec<Option<ThrottledBy>> = own.collect();
+    // The backlog of the other tenants, which do not wait for a throttle of their own.
+    let others = work.iter().zip(&own).filter(|(_, own)| own.is_none()).filter_map(|(work, _)| work.as_ref());
+    let others = others.fold(Counts::default(), |sum, one| sum.plus(one));
+    let spaced = limit_of(&pool.limit).filter(|_| may_space && others.has_backlog(window_s));
     let spaced = spaced.map(|(by, how)| {
         let because = explain::spaced(&format!("pool {}", pool.name), &how, &by);
         ThrottledBy { by, cause: Cause::PoolLimit, how, because }
@@ -187,12 +198,12 @@ pub fn judge(pool: &mut PoolState, work: &[Option<Counts>], window_s: f64) {
         ThrottledBy { by, cause: Cause::Admission, how, because }
     });
     let whole = at_most.or(budget.as_ref());
-    // Requests that wait for what throttles their tenant, and not for the pool.
-    let mut elsewhere = 0;
-    for (tenant, work) in pool.tenants.iter_mut().zip(work) {
-        tenant.lately = work.as_ref().map(|work| of_tenant(tenant, work, window_s, whole, has_room));
-        let by = tenant.lately.as_ref().and_then(|lately| lately.throttled_by.as_ref());
-        elsewhere += by.filter(|by| by.cause != Cause::PoolLimit).map_or(0, |_| tenant.queued_requests);
+    // True if requests wait for the pool, and not for what throttles their tenant. The pool's own number of queued requests is
+    // from another instant than the tenants' numbers.
+    let mut waits = false;
+    for ((tenant, work), own) in pool.tenants.iter_mut().zip(work).zip(own) {
+        waits |= own.is_none() && tenant.queued_requests > 0;
+        tenant.lately = work.as_ref().map(|work| of_tenant(tenant, work, window_s, whole, own));
     }
     let target = pool.latency_target.as_ref();
     lately.targets.extend(target.map(|target| Target {
@@ -201,34 +212,27 @@ pub fn judge(pool: &mut PoolState, work: &[Option<Counts>], window_s: f64) {
         verdict: if lately.iops > 0.0 { latency_target(target) } else { Verdict::Idle },
     }));
     let decided = target.and_then(|target| target.decision.as_ref()).map(|decision| decision.because.as_str());
-    let waits = pool.queued_requests > elsewhere;
     let at_limit = limit.as_ref().or(spaced.as_ref().filter(|_| waits)).map(|limit| limit.because.as_str());
     lately.because = explain::pool(at_limit, decided, &admission.reason);
     lately.throttled_by = limit.or(spaced.or(budget).filter(|_| waits));
     pool.lately = Some(lately);
 }
 
-/// Recent figures and verdicts of a tenant. `whole` is the throttle of its pool, which applies to the tenant's queued requests;
-/// `has_room`: they do not wait for the pool's budget.
+/// Recent figures and verdicts of a tenant. `own` is the throttle of the tenant itself. Without one the throttle of its pool,
+/// `whole`, applies to the tenant's queued requests.
 fn of_tenant(
     tenant: &TenantState,
     work: &Counts,
     window_s: f64,
     whole: Option<&ThrottledBy>,
-    has_room: bool,
+    own: Option<ThrottledBy>,
 ) -> Lately {
     let lately = work.lately(window_s);
     let targets = targets(tenant, work, &lately);
     let waits = explain::queued(tenant.queued_requests, whole.map(|whole| whole.because.as_str()));
     let limit = whole.filter(|whole| whole.cause == Cause::PoolLimit && tenant.queued_requests > 0);
     let at_pool = || limit.map(|limit| ThrottledBy { because: waits.clone(), ..limit.clone() });
-    let spaced = || {
-        let waits = has_room && tenant.queued_requests > 0 && work.has_backlog(window_s);
-        let (by, how) = limit_of(&tenant.limit).filter(|(by, _)| waits && by == "operator")?;
-        let because = explain::spaced("the tenant", &how, &by);
-        Some(ThrottledBy { by, cause: Cause::Limit, how, because })
-    };
-    let throttled_by = throttled_by(tenant, &lately).or_else(at_pool).or_else(spaced);
+    let throttled_by = own.or_else(at_pool);
     let decided = tenant.guarantees.first().map(|guarantee| &guarantee.because);
     let decided = decided.or(tenant.slots.as_ref().map(|slots| &slots.because)).filter(|because| !because.is_empty());
     let because = throttled_by.as_ref().map(|by| &by.because).or(decided).unwrap_or(&waits).clone();
@@ -289,6 +293,18 @@ fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
     let granted = slots.granted.filter(|&granted| slots.used >= AT_LIMIT * granted)?;
     let (by, how, because) = ("slots".into(), counted_figure(granted, "slot"), slots.because.clone());
     Some(ThrottledBy { by, cause: Cause::Slots, how, because })
+}
+
+/// The throttle of a tenant whose requests wait for its own limit although their rate is below it; `None` if the limit of its
+/// pool is lower. The caller checks that the pool is not at its limit and that its budget has room.
+fn spaced_by_own(tenant: &TenantState, work: &Counts, window_s: f64, pool: &LimitState) -> Option<ThrottledBy> {
+    let is_lower = |own: Option<u64>, pool: Option<u64>| own.is_some_and(|own| pool.is_none_or(|pool| own <= pool));
+    let limit = &tenant.limit;
+    let is_tighter = is_lower(limit.iops, pool.iops) || is_lower(limit.bytes_per_s, pool.bytes_per_s);
+    let waits = is_tighter && tenant.queued_requests > 0 && work.has_backlog(window_s);
+    let (by, how) = limit_of(limit).filter(|(by, _)| waits && by == "operator")?;
+    let because = explain::spaced("the tenant", &how, &by);
+    Some(ThrottledBy { by, cause: Cause::Limit, how, because })
 }
 
 /// Owner and amount of a limit, whatever the rate; `None` without one.

@@ -258,6 +258,37 @@ fn what_is_queued_below_a_limit_waits_for_the_limit_if_the_budget_has_room() {
     let unlimited = PoolState { limit: LimitState::default(), ..with(0) };
     let (pool_of, tenant) = judged(unlimited, waiting(iops(200)), slow());
     assert_eq!((cause(&pool_of), cause(&tenant)), (None, Some((Cause::Limit, "operator", "200 IOPS"))));
+    // Where both have one, the lower of the two.
+    let (_, tenant) = judged(with(0), waiting(iops(200)), slow());
+    assert_eq!(cause(&tenant), Some((Cause::PoolLimit, "operator", "100 IOPS")));
+}
+
+#[test]
+fn a_backlog_at_a_tenants_own_limit_does_not_wait_for_the_pools() {
+    let tenant = |limit| TenantState { limit, queued_requests: 7, ..TenantState::default() };
+    let wide = || {
+        let admission = AdmissionState { in_flight_bytes: 0, ..pool(7).admission };
+        PoolState { admission, limit: iops(100_000), ..pool(7) }
+    };
+    // Below the tenant's limit, and at it.
+    for (requests, because) in [
+        (900, "the limit of 1000 IOPS, set by the operator, spaces the requests of the tenant"),
+        (1000, "it is at its limit of 1000 IOPS, set by the operator"),
+    ] {
+        let (pool_of, tenant) = judged(wide(), tenant(iops(1000)), work(requests, 7.0, 1.0));
+        assert_eq!((cause(&pool_of), cause(&tenant)), (None, Some((Cause::Limit, "operator", "1000 IOPS"))));
+        assert_eq!(tenant.because, because);
+    }
+    // Another tenant waits for the pool only with a backlog of its own.
+    for (queue_ms, expected) in
+        [(7.0, (Cause::PoolLimit, "operator", "100.0k IOPS")), (0.1, (Cause::Admission, "elastic", "256 KiB"))]
+    {
+        let tenants = vec![tenant(iops(1000)), tenant(LimitState::default())];
+        let mut pool = PoolState { tenants, ..wide() };
+        judge(&mut pool, &[Some(work(900, 7.0, 1.0)), Some(work(900, queue_ms, 1.0))], 1.0);
+        assert_eq!(cause(pool.tenants[0].lately.as_ref().unwrap()), Some((Cause::Limit, "operator", "1000 IOPS")));
+        assert_eq!(cause(pool.lately.as_ref().unwrap()), Some(expected));
+    }
 }
 
 #[test]
@@ -266,9 +297,14 @@ fn what_is_queued_for_a_tenants_own_limit_does_not_wait_for_admission() {
     let (pool_of, tenant) = judged(pool(9), limited(), work(50, 5.0, 1.0));
     assert_eq!((cause(&pool_of), cause(&tenant)), (None, Some((Cause::Limit, "operator", "50 IOPS"))));
     assert_eq!(tenant.because, "it is at its limit of 50 IOPS, set by the operator");
-    // One more request than it has.
+    // The pool's number, which is from another instant, says nothing.
     let (pool_of, _) = judged(pool(10), limited(), work(50, 5.0, 1.0));
-    assert_eq!(cause(&pool_of), Some((Cause::Admission, "elastic", "256 KiB")));
+    assert_eq!(cause(&pool_of), None);
+    // A request of another tenant, which has no limit.
+    let other = TenantState { queued_requests: 1, ..TenantState::default() };
+    let mut both = PoolState { tenants: vec![limited(), other], ..pool(10) };
+    judge(&mut both, &[Some(work(50, 5.0, 1.0)), Some(work(50, 5.0, 1.0))], 1.0);
+    assert_eq!(cause(&both.lately.unwrap()), Some((Cause::Admission, "elastic", "256 KiB")));
 }
 
 #[test]

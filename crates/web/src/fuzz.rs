@@ -27,7 +27,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::caller::Caller;
 use crate::refusal::Refusal;
 use crate::request::{Asked, Named, Request};
-use crate::serve::api::{Answer, Changed, NewSize, NewVolume, Reload, Wanted};
+use crate::serve::api::{Answer, Changed, NewSize, NewVolume, Wanted};
 use crate::serve::body::Body;
 use crate::serve::edit::{self, Consent};
 use crate::serve::recording::Wished;
@@ -155,7 +155,7 @@ fn dry<S>(requests: &[Request<S>]) -> Router<Arc<Config>> {
             }
             ("GET", "/metrics") => on(method, async |asked: HeaderMap| metrics::of(&asked, shown())),
             ("GET", "/api/v1/config") => on(method, async |State(config): Held| Json(&*config).into_response()),
-            ("POST", "/api/v1/reload") => on(method, async |Asked(_): Asked<Reload>| "ok\n"),
+            ("POST", "/api/v1/reload" | "/api/v1/reload/preview") => on(method, async || "ok\n"),
             ("POST", "/api/v1/volumes") => on(method, create_volume),
             ("PATCH", "/api/v1/volumes/{name}") => on(method, grow_volume),
             ("DELETE", "/api/v1/volumes/{name}") => on(method, remove_volume),

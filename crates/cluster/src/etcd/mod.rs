@@ -25,10 +25,9 @@ pub(crate) struct Client(Connection);
 /// Result of [`Client::claim`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// This process has created the key, at this etcd revision, which distinguishes the key from later keys with the same
-    /// name.
+    /// This process has created the key, at this etcd revision.
     Ours(i64),
-    /// The key existed already: the etcd revision at which it was created, and its value.
+    /// The key existed already: the etcd revision of its newest write, and its value.
     Taken(i64, Vec<u8>),
 }
 
@@ -49,15 +48,6 @@ impl Keys {
     pub(crate) fn between(first: &str, last: &str) -> Self {
         Self { from: first.as_bytes().to_vec(), to: after(last) }
     }
-}
-
-/// The condition of a write: the etcd revision that the key must have.
-#[derive(Clone, Copy, Debug)]
-enum Since {
-    /// The key must have been created at this revision; 0: the key must not exist.
-    Made(i64),
-    /// The key's newest write must be at this revision; 0: the key must not exist.
-    Written(i64),
 }
 
 /// A change of a key that a watch reports.
@@ -81,8 +71,6 @@ struct Header {
 struct Pair {
     key: String,
     value: String,
-    #[serde(deserialize_with = "number")]
-    create_revision: i64,
     #[serde(deserialize_with = "number")]
     mod_revision: i64,
 }
@@ -208,12 +196,12 @@ impl Client {
 
     /// Creates a key with `value` under `lease`, if the key does not exist.
     pub(crate) async fn claim(&mut self, key: &str, value: &[u8], lease: i64) -> Result<Claim, Error> {
-        let made = self.put_if(key, value, lease, Since::Made(0)).await?;
+        let made = self.put_if(key, value, lease, 0).await?;
         if made.succeeded {
             return Ok(Claim::Ours(made.header.revision));
         }
         let holder = made.found().ok_or_else(|| unlike(self.0.endpoint(), &"a key that is there and is not"))?;
-        Ok(Claim::Taken(holder.create_revision, self.bytes(&holder.value)?))
+        Ok(Claim::Taken(holder.mod_revision, self.bytes(&holder.value)?))
     }
 
     /// Writes a key under `lease` if the key's newest write is at `revision` (0: if the key does not exist). Returns the
@@ -226,7 +214,7 @@ impl Client {
         lease: i64,
         revision: i64,
     ) -> Result<(i64, Option<Vec<u8>>), Error> {
-        let done = self.put_if(key, value, lease, Since::Written(revision)).await?;
+        let done = self.put_if(key, value, lease, revision).await?;
         if done.succeeded {
             return Ok((done.header.revision, None));
         }
@@ -243,19 +231,25 @@ impl Client {
         Ok(u64::try_from(range.count).unwrap_or(0))
     }
 
-    /// Writes a key under `lease` if the key was created at `revision`; false if it was not, or does not exist.
-    pub(crate) async fn replace(&mut self, key: &str, value: &[u8], lease: i64, revision: i64) -> Result<bool, Error> {
-        self.put_if(key, value, lease, Since::Made(revision)).await.map(|done| done.succeeded)
+    /// Writes a key under `lease` if the key's newest write is at `revision`, so that of two writes that name the same revision
+    /// only one takes effect, however late it comes. Returns the revision of the new write; `None` if the key has been written
+    /// since, or does not exist.
+    pub(crate) async fn replace(
+        &mut self,
+        key: &str,
+        value: &[u8],
+        lease: i64,
+        revision: i64,
+    ) -> Result<Option<i64>, Error> {
+        let done = self.put_if(key, value, lease, revision).await?;
+        Ok(done.succeeded.then_some(done.header.revision))
     }
 
-    async fn put_if(&mut self, key: &str, value: &[u8], lease: i64, since: Since) -> Result<Transaction, Error> {
+    /// Writes a key under `lease` if the key's newest write is at `revision`; 0: if the key does not exist.
+    async fn put_if(&mut self, key: &str, value: &[u8], lease: i64, revision: i64) -> Result<Transaction, Error> {
         let (key, value) = (BASE64.encode(key.as_bytes()), BASE64.encode(value));
-        let (target, name, revision) = match since {
-            Since::Made(revision) => ("CREATE", "create_revision", revision),
-            Since::Written(revision) => ("MOD", "mod_revision", revision),
-        };
         let question = json!({
-            "compare": [{ "target": target, "result": "EQUAL", "key": key, name: revision.to_string() }],
+            "compare": [{ "target": "MOD", "result": "EQUAL", "key": key, "mod_revision": revision.to_string() }],
             "success": [{ "request_put": { "key": key, "value": value, "lease": lease.to_string() } }],
             "failure": [{ "request_range": { "key": key } }],
         });

@@ -36,7 +36,8 @@
 //!
 //! **Early reports.** A member measures four times a period. When its newest report is back and by the newest sums it should
 //! claim another part (by a 16th of it, and an eighth of an equal part), it reports at once, at most four times a period. An
-//! early report claims no more than the others leave: claims beyond the total keep all from growing.
+//! early report claims no more than the others leave: claims beyond the total keep all from growing. A share that was never
+//! reported is reported at the next measurement, as nothing of it is in use before.
 //!
 //! **Claims.** A part in use never exceeds the member's claim in the store. A member that wants less first uses less, and then
 //! reports the smaller claim. A member that wants more reports the larger claim, waits until this report comes back, and then
@@ -300,8 +301,11 @@ impl Share {
     }
 
     /// True if an early report is of use: the member should claim another part by the newest sums, and its last report has come
-    /// back. Ask after each measurement within a period.
+    /// back; or this share was never reported, so that nothing of it can be in use. Ask after each measurement within a period.
     pub fn is_due(&self) -> bool {
+        if self.contact == Contact::None {
+            return !self.is_new;
+        }
         let (claim, equal) = (self.possible(), 1.0 / (self.others.members + 1) as f64);
         let off = libm::fabs(claim - self.claim);
         self.contact == Contact::Shared && self.is_back && off > (OFF * claim.max(self.claim)).max(OFF_EQUAL * equal)
@@ -313,9 +317,9 @@ impl Share {
     }
 
     /// Returns the line to report within a period. It claims no more than the others leave, so that claims that exceed the
-    /// total together shrink. The part in use may shrink.
+    /// total together shrink. Before the first contact it claims the same as [`Self::report`]. The part in use may shrink.
     pub fn early_report(&mut self) -> Line {
-        self.claimed(self.possible())
+        self.claimed(if self.contact == Contact::None { self.target() } else { self.possible() })
     }
 
     fn claimed(&mut self, part: f64) -> Line {
@@ -506,6 +510,9 @@ mod tests {
         let mut share = Share::new(0, 4_000);
         let rest = others(2, 0.8, 0.8);
         share.observe(&rest, false);
+        assert!(share.is_due(), "it was never reported");
+        let (first, early) = (share.clone().report(), share.clone().early_report());
+        assert_eq!(early, first, "the first report");
         report(&mut share, &asked(0.1, 0.0));
         assert!(!share.is_due(), "the first report is not back");
         share.observe(&rest, true);

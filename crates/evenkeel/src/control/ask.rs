@@ -1,6 +1,6 @@
 //! Requests that change a running server, and the lines that they print.
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Error, ensure};
 use clap::Args;
 use evenkeel_net::http::Method;
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,10 @@ struct Changed {
 }
 
 impl Changed {
+    fn read(answer: &str) -> anyhow::Result<Self> {
+        serde_json::from_str(answer).context(OTHER_VERSION)
+    }
+
     /// The changes in lines; the line `none` if there are none.
     fn text(&self, none: &str) -> String {
         match self.changes.as_slice() {
@@ -56,29 +60,32 @@ impl Changed {
 }
 
 /// The request for the changes that a reload would make.
-const PREVIEW: &str = "/api/v1/reload?dry_run=true";
+const PREVIEW: &str = "/api/v1/reload/preview";
 
 impl Ask {
     /// Requests a change and prints the changes that the server made.
     pub(super) fn change(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<()> {
-        let changed = self.request(method, path, body)?;
+        let changed = Changed::read(&self.answer(method, path, body)?)?;
         output::show(self.json, &changed, |changed| changed.text("nothing changed"))
     }
 
     /// Prints the changes that a reload would make.
     pub(super) fn preview(&self) -> anyhow::Result<()> {
-        let changed = self.request(Method::POST, PREVIEW, None)?;
-        output::show(self.json, &changed, |changed| changed.text("nothing would change"))
+        let answer = self.answer(Method::POST, PREVIEW, None);
+        let answer =
+            answer.map_err(|error| if client::is_unknown(&error) { Error::msg(OTHER_VERSION) } else { error })?;
+        output::show(self.json, &Changed::read(&answer)?, |changed| changed.text("nothing would change"))
     }
 
-    fn request(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Changed> {
+    /// Requests a change and returns the body of the server's answer.
+    fn answer(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<String> {
         let answer = client::send(&self.connect.socket()?, PATIENCE, method, path, body);
         if self.json
             && let Some(refusal) = answer.as_ref().err().and_then(|error| error.downcast_ref::<Refusal>())
         {
             output::say(&format!("{}\n", refusal.body.trim_end()));
         }
-        serde_json::from_str(&answer?).context(OTHER_VERSION)
+        answer
     }
 }
 
@@ -90,24 +97,28 @@ impl Keep {
         let Self { save, ask: Ask { json, connect } } = self;
         let ready =
             if *save { Some(save::prepare(&connect.socket()?, connect.config.as_deref(), part, body)?) } else { None };
-        let mut changed = self.ask.request(Method::PATCH, &part.api(), Some(body))?;
-        if !json {
-            output::print(&changed.text("nothing changed"))?;
-        }
-        // If this fails, the change that is in force is to be printed all the same.
+        let answer = self.ask.answer(Method::PATCH, &part.api(), Some(body))?;
+        // The change is in force: nothing that can fail may come before it is saved, and it is printed even if saving fails.
         let saved = ready.map(save::Ready::commit).transpose();
+        let changed = Changed::read(&answer);
         if *json {
             let (saved, failed) = match saved {
                 Ok(saved) => (saved, None),
                 Err(error) => (None, Some(error)),
             };
-            changed.saved = saved;
-            output::show(true, &changed, |_| String::new())?;
-            return failed.map_or(Ok(()), Err);
+            let printed =
+                changed.and_then(|changed| output::show(true, &Changed { saved, ..changed }, |_| String::new()));
+            return failed.map_or(printed, Err);
         }
-        match saved? {
+        let printed = changed.and_then(|changed| {
+            output::print(&changed.text("nothing changed"))?;
+            Ok(changed.changes.is_empty())
+        });
+        let saved = saved?;
+        let is_unchanged = printed?;
+        match saved {
             Some(saved) => output::print(&(saved.text() + &self.remainder())),
-            None if changed.changes.is_empty() => Ok(()),
+            None if is_unchanged => Ok(()),
             None => output::print(
                 "in force until the next reload or restart; to keep the change, repeat the command with --save\n",
             ),

@@ -47,6 +47,7 @@ pub(super) fn named(file: &Path) -> Result<Server, Errors> {
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct Refusal {
+    status: StatusCode,
     message: String,
     /// The body of the server's answer, unchanged: JSON with message and cure.
     pub(super) body: String,
@@ -102,6 +103,11 @@ pub(super) fn send(
     if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
 }
 
+/// True if the server has no such path or object, as a server of an older version has no newer request.
+pub(super) fn is_unknown(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.status == StatusCode::NOT_FOUND)
+}
+
 fn explain(place: &Place, error: Error) -> anyhow::Error {
     let what = match (place, &error) {
         (Place::Socket(_), Error::Connect(cause)) => match cause.kind() {
@@ -141,7 +147,7 @@ fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
     }
     match serde_json::from_str(body) {
         Ok(Answer { error: Inner { message, cure } }) => {
-            Refusal { message: format!("{message}\nwhat to do: {cure}"), body: body.to_owned() }.into()
+            Refusal { status, message: format!("{message}\nwhat to do: {cure}"), body: body.to_owned() }.into()
         }
         Err(_) => anyhow!("the server answered with status {}: {body}", status.as_u16()),
     }
@@ -177,5 +183,6 @@ mod tests {
     fn a_refusal_says_what_to_do() {
         let body = r#"{"error":{"kind":"exists","message":"there is one","cure":"choose another"}}"#;
         assert_eq!(refusal(StatusCode::CONFLICT, body).to_string(), "there is one\nwhat to do: choose another");
+        assert!(is_unknown(&refusal(StatusCode::NOT_FOUND, body)) && !is_unknown(&refusal(StatusCode::CONFLICT, body)));
     }
 }

@@ -160,9 +160,9 @@ fn every_form_of_a_table_is_kept() {
 fn a_key_is_removed_from_every_form() {
     let none = json!({ "latency": null });
     for (text, expected) in [
-        ("\u{feff}tenants.a.latency.target = \"5ms\"\n# end\n", "\u{feff}# end\n"),
+        ("\u{feff}tenants.a.latency.target = \"5ms\"\n# end\n", "\u{feff}# end\n\n[tenants.a]\n"),
         ("[tenants.a]\nlatency = { target = \"5ms\" }\nweight = 2", "[tenants.a]\nweight = 2"),
-        ("[tenants.a.latency]\ntarget = \"5ms\"\n\n[tenants.b]\n", "\n[tenants.b]\n"),
+        ("[tenants.a.latency]\ntarget = \"5ms\"\n\n[tenants.b]\n", "\n[tenants.b]\n\n[tenants.a]\n"),
         ("[tenants]\na = { latency.target = \"5ms\", weight = 2 }\n", "[tenants]\na = { weight = 2 }\n"),
         ("[tenants]\na = { weight = 2, latency.target = \"5ms\" }\n", "[tenants]\na = { weight = 2 }\n"),
         ("[tenants]\na = { latency = { target = \"5ms\" } }\n", "[tenants]\na = {}\n"),

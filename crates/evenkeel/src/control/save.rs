@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use evenkeel_policy::document::Document;
 use evenkeel_policy::source::{Source, Text};
 use evenkeel_web::Refusal;
 use evenkeel_web::serve::{Consent, with_pool, with_server, with_tenant};
+use rustix::fs::FlockOperation;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -142,6 +144,9 @@ impl Ready {
         let Self { file, before, next, saved } = self;
         let Some(next) = next else { return Ok(saved) };
         let failed = "the change is in force until the next reload or restart, but was not saved";
+        // Until the end: of two commands at the same time, the second one sees what the first one has written.
+        let _lock =
+            locked(folder(&file)).with_context(|| format!("{failed}: cannot lock the folder of {}", file.display()))?;
         let present = fs::read_to_string(&file).with_context(|| format!("{failed}: cannot read {}", file.display()))?;
         ensure!(
             present == before,
@@ -151,6 +156,18 @@ impl Ready {
         next.replace(&file).with_context(|| format!("{failed}: cannot replace {}", file.display()))?;
         Ok(saved)
     }
+}
+
+/// The folder of a file.
+fn folder(file: &Path) -> &Path {
+    file.parent().unwrap_or(Path::new("/"))
+}
+
+/// A folder under an exclusive lock, which ends when the value is dropped.
+fn locked(folder: &Path) -> io::Result<File> {
+    let folder = File::open(folder)?;
+    rustix::fs::flock(&folder, FlockOperation::LockExclusive)?;
+    Ok(folder)
 }
 
 /// A change of one of the texts of a configuration.
@@ -242,25 +259,35 @@ fn complete(patch: &mut Map<String, Value>, in_force: &Value, in_file: &Value, n
 struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Writes `text` to a new file beside `file`, with the mode of `file` and, where possible, its owner.
+    /// Writes `text` to a new file beside `file`, with the mode, owner and group of `file`.
     ///
     /// # Errors
-    /// If `file` or its folder cannot be written.
+    /// If `file` or its folder cannot be written, `file` has an access control list or is a mount point, or the new file cannot
+    /// have its owner and group.
     fn write(file: &Path, text: &str) -> io::Result<Self> {
         // A file that must not be written is not to be replaced either.
         OpenOptions::new().append(true).open(file)?;
+        let present = fs::metadata(file)?;
+        let unsupported = |why: &str| Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        // The folder is opened, because it has to be later.
+        if File::open(folder(file))?.metadata()?.dev() != present.dev() {
+            return unsupported("the file is a mount point, which cannot be replaced");
+        }
+        if rustix::fs::getxattr_query(file, "system.posix_acl_access").is_ok_and(|length| length > 0) {
+            return unsupported("the file has an access control list, which would be lost");
+        }
         let mut name = OsString::from(".");
         name.push(file.file_name().unwrap_or_default());
-        name.push(format!(".{}.new", std::process::id()));
-        let next = Self(file.with_file_name(name));
-        // A file of an ended process with this number.
-        let _ = fs::remove_file(&next.0);
-        let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&next.0)?;
+        name.push(format!(".{:016x}.new", RandomState::new().hash_one(std::process::id())));
+        let path = file.with_file_name(name);
+        let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        // From here on the file is ours to remove.
+        let next = Self(path);
         out.write_all(text.as_bytes())?;
-        let present = fs::metadata(file)?;
-        // Only root may give files away.
-        let _ =
-            fchown(&out, Some(present.uid()), Some(present.gid())).or_else(|_| fchown(&out, None, Some(present.gid())));
+        let made = out.metadata()?;
+        if (made.uid(), made.gid()) != (present.uid(), present.gid()) {
+            fchown(&out, Some(present.uid()), Some(present.gid()))?;
+        }
         out.set_permissions(present.permissions())?;
         out.sync_all()?;
         Ok(next)
@@ -272,8 +299,9 @@ impl Temporary {
     /// If the file system refuses it; `file` is as it was.
     fn replace(self, file: &Path) -> io::Result<()> {
         fs::rename(&self.0, file)?;
-        // The rename is done; only its durability may be in doubt.
-        file.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+        // The file is saved; if this fails, a power failure may still undo it.
+        let _ = File::open(folder(file)).and_then(|folder| folder.sync_all());
+        Ok(())
     }
 }
 

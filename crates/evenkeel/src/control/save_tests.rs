@@ -8,6 +8,9 @@ use serde_json::json;
 
 use super::*;
 
+#[path = "../../../xtask/src/test/skip.rs"]
+mod skip;
+
 /// A scratch folder, removed on drop.
 struct Folder(PathBuf);
 
@@ -155,12 +158,44 @@ fn a_file_is_replaced_as_a_whole_with_its_mode() {
 #[test]
 fn a_file_that_cannot_be_replaced_is_known_before() {
     let folder = Folder::new("unwritable");
-    let file = folder.file("e.toml");
-    // Also root cannot make a file where a folder is.
-    fs::create_dir(folder.0.join(format!(".e.toml.{}.new", std::process::id()))).expect("a folder");
+    // Also root cannot make a file whose name is longer than 255 bytes.
+    let file = folder.file(&"e".repeat(250));
     Temporary::write(&file, "new").expect_err("no new version");
-    Temporary::write(&folder.0.join("no.toml"), "new").expect_err("no file");
-    assert_eq!(fs::read_to_string(&file).expect("text"), "old");
+    for wrong in [folder.0.join("no.toml"), folder.0.join("none/e.toml"), folder.0.clone()] {
+        Temporary::write(&wrong, "new").expect_err("no file");
+    }
+    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), folder.entries()), ("old", 1));
+}
+
+#[test]
+fn two_new_versions_of_a_file_do_not_meet() {
+    let folder = Folder::new("two");
+    let file = folder.file("e.toml");
+    let [first, second] = ["first", "second"].map(|text| Temporary::write(&file, text).expect("written"));
+    assert_eq!(folder.entries(), 3);
+    drop(first);
+    second.replace(&file).expect("replaced");
+    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), folder.entries()), ("second", 1));
+}
+
+#[test]
+fn a_file_with_an_access_control_list_is_left_alone() {
+    let folder = Folder::new("acl");
+    let file = folder.file("e.toml");
+    // Tag, permissions and id: the owner, user 1, the group, the mask, others.
+    let entries = [(1, 6, u32::MAX), (2, 4, 1), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        list.extend([tag, 0, permissions, 0]);
+        list.extend(id.to_le_bytes());
+    }
+    let name = "system.posix_acl_access";
+    if let Err(error) = rustix::fs::setxattr(&file, name, &list, rustix::fs::XattrFlags::empty()) {
+        return skip::skip(&format!("no access control list can be set: {error}"));
+    }
+    let error = Temporary::write(&file, "new").expect_err("its list would be lost");
+    assert!(error.kind() == io::ErrorKind::Unsupported && error.to_string().contains("access control"), "{error}");
+    assert_eq!(folder.entries(), 1);
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn server(seconds: u64) -> State {
     let limit = LimitState { iops: Some(50), iops_owner: Some("operator".into()), ..LimitState::default() };
     let tenants = vec![
         TenantState { throttled: Some(hold), ..tenant("backup", seconds * 1000, 40.0, 10.0) },
-        TenantState { qos: reserved, ..tenant("database", seconds * 500, 0.25, 1.25) },
+        TenantState { qos: reserved, queued_requests: 7, ..tenant("database", seconds * 500, 0.25, 1.25) },
         TenantState { limit, guarantees: vec![guarantee], ..tenant("shop", seconds * 50, 2.0, 1.0) },
     ];
     let admission = AdmissionState {

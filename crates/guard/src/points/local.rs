@@ -1,9 +1,10 @@
 //! The enforcement point for control groups of a device with a latency target: finds groups, reads their counters, and writes
 //! limits of noisy ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use evenkeel_control::response::ClientId;
 use evenkeel_control::{Duration, Instant};
@@ -43,7 +44,7 @@ const MOST_WALKED: usize = 200;
 /// Longest wait in one search for files of container runtimes, and for the device at a path: they may be on a device that is
 /// busy or hangs. The host's lock is held meanwhile; what comes later counts in the next search.
 const FILES_BUDGET: std::time::Duration = std::time::Duration::from_millis(if cfg!(test) { 30_000 } else { 20 });
-/// Longest wait for the device at a path when a policy is taken over.
+/// Longest wait for the devices at all paths when a policy is taken over.
 const OPEN_BUDGET: std::time::Duration = std::time::Duration::from_secs(1);
 /// Number of levels of groups below a group that are searched for tasks.
 const MAX_DEPTH: u32 = 8;
@@ -138,7 +139,7 @@ pub struct Local {
 /// A message that names the missing part and its cure. A device that is not on this host is no error: all hosts may share the
 /// policy.
 pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Local>, Unable> {
-    if config.local.values().any(|local| is_here(roots, &local.device)) {
+    if is_any_here(roots, config.local.values().map(|local| local.device.as_str())) {
         has_controller(cgroups)?;
     }
     let interval = config.agent.interval;
@@ -170,14 +171,53 @@ pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Local>
     config.local.iter().map(open).collect()
 }
 
-/// True if the device for the entry `name` is on this host. A path that does not answer counts as absent.
-fn is_here(roots: &Roots, name: &str) -> bool {
-    if !stack::is_file(name) {
-        return stack::find(roots, name).is_ok();
+/// A path, after the root of the file trees in which its device is searched for.
+type AtRoot = (PathBuf, String);
+
+/// True if the device for one of the entries `names` is on this host. A path that does not answer counts as absent.
+fn is_any_here<'a>(roots: &Roots, names: impl Iterator<Item = &'a str>) -> bool {
+    /// Searches at paths, of all policies of the process: a path that hangs keeps one thread, however often policies are read.
+    static LOOKING: LazyLock<Mutex<Aside<AtRoot, bool>>> = LazyLock::new(Mutex::default);
+    let (files, others): (Vec<&str>, Vec<&str>) = names.partition(|name| stack::is_file(name));
+    if others.into_iter().any(|name| stack::find(roots, name).is_ok()) {
+        return true;
     }
-    let (mut looking, roots) = (Aside::default(), roots.clone());
-    let is_asked = looking.ask(&name.to_owned(), move |name: &String| stack::find(&roots, name).is_ok());
-    is_asked && looking.answer(OPEN_BUDGET).is_some_and(|(_, is_here)| is_here)
+    if files.is_empty() {
+        return false;
+    }
+    let paths: Vec<AtRoot> = files.into_iter().map(|name| (roots.root.clone(), name.to_owned())).collect();
+    let roots = roots.clone();
+    let find = move |path: &AtRoot| stack::find(&roots, &path.1).is_ok();
+    let mut looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
+    finds_any(&mut looking, &paths, OPEN_BUDGET, find)
+}
+
+/// True if `find` is true for one of the paths within the time `budget`. A path whose earlier search still hangs is not
+/// searched again.
+fn finds_any(
+    looking: &mut Aside<AtRoot, bool>,
+    paths: &[AtRoot],
+    budget: std::time::Duration,
+    find: impl Fn(&AtRoot) -> bool + Clone + Send + 'static,
+) -> bool {
+    // Late answers of earlier policies.
+    while looking.answer(std::time::Duration::ZERO).is_some() {}
+    let mut asked = BTreeSet::new();
+    for path in paths {
+        if looking.ask(path, find.clone()) {
+            asked.insert(path);
+        }
+    }
+    let end = std::time::Instant::now() + budget;
+    while !asked.is_empty() {
+        let left = end.saturating_duration_since(std::time::Instant::now());
+        let Some((path, is_here)) = looking.answer(left) else { return false };
+        if is_here && paths.contains(&path) {
+            return true;
+        }
+        asked.remove(&path);
+    }
+    false
 }
 
 /// Adds the numbers of the group with this folder, and of the groups below it, to `numbers`.

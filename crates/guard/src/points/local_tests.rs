@@ -316,6 +316,29 @@ fn a_path_is_followed_to_the_file_system_that_is_mounted_there() {
 }
 
 #[test]
+fn a_path_that_hangs_is_searched_once_and_hides_no_other() {
+    let at = |name: &str| -> AtRoot { (PathBuf::from("/"), name.to_owned()) };
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Arc::new(Mutex::new(released));
+    let find = move |path: &AtRoot| {
+        if path.1 == "/hung" {
+            let _ = released.lock().unwrap().recv();
+        }
+        path.1 != "/absent"
+    };
+    let (mut looking, long) = (Aside::default(), std::time::Duration::from_secs(600));
+    assert!(finds_any(&mut looking, &[at("/hung"), at("/here")], long, find.clone()));
+    assert!(!finds_any(&mut looking, &[at("/absent"), at("/hung")], long, find.clone()), "it waits for no hung path");
+    assert_eq!(looking.open(), 1, "one thread hangs");
+    assert!(!finds_any(&mut looking, &[at("/new"), at("/hung")], std::time::Duration::ZERO, |_| false));
+    drop(release);
+    while looking.open() > 0 {
+        assert!(looking.answer(long).is_some());
+    }
+    assert!(finds_any(&mut looking, &[at("/hung")], long, find), "it may be searched again");
+}
+
+#[test]
 fn the_device_at_a_path_is_searched_for_when_something_else_is_there() {
     let host = Host::new("place");
     let (roots, path) = (Roots::under(&host.root), host.root.join("data"));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::guest::{BULK, GROUPS, PROTECTED, in_group};
+use super::stage::{BULK, GROUPS, PROTECTED, in_group};
 use crate::base::process::{self, Running};
 use crate::check::steps::Plan;
 use crate::machine::devices::make_disk;

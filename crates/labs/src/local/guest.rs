@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::compare;
+use super::stage::{BULK, GROUPS, PROTECTED, in_group};
 use crate::base::process::{self, Running};
 use crate::check::figures::Figures;
 use crate::check::steps::{self, Plan};
@@ -16,13 +17,10 @@ use crate::machine::devices::{CONFIG, make_disk};
 use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{keep_in_memory, put, signal, tool, until};
 
-pub(super) const GROUPS: &str = "/sys/fs/cgroup";
 const TRACING: &str = "/sys/kernel/tracing";
 /// Name of the disk, and its rate in MiB per second (a setting of null_blk).
 const DISK: &str = "ldisk";
 const MB_PER_S: &str = "40";
-pub(super) const PROTECTED: &str = "lab-reader";
-pub(super) const BULK: &str = "lab-writer";
 /// Measured time in seconds: in a short run, and in a full run.
 const SECONDS: [u64; 2] = [10, 30];
 /// Time in which the controller finds its limits.
@@ -90,13 +88,6 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
         steps::tell(name, compare::compare(plan, &compare::DISKS[disk], &compare::LOADS[load]));
     }
     Ok(())
-}
-
-/// A command that runs in a control group what its further arguments name.
-pub(super) fn in_group(group: &str) -> Command {
-    let mut shell = process::program("sh");
-    shell.arg("-c").arg("echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\"").arg("sh").arg(format!("{GROUPS}/{group}"));
-    shell
 }
 
 /// A command that runs fio on the disk in a control group.

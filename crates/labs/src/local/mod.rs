@@ -2,6 +2,7 @@
 
 mod compare;
 pub(crate) mod guest;
+mod stage;
 
 use std::time::Duration;
 

@@ -11,9 +11,8 @@ use evenkeel_control::{Duration, Instant};
 
 use super::connection::{Connection, Paused};
 use super::house::IN_A_ROUND;
-use super::pump::TURN;
 use super::request::ConnKey;
-use super::{MEMORY_RETRY, Worker};
+use super::{MEMORY_RETRY, TURN, Worker};
 use crate::budget::{Account, Charge, Waiting};
 use crate::clock;
 

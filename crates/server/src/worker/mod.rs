@@ -54,7 +54,7 @@ use message::Message;
 use meter::Meter;
 use occupation::Occupation;
 use operations::Operations;
-use pump::{PoolWork, TURN};
+use pump::PoolWork;
 use readers::Readers;
 use recording::Tape;
 use request::{ConnKey, Spare};
@@ -78,6 +78,9 @@ use crate::transport::Peer;
 
 /// Largest number of bytes received with one system call: a batch of small requests, or a good part of a large write.
 const SCRATCH: usize = 256 << 10;
+/// Longest time that a worker spends in a row on each of its tasks: pools, receiving much, sending much, and operations that are
+/// tried again.
+const TURN: Duration = Duration::from_micros(250);
 /// Replaces [`SCRATCH`] while received but unparsed bytes take more than a quarter of the buffer budget.
 const SCRATCH_UNDER_PRESSURE: usize = 8 << 10;
 /// How soon a worker looks again if connections that wait for buffer memory may have it.

@@ -1,5 +1,6 @@
 //! A worker's operations in flight: on a file, another server, a Ceph cluster or a modelled device.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::PoisonError;
@@ -11,10 +12,9 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 use evenkeel_policy::state::OverdueIo;
 
-use super::Worker;
-use super::pump::TURN;
 use super::request::{Output, Request};
 use super::stepwise::Ready;
+use super::{TURN, Worker};
 use crate::backend::Backend;
 use crate::backend::operation::{FileIo, IoResult, MAX_EXTENTS};
 use crate::backend::overlap::Pass;
@@ -64,10 +64,8 @@ pub(super) struct Operation {
 pub(super) struct Operations {
     entries: Vec<Option<Operation>>,
     free: Vec<u32>,
-    /// Tokens of operations to be tried again, for which the kernel lacked resources.
-    again: Vec<u32>,
-    /// When the operations in `again` are tried.
-    again_at: Instant,
+    /// Operations to be tried again, for which the kernel lacked resources: when, and their tokens. The earliest is first.
+    again: VecDeque<(Instant, u32)>,
     /// Number of operations of each volume in the worker's io_uring, by the volume's id.
     pub(super) in_ring: Vec<u32>,
 }
@@ -99,7 +97,7 @@ impl Operations {
 
     /// When to call [`Worker::try_again`]; [`Instant::FAR_FUTURE`] if no operation waits for it.
     pub(super) fn next_try(&self) -> Instant {
-        if self.again.is_empty() { Instant::FAR_FUTURE } else { self.again_at }
+        self.again.front().map_or(Instant::FAR_FUTURE, |&(at, _)| at)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -225,20 +223,17 @@ impl Worker {
         }
     }
 
-    /// Tries operations again for which the kernel lacked resources, for a [`TURN`]; the others come in the next round. Each
-    /// may fail to start a thread, which takes some 20 us.
+    /// Tries those operations again that are due, for a [`TURN`]; the others come in the next round. Each may fail to start a
+    /// thread, which takes some 20 us, and is then due after another [`TRY_AGAIN_AFTER`].
     pub(super) fn try_again(&mut self) {
-        let until = clock::now() + TURN;
-        let mut left = std::mem::take(&mut self.operations.again).into_iter();
-        for token in left.by_ref() {
+        let begun = clock::now();
+        while self.operations.again.front().is_some_and(|&(at, _)| at <= begun)
+            && let Some((_, token)) = self.operations.again.pop_front()
+        {
             self.issue(token);
-            if clock::now() >= until {
+            if clock::now() >= begun + TURN {
                 break;
             }
-        }
-        if !left.as_slice().is_empty() {
-            self.operations.again.extend(left);
-            self.operations.again_at = until;
         }
     }
 
@@ -254,12 +249,7 @@ impl Worker {
         let verdict = operation.advance(&result);
         match verdict {
             Verdict::Continue => return self.unfinished.push(token),
-            Verdict::TryAgain => {
-                if self.operations.again.is_empty() {
-                    self.operations.again_at = clock::now() + TRY_AGAIN_AFTER;
-                }
-                return self.operations.again.push(token);
-            }
+            Verdict::TryAgain => return self.operations.again.push_back((clock::now() + TRY_AGAIN_AFTER, token)),
             Verdict::Done | Verdict::Failed(_) | Verdict::Dearer => {}
         }
         let Some(operation) = self.operations.remove(token) else { return };

@@ -16,7 +16,7 @@ use super::message::Message;
 use super::operations::Operation;
 use super::request::{Output, Request, Whole, is_change};
 use super::stepwise::Ready;
-use super::{Worker, mail};
+use super::{TURN, Worker, mail};
 use crate::backend::Backend;
 use crate::budget::Charge;
 use crate::clock;
@@ -27,8 +27,6 @@ use crate::transport::Peer;
 const DISPATCH_BATCH: u64 = 256;
 /// Effort spent on volumes in memory between two looks at the clock; unit: one read from memory.
 const LOOK_AFTER: u64 = 64;
-/// Longest time that a worker spends in a row on each of three tasks: pools, receiving much, and sending much.
-pub(super) const TURN: Duration = Duration::from_micros(250);
 /// Longest time that a worker spends in a row on one pool while other pools wait.
 const SLICE: Duration = Duration::from_micros(100);
 

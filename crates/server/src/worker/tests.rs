@@ -29,7 +29,7 @@ mod room;
 mod steps;
 
 /// A worker that serves a volume in memory of 1 MiB to at most two connections.
-fn worker() -> Worker {
+pub(super) fn worker() -> Worker {
     worker_with(1 << 20, 16)
 }
 

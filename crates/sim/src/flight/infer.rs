@@ -21,10 +21,10 @@
 //!
 //! Then each arrival is chained to a completion before it to which none is chained yet: of those within the longest think time
 //! the earliest, because think times that overlap end in the order in which they began. Of a client whose arrivals nearly all
-//! follow completions the longest think time is the median latency: a late request that kept its time would add to the number in
-//! flight on a slower device, and many of them to a queue that the client never has. Limits: of a client that waits for a
-//! whole batch only one completion of the batch is taken for the cause; and a paced request that arrives right after a
-//! completion by chance is chained to it.
+//! follow completions the late ones are chained as well, each to a completion within the median latency that caused nothing: a
+//! late request that kept its time would add to the number in flight on a slower device, and many of them to a queue that the
+//! client never has. Limits: of a client that waits for a whole batch only one completion of the batch is taken for the cause;
+//! and a paced request that arrives right after a completion by chance is chained to it.
 
 use std::collections::VecDeque;
 
@@ -116,7 +116,9 @@ pub fn infer(times: &[Times]) -> Inferred {
     let causes = match behaviour {
         Behaviour::Open => times.iter().map(|times| Cause::At(times.arrival_ns)).collect(),
         Behaviour::Closed { window_ns, near, .. } if near >= WHOLE => {
-            chain(times, window_ns.max(median_latency(times)), true)
+            let mut causes = chain(times, window_ns, true);
+            chain_late(times, window_ns.max(median_latency(times)), &mut causes);
+            causes
         }
         Behaviour::Closed { window_ns, .. } => chain(times, window_ns, true),
         Behaviour::Bounded { .. } => {
@@ -253,8 +255,7 @@ fn bound(times: &[Times], completions: &[u64]) -> Option<u32> {
 /// Chains each arrival to the earliest completion to which none is chained, at most `longest` nanoseconds before the arrival. If
 /// `shared`, and there is none, it is chained to the latest completion of all as long as no more are in flight than ever before.
 fn chain(times: &[Times], longest: u64, shared: bool) -> Vec<Cause> {
-    let mut order: Vec<u32> = (0..u32::MAX).zip(times).map(|(number, _)| number).collect();
-    order.sort_by_key(|&number| (times[number as usize].completion_ns, number));
+    let order = by_completion(times);
     let mut free: VecDeque<u32> = VecDeque::new();
     let (mut place, mut depth, mut latest) = (0, 0, None);
     let mut causes = Vec::with_capacity(times.len());
@@ -282,6 +283,47 @@ fn chain(times: &[Times], longest: u64, shared: bool) -> Vec<Cause> {
         });
     }
     causes
+}
+
+/// Chains each arrival without a cause to the earliest completion that is no cause yet, at most `longest` nanoseconds before it.
+fn chain_late(times: &[Times], longest: u64, causes: &mut [Cause]) {
+    let mut taken = vec![false; times.len()];
+    for cause in causes.iter() {
+        if let Cause::After { request, .. } = cause {
+            taken[*request as usize] = true;
+        }
+    }
+    let order = by_completion(times);
+    let mut free: VecDeque<u32> = VecDeque::new();
+    let mut place = 0;
+    for (number, (own, cause)) in times.iter().zip(causes).enumerate() {
+        while let Some(&done) = order.get(place)
+            && times[done as usize].completion_ns <= own.arrival_ns
+            && (done as usize) < number
+        {
+            if !taken[done as usize] {
+                free.push_back(done);
+            }
+            place += 1;
+        }
+        if !matches!(cause, Cause::At(_)) {
+            continue;
+        }
+        let think = |done: u32| own.arrival_ns - times[done as usize].completion_ns;
+        while free.front().is_some_and(|&done| think(done) > longest) {
+            free.pop_front();
+        }
+        if let Some(request) = free.pop_front() {
+            *cause = Cause::After { request, think_ns: think(request) };
+        }
+    }
+}
+
+/// The numbers of the requests in order of completion.
+fn by_completion(times: &[Times]) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..u32::MAX).zip(times).map(|(number, _)| number).collect();
+    order.sort_by_key(|&number| (times[number as usize].completion_ns, number));
+    order
 }
 
 /// The median; 0 of nothing.
@@ -405,6 +447,37 @@ mod tests {
         let inferred = infer(&closed(8, 2_000, &mut SplitMix64::new(1), think));
         assert!(matches!(inferred.behaviour, Behaviour::Closed { window_ns, .. } if window_ns < 300_000));
         assert_eq!(inferred.dependent(), 1_992);
+    }
+
+    #[test]
+    fn a_closed_loop_that_changes_its_depth_keeps_its_think_time() {
+        let mut rng = SplitMix64::new(1);
+        let (mut begin, mut times, mut alone) = (0u64, Vec::new(), Vec::new());
+        for phase in 0..40 {
+            let (depth, count, usual) = if phase % 2 == 0 { (8, 200, 800_000u64) } else { (1, 100, 100_000) };
+            let mut places = vec![begin; depth];
+            for _ in 0..count {
+                let place = (0..depth).min_by_key(|&place| places[place]).unwrap();
+                let arrival_ns = places[place];
+                let completion_ns = arrival_ns + usual / 10 * 9 + rng.next_below(usual / 5);
+                places[place] = completion_ns + 5_000;
+                times.push(Times { arrival_ns, completion_ns });
+                alone.push(depth == 1);
+            }
+            // The others of the phase's last requests cause nothing.
+            begin = places.into_iter().min().unwrap();
+        }
+        let inferred = infer(&times);
+        let Behaviour::Closed { near, .. } = inferred.behaviour else { panic!("{:?}", inferred.behaviour) };
+        assert!(near >= WHOLE, "{near}");
+        let thinks = inferred.causes.iter().zip(alone).filter_map(|(cause, alone)| match cause {
+            Cause::After { think_ns, .. } if alone => Some(*think_ns),
+            _ => None,
+        });
+        let mut thinks: Vec<u64> = thinks.collect();
+        assert!(thinks.len() > 1_900, "{}", thinks.len());
+        let median = median(&mut thinks);
+        assert!(median < 20_000, "{median}");
     }
 
     #[test]

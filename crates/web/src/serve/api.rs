@@ -64,8 +64,15 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
         method: Method::POST,
         path: "/api/v1/reload",
         body: "",
-        effect: "as SIGHUP; with `?dry_run=true` answers the changes that a reload would make, and makes none",
+        effect: "as SIGHUP",
         handler: |method| on(method, reload),
+    },
+    Request {
+        method: Method::POST,
+        path: "/api/v1/reload/preview",
+        body: "",
+        effect: "answers the changes that a reload would make, and makes none",
+        handler: |method| on(method, preview),
     },
     Request {
         method: Method::POST,
@@ -199,16 +206,13 @@ async fn health(State(manager): Shared) -> Response {
     "ok\n".into_response()
 }
 
-/// The parameters of a request to reload.
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Reload {
-    /// True if the changes are only to be listed.
-    dry_run: bool,
+async fn reload(State(manager): Shared, Extension(by): By) -> Answer {
+    change(move || manager.reload(&by)).await
 }
 
-async fn reload(State(manager): Shared, Extension(by): By, Asked(Reload { dry_run }): Asked<Reload>) -> Answer {
-    change(move || if dry_run { manager.preview() } else { manager.reload(&by) }).await
+/// A path of its own: a server that does not know it refuses the request, where it would ignore a parameter and reload.
+async fn preview(State(manager): Shared) -> Answer {
+    change(move || manager.preview()).await
 }
 
 #[derive(Deserialize)]

@@ -62,6 +62,25 @@ fn what_is_inside_the_device_outlives_a_panic() {
 }
 
 #[test]
+fn each_operation_is_tried_again_after_a_pause_of_its_own() {
+    let memory = Memory::new(1 << 20).unwrap();
+    let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::Memory(memory), 1 << 20));
+    let mut worker = crate::worker::tests::worker();
+    let (operations, token) = one_inside(&volume);
+    worker.operations = operations;
+    let begun = clock::now();
+    // One that is due, and ended meanwhile.
+    worker.operations.again.push_back((begun, u32::MAX));
+    worker.operation_done(token, IoResult::Code(-libc::EAGAIN));
+    assert_eq!(worker.operations.next_try(), begun);
+    assert!(worker.operations.again[1].0 >= begun + TRY_AGAIN_AFTER, "{:?}", worker.operations.again);
+    worker.operations.again[1].0 = Instant::FAR_FUTURE;
+    worker.try_again();
+    assert_eq!(worker.operations.again, [(Instant::FAR_FUTURE, token)]);
+    assert!(worker.operations.remove(token).is_some(), "it waits");
+}
+
+#[test]
 fn want_of_means_is_tried_again_and_never_taken_for_lost_data() {
     let dir = std::env::temp_dir().join(format!("evenkeel-again-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
