@@ -8,7 +8,6 @@ use evenkeel_record::{Origin, head};
 use super::SHORT_BAR_S;
 use super::attacker::ASKS_PER_S;
 use super::attacks::{Backend, CONNECTIONS_PER_S, Engine, Setting};
-use super::stage::NICE;
 use crate::base::record::{Page, own_command};
 use crate::check::figures::{Figures, Spread};
 
@@ -127,7 +126,7 @@ fn text(repeats: u64, short_s: f64, rows: &[Row]) -> String {
         "Medians of {repeats}. `share`: answers of those due, at least 0.95. `p99`: the client's p99 as a multiple of that beside a \
          bulk writer, at most 1.5; `there` and `beside bulk`: both in the setting with the worst multiple. The other columns show \
          the worst setting: new connections and `/healthz` at most 1 s, `processors` that a storm keeps busy at most 0.1.\n\n\
-         Each process of an attacker runs with nice {NICE} and SCHED_BATCH, and begins at most {} connections and {} requests a \
+         Each process of an attacker runs as SCHED_IDLE, and begins at most {} connections and {} requests a \
          second.\n\nA short run, each attack once, took {short_s:.0} s, of {SHORT_BAR_S:.0} s at most.\n\n",
         thousands(CONNECTIONS_PER_S),
         thousands(ASKS_PER_S),
@@ -269,7 +268,7 @@ mod tests {
         let (head, rule) = text.split_once("\nwhere").and_then(|(_, rest)| rest.split_once('\n')).unwrap();
         let columns = |line: &str| line.lines().next().unwrap_or_default().matches('|').count();
         assert_eq!([columns(head), columns(rule)], [columns(lines[0]); 2], "{text}");
-        assert!(text.contains("nice 10 and SCHED_BATCH, and begins at most 5,000 connections and 50,000 requests"));
+        assert!(text.contains("runs as SCHED_IDLE, and begins at most 5,000 connections and 50,000 requests"));
         assert!(text.contains(" took 202 s, of 240 s at most."), "{text}");
     }
 

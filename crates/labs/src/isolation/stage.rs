@@ -26,9 +26,9 @@ const BEHIND_PORT: u16 = 10_810;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit of an attacker's process beyond the duration of its attack: the process may wait long for a processor.
 const ATTACKER_LIMIT: Duration = Duration::from_secs(30);
-/// Nice value of the attacker's processes. It gives them a ninth of the server's CPU weight, so that they take no CPU time that
-/// the server or the light client needs.
-pub(super) const NICE: &str = "10";
+/// Scheduling policy of the attacker's processes, an option of chrt: they stand for other machines, and run only while the
+/// server and the light client leave a processor idle.
+const POLICY: &str = "--idle";
 
 /// Files that all attacks use, and the settings with which servers are started.
 pub(super) struct Stage {
@@ -244,8 +244,8 @@ impl Servers {
         let mut processes = Vec::new();
         for number in 0..attack.processes {
             let name = format!("{}-{number}", attack.name);
-            let mut command = process::program("nice");
-            command.args(["-n", NICE, "chrt", "--batch", "0"]).arg(std::env::current_exe()?);
+            let mut command = process::program("chrt");
+            command.args([POLICY, "0"]).arg(std::env::current_exe()?);
             command.args(["guest", "attack", "--attack", attack.name, "--place", &place]);
             command.args(["--host", &self.host.to_string(), "--process", &number.to_string()]);
             command.args(["--milliseconds", &length.as_millis().to_string()]);
