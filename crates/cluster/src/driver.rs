@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration as StdDuration, Instant as StdInstant};
 
 use evenkeel_control::cluster::shard::{Shard, Sizes};
@@ -20,9 +20,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::error::Error;
-use crate::etcd::Traffic;
+use crate::etcd::{Access, lock};
 use crate::event::Event;
 use crate::faults::{self, Faults};
+use crate::kept;
 use crate::participant::{self, Demands, Key, Participant, Parts};
 use crate::publish;
 use crate::settings::Settings;
@@ -31,13 +32,10 @@ use crate::watcher::{self, Wanted};
 
 /// Capacity of the queue of events for the driver; with a full queue, senders wait.
 const EVENTS: usize = 1_024;
+/// Longest time until a change is in the state that the API shows, and the part of a period that is as long.
+const SHOWN_WITHIN: (Duration, u64) = (Duration::from_millis(100), 16);
 /// Longest time that leaving the cluster may take.
 const LEAVE_TIMEOUT: StdDuration = StdDuration::from_secs(2);
-
-/// Locks a mutex, also after a panic of another thread that held it.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 pub(crate) struct Driver<M> {
     settings: Settings,
@@ -52,8 +50,12 @@ pub(crate) struct Driver<M> {
     measuring: (Instant, u64),
     /// The newest report.
     newest: Option<Record>,
+    /// The file with the parts of totals for a restart; `None`: there is none.
+    file: Option<kept::File>,
+    /// When the state may be published again, by the clock of `totals`.
+    shown_at: Instant,
     state: Arc<Mutex<ClusterState>>,
-    traffic: Arc<Traffic>,
+    access: Arc<Access>,
     /// Counts the values of other hosts and shards that were ignored.
     pub(crate) faults: Faults,
     /// The newest period that this host has reported on.
@@ -75,20 +77,27 @@ impl<M: Participant> Driver<M> {
         let cluster = Cluster::new(config, sizes, participant::together, &settings.host, settings.incarnation)
             .map_err(Error::Setting)?;
         let present = cluster.config().period_at((settings.clock)());
+        let file = kept::File::of(&settings).filter(|_| settings.cluster.has_totals());
+        let mut totals = Sharing::new(&settings.cluster, &settings.host, settings.incarnation);
+        if let Some(file) = &file {
+            totals.resume(file.load(kept::uptime(), totals.kept_for()));
+        }
         Ok(Self {
             // The period that is under way is the first to be reported, when it is over.
             reported: present.saturating_sub(1),
             joined: present,
-            totals: Sharing::new(&settings.cluster, &settings.host, settings.incarnation),
+            totals,
             parts: Parts::new(),
             began: StdInstant::now(),
             measuring: (Instant::FAR_FUTURE, 0),
             newest: None,
+            file,
+            shown_at: Instant::ZERO,
+            access: Arc::new(Access::of(&settings.cluster)),
             settings,
             participant,
             cluster,
             state,
-            traffic: Arc::default(),
             faults: Faults::default(),
             status: Status::Lost,
             troubles: [None, None],
@@ -101,11 +110,11 @@ impl<M: Participant> Driver<M> {
         let (outgoing, own) = watch::channel(None);
         let (outgoing_sum, sum) = watch::channel(None);
         let (wanted, to_watch) = watch::channel(Wanted { bits: None, sizes: self.settings.cluster.sizes() });
-        let settings = || (self.settings.clone(), Arc::clone(&self.traffic), events.clone());
-        let (ours, traffic, to) = settings();
-        let watcher = tokio::spawn(watcher::run(ours, traffic, to, to_watch));
-        let (ours, traffic, to) = settings();
-        let publisher = tokio::spawn(publish::run(ours, traffic, to, publish::ToPublish { own, sum }));
+        let settings = || (self.settings.clone(), Arc::clone(&self.access), events.clone());
+        let (ours, access, to) = settings();
+        let watcher = tokio::spawn(watcher::run(ours, access, to, to_watch));
+        let (ours, access, to) = settings();
+        let publisher = tokio::spawn(publish::run(ours, access, to, publish::ToPublish { own, sum }));
         self.participant.alone();
         loop {
             let now = (self.settings.clock)();
@@ -118,20 +127,22 @@ impl<M: Participant> Driver<M> {
             if let Some(sum) = self.cluster.to_publish(now).and_then(|sum| self.sum(sum)) {
                 outgoing_sum.send_replace(Some(sum));
             }
-            let sizes = *resized.borrow_and_update();
+            // Not noted as seen: a change that comes while another branch of the selection runs is taken in below, the next time.
+            let sizes = *resized.borrow();
             // Who has lost the others does not know any more how many there are.
             let bits = (self.status != Status::Lost).then(|| self.cluster.wanted().bits());
             wanted
                 .send_if_modified(|wanted| std::mem::replace(wanted, Wanted { bits, sizes }) != Wanted { bits, sizes });
-            self.publish_state(now);
+            let shown_at = self.show(now);
             let wake = self.cluster.config().due(self.cluster.config().period_at(now)).min(self.cluster.deadline(now));
             // No less than a millisecond: whatever the clock does, others get their turn.
-            let pause = wake.since(now).min(self.totals.deadline().min(self.measuring.0).since(self.elapsed()));
+            let due = self.totals.deadline().min(self.measuring.0).min(shown_at);
+            let pause = wake.since(now).min(due.since(self.elapsed()));
             let pause = StdDuration::from(pause).max(StdDuration::from_millis(1));
             tokio::select! {
                 event = happened.recv() => if let Some(event) = event { self.take_in(event) },
                 () = sleep(pause) => {}
-                Ok(()) = resized.changed() => self.cluster.set_sizes(*resized.borrow()),
+                Ok(()) = resized.changed() => self.cluster.set_sizes(*resized.borrow_and_update()),
                 _ = &mut stopped => break,
             }
             // All that has piled up is taken in before anything is decided.
@@ -142,16 +153,22 @@ impl<M: Participant> Driver<M> {
         watcher.abort();
         // No further period is decided here: by the last shares a tenant whose requests wait might have no slot.
         self.participant.alone();
+        // Without etcd this host cannot leave; the next process continues as this one.
+        let stays = self.file.is_some() && self.totals.is_apart();
         self.totals.leave();
         self.divide(false);
         // The publisher still reports what it does.
         happened.close();
+        if stays {
+            publisher.abort();
+            return;
+        }
         let now = (self.settings.clock)();
         if let Some(sum) = self.cluster.last_sum(now).and_then(|sum| self.sum(sum)) {
             outgoing_sum.send_replace(Some(sum));
         }
         let last = self.own_record(self.cluster.config().period_at(now), Pools::new(), Totals::new(), true);
-        outgoing.send_replace(to_publish(&last));
+        outgoing.send_replace(self.to_publish(&last));
         let _ = timeout(LEAVE_TIMEOUT, publisher).await;
     }
 
@@ -178,7 +195,9 @@ impl<M: Participant> Driver<M> {
             self.measure_next(1);
         }
         let record = self.own_record(ended, pools, totals, false);
-        to_publish(self.newest.insert(record))
+        let outgoing = self.to_publish(&record);
+        self.newest = Some(record);
+        outgoing
     }
 
     /// Measures the demand for tenants with totals, if that is due within the period. Returns an early report if one is of use.
@@ -195,9 +214,18 @@ impl<M: Participant> Driver<M> {
         let early = if is_due { self.totals.early_report(self.elapsed()) } else { None };
         self.divide(false);
         let (early, totals) = early?;
-        let record = self.newest.as_mut()?;
-        (record.early, record.totals) = (early, totals);
-        to_publish(record)
+        let record = self.newest.take()?;
+        let record = Record { early, totals, ..record };
+        let outgoing = self.to_publish(&record);
+        self.newest = Some(record);
+        outgoing
+    }
+
+    fn to_publish(&self, record: &Record) -> Option<publish::Outgoing> {
+        let text = text(record)?;
+        let kept = |file: &kept::File| file.text(self.totals.kept(), kept::uptime(), self.totals.kept_step());
+        let (leaving, kept, made) = (record.leaving, self.file.as_ref().map(kept), StdInstant::now());
+        Some(publish::Outgoing { text, leaving, kept, made })
     }
 
     /// Notes that demand was measured for this number of times since the end of a period. Hosts measure at different times, so
@@ -215,8 +243,11 @@ impl<M: Participant> Driver<M> {
         Instant::from_nanos(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Makes the present parts of tenants' totals apply: those that have changed, or `all`.
+    /// Makes the present parts of tenants' totals apply: those that have changed, or `all`. Most calls change nothing.
     fn divide(&mut self, all: bool) {
+        if !all && self.totals.has_parts(&self.parts) {
+            return;
+        }
         let parts = self.totals.parts();
         let is_new = |key: &Key, part: &Fractions| self.parts.get(key) != Some(part);
         let present = parts.iter().filter(|(key, part)| all || is_new(key, part));
@@ -307,7 +338,7 @@ impl<M: Participant> Driver<M> {
     fn heard(&mut self, host: &str, value: &[u8]) {
         let now = (self.settings.clock)();
         if !evenkeel_policy::is_name(host) {
-            return self.faults.note(now, host, "corrupt", "is no host name: remove its key from etcd");
+            return self.faults.note(now, host, "corrupt", "is not the name of a host: delete this key from etcd");
         }
         let Some(record) = self.read(now, host, value) else { return };
         // Whatever the clocks: the order of the store counts.
@@ -325,12 +356,12 @@ impl<M: Participant> Driver<M> {
     fn summed(&mut self, name: &str, value: &[u8], kept: bool) {
         let now = (self.settings.clock)();
         let Ok(shard) = name.parse::<Shard>() else {
-            return self.faults.note(now, name, "corrupt", "is no shard: remove its key from etcd");
+            return self.faults.note(now, name, "corrupt", "is not the name of a shard: delete this key from etcd");
         };
         let Some(record) = self.read(now, name, value) else { return };
         let Record { period, leaving, bits, members, pools, totals, .. } = record;
         if bits != shard.bits() {
-            return self.faults.note(now, name, "corrupt", "has the sum of another shard: remove its key from etcd");
+            return self.faults.note(now, name, "corrupt", "holds reports of another shard: delete this key from etcd");
         }
         let sum = Sum { shard, period, leaving, contribution: Contribution { bits, members, content: pools } };
         match self.cluster.observe_sum(now, sum) {
@@ -398,6 +429,20 @@ impl<M: Participant> Driver<M> {
         self.status = status;
     }
 
+    /// Publishes the state for the API, unless it was published a moment ago: each change of another member's key wakes the
+    /// driver, and the state has all members. Returns when it is due, by the clock of `totals`.
+    fn show(&mut self, now: Instant) -> Instant {
+        let present = self.elapsed();
+        if present < self.shown_at {
+            return self.shown_at;
+        }
+        self.publish_state(now);
+        let (longest, parts) = SHOWN_WITHIN;
+        let part = Duration::from_nanos(self.cluster.config().period.as_nanos() / parts);
+        self.shown_at = present + part.min(longest);
+        Instant::FAR_FUTURE
+    }
+
     fn publish_state(&mut self, now: Instant) {
         let mut state = lock(&self.state);
         let (status, because, ramp) = match self.status {
@@ -434,13 +479,9 @@ impl<M: Participant> Driver<M> {
         state.shards = shards.collect();
         state.age_s = self.cluster.last_own().map(|period| now.since(self.cluster.config().due(period)).as_secs_f64());
         state.ignored_total.clone_from(self.faults.counts());
-        state.sent_bytes_total = self.traffic.sent.load(Ordering::Relaxed);
-        state.received_bytes_total = self.traffic.received.load(Ordering::Relaxed);
+        state.sent_bytes_total = self.access.traffic.sent.load(Ordering::Relaxed);
+        state.received_bytes_total = self.access.traffic.received.load(Ordering::Relaxed);
     }
-}
-
-fn to_publish(record: &Record) -> Option<publish::Outgoing> {
-    Some(publish::Outgoing { text: text(record)?, leaving: record.leaving })
 }
 
 fn text(record: &Record) -> Option<String> {

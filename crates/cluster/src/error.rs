@@ -11,6 +11,9 @@ pub enum Error {
     /// The system's host name (given here) cannot be a name in the cluster, and the configuration has no other name.
     #[error("the system's host name {0:?} cannot be used in the cluster; set cluster.host in the configuration")]
     Host(String),
+    /// A file that the configuration names for etcd cannot be used; with the file and the cure.
+    #[error("{0}")]
+    Access(String),
     /// A setting of the cluster is out of range.
     #[error("cluster: {0}")]
     Setting(InvalidConfig),

@@ -53,10 +53,13 @@ pub(crate) fn described(fault: &Fault) -> (&'static str, String) {
             "is reported by two processes; the one that started later counts, give the other a name with cluster.host"
                 .into(),
         ),
-        Fault::Conflict => ("conflict", "sent two different reports on one period".into()),
+        Fault::Conflict => (
+            "conflict",
+            "sent two different reports on one period; give each host a name of its own with cluster.host".into(),
+        ),
         Fault::TooMany { max } => (
             "too_many",
-            format!("is beyond the {max} hosts that are tracked; give hosts that share no array another cluster.name"),
+            format!("is one host more than the {max} of a cluster; give hosts on other devices another cluster.name"),
         ),
     }
 }

@@ -7,8 +7,9 @@ use evenkeel_control::cluster::shard::Sizes;
 use evenkeel_policy::state::ClusterState;
 use tokio::sync::{oneshot, watch};
 
-use crate::driver::{Driver, lock};
+use crate::driver::Driver;
 use crate::error::Error;
+use crate::etcd::lock;
 use crate::participant::Participant;
 use crate::settings::Settings;
 

@@ -5,6 +5,7 @@
 //! whose sums end is forgotten after the lease and the safe time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use evenkeel_control::cluster::shard::{Seen, Shard, cover};
 use evenkeel_control::cluster::totals::{Line, Sums};
@@ -80,12 +81,23 @@ fn each(totals: &Totals) -> impl Iterator<Item = (Key, &[Sums; 2])> {
         .flat_map(|(pool, tenants)| tenants.iter().map(move |(tenant, units)| ((pool.clone(), tenant.clone()), units)))
 }
 
+/// Adds the figures of all tenants to `counts`, or removes them, by `change`.
+fn change_all(counts: &mut BTreeMap<Key, [Count; 2]>, totals: &Totals, change: fn(&mut Count, &Sums)) {
+    for (key, units) in each(totals) {
+        let of_tenant = counts.entry(key.clone()).or_default();
+        of_tenant.iter_mut().zip(units).for_each(|(count, sums)| change(count, sums));
+        if of_tenant.iter().all(Count::is_empty) {
+            counts.remove(&key);
+        }
+    }
+}
+
 /// The newest sum of a shard.
 #[derive(Clone, Debug)]
 struct ShardSum {
     period: u64,
     members: u64,
-    totals: Totals,
+    totals: Arc<Totals>,
 }
 
 /// The newest reports of this host's shard, and the newest sums of all shards.
@@ -100,8 +112,10 @@ pub(crate) struct Ledger {
     /// Sums over the other members of this host's shard.
     near: BTreeMap<Key, [Count; 2]>,
     shards: BTreeMap<Shard, ShardSum>,
-    /// Sums over the other shards.
-    far: BTreeMap<Key, [Sums; 2]>,
+    /// Sums over the other shards: those of `counted`, added up.
+    far: BTreeMap<Key, [Count; 2]>,
+    counted: BTreeMap<Shard, Arc<Totals>>,
+    /// True if a sum has changed since `far` was made.
     far_is_old: bool,
 }
 
@@ -116,6 +130,7 @@ impl Ledger {
             near: BTreeMap::new(),
             shards: BTreeMap::new(),
             far: BTreeMap::new(),
+            counted: BTreeMap::new(),
             far_is_old: false,
         }
     }
@@ -208,7 +223,9 @@ impl Ledger {
     /// Takes in the sum of a shard (number of members, and their figures), or with `None` that the shard's last member has left.
     pub(crate) fn put_sum(&mut self, shard: Shard, period: u64, sum: Option<(u64, Totals)>) {
         match sum {
-            Some((members, totals)) => self.shards.insert(shard, ShardSum { period, members, totals }),
+            Some((members, totals)) => {
+                self.shards.insert(shard, ShardSum { period, members, totals: Arc::new(totals) })
+            }
             None => self.shards.remove(&shard),
         };
         let newest = self.newest_period();
@@ -220,7 +237,12 @@ impl Ledger {
         self.shards.values().map(|sum| sum.period).max().unwrap_or(0)
     }
 
-    /// Adds up the sums of the other shards if one has changed; true if so.
+    /// True if the sum of a shard has changed since the last call of [`Self::refresh`].
+    pub(crate) fn is_old(&self) -> bool {
+        self.far_is_old
+    }
+
+    /// Adds up the sums of the other shards if one has changed; true if so. Only sums that have changed cost time.
     pub(crate) fn refresh(&mut self) -> bool {
         if !std::mem::take(&mut self.far_is_old) {
             return false;
@@ -232,21 +254,31 @@ impl Ledger {
         let seen: Vec<Seen> = outside
             .map(|(shard, sum)| Seen { shard: *shard, age: newest - sum.period, members: sum.members })
             .collect();
-        self.far.clear();
-        for sum in cover(&seen).iter().filter_map(|shard| self.shards.get(shard)) {
-            for (key, units) in each(&sum.totals) {
-                let sums = self.far.entry(key).or_default();
-                sums.iter_mut().zip(units).for_each(|(to, sums)| add(to, sums));
+        let shards = &self.shards;
+        let present: BTreeMap<Shard, &Arc<Totals>> =
+            cover(&seen).into_iter().filter_map(|shard| Some((shard, &shards.get(&shard)?.totals))).collect();
+        let far = &mut self.far;
+        self.counted.retain(|shard, totals| {
+            let stays = present.get(shard).is_some_and(|newest| Arc::ptr_eq(newest, totals));
+            if !stays {
+                change_all(far, totals, Count::remove);
             }
+            stays
+        });
+        for (shard, totals) in present {
+            self.counted.entry(shard).or_insert_with(|| {
+                change_all(far, totals, Count::add);
+                Arc::clone(totals)
+            });
         }
         true
     }
 
     /// Sums over all other members for a tenant, in requests and in bytes.
     pub(crate) fn others(&self, key: &Key) -> [Sums; 2] {
-        let mut sums = self.far.get(key).copied().unwrap_or_default();
-        if let Some(near) = self.near.get(key) {
-            sums.iter_mut().zip(near).for_each(|(to, count)| add(to, &count.sums));
+        let mut sums = [Sums::default(); 2];
+        for counts in [self.far.get(key), self.near.get(key)].into_iter().flatten() {
+            sums.iter_mut().zip(counts).for_each(|(to, count)| add(to, &count.sums));
         }
         sums
     }
@@ -341,6 +373,14 @@ mod tests {
         let hash = *other.hashes().start();
         let smaller: Shard = format!("2-{:03x}", hash >> 14).parse().expect("a shard");
         ledger.put_sum(smaller, 10, sum(0.1));
+        ledger.refresh();
+        assert_eq!(of(&ledger), (1, 0.4, 0.0));
+        // A newer sum replaces the one before, without a rest.
+        (0..100).for_each(|n| {
+            ledger.put_sum(other, 10, sum(0.01 * f64::from(n)));
+            assert!(ledger.is_old() && ledger.refresh() && !ledger.is_old());
+        });
+        ledger.put_sum(other, 10, sum(0.4));
         ledger.refresh();
         assert_eq!(of(&ledger), (1, 0.4, 0.0));
         // No more sums of it.

@@ -12,6 +12,7 @@
 //! | `driver` | the schedule of reports and decisions |
 //! | `totals` | parts of tenants' reservations and limits |
 //! | `ledger` | the other members' reports on tenants with totals, added up |
+//! | `kept` | parts of totals in a file, for the next process of this host |
 //! | `watcher`, `publish` | reading other hosts' values, writing this host's |
 //! | `faults` | values of other hosts that are ignored |
 //! | `reach` | a check if etcd answers |
@@ -23,6 +24,7 @@ mod etcd;
 mod event;
 mod faults;
 mod handle;
+mod kept;
 mod ledger;
 mod participant;
 mod publish;

@@ -2,14 +2,19 @@
 //! same name can write. Also publishes the sum of the host's shard for a period, unless another host has published it.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration as StdDuration, Instant as StdInstant};
 
 use evenkeel_control::cluster::shard::Shard;
 use evenkeel_policy::cluster::Record;
 use tokio::sync::mpsc::Sender;
+use tokio::sync::oneshot;
 use tokio::sync::watch::Receiver;
+use tokio::time::timeout;
 
-use crate::etcd::{Claim, Client, Error, Traffic};
+use crate::etcd::{Access, Claim, Client, Error};
 use crate::event::Event;
+use crate::kept;
 use crate::settings::Settings;
 
 /// A report of this host that is to be written under its key.
@@ -18,6 +23,10 @@ pub(crate) struct Outgoing {
     pub(crate) text: String,
     /// True for the last report, with which this host leaves the cluster.
     pub(crate) leaving: bool,
+    /// The file for a restart, which has to be written before the report; `None`: no file.
+    pub(crate) kept: Option<Arc<str>>,
+    /// When the report was made.
+    pub(crate) made: StdInstant,
 }
 
 /// The sum of a shard's reports that is to be written under the shard's key.
@@ -39,13 +48,13 @@ const ATTEMPTS: usize = 3;
 /// Largest number of periods by which a published sum may be ahead of this host's sum, because clocks differ or this host is
 /// late.
 const AHEAD: u64 = 8;
+/// Number of lengths of the lease after which a file for a restart counts no longer, at the latest.
+const KEPT_LEASES: u32 = 20;
 
 /// Publishes the newest reports and sums until the last report, with which this host leaves.
-pub(crate) async fn run(settings: Settings, traffic: Arc<Traffic>, events: Sender<Event>, to_publish: ToPublish) {
-    let key = settings.member_key();
+pub(crate) async fn run(settings: Settings, access: Arc<Access>, events: Sender<Event>, to_publish: ToPublish) {
     let ToPublish { mut own, mut sum } = to_publish;
-    let mut publisher =
-        Publisher { settings, key, traffic, endpoint: 0, client: None, lease: None, written_at: None, summed: None };
+    let mut publisher = Publisher::new(settings, access);
     loop {
         let written = tokio::select! {
             biased;
@@ -60,8 +69,11 @@ pub(crate) async fn run(settings: Settings, traffic: Arc<Traffic>, events: Sende
                 if changed.is_err() {
                     return;
                 }
-                let Some(Outgoing { text, leaving }) = own.borrow_and_update().clone() else { continue };
-                let written = publisher.publish(&text).await;
+                let Some(Outgoing { text, leaving, kept, made }) = own.borrow_and_update().clone() else { continue };
+                let written = match publisher.keep(kept, leaving).await {
+                    Ok(()) => publisher.publish(&text, made).await,
+                    Err(unwritten) => Err(unwritten),
+                };
                 if leaving {
                     publisher.leave().await;
                     return;
@@ -72,7 +84,7 @@ pub(crate) async fn run(settings: Settings, traffic: Arc<Traffic>, events: Sende
         let event = match written {
             Ok(()) => Event::Written,
             Err(Unwritten::Error(error)) => Event::Unwritten { why: error.to_string() },
-            Err(Unwritten::Taken(why)) => Event::Unwritten { why },
+            Err(Unwritten::Taken(why) | Unwritten::Unsent(why)) => Event::Unwritten { why },
         };
         // It is not heard any more when the last one follows.
         let _ = events.send(event).await;
@@ -83,6 +95,8 @@ enum Unwritten {
     Error(Error),
     /// Another process owns this host's key; with a message about that.
     Taken(String),
+    /// The report must not be written, or no longer; with a message about that.
+    Unsent(String),
 }
 
 impl From<Error> for Unwritten {
@@ -94,7 +108,7 @@ impl From<Error> for Unwritten {
 struct Publisher {
     settings: Settings,
     key: String,
-    traffic: Arc<Traffic>,
+    access: Arc<Access>,
     /// Index, in the configuration, of the etcd server to ask next.
     endpoint: usize,
     client: Option<Client>,
@@ -103,6 +117,14 @@ struct Publisher {
     written_at: Option<i64>,
     /// The newest sum that this process has written or read.
     summed: Option<Summed>,
+    /// The content of the file for a restart; `None`: there is no file.
+    kept: Option<Arc<str>>,
+    /// True if this process has brought the file into this state.
+    is_kept: bool,
+    /// When the file was written or removed most recently, or this process started.
+    kept_at: StdInstant,
+    /// True after a failure to write that file, which was logged.
+    is_unkept: bool,
 }
 
 /// The state of a shard's key when this process wrote or read it most recently.
@@ -116,14 +138,102 @@ struct Summed {
 }
 
 impl Publisher {
+    fn new(settings: Settings, access: Arc<Access>) -> Self {
+        let key = settings.member_key();
+        Self {
+            settings,
+            key,
+            access,
+            endpoint: 0,
+            client: None,
+            lease: None,
+            written_at: None,
+            summed: None,
+            kept: None,
+            is_kept: false,
+            kept_at: StdInstant::now(),
+            is_unkept: false,
+        }
+    }
+
+    /// Writes the file for a restart, if it changes, or removes it when this host leaves. The report must not leave before: the
+    /// file may say less than a report claims, never more. A slow disk delays reports, and nothing else.
+    ///
+    /// # Errors
+    /// If an old file can be neither replaced nor removed: the report must not leave while that file counts.
+    async fn keep(&mut self, text: Option<Arc<str>>, leaving: bool) -> Result<(), Unwritten> {
+        let Some(path) = self.settings.kept.clone() else { return Ok(()) };
+        let text = text.filter(|_| !leaving);
+        if self.is_kept && text == self.kept && !leaving {
+            return Ok(());
+        }
+        self.kept.clone_from(&text);
+        let (done, finished) = oneshot::channel();
+        let (to, content) = (path.clone(), text);
+        let work = move || {
+            let written = match &content {
+                Some(text) => kept::write(&to, text),
+                None => kept::remove(&to),
+            };
+            let failed = written.err().map(|error| error.to_string());
+            let is_old = failed.is_some() && kept::remove(&to).is_err();
+            let _ = done.send((failed, is_old));
+        };
+        let (failed, is_old) = match thread::Builder::new().name("evenkeel-kept".into()).spawn(work) {
+            Ok(_) => finished.await.unwrap_or_else(|_| (Some("its thread has ended".into()), true)),
+            // Without threads an old file goes, at least.
+            Err(error) => (Some(error.to_string()), kept::remove(&path).is_err()),
+        };
+        if let Some(why) = &failed
+            && !self.is_unkept
+        {
+            tracing::warn!(
+                "cluster: {} cannot be written, so that a restart without etcd serves almost nothing of limits at first: {why}; make room there, or make the folder writable",
+                path.display()
+            );
+        }
+        (self.is_kept, self.is_unkept) = (failed.is_none(), failed.is_some());
+        if !is_old {
+            self.kept_at = StdInstant::now();
+            return Ok(());
+        }
+        let counts_for = StdDuration::from(self.settings.cluster.lease).saturating_mul(KEPT_LEASES);
+        if self.kept_at.elapsed() >= counts_for {
+            return Ok(());
+        }
+        Err(Unwritten::Unsent(format!(
+            "{} can be neither written nor removed, so that a restart would use more of limits than other members know: {}; remove the file, or make its folder writable",
+            path.display(),
+            failed.unwrap_or_default()
+        )))
+    }
+
+    /// Writes a report of this host that was `made` at this time, unless it is too old: after a longer time without contact a
+    /// host may use more than the report claims.
+    async fn publish(&mut self, text: &str, made: StdInstant) -> Result<(), Unwritten> {
+        let lease = StdDuration::from_secs(self.settings.cluster.lease_seconds());
+        let left = lease.saturating_sub(made.elapsed());
+        if !left.is_zero()
+            && let Ok(written) = timeout(left, self.try_servers(text)).await
+        {
+            return written;
+        }
+        if !left.is_zero() {
+            self.endpoint = (self.endpoint + 1) % self.settings.cluster.etcd.len();
+        }
+        Err(Unwritten::Unsent(format!(
+            "a report of this host was not written within {lease:?}, and is too old now: etcd or the disk of server.data_dir is slow; use a faster disk, or a longer cluster.lease"
+        )))
+    }
+
     /// Writes a report of this host; tries each etcd server once.
-    async fn publish(&mut self, text: &str) -> Result<(), Unwritten> {
+    async fn try_servers(&mut self, text: &str) -> Result<(), Unwritten> {
         let servers = self.settings.cluster.etcd.len();
         let mut last = None;
         for _ in 0..servers {
             match self.write(text).await {
                 Ok(()) => return Ok(()),
-                Err(Unwritten::Taken(why)) => return Err(Unwritten::Taken(why)),
+                Err(unwritten @ (Unwritten::Taken(_) | Unwritten::Unsent(_))) => return Err(unwritten),
                 Err(Unwritten::Error(error)) => {
                     self.client = None;
                     self.endpoint = (self.endpoint + 1) % servers;
@@ -151,7 +261,7 @@ impl Publisher {
             Some(client) => client,
             None => {
                 let endpoint = &self.settings.cluster.etcd[self.endpoint];
-                Client::open(endpoint, self.settings.patience(), &self.traffic).await?
+                Client::open(endpoint, self.settings.patience(), &self.access).await?
             }
         };
         let lease = match self.lease {
@@ -237,5 +347,79 @@ impl Publisher {
             // If it fails, the lease ends by itself.
             let _ = client.revoke(lease).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use evenkeel_policy::config::Cluster;
+
+    use super::*;
+    use crate::settings::wall_clock;
+
+    /// A publisher that no etcd answers, with the file for a restart in `folder`.
+    fn publisher(folder: &Path) -> Publisher {
+        let etcd = vec!["http://127.0.0.1:1".parse().expect("an address")];
+        let cluster = Cluster { etcd, ..Cluster::default() };
+        let settings = Settings { cluster, host: "a".into(), incarnation: 1, clock: wall_clock, kept: None };
+        Publisher::new(settings.kept_in(folder), Arc::default())
+    }
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(work)
+    }
+
+    #[test]
+    fn no_report_leaves_before_an_old_file_is_gone() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-unkept-{}", std::process::id()));
+        let file = folder.join("cluster.json");
+        // A folder is neither replaced nor removed as a file, not even by root.
+        fs::create_dir_all(&file).expect("a folder");
+        let mut publisher = publisher(&folder);
+        run(async {
+            // The same text is tried again each time, and leaving is no exception.
+            for leaving in [false, false, true] {
+                let Err(Unwritten::Unsent(why)) = publisher.keep(Some("{}".into()), leaving).await else {
+                    panic!("the report would leave")
+                };
+                assert!(why.contains("cluster.json can be neither written nor removed"), "{why}");
+            }
+            // A minute later the old file counts no longer.
+            let before = publisher.kept_at;
+            publisher.kept_at = before.checked_sub(StdDuration::from_secs(60)).expect("a running machine");
+            assert!(publisher.keep(Some("{}".into()), false).await.is_ok());
+            fs::remove_dir(&file).expect("removed");
+            assert!(publisher.keep(Some("{}".into()), false).await.is_ok());
+            assert_eq!(fs::read_to_string(&file).expect("it is written"), "{}");
+            assert!(publisher.keep(Some("{}".into()), true).await.is_ok() && !file.exists());
+        });
+        fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn without_parts_to_keep_an_old_file_goes() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-partless-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("cluster.json"), "{}").expect("written");
+        assert!(run(publisher(&folder).keep(None, false)).is_ok() && !folder.join("cluster.json").exists());
+        fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn a_report_that_is_too_old_is_not_written() {
+        let mut publisher = publisher(Path::new("/nowhere"));
+        run(async {
+            let made = StdInstant::now().checked_sub(StdDuration::from_secs(4)).expect("a running machine");
+            let Err(Unwritten::Unsent(why)) = publisher.publish("{}", made).await else {
+                panic!("it would be written")
+            };
+            assert!(why.contains("not written within 3s"), "{why}");
+            // A new one is tried.
+            assert!(matches!(publisher.publish("{}", StdInstant::now()).await, Err(Unwritten::Error(_))));
+        });
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use evenkeel_policy::config;
 
 use crate::error::Error;
-use crate::etcd::{Client, Keys, Traffic};
+use crate::etcd::{Access, Client, Keys};
 use crate::settings::Settings;
 use crate::watcher::MEMBERS;
 
@@ -19,7 +19,9 @@ pub type Answer = Result<u64, String>;
 /// # Errors
 /// If this host has no name for the cluster, or if the system cannot start what a request needs.
 pub fn reach(cluster: &config::Cluster) -> Result<Vec<(String, Answer)>, Error> {
-    let settings = Settings::of_this_host(cluster)?;
+    // Files that cannot be used are shown as the reason why no address answers.
+    let settings = Settings::unchecked(cluster)?;
+    let access = Arc::new(Access::of(cluster));
     let (keys, patience) = (Keys::with(&format!("{}{MEMBERS}", settings.prefix())), settings.patience());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -27,7 +29,7 @@ pub fn reach(cluster: &config::Cluster) -> Result<Vec<(String, Answer)>, Error> 
         .build()
         .map_err(Error::Ask)?;
     let ask = async |endpoint: &config::Endpoint| {
-        let mut client = Client::open(endpoint, patience, &Arc::new(Traffic::default())).await?;
+        let mut client = Client::open(endpoint, patience, &access).await?;
         client.count(&keys).await
     };
     let answers = cluster.etcd.iter().map(|endpoint| {

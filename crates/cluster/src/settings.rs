@@ -1,11 +1,16 @@
 //! The settings with which this host takes part in a cluster.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration as StdDuration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_control::Instant;
 use evenkeel_policy::config;
 
 use crate::error::Error;
+use crate::etcd::Access;
+
+/// Name of the file with the safe parts of tenants' totals.
+const KEPT: &str = "cluster.json";
 
 /// The settings with which this host takes part in a cluster.
 #[derive(Clone, Debug)]
@@ -17,14 +22,23 @@ pub struct Settings {
     pub(crate) incarnation: u64,
     /// Function that returns the wall-clock time since 1970; tests replace it.
     pub(crate) clock: fn() -> Instant,
+    /// The file with the safe parts of tenants' totals, for the next process of this host; `None`: there is none.
+    pub(crate) kept: Option<PathBuf>,
 }
 
 impl Settings {
     /// The settings of this host: those of the configuration, and the system's host name if the configuration has none.
     ///
     /// # Errors
-    /// If the system's host name cannot be used and the configuration has no other.
+    /// If the system's host name cannot be used and the configuration has no other, or if a file with a certificate or the
+    /// password of etcd cannot be used.
     pub fn of_this_host(cluster: &config::Cluster) -> Result<Self, Error> {
+        Access::of(cluster).check().map_err(Error::Access)?;
+        Self::unchecked(cluster)
+    }
+
+    /// As [`Self::of_this_host`], without a look at the files.
+    pub(crate) fn unchecked(cluster: &config::Cluster) -> Result<Self, Error> {
         let host = match &cluster.host {
             Some(host) => host.clone(),
             None => {
@@ -35,7 +49,21 @@ impl Settings {
                 name
             }
         };
-        Ok(Self { cluster: cluster.clone(), host, incarnation: wall_clock().as_nanos(), clock: wall_clock })
+        let incarnation = wall_clock().as_nanos();
+        Ok(Self { cluster: cluster.clone(), host, incarnation, clock: wall_clock, kept: None })
+    }
+
+    /// The same settings with a file in this folder, which makes a restart without etcd continue with the safe parts of tenants'
+    /// totals. Processes with the same host name have to use the same folder.
+    #[must_use]
+    pub fn kept_in(self, folder: &Path) -> Self {
+        Self { kept: Some(folder.join(KEPT)), ..self }
+    }
+
+    /// Paths of the files that [`Self::kept_in`] uses in this folder, existing or not.
+    pub fn files_in(folder: &Path) -> [PathBuf; 2] {
+        let file = folder.join(KEPT);
+        [next(&file), file]
     }
 
     /// Prefix of all etcd keys of the cluster.
@@ -47,10 +75,11 @@ impl Settings {
         self.cluster.period.into()
     }
 
-    /// Longest time that etcd may take for one request: a period, but at least 0.5 s and at most 2 s. After a period, the
-    /// next value is due.
+    /// Longest time that etcd may take for one request: a period, or a third of the lease if that is longer, so that another
+    /// server can be asked before the lease ends; at least 0.5 s and at most 5 s. Slow disks need longer leases.
     pub(crate) fn patience(&self) -> StdDuration {
-        self.period().clamp(StdDuration::from_millis(500), StdDuration::from_secs(2))
+        let third = StdDuration::from(self.cluster.lease) / 3;
+        self.period().max(third).clamp(StdDuration::from_millis(500), StdDuration::from_secs(5))
     }
 }
 
@@ -58,4 +87,9 @@ impl Settings {
 pub(crate) fn wall_clock() -> Instant {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Instant::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Path of the next version of the file at `path`, until that takes its place.
+pub(crate) fn next(path: &Path) -> PathBuf {
+    path.with_extension("new")
 }

@@ -19,22 +19,28 @@ use evenkeel_policy::config::Cluster;
 use evenkeel_policy::units::Duration as Time;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::driver::{Driver, lock};
+use crate::driver::Driver;
+use crate::etcd::lock;
 use crate::etcd::{Claim, Client};
 use crate::event::Event;
 use crate::settings::wall_clock;
 use crate::{Handle, Participant, Settings, start, watcher};
 
+#[path = "../../net/src/tls/authority.rs"]
+mod authority;
 #[path = "../../evenkeel/tests/serve/port.rs"]
 mod port;
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
 
+#[path = "secure_tests.rs"]
+mod secure;
 #[path = "silent_tests.rs"]
 mod silent;
 #[path = "totals_etcd_tests.rs"]
 mod totals_etcd;
 
+use authority::Authority;
 use port::Port;
 
 /// Period of the cluster, short to keep the tests short.
@@ -51,12 +57,27 @@ struct Etcd {
     /// The port for clients, which hosts use, and the port for other etcd servers.
     ports: [Port; 2],
     child: Child,
+    /// True if clients have to use TLS, with a certificate.
+    is_secure: bool,
+    /// Name and password with which the tests administer etcd.
+    login: Option<&'static str>,
 }
 
 impl Etcd {
     /// Starts an etcd and waits until it is healthy; `None` if etcd is not installed, and then the test is reported as
     /// skipped.
     fn start() -> Option<Self> {
+        Self::begin(false)
+    }
+
+    /// As [`Self::start`], with TLS and certificates of clients. The files are in the folder: `ca.pem`, `client.pem` and
+    /// `client.key` for clients, and `named.pem` and `named.key` with a common name, which etcd refuses from hosts while it has
+    /// users.
+    fn start_secure() -> Option<Self> {
+        Self::begin(true)
+    }
+
+    fn begin(is_secure: bool) -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
             skip::skip("etcd is not installed");
             return None;
@@ -65,16 +86,39 @@ impl Etcd {
         let name = format!("evenkeel-etcd-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(name);
         fs::create_dir_all(&folder).expect("a folder");
+        if is_secure {
+            let authority = Authority::new();
+            fs::write(folder.join("ca.pem"), &authority.certificate).expect("written");
+            for (file, name) in [("server", "127.0.0.1"), ("named", "client")] {
+                let pair = authority.issue(name);
+                fs::write(folder.join(format!("{file}.pem")), pair.certificate).expect("written");
+                fs::write(folder.join(format!("{file}.key")), pair.key).expect("written");
+            }
+            let client = secure::nameless();
+            fs::write(folder.join("client.pem"), &client.certificate).expect("written");
+            fs::write(folder.join("client.key"), client.key).expect("written");
+            // Who may connect: etcd's gateway with the certificate of the server, and the clients.
+            fs::write(folder.join("clients.pem"), authority.certificate + &client.certificate).expect("written");
+        }
         let ports = [(); 2].map(|()| Port::reserve());
-        let mut etcd = Self { child: Self::spawn(&folder, &ports), folder, ports };
+        let child = Self::spawn(&folder, &ports, is_secure);
+        let mut etcd = Self { child, folder, ports, is_secure, login: None };
         etcd.await_health();
         Some(etcd)
     }
 
-    fn spawn(folder: &Path, ports: &[Port; 2]) -> Child {
+    fn spawn(folder: &Path, ports: &[Port; 2], is_secure: bool) -> Child {
         let log = fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("a log");
         let [client, peer] = ports.each_ref().map(|port| format!("http://127.0.0.1:{}", port.number()));
-        Command::new("etcd")
+        let client = if is_secure { client.replace("http://", "https://") } else { client };
+        let mut command = Command::new("etcd");
+        if is_secure {
+            command.args(["--client-cert-auth=true", "--bcrypt-cost=4"]);
+            command.arg("--trusted-ca-file").arg(folder.join("clients.pem"));
+            command.arg("--cert-file").arg(folder.join("server.pem"));
+            command.arg("--key-file").arg(folder.join("server.key"));
+        }
+        command
             .args(["--name", "test", "--data-dir"])
             .arg(folder.join("data"))
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
@@ -98,13 +142,20 @@ impl Etcd {
     }
 
     fn address(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports[0].number())
+        let scheme = if self.is_secure { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}", self.ports[0].number())
     }
 
     fn etcdctl(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("etcdctl");
         let endpoint = format!("--endpoints={}", self.address());
-        command.env("ETCDCTL_API", "3").args([&endpoint, "--command-timeout=3s"]).args(arguments);
+        command.env("ETCDCTL_API", "3").args([&endpoint, "--command-timeout=3s"]);
+        if self.is_secure {
+            for (option, file) in [("--cacert", "ca.pem"), ("--cert", "client.pem"), ("--key", "client.key")] {
+                command.arg(option).arg(self.folder.join(file));
+            }
+        }
+        command.args(self.login.map(|login| format!("--user={login}"))).args(arguments);
         command
     }
 
@@ -136,7 +187,7 @@ impl Etcd {
     }
 
     fn restart(&mut self) {
-        self.child = Self::spawn(&self.folder, &self.ports);
+        self.child = Self::spawn(&self.folder, &self.ports, self.is_secure);
     }
 
     fn settings(&self, host: &str, clock: fn() -> Instant) -> Settings {
@@ -174,7 +225,7 @@ fn settings(etcd: &str, host: &str, clock: fn() -> Instant) -> Settings {
         lease: LEASE,
         ..Cluster::default()
     };
-    Settings { cluster, host: host.into(), incarnation: wall_clock().as_nanos(), clock }
+    Settings { cluster, host: host.into(), incarnation: wall_clock().as_nanos(), clock, kept: None }
 }
 
 impl Drop for Etcd {
@@ -593,5 +644,18 @@ fn a_cluster_of_twelve_decides_from_sums_of_shards_and_survives_who_publishes_th
         host.handle.resize(Sizes { above: 100, most: None });
     }
     wait("it is one again", || hosts.iter().all(|host| host.handle.state().shard.is_none()));
+    wait_for_all_in_shards(&hosts);
+}
+
+#[test]
+fn sizes_that_change_while_a_host_is_busy_are_not_missed() {
+    let Some(etcd) = Etcd::start() else { return };
+    let hosts = ["a", "b"].map(|name| {
+        let host = etcd.host_in_shard(name, 100, 4);
+        // The host's thread has just started, and has not come to wait for anything yet.
+        host.handle.resize(Sizes { above: 1, most: Some(1) });
+        host
+    });
+    wait("it is divided", || hosts.iter().all(|host| host.handle.state().shard.is_some_and(|s| s.starts_with("1-"))));
     wait_for_all_in_shards(&hosts);
 }

@@ -5,21 +5,28 @@
 //! host that is never set.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration as StdDuration;
 
 use evenkeel_control::cluster::shard::Shard;
-use evenkeel_control::cluster::totals::{Asked, Contact, Line, Share, Sums};
+use evenkeel_control::cluster::totals::{Asked, Contact, Kept, Line, Share, Sums};
 use evenkeel_control::pool::Demand;
 use evenkeel_control::units::{Fraction, Fractions};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::cluster::{MAX_TOTALS, Record, Totals};
 use evenkeel_policy::config;
+use evenkeel_policy::figures::counted;
 use evenkeel_policy::state::TotalsState;
 
+use crate::kept::KeptParts;
 use crate::ledger::Ledger;
 use crate::participant::{Demands, Key, Parts};
 
 /// Number of lengths of the lease for which the safe part of an expired member is kept free.
 const REMEMBERED_LEASES: u64 = 20;
+/// Number of parts of a period in which changed sums of shards are added up once.
+const REFRESHES: u64 = 16;
+/// Number of lengths of the lease after which the file for a restart gets a new time.
+const KEPT_STEP: u32 = 5;
 /// Number of this host's newest reports of which the time is kept.
 const SENT: usize = 32;
 
@@ -44,6 +51,8 @@ struct Unit {
 #[derive(Clone, Debug, Default)]
 struct Tenant {
     units: [Option<Unit>; 2],
+    /// The shares before a restart of this process, until the first measurement.
+    kept: [Option<Kept>; 2],
     /// The demand at the last measurement.
     before: Demand,
     /// Mean payload of the requests that arrived in the last period with requests, in bytes.
@@ -73,6 +82,8 @@ impl Tenant {
         for n in [0, 1] {
             let (reservation, limit) = (demand.reservation[n], demand.limit[n]);
             let total = if limit > 0 { limit } else { reservation };
+            // Of a unit that is not in the first report, the others know nothing.
+            let kept = self.kept[n].take();
             if total == 0 {
                 self.units[n] = None;
                 continue;
@@ -81,7 +92,10 @@ impl Tenant {
                 continue;
             }
             let unit = self.units[n].get_or_insert_with(|| {
-                let mut share = Share::new(reservation, limit);
+                let mut share = match &kept {
+                    Some(kept) => Share::resumed(reservation, limit, kept),
+                    None => Share::new(reservation, limit),
+                };
                 share.observe(&others[n], false);
                 Unit { share, since: now }
             });
@@ -136,7 +150,11 @@ pub(crate) struct Sharing {
     /// Time from then until all other members keep this host's safe parts free.
     alone_after: Duration,
     ledger: Ledger,
+    /// When changed sums of shards were added up last.
+    refreshed: Instant,
     tenants: BTreeMap<Key, Tenant>,
+    /// The shares before a restart of this process, until the first report.
+    kept: KeptParts,
     /// Number of tenants beyond those that a report may have.
     excess: u64,
     /// When this host's newest reports were made.
@@ -164,7 +182,9 @@ impl Sharing {
             lease: periods(control.lease),
             alone_after: in_etcd + in_etcd + periods(control.safe),
             ledger: Ledger::new(host, control.lease + control.safe),
+            refreshed: Instant::ZERO,
             tenants: BTreeMap::new(),
+            kept: KeptParts::new(),
             excess: 0,
             sent: BTreeMap::new(),
             newest: None,
@@ -172,6 +192,37 @@ impl Sharing {
             back: Instant::ZERO,
             measured: Instant::ZERO,
         }
+    }
+
+    /// Time after the last sign of this process for which another one may take over its safe parts: the others keep these parts
+    /// free for longer, also if the cluster was lost already.
+    pub(crate) fn kept_for(&self) -> StdDuration {
+        let remembered = StdDuration::from(self.lease).saturating_mul(REMEMBERED_LEASES as u32);
+        remembered.saturating_sub(StdDuration::from(self.lease + self.alone_after))
+    }
+
+    /// Step of the time in the file for a restart.
+    pub(crate) fn kept_step(&self) -> StdDuration {
+        StdDuration::from(self.lease).saturating_mul(KEPT_STEP)
+    }
+
+    /// Takes over the shares of the process before this one, for the tenants of the first report.
+    pub(crate) fn resume(&mut self, kept: KeptParts) {
+        self.kept = kept;
+    }
+
+    /// The shares that a restart may take over, by the newest report.
+    pub(crate) fn kept(&self) -> KeptParts {
+        let of = |tenant: &Tenant| tenant.units.each_ref().map(|unit| unit.as_ref().and_then(|unit| unit.share.kept()));
+        let kept = self.tenants.iter().map(|(key, tenant)| (key.clone(), of(tenant)));
+        kept.filter(|(_, units)| units.iter().any(Option::is_some)).collect()
+    }
+
+    /// True if the other members know shares of this host, and the cluster is lost, or was before a restart and no report was
+    /// made since.
+    pub(crate) fn is_apart(&self) -> bool {
+        let is_apart = |share: &Share| share.had_contact() && matches!(share.contact(), Contact::Lost | Contact::Alone);
+        !self.kept.is_empty() || self.units().any(|unit| is_apart(&unit.share))
     }
 
     /// Takes in the demand since the last measurement. Returns true if an early report is of use. `create`: totals that are new
@@ -194,12 +245,17 @@ impl Sharing {
     pub(crate) fn report(&mut self, now: Instant, period: u64, demands: &Demands) -> Totals {
         self.tenants.retain(|key, _| demands.contains_key(key));
         self.excess = 0;
+        let mut kept = std::mem::take(&mut self.kept);
         for key in demands.keys() {
-            if self.tenants.contains_key(key) || self.tenants.len() < MAX_TOTALS {
-                self.tenants.entry(key.clone()).or_default();
-            } else {
-                self.excess += 1;
+            if self.tenants.contains_key(key) {
+                continue;
             }
+            if self.tenants.len() >= MAX_TOTALS {
+                self.excess += 1;
+                continue;
+            }
+            let kept = kept.remove(key).unwrap_or_default();
+            self.tenants.insert(key.clone(), Tenant { kept, ..Tenant::default() });
         }
         self.measure(now, demands, true);
         self.figures(now, (period, 0), Share::report)
@@ -298,7 +354,8 @@ impl Sharing {
 
     /// Does what is due by time. To be called at [`Self::deadline`], and after reports were taken in.
     pub(crate) fn keep_time(&mut self, now: Instant) {
-        if self.ledger.refresh() {
+        if now >= self.refresh_at() && self.ledger.refresh() {
+            self.refreshed = now;
             self.observe_all();
         }
         let remembered = Duration::from_nanos(self.lease.as_nanos().saturating_mul(REMEMBERED_LEASES));
@@ -331,7 +388,13 @@ impl Sharing {
             Contact::None => unit.since + self.lease + self.alone_after,
             Contact::Alone => Instant::FAR_FUTURE,
         };
-        self.units().map(due).min().unwrap_or(Instant::FAR_FUTURE)
+        let refresh = if self.ledger.is_old() { self.refresh_at() } else { Instant::FAR_FUTURE };
+        self.units().map(due).min().unwrap_or(Instant::FAR_FUTURE).min(refresh)
+    }
+
+    /// When changed sums of shards are to be added up. All hosts' sums change at about the same time.
+    fn refresh_at(&self) -> Instant {
+        self.refreshed + Duration::from_nanos(self.period.as_nanos() / REFRESHES)
     }
 
     fn units(&self) -> impl Iterator<Item = &Unit> {
@@ -347,7 +410,18 @@ impl Sharing {
 
     /// The parts that apply now.
     pub(crate) fn parts(&self) -> Parts {
-        self.tenants.iter().map(|(key, tenant)| (key.clone(), tenant.fractions())).collect()
+        self.each_part().map(|(key, part)| (key.clone(), part)).collect()
+    }
+
+    /// The parts that apply now, in the order of their keys.
+    fn each_part(&self) -> impl Iterator<Item = (&Key, Fractions)> {
+        self.tenants.iter().map(|(key, tenant)| (key, tenant.fractions()))
+    }
+
+    /// True if these are the parts that apply now.
+    pub(crate) fn has_parts(&self, parts: &Parts) -> bool {
+        self.tenants.len() == parts.len()
+            && self.each_part().zip(parts).all(|((key, part), (other, before))| key == other && part == *before)
     }
 
     /// Sums over this host's shard, for the other shards.
@@ -363,24 +437,35 @@ impl Sharing {
             Contact::Alone => 2,
             Contact::None => 3,
         })?;
+        let tenants = self.tenants.len() as u64;
+        let had_contact = self.units().any(|unit| unit.share.had_contact());
+        let wait = (self.lease + self.alone_after).as_secs_f64();
         let (contact, because) = match worst {
-            Contact::Shared => ("shared", "parts of reservations and limits follow demand on all members"),
+            Contact::Shared => ("shared", "parts of reservations and limits follow demand on all members".to_owned()),
             Contact::Lost => (
                 "lost",
-                "reports of this host do not come back from etcd: its parts of reservations and limits do not grow, and its limits are no larger than the safe parts",
+                "reports of this host do not come back from etcd: its parts of reservations and limits do not grow, and its limits are no larger than the safe parts".to_owned(),
+            ),
+            Contact::Alone if had_contact => (
+                "alone",
+                "reports of this host do not come back from etcd: it has the safe parts of limits, which the other members keep free".to_owned(),
             ),
             Contact::Alone => (
                 "alone",
-                "reports of this host do not come back from etcd: it has the safe parts of limits, which the other members keep free",
+                format!(
+                    "no report of this host has come back from etcd since its start, and it does not know the number of members: it serves an eighth of the reservations and limits of {}",
+                    counted(tenants, "tenant")
+                ),
             ),
             Contact::None => (
                 "none",
-                "no report of this host has come back from etcd since its start: tenants with reservations or limits get almost nothing, and later the share of one host among eight",
+                format!(
+                    "no report of this host has come back from etcd since its start: it serves almost nothing of the reservations and limits of {}, because the other members may use all of them; an eighth from {wait:.0} s after the start on",
+                    counted(tenants, "tenant")
+                ),
             ),
         };
-        let tenants = self.tenants.len() as u64;
-        let (contact, because) = (contact.to_owned(), because.to_owned());
-        Some(TotalsState { contact, because, tenants, excess_tenants: self.excess })
+        Some(TotalsState { contact: contact.to_owned(), because, tenants, excess_tenants: self.excess })
     }
 }
 

@@ -209,14 +209,84 @@ fn a_host_without_the_store_keeps_its_safe_part_and_comes_back() {
 }
 
 #[test]
+fn a_host_that_restarts_without_the_store_continues_with_its_safe_part() {
+    fn restart(world: &mut World) {
+        let before = &world.hosts[0];
+        let mut host = Host::new(NAMES[0], 1);
+        (host.is_cut, host.rate) = (true, before.rate);
+        (host.last_put, host.read) = (before.last_put, world.log.len());
+        host.sharing.resume(before.sharing.kept());
+        world.hosts[0] = host;
+    }
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        world.ask([300, 4_000, 4_000]);
+        world.run(8);
+        // The others use almost all of the limit when the process ends.
+        assert!(world.parts()[0] < 0.2, "seed {seed}: {:?}", world.parts());
+        world.ask([4_000, 4_000, 4_000]);
+        restart(&mut world);
+        world.run(6);
+        assert_eq!((world.hosts[0].contact(), world.parts()[0] < 1e-6), ("lost".to_owned(), true), "seed {seed}");
+        world.run(8);
+        let host = &world.hosts[0];
+        assert_eq!(host.contact(), "alone");
+        assert!((0.3..=0.334).contains(&host.part()), "seed {seed}: {}", host.part());
+        // Again: with the first report the part is in use.
+        restart(&mut world);
+        world.run(2);
+        assert!((0.3..=0.334).contains(&world.parts()[0]), "seed {seed}: {:?}", world.parts());
+        world.hosts[0].is_cut = false;
+        world.run(8);
+        assert_eq!(world.hosts[0].contact(), "shared");
+    }
+}
+
+#[test]
+fn what_a_restart_keeps_is_for_tenants_of_the_first_report() {
+    let mut world = World::new(1);
+    world.ask([1_000, 1_000, 1_000]);
+    world.run(8);
+    let before = &world.hosts[0].sharing;
+    let kept = before.kept();
+    let safe = kept[&key()][0].map(|kept| kept.safe).expect("a safe part");
+    assert!((safe - 1.0 / 3.0).abs() < 0.01 && kept[&key()][1].is_none() && !before.is_apart(), "{kept:?}");
+    assert_eq!((before.kept_for(), before.kept_step()), (StdDuration::from_secs(50), StdDuration::from_secs(15)));
+    let mut host = Host::new("a", 2);
+    host.sharing.resume(kept);
+    assert!(host.sharing.is_apart(), "a process that ends before its first report leaves the file");
+    // The tenant comes later only.
+    host.sharing.report(at(10), 1, &Demands::new());
+    host.report(20, 2);
+    assert_eq!((host.contact(), host.sharing.kept()), ("none".to_owned(), KeptParts::new()));
+}
+
+#[test]
+fn a_limit_that_is_set_after_the_first_report_begins_anew() {
+    let kept = Kept { safe: 0.25, members: 4, is_alone: true };
+    let mut host = Host::new("a", 2);
+    host.sharing.resume(KeptParts::from([(key(), [None, Some(kept)])]));
+    let demands = |limit: [u64; 2]| Demands::from([(key(), Demand { limit, ..Demand::default() })]);
+    host.sharing.report(at(10), 1, &demands([LIMIT, 0]));
+    host.sharing.report(at(20), 2, &demands([LIMIT, LIMIT]));
+    // By the first report this host has no safe part in bytes.
+    assert_eq!((host.sharing.kept(), host.contact()), (KeptParts::new(), "none".to_owned()));
+    assert!(host.sharing.parts()[&key()].limit[1].of_rate(1_000_000_000) < 1_000);
+}
+
+#[test]
 fn a_host_that_was_never_in_contact_says_so() {
     let mut world = World::new(1);
     world.ask([1_000, 1_000, 1_000]);
     world.hosts.iter_mut().for_each(|host| host.is_cut = true);
     world.run(9);
     assert_eq!((world.hosts[0].contact(), world.hosts[0].part() < 1e-6), ("none".to_owned(), true));
+    let because = world.hosts[0].sharing.state().map(|state| state.because).unwrap_or_default();
+    assert!(because.contains("an eighth from 10 s after the start on"), "{because}");
     world.run(3);
     assert_eq!((world.hosts[0].contact(), world.hosts[0].part()), ("alone".to_owned(), 0.125));
+    let because = world.hosts[0].sharing.state().map(|state| state.because).unwrap_or_default();
+    assert!(because.contains("an eighth of the reservations and limits of 1 tenant"), "{because}");
 }
 
 #[test]

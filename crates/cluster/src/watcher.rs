@@ -10,7 +10,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::etcd::{Change, Client, Error, Keys, Traffic};
+use crate::etcd::{Access, Change, Client, Error, Keys};
 use crate::event::Event;
 use crate::settings::Settings;
 
@@ -26,15 +26,10 @@ pub(crate) struct Wanted {
 }
 
 /// Watches, with one etcd server after the other, until the driver has closed `events`.
-pub(crate) async fn run(
-    settings: Settings,
-    traffic: Arc<Traffic>,
-    events: Sender<Event>,
-    mut wanted: Receiver<Wanted>,
-) {
+pub(crate) async fn run(settings: Settings, access: Arc<Access>, events: Sender<Event>, mut wanted: Receiver<Wanted>) {
     let mut endpoints = settings.cluster.etcd.iter().cycle().peekable();
     while let Some(endpoint) = endpoints.peek() {
-        let why = match follow(&settings, endpoint, &traffic, &events, &mut wanted).await {
+        let why = match follow(&settings, endpoint, &access, &events, &mut wanted).await {
             Ok(()) => return,
             // Nothing is wrong with that: all values are read anew.
             Err(Stop::Others) => continue,
@@ -73,20 +68,20 @@ impl From<Error> for Stop {
 async fn follow(
     settings: &Settings,
     endpoint: &Endpoint,
-    traffic: &Arc<Traffic>,
+    access: &Arc<Access>,
     events: &Sender<Event>,
     wanted: &mut Receiver<Wanted>,
 ) -> Result<(), Stop> {
     let (members, shards) = (settings.prefix() + MEMBERS, settings.prefix() + SHARDS);
     let Wanted { bits, sizes } = *wanted.borrow_and_update();
-    let mut client = Client::open(endpoint, settings.patience(), traffic).await?;
+    let mut client = Client::open(endpoint, settings.patience(), access).await?;
     let bits = match bits {
         Some(bits) => bits,
         None => sizes.bits(client.count(&Keys::with(&members)).await?),
     };
     let shard = Shard::of(&settings.host, bits);
     // Sums first: the values of hosts that are read later are not older.
-    let other = Client::open(endpoint, settings.patience(), traffic).await?;
+    let other = Client::open(endpoint, settings.patience(), access).await?;
     let (sums, mut sum_changes) = other.follow(&Keys::with(&shards)).await?;
     let sums = sums.into_iter().map(|(key, value)| (name(&key, &shards), value)).collect();
     let (all, mut changes) = client.follow(&keys_of(&members, shard)).await?;

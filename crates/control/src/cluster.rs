@@ -231,7 +231,7 @@ pub struct Membership<C> {
 }
 
 impl<C: PartialEq> Membership<C> {
-    /// A cluster of which nothing is known yet. `own` is the name of this host, `incarnation` that of its reports
+    /// A cluster of which nothing is known yet. `own` is the name of this host; `incarnation` goes into its reports
     /// ([`Report::incarnation`]).
     ///
     /// # Errors

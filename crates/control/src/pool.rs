@@ -30,6 +30,7 @@ use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
 use crate::units::{Fractions, Kind, Rates, Work};
 
+mod dropped;
 mod fractions;
 pub mod guarantee;
 mod prices;
@@ -174,6 +175,8 @@ struct Tenant {
     slots: LimitSet,
     blocked: bool,
     queued_fifo: usize,
+    /// Number of queued requests that may be unwanted, see [`Pool::drop_unwanted`].
+    unwanted: u64,
     in_flight: u64,
     /// Number of requests in flight that were given up ([`Pool::give_up`]).
     lost: u64,
@@ -302,6 +305,7 @@ impl<R> Pool<R> {
             slots: LimitSet::NONE,
             blocked: false,
             queued_fifo: 0,
+            unwanted: 0,
             in_flight: 0,
             lost: 0,
             inside_of: [0; 2],

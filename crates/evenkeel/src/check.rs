@@ -17,7 +17,7 @@ use evenkeel_guard::preflight::{self, osd::Scheduling};
 use evenkeel_guard::sensor::cgroup;
 use evenkeel_net::tls;
 use evenkeel_policy::check::{Errors, Problem, check_with};
-use evenkeel_policy::config::Terms;
+use evenkeel_policy::config::{EtcdTls, Terms};
 use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::{
     Checked, Enforced, Missing, Precedence, Preflight, Presence, Row, served, unenforced,
@@ -116,7 +116,11 @@ fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
             }
             let of_files =
                 evenkeel_server::inspect(&Arc::new(config.clone()), &own_files(named, &config.server.data_dir));
-            certificates(&config.server.terms()).into_iter().chain(of_files).collect()
+            let remote = config.volumes.iter().filter_map(|(name, volume)| Some((name, volume.uri_tls.as_ref()?)));
+            let of_remote = remote.flat_map(|(name, files)| own_certificates(&["volumes", name, "uri_tls"], files));
+            let of_etcd = config.cluster.tls.iter().flat_map(|files| own_certificates(&["cluster", "tls"], files));
+            let of_server = certificates(&config.server.terms());
+            of_server.into_iter().chain(of_files).chain(of_remote).chain(of_etcd).collect()
         });
         queue = served(&report.config);
         (checked.errors, checked.warnings, elsewhere) =
@@ -133,7 +137,10 @@ fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
                 let idle = document.complain(&["agent"], format!("the agent would not run: {IDLE}"));
                 add(&mut checked.warnings, vec![idle]);
             }
-            for Finding { severity, path, message } in certificates(&config.agent.terms()) {
+            let etcd = config.cluster.tls.iter().filter(|_| !is_served);
+            let of_etcd = etcd.flat_map(|files| own_certificates(&["cluster", "tls"], files));
+            let findings: Vec<Finding> = certificates(&config.agent.terms()).into_iter().chain(of_etcd).collect();
+            for Finding { severity, path, message } in findings {
                 let path: Vec<&str> = path.iter().map(String::as_str).collect();
                 let to = if severity == Severity::Error { &mut checked.errors } else { &mut checked.warnings };
                 to.push(document.complain(&path, message));
@@ -157,16 +164,33 @@ fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
 /// Findings about the TLS files that `terms` names: an error for each file that a server or an agent would refuse, and
 /// warnings about doubtful files. A file that this process may not read gives a warning.
 fn certificates(terms: &Terms) -> Vec<Finding> {
-    let finding = |severity, tls::Error { name, path, why }: tls::Error| Finding {
+    let path = |name: &str| -> Vec<String> { name.split('.').map(str::to_owned).collect() };
+    of_certificates(tls::faults(terms), tls::doubts(terms), path)
+}
+
+/// Findings about the files with which this host reaches another server by TLS, and which the table `table` names, as of
+/// [`certificates`].
+fn own_certificates(table: &[&str], files: &EtcdTls) -> Vec<Finding> {
+    let path = |name: &str| -> Vec<String> { table.iter().copied().chain([name]).map(str::to_owned).collect() };
+    of_certificates(tls::client_faults(files), tls::client_doubts(files), path)
+}
+
+/// Findings about files that cannot be used (`faults`) or are doubtful (`doubts`). `path`: the path of the key that an error names.
+fn of_certificates(
+    faults: Vec<tls::Error>,
+    doubts: Vec<tls::Error>,
+    path: impl Fn(&str) -> Vec<String>,
+) -> Vec<Finding> {
+    let finding = |severity, tls::Error { name, path: file, why }: tls::Error| Finding {
         severity,
-        path: name.split('.').map(str::to_owned).collect(),
-        message: format!("{} {why}", path.display()),
+        path: path(&name),
+        message: format!("{} {why}", file.display()),
     };
-    let faults = tls::faults(terms).into_iter().map(|fault| {
+    let faults = faults.into_iter().map(|fault| {
         let unreadable = File::open(&fault.path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
         finding(if unreadable { Severity::Warning } else { Severity::Error }, fault)
     });
-    let doubts = tls::doubts(terms).into_iter().map(|doubt| finding(Severity::Warning, doubt));
+    let doubts = doubts.into_iter().map(|doubt| finding(Severity::Warning, doubt));
     faults.chain(doubts).collect()
 }
 

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use evenkeel_policy::health::{Health, Level};
+use evenkeel_policy::health::{Health, Level, Trouble};
 
 use crate::control::{Reach, first};
+use crate::history::wrapped;
 use crate::output;
 
 /// Time limit for each part of an answer; monitoring systems give up after 10 s.
@@ -71,10 +72,20 @@ fn text(health: &Health) -> String {
     text
 }
 
+/// Troubles as text for a terminal of 80 columns, each with its level and its cure.
+pub(crate) fn with_cures(troubles: &[Trouble]) -> String {
+    let mut out = String::new();
+    for trouble in troubles {
+        out += &wrapped("", &format!("{}: {}", trouble.level.word(), trouble.sentence()), 2);
+        if !trouble.cure.is_empty() {
+            out += &wrapped("  what to do: ", &trouble.cure, 4);
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
-    use evenkeel_policy::health::Trouble;
-
     use super::*;
 
     #[test]
@@ -90,6 +101,16 @@ mod tests {
              \nCRITICAL: volume db: 12 requests failed\n  what to do: make room\n\
              \nWARNING: the server is stopping\n"
         );
+    }
+
+    #[test]
+    fn troubles_with_cures_fit_a_terminal() {
+        let cure = "make room on the file system of /srv/db.img, or raise the quota or size limit: `df /srv/db.img`";
+        let full = Trouble::new(Level::Critical, "io_errors", "volume db", "12 requests failed", cure);
+        let text = with_cures(&[full, Trouble::new(Level::Warning, "note", "", "it is late", "")]);
+        assert!(text.starts_with("CRITICAL: volume db: 12 requests failed\n  what to do: make room on "), "{text}");
+        assert!(text.ends_with("\nWARNING: it is late\n"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     // As an attribute, since brackets are links in documentation.
     #[arg(
         value_parser = export,
-        help = "Export to load: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH"
+        help = "Export to load: nbd[s]://HOST[:PORT]/EXPORT or nbd[s]+unix:///EXPORT?socket=PATH"
     )]
     uri: Option<String>,
     /// Several jobs at once, from a TOML file of `[[job]]` tables

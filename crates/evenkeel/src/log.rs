@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use evenkeel_policy::closest;
 use evenkeel_policy::figures::counted;
+use evenkeel_web::process::lost_a_line;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -110,6 +111,7 @@ impl Log {
             Some(writer) => {
                 if writer.try_send(Message::Line(line)).is_err() {
                     self.dropped.fetch_add(1, Ordering::Relaxed);
+                    lost_a_line();
                 }
             }
             None => drop(io::stderr().write_all(&line)),

@@ -112,10 +112,11 @@ enum Command {
     /// Reads blocks of 4 and 128 KiB at random, past the page cache, with 1, 4, 16 and 64 of them in flight. The latency
     /// target lies between the unloaded and the loaded p99; a limit is suggested where throughput falls under load.
     Suggest(suggest::Args),
-    /// Record every request of a running server in a file: tenant, client, kind, offset, length, times and outcome
+    /// Record every request of a server or block device in a file: tenant, client, kind, offset, length, times and outcome
     ///
     /// The recording has no data. The server writes it, in a file that only the server's user may read. A recording whose
-    /// command is killed goes on until its time is over; --stop ends it.
+    /// command is killed goes on until its time is over; --stop ends it. With --device this command itself records the requests
+    /// of block devices of this host, by control group.
     Record(record::Args),
     /// Examine recordings, and traces of other programs: figures, plots, conversion
     #[command(subcommand)]
@@ -161,6 +162,9 @@ enum Command {
         /// The shell
         shell: Shell,
     },
+    /// Print the names of a running server's pools, tenants or volumes, for completions
+    #[command(hide = true)]
+    Names(control::Names),
     /// Print the help of a command, or find a term, key or metric in the manual
     ///
     /// Words that name no command are looked up: the glossary's definition comes first, then commands, keys of the
@@ -271,6 +275,7 @@ fn run() -> ExitCode {
         Command::Pool(command) => control::pool(command),
         Command::Server(command) => control::server(command),
         Command::Reload(args) => control::reload(&args),
+        Command::Names(args) => control::names(&args),
         Command::Completions { shell } => manual::completions(Cli::command(), shell),
         Command::Help(args) => help::run(&args, program()),
         Command::Manual { folder } => manual::pages(Cli::command(), &folder),

@@ -25,6 +25,18 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write(&mut io::stdout().lock(), text)
 }
 
+/// Prints `text`. Returns false if standard output is a closed pipe, so that nothing more need be printed.
+///
+/// # Errors
+/// As of [`print()`].
+pub(crate) fn print_to_reader(text: &str) -> anyhow::Result<bool> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => unless_closed(written).map(|()| true),
+    }
+}
+
 /// Prints `text` to standard output; a failure is ignored.
 pub(crate) fn say(text: &str) {
     let _ = print(text);

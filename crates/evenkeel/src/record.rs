@@ -1,4 +1,4 @@
-//! `evenkeel record`: records the requests of a running server in a file.
+//! `evenkeel record`: records the requests of a running server, or of block devices of this host, in a file.
 
 use std::fs;
 use std::path::{Path, PathBuf, absolute};
@@ -17,6 +17,8 @@ use crate::control::{Connect, PATIENCE};
 use crate::output::{self, Usage};
 use crate::parallel::interrupts;
 
+mod device;
+
 /// Path of the API.
 const RECORD: &str = "/api/v1/record";
 /// Longest wait until the server has joined the requests of an hour.
@@ -29,9 +31,21 @@ const KEY_BYTES: [usize; 2] = [16, 4096];
 /// Arguments of `record`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The file, on the server's machine; it must be in a folder where the server's user may write
+    /// The file; without --device on the server's machine, in a folder where the server's user may write
     #[arg(required_unless_present = "stop")]
     file: Option<PathBuf>,
+
+    /// Record a block device of this host instead of a server, as root; may be given several times
+    ///
+    /// Each bio is a request, from its submission to its completion; admission is its issue to the disk. Its tenant is the
+    /// control group of the task that submits it, for buffered writes mostly the root group `/`, and `cgroup-ID` of a group
+    /// that is gone. Its pool and volume are the device. Needs Linux 5.8 and tracefs. Of a partition, name the partition.
+    #[arg(
+        long,
+        value_name = "PATH",
+        conflicts_with_all = ["pool", "last", "stop", "control", "config", "data_dir"]
+    )]
+    device: Vec<PathBuf>,
 
     /// Only requests of this pool
     #[arg(long, value_name = "NAME")]
@@ -86,14 +100,15 @@ struct Recorded {
 /// Records requests, and prints the figures of the recording at its end.
 ///
 /// # Errors
-/// When no server answers, the server cannot make the file, or the file cannot be written to the end or has not been by now.
+/// When no server answers, the kernel refuses to show requests, the file cannot be made, or cannot be written to the end or has
+/// not been by now.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let recorded = match &args.file {
         _ if args.stop => end(args)?,
         None => bail!(Usage("FILE is missing: name the file for the recording".into())),
         Some(file) => {
             let file = absolute(file).with_context(|| format!("{} names no file", file.display()))?;
-            record(args, &file)?
+            if args.device.is_empty() { record(args, &file)? } else { device::record(args, &file)? }
         }
     };
     output::show(args.json, &recorded, text)?;
@@ -226,6 +241,18 @@ mod tests {
             assert!(args(wrong).is_err(), "{wrong:?}");
         }
         assert!(args(&["--stop"]).unwrap().file.is_none());
+    }
+
+    #[test]
+    fn devices_are_recorded_without_a_server() {
+        let two = args(&["f", "--device", "/dev/a", "--device", "/dev/b", "--for", "5m", "--force"]).unwrap();
+        assert_eq!(two.device, ["/dev/a", "/dev/b"].map(PathBuf::from));
+        for option in [&["--pool", "p"][..], &["--last", "1m"], &["--control", "s"], &["--data-dir", "d"]] {
+            let refused = args(&[&["f", "--device", "/dev/a"][..], option].concat()).map(drop).unwrap_err();
+            assert!(refused.contains("--device <PATH>") && refused.contains(option[0]), "{refused}");
+        }
+        let stop = args(&["--stop", "--device", "/dev/a"]).map(drop).unwrap_err();
+        assert!(stop.contains("cannot be used with"), "{stop}");
     }
 
     #[test]

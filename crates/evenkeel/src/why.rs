@@ -8,6 +8,7 @@ use anyhow::bail;
 use evenkeel_policy::closest;
 use evenkeel_policy::explain::owner_name;
 use evenkeel_policy::figures::{count, megabytes, milliseconds, ms};
+use evenkeel_policy::health::{Health, Trouble};
 use evenkeel_policy::history::{Event, EventKind, History, Series};
 use evenkeel_policy::moment;
 use evenkeel_policy::state::State;
@@ -16,6 +17,7 @@ use evenkeel_web::history::Query;
 use serde::Serialize;
 
 use crate::control::{PATIENCE, Reach, first, whole};
+use crate::health::with_cures;
 use crate::history::{self, event_text, wrapped, zone};
 use crate::output;
 use crate::top::is_used;
@@ -60,6 +62,8 @@ struct Why {
     at_s: u64,
     /// Verdicts, throttle and reason of each pool, of a server at present.
     now: Vec<String>,
+    /// Troubles at present, worst first, each with its cure; empty for a moment of the past.
+    health: Vec<Trouble>,
     /// True if the history has the seconds before the moment, with or without requests.
     is_recorded: bool,
     /// Figures of the last second that is recorded before the moment, by pool.
@@ -90,7 +94,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let figures = ask(FIGURES_S, 1, Some(tenant.unwrap_or_default().to_owned()))?;
     let mut why = of(tenant, at, &past, &figures, args.count);
     if is_now && args.dir.is_none() {
-        let (_, text) = first(&args.reach.places()?, "/api/v1/state", PATIENCE)?;
+        let places = args.reach.places()?;
+        if let Ok((_, text)) = first(&places, "/api/v1/health", PATIENCE)
+            && let Ok(Health { troubles, .. }) = serde_json::from_str(&text)
+        {
+            let pools = pools_of(tenant, &past, &figures);
+            let concerns = |trouble: &Trouble| tenant.is_none_or(|tenant| is_about(&trouble.about, tenant, &pools));
+            why.health = troubles.into_iter().filter(concerns).collect();
+        }
+        let (_, text) = first(&places, "/api/v1/state", PATIENCE)?;
         // The state of an agent is another one; its history has the reasons.
         if let Ok(state) = serde_json::from_str::<State>(&text) {
             why.now = present(&state, tenant);
@@ -117,27 +129,35 @@ fn is_known(state: &State, why: &Why) -> anyhow::Result<()> {
     }
 }
 
-/// The record about a tenant, from `past`, the hour before the moment, and `figures`, the last seconds before it.
-fn of(tenant: Option<&str>, at_s: u64, past: &History, figures: &History, count: usize) -> Why {
+/// The pools in which the history has figures or events of the tenant.
+fn pools_of<'h>(tenant: Option<&str>, past: &'h History, figures: &'h History) -> BTreeSet<&'h str> {
     let series = past.steps.iter().chain(&figures.steps).flat_map(|step| &step.series);
     let of_series = series.filter(|series| Some(series.tenant.as_str()) == tenant).map(|series| series.pool.as_str());
     let of_events = past.events.iter().filter(|event| Some(event.tenant.as_str()) == tenant && !event.pool.is_empty());
-    let pools: BTreeSet<&str> = of_series.chain(of_events.map(|event| event.pool.as_str())).collect();
+    of_series.chain(of_events.map(|event| event.pool.as_str())).collect()
+}
+
+/// True if a trouble with this object concerns a tenant that is in these pools.
+fn is_about(about: &str, tenant: &str, pools: &BTreeSet<&str>) -> bool {
+    let words: Vec<&str> = about.split_whitespace().collect();
+    match words[..] {
+        // Of a volume the history does not have the owner.
+        [] | ["volume", ..] => true,
+        ["pool", pool] => pools.contains(pool),
+        ["tenant", name, ..] => name == tenant,
+        _ => false,
+    }
+}
+
+/// The record about a tenant, from `past`, the hour before the moment, and `figures`, the last seconds before it.
+fn of(tenant: Option<&str>, at_s: u64, past: &History, figures: &History, count: usize) -> Why {
+    let pools = pools_of(tenant, past, figures);
     let concerns = |event: &&Event| match tenant {
         None => true,
         Some(tenant) if event.kind == EventKind::Decision => {
             event.tenant == tenant || (event.tenant.is_empty() && pools.contains(event.pool.as_str()))
         }
-        Some(tenant) => {
-            let words: Vec<&str> = event.about.split_whitespace().collect();
-            match words[..] {
-                // Of a volume the history does not have the owner.
-                [] | ["volume", ..] => true,
-                ["pool", pool] => pools.contains(pool),
-                ["tenant", name, ..] => name == tenant,
-                _ => false,
-            }
-        }
+        Some(tenant) => is_about(&event.about, tenant, &pools),
     };
     let mut open: BTreeMap<(&str, &str), &Event> = BTreeMap::new();
     for event in &past.events {
@@ -161,6 +181,7 @@ fn of(tenant: Option<&str>, at_s: u64, past: &History, figures: &History, count:
         tenant: tenant.map(str::to_owned),
         at_s,
         now: Vec::new(),
+        health: Vec::new(),
         is_recorded: figures.steps.iter().any(|step| step.recorded_s > 0),
         figures: last.map(|step| step.series.clone()).unwrap_or_default(),
         troubles: open.into_values().filter(concerns).cloned().collect(),
@@ -231,6 +252,9 @@ fn text(why: &Why, zone: impl Fn(i64) -> i64 + Copy) -> String {
             false => "  nothing is recorded of the seconds before\n",
         };
     }
+    if !why.health.is_empty() {
+        let _ = write!(out, "\ntroubles at present:\n{}", with_cures(&why.health));
+    }
     let line = |event: &Event| {
         let head = format!("{} {}  ", moment::date(event.at_s, zone), moment::time(event.at_s, zone));
         wrapped(&head, &event_text(event), 10)
@@ -251,6 +275,7 @@ fn text(why: &Why, zone: impl Fn(i64) -> i64 + Copy) -> String {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_policy::health::Level;
     use evenkeel_policy::history::Step;
     use evenkeel_policy::state::{PoolState, TenantState};
     use evenkeel_policy::verdict::{Kind, Target, Verdict};
@@ -309,11 +334,14 @@ mod tests {
     fn the_text_has_figures_troubles_and_decisions_within_80_columns() {
         let mut why = of(Some("shop"), AT, &past(), &past(), 10);
         why.figures.retain(|series| series.tenant == "shop");
+        let cure = "lower what is guaranteed to all tenants together below what the device can do";
+        why.health = vec![Trouble::new(Level::Critical, "io_errors", "volume db", "12 requests failed", cure)];
         let text = text(&why, moment::utc);
         let position = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part:?} in\n{text}"));
         let order = [
             "tenant shop at 2026-11-28T03:00:00Z",
             "main shop: 70",
+            "troubles at present:\nCRITICAL: volume db: 12 requests failed\n  what to do: lower what is guaranteed",
             "troubles that began in the hour before:",
             "trouble, tenant shop in pool main: it is so",
             "decisions of the hour before",
@@ -328,6 +356,22 @@ mod tests {
         let silent = History { steps: vec![silent], ..History::default() };
         let quiet = super::text(&of(Some("x"), AT, &History::default(), &silent, 10), moment::utc);
         assert!(quiet.contains("no requests in the seconds before"), "{quiet}");
+    }
+
+    #[test]
+    fn a_present_trouble_concerns_its_tenant_its_pool_and_the_whole_server() {
+        let (past, nothing) = (past(), History::default());
+        let pools = pools_of(Some("shop"), &past, &nothing);
+        for (about, expected) in [
+            ("", true),
+            ("volume db", true),
+            ("pool main", true),
+            ("pool fast", false),
+            ("tenant shop in pool main", true),
+            ("tenant web in pool fast", false),
+        ] {
+            assert_eq!(is_about(about, "shop", &pools), expected, "{about}");
+        }
     }
 
     #[test]

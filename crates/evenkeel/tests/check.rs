@@ -287,6 +287,17 @@ fn files_that_the_server_would_refuse_are_errors() {
     let words = ["2:1: server.unix: cannot listen on none/y.sock: its folder", "on disk: it exists and is no socket"];
     refused("no-sockets", sockets, &disk, &words);
     refused("agents-certificate", agent, &none, &["agent.tls.certificate: disk cannot be read"]);
+    let remote = "[volumes.far]\nbackend = \"nbd\"\nuri = \"nbds://far/a\"\n\
+        uri_tls = { authorities = \"ca\", certificate = \"disk\", key = \"key\" }\n";
+    let words = [
+        "volumes.far.uri_tls.authorities: ca cannot be read",
+        "volumes.far.uri_tls.certificate: disk has no certificate",
+        "volumes.far.uri_tls.key: key cannot be read",
+    ];
+    refused("remote-certificates", remote, &disk, &words);
+    let etcd = "[cluster]\netcd = [\"https://127.0.0.1:1\"]\ntls = { authorities = \"disk\" }\n";
+    let words = ["cluster.tls.authorities: disk has no certificate"];
+    refused("etcds-authority", &format!("{etcd}{volume}"), &disk, &words);
     for (name, volume, words) in [
         (
             "no-size",

@@ -1,7 +1,6 @@
 //! Tests of several servers and agents on this machine that share slots through a real etcd, as on different hosts.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -10,6 +9,8 @@ use std::time::{Duration, Instant};
 use evenkeel_net::http::{Error, Method, Place, ask};
 use serde_json::{Value, json};
 
+#[path = "serve/agent.rs"]
+mod agent;
 #[path = "serve/port.rs"]
 mod port;
 #[allow(dead_code)]
@@ -18,6 +19,7 @@ mod server;
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
 
+use agent::Agent;
 use port::Port;
 use server::{EVENKEEL, Folder, Server, http};
 
@@ -104,9 +106,7 @@ fn host(folder: &Folder, name: &str, port: u16) -> Server {
          [tenants.{name}]\nlatency.target = \"200ms\"\n[volumes.{name}]\nbackend = \"emulate\"\nsize = \"8MiB\"\n\
          [cluster]\netcd = [\"http://127.0.0.1:{port}\"]\nhost = \"{name}\"\nperiod = \"500ms\"\nlease = \"2s\"\n"
     );
-    let file = folder.join("evenkeel.toml");
-    fs::write(&file, config).expect("written");
-    Server::start(folder, &["--config", &file.display().to_string()])
+    Server::configured(folder, config)
 }
 
 fn presence(state: &Value) -> Vec<(&str, &str)> {
@@ -187,10 +187,8 @@ fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
     a.stop();
 }
 
-/// A running `evenkeel guard run --dry-run` with a pool whose slots the hosts of a cluster share, and the address of its API.
-struct Guard(Child, String);
-
-impl Guard {
+impl Agent {
+    /// Starts an agent with a pool whose slots the hosts of a cluster share.
     fn start(folder: &Folder, name: &str, port: u16) -> Self {
         let config = format!(
             "[agent]\nstatus = \"127.0.0.1:0\"\n[pools.san]\ntuning.slots = \"needs\"\n[tenants.{name}]\nmatch = [\"device:no-such-disk\"]\n\
@@ -198,30 +196,16 @@ impl Guard {
         );
         let file = folder.join("guard.toml");
         fs::write(&file, config).expect("written");
-        let mut command = Command::new(EVENKEEL);
-        command.args(["guard", "run", "--dry-run", "--config"]).arg(file);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the agent starts");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let address = lines
-            .map_while(Result::ok)
-            .find_map(|line| Some(line.strip_prefix("http://")?.split('/').next()?.to_owned()));
-        Self(child, address.expect("the address of the agent"))
+        Self::spawn(&mut Command::new(EVENKEEL), &file)
     }
 
     fn state(&self) -> Value {
-        serde_json::from_str(&http(&self.1, "GET", "/api/v1/state", &[], "").body).expect("JSON")
+        serde_json::from_str(&http(&self.status, "GET", "/api/v1/state", &[], "").body).expect("JSON")
     }
 
     fn shares(&self) -> bool {
         let state = self.state();
         state["cluster"]["status"] == "shared" && state["pools"][0]["clustered"] == true
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -232,12 +216,12 @@ fn agents_on_initiators_decide_together_and_alone_without_etcd() {
     }
     let folders = [Folder::new(), Folder::new(), Folder::new()];
     let mut etcd = Etcd::start(&folders[2]);
-    let agents = [("a", &folders[0]), ("b", &folders[1])].map(|(name, at)| Guard::start(at, name, etcd.port()));
-    wait("both decide together", || agents.iter().all(Guard::shares));
+    let agents = [("a", &folders[0]), ("b", &folders[1])].map(|(name, at)| Agent::start(at, name, etcd.port()));
+    wait("both decide together", || agents.iter().all(Agent::shares));
     wait("both see both", || {
         agents.iter().all(|agent| presence(&agent.state()) == [("a", "present"), ("b", "present")])
     });
-    let metrics = http(&agents[0].1, "GET", "/metrics", &[], "").body;
+    let metrics = http(&agents[0].status, "GET", "/metrics", &[], "").body;
     for metric in ["evenkeel_guard_cluster_connected 1", "evenkeel_guard_slots_clustered{pool=\"san\"} 1"] {
         assert!(metrics.contains(metric), "{metric} is missing in\n{metrics}");
     }
@@ -249,5 +233,5 @@ fn agents_on_initiators_decide_together_and_alone_without_etcd() {
         })
     });
     etcd.restart();
-    wait("both decide together again", || agents.iter().all(Guard::shares));
+    wait("both decide together again", || agents.iter().all(Agent::shares));
 }

@@ -1,5 +1,7 @@
 //! Tests of the tables of signals and limits in `docs/reference/failures.md`: each line is tried on a running server or agent.
 
+#[path = "serve/agent.rs"]
+mod agent;
 #[allow(dead_code, reason = "other test programs use the rest")]
 #[path = "serve/server.rs"]
 mod server;
@@ -9,12 +11,12 @@ mod skip;
 mod tables;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use agent::Agent;
 use server::{EVENKEEL, Folder, Server, run, succeed};
 use tables::table;
 
@@ -114,32 +116,16 @@ impl Target for Serve {
     }
 }
 
-/// A running agent in dry-run mode, in which it changes no settings of the host.
-struct Guard {
-    folder: Folder,
-    child: Child,
-    status: String,
-}
+/// A running agent, and its folder, which is removed after it.
+struct Guard(Agent, Folder);
 
 impl Guard {
     fn start_in(folder: Folder) -> Self {
         let config = "[agent]\nstatus = \"127.0.0.1:0\"\n[pools.nothing-served]\nlatency.target = \"15ms\"\n";
-        fs::write(folder.join("guard.toml"), config).expect("written");
+        let file = folder.join("guard.toml");
+        fs::write(&file, config).expect("written");
         let mut command = Command::new("prlimit");
-        command.current_dir(folder.path()).args(["--core=0", EVENKEEL, "guard", "run", "--config", "guard.toml"]);
-        let mut child = command.arg("--dry-run").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let address = lines
-            .map_while(Result::ok)
-            .find_map(|line| Some(line.strip_prefix("http://")?.split('/').next()?.to_owned()));
-        Self { folder, child, status: address.expect("an address") }
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Self(Agent::spawn(command.current_dir(folder.path()).args(["--core=0", EVENKEEL]), &file), folder)
     }
 }
 
@@ -151,11 +137,11 @@ impl Target for Guard {
     }
 
     fn id(&self) -> u32 {
-        self.child.id()
+        self.0.child.id()
     }
 
     fn answers(&mut self) {
-        assert_eq!(server::http(&self.status, "GET", "/api/v1/state", &[], "").status, 200);
+        assert_eq!(server::http(&self.0.status, "GET", "/api/v1/state", &[], "").status, 200);
     }
 
     fn has_reloaded(&mut self) {
@@ -163,12 +149,11 @@ impl Target for Guard {
     }
 
     fn end(&mut self) -> ExitStatus {
-        self.child.wait().expect("it ends")
+        self.0.child.wait().expect("it ends")
     }
 
-    fn start_again(mut self) {
-        let folder = std::mem::replace(&mut self.folder, Folder::new());
-        let mut again = Self::start_in(folder);
+    fn start_again(self) {
+        let mut again = Self::start_in(self.1);
         again.send(15);
         assert!(again.end().success());
     }

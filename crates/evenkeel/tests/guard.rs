@@ -3,10 +3,15 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+#[path = "serve/agent.rs"]
+mod agent;
+
+use agent::Agent;
 
 const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
 
@@ -39,25 +44,9 @@ impl Drop for File {
     }
 }
 
-/// A running agent, killed when the value is dropped.
-struct Agent {
-    child: Child,
-    status: String,
-}
-
 impl Agent {
-    fn start(arguments: &[&str]) -> Self {
-        Self::spawn(&mut Command::new(EVENKEEL), arguments)
-    }
-
-    fn spawn(command: &mut Command, arguments: &[&str]) -> Self {
-        command.args(["guard", "run"]).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().expect("starts");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let address = lines
-            .map_while(Result::ok)
-            .find_map(|line| Some(line.strip_prefix("http://")?.split('/').next()?.to_owned()));
-        Self { child, status: address.expect("an address") }
+    fn start(file: &File) -> Self {
+        Self::spawn(&mut Command::new(EVENKEEL), &file.0)
     }
 
     fn ask(&self, arguments: &[&str]) -> Output {
@@ -80,13 +69,6 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 const TARGET: &str =
     "[agent]\nstatus = \"127.0.0.1:0\"\ninterval = \"20ms\"\n[pools.nothing-served]\nlatency.target = \"15ms\"\n";
 
@@ -100,7 +82,7 @@ fn discover_answers_in_json() {
 #[test]
 fn an_agent_has_the_dashboard_and_a_state_for_it() {
     let file = File::new("page", TARGET);
-    let agent = Agent::start(&["--config", file.path(), "--dry-run"]);
+    let agent = Agent::start(&file);
     let get = |path: &str| {
         let mut stream = TcpStream::connect(&agent.status).expect("listens");
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("asked");
@@ -135,7 +117,7 @@ fn an_agent_has_the_dashboard_and_a_state_for_it() {
 #[test]
 fn a_dry_run_decides_answers_and_stops() {
     let file = File::new("dry", TARGET);
-    let mut agent = Agent::start(&["--config", file.path(), "--dry-run"]);
+    let mut agent = Agent::start(&file);
     let state = || serde_json::from_slice::<Value>(&agent.ask(&["status", "--json"]).stdout).expect("JSON");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while state()["ticks_total"].as_u64().is_none_or(|ticks| ticks < 5) {
@@ -161,7 +143,7 @@ fn a_dry_run_decides_answers_and_stops() {
 #[test]
 fn a_hang_up_takes_the_newer_policy_and_refuses_what_takes_a_restart() {
     let file = File::new("reload", TARGET);
-    let mut agent = Agent::start(&["--config", file.path(), "--dry-run"]);
+    let mut agent = Agent::start(&file);
     let target = || {
         let state: Value = serde_json::from_slice(&agent.ask(&["status", "--json"]).stdout).expect("JSON");
         state["pools"][0]["target_ms"].as_f64()
@@ -194,7 +176,7 @@ fn an_agent_for_osds_alone_makes_no_map_and_stops() {
     let osds = "[agent]\nstatus = \"127.0.0.1:0\"\ndiscover_every = \"1h\"\n\
                 [agent.ceph]\nsockets = [\"/nowhere/osd.3.asok\"]\n[pools.ceph]\ndevices = [\"osd:osd.3\"]\n";
     let file = File::new("osds", osds);
-    let mut agent = Agent::start(&["--config", file.path(), "--dry-run"]);
+    let mut agent = Agent::start(&file);
     let state = || serde_json::from_slice::<Value>(&agent.ask(&["status", "--json"]).stdout).expect("JSON");
     let deadline = Instant::now() + Duration::from_secs(20);
     while state()["pools"][0]["condition"] != "absent" || state()["ticks_total"] == 0 {
@@ -231,7 +213,7 @@ fn a_service_manager_is_notified_by_the_loop_that_it_goes_on() {
     let mut command = Command::new(EVENKEEL);
     command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "800000");
     let begun = Instant::now();
-    let mut agent = Agent::spawn(&mut command, &["--config", file.path(), "--dry-run"]);
+    let mut agent = Agent::spawn(&mut command, &file.0);
     assert_eq!(message().expect("a message"), "READY=1\n");
     for _ in 0..4 {
         assert_eq!(message().expect("a message"), "WATCHDOG=1\n");
@@ -325,11 +307,11 @@ fn the_past_of_an_agent_is_there_after_a_kill_and_after_a_stop() {
             std::thread::sleep(Duration::from_millis(50));
         }
     };
-    let agent = Agent::start(&["--config", file.path(), "--dry-run"]);
+    let agent = Agent::start(&file);
     until(&agent, 1);
     // SIGKILL.
     drop(agent);
-    let mut agent = Agent::start(&["--config", file.path(), "--dry-run"]);
+    let mut agent = Agent::start(&file);
     until(&agent, 2);
     let why = agent.ask(&["why", "--at", "now"]);
     assert!(why.status.success(), "{}", text(&why.stderr));
@@ -340,8 +322,7 @@ fn the_past_of_an_agent_is_there_after_a_kill_and_after_a_stop() {
 
     // Without a folder nothing is recorded, and the answer says how it would be.
     let file = File::new("no-history", TARGET);
-    let agent =
-        Agent::spawn(Command::new(EVENKEEL).env_remove("STATE_DIRECTORY"), &["--config", file.path(), "--dry-run"]);
+    let agent = Agent::spawn(Command::new(EVENKEEL).env_remove("STATE_DIRECTORY"), &file.0);
     let refused = Command::new(EVENKEEL).args(["history", "--status", &agent.status]).output().expect("runs");
     assert!(text(&refused.stderr).contains("agent.data_dir"), "{}", text(&refused.stderr));
 }

@@ -5,9 +5,15 @@
 mod fake;
 #[path = "load/peers.rs"]
 mod peers;
+#[allow(dead_code, reason = "the server's tests use the rest")]
+#[path = "../../server/tests/support/fake.rs"]
+mod server;
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
+#[path = "load/tls.rs"]
+mod tls;
 
+use evenkeel_nbd::wire::Framing;
 use fake::Fault;
 use peers::{Load, Peer, need, scratch};
 
@@ -239,7 +245,8 @@ fn a_job_file_runs_several_tenants_at_once() {
 
 #[test]
 fn every_framing_is_spoken() {
-    for (offer, framing) in [((true, true), "extended"), ((true, false), "structured"), ((false, false), "simple")] {
+    let framings = [(Framing::Extended, "extended"), (Framing::Structured, "structured"), (Framing::Simple, "simple")];
+    for (offer, framing) in framings {
         let server = fake::Server::start(offer, Fault::None);
         let run = Load::run(&[
             &server.uri(),
@@ -267,7 +274,7 @@ fn what_a_bad_server_does_is_named() {
         (Fault::HangUp, "closed the connection"),
         (Fault::WrongByte, "the content is wrong at offset"),
     ] {
-        let server = fake::Server::start((true, true), fault);
+        let server = fake::Server::start(Framing::Extended, fault);
         let fixed = [&server.uri(), "--op", "mix", "--verify", "--requests", "10000"];
         // Only silence is waited for. Elsewhere a slow moment would be taken for it.
         let patience = if fault == Fault::Silence { &["--timeout", "300ms"][..] } else { &[] };
@@ -277,7 +284,7 @@ fn what_a_bad_server_does_is_named() {
 
 #[test]
 fn what_cannot_work_is_refused_before_it_starts() {
-    let server = fake::Server::start((true, true), Fault::None);
+    let server = fake::Server::start(Framing::Extended, Fault::None);
     let uri = server.uri();
     for (arguments, words) in [
         (&["--verify"][..], "add --fill"),

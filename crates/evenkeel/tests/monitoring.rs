@@ -3,18 +3,21 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+#[path = "serve/agent.rs"]
+mod agent;
 #[allow(dead_code)]
 #[path = "serve/server.rs"]
 mod server;
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
 
+use agent::Agent;
 use server::{EVENKEEL, Folder, Server, http, succeed};
 
 /// A server's configuration with a latency target, slots by need and a throughput guarantee, so that every metric that needs no
@@ -36,13 +39,6 @@ fn read(path: &str) -> String {
     fs::read_to_string(shipped(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Starts a server with the text `config` as its configuration and its data in `folder`.
-fn serve(folder: &Folder, config: &str) -> Server {
-    let file = folder.join("evenkeel.toml");
-    fs::write(&file, config).expect("written");
-    Server::start(folder, &["--config", &file.display().to_string()])
-}
-
 fn scrape(address: &str, headers: &[&str]) -> String {
     let answer = http(address, "GET", "/metrics", headers, "");
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -52,7 +48,7 @@ fn scrape(address: &str, headers: &[&str]) -> String {
 /// Answers to scrapes of `/metrics`: of a server after load, and of an agent.
 fn scrapes() -> [String; 2] {
     let folder = Folder::new();
-    let server = serve(&folder, SERVE);
+    let server = Server::configured(&folder, SERVE);
     let tcp = server.uri().rsplit_once('/').expect("a URI").0;
     for (volume, op) in [("web", "read"), ("bulk", "write")] {
         let uri = format!("{tcp}/{volume}");
@@ -63,36 +59,8 @@ fn scrapes() -> [String; 2] {
 
     let file = folder.join("guard.toml");
     fs::write(&file, GUARD).expect("written");
-    let mut agent = Agent::start(&file);
-    let guarded = scrape(&agent.status(), &[]);
-    [served, guarded]
-}
-
-/// An agent in dry-run mode, killed when the value is dropped.
-struct Agent(Child);
-
-impl Agent {
-    fn start(config: &Path) -> Self {
-        let mut command = Command::new(EVENKEEL);
-        command.args(["guard", "run", "--dry-run", "--config"]).arg(config);
-        Self(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts"))
-    }
-
-    /// Address and port of the agent's API.
-    fn status(&mut self) -> String {
-        let lines = BufReader::new(self.0.stdout.take().expect("piped")).lines();
-        let address = lines
-            .map_while(Result::ok)
-            .find_map(|line| Some(line.strip_prefix("http://")?.split('/').next()?.to_owned()));
-        address.expect("an address")
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    let agent = Agent::spawn(&mut Command::new(EVENKEEL), &file);
+    [served, scrape(&agent.status, &[])]
 }
 
 /// Name and type of each metric in a scrape, also of metrics without samples.
@@ -288,7 +256,7 @@ fn every_metric_that_is_named_exists_and_every_metric_is_explained() {
 fn a_scrape_is_in_the_format_that_is_asked_for_and_short_about_idle_tenants() {
     let folder = Folder::new();
     let tenants: String = (0..100).map(|tenant| format!("[tenants.t{tenant}]\nweight = 2\n")).collect();
-    let server = serve(&folder, &format!("{tenants}[volumes.v]\nbackend = \"memory\"\nsize = \"1MiB\"\n"));
+    let server = Server::configured(&folder, format!("{tenants}[volumes.v]\nbackend = \"memory\"\nsize = \"1MiB\"\n"));
     let asked = ["Accept: application/openmetrics-text; version=1.0.0,text/plain;q=0.5"];
     assert!(scrape(server.status(), &asked).ends_with("\n# EOF\n"));
     let plain = scrape(server.status(), &["Accept: text/plain"]);

@@ -312,8 +312,7 @@ fn a_reload_changes_what_it_can_or_nothing() {
 #[test]
 fn what_a_restart_would_refuse_is_refused_at_once() {
     let folder = Folder::new();
-    fs::write(folder.join("e.toml"), "[server]\ndefault_export = \"disk0\"\n").expect("written");
-    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let server = Server::configured(&folder, "[server]\ndefault_export = \"disk0\"\n");
     let complaint = fail(&folder, &["volume", "remove", "disk0"]);
     assert!(complaint.contains("default_export"), "{complaint}");
     // A tenant that a command made is gone after a restart, and so would be the volume's guarantee.
@@ -337,9 +336,8 @@ fn a_configuration_that_cannot_be_read_names_no_server() {
 #[test]
 fn guarantees_and_pools_change_live_until_the_next_reload() {
     let folder = Folder::new();
-    fs::write(folder.join("e.toml"), "[pools.main.emulate]\n[volumes.v]\nbackend = \"emulate\"\nsize = \"1MiB\"\n")
-        .expect("written");
-    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let config = "[pools.main.emulate]\n[volumes.v]\nbackend = \"emulate\"\nsize = \"1MiB\"\n";
+    let server = Server::configured(&folder, config);
     let said = succeed(
         &folder,
         &["tenant", "set", "default", "--weight", "5", "--limit-iops", "1000", "--priority", "background"],
@@ -449,6 +447,8 @@ fn the_control_socket_refuses_with_kind_and_cure() {
             "invalid_configuration",
         ),
         ("DELETE", "/api/v1/volumes/none", &[], "", 404, "not_found"),
+        ("PATCH", "/api/v1/volumes/disk0", &json_type, "{\"size\":9,\"tenant\":\"a\"}", 422, "invalid_request"),
+        ("DELETE", "/api/v1/tenants/default", &[], "", 409, "refused"),
         ("PATCH", "/api/v1/pools/none", &json_type, "{}", 404, "not_found"),
         ("PATCH", "/api/v1/tenants/default", &json_type, "[]", 422, "invalid_request"),
         ("PUT", "/api/v1/volumes", &[], "", 405, "method_not_allowed"),
@@ -595,8 +595,7 @@ fn a_device_that_hangs_is_reported_and_a_second_signal_does_not_wait_for_it() {
     let folder = Folder::new();
     let config = "[pools.main]\ntuning.stall_report_after = \"100ms\"\n[pools.main.emulate]\nread_latency = \"1h\"\n\
                   [volumes.disk0]\nbackend = \"emulate\"\nsize = \"1MiB\"\n";
-    fs::write(folder.join("e.toml"), config).expect("written");
-    let mut server = Server::start(&folder, &["--config", "e.toml"]);
+    let mut server = Server::configured(&folder, config);
     let arguments = ["load", server.uri(), "--op", "read", "--requests", "1"];
     let mut load =
         Command::new(EVENKEEL).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("runs");

@@ -18,7 +18,7 @@ pub enum Error {
     /// The recording is of another version of the format.
     #[error("the recording is of format {found}, this version reads {VERSION}: use the version that recorded it")]
     Version {
-        /// Its version.
+        /// Version of the recording's format.
         found: u16,
     },
     /// A checksum is wrong, and the recording goes on behind it.

@@ -49,7 +49,7 @@ pub struct Request {
     pub client: u32,
     /// Number of the volume in the recording's names.
     pub volume: u32,
-    /// Its kind.
+    /// Kind of the request: read, write, ...
     pub kind: Kind,
     /// True if the request asked to be durable when it is answered (FUA).
     pub durable: bool,

@@ -25,7 +25,6 @@ use rustix::time::{ClockId, clock_gettime};
 
 const PERIODS: u64 = 60;
 const CACHED: DeviceNumber = DeviceNumber { major: 253, minor: 0 };
-const FAST: DeviceNumber = DeviceNumber { major: 251, minor: 0 };
 const SLOW: DeviceNumber = DeviceNumber { major: 251, minor: 1 };
 
 /// CPU time that this thread has used so far; other programs on the machine do not count.
@@ -80,7 +79,7 @@ fn main() {
                 .zip(&recorded)
                 .map(|(&tenant, (stat, max))| Found {
                     tenant,
-                    usage: Some(Usage::parse(stat.as_bytes(), CACHED, Some(FAST), Some(SLOW)).expect("the kernel's")),
+                    usage: Some(Usage::parse(stat.as_bytes(), CACHED, Some(SLOW)).expect("the kernel's")),
                     limits: Some(Limits::of(max, CACHED).expect("the kernel's")),
                 })
                 .collect();

@@ -3,8 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+/// Locks shared state, also after a panic of a thread that held the lock: a record that was left half written is still worth
+/// showing, and each line of the journal is complete.
+pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Questions that threads answer. A thread that hangs leaves its question open.
 #[derive(Debug)]

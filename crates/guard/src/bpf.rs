@@ -2,7 +2,7 @@
 //!
 //! Opcodes are those of the instruction set's standard, RFC 9669.
 
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use rustix::io::Errno;
 
@@ -227,10 +227,30 @@ fn descriptor(fd: &OwnedFd) -> [u8; 4] {
 pub(crate) enum Kind {
     /// Hash map: any key; memory is allocated as elements are added.
     Hash,
+    /// Hash map: any key; memory is allocated at once. For programs at tracepoints: before Linux 6.1 the kernel logs a warning
+    /// with a stack trace if they use [`Kind::Hash`], and with PREEMPT_RT refuses them.
+    Fixed,
     /// Array: keys are numbers from 0; every element exists from the beginning.
     Array,
     /// LRU hash map: any key; when full, the least recently used element makes room. Memory is allocated at once.
     Recent,
+    /// Ring of records for this process, without keys. Its greatest number of elements is its length in bytes: a power of two,
+    /// and whole pages. Needs Linux 5.8.
+    Ring,
+}
+
+impl Kind {
+    /// Number of the map's type, and its flags.
+    fn type_and_flags(self) -> (u32, u32) {
+        const NO_PREALLOCATION: u32 = 1;
+        match self {
+            Self::Hash => (1, NO_PREALLOCATION),
+            Self::Fixed => (1, 0),
+            Self::Array => (2, 0),
+            Self::Recent => (9, 0),
+            Self::Ring => (27, 0),
+        }
+    }
 }
 
 /// A BPF map in the kernel.
@@ -244,15 +264,15 @@ pub(crate) struct Map {
 impl Map {
     pub(crate) fn new(kind: Kind, key_bytes: usize, value_bytes: usize, most: usize) -> Result<Self, Errno> {
         const MAP_CREATE: i32 = 0;
-        const NO_PREALLOCATION: u32 = 1;
-        let (kind, flags) = match kind {
-            Kind::Hash => (1, NO_PREALLOCATION),
-            Kind::Array => (2, 0),
-            Kind::Recent => (9, 0),
-        };
+        let (kind, flags) = kind.type_and_flags();
         let numbers = [kind, key_bytes as u32, value_bytes as u32, most as u32, flags];
         let fd = bpf_descriptor(MAP_CREATE, &mut numbers.map(u32::to_ne_bytes).concat())?;
         Ok(Self { fd, key_bytes, value_bytes })
+    }
+
+    /// File descriptor by which the map's memory is mapped.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     fn element(&self, command: i32, key: &[u8], value: Option<&[u8]>) -> Result<(), Errno> {
@@ -467,6 +487,15 @@ mod tests {
         assert_eq!(code[8..16], [0x1d, 0x21, 1, 0, 0, 0, 0, 0]);
         assert_eq!(code[16..24], [0x6a, 0x0a, 0xf8, 0xff, 7, 0, 0, 0]);
         assert_eq!(code[24..32], [0x95, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn only_a_hash_map_that_grows_allocates_memory_later() {
+        assert_eq!(Kind::Hash.type_and_flags(), (1, 1));
+        for kind in [Kind::Fixed, Kind::Array, Kind::Recent, Kind::Ring] {
+            assert_eq!(kind.type_and_flags().1, 0, "{kind:?}");
+        }
+        assert_eq!(Kind::Fixed.type_and_flags().0, Kind::Hash.type_and_flags().0);
     }
 
     #[test]

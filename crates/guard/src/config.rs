@@ -294,27 +294,29 @@ impl Config {
         let keys: BTreeSet<&String> = keys.filter(|key| old.get(key) != new.get(key)).collect();
         let mut changed: Vec<String> = keys.into_iter().map(|key| format!("agent.{key}")).collect();
         changed.extend((self.cluster != newer.cluster).then(|| "cluster".to_owned()));
-        changed.extend((self.ceph != newer.ceph).then(|| "pools with osd: devices".to_owned()));
+        changed.extend((self.ceph != newer.ceph).then(|| "changing pools with osd: devices".to_owned()));
         let begins = |of: fn(&Self) -> bool| !of(self) && of(newer);
-        changed.extend(begins(Self::watches_devices).then(|| "the first pool with devices".to_owned()));
-        changed.extend(begins(|config| !config.arrays.is_empty()).then(|| "the first pool with slots".to_owned()));
+        changed.extend(begins(Self::watches_devices).then(|| "adding the first pool with devices".to_owned()));
+        let slots = begins(|config| !config.arrays.is_empty());
+        changed.extend(slots.then(|| "adding the first pool with slots".to_owned()));
         let only_watched = self.watches_devices() && !self.sets_something();
-        changed.extend((only_watched && !newer.cached.is_empty()).then(|| "the first guarantee".to_owned()));
-        changed.extend(begins(|config| !config.packets.is_empty()).then(|| "the first latency target".to_owned()));
+        changed.extend((only_watched && !newer.cached.is_empty()).then(|| "adding the first guarantee".to_owned()));
+        let targets = begins(|config| !config.packets.is_empty());
+        changed.extend(targets.then(|| "adding the first latency target".to_owned()));
         // Programs that time the reads of groups are loaded at the start, with a place for each pool.
         let differs = self.local.keys().ne(newer.local.keys());
-        changed.extend(differs.then(|| "another set of devices with a latency target for control groups".to_owned()));
+        changed.extend(differs.then(|| "changing the devices with a latency target for control groups".to_owned()));
         let groups_percentile =
             |config: &Self| config.local.values().any(|pool| pool.latency.percentile != Percentile::Mean);
         let first = !differs && !groups_percentile(self) && groups_percentile(newer);
-        changed.extend(first.then(|| "the first latency target of control groups for a percentile".to_owned()));
+        changed.extend(first.then(|| "adding the first latency target of control groups for a percentile".to_owned()));
         let percentile =
             |config: &Self| config.packets.values().any(|pool| pool.latency.percentile != Percentile::Mean);
         // Single reads are measured from the start or never.
         let first = !percentile(self) && percentile(newer);
-        changed.extend(first.then(|| "the first latency target for a percentile".to_owned()));
+        changed.extend(first.then(|| "adding the first latency target for a percentile".to_owned()));
         if (percentile(self) || percentile(newer)) && self.packets.keys().ne(newer.packets.keys()) {
-            changed.push("another set of pools with latency targets, while one target is for a percentile".to_owned());
+            changed.push("changing the pools with latency targets while one target is for a percentile".to_owned());
         }
         changed
     }
@@ -334,7 +336,7 @@ impl Config {
     /// Time between two ticks: `agent.interval`, or the sampling interval of OSDs if only OSDs are controlled.
     pub fn interval(&self) -> Duration {
         let of_osds = self.ceph.as_ref().filter(|_| !self.watches_devices());
-        of_osds.map_or(self.agent.interval, |ceph| ceph.sample_every)
+        of_osds.map_or(self.agent.interval, |ceph| ceph.settings.sample_every)
     }
 
     /// Devices by name of the pool, for pools whose configuration names devices; discovery finds the devices of the other

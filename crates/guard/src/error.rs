@@ -52,6 +52,27 @@ pub enum Error {
         /// The system's error.
         cause: io::Error,
     },
+    /// The kernel shows no tracepoints of block devices.
+    #[error(
+        "the tracepoints of block devices are not in {folder}; mount tracefs there (mount -t tracefs tracefs {folder}), or use a \
+         kernel with CONFIG_FTRACE"
+    )]
+    NoTracepoints {
+        /// Folder in which tracefs is mounted by convention.
+        folder: &'static str,
+    },
+    /// The kernel has no ring for what BPF programs record.
+    #[error("requests cannot be recorded: this kernel has no ring buffer of BPF; use Linux 5.8 or newer")]
+    NoRing,
+    /// The kernel refuses the BPF programs that record requests, or their maps.
+    #[error(
+        "requests cannot be recorded: {cause}; run as root (capabilities CAP_BPF and CAP_PERFMON, before Linux 5.11 also \
+         `ulimit -l unlimited`), on Linux 5.8 or newer"
+    )]
+    Unrecorded {
+        /// The system's error.
+        cause: io::Error,
+    },
     /// A file exceeds the largest size that the agent reads.
     #[error("{} is larger than {limit} bytes; is this the right file?", .path.display())]
     TooLarge {

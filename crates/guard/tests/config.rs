@@ -554,13 +554,13 @@ fn what_takes_a_restart_is_named_and_what_changes_is_listed() {
     let beyond = read(&format!("[agent]\ninterval = \"50ms\"\njournal = \"/tmp/j\"\n{pool}"));
     assert_eq!(old.needs_restart(&beyond), ["agent.interval", "agent.journal"]);
     let arrays = read(&format!("{pool}[pools.san]\ntuning.slots = \"needs\"\n[tenants.a]\nmatch = [\"device:sda\"]\n"));
-    assert_eq!(old.needs_restart(&arrays), ["the first pool with slots"]);
+    assert_eq!(old.needs_restart(&arrays), ["adding the first pool with slots"]);
     // An agent that only watches has no journal.
     let cached = "[pools.fast]\ndevices = [\"dm-0\"]\n[tenants.db]\nmatch = [\"cgroup:db\"]\nguarantee.read = { bytes_per_s = \"9MB\" }\n";
-    assert_eq!(old.needs_restart(&read(&format!("{pool}{cached}"))), ["the first guarantee"]);
+    assert_eq!(old.needs_restart(&read(&format!("{pool}{cached}"))), ["adding the first guarantee"]);
     // Single reads are measured by programs that are loaded at the start.
     let percentile = read(&format!("{pool}latency.percentile = 99\n"));
-    assert_eq!(old.needs_restart(&percentile), ["the first latency target for a percentile"]);
+    assert_eq!(old.needs_restart(&percentile), ["adding the first latency target for a percentile"]);
     assert_eq!(percentile.needs_restart(&percentile), Vec::<String>::new());
     let interfaces = "[agent]\ninterfaces = [\"eth0\"]\n";
     let acting = read(&format!("{interfaces}{pool}"));

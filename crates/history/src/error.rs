@@ -17,7 +17,7 @@ pub enum Error {
         folder: PathBuf,
     },
     /// The bound is too small.
-    #[error("a bound of {bytes} bytes is too small for a history: it needs 4 MiB at least")]
+    #[error("a bound of {bytes} bytes is too small for a history: set the key history to 4MiB or more")]
     Bound {
         /// The bound that was asked for.
         bytes: u64,
@@ -37,7 +37,7 @@ pub enum Error {
     Version {
         /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file's format.
         found: u16,
     },
     /// A file was damaged; what follows in it cannot be read.
@@ -49,7 +49,7 @@ pub enum Error {
         offset: usize,
     },
     /// A second has more series or marks than the bound of the history allows.
-    #[error("a block of {bytes} bytes is too large for the history: raise its bound to 16 times as many")]
+    #[error("one second of history has {bytes} bytes, too many: set the key history to 16 times as many")]
     TooLarge {
         /// Size of the block.
         bytes: u64,
@@ -67,7 +67,7 @@ pub(crate) fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error)
 pub enum Note {
     /// A file was set aside.
     SetAside {
-        /// Its new path.
+        /// New path of the file.
         path: PathBuf,
         /// The reason, as what the file is: `damaged`, `of another format`.
         because: &'static str,
@@ -95,14 +95,14 @@ impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SetAside { path, because } => {
-                write!(f, "a file of the history is {because}: it is kept as {} while there is room", path.display())
+                write!(f, "a history file is {because}: it is kept as {} while there is room", path.display())
             }
             Self::Cut { path, bytes } => {
-                write!(f, "the last {bytes} bytes of {} were not written to their end and are cut", path.display())
+                write!(f, "the last {bytes} bytes of {} were written incompletely and are removed", path.display())
             }
             Self::Paused { because } => write!(f, "the history is not recorded at present: {because}"),
             Self::Resumed { lost_seconds } => {
-                write!(f, "the history is recorded again; {lost_seconds} seconds are lost since the start")
+                write!(f, "the history is recorded again; it lacks {lost_seconds} seconds since the start")
             }
         }
     }

@@ -9,7 +9,7 @@ pub struct Series {
     pub pool: String,
     /// The tenant; empty for the whole pool.
     pub tenant: String,
-    /// The device; empty for all together.
+    /// The device; empty for all devices of the pool together.
     pub device: String,
 }
 
@@ -19,9 +19,9 @@ pub struct Series {
 pub struct Gauge {
     /// Number of seconds with a value.
     pub seconds: u64,
-    /// Sum of their values.
+    /// Sum of the values of these seconds.
     pub sum: u64,
-    /// The largest of them.
+    /// Largest value of a second.
     pub max: u64,
 }
 
@@ -112,7 +112,7 @@ impl Figures {
 pub struct Sample {
     /// The series.
     pub series: Arc<Series>,
-    /// Its figures.
+    /// Figures of the series.
     pub figures: Figures,
 }
 
@@ -123,7 +123,7 @@ pub struct Slice {
     pub at: u64,
     /// Length of the step, in seconds.
     pub seconds: u64,
-    /// Of these, how many were recorded; the others are a gap.
+    /// Recorded seconds of the step; the others are a gap.
     pub recorded: u64,
     /// Figures of the series. A series without figures was idle in the recorded seconds.
     pub samples: Vec<Sample>,

@@ -50,9 +50,9 @@ pub(crate) struct Disk {
 /// A file of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Kept {
-    /// Begin of its first block, Unix time in seconds.
+    /// Begin of the file's first block, Unix time in seconds.
     pub(crate) start: u64,
-    /// Its length.
+    /// Length of the file, in bytes.
     pub(crate) bytes: u64,
 }
 

@@ -26,9 +26,9 @@ pub(crate) struct Head {
 pub(crate) enum Unusable {
     /// The head was not written to its end.
     Short,
-    /// It is of this version of the format.
+    /// The file has this version of the format.
     Version(u16),
-    /// It is no file of a history, or it was damaged.
+    /// The file is not from a history, or is damaged.
     Damaged,
 }
 

@@ -43,7 +43,7 @@ pub enum Event {
         begins: bool,
         /// Name of the program: `server` or `agent`.
         name: String,
-        /// Its version.
+        /// Version of the program.
         version: String,
     },
 }

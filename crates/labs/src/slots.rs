@@ -64,8 +64,7 @@ struct Host {
 
 /// The reason why the lab cannot run on this machine; `None` if it can run.
 pub(crate) fn missing() -> Option<String> {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    (unsafe { libc::geteuid() } != 0).then(|| "network namespaces need root".to_owned())
+    (!rustix::process::geteuid().is_root()).then(|| "network namespaces need root".to_owned())
 }
 
 /// Runs the lab and reports each step.

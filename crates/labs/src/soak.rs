@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use crate::base::client::Client;
 use crate::base::process::{self, Running, daemon};
+use crate::base::random::xorshift;
 use crate::base::record::Page;
 use crate::base::scratch::Scratch;
 use crate::base::servers;
@@ -258,10 +259,7 @@ impl Soak {
     }
 
     fn random(&mut self, range: std::ops::Range<u64>) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        range.start + (self.random >> 16) % (range.end - range.start)
+        range.start + (xorshift(&mut self.random) >> 16) % (range.end - range.start)
     }
 
     fn pause(&mut self, milliseconds: std::ops::Range<u64>) {

@@ -239,7 +239,7 @@ fn priority() -> Result<String> {
     ensure!(without.contains(WARNING), "no warning without the drop-in:\n{without}");
     let page = crate::base::build::page_at("docs/reference/config.md")?;
     let wanted = page.split("```").find(|block| block.contains("ioprio_set\n") && block.contains("[Service]\n"));
-    let wanted = wanted.context("no drop-in in the page")?.trim_start_matches("ini");
+    let wanted = wanted.context("config.md has no [Service] drop-in")?.trim_start_matches("ini");
     named_drop_in(SERVE, "priority", wanted)?;
     systemctl(&["daemon-reload"])?;
     let with = log_of_a_start()?;
@@ -272,7 +272,7 @@ fn ceph() -> Result<String> {
     ensure!(without.is_null(), "it is reached without the drop-in: {without}");
     let page = crate::base::build::page("ceph")?;
     let wanted =
-        page.split("```\n").find(|block| block.contains("CAP_DAC_OVERRIDE")).context("no drop-in in the page")?;
+        page.split("```\n").find(|block| block.contains("CAP_DAC_OVERRIDE")).context("ceph.md has no drop-in")?;
     drop_in(GUARD, wanted)?;
     systemctl(&["daemon-reload"])?;
     systemctl(&["restart", GUARD])?;

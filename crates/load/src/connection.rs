@@ -1,9 +1,12 @@
 //! A connection of a job, with its requests in flight.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use evenkeel_nbd::client::{Connected, Expect, Replies, Request, Sink};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing};
+use evenkeel_net::dial::Dialed;
+use evenkeel_net::tls::{Scratch, Stream as Tls};
 
 use crate::error::{At, Error};
 use crate::measure::Tally;
@@ -76,6 +79,8 @@ impl Slots {
 /// One connection of a job.
 pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
+    /// The TLS stream through which all bytes go; `None` without TLS.
+    tls: Option<Box<Tls>>,
     pub(crate) slots: Slots,
     pub(crate) pace: Pace,
     pub(crate) stream: Stream,
@@ -217,7 +222,7 @@ impl Connection {
     /// A connection after its handshake. `region` is the index of its region; `checks`: the region's content is checked or
     /// recorded.
     pub(crate) fn new(
-        (socket, connected): (OwnedFd, &Connected),
+        (Dialed { socket, tls }, connected): (Dialed, &Connected),
         (stream, pace): (Stream, Pace),
         depth: u32,
         (region, checks): (usize, bool),
@@ -225,6 +230,7 @@ impl Connection {
     ) -> Self {
         Self {
             socket,
+            tls,
             slots: Slots::new(depth, checks),
             pace,
             stream,
@@ -285,43 +291,72 @@ impl Connection {
         }
     }
 
-    /// Sends queued bytes. True if the queue is empty afterwards.
-    pub(crate) fn send(&mut self, payload: &[u8]) -> Result<bool, rustix::io::Errno> {
-        if self.out.is_empty() {
-            return Ok(true);
+    /// Sends queued bytes. True if none are left. `room`: scratch memory for TLS.
+    pub(crate) fn send(&mut self, payload: &[u8], room: &mut Scratch) -> io::Result<bool> {
+        match &mut self.tls {
+            Some(tls) => self.out.send_encrypted(tls, self.socket.as_fd(), payload, room),
+            None if self.out.is_empty() => Ok(true),
+            None => Ok(self.out.send(self.socket.as_fd(), payload)?),
         }
-        self.out.send(self.socket.as_fd(), payload)
     }
 
-    /// Sends a disconnect request, which has no answer, unless other bytes are still queued.
-    pub(crate) fn disconnect(&mut self) {
+    /// Sends a disconnect request, which has no answer, unless other bytes are still queued. `room`: scratch memory for TLS.
+    pub(crate) fn disconnect(&mut self, room: &mut Scratch) {
         if self.out.is_empty() {
             let request =
                 Request { cookie: 0, command: Command::Disconnect, flags: CommandFlags::NONE, offset: 0, length: 0 };
             let framing = self.framing;
             self.out.append(|out| request.encode(framing, out));
             // The server may be gone, or not listening: then it will notice the end of the connection.
-            let _ = self.send(&[]);
+            let _ = self.send(&[], room);
+            if let Some(tls) = &mut self.tls {
+                tls.end(&self.socket.as_fd());
+            }
         }
     }
 
-    /// Handles the answers that have arrived, at most one buffer full. `clock` is read once for all of them.
+    /// Handles the answers that have arrived, about one buffer full. `clock` is read once for all of them. `room`: scratch memory
+    /// for TLS.
     ///
     /// # Errors
     /// A lost connection, or a server that violates the protocol.
     pub(crate) fn receive(
         &mut self,
-        buffer: &mut [u8],
+        (buffer, room): (&mut [u8], &mut Scratch),
         region: &mut Region,
         batch: &mut Batch,
         clock: impl Fn() -> u64,
     ) -> Result<(), Error> {
+        self.receive_once(buffer, room, region, batch, &clock)?;
+        // Of what TLS has received no event reports.
+        while self.tls.as_ref().is_some_and(|tls| tls.has_received()) {
+            self.receive_once(buffer, room, region, batch, &clock)?;
+        }
+        Ok(())
+    }
+
+    fn receive_once(
+        &mut self,
+        buffer: &mut [u8],
+        room: &mut Scratch,
+        region: &mut Region,
+        batch: &mut Batch,
+        clock: &impl Fn() -> u64,
+    ) -> Result<(), Error> {
         let carried = self.carry.len();
         buffer[..carried].copy_from_slice(&self.carry);
-        let received = match rustix::net::recv(&self.socket, &mut buffer[carried..], rustix::net::RecvFlags::empty()) {
-            Ok((0, _)) => return Err(Error::Server("the server closed the connection".into())),
-            Ok((received, _)) => received,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(()),
+        let received = match &mut self.tls {
+            Some(tls) => tls.receive(&self.socket.as_fd(), &mut [], &mut buffer[carried..], room),
+            None => rustix::net::recv(&self.socket, &mut buffer[carried..], rustix::net::RecvFlags::empty())
+                .map(|(received, _)| received)
+                .map_err(io::Error::from),
+        };
+        let received = match received {
+            Ok(0) => return Err(Error::Server("the server closed the connection".into())),
+            Ok(received) => received,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                return Ok(());
+            }
             Err(error) => return Err(error).at("the connection broke"),
         };
         let now = clock();

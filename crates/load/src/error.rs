@@ -6,6 +6,7 @@ use std::num::ParseIntError;
 
 use evenkeel_nbd::client::Violation;
 use evenkeel_net::dial::DialError;
+use evenkeel_net::tls;
 use evenkeel_policy::units::UnitError;
 
 /// An error that prevents a load from running, or ends it early.
@@ -30,6 +31,9 @@ pub enum Error {
     /// The server could not be reached, or refused the handshake.
     #[error(transparent)]
     Dial(#[from] DialError),
+    /// A file with certificates or a key cannot be used.
+    #[error(transparent)]
+    Files(#[from] tls::Error),
     /// The export does not allow the job, or is too small.
     #[error("{0}")]
     Export(String),

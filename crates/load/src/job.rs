@@ -1,7 +1,7 @@
 //! The description of a job: its options on the command line and in a job file, and the job that follows from them.
 
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use evenkeel_nbd::wire::Framing;
@@ -12,6 +12,7 @@ use evenkeel_policy::uri::Target;
 pub(crate) use evenkeel_policy::workload::{Burst, Pattern, SizeMix};
 use serde::{Deserialize, Serialize};
 
+use crate::certificates::Certificates;
 use crate::content::{SECTOR, mix};
 use crate::error::{At, Error, ensure};
 
@@ -100,6 +101,15 @@ pub struct JobOptions {
     /// Its export, in a job file alone.
     #[arg(skip)]
     uri: Option<String>,
+    /// PEM file with the authorities to trust, for a URI that is nbds://
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// PEM file with a certificate to show there, where the server asks for one
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// PEM file with its private key
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
     /// Requests to send [default: read]
     #[arg(long, value_enum)]
     op: Option<Mode>,
@@ -179,6 +189,8 @@ pub struct JobOptions {
 pub struct Job {
     pub(crate) name: String,
     pub(crate) target: Target,
+    /// The files for TLS; `None` without TLS.
+    pub(crate) certificates: Option<Certificates>,
     pub(crate) mode: Mode,
     pub(crate) read_percent: u8,
     pub(crate) trim_percent: u8,
@@ -268,6 +280,38 @@ impl JobOptions {
         Ok(())
     }
 
+    /// Checks that the options for TLS in `given` have an effect on the connections to `target`.
+    ///
+    /// # Errors
+    /// A message with an option that has no effect, and the URI that it needs.
+    fn of_use_at(given: &Self, target: &Target) -> Result<(), Error> {
+        for (file, option) in [(&given.ca, "--ca"), (&given.cert, "--cert"), (&given.key, "--key")] {
+            let idle = file.is_some() && target.tls.is_none();
+            ensure!(Options, !idle, "{option} does nothing here: it needs a URI with TLS, nbds:// or nbds+unix://");
+        }
+        Ok(())
+    }
+
+    /// The files for TLS with `target`; `None` if its URI does not ask for TLS.
+    ///
+    /// # Errors
+    /// The option that is missing.
+    fn certificates(&self, target: &Target) -> Result<Option<Certificates>, Error> {
+        if target.tls.is_none() {
+            return Ok(None);
+        }
+        let Some(ca) = self.ca.clone() else {
+            let cure = "give --ca FILE, the certificate of the authority that signed the server's";
+            return Err(Error::Options(format!("{target} asks for TLS, and no authority is known; {cure}")));
+        };
+        ensure!(
+            Options,
+            self.cert.is_some() == self.key.is_some(),
+            "--cert and --key belong together: give both, or neither"
+        );
+        Ok(Some(Certificates { ca, own: self.cert.clone().zip(self.key.clone()) }))
+    }
+
     /// The job that these options describe. Without the option for threads, the job has at most `cores` threads.
     ///
     /// # Errors
@@ -275,11 +319,13 @@ impl JobOptions {
     pub(crate) fn job(self, name: &str, target: Target, seed: u64, cores: u32) -> Result<Job, Error> {
         let nanos = |duration: Option<Duration>| duration.map(|d| d.as_nanos());
         let connections = self.connections.unwrap_or(1);
+        let certificates = self.certificates(&target)?;
         let duration_ns =
             nanos(self.duration).or_else(|| self.requests.is_none().then_some(DEFAULT_DURATION_S * 1_000_000_000));
         let job = Job {
             name: name.to_owned(),
             target,
+            certificates,
             mode: self.op.unwrap_or(Mode::Read),
             read_percent: self.read_percent.unwrap_or(70),
             trim_percent: self.trim_percent.unwrap_or(0),
@@ -368,7 +414,9 @@ pub fn jobs(file: Option<&Path>, uri: Option<&str>, options: &JobOptions, seed: 
         (Some(path), uri) => read_file(path, uri, options)?,
         (None, Some(uri)) => {
             options.of_use(options)?;
-            vec![("load".to_owned(), uri.parse()?, options.clone())]
+            let target: Target = uri.parse()?;
+            JobOptions::of_use_at(options, &target)?;
+            vec![("load".to_owned(), target, options.clone())]
         }
         (None, None) => return Err(Error::Options("give a URI or --jobs FILE".into())),
     };
@@ -435,7 +483,12 @@ fn parse_file(
             complain(&[], error.to_string());
         }
         match own.uri.as_deref().or(uri).map(str::parse::<Target>) {
-            Some(Ok(target)) => jobs.push((name, target, options)),
+            Some(Ok(target)) => {
+                if let Err(error) = JobOptions::of_use_at(own, &target) {
+                    complain(&[], error.to_string());
+                }
+                jobs.push((name, target, options));
+            }
             Some(Err(error)) => complain(&["uri"], error.to_string()),
             None => complain(&[], "the job has no uri, and none is on the command line; give either".to_owned()),
         }
@@ -572,6 +625,36 @@ mod tests {
         assert!(jobs(None, Some("h"), &JobOptions::default(), 1).is_err_and(|error| !error.is_of_options()));
         let text = "[[job]]\nname = \"a\"\n[[job]]\nname = \"b\"\nrate = 9";
         assert_eq!(parse_file(text, "f.toml", Some("nbd://h"), &options).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn files_for_tls_belong_to_a_uri_with_tls() {
+        let files = |text: &str| {
+            let jobs = parse_file(text, "f.toml", Some("nbds://far"), &JobOptions::default())?;
+            let (name, target, options) = jobs.into_iter().next().expect("one job");
+            options.job(&name, target, 1, 1).map(|job| job.certificates)
+        };
+        let known = |own| Some(Certificates { ca: "a".into(), own });
+        assert_eq!(files("[[job]]\nca = \"a\"").unwrap(), known(None));
+        let own = Some(("c".into(), "k".into()));
+        assert_eq!(files("[[job]]\nca = \"a\"\ncert = \"c\"\nkey = \"k\"").unwrap(), known(own));
+        assert_eq!(files("[[job]]\nuri = \"nbd://near\"").unwrap(), None);
+        for (text, words) in [
+            ("[[job]]", "give --ca FILE"),
+            ("[[job]]\nca = \"a\"\nkey = \"k\"", "--cert and --key belong together"),
+            ("[[job]]\nuri = \"nbd://near\"\nca = \"a\"", "--ca does nothing here: it needs a URI with TLS"),
+        ] {
+            let error = files(text).unwrap_err();
+            assert!(error.is_of_options() && error.in_full().contains(words), "{text}: {}", error.in_full());
+        }
+        let options = JobOptions { ca: Some("a".into()), ..JobOptions::default() };
+        let error = jobs(None, Some("nbd://near"), &options, 1).map(drop).unwrap_err().to_string();
+        assert!(error.starts_with("--ca does nothing here"), "{error}");
+        // A default of the command line serves the jobs that need it.
+        let text = "[[job]]\nname = \"a\"\n[[job]]\nname = \"b\"\nuri = \"nbds://far\"";
+        let listed = parse_file(text, "f.toml", Some("nbd://near"), &options).unwrap();
+        let found: Vec<_> = listed.iter().map(|(_, target, options)| options.certificates(target).unwrap()).collect();
+        assert_eq!(found, [None, known(None)]);
     }
 
     #[test]

@@ -7,13 +7,14 @@
 //! | `pace` | the instants at which requests are due |
 //! | `content`, `model`, `region` | the possible content of each block |
 //! | `journal` | the writes that must survive a power cut |
-//! | `connection`, `send`, `worker` | sockets and threads |
+//! | `connection`, `send`, `certificates`, `worker` | sockets, TLS and threads |
 //! | `measure`, `run`, `report` | the results |
 //!
 //! One thread serves a group of connections. Requests that are due together are sent by one
 //! system call; answers are parsed in place in the buffer of one large receive; all answers of a
 //! batch share one clock reading and one system call. So the server is the bottleneck.
 
+mod certificates;
 mod connection;
 mod content;
 mod error;

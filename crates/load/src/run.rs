@@ -1,17 +1,17 @@
 //! Runs jobs: connects, divides volumes into regions, starts workers, collects their counts.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_nbd::client::{Connected, Refusal};
 use evenkeel_nbd::wire::{TransmissionFlags, reply};
-use evenkeel_net::dial::{self, DialError};
-use evenkeel_policy::uri::Target;
+use evenkeel_net::dial::{self, DialError, Dialed};
+use evenkeel_net::tls::ClientConfig;
 
+use crate::certificates::Certificates;
 use crate::connection::Connection;
 use crate::content::Content;
 use crate::error::{At, Error, ensure};
@@ -143,25 +143,26 @@ fn payload(jobs: &[Job]) -> Vec<u8> {
 type Part = (Vec<Connection>, Vec<Region>);
 
 /// The error, extended by the name of the most similar export if the export does not exist and the server lists its exports.
-fn with_suggestion(error: DialError, target: &Target) -> Error {
+fn with_suggestion(error: DialError, job: &Job, tls: Option<&Arc<ClientConfig>>) -> Error {
     if let DialError::Refused(Refusal { code: reply::ERR_UNKNOWN, .. }) = &error
-        && let Ok(names) = dial::list(target)
+        && let Ok(names) = dial::list(&job.target, tls)
     {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        return Error::Export(evenkeel_policy::unknown("export", &target.export, &names));
+        return Error::Export(evenkeel_policy::unknown("export", &job.target.export, &names));
     }
     error.into()
 }
 
 /// Connects a job, and divides connections and volume among its threads.
 fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> Result<(Connected, Vec<Part>), Error> {
-    let mut sockets: Vec<(OwnedFd, Connected)> = Vec::new();
+    let tls = job.certificates.as_ref().map(Certificates::read).transpose()?;
+    let mut sockets: Vec<(Dialed, Connected)> = Vec::new();
     for index in 0..job.connections {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
-        let made = dial::connect(&job.target, job.framing, false)
-            .map_err(|error| with_suggestion(error, &job.target))
+        let made = dial::connect(&job.target, tls.as_ref(), job.framing, false)
+            .map_err(|error| with_suggestion(error, job, tls.as_ref()))
             .at_with(|| format!("connection {}: cannot use {}", index + 1, job.target))?;
         if let Some((_, first)) = sockets.first() {
             ensure!(Export, first.size == made.1.size, "the export changed its size between two connections");

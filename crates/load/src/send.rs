@@ -1,9 +1,10 @@
 //! Queues bytes for the server, so that many requests are sent by one system call.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 
+use evenkeel_net::tls::{Scratch, Stream};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
@@ -81,6 +82,42 @@ impl SendQueue {
         Ok(true)
     }
 
+    /// Encrypts and sends as many bytes as the socket accepts. True if neither the queue nor the TLS stream has bytes left.
+    ///
+    /// # Errors
+    /// The error because of which the connection is lost; a full socket is no error.
+    pub(crate) fn send_encrypted(
+        &mut self,
+        tls: &mut Stream,
+        socket: BorrowedFd<'_>,
+        shared: &[u8],
+        room: &mut Scratch,
+    ) -> io::Result<bool> {
+        match tls.send(&socket, room, |into| self.take(shared, into)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        Ok(tls.push(&socket)? && self.is_empty())
+    }
+
+    /// Moves the first bytes of the queue into `into`; returns their number.
+    fn take(&mut self, shared: &[u8], into: &mut [u8]) -> usize {
+        let mut filled = 0;
+        while filled < into.len() {
+            let bytes = match self.pieces.front() {
+                None => break,
+                Some(&Piece::Own(length)) => &self.own[self.sent..self.sent + length],
+                Some(&Piece::Shared(start, length)) => &shared[start..start + length],
+            };
+            let length = bytes.len().min(into.len() - filled);
+            into[filled..filled + length].copy_from_slice(&bytes[..length]);
+            filled += length;
+            self.consume(length);
+        }
+        filled
+    }
+
     fn consume(&mut self, mut bytes: usize) {
         while let Some(piece) = self.pieces.front_mut() {
             let length = match piece {
@@ -142,6 +179,29 @@ mod tests {
         }
         assert!(got == expected && queue.is_empty());
         assert!(queue.own.is_empty());
+    }
+
+    #[test]
+    fn what_is_encrypted_is_the_same_bytes_in_order() {
+        let shared: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        for room in [1, 7, 4096, 1 << 20] {
+            let (mut queue, mut expected, mut got) = (SendQueue::default(), Vec::new(), Vec::new());
+            for i in 0..50usize {
+                let header = vec![i as u8; 28];
+                queue.append(|out| out.extend_from_slice(&header));
+                queue.append_shared(i * 3, 700 * (i % 4));
+                expected.extend_from_slice(&header);
+                expected.extend_from_slice(&shared[i * 3..i * 3 + 700 * (i % 4)]);
+            }
+            let mut into = vec![0; room];
+            loop {
+                match queue.take(&shared, &mut into) {
+                    0 => break,
+                    taken => got.extend_from_slice(&into[..taken]),
+                }
+            }
+            assert!(got == expected && queue.is_empty(), "{room} bytes at once");
+        }
     }
 
     #[test]

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender as Mailbox;
 use std::time::Instant;
 
-use evenkeel_control::Duration;
+use evenkeel_control::{Duration, Instant as Moment};
+use evenkeel_net::tls::Scratch;
 use evenkeel_policy::figures::counted;
 use evenkeel_server::Spin;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -105,6 +106,8 @@ pub(crate) struct Worker<'a> {
     poll: OwnedFd,
     timer: OwnedFd,
     buffer: Vec<u8>,
+    /// Scratch memory for TLS.
+    room: Scratch,
     batch: Batch,
     spin: Spin,
     second: u32,
@@ -141,6 +144,7 @@ impl<'a> Worker<'a> {
             poll,
             timer,
             buffer: vec![0; RECEIVE_BUFFER],
+            room: Scratch::default(),
             batch,
             spin,
             second: 0,
@@ -162,7 +166,7 @@ impl<'a> Worker<'a> {
             self.summary.failure = Some(error.in_full());
             self.shared.stop.store(true, Ordering::Relaxed);
         }
-        self.connections.iter_mut().for_each(Connection::disconnect);
+        self.connections.iter_mut().for_each(|connection| connection.disconnect(&mut self.room));
         let message = Message::Finished { job: self.shared.job_index, summary: self.summary };
         // The receiver is gone only when the process is ending.
         let _ = self.shared.mailbox.send(message);
@@ -311,7 +315,7 @@ impl<'a> Worker<'a> {
 
     /// Waits for answers: polls without sleeping while answers are expected soon, and sleeps after that.
     fn wait(&mut self, events: &mut Vec<epoll::Event>, begun: u64, clock: &impl Fn() -> u64) -> Result<(), Error> {
-        let until = begun + self.spin.window().as_nanos();
+        let until = begun + self.spin.window(Moment::from_nanos(begun)).as_nanos();
         let mut now = begun;
         while now < until {
             self.poll(events, 0)?;
@@ -321,7 +325,7 @@ impl<'a> Worker<'a> {
             // A server on the same processor goes first.
             rustix::thread::sched_yield();
             let before = std::mem::replace(&mut now, clock());
-            if self.spin.is_crowded_out(Duration::from_nanos(now - before)) {
+            if self.spin.is_crowded_out(Duration::from_nanos(now - before), Moment::from_nanos(now)) {
                 break;
             }
         }
@@ -357,7 +361,7 @@ impl<'a> Worker<'a> {
         let connection = &mut self.connections[index];
         let region = &mut self.regions[connection.region];
         let before = connection.slots.in_flight();
-        let result = connection.receive(&mut self.buffer, region, &mut self.batch, clock);
+        let result = connection.receive((self.buffer.as_mut_slice(), &mut self.room), region, &mut self.batch, clock);
         if run.phase == Phase::Run {
             self.summary.answered += (before - connection.slots.in_flight()) as u64;
         }
@@ -405,7 +409,7 @@ impl<'a> Worker<'a> {
             };
             connection.queue(planned, now, since, region, &sender);
         }
-        let sent_all = connection.send(sender.payload).at("the connection broke")?;
+        let sent_all = connection.send(sender.payload, &mut self.room).at("the connection broke")?;
         if sent_all == connection.is_blocked {
             connection.is_blocked = !sent_all;
             let flags = if sent_all { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT };

@@ -71,7 +71,7 @@ fn wire(framing: Framing) -> Vec<u8> {
 
 /// Connects client and server until the client's handshake ends; saves the bytes of each side as a seed.
 fn negotiation(folder: &Path, framing: Framing, purpose: Purpose, what: &str) -> io::Result<()> {
-    let wanted = Wanted { export: "disk0".into(), purpose, framing, base_allocation: true };
+    let wanted = Wanted { export: "disk0".into(), purpose, framing, base_allocation: true, tls: false };
     let mut client = client::Handshake::new(wanted);
     let mut server = server::Handshake::new(Offer::default());
     let (mut to_server, mut to_client) = (Vec::new(), Vec::new());

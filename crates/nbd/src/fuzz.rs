@@ -474,6 +474,7 @@ pub fn client_handshake(data: &[u8]) {
         },
         framing: framing_of(choice >> 2),
         base_allocation: choice & 128 != 0,
+        tls: choice & 64 != 0,
     };
     let whole = connect(&wanted, input, || usize::MAX >> 1);
     let mut pieces = Pieces(u64::from(*cut) + 1);
@@ -497,6 +498,11 @@ fn connect(wanted: &client::Wanted, input: &[u8], mut piece: impl FnMut() -> usi
             shown - consumed <= client::MAX_OPTION_REPLY + 20 || step.outcome.is_some(),
             "left more than guaranteed"
         );
+        if step.outcome == Some(client::Outcome::StartTls) {
+            // The rest of the input stands for what comes through TLS.
+            handshake.secured(&mut out);
+            continue;
+        }
         if step.outcome.is_some() || shown == input.len() {
             return (out, Ok(step.outcome));
         }

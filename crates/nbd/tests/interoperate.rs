@@ -90,7 +90,8 @@ fn client_understands_real_servers() {
         ("qemu-nbd-go-0", Framing::Simple, Framing::Simple),
         ("qemu-nbd-go-1", Framing::Structured, Framing::Structured),
     ] {
-        let wanted = Wanted { export: "disk0".into(), purpose: Purpose::Go, framing: asked, base_allocation: true };
+        let export = "disk0".into();
+        let wanted = Wanted { export, purpose: Purpose::Go, framing: asked, base_allocation: true, tls: false };
         let mut handshake = client::Handshake::new(wanted);
         let step = handshake.advance(&recorded("client_handshake", server), &mut Vec::new()).expect("a sound server");
         let Some(Outcome::Connected(connected)) = step.outcome else { panic!("{server}: {:?}", step.outcome) };

@@ -4,7 +4,7 @@
 use crate::support;
 
 use evenkeel_nbd::client::{self, Outcome, Purpose, Wanted};
-use evenkeel_nbd::server::{Handshake, Limits, Offer, Request, Session, Status, Violation, reply, request};
+use evenkeel_nbd::server::{Handshake, Limits, Offer, Request, Session, Status, Tls, Violation, reply, request};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Extent, Framing, TransmissionFlags, info, option};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -117,8 +117,10 @@ fn connect(wanted: Wanted, offer: Offer, pieces: &[usize]) -> (Outcome, Option<S
         down_shown = (down_shown + piece).min(down.len());
         let step = client.advance(&down[down_done..down_shown], &mut up).expect("a sound server");
         down_done += step.consumed;
-        if let Some(outcome) = step.outcome {
-            return (outcome, session);
+        match step.outcome {
+            None => {}
+            Some(Outcome::StartTls) => client.secured(&mut up),
+            Some(outcome) => return (outcome, session),
         }
         let end = (up_done + piece).min(up.len());
         let step = server.advance(&up[up_done..end], &Shelf, &mut down).expect("a sound client");
@@ -187,13 +189,15 @@ proptest! {
 
     #[test]
     fn client_and_server_agree(
-        wanted in framing(), structured: bool, extended: bool, base_allocation: bool,
+        wanted in framing(), structured: bool, extended: bool, base_allocation: bool, tls: bool,
         name in prop_oneof![Just(""), Just("disk0"), Just("rough"), Just("plain"), Just("nowhere")],
         purpose in prop_oneof![Just(Purpose::Go), Just(Purpose::Info), Just(Purpose::List)],
         pieces in vec(1usize..64, 1..50),
     ) {
-        let request = Wanted { export: name.into(), purpose, framing: wanted, base_allocation };
-        let (outcome, session) = connect(request, Offer { structured, extended, ..Offer::default() }, &pieces);
+        let request = Wanted { export: name.into(), purpose, framing: wanted, base_allocation, tls };
+        let of_server = if tls { Tls::Forced } else { Tls::No };
+        let offer = Offer { structured, extended, tls: of_server };
+        let (outcome, session) = connect(request, offer, &pieces);
         let expected = match wanted {
             Framing::Extended if extended => Framing::Extended,
             Framing::Extended | Framing::Structured if structured => Framing::Structured,
@@ -217,6 +221,7 @@ proptest! {
                 prop_assert_eq!(names, ["disk0", "rough", "plain"]);
             }
             Outcome::Refused(_) => prop_assert_eq!(name, "nowhere"),
+            Outcome::StartTls => return Err(TestCaseError::fail("the handshake goes on after it")),
         }
     }
 

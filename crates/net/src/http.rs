@@ -14,6 +14,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::HeaderValue;
 pub use hyper::{Method, StatusCode};
 use hyper::{Request, header};
 use hyper_util::rt::TokioIo;
@@ -115,6 +116,7 @@ pub async fn within<T>(patience: Duration, work: impl Future<Output = Result<T, 
 /// A connection to an HTTP server, for requests one after the other; closed when dropped.
 pub struct Connection {
     authority: String,
+    authorization: Option<HeaderValue>,
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
 }
@@ -158,7 +160,22 @@ impl Connection {
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
         // The request that waits for an answer gets the error, too.
         let driver = tokio::spawn(async move { drop(connection.await) });
-        Ok(Self { authority, sender, driver })
+        Ok(Self { authority, authorization: None, sender, driver })
+    }
+
+    /// Makes this value the header `Authorization` of all further requests; `None`: without that header.
+    ///
+    /// # Errors
+    /// If the value has characters that no header may have.
+    pub fn authorize(&mut self, value: Option<&str>) -> Result<(), Error> {
+        self.authorization = None;
+        if let Some(value) = value {
+            let mut value = HeaderValue::from_str(value).map_err(|error| broken(&error))?;
+            // It is not shown in logs.
+            value.set_sensitive(true);
+            self.authorization = Some(value);
+        }
+        Ok(())
     }
 
     /// Sends a request, with a body in JSON if `body` is given, and waits without a limit for the head of the answer; returns
@@ -175,6 +192,11 @@ impl Connection {
         let mut request = Request::builder().method(method).uri(path).header(header::HOST, &self.authority);
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
+            // Without it etcd would take the name in its own certificate for the name of the user.
+            request = request.header(header::ACCEPT, "application/json");
+        }
+        if let Some(value) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, value.clone());
         }
         let body = Full::new(Bytes::from(body.unwrap_or_default()));
         let request = request.body(body).map_err(|error| broken(&error))?;
@@ -278,6 +300,33 @@ mod tests {
             );
             assert!(request.contains("host: localhost:") && request.contains("content-length: 7\r\n"), "{request}");
         }
+    }
+
+    #[test]
+    fn a_connection_is_authorized_until_that_is_taken_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = Place::Plain("127.0.0.1".into(), listener.local_addr().unwrap().port());
+        let server = thread::spawn(move || {
+            let (mut stream, mut part) = (listener.accept().unwrap().0, [0; 1024]);
+            let mut answer = || {
+                let read = stream.read(&mut part).unwrap();
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+                String::from_utf8_lossy(&part[..read]).to_lowercase()
+            };
+            [answer(), answer()]
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = Connection::open(&place, Duration::from_secs(20)).await.unwrap();
+            for value in [Some("token.7"), None] {
+                connection.authorize(value).unwrap();
+                let (status, mut body) = connection.send(Method::GET, "/", None).await.unwrap();
+                assert_eq!((status, body.read(&mut Vec::new(), 1).await.unwrap()), (StatusCode::OK, 0));
+            }
+            assert!(connection.authorize(Some("a\nb")).is_err());
+        });
+        let [with, without] = server.join().unwrap();
+        assert!(with.contains("authorization: token.7\r\n") && !without.contains("authorization"), "{with}{without}");
     }
 
     #[test]

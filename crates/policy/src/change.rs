@@ -134,13 +134,13 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
 }
 
 fn cluster_changes(old: &Cluster, new: &Cluster, restart: &mut Vec<String>) -> Vec<Change> {
-    let fixed = differing!(old, new; etcd name host period lease totals);
+    let fixed = differing!(old, new; etcd tls user password_file name host period lease totals);
     restart.extend(fixed.map(|key| format!("cluster.{key}")));
     differing!(old, new; shards_above shard_size).map(|key| Change::Cluster { key }).collect()
 }
 
 fn volume_changes(name: &str, old: &Volume, new: &Volume, changes: &mut Vec<Change>, restart: &mut Vec<String>) {
-    let fixed = differing!(old, new; pool backend path uri rbd ceph_conf ceph_user ceph_keyring connections
+    let fixed = differing!(old, new; pool backend path uri uri_tls rbd ceph_conf ceph_user ceph_keyring connections
         reconnect_timeout unflushed read_only cache);
     restart.extend(fixed.map(|key| format!("volumes.{name}.{key}")));
     match (old.size, new.size) {

@@ -1,6 +1,7 @@
 //! The cluster of hosts that share a device: its settings, and the report that each host sends to the others.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use evenkeel_control::cluster as control;
@@ -33,8 +34,17 @@ const MAX_TOGETHER: u64 = 200;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cluster {
-    /// Up to 16 addresses of one etcd, "http://10.0.0.1:2379"; no TLS.
+    /// Up to 16 addresses of one etcd, "https://10.0.0.1:2379".
     pub etcd: Vec<Endpoint>,
+    /// Certificates for "https://".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<EtcdTls>,
+    /// User of etcd's authentication.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// File with the password of `user` in its first line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password_file: Option<PathBuf>,
     /// The cluster.
     pub name: String,
     /// Unique name in the cluster. Default: host name.
@@ -53,10 +63,41 @@ pub struct Cluster {
     pub totals: bool,
 }
 
+/// Certificates with which a host reaches etcd or the NBD server of a volume. The files are read again for each new connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EtcdTls {
+    /// PEM: authorities of the server's certificate.
+    pub authorities: PathBuf,
+    /// PEM: this host's client certificate, then the chain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<PathBuf>,
+    /// PEM: its private key, not encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+}
+
+impl EtcdTls {
+    /// The fault of a certificate without its key, or of a key without its certificate, with the remedy.
+    pub fn fault(&self) -> Option<&'static str> {
+        let is_half = self.certificate.is_some() != self.key.is_some();
+        is_half.then_some("has only one of certificate and key; set both or neither")
+    }
+
+    /// The paths of all files that are named.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        let files = [Some(&self.authorities), self.certificate.as_ref(), self.key.as_ref()];
+        files.into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
 impl Default for Cluster {
     fn default() -> Self {
         Self {
             etcd: Vec::new(),
+            tls: None,
+            user: None,
+            password_file: None,
             name: "main".into(),
             host: None,
             period: Duration::from_millis(1_000),
@@ -98,6 +139,7 @@ impl Cluster {
                 format!("has {} addresses; use at most {MAX_ENDPOINTS}, all of one etcd cluster", self.etcd.len());
             faults.push(("etcd", message));
         }
+        faults.extend(self.faults_of_access());
         for (key, name) in [("name", Some(&self.name)), ("host", self.host.as_ref())] {
             if let Some(name) = name.filter(|name| !is_name(name)) {
                 faults.push((key, unusable_name(name)));
@@ -117,16 +159,57 @@ impl Cluster {
         }
         faults
     }
+
+    /// The faults of the settings for TLS and authentication, as in [`Self::faults`].
+    fn faults_of_access(&self) -> Vec<(&'static str, String)> {
+        let mut faults = Vec::new();
+        let (any_secure, all_secure) =
+            (self.etcd.iter().any(Endpoint::is_secure), self.etcd.iter().all(Endpoint::is_secure));
+        match &self.tls {
+            None if any_secure => {
+                let cure = "set cluster.tls.authorities to the certificate of the authority that signed etcd's";
+                faults.push(("etcd", format!("has an https:// address, and no authority is known; {cure}")));
+            }
+            Some(_) if !any_secure && !self.etcd.is_empty() => {
+                let cure = "write https:// in cluster.etcd, or remove this table";
+                faults.push(("tls", format!("is of no use with http:// addresses; {cure}")));
+            }
+            Some(tls) => faults.extend(tls.fault().map(|fault| ("tls", fault.to_owned()))),
+            _ => {}
+        }
+        match (&self.user, &self.password_file) {
+            (Some(_), None) => {
+                faults.push(("user", "has no password; set cluster.password_file to a file with it".into()));
+            }
+            (None, Some(_)) => faults.push(("password_file", "is of no user; set cluster.user".into())),
+            (Some(user), _) if user.is_empty() => {
+                faults.push(("user", "is empty; write the name of a user of etcd".into()));
+            }
+            (Some(_), Some(_)) if !all_secure => {
+                let cure = "write https:// addresses, and set cluster.tls.authorities";
+                let why = "has an http:// address, which would carry the password in clear";
+                faults.push(("etcd", format!("{why}; {cure}")));
+            }
+            _ => {}
+        }
+        faults
+    }
 }
 
-/// The address of an etcd server: `"http://10.0.0.1:2379"`.
+/// The address of an etcd server: `"https://10.0.0.1:2379"`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
+    secure: bool,
     host: String,
     port: u16,
 }
 
 impl Endpoint {
+    /// True if the address begins with `https://`.
+    pub fn is_secure(&self) -> bool {
+        self.secure
+    }
+
     /// Host name or address of the etcd server; an IPv6 address is without brackets.
     pub fn host(&self) -> &str {
         self.host.trim_start_matches('[').trim_end_matches(']')
@@ -147,11 +230,12 @@ impl FromStr for Endpoint {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        let wrong = |why: &str| UnitError::new(format!("{text:?} {why}; write for example \"http://10.0.0.1:2379\""));
-        if text.starts_with("https://") {
-            return Err(wrong("asks for TLS, which is not built in yet: use http:// in a network you trust"));
-        }
-        let rest = text.strip_prefix("http://").ok_or_else(|| wrong("is not the address of an etcd server"))?;
+        let wrong = |why: &str| UnitError::new(format!("{text:?} {why}; write for example \"https://10.0.0.1:2379\""));
+        let (secure, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
+            (Some(rest), _) => (true, rest),
+            (None, Some(rest)) => (false, rest),
+            (None, None) => return Err(wrong("is not the address of an etcd server")),
+        };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         let (host, port) = rest.rsplit_once(':').ok_or_else(|| wrong("has no port"))?;
         let port = port.parse().ok().filter(|&port| port > 0).ok_or_else(|| wrong("has no usable port"))?;
@@ -166,17 +250,18 @@ impl FromStr for Endpoint {
         if !usable {
             return Err(wrong("has no usable host name or address"));
         }
-        Ok(Self { host: host.into(), port })
+        Ok(Self { secure, host: host.into(), port })
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}:{}", self.host, self.port)
+        let scheme = if self.secure { "https" } else { "http" };
+        write!(f, "{scheme}://{}:{}", self.host, self.port)
     }
 }
 
-as_text!(Endpoint, "the address of an etcd server such as \"http://10.0.0.1:2379\"", None, {
+as_text!(Endpoint, "the address of an etcd server such as \"https://10.0.0.1:2379\"", None, {
     "type": "string",
-    "pattern": "^http://"
+    "pattern": "^https?://"
 });

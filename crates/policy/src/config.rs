@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::access::Who;
 use crate::access::{Barred, Caller, Lists};
-pub use crate::cluster::{Cluster, Endpoint};
+pub use crate::cluster::{Cluster, Endpoint, EtcdTls};
 pub use crate::guarantee::{CachedDevice, GuaranteeTuning};
 pub use crate::history::Bound;
 pub use crate::http::{Asked, Http, Terms, Where};
@@ -26,7 +26,7 @@ pub use crate::pool::{Enforcement, Pool, Scheduler, Tuning};
 use crate::rbd::Image;
 pub use crate::target::{Method, Noisy};
 pub use crate::tenant::{
-    Direction, Guarantee, Latency, Limit, Match, Of, OnPool, Percentile, Priority, Tenant, Throttle,
+    Direction, Guarantee, Latency, Limit, Match, Of, OnPool, Percentile, Priority, Tenant, Throttle, WeightAt,
 };
 pub use crate::tls::{Certificate, Files, Need, Tls};
 use crate::units::{Bytes, Duration, UnitError, as_text};
@@ -292,9 +292,12 @@ pub struct Volume {
     /// File or block device, of one volume only. Default: of a file `<data_dir>/NAME.img`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// For "nbd": `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`, of one volume only; no TLS.
+    /// For "nbd": `nbd[s]://HOST[:PORT]/EXPORT` or `nbd[s]+unix:///EXPORT?socket=PATH`, of one volume only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uri: Option<Target>,
+    /// Certificates for `nbds`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uri_tls: Option<EtcdTls>,
     /// For "nbd": 1 to 64; several only with CAN_MULTI_CONN, else one and a warning.
     #[schemars(range(min = 1, max = 64))]
     pub connections: u32,
@@ -315,7 +318,7 @@ pub struct Volume {
     /// For "rbd": key file of that user. Default: as `ceph_conf` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ceph_keyring: Option<PathBuf>,
-    /// Needed for memory, emulate and new files.
+    /// Size; needed for memory, emulate and new files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<Bytes>,
     /// Lengthen an existing file that Evenkeel did not make to `size`.
@@ -531,6 +534,7 @@ impl Default for Volume {
             backend: Backend::File,
             path: None,
             uri: None,
+            uri_tls: None,
             rbd: None,
             ceph_conf: None,
             ceph_user: None,
@@ -635,7 +639,7 @@ impl Config {
             && self.server.tls.as_ref().is_some_and(|tls| tls.required.applies(tcp))
     }
 
-    /// The danger, as a sentence, of NBD being served at an address that other machines reach; `None` if there is no danger.
+    /// Sentence about the risk of serving NBD at an address that other machines reach; `None` without a risk.
     pub fn danger_from_afar(&self) -> Option<String> {
         let Some(tls) = &self.server.tls else {
             return Some(
@@ -691,14 +695,13 @@ impl Config {
         names.next().filter(|_| names.next().is_none()).map(String::as_str)
     }
 
-    /// Puts each limit with `when` into force or out of it, as it is at this minute of the day, 0 to 1439.
+    /// Puts each limit or weight with `when` into force or out of it, as it is at this minute of the day, 0 to 1439.
     pub fn set_time(&mut self, minute: u16) {
         for pool in self.pools.values_mut() {
             pool.limit.set_time(minute);
         }
         for tenant in self.tenants.values_mut() {
-            tenant.limit.set_time(minute);
-            tenant.pools.values_mut().filter_map(|own| own.limit.as_mut()).for_each(|limit| limit.set_time(minute));
+            tenant.set_time(minute);
         }
     }
 

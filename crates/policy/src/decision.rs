@@ -132,7 +132,7 @@ pub struct DecisionRecord {
     /// Some of those, at most two: tenants, or addresses of clients.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub some_released: Vec<String>,
-    /// Those that it throttles, where they are listed one by one.
+    /// Tenants or clients that the decision throttles, where they are listed one by one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<Throttled>,
 }

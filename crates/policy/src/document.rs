@@ -609,6 +609,7 @@ fn of_other_type(message: &str) -> Option<String> {
             format!("a table: {{ iops = {} }}", plain.or(bare).unwrap_or("2000"))
         }
         "struct Latency" => format!("a table: {{ target = {} }}", text.unwrap_or("\"20ms\"")),
+        "struct WeightAt" => "a table: { weight = 8, when = \"22:00-06:00\" }".to_owned(),
         "struct Tls" | "struct Files" => "a table of its own, with certificate and key".to_owned(),
         "\"auto\" or a number of threads" => "\"auto\" or 1 to 1024".to_owned(),
         length if length.starts_with("a length of time") => match number {
@@ -648,6 +649,7 @@ mod tests {
             ("[tenants.a]\nweight = 5_000_000_000", "5000000000 does not fit; write at most 4294967295"),
             ("[tenants.a]\nlimit = { iops = -5 }", "limit.iops: -5 does not fit; write a whole number, 0 or more"),
             ("[tenants.a]\nreservation = 2000", "2000 does not fit; write a table: { iops = 2000 }"),
+            ("[tenants.a]\nweight_at = 8", "8 does not fit; write a table: { weight = 8, when = \"22:00-06:00\" }"),
             ("[tenants.a]\nlatency = \"20ms\"", "does not fit; write a table: { target = \"20ms\" }"),
             (
                 "[server]\ntls = true",

@@ -71,7 +71,7 @@ pub struct Row {
     pub measured: String,
     /// The tenants that are throttled for it.
     pub throttled: String,
-    /// Its place in the precedence; null for admission control.
+    /// Place of the setting in the precedence; null for admission control.
     pub precedence: Option<Precedence>,
     /// Devices and control groups that it is about, as the policy names them.
     pub on: Vec<String>,
@@ -334,7 +334,8 @@ pub fn settings(tenant: &Tenant) -> Vec<(Precedence, String)> {
     let mut all: Vec<_> = set.map(in_words).collect();
     all.extend(tenant.latency.map(|target| (Precedence::Latency, latency(target, Of::All))));
     let priority = if tenant.priority == Priority::Background { ", priority background" } else { "" };
-    all.push((Precedence::Weight, format!("weight {}{priority}", tenant.weight)));
+    let at = tenant.weight_at.map_or_else(String::new, |at| format!(", {} at {}", at.weight, at.when));
+    all.push((Precedence::Weight, format!("weight {}{at}{priority}", tenant.weight)));
     all
 }
 

@@ -56,6 +56,9 @@ fn a_limit_is_shown_with_its_hours_and_its_rank_at_every_hour() {
     let before = served(&config).rows;
     config.set_time(12 * 60);
     assert_eq!(served(&config).rows, before);
+    let weight = "weight_at = { weight = 9, when = \"22:00-06:00\" }\nlimit.bytes_per_s = ";
+    let rows = self::rows(&SERVED.replacen("limit.bytes_per_s = ", weight, 1));
+    assert!(rows.contains(&row("database", "main", "weight 4, 9 at 22:00-06:00", 6)), "{rows:?}");
 }
 
 #[test]

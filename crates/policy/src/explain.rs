@@ -340,6 +340,8 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {
     use throughput::Reason;
     let rate = |value: f64| rate(limit.limit, value);
     let assigned = rate(limit.limit.value() as f64);
+    let got =
+        |measured: f64, guaranteed: f64| format!("{who} got {} of {} guaranteed", rate(measured), rate(guaranteed));
     match limit.reason {
         Reason::NotEnoughData => {
             format!("{who}: nothing has been measured yet: the guarantee of {assigned} is the limit")
@@ -356,47 +358,40 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {
             format!("{who} asked for {measured}{allowed}; the limit stays at {assigned}")
         }
         Reason::Compensating { measured, guaranteed, miss_rate } => {
-            let (measured, guaranteed) = (rate(measured), rate(guaranteed));
+            let got = got(measured, guaranteed);
             match binding {
-                Some(_) => format!(
-                    "{who} got {measured} of {guaranteed} guaranteed: its limit of {assigned} makes up for the time that the device takes"
-                ),
+                Some(_) => format!("{got}: its limit of {assigned} makes up for the time that the device takes"),
                 None => format!(
-                    "{who} got {measured} of {guaranteed} guaranteed, and {} of its bytes missed the cache: its limit of {assigned} makes up for that",
+                    "{got}, and {} of its bytes missed the cache: its limit of {assigned} makes up for that",
                     percent(miss_rate)
                 ),
             }
         }
         Reason::Repaying { measured, guaranteed, owed } => format!(
-            "{who} got {} of {} guaranteed and is owed {} s of its guarantee: its limit of {assigned} repays some of that",
-            rate(measured),
-            rate(guaranteed),
+            "{} and is owed {} s of its guarantee: its limit of {assigned} repays some of that",
+            got(measured, guaranteed),
             three(owed / guaranteed.max(f64::MIN_POSITIVE))
         ),
-        Reason::GivingBack { measured, guaranteed, .. } => format!(
-            "{who} got {} of {} guaranteed, after a surplus that its limit of {assigned} takes back",
-            rate(measured),
-            rate(guaranteed)
+        Reason::GivingBack { measured, guaranteed, .. } => {
+            format!("{}, after a surplus that its limit of {assigned} takes back", got(measured, guaranteed))
+        }
+        Reason::Unachievable { measured, guaranteed, .. } | Reason::AtCeiling { measured, guaranteed }
+            if binding.is_some() =>
+        {
+            format!(
+                "{} under a limit of {assigned}: the guarantee cannot be met now; give the tenant a reservation, raise its own limit or a limit of the pool, or move load away",
+                got(measured, guaranteed)
+            )
+        }
+        Reason::Unachievable { measured, guaranteed, attainable } => format!(
+            "{}: with so many cache misses the slow device gives at most {} (limit {assigned}): lower the guarantee, or move load away",
+            got(measured, guaranteed),
+            rate(attainable)
         ),
-        Reason::Unachievable { measured, guaranteed, attainable } => {
-            let (measured, guaranteed) = (rate(measured), rate(guaranteed));
-            match binding {
-                Some(_) => unachievable(who, &measured, &guaranteed, &assigned),
-                None => format!(
-                    "{who} got {measured} of {guaranteed} guaranteed: with so many cache misses the slow device gives at most {} (limit {assigned}): lower the guarantee, or move load away",
-                    rate(attainable)
-                ),
-            }
-        }
-        Reason::AtCeiling { measured, guaranteed } => {
-            let (measured, guaranteed) = (rate(measured), rate(guaranteed));
-            match binding {
-                Some(_) => unachievable(who, &measured, &guaranteed, &assigned),
-                None => format!(
-                    "{who} got {measured} of {guaranteed} guaranteed with the highest limit allowed, {assigned}: raise ceiling in the guarantee, or move load away"
-                ),
-            }
-        }
+        Reason::AtCeiling { measured, guaranteed } => format!(
+            "{} with the highest limit allowed, {assigned}: raise ceiling in the guarantee, or move load away",
+            got(measured, guaranteed)
+        ),
         Reason::OtherLimit { in_force } => match binding {
             Some(Binding::Reservation) => {
                 let winner = Precedence::Guarantee.winner(Precedence::Reservation);
@@ -418,9 +413,8 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {
             ),
         },
         Reason::NoSolution { measured, guaranteed } => format!(
-            "{who} got {} of {} guaranteed: by the published equation no limit makes up for its cache misses, and the limit is {assigned}; lower the guarantee, or move load away",
-            rate(measured),
-            rate(guaranteed)
+            "{}: by the published equation no limit makes up for its cache misses, and the limit is {assigned}; lower the guarantee, or move load away",
+            got(measured, guaranteed)
         ),
         Reason::SlowDeviceUnknown => {
             format!(
@@ -434,12 +428,6 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {
             format!("{who}: nothing has been measured for a while: the guarantee of {assigned} is the limit")
         }
     }
-}
-
-fn unachievable(who: &str, measured: &str, guaranteed: &str, assigned: &str) -> String {
-    format!(
-        "{who} got {measured} of {guaranteed} guaranteed under a limit of {assigned}: the guarantee cannot be met now; give the tenant a reservation, raise its own limit or a limit of the pool, or move load away"
-    )
 }
 
 /// A tenant with its slots and its latency target, as sentences about slots name them.

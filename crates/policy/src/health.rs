@@ -51,7 +51,7 @@ fn troubles(state: &State) -> Vec<Trouble> {
         ));
     }
     troubles.extend(state.cluster.as_ref().and_then(of_cluster));
-    troubles.extend(state.cluster.as_ref().and_then(|cluster| cluster.totals.as_ref()?.trouble()));
+    troubles.extend(state.cluster.as_ref().and_then(of_totals));
     if state.draining {
         troubles.push(Trouble::new(
             Level::Warning,
@@ -223,9 +223,36 @@ pub fn of_cluster(cluster: &ClusterState) -> Option<Trouble> {
             "cluster_lost",
             format!("cluster {}", cluster.status),
             format!("{}{error}", cluster.because),
-            "check that the addresses in cluster.etcd answer from this host",
+            cure_of_etcd(cluster),
         )
     })
+}
+
+/// The trouble of a host whose parts of totals do not follow demand; `None` if they do. The cure is that of etcd's present
+/// error.
+fn of_totals(cluster: &ClusterState) -> Option<Trouble> {
+    let trouble = cluster.totals.as_ref()?.trouble()?;
+    let is_of_etcd = trouble.kind == "totals_lost" && cluster.error.is_some();
+    Some(if is_of_etcd { Trouble { cure: cure_of_etcd(cluster).to_owned(), ..trouble } } else { trouble })
+}
+
+/// The cure of the present error of etcd.
+fn cure_of_etcd(cluster: &ClusterState) -> &'static str {
+    let error = cluster.error.as_deref().unwrap_or_default();
+    let says = |parts: &[&str]| parts.iter().any(|part| error.contains(part));
+    if says(&["database space exceeded"]) {
+        "make room in etcd: `etcdctl compact REVISION`, `etcdctl defrag`, `etcdctl alarm disarm`; until then the members keep their safe parts, and throttle by their own latency"
+    } else if says(&["cluster.user", "cluster.password_file", "grant-permission"]) {
+        "correct the user of etcd, its password or its role (cluster.user, cluster.password_file)"
+    } else if says(&["cluster.tls", "certificate"]) {
+        "correct the certificates of cluster.tls, or those of etcd; `evenkeel check FILE` tries each address"
+    } else if says(&["cluster.json"]) {
+        "remove cluster.json in data_dir, or make data_dir writable"
+    } else if says(&["another process is host"]) {
+        "give each host a name of its own with cluster.host"
+    } else {
+        "check that the addresses in cluster.etcd answer from this host; `evenkeel check FILE` tries each"
+    }
 }
 
 #[cfg(test)]
@@ -233,7 +260,7 @@ mod tests {
     use super::*;
     use crate::decision::DecisionRecord;
     use crate::lately::ThrottledBy;
-    use crate::state::{LatencyTargetState, OverdueIo, RemoteState, SpaceState, TenantState};
+    use crate::state::{LatencyTargetState, OverdueIo, RemoteState, SpaceState, TenantState, TotalsState};
 
     fn failure(errno: i32, last_ms: u64) -> FailureState {
         let error = "No space left on device (os error 28)".into();
@@ -287,6 +314,33 @@ mod tests {
         assert_eq!(kinds(&health), ["remote_lost", "stalled", "target_missed", "cluster_lost"]);
         assert!(health.troubles[0].because.starts_with("no connection to nbd://far/db for "), "{health:?}");
         assert!(health.troubles[1].sentence().contains("OVERDUE: read of 0 B at 0 of volume db"), "{health:?}");
+    }
+
+    #[test]
+    fn a_lost_cluster_has_the_cure_of_the_error_of_etcd() {
+        let totals = TotalsState { contact: "none".into(), because: "almost nothing".into(), ..TotalsState::default() };
+        let of = |error: &str| {
+            let error = (!error.is_empty()).then(|| error.to_owned());
+            let totals = Some(totals.clone());
+            let cluster = ClusterState { status: "lost".into(), error, totals, ..ClusterState::default() };
+            let health = of_server(&State { cluster: Some(cluster), ..State::default() });
+            assert_eq!(kinds(&health), ["cluster_lost", "totals_lost"]);
+            assert_eq!(health.troubles[1].because, "almost nothing");
+            [0, 1].map(|n| health.troubles[n].cure.clone())
+        };
+        for (error, cure) in [
+            ("http://a:1 refuses: etcdserver: mvcc: database space exceeded; compact", "etcdctl alarm disarm"),
+            ("https://a:1 refuses: user name is empty: set cluster.user and cluster.password_file", "cluster.user"),
+            ("https://a:1: the connection broke: invalid peer certificate: Expired", "cluster.tls"),
+            ("https://a:1: cluster.tls.key: /k cannot be read", "cluster.tls"),
+            ("/d/cluster.json can be neither written nor removed", "make data_dir writable"),
+            ("another process is host \"a\"", "cluster.host"),
+            ("http://a:1: no answer within 1s", "answer from this host"),
+            ("", "answer from this host"),
+        ] {
+            let cures = of(error);
+            assert!(cures.iter().all(|given| given.contains(cure)), "{error}: {cures:?}");
+        }
     }
 
     #[test]

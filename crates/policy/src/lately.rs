@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It is not.
+    /// The target is not met.
     Missed,
-    /// It is not, and the controller has done all that it may.
+    /// The target is not met, and the controller has done all that it may.
     Unachievable,
-    /// It is.
+    /// The target is met.
     Met,
-    /// Nothing was asked for, or less than the target, or nothing is known at present.
+    /// The load asked for nothing, or for less than the target, or nothing is known at present.
     Idle,
 }
 

@@ -24,7 +24,6 @@ impl PartsState {
     pub fn of(qos: &evenkeel_control::mclock::Qos, fractions: &Fractions) -> Option<Self> {
         let is_set = !(qos.reservation.is_unset() && qos.limit.is_unset());
         let (reservation, limit) = (fractions.of_reservation(qos.reservation), fractions.of_limit(qos.limit));
-        let set = |rate: u64| (rate > 0).then_some(rate);
         (is_set && *fractions != Fractions::WHOLE).then(|| Self {
             reservation_iops: set(reservation.iops),
             reservation_bytes_per_s: set(reservation.bytes_per_s),
@@ -66,6 +65,11 @@ impl TotalsState {
             Trouble::new(Level::Warning, "totals_lost", about, self.because.clone(), cure)
         })
     }
+}
+
+/// A rate as records show it; `None` for 0, which means that the rate is not set.
+pub(crate) fn set(rate: u64) -> Option<u64> {
+    (rate > 0).then_some(rate)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::effective::Precedence;
 use crate::names::{closest, is_name, unusable_name};
 use crate::rbd::Image;
 use crate::units::{Bytes, Duration, Rates};
-use crate::uri::Target;
+use crate::uri::Address;
 
 pub use baselines::findings;
 pub use hangs::{budget_that_hangs, rate_that_hangs};
@@ -545,6 +545,9 @@ fn tenant(at: &[&str], tenant: &Tenant, says: impl Fn(&str) -> bool, out: &mut F
     if says("limit") {
         scope::hours(tenant.limit, &path("limit"), out);
     }
+    if says("weight_at") {
+        scope::weight_at(tenant, &path("weight_at"), out);
+    }
     if says("guarantee") {
         guarantee(tenant, out, &path("guarantee"));
     }
@@ -714,11 +717,11 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
 fn shared_paths(config: &Config, out: &mut Findings) {
     let (sockets, control) = (config.server.unix_paths(), config.server.control_path());
     let mut owners: BTreeMap<PathBuf, &str> = BTreeMap::new();
-    let mut exports: BTreeMap<&Target, &str> = BTreeMap::new();
+    let mut exports: BTreeMap<(&Address, &str), &str> = BTreeMap::new();
     let mut images: BTreeMap<(Option<&Path>, &Image), &str> = BTreeMap::new();
     for (name, volume) in &config.volumes {
         if let Some(uri) = &volume.uri
-            && let Some(other) = exports.insert(uri, name)
+            && let Some(other) = exports.insert((&uri.address, uri.export.as_str()), name)
         {
             out.error(
                 &["volumes", name, "uri"],

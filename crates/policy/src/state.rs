@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::decision::{DecisionRecord, MostThrottled, Unit};
 use crate::explain::{self, Throttles};
 use crate::lately::Lately;
+use crate::parts::set;
 pub use crate::parts::{PartsState, TotalsState};
 pub use crate::space::SpaceState;
 use crate::tenant::Percentile;
@@ -88,9 +89,9 @@ pub struct ClusterState {
     pub because: String,
     /// How much of its share this host takes, 0 to 1; less than 1 only after it joined.
     pub ramp: f64,
-    /// Changes reach us at present.
+    /// True if etcd reports changes to this host at present.
     pub connected: bool,
-    /// The server they come from.
+    /// Server of etcd that reports the changes.
     pub endpoint: Option<String>,
     /// The error that prevents reading or writing at present.
     pub error: Option<String>,
@@ -166,7 +167,7 @@ pub struct PlacementState {
 pub struct WorkerState {
     /// Position among the workers.
     pub index: u32,
-    /// There are fewer workers than there were: it has given its connections away, and ends when nothing of it is left.
+    /// True after the number of workers was reduced: this one has given its connections away, and ends after its last request.
     #[serde(default)]
     pub leaving: bool,
     /// Connections at present.
@@ -228,8 +229,8 @@ pub struct SlotsState {
     pub clustered: bool,
     /// All slots together, on all hosts; `null` = no bound.
     pub total: Option<f64>,
-    /// All targets could be met if they were so many times as large; up to 1 they are met. `null` without targets, or where
-    /// ten times would not do.
+    /// Smallest factor by which all targets could be multiplied and still be met; they are met if it is at most 1. `null`
+    /// without targets, or for a factor above ten.
     pub tightness: Option<f64>,
 }
 
@@ -238,7 +239,7 @@ pub struct SlotsState {
 pub struct TenantSlotsState {
     /// The target for its latency over a second.
     pub target_ms: Option<f64>,
-    /// Which figure of the latencies that is for.
+    /// The figure of the latencies that the target bounds.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub percentile: String,
     /// Slots that its target needs.
@@ -252,13 +253,13 @@ pub struct TenantSlotsState {
     pub used: f64,
     /// Latency less that of the device in the last period, in the mean; `null` = nothing completed.
     pub queueing_delay_ms: Option<f64>,
-    /// Latency of the device, likewise.
+    /// Latency of the device in the last period, in the mean; `null` = nothing completed.
     pub device_latency_ms: Option<f64>,
-    /// Seconds in which something completed, since it has the target.
+    /// Seconds in which something completed, since the tenant has the target.
     pub windows_total: u64,
-    /// Of those, in how many the figure was above the target.
+    /// Seconds of `windows_total` in which the figure was above the target.
     pub violated_total: u64,
-    /// Name of the reason why it has what it has.
+    /// Name of the reason for the number of slots.
     pub reason: String,
     /// The reason as a sentence.
     pub because: String,
@@ -349,9 +350,9 @@ pub struct OverdueIo {
     pub age_s: f64,
     /// `read`, `write`, `flush`, ...
     pub kind: String,
-    /// Where in the volume.
+    /// Offset in the volume.
     pub offset_bytes: u64,
-    /// Its size.
+    /// Length of the request.
     pub length_bytes: u64,
 }
 
@@ -368,7 +369,7 @@ pub struct TenantState {
     pub throttle: String,
     /// Throttle for the pool's latency target, if any.
     pub throttled: Option<ThrottledState>,
-    /// Its slots, on a pool with `slots`.
+    /// Slots of the tenant, on a pool with `slots`.
     #[serde(default)]
     pub slots: Option<TenantSlotsState>,
     /// Throughput guarantees: one for all requests, or one for each direction.
@@ -544,13 +545,13 @@ impl GuaranteeState {
 /// The QoS policy of a tenant, as configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QosState {
-    /// Requests per second it gets whenever it asks.
+    /// Requests per second that the tenant gets whenever the tenant has requests.
     pub reservation_iops: Option<u64>,
-    /// Payload bytes per second it gets whenever it asks.
+    /// Payload bytes per second that the tenant gets whenever the tenant has requests.
     pub reservation_bytes_per_s: Option<u64>,
-    /// Requests per second it never exceeds.
+    /// Requests per second that the tenant never exceeds.
     pub limit_iops: Option<u64>,
-    /// Payload bytes per second it never exceeds.
+    /// Payload bytes per second that the tenant never exceeds.
     pub limit_bytes_per_s: Option<u64>,
     /// Share of what reservations leave.
     pub weight: u32,
@@ -586,15 +587,15 @@ pub struct LatencyState {
 pub struct VolumeState {
     /// Name of the export.
     pub name: String,
-    /// Tenant of its connections.
+    /// Tenant of the export's connections.
     pub tenant: String,
-    /// Its pool.
+    /// Pool of the export.
     pub pool: String,
     /// `memory`, `file`, `block`, `emulate`, `nbd` or `rbd`.
     pub backend: String,
     /// File or device, if any.
     pub path: Option<String>,
-    /// Its size.
+    /// Size of the volume.
     pub size_bytes: u64,
     /// Writes are refused.
     pub read_only: bool,
@@ -607,15 +608,21 @@ pub struct VolumeState {
     /// Failed requests of the last ten minutes, by kind and error.
     #[serde(default)]
     pub failures: Vec<FailureState>,
-    /// The server behind it, for `nbd`.
+    /// The server behind the volume, for `nbd`.
     #[serde(default)]
     pub remote: Option<RemoteState>,
-    /// The image behind it, for `rbd`.
+    /// The image behind the volume, for `rbd`.
     #[serde(default)]
     pub rbd: Option<RbdState>,
     /// Allocated and free space, for `file`.
     #[serde(default)]
     pub space: Option<SpaceState>,
+    /// Trims completed.
+    #[serde(default)]
+    pub trims_total: u64,
+    /// Bytes of completed trims.
+    #[serde(default)]
+    pub trimmed_bytes_total: u64,
 }
 
 /// The connections of a server at one moment: the answer of `/api/v1/clients`.
@@ -630,16 +637,16 @@ pub struct Clients {
 /// A connection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientState {
-    /// Names it for the life of the server.
+    /// Name of the connection, unique until the server restarts.
     pub id: String,
     /// `192.0.2.7:51234`, or `unix uid 1000`; under TLS with the name in its certificate.
     pub address: String,
     /// Version and cipher of TLS, if it is encrypted.
     #[serde(default)]
     pub tls: Option<String>,
-    /// The volume it uses.
+    /// Volume that the connection uses.
     pub volume: String,
-    /// Its pool.
+    /// Pool of the volume.
     pub pool: String,
     /// The tenant that pays for it.
     pub tenant: String,
@@ -779,9 +786,4 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
             Reason::LatencyGradient { gradient } => Self { factor: Some(gradient), ..named("latency_gradient") },
         }
     }
-}
-
-/// A rate as records show it; `None` for 0, which means that the rate is not set.
-fn set(rate: u64) -> Option<u64> {
-    (rate > 0).then_some(rate)
 }

@@ -29,6 +29,9 @@ pub struct Tenant {
     /// Share of what reservations leave, and of the budget; 1 to 1000000.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub weight: u32,
+    /// Weight at some hours: `{ weight = 8, when = "22:00-06:00" }`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_at: Option<WeightAt>,
     /// Rate that the tenant gets whenever it asks.
     pub reservation: Rates,
     /// Largest rate, not below the reservation: `iops`, `bytes_per_s`, `burst`, `when` (`"22:00-06:00"`).
@@ -62,6 +65,9 @@ pub struct OnPool {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub weight: Option<u32>,
+    /// As `weight_at` of the tenant; that one has no effect on a pool with a `weight` of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_at: Option<WeightAt>,
     /// As `reservation` of the tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservation: Option<Rates>,
@@ -92,6 +98,7 @@ impl Default for Tenant {
             matches: Vec::new(),
             each: false,
             weight: 1,
+            weight_at: None,
             reservation: Rates::default(),
             limit: Limit::default(),
             guarantee: Guarantee::default(),
@@ -120,6 +127,7 @@ impl Tenant {
             matches: base.matches,
             each: base.each,
             weight: own.weight.unwrap_or(base.weight),
+            weight_at: own.weight_at.or(base.weight_at.filter(|_| own.weight.is_none())),
             reservation: own.reservation.unwrap_or(base.reservation),
             limit: own.limit.unwrap_or(base.limit),
             guarantee: own.guarantee.unwrap_or(base.guarantee),
@@ -129,6 +137,25 @@ impl Tenant {
             max_in_flight: own.max_in_flight.or(base.max_in_flight),
             pools: BTreeMap::new(),
         }
+    }
+
+    /// The weight that applies at the time that was set last; without any, `weight`.
+    pub fn weight_in_force(&self) -> u32 {
+        self.weight_at.filter(|at| at.is_on).map_or(self.weight, |at| at.weight)
+    }
+
+    /// Puts the limits and weights with hours into force or out of it, as they are at this minute of the day.
+    pub(crate) fn set_time(&mut self, minute: u16) {
+        let set = |limit: Option<&mut Limit>, weight: Option<&mut WeightAt>| {
+            if let Some(limit) = limit {
+                limit.set_time(minute);
+            }
+            if let Some(weight) = weight {
+                weight.is_on = weight.when.contains(minute);
+            }
+        };
+        set(Some(&mut self.limit), self.weight_at.as_mut());
+        self.pools.values_mut().for_each(|own| set(own.limit.as_mut(), own.weight_at.as_mut()));
     }
 
     /// The tenant's latency target as the pool's type.
@@ -143,7 +170,7 @@ impl From<&Tenant> for Qos {
         Self {
             reservation: tenant.reservation.into(),
             limit: tenant.limit.in_force().into(),
-            weight: tenant.weight,
+            weight: tenant.weight_in_force(),
             burst: tenant.limit.burst,
             background: tenant.priority == Priority::Background,
         }
@@ -198,6 +225,20 @@ impl fmt::Display for Limit {
         self.rates().fmt(f)?;
         self.when.map_or(Ok(()), |hours| write!(f, " at {hours}"))
     }
+}
+
+/// A weight at some hours of the day, in place of the tenant's other weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WeightAt {
+    /// The weight in these hours; 1 to 1000000.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub weight: u32,
+    /// Hours of the day in which the weight applies, by the host's clocks: "22:00-06:00".
+    pub when: Hours,
+    /// True in the hours in `when`; set by [`Config::set_time`](crate::Config::set_time).
+    #[serde(skip)]
+    pub is_on: bool,
 }
 
 /// A throughput guarantee: of reads and writes together, or of each direction for itself; each either iops or bytes_per_s.
@@ -415,6 +456,23 @@ const DEVICE: &str = "device:";
 const KINDS: [&str; 10] =
     ["volume", "address", "uid", "certificate", "initiator", "cgroup", "container", "pod", "machine", "device"];
 
+/// Prefix of a kind of entries with any pattern behind it, what makes an entry of the pattern, and the message for an entry
+/// without a pattern.
+type Patterned = (&'static str, fn(String) -> Match, &'static str);
+
+/// The kinds of entries with any pattern behind a prefix.
+const PATTERNS: [Patterned; 5] = [
+    (VOLUME, Match::Volume, "names no volume; write for example \"volume:db-*\""),
+    (
+        INITIATOR,
+        Match::Initiator,
+        "names no client of a target; write for example \"initiator:iqn.2026-01.example:db\"",
+    ),
+    (CONTAINER, Match::Container, "names no container; write for example \"container:db-*\""),
+    (MACHINE, Match::Machine, "names no virtual machine; write for example \"machine:db-*\""),
+    (DEVICE, Match::Device, "names no device; write for example \"device:/dev/mapper/mpatha\""),
+];
+
 impl Match {
     /// True if the entry names this client.
     pub fn names(&self, caller: &Caller<'_>) -> bool {
@@ -424,6 +482,11 @@ impl Match {
     /// True if the entry names this volume.
     pub fn names_volume(&self, name: &str) -> bool {
         matches!(self, Self::Volume(pattern) if fits(pattern, name))
+    }
+
+    /// True if the entry names the control group with this path.
+    pub fn names_group(&self, path: &str) -> bool {
+        matches!(self, Self::Cgroup(pattern) if fits_path(pattern, path))
     }
 
     /// True if the entry names an initiator (client of an iSCSI target) by its address or one of its names.
@@ -471,17 +534,12 @@ impl FromStr for Match {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        if let Some(pattern) = text.strip_prefix(VOLUME) {
-            let wrong = || UnitError::new(format!("{text:?} names no volume; write for example \"volume:db-*\""));
-            return if pattern.is_empty() { Err(wrong()) } else { Ok(Self::Volume(pattern.to_owned())) };
-        }
-        if let Some(pattern) = text.strip_prefix(INITIATOR) {
-            let wrong = || {
-                UnitError::new(format!(
-                    "{text:?} names no client of a target; write for example \"initiator:iqn.2026-01.example:db\""
-                ))
-            };
-            return if pattern.is_empty() { Err(wrong()) } else { Ok(Self::Initiator(pattern.to_owned())) };
+        for (prefix, entry, wrong) in PATTERNS {
+            match text.strip_prefix(prefix) {
+                None => {}
+                Some("") => return Err(UnitError::new(format!("{text:?} {wrong}"))),
+                Some(pattern) => return Ok(entry(pattern.to_owned())),
+            }
         }
         if let Some(group) = text.strip_prefix(CGROUP) {
             let outside = group.split('/').any(|part| part == "..");
@@ -492,10 +550,6 @@ impl FromStr for Match {
             }
             return Ok(Self::Cgroup(group.to_owned()));
         }
-        if let Some(pattern) = text.strip_prefix(CONTAINER) {
-            let wrong = || UnitError::new(format!("{text:?} names no container; write for example \"container:db-*\""));
-            return if pattern.is_empty() { Err(wrong()) } else { Ok(Self::Container(pattern.to_owned())) };
-        }
         if let Some(pattern) = text.strip_prefix(POD) {
             let parts: Vec<&str> = pattern.split('/').collect();
             if !matches!(parts[..], [namespace, name] if !namespace.is_empty() && !name.is_empty()) {
@@ -504,16 +558,6 @@ impl FromStr for Match {
                 )));
             }
             return Ok(Self::Pod(pattern.to_owned()));
-        }
-        if let Some(pattern) = text.strip_prefix(MACHINE) {
-            let wrong =
-                || UnitError::new(format!("{text:?} names no virtual machine; write for example \"machine:db-*\""));
-            return if pattern.is_empty() { Err(wrong()) } else { Ok(Self::Machine(pattern.to_owned())) };
-        }
-        if let Some(device) = text.strip_prefix(DEVICE) {
-            let wrong =
-                || UnitError::new(format!("{text:?} names no device; write for example \"device:/dev/mapper/mpatha\""));
-            return if device.is_empty() { Err(wrong()) } else { Ok(Self::Device(device.to_owned())) };
         }
         let who = text.parse().map(Self::Client);
         who.map_err(|error: UnitError| {
@@ -551,6 +595,14 @@ impl fmt::Display for Match {
 
 as_text!(Match, "volumes or clients such as \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\" or \"certificate:db.example.org\"", None, { "type": "string" });
 
+/// True if a path fits a pattern: each of its names that of the pattern at the same place, see [`fits`]. Slashes at the begin
+/// and the end do not count.
+pub fn fits_path(pattern: &str, path: &str) -> bool {
+    let mut path = path.split('/').filter(|part| !part.is_empty());
+    let mut pattern = pattern.split('/').filter(|part| !part.is_empty());
+    pattern.all(|part| path.next().is_some_and(|name| fits(part, name))) && path.next().is_none()
+}
+
 /// True if a name fits a pattern, in which `*` stands for any letters and `?` for one letter. O(letters of the pattern × letters
 /// of the name); a name with another beginning than the pattern takes few steps.
 pub fn fits(pattern: &str, name: &str) -> bool {
@@ -583,6 +635,15 @@ pub fn fits(pattern: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pattern_of_groups_fits_name_by_name() {
+        let entry: Match = "cgroup:system.slice/db-*.service".parse().unwrap();
+        assert!(entry.names_group("system.slice/db-1.service") && entry.names_group("/system.slice/db-1.service/"));
+        assert!(!entry.names_group("system.slice/db-1.service/worker") && !entry.names_group("system.slice"));
+        assert!(!fits_path("a*", "a/b") && fits_path("a*/?", "ab/b") && !fits_path("*", "/"));
+        assert!(!Match::Volume("system.slice".into()).names_group("system.slice"));
+    }
 
     #[test]
     fn patterns_fit_as_in_a_shell() {

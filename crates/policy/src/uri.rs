@@ -10,7 +10,11 @@ use crate::units::{UnitError, as_text};
 const DEFAULT_PORT: u16 = 10_809;
 /// The longest name of an export that the protocol carries, in bytes.
 const MAX_EXPORT: usize = 4096;
-const FORM: &str = "write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH";
+/// The name that the certificate of a server on a Unix socket must have, unless the URI has another.
+const UNIX_HOST: &str = "localhost";
+const FORM: &str =
+    "write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH; with nbds instead of nbd the connection has TLS";
+const FILES: &str = "name the files of certificates and keys outside the URI: on the command line by --ca, --cert and --key, in a configuration by uri_tls";
 
 /// The address on which an NBD server listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,13 +25,27 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// An export of a server: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`.
+impl Address {
+    /// The name that the server's certificate must have under TLS, unless the URI has another: the host, of a Unix socket
+    /// "localhost".
+    fn certified(&self) -> &str {
+        match self {
+            Self::Tcp(host, _) => host,
+            Self::Unix(_) => UNIX_HOST,
+        }
+    }
+}
+
+/// An export of a server: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`; under TLS `nbds://` and
+/// `nbds+unix://`, optionally with `tls-hostname=NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     /// The address on which the server listens.
     pub address: Address,
     /// Name of the export, at most 4096 bytes; empty for the server's default export.
     pub export: String,
+    /// The name that the server's certificate must have; `None` without TLS.
+    pub tls: Option<String>,
 }
 
 impl FromStr for Target {
@@ -41,12 +59,21 @@ impl FromStr for Target {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
         let export = percent_decode(export)?;
-        let mut socket = None;
+        let (scheme, secure) = match scheme {
+            "nbds" => ("nbd", true),
+            "nbds+unix" => ("nbd+unix", true),
+            other => (other, false),
+        };
+        let (mut socket, mut hostname) = (None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("socket", path)) => socket = Some(PathBuf::from(percent_decode(path)?)),
+                Some(("tls-hostname", name)) if secure && !name.is_empty() => hostname = Some(percent_decode(name)?),
+                Some(("tls-hostname", _)) => {
+                    return wrong(format!("in `{uri}` tls-hostname needs a name and TLS: write nbds:// and the name"));
+                }
                 Some((key, _)) if key.starts_with("tls-") => {
-                    return wrong(format!("`{uri}` asks for TLS, which is not supported"));
+                    return wrong(format!("`{uri}` has the parameter `{key}`, which Evenkeel does not use: {FILES}"));
                 }
                 _ => return wrong(format!("`{uri}` has the unknown parameter `{pair}`: {FORM}")),
             }
@@ -55,30 +82,44 @@ impl FromStr for Target {
             ("nbd", None) => tcp(authority).map_err(|error| UnitError::new(format!("in `{uri}`: {error}")))?,
             ("nbd+unix", Some(path)) if authority.is_empty() => Address::Unix(path),
             ("nbd+unix", None) => return wrong(format!("`{uri}` lacks ?socket=PATH")),
-            ("nbds" | "nbds+unix", _) => return wrong(format!("`{uri}` asks for TLS, which is not supported")),
             _ => return wrong(format!("`{uri}` is not an NBD URI: {FORM}")),
         };
         if export.len() > MAX_EXPORT {
             return wrong(format!("the export name in the URI is longer than {MAX_EXPORT} bytes"));
         }
-        Ok(Self { address, export })
+        let tls = secure.then(|| hostname.unwrap_or_else(|| address.certified().to_owned()));
+        Ok(Self { address, export, tls })
     }
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let export = Encoded(&self.export);
-        match &self.address {
-            Address::Tcp(host, port) if host.contains(':') => write!(f, "nbd://[{host}]:{port}/{export}"),
-            Address::Tcp(host, port) => write!(f, "nbd://{host}:{port}/{export}"),
-            Address::Unix(path) => write!(f, "nbd+unix:///{export}?socket={}", Encoded(&path.to_string_lossy())),
+        let scheme = if self.tls.is_some() { "nbds" } else { "nbd" };
+        let between = match &self.address {
+            Address::Tcp(host, port) if host.contains(':') => {
+                write!(f, "{scheme}://[{host}]:{port}/{export}")?;
+                '?'
+            }
+            Address::Tcp(host, port) => {
+                write!(f, "{scheme}://{host}:{port}/{export}")?;
+                '?'
+            }
+            Address::Unix(path) => {
+                write!(f, "{scheme}+unix:///{export}?socket={}", Encoded(&path.to_string_lossy()))?;
+                '&'
+            }
+        };
+        match &self.tls {
+            Some(name) if name != self.address.certified() => write!(f, "{between}tls-hostname={}", Encoded(name)),
+            _ => Ok(()),
         }
     }
 }
 
 as_text!(Target, "an NBD URI such as \"nbd://192.0.2.1:10809/disk0\"", None, {
     "type": "string",
-    "pattern": "^nbd(\\+unix)?://"
+    "pattern": "^nbds?(\\+unix)?://"
 });
 
 /// Prints a text as a part of a URI, with every character percent-encoded that could end this part.
@@ -153,9 +194,24 @@ mod tests {
             ("nbd+unix://?socket=/s", Address::Unix("/s".into()), ""),
             ("nbd+unix:///%25%26%c3%a4?socket=/a%26b%20c", Address::Unix("/a&b c".into()), "%&ä"),
         ] {
-            let target = Target { address, export: export.into() };
+            let target = Target { address, export: export.into(), tls: None };
             assert_eq!(uri.parse::<Target>().unwrap(), target, "{uri}");
             assert_eq!(target.to_string().parse::<Target>().unwrap(), target, "{uri}: what is shown can be read");
+        }
+    }
+
+    #[test]
+    fn uris_with_tls_name_the_certificate_that_is_wanted() {
+        for (uri, shown, name) in [
+            ("nbds://far/a", "nbds://far:10809/a", "far"),
+            ("nbds://[::1]:99/a", "nbds://[::1]:99/a", "::1"),
+            ("nbds://10.0.0.1/a?tls-hostname=far", "nbds://10.0.0.1:10809/a?tls-hostname=far", "far"),
+            ("nbds+unix:///a?socket=/s", "nbds+unix:///a?socket=/s", "localhost"),
+            ("nbds+unix:///a?tls-hostname=far&socket=/s", "nbds+unix:///a?socket=/s&tls-hostname=far", "far"),
+        ] {
+            let target: Target = uri.parse().unwrap();
+            assert_eq!((target.to_string().as_str(), target.tls.as_deref()), (shown, Some(name)));
+            assert_eq!(shown.parse::<Target>().unwrap(), target);
         }
     }
 
@@ -164,7 +220,11 @@ mod tests {
         for (uri, reason) in [
             ("disk0", "not an NBD URI"),
             ("http://host/", "not an NBD URI"),
-            ("nbds://host/", "TLS"),
+            ("nbds://host/?tls-certificates=/etc/pki", "--ca, --cert and --key"),
+            ("nbds://host/?tls-hostname=", "needs a name and TLS"),
+            ("nbd://host/?tls-hostname=far", "needs a name and TLS"),
+            ("nbds+unix:///x", "lacks ?socket"),
+            ("nbdss://host/", "not an NBD URI"),
             ("nbd:///x", "host is missing"),
             ("nbd://host:99999/x", "not a port"),
             ("nbd://[::1]10810/disk0", "write [ADDRESS]:PORT"),

@@ -91,7 +91,8 @@ fn settings_are_complete_and_checked_with_place_and_cure() {
     assert_eq!([&read, &without, &alone].map(Cluster::has_totals), [true, false, false]);
     for (text, wanted) in [
         ("[cluster]\netcd = [\"10.0.0.1:2379\"]", "test:2:"),
-        ("[cluster]\netcd = [\"https://etcd:2379\"]", "TLS, which is not built in yet"),
+        ("[cluster]\netcd = [\"https://etcd:2379\"]", "an https:// address, and no authority is known"),
+        ("[cluster]\netcd = [\"https://etcd\"]", "has no port"),
         ("[cluster]\netcd = [\"http://etcd\"]", "has no port"),
         ("[cluster]\netcd = [\"http://:2379\"]", "no usable host name"),
         ("[cluster]\netcd = [\"http://a b:2379\"]", "no usable host name"),
@@ -108,10 +109,34 @@ fn settings_are_complete_and_checked_with_place_and_cure() {
 }
 
 #[test]
+fn etcd_with_tls_and_a_password_has_complete_settings() {
+    let secure = "[cluster]\netcd = [\"https://etcd:2379\", \"https://[fd00::1]:2379/\"]\n";
+    let user = "user = \"evenkeel\"\npassword_file = \"/etc/password\"\n";
+    let tls = "tls = { authorities = \"ca.pem\", certificate = \"own.pem\", key = \"own.key\" }\n";
+    let read = config(&format!("{secure}{user}{tls}")).cluster;
+    assert!(read.etcd.iter().all(|endpoint| endpoint.is_secure()), "{read:?}");
+    assert_eq!((read.etcd[0].to_string(), read.etcd[1].host()), ("https://etcd:2379".to_owned(), "fd00::1"));
+    assert_eq!(read.user.as_deref(), Some("evenkeel"));
+    let (plain, half) = ("[cluster]\netcd = [\"http://etcd:2379\"]\n", "tls = { authorities = \"a\", key = \"k\" }\n");
+    for (text, wanted) in [
+        (format!("{plain}{tls}"), "cluster.tls: is of no use with http:// addresses"),
+        (format!("{secure}{half}"), "cluster.tls: has only one of certificate and key"),
+        (format!("{secure}{tls}user = \"a\"\n"), "cluster.user: has no password"),
+        (format!("{secure}{tls}password_file = \"a\"\n"), "cluster.password_file: is of no user"),
+        (format!("{secure}{tls}user = \"\"\npassword_file = \"a\"\n"), "cluster.user: is empty"),
+        (format!("{plain}{user}"), "would carry the password in clear"),
+        (format!("{secure}tls = {{ ca = \"a\" }}\n"), "test:3:"),
+    ] {
+        assert!(complaints(&text).contains(wanted), "{text}: {}", complaints(&text));
+    }
+}
+
+#[test]
 fn what_differs_between_hosts_takes_a_restart() {
-    let after = config("[cluster]\nhost = \"a\"\nlease = \"5s\"\ntotals = false\n");
+    let user = "user = \"a\"\npassword_file = \"b\"\n";
+    let after = config(&format!("[cluster]\nhost = \"a\"\nlease = \"5s\"\ntotals = false\n{user}"));
     let refusal = plan(&config(""), &after).expect_err("needs a restart").to_string();
-    for key in ["cluster.host", "cluster.lease", "cluster.totals"] {
+    for key in ["cluster.host", "cluster.lease", "cluster.totals", "cluster.user", "cluster.password_file"] {
         assert!(refusal.contains(key), "{key}: {refusal}");
     }
     assert!(!refusal.contains("cluster.period"), "{refusal}");

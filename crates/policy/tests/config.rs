@@ -203,6 +203,11 @@ fn rules_beyond_types_are_checked_in_place() {
     let memory = "backend = \"memory\"\nsize = 4096\n";
     for (text, place, words) in [
         ("[tenants.a]\nweight = 0\n".to_owned(), "2:1: tenants.a.weight", &["1 to 1000000"][..]),
+        (
+            "[tenants.a]\nweight_at = { weight = 0, when = \"22:00-06:00\" }\n".into(),
+            "2:15: tenants.a.weight_at.weight",
+            &["1 to 1000000"],
+        ),
         ("[pools.main]\nlatency.target = \"1us\"\n".into(), "2:9: pools.main.latency.target", &["from 10 us to 100 s"]),
         (
             "[pools.main]\nlatency.target = \"1ms\"\nmax_delay = \"11s\"\n".into(),
@@ -515,7 +520,24 @@ fn a_volume_on_another_server_says_where() {
     };
     wrong(&far(""), "volumes.far.backend", "needs a uri");
     wrong(&far("uri = \"far:10809\"\n"), "volumes.far.uri", "not an NBD URI");
-    wrong(&far("uri = \"nbds://far/\"\n"), "volumes.far.uri", "TLS");
+    wrong(&far("uri = \"nbds://far/\"\n"), "volumes.far.uri", "set uri_tls.authorities");
+    let files = "uri_tls = { authorities = \"a\", certificate = \"c\", key = \"k\" }\n";
+    let secure = parse(&far(&format!("uri = \"nbds://far/\"\n{files}")));
+    assert_eq!(secure.volumes["far"].uri_tls.as_ref().map(|tls| tls.paths().count()), Some(3));
+    wrong(&far(&format!("uri = \"nbd://far/\"\n{files}")), "volumes.far.uri_tls", "write nbds://");
+    wrong(
+        &far("uri = \"nbds://far/\"\nuri_tls = { authorities = \"a\", key = \"k\" }\n"),
+        "volumes.far.uri_tls",
+        "set both or neither",
+    );
+    wrong(
+        "[volumes.a]\nsize = 4096\nuri_tls = { authorities = \"a\" }\n",
+        "volumes.a.uri_tls",
+        "backend \"file\" has no uri_tls",
+    );
+    let apart = far(&format!("uri = \"nbds://far/a\"\n{files}"));
+    let twice = format!("{apart}[volumes.other]\nbackend = \"nbd\"\nuri = \"nbd://far/a\"\n");
+    wrong(&twice, "volumes.other.uri", "already holds volume \"far\"");
     for own in ["nbd://127.0.0.1/a", "nbd://localhost:10809/a", "nbd+unix:///a?socket=evenkeel-data/nbd.sock"] {
         wrong(&far(&format!("uri = \"{own}\"\n")), "volumes.far.uri", "is this server's own address");
     }

@@ -166,6 +166,19 @@ fn hours_of_no_rate_are_doubtful() {
 }
 
 #[test]
+fn the_same_weight_at_other_hours_is_doubtful() {
+    let of = |weight: u32| {
+        let at = format!("weight_at = {{ weight = {weight}, when = \"22:00-06:00\" }}\n");
+        let found = warnings(&format!("[tenants.default]\nweight = 3\n{at}")).into_iter();
+        found.filter(|(key, _)| key.starts_with("tenants.default.weight_at")).collect::<Vec<_>>()
+    };
+    let same = of(3);
+    let [(key, message)] = &same[..] else { panic!("{same:?}") };
+    assert!(key == "tenants.default.weight_at.weight" && message.contains("remove weight_at"), "{key}: {message}");
+    assert!(of(4).is_empty(), "{:?}", of(4));
+}
+
+#[test]
 fn volumes_differ_by_large_and_small_letters() {
     let text = "[tenants.a]\nmatch = [\"volume:DB\"]\n[tenants.b]\nmatch = [\"volume:db\"]\n";
     let config = Config::parse(text, "test").expect("two volumes");

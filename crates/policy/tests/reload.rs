@@ -72,6 +72,28 @@ fn a_limit_changes_when_its_hours_begin_and_end() {
 }
 
 #[test]
+fn a_weight_changes_when_its_hours_begin_and_end() {
+    let text = "[tenants.gold]\nweight = 2\nweight_at = { weight = 8, when = \"22:00-06:00\" }\n\
+                [tenants.gold.pools.own]\nweight = 3\n\
+                [tenants.gold.pools.both]\nweight = 4\nweight_at = { weight = 5, when = \"08:00-18:00\" }\n\
+                [pools.own]\n[pools.both]\n";
+    let at = |hour: u16| {
+        let mut config = config(text);
+        config.set_time(hour * 60);
+        config
+    };
+    let weight = |hour, pool: &str| Qos::from(&at(hour).tenants["gold"].on(pool)).weight;
+    for (hour, everywhere, both) in [(5, 8, 4), (6, 2, 4), (8, 2, 5), (18, 2, 4), (22, 8, 4)] {
+        assert_eq!((weight(hour, "main"), weight(hour, "own"), weight(hour, "both")), (everywhere, 3, both), "{hour}");
+    }
+    assert_eq!(Qos::from(&config(text).tenants["gold"]).weight, 2, "before any time is set");
+    let changes = |from, to| plan(&at(from), &at(to)).expect("live");
+    assert_eq!(changes(6, 7), Vec::new());
+    assert_eq!(changes(7, 8), [Change::TenantChanged("gold".into())]);
+    assert_eq!(changes(18, 22), [Change::TenantChanged("gold".into())]);
+}
+
+#[test]
 fn a_volume_on_another_server_stays_as_it_is() {
     let far = |settings: &str| config(&format!("[volumes.far]\nbackend = \"nbd\"\n{settings}"));
     let before = far("uri = \"nbd://a/\"\n");

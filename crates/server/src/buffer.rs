@@ -81,6 +81,8 @@ impl Drop for Buffer {
 pub(crate) struct BufferPool {
     free: [Vec<Buffer>; CLASSES],
     kept: usize,
+    /// Bytes allocated since the newest call of [`Self::take_fresh`].
+    fresh: u64,
     faults: Faults,
 }
 
@@ -102,6 +104,7 @@ impl BufferPool {
         self.faults.check(Call::Malloc).ok()?;
         let capacity = Self::capacity(len);
         if capacity > MAX_POOLED {
+            self.fresh += capacity as u64;
             return Buffer::allocate(capacity, len);
         }
         match self.free[class(capacity)].pop() {
@@ -110,8 +113,17 @@ impl BufferPool {
                 buffer.len = len as u32;
                 Some(buffer)
             }
-            None => Buffer::allocate(capacity, len),
+            None => {
+                self.fresh += capacity as u64;
+                Buffer::allocate(capacity, len)
+            }
         }
+    }
+
+    /// Number of bytes that were newly allocated since the previous call.
+    #[inline]
+    pub(crate) fn take_fresh(&mut self) -> u64 {
+        std::mem::take(&mut self.fresh)
     }
 
     /// Takes a buffer back into the pool for reuse, or frees it if the pool holds enough.
@@ -123,7 +135,8 @@ impl BufferPool {
         }
         self.kept += capacity;
         self.free[class(capacity)].push(buffer);
-        // The largest go first: a few of them would take the place of thousands of small ones.
+        // The largest go first: a few of them would take the place of thousands of small ones. At once, because a heap of which
+        // little by little is freed between other uses grows.
         while self.kept > MAX_KEPT {
             let Some(largest) = self.free.iter_mut().rev().find_map(Vec::pop) else { return };
             self.kept -= largest.capacity as usize;
@@ -153,6 +166,10 @@ mod tests {
             many.into_iter().for_each(|buffer| pool.give(buffer));
         }
         assert!(pool.kept <= MAX_KEPT);
+        pool.take_fresh();
+        let many: Vec<_> = (0..=MAX_KEPT / MAX_POOLED).map(|_| pool.take(MAX_POOLED).unwrap()).collect();
+        assert_eq!((pool.take_fresh(), pool.take_fresh()), (MAX_POOLED as u64, 0), "one was not there");
+        many.into_iter().for_each(|buffer| pool.give(buffer));
         let mut small = pool.take(ALIGN).unwrap();
         let address = small.as_mut_ptr();
         pool.give(small);

@@ -50,7 +50,7 @@ pub use error::Error;
 pub use figures::Meter;
 pub use listen::{bind, is_obstructed, is_stale};
 pub use paced::{Paced, Work};
-pub use recorder::{Order, Recorded};
+pub use recorder::{Order, Recorded, Sheet, open_recording, shortage};
 pub use registry::inspect;
 pub use server::{Applied, Server, Start};
 pub use spin::Spin;

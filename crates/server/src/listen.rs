@@ -187,7 +187,7 @@ impl Listening {
 
 fn unix_uri(path: &Path) -> String {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    Target { address: Address::Unix(absolute), export: String::new() }.to_string()
+    Target { address: Address::Unix(absolute), export: String::new(), tls: None }.to_string()
 }
 
 /// True if `path` is a socket that a server left behind when it ended. False for a file that is no socket, although

@@ -54,19 +54,29 @@ impl OwnFiles {
     /// `more` files that the program keeps.
     pub(crate) fn of(config: &Config, records: [PathBuf; 2], more: &[PathBuf]) -> Self {
         let server = &config.server;
-        let records = records.map(|path| (path, "a record of this server"));
+        let records = records.map(|path| (path, "the list of this server's volume files"));
         let sockets = server.unix_paths().into_iter().chain([server.control_path()]);
         let tls = server.tls.iter().flat_map(|tls| {
             let files = tls.files();
             [Some(files.certificate), Some(files.key), files.clients, files.revoked].into_iter().flatten()
         });
+        // The way to etcd: a volume with the password or the key would show it to clients.
+        let etcd = config.cluster.tls.iter().flat_map(|tls| {
+            [Some(tls.authorities.clone()), tls.certificate.clone(), tls.key.clone()].into_iter().flatten()
+        });
+        let etcd = etcd.chain(config.cluster.password_file.clone());
+        let remote = config.volumes.values().filter_map(|volume| volume.uri_tls.as_ref());
+        let remote = remote.flat_map(|tls| tls.paths().map(Path::to_path_buf));
         // Where standard output and error go, if that is a file.
         let log = [1, 2].map(|fd| (PathBuf::from(format!("/proc/self/fd/{fd}")), "the log of this server"));
-        let all = (more.iter().cloned().map(|path| (path, "the configuration or a record of this server")))
+        let of_program = "the configuration, the state of the cluster or the list of volumes of this server";
+        let all = (more.iter().cloned().map(|path| (path, of_program)))
             .chain(config.policy.iter().map(|path| (path.clone(), "the policy file of this server")))
             .chain(records)
             .chain(sockets.map(|path| (path, "a socket of this server")))
             .chain(tls.map(|path| (path, "a certificate or key of this server")))
+            .chain(etcd.map(|path| (path, "a certificate, key or password of this server for etcd")))
+            .chain(remote.map(|path| (path, "a certificate or key of this server for the server of a volume")))
             .chain(log);
         let own = all.map(|(path, what)| {
             let target = std::fs::metadata(&path).ok().map(|metadata| Target::of(&metadata));
@@ -182,5 +192,31 @@ mod tests {
         assert!(at(server.flight_path().join("segment-0000000000.evf")).is_some_and(|what| what.contains("requests")));
         assert!(at(server.history_path().join("disk0.img")).is_some_and(|what| what.contains("history")));
         assert_eq!(at(server.data_dir.join("flight.img")), None);
+    }
+
+    #[test]
+    fn secrets_for_the_servers_of_volumes_are_the_servers_own() {
+        let text = "[volumes.far]\nbackend = \"nbd\"\nuri = \"nbds://far/disk\"\n\
+            uri_tls = { authorities = \"/nowhere/ca\", certificate = \"/nowhere/cert\", key = \"/nowhere/key\" }\n";
+        let config = Config::parse(text, "test").expect("valid");
+        let own = OwnFiles::of(&config, adopted::files(&config.server.data_dir), &[]);
+        for name in ["ca", "cert", "key"] {
+            let what = own.at(&PathBuf::from(format!("/nowhere/{name}")), None);
+            assert!(what.is_some_and(|what| what.contains("server of a volume")), "{name}");
+        }
+    }
+
+    #[test]
+    fn secrets_for_etcd_are_the_servers_own() {
+        let path = |name: &str| PathBuf::from(format!("/nowhere/{name}"));
+        let (authorities, certificate, key) = (path("ca.pem"), Some(path("own.pem")), Some(path("own.key")));
+        let tls = Some(config::EtcdTls { authorities, certificate, key });
+        let cluster = config::Cluster { tls, password_file: Some(path("password")), ..config::Cluster::default() };
+        let config = Config { cluster, ..Config::default() };
+        let own = OwnFiles::of(&config, adopted::files(&config.server.data_dir), &[]);
+        for name in ["ca.pem", "own.pem", "own.key", "password"] {
+            assert!(own.at(&path(name), None).is_some_and(|what| what.contains("etcd")), "{name}");
+        }
+        assert_eq!(own.at(&path("other"), None), None);
     }
 }

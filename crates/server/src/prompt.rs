@@ -1,11 +1,13 @@
 //! Makes threads prompt: they run soon after they wake, even if other programs keep the processors busy.
 
 use std::num::NonZeroU64;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use evenkeel_policy::Config;
 use evenkeel_policy::tenant::Tenant;
 use rustix::io::{Errno, Result};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::last_errno;
 
@@ -17,6 +19,9 @@ const SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1);
 
 /// True if a tenant of the configuration in force has a reservation, guarantee or latency target; set by [`follow`].
 static WANTED: AtomicBool = AtomicBool::new(false);
+
+/// The processors of the process, as they were when the first thread asked for them.
+static PROCESSORS: OnceLock<Option<CpuSet>> = OnceLock::new();
 
 /// Follows a configuration: threads are to be prompt if a tenant has a reservation, a guarantee or a latency target.
 pub(crate) fn follow(config: &Config) {
@@ -61,6 +66,43 @@ pub(crate) fn keep_time() {
 /// the default. Threads that the thread starts inherit the slice.
 pub(crate) fn be_prompt(prompt: bool) {
     let _ = set_slice(if prompt { SLICE_NS } else { 0 });
+}
+
+/// Keeps the calling thread, worker number `index` of `workers`, on a processor of its own, if `prompt` and the process has as
+/// many processors as workers; otherwise, and if it `is_kept` on one, lets the thread run on all. Returns true if it is kept
+/// on one now.
+///
+/// Two workers on one processor take turns of up to a tick, 4 ms, while another program has the other processor; the kernel
+/// parts them only now and then. With fewer workers than processors, or where a filter of system calls forbids it, the kernel
+/// chooses.
+pub(crate) fn keep_apart(index: usize, workers: usize, prompt: bool, is_kept: bool) -> bool {
+    let Some(all) = processors() else { return false };
+    let own = if prompt && workers > 1 && workers == all.count() as usize {
+        (0..CpuSet::MAX_CPU).filter(|&processor| all.is_set(processor)).nth(index)
+    } else {
+        None
+    };
+    if let Some(own) = own {
+        let mut only = CpuSet::new();
+        only.set(own);
+        return sched_setaffinity(None, &only).is_ok();
+    }
+    if is_kept {
+        roam();
+    }
+    false
+}
+
+/// Lets the calling thread run on all processors of the process. Threads that a worker starts begin on the worker's.
+pub(crate) fn roam() {
+    if let Some(all) = processors() {
+        let _ = sched_setaffinity(None, all);
+    }
+}
+
+/// The processors of the process. The first call has to come before any worker is kept on one.
+pub(crate) fn processors() -> Option<&'static CpuSet> {
+    PROCESSORS.get_or_init(|| sched_getaffinity(None).ok()).as_ref()
 }
 
 /// Sets the time slice of the calling thread in nanoseconds; 0 for the default. A thread with a real-time or idle scheduling
@@ -127,6 +169,40 @@ mod tests {
         assert!(owes("[tenants.a]\nreservation = { iops = 100 }\n"));
         assert!(owes("[tenants.a]\nlatency = { target = \"5ms\" }\n"));
         assert!(owes("[pools.p]\n[tenants.a.pools.p]\nreservation = { iops = 100 }\n"));
+    }
+
+    /// Checks that workers stay on processors of their own only if there are as many processors and threads are to be prompt,
+    /// and that threads which a worker starts may run anywhere.
+    #[test]
+    fn workers_stay_apart_and_their_threads_roam() {
+        let on = || sched_getaffinity(None).expect("of this thread");
+        let all = *processors().expect("of this process");
+        let count = all.count() as usize;
+        std::thread::spawn(move || {
+            assert!(!keep_apart(0, count + 1, true, false), "more workers than processors");
+            assert!(!keep_apart(0, count, false, false), "no tenant is owed anything");
+            assert_eq!(on(), all);
+            if count == 1 {
+                return;
+            }
+            let own: Vec<CpuSet> = (0..count)
+                .map(|index| {
+                    assert!(keep_apart(index, count, true, index > 0));
+                    on()
+                })
+                .collect();
+            assert!(own.iter().all(|set| set.count() == 1));
+            assert!((1..count).all(|n| !own[..n].contains(&own[n])), "each has another");
+            let roams = std::thread::spawn(move || {
+                roam();
+                on()
+            });
+            assert_eq!(roams.join().expect("the thread ends"), all);
+            assert!(!keep_apart(0, count, false, true));
+            assert_eq!(on(), all);
+        })
+        .join()
+        .expect("the thread ends");
     }
 
     /// Checks that a thread with a real-time policy or SCHED_IDLE keeps its policy.

@@ -548,7 +548,7 @@ impl Opening {
                 ),
             });
         }
-        Ok(Some(format!("volume {name}: {} already holds {what}; clients see it as it is", path.display())))
+        Ok(Some(format!("volume {name}: {} already holds {what}; clients get this content unchanged", path.display())))
     }
 
     /// The size to serve, in bytes. A file shorter than configured is lengthened if the server created it or `grow` is set.

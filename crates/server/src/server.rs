@@ -192,6 +192,7 @@ impl Server {
             counted: Mutex::default(),
         };
         let mut listeners = Some(std::mem::take(&mut listening.listeners));
+        let _ = prompt::processors();
         for index in 0..workers {
             // One worker accepts for all and spreads the connections.
             server.start_worker(index, listeners.take().unwrap_or_default())?;

@@ -54,6 +54,12 @@ impl SharedPool {
         self.slice_bytes[direction as usize].load(Ordering::Relaxed).into()
     }
 
+    /// Sets the size of slices of both directions until the pool's own sizes are noted again.
+    #[cfg(test)]
+    pub(crate) fn set_slice_bytes(&self, bytes: u32) {
+        self.slice_bytes.iter().for_each(|size| size.store(bytes, Ordering::Relaxed));
+    }
+
     /// Copies the sizes of slices from the pool's state, so that workers can read them without the lock.
     #[inline]
     pub(crate) fn note_slices(&self, state: &Pool<Box<Request>>) {

@@ -396,6 +396,7 @@ fn volume(shared: &Shared, snapshot: &Snapshot, owners: &Owners<'_>, volume: &Vo
     };
     let remote = if let Backend::Remote(remote) = &volume.backend { Some(remote.state()) } else { None };
     let rbd = if let Backend::Rbd(rbd) = &volume.backend { Some(rbd.state()) } else { None };
+    let (trims_total, trimmed_bytes_total) = volume.trims();
     VolumeState {
         name: volume.name.clone(),
         tenant: config.map_or_else(String::new, |v| owners.scheduled(&volume.name, v).into_owned()),
@@ -411,5 +412,7 @@ fn volume(shared: &Shared, snapshot: &Snapshot, owners: &Owners<'_>, volume: &Vo
         remote,
         rbd,
         space: shared.spaces.of(volume.id),
+        trims_total,
+        trimmed_bytes_total,
     }
 }

@@ -29,6 +29,15 @@ const PREFERRED_BLOCK: u32 = 4096;
 /// back takes 60 ns.
 pub(crate) const METADATA_RATIO: u64 = 64;
 
+/// Largest number of zeros, in bytes, that one job of a thread writes where neither the file system nor the device zeroes a range
+/// by itself: as many as the first slices of other writes have. The scheduler decides between the steps.
+pub(crate) const ZEROS_AT_ONCE: u64 = 256 << 10;
+
+/// Largest number of zeros, in bytes, that one job writes from `offset` on: up to a multiple of [`ZEROS_AT_ONCE`].
+pub(crate) fn zeros_at_once(offset: u64) -> u64 {
+    ZEROS_AT_ONCE - offset % ZEROS_AT_ONCE
+}
+
 /// A volume that is being served.
 pub(crate) struct Volume {
     /// Number of the volume; no other volume of this process ever gets it.
@@ -55,6 +64,8 @@ pub(crate) struct Volume {
     sync_failed: AtomicBool,
     sync_error: Mutex<Option<String>>,
     failures: Mutex<Failures>,
+    /// Trims completed, and their bytes.
+    trims: (AtomicU64, AtomicU64),
 }
 
 /// State of the latest growth of a volume's file.
@@ -110,6 +121,7 @@ impl Volume {
             sync_failed: AtomicBool::new(false),
             sync_error: Mutex::new(None),
             failures: Mutex::default(),
+            trims: Default::default(),
         }
     }
 
@@ -127,7 +139,7 @@ impl Volume {
     #[cold]
     pub(crate) fn has_failed(&self, kind: &'static str, offset: u64, bytes: u64, error: &std::io::Error) {
         if let Some(more) = self.count_failure(kind, error) {
-            tracing::warn!(volume = self.name, kind, offset, bytes, %error, not_logged = more, "the back end failed a request; more like it are counted, and logged every 10 s");
+            tracing::warn!(volume = self.name, kind, offset, bytes, %error, not_logged = more, "the back end failed a request; the log shows further failures of this kind every 10 s");
         }
     }
 
@@ -257,6 +269,10 @@ impl Volume {
     /// The work that a request causes for the device. Zeroing by writing zeros counts as a write, of up to 4 GiB for a
     /// request. Trims and other zeroing count as the bytes that could be moved in the same time, block status as the expected
     /// number of extents. Reading ahead counts as a read, or as nothing if reads bypass the page cache.
+    ///
+    /// Limits in bytes count bytes that are moved: those of reads and writes, and so of zeros that are written and of reading
+    /// ahead. They do not count the work of trims, other zeroing, block status and flushes, which move no data; the scheduler
+    /// charges this work to the tenant's share, with the pool's base cost, and limits in requests count each of these requests.
     #[inline]
     pub(crate) fn work(&self, command: Command, flags: CommandFlags, length: u64) -> Work {
         let read = || Work::new(Kind::Read, saturate(length));
@@ -293,12 +309,24 @@ impl Volume {
         self.extents.store(expected, Ordering::Relaxed);
     }
 
+    /// Counts `bytes` that a trim or a slice of one has given back; with `ends` the trim is complete.
+    pub(crate) fn has_trimmed(&self, bytes: u64, ends: bool) {
+        self.trims.0.fetch_add(u64::from(ends), Ordering::Relaxed);
+        self.trims.1.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Trims completed, and bytes that trims have given back.
+    pub(crate) fn trims(&self) -> (u64, u64) {
+        (self.trims.0.load(Ordering::Relaxed), self.trims.1.load(Ordering::Relaxed))
+    }
+
     /// The work of a write of `length` bytes.
     pub(crate) fn write_of(length: u64) -> Work {
         Work::new(Kind::Write, saturate(length))
     }
 
-    fn writes_zeros(&self, flags: CommandFlags) -> bool {
+    /// True if a zeroing with these flags is carried out by writing zeros, as far as is known.
+    pub(crate) fn writes_zeros(&self, flags: CommandFlags) -> bool {
         let punch = !flags.contains(CommandFlags::NO_HOLE);
         match &self.backend {
             Backend::Memory(_) | Backend::Emulate(..) => !punch,
@@ -483,6 +511,51 @@ mod tests {
         assert!(matches!(volume.run(FileIo::Extents { offset: 0, len: 4096, max: 1 }), IoResult::Extents(_)));
         assert!(searches::all().came() > came, "it waits for those of other volumes");
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn limits_in_bytes_count_what_is_moved_and_shares_what_is_done() {
+        const LENGTH: u64 = 1 << 20;
+        let whole = LENGTH as u32;
+        let memory = Backend::Memory(crate::backend::memory::Memory::new(LENGTH).unwrap());
+        let volume = Volume::new(0, "test", 0, false, memory, LENGTH);
+        let counted = |volume: &Volume, command, flags| {
+            let work = volume.work(command, flags, if command == Command::Flush { 0 } else { LENGTH });
+            (work.payload(), work.bytes)
+        };
+        let (none, no_hole) = (CommandFlags::NONE, CommandFlags::NO_HOLE);
+        let ratio = METADATA_RATIO as u32;
+        let extents = (LENGTH / CHUNK) as u32 * size_of::<Extent>() as u32;
+        for (command, flags, of_limits, of_shares) in [
+            (Command::Read, none, whole, whole),
+            (Command::Write, none, whole, whole),
+            (Command::WriteZeroes, no_hole, whole, whole),
+            (Command::WriteZeroes, none, 0, whole / ratio),
+            (Command::Trim, none, 0, whole / ratio),
+            (Command::BlockStatus, none, 0, extents),
+            // The pool's base cost comes on top of each request.
+            (Command::Flush, none, 0, 0),
+            (Command::Cache, none, 0, 0),
+        ] {
+            assert_eq!(counted(&volume, command, flags), (of_limits, of_shares), "{command:?}");
+        }
+
+        // In a file, zeros count as written from the first attempt on that shows that they must be.
+        let path = std::env::temp_dir().join(format!("evenkeel-kinds-{}.img", std::process::id()));
+        let patience = std::time::Duration::ZERO;
+        let open = Open { create: Some(LENGTH), read_only: false, direct: false, block: false, patience };
+        let (file, size) = File::open(&path, &open).unwrap();
+        let faults = Faults::table();
+        let volume = Volume::new(0, "test", 0, false, Backend::File(file), size).with(faults.at("test"));
+        assert_eq!(counted(&volume, Command::WriteZeroes, none), (0, whole / ratio));
+        assert_eq!(counted(&volume, Command::Cache, none), (whole, whole), "the file is read ahead");
+        let fault = Fault::Errno(libc::EOPNOTSUPP);
+        faults.add(Injection { place: String::new(), call: Call::Fallocate, fault, skip: 0, times: 1 });
+        let zero = FileIo::Zero { offset: 0, len: LENGTH, punch: true, may_write: false };
+        assert!(matches!(volume.run(zero), IoResult::Code(code) if code == -libc::EOPNOTSUPP));
+        assert_eq!(counted(&volume, Command::WriteZeroes, none), (whole, whole));
+        assert_eq!(counted(&volume, Command::Trim, none), (0, whole / ratio), "a trim writes nothing");
+        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

@@ -28,7 +28,8 @@ fn start(name: &str, server: &str, of_b: &str) -> TestServer {
 /// Negotiates for `export`, and returns the outcome. `greeting`: bytes of the server's greeting that were read already; the
 /// answer to them was sent.
 fn outcome(mut stream: impl Read + Write, purpose: Purpose, export: &str, greeting: &[u8]) -> Outcome {
-    let wanted = Wanted { export: export.into(), purpose, framing: Framing::Structured, base_allocation: true };
+    let (export, framing) = (export.into(), Framing::Structured);
+    let wanted = Wanted { export, purpose, framing, base_allocation: true, tls: false };
     let (mut handshake, mut input, mut out) = (Handshake::new(wanted), greeting.to_vec(), Vec::new());
     let mut said_already = if greeting.is_empty() { 0 } else { 4 };
     loop {

@@ -37,7 +37,7 @@ fn whatever_is_asked_of_large_ranges_is_as_if_it_were_done_at_once() {
         let test = TestServer::start(&format!("divided-{seed}"), engine, &format!("[server]\nworkers = 2\n{text}"));
         let mut client = Client::new(Stream::Unix(test.raw_unix()), "", framing);
         let mut random = Random(seed as u64);
-        let mut model = vec![0; SIZE];
+        let (mut model, mut trimmed) = (vec![0; SIZE], (0_u64, 0_u64));
         for step in 0..60u64 {
             let length = 1 + random.below(if step % 3 == 0 { 20 << 20 } else { 2 << 20 });
             let offset = random.below(SIZE - length);
@@ -56,6 +56,9 @@ fn whatever_is_asked_of_large_ranges_is_as_if_it_were_done_at_once() {
                     let request = client.send(command, flags, from, bytes, &[]);
                     client.wait(request).unwrap();
                     model[offset..offset + length].fill(0);
+                    if command == Command::Trim {
+                        trimmed = (trimmed.0 + 1, trimmed.1 + bytes);
+                    }
                 }
                 _ => {
                     let read = client.read(from, bytes).unwrap();
@@ -72,8 +75,11 @@ fn whatever_is_asked_of_large_ranges_is_as_if_it_were_done_at_once() {
         for (n, cookie) in cookies.into_iter().enumerate() {
             assert!(client.wait(cookie).unwrap() == model[n << 22..][..4 << 20], "{engine:?} {text} part {n}");
         }
-        let pool = &test.server.state().pools[0];
+        let state = test.server.state();
+        let pool = &state.pools[0];
         assert!(pool.tenants[0].reads_total + pool.tenants[0].writes_total <= 72, "slices do not count as requests");
+        let volume = &state.volumes[0];
+        assert_eq!((volume.trims_total, volume.trimmed_bytes_total), trimmed, "{engine:?} {text}: zeroing is no trim");
         drop(client);
         test.wait_for("all given back", |state| state.connections == 0 && state.buffer_memory_used_bytes == 0);
     }

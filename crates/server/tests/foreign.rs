@@ -228,8 +228,8 @@ fn a_volume_is_on_nothing_that_is_in_use() {
         ("symlink", "configuration"),
         ("not-yet.toml", "configuration"),
         ("policy.toml", "policy"),
-        ("files.toml", "record"),
-        ("files.toml.new", "record"),
+        ("files.toml", "list of this server"),
+        ("files.toml.new", "list of this server"),
         ("two.img", "already holds volume \"one\""),
         ("three.img", "already holds volume \"one\""),
     ] {

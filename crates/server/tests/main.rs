@@ -20,6 +20,7 @@ mod pause;
 mod placement;
 mod recording;
 mod remote;
+mod remote_tls;
 mod review;
 mod robustness;
 mod serving;

@@ -189,7 +189,7 @@ fn an_order_that_cannot_be_carried_out_is_refused_with_a_cure() {
         (Order { force: true, ..order(&test, "there") }, "no recording"),
         (Order { force: true, ..order(&test, "empty") }, "no recording"),
         (Order { force: true, ..order(&test, "disk0.img") }, "holds volume \"disk0\""),
-        (Order { force: true, ..order(&test, "files.toml") }, "a record of this server"),
+        (Order { force: true, ..order(&test, "files.toml") }, "this server's volume files"),
         (order(&test, "flight/segment-0000000000.evf"), "last requests"),
         (order(&test, "history/shop.evf"), "history"),
     ] {

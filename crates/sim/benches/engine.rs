@@ -14,6 +14,8 @@
 //!
 //! Under `cargo test`, which passes no `--bench`, the benchmark runs as with `--smoke`.
 
+mod support;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::hint::black_box;
@@ -26,7 +28,7 @@ use evenkeel_model::device::DeviceParams;
 use evenkeel_model::store::StoreParams;
 use evenkeel_sim::workload::{Requests, Spec};
 use evenkeel_sim::world::{Client, Setup, Tenant, run_quietly};
-use rustix::time::{ClockId, clock_gettime};
+use support::{Spread, spread, time};
 
 /// The smoke test fails if an event's CPU time, divided by that of one pop and push of the heap, exceeds this. Noise stays far
 /// below; quadratic work or an allocation per event exceeds it. Tests are little optimised, which slows the simulator more.
@@ -43,12 +45,6 @@ struct Case {
 struct Plan {
     rounds: usize,
     length: Duration,
-}
-
-struct Spread {
-    low: f64,
-    median: f64,
-    high: f64,
 }
 
 struct Row {
@@ -141,22 +137,6 @@ impl Yardstick {
         self.order += 1;
         self.heap.push(Reverse((at + 1 + self.random % 1_000_000, self.order, black_box(number))));
     }
-}
-
-/// Runs `body`. Returns its result, and the thread's CPU time for it in seconds.
-fn time<T>(body: impl FnOnce() -> T) -> (T, f64) {
-    let cpu_seconds = || {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-    };
-    let start = cpu_seconds();
-    let result = body();
-    (result, cpu_seconds() - start)
-}
-
-fn spread(mut values: Vec<f64>) -> Spread {
-    values.sort_by(f64::total_cmp);
-    Spread { low: values[0], median: values[values.len() / 2], high: values[values.len() - 1] }
 }
 
 fn print_table(rows: &[Row]) {

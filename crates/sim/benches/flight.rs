@@ -11,6 +11,8 @@
 //!
 //! Under `cargo test`, which passes no `--bench`, the benchmark runs as with `--smoke`.
 
+mod support;
+
 use std::hint::black_box;
 
 use evenkeel_control::Duration;
@@ -21,7 +23,7 @@ use evenkeel_model::store::StoreParams;
 use evenkeel_sim::flight::load::Load;
 use evenkeel_sim::flight::policy::Policy;
 use evenkeel_sim::flight::replay::simulate;
-use rustix::time::{ClockId, clock_gettime};
+use support::{spread, time};
 
 /// Bar of the replay's speed, as a multiple of real time.
 const SPEED_BAR: f64 = 50.0;
@@ -37,12 +39,6 @@ const CLIENTS: u32 = 50;
 const PERIOD_NS: u64 = 10_000_000;
 /// Recorded latency of a request.
 const LATENCY_NS: u64 = 9_950_000;
-
-struct Spread {
-    low: f64,
-    median: f64,
-    high: f64,
-}
 
 fn main() {
     let has = |flag: &str| std::env::args().any(|argument| argument == flag);
@@ -147,20 +143,4 @@ fn statistics(recording: &Recording) -> f64 {
     assert_eq!(summary.total.requests, recording.requests.len() as u64);
     black_box(summary);
     took_s * 1e9 / recording.requests.len() as f64
-}
-
-/// Runs `body`. Returns its result, and the thread's CPU time for it in seconds.
-fn time<T>(body: impl FnOnce() -> T) -> (T, f64) {
-    let cpu_seconds = || {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-    };
-    let start = cpu_seconds();
-    let result = body();
-    (result, cpu_seconds() - start)
-}
-
-fn spread(mut values: Vec<f64>) -> Spread {
-    values.sort_by(f64::total_cmp);
-    Spread { low: values[0], median: values[values.len() / 2], high: values[values.len() - 1] }
 }

@@ -43,6 +43,13 @@ fn a_thousand_members_never_exceed_the_limit_and_reach_the_reservation() {
 }
 
 #[test]
+fn ten_thousand_members_never_exceed_the_limit() {
+    let setup = Setup { members: 10_000, fault: Fault::None, seconds: 3 };
+    let most = simulate(&setup, 1).expect("a run").most;
+    assert!((0.5..=1.0 + 1e-9).contains(&most), "{most} of the total");
+}
+
+#[test]
 fn the_same_seed_gives_the_same_outcome() {
     let setup = Setup { members: 3, fault: Fault::Loss, seconds: 4 };
     let run = |seed| simulate(&setup, seed).expect("a run");

@@ -27,7 +27,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::caller::Caller;
 use crate::refusal::Refusal;
 use crate::request::{Asked, Named, Request};
-use crate::serve::api::{Answer, Changed, NewSize, NewVolume, Wanted};
+use crate::serve::api::{Answer, Changed, NewSettings, NewVolume, Wanted};
 use crate::serve::body::Body;
 use crate::serve::edit::{self, Consent};
 use crate::serve::recording::Wished;
@@ -157,11 +157,13 @@ fn dry<S>(requests: &[Request<S>]) -> Router<Arc<Config>> {
             ("GET", "/api/v1/config") => on(method, async |State(config): Held| Json(&*config).into_response()),
             ("POST", "/api/v1/reload" | "/api/v1/reload/preview") => on(method, async || "ok\n"),
             ("POST", "/api/v1/volumes") => on(method, create_volume),
-            ("PATCH", "/api/v1/volumes/{name}") => on(method, grow_volume),
+            ("PATCH", "/api/v1/volumes/{name}") => on(method, set_volume),
             ("DELETE", "/api/v1/volumes/{name}") => on(method, remove_volume),
             ("PATCH", "/api/v1/server") => on(method, set_server),
             ("PATCH", "/api/v1/tenants/{name}") => on(method, set_tenant),
+            ("DELETE", "/api/v1/tenants/{name}") => on(method, remove_tenant),
             ("PATCH", "/api/v1/pools/{name}") => on(method, set_pool),
+            ("DELETE", "/api/v1/pools/{name}") => on(method, remove_pool),
             ("GET" | "DELETE", "/api/v1/record") => on(method, async || "ok\n"),
             ("POST", "/api/v1/record") => on(method, async |Body(wished): Body<Wished>| wished.order().map(|_| "ok\n")),
             (method, path) => panic!("{method} {path} is not fuzzed"),
@@ -182,16 +184,28 @@ async fn create_volume(State(config): Held, Body(NewVolume { name, volume }): Bo
     accept(&config, &after, Consent::default())
 }
 
-async fn grow_volume(State(config): Held, Named(name): Named, Body(NewSize { size }): Body<NewSize>) -> Answer {
-    let mut after = Config::clone(&config);
-    match after.volumes.get_mut(&name) {
-        None => return Err(Error::Unknown { kind: "volume", name }.into()),
-        Some(volume) if volume.size.is_some_and(|present| size <= present) => {
+async fn set_volume(State(config): Held, Named(name): Named, Body(settings): Body<NewSettings>) -> Answer {
+    let NewSettings { size, tenant, description } = settings;
+    if size.is_some() == (tenant.is_some() || description.is_some()) {
+        return Err(Error::Refused("one of both".into()).into());
+    }
+    let mut after = edit::with_volume_settings(&config, &name, tenant, description)?;
+    match after.volumes.get_mut(&name).zip(size) {
+        Some((volume, size)) if volume.size.is_some_and(|present| size <= present) => {
             return Err(Error::Refused("a volume only grows".into()).into());
         }
-        Some(volume) => volume.size = Some(size),
+        Some((volume, size)) => volume.size = Some(size),
+        None => {}
     }
     accept(&config, &after, Consent::default())
+}
+
+async fn remove_tenant(State(config): Held, Named(name): Named) -> Answer {
+    accept(&config, &edit::without_tenant(&config, &name)?, Consent::default())
+}
+
+async fn remove_pool(State(config): Held, Named(name): Named) -> Answer {
+    accept(&config, &edit::without_pool(&config, &name)?, Consent::default())
 }
 
 async fn remove_volume(State(config): Held, Named(name): Named) -> Answer {
@@ -211,7 +225,7 @@ async fn set_tenant(State(config): Held, Named(name): Named, Body(mut patch): Bo
 
 async fn set_pool(State(config): Held, Named(name): Named, Body(mut patch): Body<Value>) -> Answer {
     let consent = Consent::take(&mut patch)?;
-    twice(&config, consent, |config| edit::with_pool(config, &name, patch.clone()))
+    twice(&config, consent, |config| edit::with_pool(config, &name, patch.clone(), consent))
 }
 
 /// Accepts or refuses a change; asserts that one that is accepted changes nothing when it is made again.

@@ -24,6 +24,7 @@ pub mod fuzz;
 pub mod guard;
 pub mod history;
 mod openmetrics;
+pub mod process;
 mod progress;
 mod refusal;
 mod request;

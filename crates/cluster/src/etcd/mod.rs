@@ -11,10 +11,12 @@ use evenkeel_policy::config::Endpoint;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::json;
 
+mod access;
 mod http;
 
+pub(crate) use access::{Access, lock};
+pub(crate) use http::Error;
 use http::{Connection, Lines, Refusal, unlike};
-pub(crate) use http::{Error, Traffic};
 
 /// Largest number of keys that are read at once; an undivided cluster has far fewer.
 const MAX_KEYS: u32 = 1_024;
@@ -170,8 +172,8 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
 
 impl Client {
     /// Connects to an etcd server. Connecting and every later request may take `patience`.
-    pub(crate) async fn open(endpoint: &Endpoint, patience: Duration, traffic: &Arc<Traffic>) -> Result<Self, Error> {
-        Connection::open(endpoint, patience, traffic).await.map(Self)
+    pub(crate) async fn open(endpoint: &Endpoint, patience: Duration, access: &Arc<Access>) -> Result<Self, Error> {
+        Connection::open(endpoint, patience, access).await.map(Self)
     }
 
     /// Creates a lease, which ends `seconds` seconds after the newest [`Self::keep_alive`]; returns its number.
@@ -317,7 +319,7 @@ impl Watch {
 }
 
 fn bytes(endpoint: &Endpoint, text: &str) -> Result<Vec<u8>, Error> {
-    BASE64.decode(text).map_err(|error| unlike(endpoint, &format!("no base64 where it should be: {error}")))
+    BASE64.decode(text).map_err(|error| unlike(endpoint, &format!("a key or value is not base64: {error}")))
 }
 
 fn text_of(endpoint: &Endpoint, text: &str) -> Result<String, Error> {

@@ -62,7 +62,7 @@ impl Default for SlowFastConfig {
 }
 
 impl SlowFastConfig {
-    /// The published constants, without repairs.
+    /// The constants of the published algorithm, whose known defects are not repaired.
     pub const PUBLISHED: Self = Self {
         fast_interval: Duration::from_millis(50),
         slow_interval: Duration::from_millis(500),

@@ -217,8 +217,8 @@ impl<C: Clone + PartialEq> Cluster<C> {
         (sum.leaving || !published).then_some(sum)
     }
 
-    /// A closing sum of this host's shard, without statistics, to be published when this host leaves the shard; `None` if
-    /// another host of the shard would publish sums, or the shard has no recent sum.
+    /// The last [`Sum`] of this host's shard, without statistics, from which other shards learn that this shard ends. The host
+    /// publishes it when it leaves. `None` if another host of the shard would publish sums, or the shard has no recent sum.
     pub fn last_sum(&self, now: Instant) -> Option<Sum<C>> {
         let newest = self.shards.newest(&self.shard.to_string())?;
         let period = self.config().period_at(now);
@@ -303,8 +303,9 @@ impl<C: Clone + PartialEq> Cluster<C> {
             return;
         }
         let view = self.members.view(period);
-        let present = |host: &&str| view.members.iter().any(|member| member.host == *host && member.age == 0);
-        let publishers: Vec<&str> = self.publishers(&view).filter(present).collect();
+        let bits = self.shard.bits();
+        let publishers = view.members.iter().filter(|member| member.age == 0 && member.report.content.bits == bits);
+        let publishers: Vec<&str> = publishers.map(|member| member.host).collect();
         let turn = publishers.iter().position(|host| *host == self.own).unwrap_or(publishers.len());
         let quarter = self.config().period.as_nanos() / 4;
         let at = now + Duration::from_nanos(quarter.saturating_mul(turn as u64));

@@ -52,6 +52,12 @@
 //! Of the reservation a lost member keeps 1 / N. A reservation is a floor, so what an expired member keeps is not taken off the
 //! others' reservations.
 //!
+//! **Restarts.** A process keeps its safe part on disk, and writes it there before a report with a smaller one leaves
+//! ([`Share::kept`]). A process that starts soon afterwards continues as one that lost the cluster ([`Share::resumed`]). Its safe
+//! part is at most the one in any report that the store may hold, so the others keep it free from the expiry on. Two leases and
+//! the safe time after the start they know of the expiry, as the earlier process had ended before. If the earlier process had its
+//! safe part in use without the cluster, its newest report claims no less, and the part is in use at once.
+//!
 //! **Limits.** Others that forget an expired member, and members that start without ever having had contact, void the bound by
 //! a safe part each. The order of the store holds among the reports that a member reads in one stream.
 
@@ -96,8 +102,8 @@ const ROUNDING: f64 = 1.001;
 /// Number of members that a member assumes before it has had any contact.
 const UNKNOWN_MEMBERS: u64 = 8;
 
-/// Demand for and service of a tenant on one member since the last measurement. Amounts are fractions of the total, those of
-/// requests that arrived and were served as in a whole period.
+/// Demand of a tenant on one member, and what it got, since the last measurement. Amounts are fractions of the total; `arrived`
+/// and `served` are scaled to a whole period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Asked {
     /// Number of requests that arrived.
@@ -117,13 +123,15 @@ pub struct Line {
     /// The member's need.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
     pub need: f64,
-    /// The need again if requests were queued, 0 otherwise.
+    /// The same as `need` if requests were queued, 0 otherwise.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
     pub throttled: f64,
-    /// The part that the member lacks for an equal one, as far as its need does not show it.
+    /// The part that the member's limit would have to grow by to be an equal share (the total divided by the members), as far
+    /// as `need` does not show it.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
     pub lack: f64,
-    /// The need for which the member asks a reservation: less than its need if its service reaches the limit without.
+    /// The part of the need for which the member asks a reservation. It is smaller than the need if the member's throughput
+    /// reaches its limit without a reservation.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_zero"))]
     pub floor: f64,
     /// Upper bound of the part that the member uses until its next report.
@@ -216,6 +224,25 @@ pub enum Contact {
     Alone,
 }
 
+/// The part of a share that a restart of the process keeps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Kept {
+    /// The safe part: at most the one in any report that the store may hold.
+    pub safe: f64,
+    /// Number of members that served the tenant, this one included.
+    pub members: u64,
+    /// True if the safe part was in use because the cluster had been lost for long.
+    pub is_alone: bool,
+}
+
+impl Kept {
+    /// True if all figures are such as a share keeps.
+    pub fn is_valid(&self) -> bool {
+        (0.0..=ROUNDING).contains(&self.safe) && self.members > 0
+    }
+}
+
 /// One member's share of a tenant's total in one unit.
 #[derive(Clone, Debug)]
 pub struct Share {
@@ -243,6 +270,10 @@ pub struct Share {
     /// True if the newest report was made after the last call of [`Share::lost`].
     is_new: bool,
     contact: Contact,
+    /// True if a report has come back at any time, before a restart included, so that the others know a safe part.
+    had_contact: bool,
+    /// Number of members before a restart, until a report has come back; 0 without a restart.
+    remembered: u64,
 }
 
 impl Share {
@@ -265,9 +296,35 @@ impl Share {
             is_back: false,
             is_new: false,
             contact: Contact::None,
+            had_contact: false,
+            remembered: 0,
         };
         share.set_totals(reservation, limit);
         share
+    }
+
+    /// The share of a process that starts soon after an earlier one of the same member has ended, without leaving the cluster.
+    /// `kept`: of the earlier one's newest report. The share has lost the cluster, as after [`Share::lost`] or [`Share::alone`].
+    pub fn resumed(reservation: u64, limit: u64, kept: &Kept) -> Self {
+        let safe = kept.safe.clamp(0.0, 1.0);
+        let (granted, contact) = if kept.is_alone { (safe, Contact::Alone) } else { (0.0, Contact::Lost) };
+        let mut share = Self::new(reservation, limit);
+        (share.safe, share.newest_safe) = (safe, safe);
+        (share.granted, share.least_granted) = (granted, granted);
+        (share.contact, share.had_contact, share.remembered) = (contact, true, kept.members);
+        share
+    }
+
+    /// The part that a restart keeps; `None` if the other members know no safe part of this one. After each call of
+    /// [`Share::report`] or [`Share::early_report`] it has to be on disk before the report leaves.
+    pub fn kept(&self) -> Option<Kept> {
+        let members = self.members() as u64;
+        self.had_contact.then(|| Kept { safe: self.safe, members, is_alone: self.contact == Contact::Alone })
+    }
+
+    /// True if a report of this member, or of an earlier process of it, has come back at any time.
+    pub fn had_contact(&self) -> bool {
+        self.had_contact
     }
 
     /// Takes over other totals. Parts are fractions, so that the part in use stays.
@@ -357,6 +414,7 @@ impl Share {
         }
         if own_is_back && self.is_new {
             (self.is_back, self.contact) = (true, Contact::Shared);
+            (self.had_contact, self.remembered) = (true, 0);
         }
         if self.is_back && self.contact == Contact::Shared {
             // With claims beyond the total, a part in use stays: the member whose claim is later waits.
@@ -398,7 +456,8 @@ impl Share {
         self.granted
     }
 
-    /// Fraction of the tenant's reservation that holds on this member now. In the limit's unit it is at most the limit's part.
+    /// Fraction of the tenant's reservation that holds on this member now. The reservation on this member never exceeds the
+    /// limit on this member.
     pub fn reservation(&self) -> f64 {
         let part = match self.contact {
             Contact::Lost | Contact::Alone => 1.0 / self.members(),
@@ -415,7 +474,8 @@ impl Share {
     /// Number of members that serve the tenant, this one included, as last seen.
     pub fn members(&self) -> f64 {
         let is_known = self.contact != Contact::None || self.others.members > 0;
-        (if is_known { self.others.members + 1 } else { UNKNOWN_MEMBERS }) as f64
+        let members = if is_known { self.others.members + 1 } else { UNKNOWN_MEMBERS };
+        members.max(self.remembered) as f64
     }
 
     fn free(&self) -> f64 {
@@ -582,6 +642,55 @@ mod tests {
         share.alone();
         assert_eq!((share.limit(), share.contact()), (0.125, Contact::Alone));
         assert!(report(&mut share, &asked(1.0, 1.0)).claim >= 0.125);
+    }
+
+    #[test]
+    fn a_member_that_restarts_without_the_cluster_continues_with_its_safe_part() {
+        let mut share = Share::new(3_000, 4_000);
+        assert_eq!(share.kept(), None, "the others know nothing of it");
+        share.observe(&others(2, 0.0, 0.0), false);
+        let line = report(&mut share, &asked(1.0, 1.0));
+        share.observe(&others(2, 0.0, 0.0), true);
+        let kept = share.kept().expect("contact");
+        assert_eq!(kept, Kept { safe: line.safe, members: 3, is_alone: false });
+        // Within two leases the others may use what the last report did not claim.
+        let mut after = Share::resumed(3_000, 4_000, &kept);
+        assert_eq!((after.limit(), after.contact()), (0.0, Contact::Lost));
+        let first = report(&mut after, &asked(1.0, 1.0));
+        assert_eq!((first.claim, first.safe), (line.safe, line.safe));
+        after.alone();
+        assert_eq!((after.limit(), after.contact()), (line.safe, Contact::Alone));
+        assert!((after.reservation() - 1.0 / 3.0).abs() < 1e-12, "{after:?}");
+        // One that was alone is so at once.
+        let again = Share::resumed(3_000, 4_000, &after.kept().expect("kept"));
+        assert_eq!((again.limit(), again.contact()), (line.safe, Contact::Alone));
+        // Back in the cluster all is as ever.
+        report(&mut after, &asked(1.0, 1.0));
+        after.observe(&others(2, 0.0, 0.0), true);
+        report(&mut after, &asked(1.0, 1.0));
+        after.observe(&others(2, 0.0, 0.0), true);
+        assert!(after.limit() > 0.9 && !after.kept().expect("kept").is_alone, "{after:?}");
+    }
+
+    #[test]
+    fn a_restart_keeps_no_more_than_any_report_in_the_store() {
+        let mut share = Share::new(0, 4_000);
+        let mut in_store = f64::INFINITY;
+        for members in [1, 4, 2, 7, 7, 3] {
+            let mut rest = others(members, 0.5, 0.5);
+            rest.lines.safe = 0.9 * members as f64 / (members + 1) as f64;
+            share.observe(&rest, false);
+            let line = report(&mut share, &asked(0.1, 0.0));
+            // The report may be the one in the store, or the one before.
+            let least = in_store.min(line.safe);
+            assert!(share.kept().is_none_or(|kept| kept.safe <= least), "{share:?}");
+            share.observe(&rest, true);
+            in_store = line.safe;
+            assert!(share.kept().is_some_and(|kept| kept.is_valid() && kept.safe <= in_store), "{share:?}");
+        }
+        let kept = Kept { safe: 0.5, members: 2, is_alone: true };
+        assert!(!Kept { safe: f64::NAN, ..kept }.is_valid() && !Kept { safe: 2.0, ..kept }.is_valid());
+        assert!(!Kept { members: 0, ..kept }.is_valid());
     }
 
     #[test]

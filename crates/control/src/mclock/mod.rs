@@ -26,6 +26,7 @@
 
 mod claim;
 mod client;
+mod dropped;
 mod heap;
 mod lanes;
 mod slab;
@@ -114,7 +115,7 @@ impl CostModel {
 pub enum Phase {
     /// The request's client was behind its reservation.
     Reservation,
-    /// It was the turn of the request's client by weight.
+    /// The request's client was next by weight.
     Weight,
 }
 

@@ -1,5 +1,7 @@
 //! Requests that change a running server, and the lines that they print.
 
+use std::time::Duration;
+
 use anyhow::{Context, Error, ensure};
 use clap::Args;
 use evenkeel_net::http::Method;
@@ -8,7 +10,7 @@ use serde_json::Value;
 
 use super::client::{self, Refusal};
 use super::save::{self, Part, Saved};
-use super::{Connect, OTHER_VERSION, PATIENCE, changes};
+use super::{Connect, OTHER_VERSION, PATIENCE, changes, edit};
 use crate::output::{self, Usage};
 
 /// Which server to talk to, and how its answer is printed.
@@ -94,10 +96,31 @@ impl Keep {
     /// option for the error message if `body` changes nothing.
     pub(super) fn patch(&self, part: Part<'_>, body: &Value, example: &str) -> anyhow::Result<()> {
         ensure!(changes(body), Usage(format!("nothing to change: give at least one option, for example {example}")));
+        self.change(Method::PATCH, part, body)
+    }
+
+    /// As [`Self::patch`], for the removal of a tenant or pool.
+    pub(super) fn remove(&self, part: Part<'_>) -> anyhow::Result<()> {
+        self.change(Method::DELETE, part, &Value::Null)
+    }
+
+    /// Refuses the name of a tenant or pool that the server has.
+    pub(super) fn refuse_known(&self, part: Part<'_>) -> anyhow::Result<()> {
+        let (in_force, table) = (in_force(&self.ask.connect, PATIENCE)?, part.table());
+        let known = table.iter().try_fold(&in_force, |config, name| config.get(name));
+        ensure!(
+            known.is_none(),
+            "[{}] is there already; nothing was changed\nwhat to do: choose another name, or use `set`",
+            edit::dotted(&table)
+        );
+        Ok(())
+    }
+
+    fn change(&self, method: Method, part: Part<'_>, body: &Value) -> anyhow::Result<()> {
         let Self { save, ask: Ask { json, connect } } = self;
         let ready =
             if *save { Some(save::prepare(&connect.socket()?, connect.config.as_deref(), part, body)?) } else { None };
-        let answer = self.ask.answer(Method::PATCH, &part.api(), Some(body))?;
+        let answer = self.ask.answer(method, &part.api(), Some(body).filter(|body| !body.is_null()))?;
         // The change is in force: nothing that can fail may come before it is saved, and it is printed even if saving fails.
         let saved = ready.map(save::Ready::commit).transpose();
         let changed = Changed::read(&answer);
@@ -119,6 +142,13 @@ impl Keep {
         match saved {
             Some(saved) => output::print(&(saved.text() + &self.remainder())),
             None if is_unchanged => Ok(()),
+            None if body.is_null() => output::print(&format!(
+                "in force until the next reload or restart, unless [{}] is removed from the configuration file\n",
+                edit::dotted(&part.table())
+            )),
+            None if body.get("create").is_some() => output::print(
+                "in force until the next reload or restart; to keep it, repeat its options with `set` and --save\n",
+            ),
             None => output::print(
                 "in force until the next reload or restart; to keep the change, repeat the command with --save\n",
             ),
@@ -139,4 +169,13 @@ impl Keep {
             format!("a reload would still make changes: {}\n", left.join(", "))
         }
     }
+}
+
+/// The configuration in force; each part of the answer may take `patience`.
+///
+/// # Errors
+/// When no server answers, or its answer cannot be parsed.
+pub(super) fn in_force(connect: &Connect, patience: Duration) -> anyhow::Result<Value> {
+    let text = connect.send(Method::GET, "/api/v1/config", None, patience)?;
+    serde_json::from_str(&text).context(OTHER_VERSION)
 }

@@ -55,6 +55,19 @@ pub(super) fn edited(
     Ok((text, edits))
 }
 
+/// `text` without the value or table at `path`.
+///
+/// # Errors
+/// If the text is no TOML, or has something else than a table or a value there.
+pub(super) fn without(text: &str, path: &[String]) -> anyhow::Result<(String, Vec<Edit>)> {
+    let Some((name, above)) = path.split_last() else { return Ok((text.to_owned(), Vec::new())) };
+    let before = shown_at(text, path)?;
+    let after = remove(text, path, above.len())?;
+    let edit = Edit { key: dotted(std::slice::from_ref(name)), before, after: None };
+    let edits = if edit.before.is_some() { vec![edit] } else { Vec::new() };
+    Ok((after, edits))
+}
+
 /// The values that a patch sets (`Some`) or removes (`None`), each with its path.
 fn leaves(patch: &Map<String, Value>, table: &[String]) -> Vec<(Vec<String>, Option<Value>)> {
     let mut found = Vec::new();

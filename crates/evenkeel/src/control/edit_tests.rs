@@ -227,3 +227,16 @@ fn a_table_without_keys_is_made_where_it_is_wanted() {
     assert_eq!((text.as_str(), edits), ("# a\n\n[tenants.a]\n", Vec::new()));
     assert_eq!(edited(&text, &names("tenants.a"), &Map::new(), true).expect("edited").0, text);
 }
+
+#[test]
+fn a_table_goes_with_all_that_is_in_it() {
+    let (text, edits) = without(FILE, &names("tenants.shop")).expect("a table");
+    assert!(!text.contains("shop") && text.contains("# Our storage."), "{text}");
+    assert!(text.contains("# Backups run at night.\n[tenants.backup] # slow"), "{text}");
+    let expected = Edit { key: "shop".into(), before: Some("{ weight = 3 }".into()), after: None };
+    assert_eq!(edits, [expected]);
+    assert_eq!(without(&text, &names("tenants.shop")).expect("nothing to do"), (text.clone(), Vec::new()));
+    let braces = "[tenants]\na = { weight = 2 }\nb.weight = 3\n";
+    assert_eq!(without(braces, &names("tenants.a")).expect("a value").0, "[tenants]\nb.weight = 3\n");
+    assert_eq!(without(braces, &names("tenants.b")).expect("a dotted table").0, "[tenants]\na = { weight = 2 }\n");
+}

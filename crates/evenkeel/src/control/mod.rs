@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow, ensure};
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use evenkeel_net::http::{Method, Place};
-use evenkeel_policy::config::{Match, Server, Workers};
+use evenkeel_policy::config::{EtcdTls, Match, Server, Workers};
 use evenkeel_policy::rbd::Image;
 use evenkeel_policy::state::State;
 use evenkeel_policy::units::{Bytes, Duration, UnitError};
@@ -19,14 +19,19 @@ use serde_json::{Map, Value, json};
 mod ask;
 mod client;
 mod edit;
+mod names;
+mod one;
 mod reach;
 mod save;
 pub(crate) mod show;
 mod site;
+#[cfg(test)]
+mod tests;
 
 use crate::output::{self, Usage};
 use ask::{Ask, Keep};
 pub(crate) use client::{PATIENCE, get, path};
+pub(crate) use names::{Names, names};
 pub(crate) use reach::{Reach, first};
 use save::Part;
 pub(crate) use show::{table, words};
@@ -134,8 +139,33 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         ask: Ask,
     },
+    /// Show a volume: its settings, space and connections
+    Show {
+        /// Name of the volume
+        name: String,
+        #[command(flatten)]
+        ask: Ask,
+    },
     /// Create a volume and serve it, now and after a restart
+    #[command(visible_alias = "add")]
     Create(Box<Create>),
+    /// Change a volume that was created by command, now and after a restart
+    Set {
+        /// Name of the volume
+        #[arg(value_parser = usable_name)]
+        name: String,
+        /// The tenant of its connections
+        #[arg(long)]
+        tenant: Option<String>,
+        /// Description, shown to clients that list exports
+        #[arg(long)]
+        description: Option<String>,
+        /// New size, for example 20GiB; a volume only grows
+        #[arg(long, conflicts_with_all = ["tenant", "description"])]
+        size: Option<Bytes>,
+        #[command(flatten)]
+        ask: Ask,
+    },
     /// Make a volume longer; clients see it when they reconnect
     #[command(alias = "resize")]
     Grow {
@@ -187,9 +217,21 @@ pub(crate) struct Create {
     /// Serve an existing file byte for byte although it holds an image of another format
     #[arg(long, value_parser = PossibleValuesParser::new(["raw"]))]
     format: Option<String>,
-    /// Export of another NBD server, for nbd: nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH
+    /// Export of another NBD server, for nbd: nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH; nbds for TLS
     #[arg(long, value_parser = reachable)]
     uri: Option<Target>,
+    /// PEM file with the authorities to trust, for a --uri that is nbds://
+    #[serde(skip)]
+    #[arg(long, value_name = "FILE", requires = "uri", value_parser = absolute())]
+    ca: Option<PathBuf>,
+    /// PEM file with a certificate to show there, where the server asks for one
+    #[serde(skip)]
+    #[arg(long, value_name = "FILE", requires_all = ["ca", "key"], value_parser = absolute())]
+    cert: Option<PathBuf>,
+    /// PEM file with its private key
+    #[serde(skip)]
+    #[arg(long, value_name = "FILE", requires = "cert", value_parser = absolute())]
+    key: Option<PathBuf>,
     /// Image of a Ceph cluster, for rbd: POOL/IMAGE or POOL/NAMESPACE/IMAGE, with @SNAPSHOT to read a snapshot
     #[arg(long)]
     rbd: Option<Image>,
@@ -260,8 +302,23 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             let state = ask.connect.state()?;
             output::show(ask.json, &state.volumes, |_| show::volumes(&state))
         }
+        VolumeCommand::Show { name, ask } => one::volume(&ask, &name),
+        VolumeCommand::Set { name, tenant, description, size, ask } => {
+            let body = object([
+                ("tenant", tenant.map(Value::from)),
+                ("description", description.map(Value::from)),
+                ("size", size.map(|size| json!(size))),
+            ]);
+            ensure!(changes(&body), Usage("nothing to change: give at least one option, for example --tenant".into()));
+            ask.change(Method::PATCH, &path("/api/v1/volumes/", &name), Some(&body))
+        }
         VolumeCommand::Create(create) => {
-            let body = json!({ "name": create.name, "volume": set_members(&create)? });
+            let mut volume = set_members(&create)?;
+            if let Some(authorities) = create.ca.clone() {
+                let files = EtcdTls { authorities, certificate: create.cert.clone(), key: create.key.clone() };
+                volume["uri_tls"] = set_members(&files)?;
+            }
+            let body = json!({ "name": create.name, "volume": volume });
             create.ask.change(Method::POST, "/api/v1/volumes", Some(&body))
         }
         VolumeCommand::Grow { name, size, ask } => {
@@ -279,11 +336,33 @@ pub(crate) enum TenantCommand {
         #[command(flatten)]
         ask: Ask,
     },
+    /// Show a tenant: its settings, verdicts and throttles
+    Show {
+        /// Name of the tenant
+        name: String,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Add a tenant with its QoS policy, at once
+    ///
+    /// In force until the next reload or restart, unless --save writes it into the configuration file.
+    Add(Box<SetTenant>),
     /// Change the QoS policy of a tenant, at once
     ///
     /// In force until the next reload or restart, unless --save writes it into the configuration file. Lists are
     /// replaced; what no option names stays.
     Set(Box<SetTenant>),
+    /// Remove a tenant, at once; its connections pass to the tenants that own them then
+    ///
+    /// In force until the next reload or restart, unless --save removes it from the configuration file.
+    #[command(alias = "delete")]
+    Remove {
+        /// Name of the tenant
+        #[arg(value_parser = usable_name)]
+        name: String,
+        #[command(flatten)]
+        keep: Keep,
+    },
 }
 
 /// Options of `evenkeel tenant set`; what is left out stays as it is.
@@ -362,6 +441,12 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
             let state = ask.connect.state()?;
             return output::show(ask.json, &show::by_pool(&state), |_| show::tenants(&state));
         }
+        TenantCommand::Show { name, ask } => return one::tenant(&ask, &name),
+        TenantCommand::Remove { name, keep } => return keep.remove(Part::Tenant(&name)),
+        TenantCommand::Add(set) => {
+            set.keep.refuse_known(Part::Tenant(&set.name))?;
+            SetTenant { create: true, ..*set }
+        }
         TenantCommand::Set(set) => *set,
     };
     let body = object([
@@ -387,10 +472,32 @@ pub(crate) enum PoolCommand {
         #[command(flatten)]
         ask: Ask,
     },
+    /// Show a pool: its settings, figures and tenants
+    Show {
+        /// Name of the pool
+        name: String,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Add a pool, at once
+    ///
+    /// In force until the next reload or restart, unless --save writes it into the configuration file.
+    Add(Box<SetPool>),
     /// Change scheduler, admission, limits or the emulated device of a pool, at once
     ///
     /// In force until the next reload or restart, unless --save writes it into the configuration file.
     Set(Box<SetPool>),
+    /// Remove a pool without volumes, at once
+    ///
+    /// In force until the next reload or restart, unless --save removes it from the configuration file.
+    #[command(alias = "delete")]
+    Remove {
+        /// Name of the pool
+        #[arg(value_parser = usable_pool_name)]
+        name: String,
+        #[command(flatten)]
+        keep: Keep,
+    },
 }
 
 /// Options of `evenkeel pool set`; what is left out stays as it is.
@@ -421,6 +528,9 @@ pub(crate) struct SetPool {
     /// A parameter of the emulated device, KEY=VALUE (bandwidth=50MB, iops=2000, stall_every=10s); may be given several times
     #[arg(long, value_parser = parse_pair, value_name = "KEY=VALUE")]
     emulate: Vec<(String, Value)>,
+    /// Make a new pool if there is none of this name
+    #[arg(long)]
+    create: bool,
     /// Take values with which clients would seem to hang, such as a limit of less than one request a second
     #[arg(long)]
     force: bool,
@@ -504,6 +614,12 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
             let state = ask.connect.state()?;
             return output::show(ask.json, &state.pools, |_| show::pools(&state));
         }
+        PoolCommand::Show { name, ask } => return one::pool(&ask, &name),
+        PoolCommand::Remove { name, keep } => return keep.remove(Part::Pool(&name)),
+        PoolCommand::Add(set) => {
+            set.keep.refuse_known(Part::Pool(&set.name))?;
+            SetPool { create: true, ..*set }
+        }
         PoolCommand::Set(set) => *set,
     };
     let tuning = given([
@@ -516,6 +632,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
         ("latency", set.latency),
         ("tuning", tuning),
         ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
+        ("create", set.create.then_some(Value::from(true))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
     set.keep.patch(Part::Pool(&set.name), &body, "--limit-iops 500")
@@ -611,142 +728,4 @@ fn guarantee(set: &SetTenant) -> Option<Value> {
     // A guarantee takes the place of one of all; none leaves it alone.
     let none = given.then_some(Value::Null);
     each.then(|| object([("iops", none.clone()), ("bytes_per_s", none), ("read", read), ("write", write)]))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-    use std::ffi::OsString;
-
-    use super::*;
-
-    #[test]
-    fn a_latency_target_is_a_time_and_perhaps_a_percentile() {
-        for (text, percentile) in [("10ms@mean", json!("mean")), ("10ms@99.9", json!(99.9))] {
-            assert_eq!(parse_latency(text).expect(text), json!({ "target": "10ms", "percentile": percentile }));
-        }
-        assert_eq!(parse_latency("10ms"), Ok(json!({ "target": "10ms" })), "the percentile stays");
-        assert_eq!(parse_latency("none"), Ok(Value::Null));
-        for text in ["10", "10ms@", "10ms@p99", "10ms@nan", "10ms@100", "@99"] {
-            assert!(parse_latency(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn admission_is_a_kind_or_settings_of_the_present_one() {
-        let given =
-            |texts: &[&str]| texts.iter().map(|text| parse_admission(text).expect("parses")).collect::<Vec<_>>();
-        assert_eq!(admission(given(&[])).expect("nothing"), None);
-        assert_eq!(admission(given(&["none"])).expect("a kind"), Some(json!({ "kind": "none" })));
-        assert_eq!(
-            admission(given(&["fixed:1MiB"])).expect("a kind"),
-            Some(json!({ "kind": "fixed", "budget": "1MiB" }))
-        );
-        assert_eq!(
-            admission(given(&["target_min=2ms", "history_samples=50"])).expect("settings"),
-            Some(json!({ "target_min": "2ms", "history_samples": 50 }))
-        );
-        assert_eq!(
-            admission(given(&["tolerance=null", "target_min=2ms"])).expect("settings"),
-            Some(json!({ "tolerance": null, "target_min": "2ms" })),
-            "no kind of that name"
-        );
-        assert_eq!(admission(given(&["fixed=1MiB"])).expect("a setting"), Some(json!({ "fixed": "1MiB" })));
-        assert!(admission(given(&["none", "slowfast"])).is_err_and(|error| error.is::<Usage>()));
-        assert!(parse_admission("fixed").is_err_and(|error| error.contains("fixed:512KiB")));
-    }
-
-    /// Options of commands accept exactly the values that the configuration accepts for the keys of the same meaning.
-    #[test]
-    fn options_have_the_values_of_their_keys() {
-        let described = crate::program();
-        let values = |words: [&str; 2], option: &str| -> Vec<String> {
-            let command = words.iter().fold(&described, |command, word| command.find_subcommand(word).expect("one"));
-            let option = command.get_arguments().find(|known| known.get_long() == Some(option)).expect("an option");
-            option.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect()
-        };
-        let schema = evenkeel_policy::schema();
-        for (words, option, kind) in [
-            (["volume", "create"], "backend", "Backend"),
-            (["volume", "create"], "format", "Format"),
-            (["volume", "create"], "cache", "Cache"),
-            (["pool", "set"], "scheduler", "Scheduler"),
-        ] {
-            let known = schema["$defs"][kind]["oneOf"].as_array().expect(kind).iter();
-            let known: BTreeSet<&str> = known.map(|value| value["const"].as_str().expect("a name")).collect();
-            let given = values(words, option);
-            assert_eq!(given.iter().map(String::as_str).collect::<BTreeSet<_>>(), known, "{option}");
-        }
-    }
-
-    /// The message with which the parser refuses a command line; panics if the parser accepts it.
-    fn refused(line: &str) -> String {
-        let words = line.split(' ').map(|word| OsString::from(if word == "''" { "" } else { word }));
-        crate::program().try_get_matches_from(crate::joined(words.collect())).expect_err(line).to_string()
-    }
-
-    #[test]
-    fn a_value_that_cannot_be_is_answered_by_what_can() {
-        for line in ["tenant set ''", "pool set ''", "volume remove ''", "volume grow a/b 1GiB", "volume create ''"] {
-            let said = refused(&format!("evenkeel {line}"));
-            assert!(said.contains("is not a usable name; use 1 to 64"), "{line}: {said}");
-        }
-        for (line, words) in [
-            ("tenant set a --weight -1", "write a whole number, 0 or more"),
-            ("tenant set a --limit-iops -5", "write a whole number, 0 or more"),
-            ("tenant set a --limit-iops 0.5", "write a whole number, 0 or more"),
-            ("pool set a --limit-iops 1e3", "write a whole number, 0 or more"),
-            ("tenant set a --weight 99999999999", "is too large"),
-            ("volume create a --size -5", "not a number of whole bytes"),
-            ("volume grow a -5", "not a number of whole bytes"),
-            ("volume grow a -1GiB --json", "not a number of whole bytes"),
-            ("volume create a --size -1GiB", "not a number of whole bytes"),
-            ("tenant set a --limit-bytes-per-s -5MB --json", "not a number of whole bytes"),
-            ("pool set a --latency -5ms", "is not a length of time"),
-            ("load nbd://a --duration -1s", "is not a length of time"),
-            ("guard why -n -1", "write a whole number, 0 or more"),
-            ("sim a.toml --seed -1", "write a whole number, 0 or more"),
-            ("reproduce saat --seed -1", "write a whole number, 0 or more"),
-            ("guard hold --delay 1ms --device a --client foo", "write an address, for example 192.0.2.21"),
-            ("serve --listen localhost:10809", "names are not looked up"),
-            ("volume create a --size 99999999TiB", "is too large; write less than"),
-            ("volume create a --backend fil", "[possible values: file, block, memory, emulate, nbd, rbd]"),
-            ("volume create a --format qcow2", "[possible values: raw]"),
-            ("volume create a --cache no", "[possible values: direct, buffered]"),
-            ("pool set a --scheduler fifo", "[possible values: mclock, none]"),
-            ("load foo", "is not an NBD URI"),
-            ("load nbd://a --duration 0s", "use more than 0s, at most 7d"),
-            ("top --interval 1ms", "out of range; use 100ms to 1h"),
-            ("load nbd://a --rate -3", "use a whole number, 1 to 100000000"),
-            ("load nbd://a --queue-depth 0", "use a whole number, 1 to 65536"),
-            ("load nbd://a --check-journal j --fill", "cannot be used with '--fill"),
-            ("load nbd://a --check-journal j --connections 2", "cannot be used with '--connections"),
-            ("load nbd://a --check-journal j --threads 2", "cannot be used with '--threads"),
-            ("volume create a --uri nbd+unix:///x?socket=", "socket: "),
-        ] {
-            let said = refused(&format!("evenkeel {line}"));
-            assert!(said.contains(words) && !said.contains("tip: to pass"), "{line}: {said}");
-        }
-    }
-
-    #[test]
-    fn a_socket_means_the_same_to_a_server_in_another_folder() {
-        let here = std::env::current_dir().expect("a folder");
-        let target = reachable("nbd+unix:///x?socket=rel.sock").expect("a URI");
-        assert_eq!(target, Target { address: Address::Unix(here.join("rel.sock")), export: "x".into() });
-        assert_eq!(reachable("nbd://h:1/x"), Ok("nbd://h:1/x".parse().expect("a URI")));
-    }
-
-    #[test]
-    fn a_command_that_would_change_nothing_says_so() {
-        assert!(!changes(&json!({})) && !changes(&json!({ "force": true })));
-        assert!(changes(&json!({ "create": true })) && changes(&json!({ "weight": 1, "force": true })));
-    }
-
-    #[test]
-    fn only_what_was_given_is_sent() {
-        assert_eq!(object([("weight", Some(json!(3))), ("burst", None)]), json!({ "weight": 3 }));
-        assert_eq!(rates(None, None), None);
-        assert_eq!(rates(Some(0), None), Some(json!({ "iops": 0 })));
-    }
 }

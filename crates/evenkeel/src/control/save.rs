@@ -11,6 +11,7 @@ use anyhow::{Context, anyhow, ensure};
 use evenkeel_net::http::Place;
 use evenkeel_policy::Config;
 use evenkeel_policy::check::{Errors, Problem, check_with};
+use evenkeel_policy::config::{DEFAULT_POOL, DEFAULT_TENANT};
 use evenkeel_policy::document::Document;
 use evenkeel_policy::source::{Source, Text};
 use evenkeel_web::Refusal;
@@ -41,7 +42,7 @@ impl Part<'_> {
     }
 
     /// The path of the part in the configuration.
-    fn table(self) -> Vec<String> {
+    pub(super) fn table(self) -> Vec<String> {
         match self {
             Part::Server => vec!["server".to_owned()],
             Part::Tenant(name) => vec!["tenants".to_owned(), name.to_owned()],
@@ -54,7 +55,30 @@ impl Part<'_> {
         match self {
             Part::Server => with_server(config, patch),
             Part::Tenant(name) => with_tenant(config, name, patch, Consent { force: true, create: true }),
-            Part::Pool(name) => with_pool(config, name, patch),
+            Part::Pool(name) => with_pool(config, name, patch, Consent { force: true, create: true }),
+        }
+    }
+
+    /// The configuration without the tenant or pool.
+    fn removed(self, config: &Config) -> Config {
+        let mut config = config.clone();
+        match self {
+            Part::Server => {}
+            Part::Tenant(name) => drop(config.tenants.remove(name)),
+            Part::Pool(name) => drop(config.pools.remove(name)),
+        }
+        // A file without these two is read as one with them.
+        config.pools.entry(DEFAULT_POOL.into()).or_default();
+        config.tenants.entry(DEFAULT_TENANT.into()).or_default();
+        config
+    }
+
+    /// True if the configuration does not have the tenant or pool.
+    fn is_new(self, config: &Config) -> bool {
+        match self {
+            Part::Server => false,
+            Part::Tenant(name) => !config.tenants.contains_key(name),
+            Part::Pool(name) => !config.pools.contains_key(name),
         }
     }
 }
@@ -98,9 +122,9 @@ pub(super) struct Ready {
     saved: Saved,
 }
 
-/// Prepares to save the change of `part` by `patch` in a file: `named`, else the configuration file of the server at `place`.
-/// All that can fail is done before the change is made: the new version of the file is read as the server would, and is stored
-/// beside the file.
+/// Prepares to save the change of `part` by `patch`, or its removal if `patch` is null, in a file: `named`, else the
+/// configuration file of the server at `place`. All that can fail is done before the change is made: the new version of the file
+/// is read as the server would, and is stored beside the file.
 ///
 /// # Errors
 /// If the server has no file, or the file cannot be used, changed or written.
@@ -131,7 +155,10 @@ pub(super) fn prepare(place: &Place, named: Option<&Path>, part: Part<'_>, patch
     let real = fs::canonicalize(&file).with_context(unwritable)?;
     let written = before != after;
     let next = written.then(|| Temporary::write(&real, &after)).transpose().with_context(unwritable)?;
-    let saved = Saved { file: file.display().to_string(), table: edit::dotted(&part.table()), keys, written };
+    let table = part.table();
+    // One that is removed is a key of the table above.
+    let table = if patch.is_null() { &table[..table.len() - 1] } else { &table[..] };
+    let saved = Saved { file: file.display().to_string(), table: edit::dotted(table), keys, written };
     Ok(Ready { file: real, before, next, saved })
 }
 
@@ -179,7 +206,7 @@ struct Planned {
     keys: Vec<Edit>,
 }
 
-/// The change of a configuration's text by `patch`. `in_force` is the configuration of the running server.
+/// The change of a configuration's text by `patch`; the removal of `part` if it is null. `in_force` is the configuration of the running server.
 ///
 /// # Errors
 /// If the configuration has faults before or after, or the edit would change more or less than `patch` does.
@@ -194,19 +221,22 @@ fn planned(source: &Source, part: Part<'_>, patch: &Value, in_force: &Value) -> 
         && source.policy.as_ref().is_some_and(|policy| has(policy, &names));
     let text = source.policy.as_ref().filter(|_| is_in_policy).unwrap_or(&source.host);
 
+    let is_removal = patch.is_null();
     let mut patch = patch.as_object().cloned().unwrap_or_default();
     patch.retain(|key, _| key != "force" && key != "create");
     let names_admission = has(text, &[&names[..], &["tuning", "admission"]].concat());
     complete(&mut patch, &inside(in_force, &names), &inside(&serde_json::to_value(&before)?, &names), names_admission);
-    let is_new = matches!(part, Part::Tenant(name) if !before.tenants.contains_key(name));
-    let (after, keys) = edit::edited(&text.text, &table, &patch, is_new)?;
+    let (after, keys) = match is_removal {
+        true => edit::without(&text.text, &table)?,
+        false => edit::edited(&text.text, &table, &patch, part.is_new(&before))?,
+    };
 
     let mut next = source.clone();
     match &mut next.policy {
         Some(policy) if is_in_policy => policy.text.clone_from(&after),
         _ => next.host.text.clone_from(&after),
     }
-    let wanted = part.merged(&before, &patch);
+    let wanted = if is_removal { Ok(part.removed(&before)) } else { part.merged(&before, &patch) };
     let wanted = wanted.map_err(|Refusal { message, cure, .. }| anyhow!("{message}\nwhat to do: {cure}"))?;
     let is_right = read(&next).map_err(|Errors(errors)| in_new_text(errors))? == wanted;
     ensure!(

@@ -89,6 +89,29 @@ fn an_edited_text_is_read_as_the_old_one_with_the_new_value() {
 }
 
 #[test]
+fn a_removal_leaves_all_else_as_it_is() {
+    for form in [
+        "# one\n[tenants.a] # two\nweight = 2\n# three\nlimit.iops = 5\n\n# four\n[tenants.b]\nweight = 9 # five\n",
+        "[tenants.a.limit]\niops = 5\n# end\n[tenants.b]\nweight = 9",
+        "[tenants]\na = { weight = 2, limit = { iops = 5 } }\nb.weight = 9\n",
+        "tenants.a.limit.iops = 5\ntenants.b = { weight = 9 } # last\n",
+        "tenants = { a = { weight = 2 }, b = { weight = 9 } }\n",
+    ] {
+        for (mark, newline) in [("", "\n"), ("", "\r\n"), ("\u{feff}", "\n")] {
+            let text = format!("{mark}{}", form.replace('\n', newline));
+            let mut expected = Config::parse(&text, "t").expect("a configuration");
+            expected.tenants.remove("a").expect("a tenant");
+            let text = after(&text, Part::Tenant("a"), &Value::Null, &Value::Null);
+            assert_eq!(Config::parse(&text, "t"), Ok(expected), "{text}");
+            let comments = ["# one", "# three", "# four", "# five", "# end", "# last"];
+            assert!(comments.iter().all(|comment| form.contains(comment) == text.contains(comment)), "{text}");
+        }
+    }
+    // A file without the default tenant is read as one with it.
+    assert_eq!(after("[tenants.default]\nweight = 2\n", Part::Tenant("default"), &Value::Null, &Value::Null), "");
+}
+
+#[test]
 fn a_change_has_no_other_meaning_in_the_file() {
     let p99 = json!({ "pools": { "main": { "latency": { "target": "20ms", "percentile": 99 } } } });
     let target = json!({ "latency": { "target": "10ms" } });

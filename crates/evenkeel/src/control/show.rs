@@ -131,7 +131,8 @@ pub(crate) fn guarantee(of: &GuaranteeState) -> String {
     format!("{guaranteed}{}, got {got}; what binds: {}; {}", of.of_what(), owner_name(&of.binding), of.because)
 }
 
-fn pool(pool: &PoolState) -> String {
+/// A pool: its settings and figures, its throttles and a table of its tenants.
+pub(super) fn pool(pool: &PoolState) -> String {
     let mut text = format!("pool {}\n", pool.name);
     for (name, fact) in pool_facts(pool) {
         let _ = writeln!(text, "  {name}: {fact}");
@@ -266,6 +267,10 @@ pub(super) fn volumes(state: &State) -> String {
         if let Some(remote) = &volume.remote {
             let _ = writeln!(text, "  {}: {}", volume.name, self::remote(remote));
         }
+        if volume.trims_total > 0 {
+            let (trims, given) = (counted(volume.trims_total, "trim"), bytes(volume.trimmed_bytes_total));
+            let _ = writeln!(text, "  {}: {trims}, {given} in all", volume.name);
+        }
     }
     for system in file_systems(&state.volumes) {
         let _ = writeln!(text, "  {}", system.sentence());
@@ -359,6 +364,8 @@ mod tests {
             name: "disk0".into(),
             size_bytes: 1 << 30,
             error: Some("disk died".into()),
+            trims_total: 2,
+            trimmed_bytes_total: 5 << 20,
             path: Some("/srv/disk0.img".into()),
             space: Some(SpaceState {
                 allocated_bytes: 3 << 20,
@@ -391,6 +398,7 @@ mod tests {
             "why: target met",
             "1GiB",
             "3.0 MiB",
+            "disk0: 2 trims, 5.0 MiB in all",
             "4.0 GiB of 8.0 GiB are free on the file system of /srv/disk0.img, whose 1 volume may allocate 1021 MiB more",
             "FAILED: volume disk0: disk died",
             "nbd://far:10809/disk",

@@ -41,9 +41,10 @@ pub(crate) struct Args {
 /// # Errors
 /// A file that cannot be read, or a policy that no setting meets.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let load = super::load(&args.file, args.pool.as_deref())?;
+    let mut load = super::load(&args.file, args.pool.as_deref())?;
     let assignments = evenkeel_sim::flight::policy::Assignments::new(&args.set, &load.pool);
     let wish = super::policy(&args.policy, &load.pool, &assignments.policy)?;
+    load.join_groups(&wish);
     super::warn_of_absent(&wish, &load);
     super::warn_of_mistyped(&wish, &assignments.policy, &load);
     let device = match &args.device {

@@ -30,8 +30,19 @@ fn warn_of_absent(policy: &Policy, load: &Load) {
     for tenant in policy.absent(load) {
         warn(&format!(
             "tenant {tenant} of the policy has a latency target, a reservation or a guarantee, but no requests in the \
-             recording: its name is mistyped, or the recording has other names, as after --anonymise"
+             recording: {}",
+            why_absent(load)
         ));
+    }
+}
+
+/// The reasons why a recording may have no requests of a tenant, with the cure.
+fn why_absent(load: &Load) -> &'static str {
+    if load.is_of_groups() && !load.head.anonymised {
+        "no control group fits its match; name groups there as evenkeel trace info shows them, such as \
+         \"cgroup:system.slice/db.service\""
+    } else {
+        "its name is mistyped, or the recording has other names, as after --anonymise"
     }
 }
 
@@ -82,7 +93,7 @@ fn recorded_policy(load: &Load) -> Option<Policy> {
     policy.map_err(|errors| warn(&format!("{}; it is left out", Errors(errors)))).ok()
 }
 
-/// Warns that a recording of a server has no policy: it was too large for the file, or the recording is anonymised.
+/// Warns that a recording has no policy: it is of block devices or anonymised, or the policy was too large for the file.
 fn warn_of_no_policy(load: &Load) {
     if let Some(reason) = no_policy(&load.head) {
         warn(&format!(
@@ -92,9 +103,10 @@ fn warn_of_no_policy(load: &Load) {
     }
 }
 
-/// The reason why the recording of a server has no policy; `None` for a trace of another program, which never has one.
+/// The reason why a recording has no policy; `None` for a trace of another program, which never has one.
 fn no_policy(head: &Head) -> Option<&'static str> {
     match (head.source.as_str(), head.anonymised) {
+        ("host", _) => Some("a recording of block devices has no policy"),
         ("serve", true) => Some("the recording is anonymised and has no policy"),
         ("serve", false) => {
             Some("the policy is not in the recording, because it is larger than 3 MiB or a quarter of --max-size")
@@ -118,6 +130,8 @@ fn printable_lines(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_flight::{Item, Name, Request, Table, Writer};
+
     use super::*;
 
     #[test]
@@ -125,7 +139,40 @@ mod tests {
         let head = |source: &str, anonymised| Head { source: source.into(), anonymised, ..Head::default() };
         assert!(no_policy(&head("serve", false)).is_some_and(|reason| reason.contains("--max-size")));
         assert!(no_policy(&head("serve", true)).is_some_and(|reason| reason.contains("anonymised")));
+        assert!(no_policy(&head("host", false)).is_some_and(|reason| reason.contains("block devices")));
         assert_eq!(no_policy(&head("msr", false)), None);
+    }
+
+    #[test]
+    fn a_recording_of_a_host_names_its_tenants_by_control_group() {
+        let path = std::env::temp_dir().join(format!("evenkeel-host-load-{}", std::process::id()));
+        let head = Head { source: "host".into(), ..Head::default() };
+        let mut writer = Writer::new(Vec::new(), &head).expect("a head");
+        let group = "system.slice/db.service";
+        for (table, name) in [(Table::Tenant, group), (Table::Client, "cgroup-42"), (Table::Volume, "sda")] {
+            let pool = if table == Table::Volume { name.to_owned() } else { String::new() };
+            let name = Name { table, number: 0, name: name.to_owned(), pool, bytes: 1 << 30 };
+            writer.write(&Item::Name(name)).expect("written");
+        }
+        for n in 0..100_u64 {
+            let request = Request { arrival_ns: n << 20, device_ns: 9_000, length: 4_096, ..Request::default() };
+            writer.write(&Item::Request(request)).expect("written");
+        }
+        std::fs::write(&path, writer.finish().expect("written")).expect("written");
+        let read = load(&path, None);
+        std::fs::remove_file(&path).expect("removed");
+        let mut load = read.expect("a load");
+        assert_eq!((load.pool.as_str(), &load.tenants[..]), ("sda", &[group.to_owned()][..]));
+        assert_eq!(recorded_policy(&load), None);
+        let policy = |pattern: &str| {
+            let text = format!("[tenants.db]\nmatch = [\"cgroup:{pattern}\"]\nlatency.target = \"5ms\"\n");
+            Policy::parse(&text, "test", &load.pool, &[]).expect("a policy")
+        };
+        let (wrong, right) = (policy("system.slice/bd.service"), policy("system.slice/*.service"));
+        assert_eq!(wrong.absent(&load), ["db"]);
+        assert!(why_absent(&load).contains("trace info"));
+        load.join_groups(&right);
+        assert_eq!((right.absent(&load).len(), &*load.tenants[0]), (0, "db"));
     }
 
     #[test]

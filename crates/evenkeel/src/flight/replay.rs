@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     let _prepared = args.html.as_deref().map(output::prepare).transpose()?;
-    let load = super::load(&args.file, args.pool.as_deref())?;
+    let mut load = super::load(&args.file, args.pool.as_deref())?;
     let assignments = Assignments::new(&args.set, &load.pool);
     let device = super::device(&args.device, &[])?;
     let own = super::recorded_policy(&load);
@@ -65,6 +65,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             Some(policy.map_err(super::problems)?)
         }
     };
+    if let Some(policy) = &changed_policy {
+        load.join_groups(policy);
+    }
     if let Some(policy) = changed_policy.as_ref().filter(|_| args.policy.is_some() || !assignments.policy.is_empty()) {
         super::warn_of_absent(policy, &load);
         super::warn_of_mistyped(policy, &assignments.policy, &load);

@@ -12,8 +12,10 @@ use evenkeel_guard::loops::record::State;
 use evenkeel_net::tls::Renewable;
 use evenkeel_policy::config::Bound;
 use evenkeel_policy::decision::DecisionRecord;
+use evenkeel_policy::health::Health;
 use evenkeel_server::Paced;
 use evenkeel_web::history::{NO_THREAD_CURE, Place, Recorder};
+use evenkeel_web::process;
 use signal_hook::consts::SIGHUP;
 
 use super::cluster::SharedArrays;
@@ -39,6 +41,9 @@ pub(crate) struct Args {
     dry_run: bool,
 }
 
+/// Folder with an entry for each network device.
+const NETWORK_DEVICES: &str = "/sys/class/net";
+
 const STATUS_CURE: &str = "choose another address with the key agent.status, or do without: agent.status = \"off\"";
 
 /// Runs the agent until it is stopped.
@@ -55,6 +60,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         host::leftovers(&config.agent.journal, output::say);
     }
     ensure!(!super::is_idle(&config), Unusable(super::IDLE.into()));
+    if args.dry_run && config.delays_packets() {
+        // Without one, the real run would end at once.
+        exist(&config.agent.interfaces, Path::new(NETWORK_DEVICES))?;
+    }
     let mut received = signals::receive()?;
     let terms = config.agent.terms();
     let certificates = Arc::new(Renewable::load(terms.clone())?);
@@ -64,10 +73,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
     let mut host = Host::start(&config, args.dry_run, output::say)?;
     let shared = host.shared();
-    let history = record(&config.agent, &shared);
+    let history = record(&config.agent, &shared, &certificates);
     if let Some(listener) = status {
         let certificates = Arc::clone(&certificates);
-        let router = evenkeel_web::guard::router(stated(&shared), recorded(&shared), history.clone());
+        let stated = stated(&shared, &certificates);
+        let router = evenkeel_web::guard::router(stated, recorded(&shared), history.clone());
         evenkeel_web::spawn_read_only(router, listener, terms.http.tls, move || certificates.http())
             .context("cannot serve the API")?;
     }
@@ -124,10 +134,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(stopped?)
 }
 
-/// A function that returns the agent's state.
-fn stated(shared: &Arc<Mutex<Shared>>) -> impl Fn() -> State + Send + Sync + 'static {
-    let shared = Arc::clone(shared);
-    move || lock(&shared).state()
+/// Refuses network devices that do not exist. `folder` has an entry for each that does.
+fn exist(interfaces: &[String], folder: &Path) -> anyhow::Result<()> {
+    match interfaces.iter().find(|name| !folder.join(name).exists()) {
+        Some(name) => Err(Unusable(format!(
+            "agent.interfaces: there is no network device {name}; name those by which clients are reached, as `ip link` shows them"
+        ))
+        .into()),
+        None => Ok(()),
+    }
+}
+
+/// A function that returns the agent's state, with the troubles of this process.
+fn stated(shared: &Arc<Mutex<Shared>>, certificates: &Arc<Renewable>) -> impl Fn() -> State + Send + Sync + 'static {
+    let (shared, certificates) = (Arc::clone(shared), Arc::clone(certificates));
+    move || {
+        let mut state = lock(&shared).state();
+        let of_process = process::troubles("agent", certificates.doubt());
+        state.health = Health::of(state.health.troubles.into_iter().chain(of_process).collect());
+        state
+    }
 }
 
 /// A function that returns the agent's newest decisions.
@@ -139,14 +165,14 @@ fn recorded(
 }
 
 /// Starts to record the history; `None` if the agent has no folder for it, or no thread can be started, which is logged.
-fn record(config: &AgentConfig, shared: &Arc<Mutex<Shared>>) -> Option<Arc<Recorder>> {
+fn record(config: &AgentConfig, shared: &Arc<Mutex<Shared>>, certificates: &Arc<Renewable>) -> Option<Arc<Recorder>> {
     let Bound::At(bytes) = config.history else { return None };
     let Some(folder) = config.history_path(std::env::var("STATE_DIRECTORY").ok().as_deref()) else {
         tracing::info!("no history is recorded: set agent.data_dir to a folder for it, or agent.history = \"off\"");
         return None;
     };
     let place = Place { folder, bytes: bytes.0 };
-    let started = evenkeel_web::guard::record(place, stated(shared), recorded(shared));
+    let started = evenkeel_web::guard::record(place, stated(shared, certificates), recorded(shared));
     started
         .inspect_err(|error| {
             tracing::warn!("no history is recorded, as no thread can be started: {error}; {NO_THREAD_CURE}");
@@ -191,6 +217,17 @@ fn start_cluster(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dry_run_refuses_network_devices_that_do_not_exist() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-interfaces-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("eth0")).expect("a folder");
+        let exist = |names: &[&str]| exist(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), &folder);
+        assert!(exist(&["eth0"]).is_ok() && exist(&[]).is_ok());
+        let error = exist(&["eth0", "eth1"]).expect_err("missing");
+        std::fs::remove_dir_all(&folder).expect("removed");
+        assert!(error.is::<Unusable>() && error.to_string().contains("no network device eth1"), "{error}");
+    }
 
     #[test]
     fn a_dry_run_does_not_say_that_it_puts_anything_back() {

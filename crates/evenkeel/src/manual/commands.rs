@@ -294,6 +294,7 @@ pub(super) const COMMANDS: &[Facts] = &[
                 "evenkeel top --once --view tenants --filter backup",
                 "a line for each tenant called backup, for a script",
             ),
+            ("evenkeel top --json --interval 10s", "a line of JSON every ten seconds, for programs"),
             ("ssh -L 9809:127.0.0.1:9809 storage1 & evenkeel top --status 127.0.0.1:9809", "a server through a tunnel"),
             (
                 "evenkeel top --status https://storage1:9809 --ca ca-cert.pem --cert me-cert.pem --key me-key.pem",
@@ -338,6 +339,7 @@ pub(super) const COMMANDS: &[Facts] = &[
             ("evenkeel record --for 10m night.rec", "ten minutes of all pools; an interrupt ends it before"),
             ("evenkeel record --last 5m incident.rec", "the last five minutes, if record in [server] keeps them"),
             ("evenkeel record --anonymise my.key shared.rec", "a minute without names and offsets"),
+            ("evenkeel record --device /dev/nvme0n1 host.rec", "a minute of a disk, by control group; as root"),
         ])
         .files(CONTROL)
         .see(&["evenkeel-trace-info(1)", "evenkeel-history(1)"], &["guide/flight-recorder.md", "reference/config.md"]),
@@ -400,6 +402,14 @@ pub(super) const COMMANDS: &[Facts] = &[
         .examples(&[("evenkeel volume list", "show all volumes with size, pool and tenant")])
         .files(CONTROL)
         .see(&["evenkeel-volume-create(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
+    Facts::of("volume show")
+        .examples(&[("evenkeel volume show db1", "its settings, allocated space and connections")])
+        .files(CONTROL)
+        .see(&["evenkeel-volume-list(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
+    Facts::of("volume set")
+        .examples(&[("evenkeel volume set db1 --tenant database", "its connections pay as tenant database")])
+        .files(CONTROL)
+        .see(&["evenkeel-volume-create(1)", "evenkeel-volume-grow(1)"], &["guide/serve.md"]),
     Facts::of("volume create")
         .examples(&[
             ("evenkeel volume create db1 --size 20GiB --tenant database", "a sparse file in the data folder"),
@@ -420,6 +430,21 @@ pub(super) const COMMANDS: &[Facts] = &[
         .examples(&[("evenkeel tenant list", "show the tenants of all pools")])
         .files(CONTROL)
         .see(&["evenkeel-tenant-set(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
+    Facts::of("tenant show")
+        .examples(&[("evenkeel tenant show backup", "its settings, verdicts and throttle")])
+        .files(CONTROL)
+        .see(&["evenkeel-tenant-list(1)", "evenkeel-why(1)"], &["guide/serve.md"]),
+    Facts::of("tenant add")
+        .examples(&[
+            ("evenkeel tenant add web --match volume:web-*", "a tenant of all volumes web-*"),
+            ("evenkeel tenant add web --limit-iops 5000 --save", "in the server's configuration file, too"),
+        ])
+        .files(CONTROL)
+        .see(&[TOML, "evenkeel-tenant-set(1)", "evenkeel-tenant-remove(1)"], &["guide/serve.md"]),
+    Facts::of("tenant remove")
+        .examples(&[("evenkeel tenant remove web --save", "remove it, from the file as well")])
+        .files(CONTROL)
+        .see(&["evenkeel-tenant-add(1)", "evenkeel-reload(1)"], &["guide/serve.md"]),
     Facts::of("tenant set")
         .examples(&[
             ("evenkeel tenant set backup --limit-bytes-per-s 50MB", "at most 50 MB/s"),
@@ -434,6 +459,18 @@ pub(super) const COMMANDS: &[Facts] = &[
         .examples(&[("evenkeel pool list", "show all pools with admission and limits")])
         .files(CONTROL)
         .see(&["evenkeel-pool-set(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
+    Facts::of("pool show")
+        .examples(&[("evenkeel pool show main", "its settings, figures and tenants")])
+        .files(CONTROL)
+        .see(&["evenkeel-pool-list(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
+    Facts::of("pool add")
+        .examples(&[("evenkeel pool add fast --limit-iops 50000 --save", "a pool, in the configuration file, too")])
+        .files(CONTROL)
+        .see(&[TOML, "evenkeel-pool-set(1)", "evenkeel-pool-remove(1)"], &["guide/serve.md"]),
+    Facts::of("pool remove")
+        .examples(&[("evenkeel pool remove fast", "remove a pool that has no volumes")])
+        .files(CONTROL)
+        .see(&["evenkeel-pool-add(1)", "evenkeel-reload(1)"], &["guide/serve.md"]),
     Facts::of("pool set")
         .examples(&[
             ("evenkeel pool set main --latency 20ms@99", "a latency target of reads"),

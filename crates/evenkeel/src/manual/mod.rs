@@ -53,7 +53,16 @@ fn script(program: Command, shell: Shell) -> String {
     });
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut offered, program.get_name(), &mut script);
-    String::from_utf8_lossy(&script).into_owned()
+    String::from_utf8_lossy(&script).into_owned() + names_of(shell)
+}
+
+/// The part of a script that completes names of a running server's objects; empty for shells without such a part.
+const fn names_of(shell: Shell) -> &'static str {
+    match shell {
+        Shell::Bash => include_str!("names.bash"),
+        Shell::Fish => include_str!("names.fish"),
+        _ => "",
+    }
 }
 
 /// The command as completions offer it: without hidden subcommands, and with names of files only for options that take a path.

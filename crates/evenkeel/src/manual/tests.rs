@@ -93,6 +93,10 @@ fn completions_offer_what_users_may_type() {
     let script = script(Cli::command(), Shell::Bash);
     assert!(script.contains("compgen -W \"auto io_uring epoll\""), "{script}");
     assert!(script.contains("reset") && !script.contains("sentinel"), "{script}");
+    // Names come from the running server, by a command that is not offered itself.
+    assert!(script.contains("_evenkeel \"$@\"") && script.contains("_evenkeel() {"), "{script}");
+    assert!(Cli::command().try_get_matches_from(["evenkeel", "names", "tenants"]).is_ok());
+    assert!(!paths().iter().any(|path| path == "names"));
 }
 
 #[test]

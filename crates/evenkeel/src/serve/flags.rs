@@ -41,9 +41,8 @@ pub(super) struct Flags {
 
 /// A parser for the option `--engine`, which accepts the engines' names.
 fn engine() -> impl TypedValueParser<Value = Engine> {
-    const ENGINES: [Engine; 3] = [Engine::Auto, Engine::IoUring, Engine::Epoll];
-    PossibleValuesParser::new(ENGINES.map(Engine::name)).try_map(|given| {
-        let found = ENGINES.into_iter().find(|engine| engine.name() == given);
+    PossibleValuesParser::new(Engine::ALL.map(Engine::name)).try_map(|given| {
+        let found = Engine::ALL.into_iter().find(|engine| engine.name() == given);
         found.ok_or("no engine")
     })
 }

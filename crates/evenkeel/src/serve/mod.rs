@@ -98,6 +98,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
     let cluster = &loaded.config.cluster;
     let cluster = (!cluster.etcd.is_empty()).then(|| evenkeel_cluster::Settings::of_this_host(cluster)).transpose()?;
+    let cluster = cluster.map(|joined| joined.kept_in(&settings.data_dir));
     let own_files = source.own_files(&settings.data_dir);
     let inherited = std::mem::take(&mut sockets.nbd);
     let start = Start { inherited, seed: seed(), own_files, ..Start::default() };
@@ -296,11 +297,13 @@ fn minute_of_day() -> u16 {
     moment::minute_of_day(history::now(), history::zone::local)
 }
 
-/// Puts limits with hours into force and out of it.
+/// Puts limits and weights with hours into force and out of it.
 fn keep_hours(manager: &Manager) {
     match manager.keep_hours() {
         Ok(changes) => changes.iter().for_each(|change| tracing::info!("hours of the policy begin or end: {change}")),
-        Err(refusal) => tracing::error!(cure = refusal.cure, "limits with hours stay as they are: {}", refusal.message),
+        Err(refusal) => {
+            tracing::error!(cure = refusal.cure, "limits and weights with hours stay as they are: {}", refusal.message);
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! loop, which owns the model. Model and view use neither clock nor terminal.
 
 use std::io::{self, IsTerminal};
+use std::panic::resume_unwind;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,6 +33,7 @@ mod canvas;
 mod detail;
 mod detail_view;
 mod guard;
+mod json;
 mod keys;
 mod model;
 mod past;
@@ -43,11 +45,12 @@ mod tests;
 mod view;
 
 use crate::control::Reach;
-use crate::history::{self, zone};
+use crate::health::with_cures;
+use crate::history::{self, wrapped, zone};
 use crate::output;
 use canvas::{Drawn, Look};
 use keys::After;
-use model::{Model, Sort};
+use model::{Link, Model, Sort};
 use past::Recalled;
 use row::Column;
 pub(crate) use serve::is_used;
@@ -91,13 +94,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COLUMN", value_parser = PossibleValuesParser::new(Column::ALL.map(|(_, _, key)| key)))]
     sort: Option<String>,
 
-    /// Show only rows whose name, pool, tenant or throttle contains this
+    /// Show only rows whose name, pool, tenant, target or throttle contains this
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
 
     /// Print one frame as text, after two samples, and end: for pipes and scripts
     #[arg(long)]
     once: bool,
+
+    /// Print the rows as JSON, one line in every interval, with --once one line
+    ///
+    /// A line has `servers`, `pools`, `tenants`, `volumes` and `health`, with the figures of the screen; units are last in the
+    /// keys. A server that does not answer has `error` and no rows. Needs no terminal; --sort and --filter apply.
+    #[arg(long, conflicts_with = "view")]
+    json: bool,
 }
 
 const AFTER_HELP: &str = "\
@@ -134,8 +144,8 @@ fn sampled(text: &str) -> Result<units::Duration, String> {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interval = Duration::from(args.interval);
     let on_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
-    if !(args.once || on_terminal) {
-        bail!("top draws on a terminal, and this is none; --once prints one frame as text");
+    if !(args.once || args.json || on_terminal) {
+        bail!("top draws on a terminal, and this is none; --once prints one frame as text, --json lines for programs");
     }
     let mut shown: Vec<(Model, Option<Source>)> = Vec::new();
     let all = args.reach.each()?;
@@ -163,13 +173,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         if args.at.is_none() {
             thread::sleep(interval.max(ONE_COUNT));
         }
-        for (model, source) in &mut shown {
-            if let Some(source) = source {
-                renew(model, source, is_one_of_several)?;
-            }
+        renew_all(&mut shown, is_one_of_several)?;
+        if args.json {
+            return output::print(&json::line(shown.iter().map(|(model, _)| model), moment(args)?)?);
         }
         let frames: Vec<String> = shown.iter().map(|(model, _)| once(model)).collect();
         return output::print(&frames.join("\n"));
+    }
+    if args.json {
+        return lines(args, &mut shown, interval);
     }
     let (models, sources): (Vec<Model>, Vec<Option<Source>>) = shown.into_iter().unzip();
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
@@ -224,6 +236,39 @@ fn renew(model: &mut Model, source: &mut Source, several: bool) -> anyhow::Resul
     Ok(())
 }
 
+/// Asks all at the same time, so that one that does not answer delays no other. Errors as of [`renew`].
+fn renew_all(shown: &mut [(Model, Option<Source>)], several: bool) -> anyhow::Result<()> {
+    thread::scope(|scope| {
+        let asked = shown.iter_mut().filter_map(|(model, source)| Some((model, source.as_mut()?)));
+        let asking: Vec<_> = asked.map(|(model, source)| scope.spawn(move || renew(model, source, several))).collect();
+        asking.into_iter().try_for_each(|one| one.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
+}
+
+/// Prints a line of JSON in every interval, until their reader ends. Of the past there is one line.
+fn lines(args: &Args, shown: &mut [(Model, Option<Source>)], interval: Duration) -> anyhow::Result<()> {
+    let mut next = Instant::now();
+    loop {
+        let line = json::line(shown.iter().map(|(model, _)| model), moment(args)?)?;
+        if !output::print_to_reader(&line)? || args.at.is_some() {
+            return Ok(());
+        }
+        // Late by more than an interval, none is made up for.
+        next = (next + interval).max(Instant::now());
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+        // A server that goes away shows in the lines, and may come back.
+        renew_all(shown, true)?;
+    }
+}
+
+/// The moment that is shown, Unix time in seconds: now, or that of `--at`.
+fn moment(args: &Args) -> anyhow::Result<f64> {
+    match &args.at {
+        Some(at) => Ok(history::moment_of("--at", at, history::now())? as f64),
+        None => Ok(json::now()),
+    }
+}
+
 /// Shows the view `name`; an error if this server or agent has no such view.
 fn show(model: &mut Model, name: &str) -> anyhow::Result<()> {
     if model.sample.tables.is_empty() {
@@ -248,7 +293,7 @@ fn look() -> Look {
     Look { colour: set("NO_COLOR").is_none(), unicode, once: false }
 }
 
-/// One frame with all rows of the view, as text for `--once`.
+/// One frame with all rows of the view, as text for `--once`, and below it all troubles with their cures.
 fn once(model: &Model) -> String {
     let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let of_terminal = || io::stdout().is_terminal().then(|| size().ok()).flatten().map(|(columns, _)| columns);
@@ -257,7 +302,13 @@ fn once(model: &Model) -> String {
     let area = Rect::new(0, 0, width, rows + FRAME_LINES);
     let mut buffer = Buffer::empty(area);
     view::draw(model, Look { once: true, colour: false, ..look() }, area, &mut buffer);
-    text(&buffer)
+    let troubles = match model.link {
+        Link::Live => with_cures(model.troubles()),
+        Link::Past => model.sample.troubles.iter().map(|trouble| wrapped("", trouble, 2)).collect(),
+        Link::Waiting | Link::Lost { .. } => String::new(),
+    };
+    let gap = if troubles.is_empty() { "" } else { "\n" };
+    format!("{}{gap}{troubles}", text(&buffer))
 }
 
 /// The characters of a frame as text, each line without blanks at its end.

@@ -3,6 +3,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use evenkeel_policy::health::Trouble;
+
 use super::detail::{self, Detail};
 use super::row::{Column, Id, Row, Sample, Tab, Table};
 use super::source::{Answer, More, Wanted};
@@ -91,7 +93,7 @@ pub(super) struct Model {
     pub(super) pane: Pane,
     /// True while new answers are ignored.
     pub(super) paused: bool,
-    /// Text that a row must contain in name, owner, tenant or throttle to be shown; empty without a filter.
+    /// Text that a row must contain in name, owner, tenant, target or throttle to be shown; empty without a filter.
     pub(super) filter: String,
     /// True while the user's keys edit the filter.
     pub(super) editing: bool,
@@ -242,13 +244,18 @@ impl Model {
 
     /// The rows of the shown view that pass the restriction and the filter, in the chosen order.
     pub(super) fn rows(&self) -> Vec<&Row> {
-        let tab = self.tab();
+        self.rows_of(self.tab())
+    }
+
+    /// As [`Self::rows`], of another view.
+    pub(super) fn rows_of(&self, tab: Tab) -> Vec<&Row> {
         let all = self.sample.tables.iter().filter(|table| table.tab == tab).flat_map(|table| &table.rows);
         let filter = self.filter.to_lowercase();
         let found = |row: &Row| {
-            let words = [&row.name, &row.of, &row.tenant];
-            let by = row.hold.as_ref().map(|hold| &hold.by);
-            words.into_iter().chain(by).any(|word| word.to_lowercase().contains(&filter))
+            let names = [row.name.as_str(), row.of.as_str(), row.tenant.as_str()].into_iter();
+            let throttle = row.hold.iter().flat_map(|hold| [hold.by.as_str(), hold.how.as_str()]);
+            let target = row.target.iter().flat_map(|target| [target.verdict.word(), target.what.as_str()]);
+            names.chain(throttle).chain(target).any(|word| word.to_lowercase().contains(&filter))
         };
         let passes =
             |row: &&Row| (filter.is_empty() || found(row)) && self.scope().is_none_or(|(tab, one)| tab.holds(one, row));
@@ -358,6 +365,15 @@ impl Model {
     /// The history of the row `id` of the view `tab`.
     pub(super) fn history(&self, tab: Tab, id: &Id) -> Option<&History> {
         self.history.get(&(tab, id.clone()))
+    }
+
+    /// The troubles of the server or agent, worst first; empty before its first answer.
+    pub(super) fn troubles(&self) -> &[Trouble] {
+        match &self.answer {
+            Some(Answer::Serve(state, _)) => &state.health.troubles,
+            Some(Answer::Guard(state)) => &state.health.troubles,
+            None => &[],
+        }
     }
 
     /// Counts the targets and the throttled rows in all views of the newest sample.

@@ -18,6 +18,8 @@ const EVENTS_S: u64 = 3_600;
 const NEAR_S: u64 = 3;
 /// Beginning of the reasons of throttles.
 const THROTTLED: &str = "throttled_by_";
+/// Reason of a change by command, which says nothing about what is in force.
+const BY_COMMAND: &str = "changed_by_command";
 
 /// The minute before a moment: figures, and events of the hour before.
 pub(super) struct Recalled {
@@ -50,7 +52,8 @@ impl Recalled {
     pub(super) fn sample(&self, zone: impl Fn(i64) -> i64 + Copy) -> Sample {
         let Self { at, figures, events } = self;
         let mut newest: HashMap<(&str, &str), &Event> = HashMap::new();
-        for event in events.iter().filter(|event| event.kind == EventKind::Decision && event.at_s <= *at) {
+        let is_decision = |event: &&Event| event.kind == EventKind::Decision && event.reason != BY_COMMAND;
+        for event in events.iter().filter(is_decision).filter(|event| event.at_s <= *at) {
             newest.insert((event.pool.as_str(), event.tenant.as_str()), event);
         }
         let step = figures.steps.iter().rfind(|step| step.at_s <= *at && at - step.at_s < step.seconds + NEAR_S);
@@ -198,6 +201,7 @@ mod tests {
         let events = vec![
             event(50, EventKind::Decision, "released", ""),
             event(40, EventKind::Decision, "throttled_by_operator", ""),
+            event(30, EventKind::Decision, "changed_by_command", ""),
         ];
         let recalled = recalled(steps, events);
         let sample = recalled.sample(moment::utc);

@@ -5,6 +5,7 @@ use evenkeel_guard::loops::record::{
     QueueState,
 };
 use evenkeel_policy::decision::{DecisionRecord, Unit};
+use evenkeel_policy::health::{Health, Level, Trouble};
 use evenkeel_policy::state::{
     AdmissionState, ClientState, Clients, GuaranteeState, LatencyState, LatencyTargetState, LimitState, PoolState,
     QosState, RemoteState, State, TenantSlotsState, TenantState, ThrottledState, VolumeState,
@@ -14,14 +15,15 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
+use serde_json::{Value, json};
 
 use super::canvas::{Drawn, Look};
 use super::keys::{After, press};
 use super::model::{HISTORY, Link, Model, Pane, Sort};
-use super::row::{Column, Id, Row, Sample, Tab, Table};
+use super::row::{Column, Hold, Id, Row, Sample, Tab, Table};
 use super::source::{Answer, More, Wanted};
 use super::view::{draw, sections};
-use super::{once, text};
+use super::{json as lines, once, text};
 
 const PLAIN: Look = Look { colour: false, unicode: false, once: false };
 
@@ -206,7 +208,7 @@ fn tenants_show_rates_times_targets_and_who_throttles() {
     let expected = [
         ">backup 1000 4.10 50.0 40.0 10.0 - response 4",
         "database 500 2.05 1.50 0.250 1.25 met 400 IOPS -",
-        "shop 50 0.20 3.00 2.00 1.00 UNACHIEVABLE 50. operator",
+        "shop 50 0.20 3.00 2.00 1.00 UNACH. 50.0 MB/s operator 50 IOPS",
     ];
     for (row, expected) in rows.iter().zip(expected) {
         let expected: Vec<&str> = expected.split_whitespace().collect();
@@ -282,7 +284,10 @@ fn keys_sort_and_filter() {
     assert_eq!((model.editing, names(&model)), (false, vec!["shop".into()]));
     key(&mut model, KeyCode::Esc);
     assert_eq!(names(&model).len(), 3);
-    // Who throttles is found, too.
+    // Verdicts are found, too, and who throttles.
+    keys(&mut model, "/unach");
+    assert_eq!(names(&model), ["shop"]);
+    key(&mut model, KeyCode::Esc);
     keys(&mut model, "/response");
     assert_eq!(names(&model), ["backup"]);
     assert_eq!(press(&mut model, KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL), 1), After::Quit);
@@ -541,6 +546,22 @@ fn large_screens_have_room_for_reasons() {
 }
 
 #[test]
+fn figures_are_never_cut() {
+    let mut model = watching();
+    model.show(Tab::Tenants);
+    // `throttled by` has 17 columns here.
+    for (by, how, expected) in [
+        ("operator", "20.0 MB/s", "operat. 20.0 MB/s"),
+        ("throughput", "5.01 MB/s, 12.5k IOPS", "throug. 5.01 MB/s"),
+        ("response", "4 slots, 12.5 ms delay", "response 4 slots"),
+    ] {
+        model.sample.tables[1].rows[0].hold = Some(Hold { by: by.into(), how: how.into() });
+        let shown = screen(&model);
+        assert!(line_with(&shown, ">backup").ends_with(&format!(" {expected}")), "{expected} is missing in\n{shown}");
+    }
+}
+
+#[test]
 fn colours_are_of_the_sixteen_and_say_nothing_of_their_own() {
     let mut model = watching();
     model.show(Tab::Tenants);
@@ -683,4 +704,65 @@ fn the_past_says_so_and_stays() {
     shows(&screen(&model), &["evenkeel at 2026-11-28 02:40:00", "PAST", "no record: it was off", ">shop", "70"]);
     let empty = Sample { tables: vec![Table { tab: Tab::Tenants, rows: Vec::new() }], ..Sample::default() };
     shows(&screen(&Model::of_past(String::new(), empty)), &["no requests then, or no record"]);
+}
+
+/// The JSON of `models` at 5 s of Unix time.
+fn line_of<'m>(models: impl Iterator<Item = &'m Model> + Clone) -> Value {
+    let line = lines::line(models, 5.0).expect("JSON");
+    assert_eq!(line.find('\n'), Some(line.len() - 1), "one line: {line}");
+    serde_json::from_str(&line).expect("JSON")
+}
+
+#[test]
+fn a_line_of_json_has_the_figures_of_the_screen_and_the_troubles() {
+    let mut server = Model::new("storage1".into());
+    let full = Trouble::new(Level::Critical, "io_errors", "volume disk", "12 requests failed", "make room");
+    let missed = Trouble::new(Level::Warning, "target_missed", "pool main", "p99 < 20 ms is MISSED", "raise it");
+    let state = State { health: Health::of(vec![missed, full]), ..self::server(101) };
+    server.take(Answer::Serve(Box::new(state), clients(101)));
+    server.filter = "backup".into();
+    let mut lost = watching();
+    lost.place = "storage2".into();
+    lost.lose("refused".into());
+    let mut agent_model = Model::new("host3".into());
+    agent_model.take(agent(100));
+    let line = line_of([&server, &lost, &agent_model].into_iter());
+    assert_eq!((&line["at_s"], &line["servers"][0]["server"]), (&json!(5.0), &json!("storage1")));
+    assert_eq!((&line["servers"][0]["link"], &line["servers"][0]["uptime_s"]), (&json!("live"), &json!(101.0)));
+    assert_eq!((&line["servers"][1]["link"], &line["servers"][1]["error"]), (&json!("lost"), &json!("refused")));
+    let rows = |part: &str, server: &str| -> Vec<Value> {
+        let rows = line[part].as_array().expect(part).iter();
+        rows.filter(|row| row["server"] == server).cloned().collect()
+    };
+    assert!(["pools", "tenants", "volumes"].into_iter().all(|part| rows(part, "storage2").is_empty()), "old figures");
+    // Only what passes the filter.
+    let backup = &rows("tenants", "storage1")[..];
+    let [backup] = backup else { panic!("{backup:?}") };
+    assert_eq!((&backup["kind"], &backup["pool"]), (&json!("tenant"), &json!("main")));
+    assert_eq!((&backup["iops"], &backup["bytes_per_s"]), (&json!(1000.0), &json!(4_096_000.0)));
+    for (key, expected) in [("latency_ms", 50.0), ("queue_latency_ms", 40.0), ("device_latency_ms", 10.0)] {
+        assert!(backup[key].as_f64().is_some_and(|ms| (ms - expected).abs() < 1e-6), "{key}: {backup}");
+    }
+    assert_eq!(backup["throttled_by"], json!({ "by": "response", "how": "4 slots, 12.5 ms delay" }));
+    assert_eq!(rows("volumes", "storage1")[0]["trouble"], json!("AWAY: nbd://far: refused"));
+    // The worst first, with cause and cure.
+    let kinds: Vec<&Value> = line["health"].as_array().expect("troubles").iter().map(|one| &one["kind"]).collect();
+    assert_eq!(kinds, [&json!("io_errors"), &json!("target_missed")]);
+    assert_eq!((&line["health"][0]["level"], &line["health"][0]["cure"]), (&json!("critical"), &json!("make room")));
+    // Of an agent.
+    let vg0 = &rows("pools", "host3")[0];
+    assert_eq!((&vg0["name"], &vg0["target"]["verdict"], &vg0["pool"]), (&json!("vg0"), &json!("met"), &Value::Null));
+    let kinds: Vec<Value> = rows("tenants", "host3").iter().map(|row| row["kind"].clone()).collect();
+    assert_eq!(kinds, [json!("client"), json!("client"), json!("group"), json!("queue")]);
+}
+
+#[test]
+fn a_line_of_json_of_the_past_has_no_uptime_and_the_troubles_of_then() {
+    let row = Row { name: "shop".into(), of: "main".into(), tenant: "shop".into(), iops: Some(70.0), ..Row::default() };
+    let tables = vec![Table { tab: Tab::Tenants, rows: vec![row] }];
+    let sample = Sample { troubles: vec!["volume db: 12 requests failed".into()], tables, ..Sample::default() };
+    let line = line_of(std::iter::once(&Model::of_past("storage1".into(), sample)));
+    assert_eq!((&line["servers"][0]["link"], &line["servers"][0]["uptime_s"]), (&json!("past"), &Value::Null));
+    assert_eq!((&line["tenants"][0]["iops"], &line["tenants"][0]["p99_ms"]), (&json!(70.0), &Value::Null));
+    assert_eq!(line["health"][0]["because"], json!("volume db: 12 requests failed"));
 }

@@ -124,7 +124,11 @@ fn trouble(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
         Link::Waiting | Link::Live | Link::Past => None,
     };
     let mut all = lost.into_iter().chain(model.sample.troubles.iter().cloned()).chain(of_rows);
-    let Some(first) = all.next() else { return };
+    let Some(mut first) = all.next() else { return };
+    let known = model.troubles().iter().find(|trouble| trouble.sentence() == first && !trouble.cure.is_empty());
+    if let Some(trouble) = known {
+        first += &format!("; what to do: {}", trouble.cure);
+    }
     let others = all.count();
     let more = if others > 0 { format!(" (+{others})") } else { String::new() };
     let room = usize::from(area.width).saturating_sub(2 + more.chars().count());
@@ -303,7 +307,7 @@ fn line_of(
     for &(column, width) in columns {
         let (text, style) = match column {
             Column::Trend => (trend(model, row, look, width), Style::new()),
-            _ => cell(row, column, owners, look),
+            _ => cell(row, (column, width), owners, look),
         };
         if Column::FIGURES.contains(&column) {
             put_right(buf, line, x + width, 0, &text, style);
@@ -318,7 +322,34 @@ fn line_of(
     }
 }
 
-fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) {
+/// A word and an amount in a column of `width` characters. Without room for both, the amount keeps its first part, of that the
+/// figure with its unit, and the word is shortened: a figure that is cut is a wrong figure.
+fn fitted(word: &str, amount: &str, width: u16) -> String {
+    let width = usize::from(width);
+    let length = |text: &str| text.chars().count();
+    let whole = format!("{word} {amount}");
+    if length(&whole) <= width {
+        return whole;
+    }
+    let first = amount.split(", ").next().unwrap_or_default();
+    let words: Vec<&str> = first.split(' ').collect();
+    let at = words.iter().position(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+    let figure = words[..at.map_or(words.len(), |at| (at + 2).min(words.len()))].join(" ");
+    for part in [first, figure.as_str()] {
+        if length(word) + 1 + length(part) <= width {
+            return format!("{word} {part}");
+        }
+    }
+    // Two letters and a full stop tell words apart.
+    let room = width.saturating_sub(length(&figure) + 1);
+    if room < 3 {
+        return figure;
+    }
+    let word: String = word.chars().take(room - 1).collect();
+    format!("{word}. {figure}")
+}
+
+fn cell(row: &Row, (column, width): Wide, owners: bool, look: Look) -> (String, Style) {
     let plain = Style::new();
     match column {
         Column::Name => (name_of(row, owners), if row.trouble.is_some() { look.bad() } else { plain }),
@@ -339,11 +370,11 @@ fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) 
                 };
                 // The column is narrow.
                 let what = target.what.replace(" < ", "<").replace(" ms", "ms");
-                (format!("{} {what}", target.verdict.word()), style)
+                (fitted(target.verdict.word(), &what, width), style)
             },
         ),
         Column::Hold => match &row.hold {
-            Some(hold) => (format!("{} {}", hold.by, hold.how), look.held()),
+            Some(hold) => (fitted(&hold.by, &hold.how, width), look.held()),
             None => ("-".into(), plain),
         },
         Column::Owner => (row.of.clone(), plain),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use evenkeel_flight::{Item, Recording, Request, Scrambler, Table, Writer, to_blkparse, to_fio, to_msr};
+use evenkeel_flight::{Item, Recording, Request, Scrambler, Table, Writer, to_blkparse, to_fio, to_fio_2, to_msr};
 use evenkeel_policy::figures::counted;
 
 use crate::{output, record};
@@ -18,8 +18,11 @@ use crate::{output, record};
 enum Format {
     /// A recording, as of `evenkeel record`
     Evenkeel,
-    /// An iolog of fio, version 3
+    /// An iolog of fio, version 3, which fio reads from 3.31 on
     Fio,
+    /// An iolog of fio, version 2, with waits of at least 100 µs
+    #[value(name = "fio-2")]
+    Fio2,
     /// The text of blkparse
     Blkparse,
     /// CSV as of the MSR Cambridge traces
@@ -69,6 +72,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let written = match args.to {
         Format::Evenkeel => write(recording, &mut out),
         Format::Fio => to_fio(&recording, &mut out),
+        Format::Fio2 => to_fio_2(&recording, &mut out),
         Format::Blkparse => to_blkparse(&recording, &mut out),
         Format::Msr => to_msr(&recording, &mut out),
     };
@@ -85,7 +89,7 @@ impl Format {
     fn lacks(self) -> &'static str {
         match self {
             Self::Evenkeel => "a recording has all",
-            Self::Fio | Self::Blkparse => {
+            Self::Fio | Self::Fio2 | Self::Blkparse => {
                 "the format has reads, writes, flushes and trims alone, and all but flushes need a length, which \
                  trims from traces of other programs do not have"
             }
@@ -172,6 +176,22 @@ mod tests {
         for to in [Format::Fio, Format::Blkparse, Format::Msr] {
             let other = converted(&format!("{to:?}"), to, None).expect("a trace");
             assert_eq!(facts(&other), facts(&own), "{to:?}");
+        }
+        // Without waits of less than 100 us.
+        let shape = |recording: &Recording| -> Vec<_> {
+            recording.requests.iter().map(|r| (r.kind, r.offset, r.length)).collect()
+        };
+        assert_eq!(shape(&converted("fio2", Format::Fio2, None).expect("a trace")), shape(&own));
+    }
+
+    #[test]
+    fn latencies_of_msr_are_kept() {
+        let latencies = |recording: &Recording| -> Vec<u64> {
+            recording.requests.iter().map(|request| request.device_ns).collect()
+        };
+        for to in [Format::Evenkeel, Format::Msr] {
+            let written = converted(&format!("latencies-{to:?}"), to, None).expect("a trace");
+            assert_eq!(latencies(&written), [70_300, 9_900], "{to:?}");
         }
     }
 

@@ -12,7 +12,7 @@ use evenkeel_sim::workload::trace::{Format, Options, Reader, Record};
 const MSR_TO_UNIX_NS: u64 = 11_644_473_600_000_000_000;
 
 /// A trace in one of the formats that the simulator reads. Each device of the trace becomes a tenant, a client and a volume. The
-/// latencies of all requests are 0, because these formats have none, or the simulator does not read them.
+/// latencies of MSR traces count as those of the device; of other formats latencies are 0.
 pub(super) struct Foreign<R> {
     reader: Reader<R>,
     head: Head,
@@ -74,6 +74,7 @@ impl<R: BufRead> Foreign<R> {
             let name = |table| Name { table, number, name: format!("device{number}"), pool: String::new(), bytes: 0 };
             self.pending.extend(tables.map(name).map(Item::Name));
         }
+        let device_ns = self.reader.latency().map_or(0, |latency| latency.as_nanos());
         let kind = match record.kind {
             Asked::Read => Kind::Read,
             Asked::Write => Kind::Write,
@@ -83,6 +84,7 @@ impl<R: BufRead> Foreign<R> {
         self.pending.push_back(Item::Request(Request {
             // Some traces have a few lines out of order.
             arrival_ns: record.at.as_nanos().saturating_sub(self.begin_ns),
+            device_ns,
             tenant: number,
             client: number,
             volume: number,

@@ -65,7 +65,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
 }
 
 /// Reads a recording, or a trace of another program, into memory. A trace of another program has a tenant, a client and a
-/// volume for each of its devices, and latencies of 0: they are not recorded.
+/// volume for each of its devices. Only traces of MSR have latencies, which count as those of the device.
 ///
 /// # Errors
 /// A file that cannot be read, or has more than 100 million requests, or a million and more than 8 for each of its bytes.
@@ -329,7 +329,8 @@ mod tests {
         let recording = opened("msr", text).expect("a recording");
         assert_eq!((recording.head.source.as_str(), recording.requests.len()), ("msr", 2));
         assert_eq!(recording.head.started_unix_ns, 1_172_163_600_000_000_000);
-        assert_eq!(recording.requests[1], request(1_234_500, 1, Kind::Write, 4096, 512));
+        let second = Request { device_ns: 9_900, ..request(1_234_500, 1, Kind::Write, 4096, 512) };
+        assert_eq!((recording.requests[0].device_ns, recording.requests[1]), (70_300, second));
     }
 
     #[test]

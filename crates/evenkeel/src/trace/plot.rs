@@ -65,7 +65,7 @@ fn page(file: &Path) -> anyhow::Result<Page> {
         intro.push(format!("{} requests could not be recorded: the figures are those of the others.", summary.lost));
     }
     if !has_latencies {
-        intro.push("Latencies and requests in flight are not recorded.".into());
+        intro.push("This file has no latencies, so that it shows no requests in flight.".into());
     }
     let more = summary.tenants.len().saturating_sub(PLOTTED);
     if more > 0 {
@@ -225,7 +225,7 @@ mod tests {
         std::fs::remove_file(&file).expect("removed");
         let titles: Vec<&str> = page.sections.iter().map(|section| section.title.as_str()).collect();
         assert_eq!(titles, ["Tenants", "all tenants", "device0", "device1"]);
-        assert_eq!(page.intro, ["Latencies and requests in flight are not recorded."]);
+        assert_eq!(page.intro, ["This file has no latencies, so that it shows no requests in flight."]);
         let plots = |section: &Section| -> Vec<Plot> {
             let plot = |block: &Block| if let Block::Plot(plot) = block { Some(plot.clone()) } else { None };
             section.blocks.iter().filter_map(plot).collect()

@@ -102,8 +102,7 @@ fn the_past_is_there_after_a_kill_after_a_stop_and_without_a_server() {
 #[test]
 fn a_history_that_is_off_or_cannot_be_written_stops_no_server() {
     let folder = Folder::new();
-    fs::write(folder.join("e.toml"), "[server]\nhistory = \"off\"\n").expect("written");
-    let mut server = Server::start(&folder, &["--config", "e.toml"]);
+    let mut server = Server::configured(&folder, "[server]\nhistory = \"off\"\n");
     let answer = http(server.status(), "GET", "/api/v1/history", &[], "");
     assert!(answer.status == 404 && answer.body.contains("server.history"), "{}", answer.body);
     assert!(!folder.join("evenkeel-data/history").exists());

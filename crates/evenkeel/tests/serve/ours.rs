@@ -25,13 +25,12 @@ fn a_command_does_not_grow_or_take_what_is_not_ours() {
         assert!(complaint.contains("outside the data folder") && complaint.contains("volume_dirs"), "{complaint}");
     }
     let complaint = fail(&folder, &["volume", "create", "v", "--path", "evenkeel-data/volumes.toml", "--size", "1MiB"]);
-    assert!(complaint.contains("record of this server"), "{complaint}");
+    assert!(complaint.contains("list of volumes of this server"), "{complaint}");
     assert!(fail(&folder, &create(&["--grow"])).contains("--size"));
     server.signal("TERM");
     server.end();
 
-    fs::write(folder.join("e.toml"), format!("[server]\nvolume_dirs = [{:?}]\n", elsewhere.path())).expect("written");
-    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let server = Server::configured(&folder, format!("[server]\nvolume_dirs = [{:?}]\n", elsewhere.path()));
     let complaint = fail(&folder, &create(&["--size", "10TiB"]));
     assert!(complaint.contains("did not create this file") && complaint.contains("--grow"), "{complaint}");
     let complaint = fail(&folder, &["volume", "create", "v", "--path", "e.toml", "--size", "1MiB"]);
@@ -91,9 +90,8 @@ fn a_file_system_and_a_lack_of_space_are_named_in_the_answer() {
 #[test]
 fn a_name_that_is_not_there_is_an_error_with_the_one_that_was_meant() {
     let folder = Folder::new();
-    fs::write(folder.join("e.toml"), "[tenants.database]\n[volumes.disk]\nbackend = \"memory\"\nsize = \"1MiB\"\n")
-        .expect("written");
-    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let text = "[tenants.database]\n[volumes.disk]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    let server = Server::configured(&folder, text);
     for (arguments, words) in [
         (&["tenant", "set", "databse", "--weight", "2"][..], "did you mean \"database\""),
         (&["tenant", "set", "databse", "--weight", "2"], "--create"),
@@ -139,8 +137,7 @@ fn a_name_that_is_not_there_is_an_error_with_the_one_that_was_meant() {
 fn values_that_hang_are_refused_unless_forced() {
     let folder = Folder::new();
     let text = "[pools.slow]\nemulate = { preset = \"ssd\" }\n[volumes.disk]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
-    fs::write(folder.join("e.toml"), text).expect("written");
-    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let server = Server::configured(&folder, text);
     for arguments in [
         &["tenant", "set", "default", "--limit-bytes-per-s", "10"][..],
         &["tenant", "set", "default", "--guarantee-read-bytes-per-s", "9"],
@@ -187,8 +184,7 @@ fn values_that_hang_are_refused_unless_forced() {
 fn what_is_doubtful_about_a_change_is_reported_once_in_the_answer_and_in_the_log() {
     let folder = Folder::new();
     let text = "[pools.main]\nlimit = { iops = 500 }\n[tenants.database]\n[volumes.database]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
-    fs::write(folder.join("e.toml"), text).expect("written");
-    let mut server = Server::start(&folder, &["--config", "e.toml"]);
+    let mut server = Server::configured(&folder, text);
     let doubt = "warning: pools.main.limit: reservations and guarantees of tenant database come to 900 IOPS";
     let said = succeed(&folder, &["tenant", "set", "database", "--reservation-iops", "900"]);
     assert!(said.contains(doubt), "{said}");
@@ -242,8 +238,7 @@ fn a_check_tells_of_files_what_a_server_would() {
     assert!(!usable && said.contains("volumes.w.path: ") && said.contains("already holds volume \"v\""), "{said}");
 
     // What a server has served is known, and what clients have written there means nothing.
-    fs::write(folder.join("e.toml"), "[volumes.ours]\nsize = \"1MiB\"\n").expect("written");
-    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let server = Server::configured(&folder, "[volumes.ours]\nsize = \"1MiB\"\n");
     server.stop();
     let ours = fs::OpenOptions::new().write(true).open(folder.join("evenkeel-data/ours.img")).expect("the volume");
     std::os::unix::fs::FileExt::write_all_at(&ours, b"QFI\xfb\0\0\0\x03", 0).expect("written");
@@ -263,8 +258,7 @@ fn a_check_tells_of_files_what_a_server_would() {
 #[test]
 fn every_change_by_command_is_on_record_with_who_what_from_and_to() {
     let folder = Folder::new();
-    fs::write(folder.join("e.toml"), "[volumes.disk]\nbackend = \"memory\"\nsize = \"1MiB\"\n").expect("written");
-    let mut server = Server::start(&folder, &["--config", "e.toml"]);
+    let mut server = Server::configured(&folder, "[volumes.disk]\nbackend = \"memory\"\nsize = \"1MiB\"\n");
     succeed(&folder, &["tenant", "set", "default", "--limit-bytes-per-s", "10MB", "--weight", "3"]);
     succeed(&folder, &["pool", "set", "main", "--limit-iops", "500"]);
     succeed(&folder, &["server", "set", "--workers", "2"]);
@@ -321,8 +315,7 @@ fn a_guarantee_that_is_missed_is_one_warning_and_its_return_is_logged() {
     let folder = Folder::new();
     let text = "[pools.main.emulate]\niops = 100\n[tenants.disk]\nguarantee = { iops = 2000 }\n\
                 [volumes.disk]\nbackend = \"emulate\"\nsize = \"1MiB\"\n";
-    fs::write(folder.join("e.toml"), text).expect("written");
-    let mut server = Server::start(&folder, &["--config", "e.toml"]);
+    let mut server = Server::configured(&folder, text);
     let mut command = std::process::Command::new(EVENKEEL);
     command.args(["load", server.uri(), "--op", "read", "--queue-depth", "16", "--duration", "300s"]);
     let silent = std::process::Stdio::null;
@@ -340,8 +333,7 @@ fn a_guarantee_that_is_missed_is_one_warning_and_its_return_is_logged() {
 fn a_load_on_an_export_that_is_not_there_names_the_one_that_was_meant() {
     let folder = Folder::new();
     let volumes = ["disk0", "archive"].map(|name| format!("[volumes.{name}]\nbackend = \"memory\"\nsize = \"1MiB\"\n"));
-    fs::write(folder.join("e.toml"), volumes.concat()).expect("written");
-    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let server = Server::configured(&folder, volumes.concat());
     let (address, _) = server.uri().rsplit_once('/').expect("an export");
     for (export, suggestion) in [("dsik0", "did you mean \"disk0\"?"), ("other", "known: archive, disk0")] {
         let said = fail(&folder, &["load", &format!("{address}/{export}"), "--requests", "1"]);

@@ -22,7 +22,7 @@ fn a_saved_change_outlives_a_reload() {
     let set = ["tenant", "set", "backup", "--limit-bytes-per-s", "50MB", "--weight", "3", "--save"];
     let said = succeed(&folder, &set);
     for line in [
-        "tenant backup changed\n",
+        "tenant backup changed: limit.bytes_per_s from 0 to 50MB, weight from 2 to 3\n",
         "[tenants.backup] limit.bytes_per_s: none -> 50MB\n",
         "[tenants.backup] weight: 2 -> 3\n",
         "saved in ",
@@ -54,10 +54,10 @@ fn a_saved_change_outlives_a_reload() {
     let unsaved = succeed(&folder, &["tenant", "set", "backup", "--weight", "8"]);
     assert!(unsaved.contains("--save"), "{unsaved}");
     let said = succeed(&folder, &["tenant", "set", "other", "--weight", "2", "--save", "--create"]);
-    assert!(said.contains("a reload would still make changes: tenant backup changed\n"), "{said}");
+    assert!(said.contains("a reload would still make changes: tenant backup changed: weight from 8 to 3\n"), "{said}");
 
     // The preview of a reload.
-    assert_eq!(succeed(&folder, &["reload", "--dry-run"]), "tenant backup changed\n");
+    assert_eq!(succeed(&folder, &["reload", "--dry-run"]), "tenant backup changed: weight from 8 to 3\n");
     let in_force = config(&folder);
     let weights = ["backup", "other"].map(|tenant| in_force["tenants"][tenant]["weight"].as_u64());
     assert_eq!(weights, [Some(8), Some(2)]);
@@ -84,5 +84,56 @@ fn a_server_without_a_file_saves_nothing() {
     assert!(refused.contains("nothing was changed") && refused.contains("--config FILE"), "{refused}");
     let config = config(&folder);
     assert_eq!((&config["config_file"], &config["tenants"]["default"]["weight"]), (&Value::Null, &Value::from(1)));
+    server.stop();
+}
+
+#[test]
+fn tenants_and_pools_are_added_shown_and_removed() {
+    let folder = Folder::new();
+    let file = folder.join("e.toml");
+    fs::write(&file, FILE).expect("written");
+    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let said = succeed(&folder, &["tenant", "add", "web", "--limit-iops", "500", "--save"]);
+    assert!(said.contains("tenant web added") && said.contains("saved in "), "{said}");
+    // Repeated with `add` it would be refused.
+    let unsaved = succeed(&folder, &["tenant", "add", "later", "--weight", "2"]);
+    assert!(unsaved.contains("repeat its options with `set` and --save"), "{unsaved}");
+    assert!(fail(&folder, &["tenant", "add", "later", "--weight", "2", "--save"]).contains("`set`"));
+    let said = succeed(&folder, &["tenant", "set", "later", "--weight", "2", "--save"]);
+    assert!(said.contains("saved in "), "{said}");
+    succeed(&folder, &["tenant", "remove", "later", "--save"]);
+    assert!(fail(&folder, &["tenant", "remove", "default"]).contains("cannot be removed"));
+    let again = fail(&folder, &["tenant", "add", "web", "--weight", "2"]);
+    assert!(again.contains("[tenants.web] is there already") && again.contains("`set`"), "{again}");
+    let said = succeed(&folder, &["pool", "add", "fast", "--save"]);
+    assert!(said.contains("pool fast added"), "{said}");
+    let text = fs::read_to_string(&file).expect("text");
+    assert!(text.contains("[tenants.web]\nlimit = { iops = 500 }\n") && text.contains("[pools.fast]\n"), "{text}");
+    assert_eq!(succeed(&folder, &["reload"]), "nothing changed\n");
+    // Each of them as text and for programs.
+    let shown = succeed(&folder, &["tenant", "show", "web"]);
+    assert!(shown.contains("tenant web\n") && shown.contains("  limit.iops: 500\n"), "{shown}");
+    let shown = succeed(&folder, &["pool", "show", "main"]);
+    assert!(shown.contains("admission") && shown.contains("backup"), "{shown}");
+    let json: Value = serde_json::from_str(&succeed(&folder, &["volume", "show", "disk0", "--json"])).expect("JSON");
+    assert_eq!((&json["name"], &json["settings"]["size"]), (&Value::from("disk0"), &Value::from("1GiB")), "{json:#}");
+    let unknown = fail(&folder, &["tenant", "show", "weeb"]);
+    assert!(unknown.contains("did you mean \"web\"") && unknown.contains("tenant list"), "{unknown}");
+    // A volume by command gets another tenant, and keeps it.
+    succeed(&folder, &["volume", "add", "v", "--backend", "memory", "--size", "1MiB"]);
+    let said = succeed(&folder, &["volume", "set", "v", "--tenant", "web"]);
+    assert!(said.contains("volume v changed: tenant from nothing to web"), "{said}");
+    assert_eq!(succeed(&folder, &["reload"]), "nothing changed\n");
+    let refused = fail(&folder, &["tenant", "remove", "web"]);
+    assert!(refused.contains("web"), "{refused}");
+    succeed(&folder, &["volume", "set", "v", "--tenant", "backup"]);
+    let said = succeed(&folder, &["tenant", "remove", "web", "--save"]);
+    assert!(said.contains("tenant web removed\n") && said.contains("[tenants] web: "), "{said}");
+    assert!(fail(&folder, &["pool", "remove", "main"]).contains("pool \"main\" has volumes"));
+    let said = succeed(&folder, &["pool", "remove", "fast", "--save"]);
+    assert!(said.contains("pool fast removed\n"), "{said}");
+    let text = fs::read_to_string(&file).expect("text");
+    assert!(!text.contains("web") && !text.contains("fast") && text.contains("weight = 2 # agreed"), "{text}");
+    assert_eq!(succeed(&folder, &["reload"]), "nothing changed\n");
     server.stop();
 }

@@ -55,6 +55,12 @@ impl Server {
         Self::spawn(command.args(arguments))
     }
 
+    /// Starts `evenkeel serve` as [`Server::start`] does, with `text` in its configuration file `e.toml`.
+    pub(crate) fn configured(folder: &Folder, text: impl AsRef<[u8]>) -> Self {
+        fs::write(folder.join("e.toml"), text).expect("written");
+        Self::start(folder, &["--config", "e.toml"])
+    }
+
     /// Starts the server that `command` runs, and waits until it serves; panics if it ends instead.
     pub(crate) fn spawn(command: &mut Command) -> Self {
         Self::try_spawn(command).unwrap_or_else(|(status, said)| panic!("the server did not start: {status}: {said}"))

@@ -1,6 +1,7 @@
 //! Tests of `evenkeel top` with a server under load, and of the requests that `top` sends to the server.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -51,7 +52,7 @@ fn top_shows_a_server_its_end_and_its_return() {
         row.is_some_and(|row| row.split_whitespace().nth(1).is_some_and(|iops| iops == "200"))
     });
     assert!(shown.contains("[Tenants 2]") && shown.contains("evenkeel serve"), "{shown}");
-    screen.until_words(&["live", "operator 2000 IOP", "met 1.0 IOPS", "targets: 1 met, 0 missed", "throttled: 2"]);
+    screen.until_words(&["live", "operat. 2000 IOPS", "met 1.0 IOPS", "targets: 1 met, 0 missed", "throttled: 2"]);
     // All about the one that a filter leaves.
     screen.press("/back\r");
     screen.until("only backup", |screen| screen.contains(">backup") && !screen.contains("database"));
@@ -120,6 +121,32 @@ fn top_prints_one_frame_and_says_what_keeps_it_from_more() {
     );
     let complaint = fail(&folder, &["top", "--once", "--interval", "1ms"]);
     assert!(complaint.contains("out of range; use 100ms to 1h"), "{complaint}");
+    server.stop();
+}
+
+#[test]
+fn top_prints_lines_of_json_until_their_reader_ends() {
+    let folder = Folder::new();
+    let server = serve(&folder);
+    let (status, elsewhere) = (server.status(), "127.0.0.1:1");
+    let mut top = Command::new(EVENKEEL);
+    top.args(["top", "--json", "--interval", "100ms", "--status", status, "--status", elsewhere]);
+    let mut top = top.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("top");
+    let lines = BufReader::new(top.stdout.take().expect("a pipe")).lines().take(3);
+    let lines: Vec<Value> = lines.map(|line| serde_json::from_str(&line.expect("a line")).expect("JSON")).collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for line in &lines {
+        assert_eq!((&line["servers"][0]["link"], &line["servers"][1]["link"]), (&"live".into(), &"lost".into()));
+        let tenants = line["tenants"].as_array().expect("tenants").iter();
+        let mut names: Vec<&str> = tenants.filter_map(|tenant| tenant["name"].as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["backup", "database"], "{line}");
+    }
+    // Its output is closed: it ends by itself.
+    assert!(top.wait().expect("an end").success());
+    let once = succeed(&folder, &["top", "--once", "--json", "--status", status, "--filter", "backup"]);
+    let line: Value = serde_json::from_str(&once).expect("one line of JSON");
+    assert_eq!((&line["tenants"][0]["name"], &line["tenants"][1]), (&"backup".into(), &Value::Null), "{once}");
     server.stop();
 }
 

@@ -6,11 +6,12 @@
 //! stored for the cluster.
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::Error;
 use crate::admin_socket::{self, AdminSocket};
+use crate::aside::lock;
 use crate::journal::{Journal, Knob, Restored};
 
 /// Time limit for each answer of an OSD while an option is put back; longer than the limit for samples, because a missed
@@ -144,11 +145,6 @@ impl CephOption {
     pub fn forget(&mut self) {
         (self.before, self.ours, self.unsure) = (None, None, None);
     }
-}
-
-/// Locks the journal, also after a panic of a thread that held the lock: each line of the journal is complete.
-fn lock(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
-    journal.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An option's value as the journal spells it; `None`: the option was not set in the running daemon.

@@ -1,8 +1,10 @@
 //! The packet delay as a whole: planning and making the network settings, changing delays at every tick, restoring.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::net::netdevice::{index_to_name, name_to_index};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::departure::Departures;
@@ -218,19 +220,20 @@ fn not_attached(device: &str, why: Refused) -> Error {
     }
 }
 
-fn device_index(name: &str) -> Result<u32, Error> {
+/// A socket by which the kernel is asked about network devices.
+fn socket() -> Result<OwnedFd, Errno> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    let missing = || Error::NoDevice { device: name.to_owned() };
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-        .map_err(|e| Error::kernel("open a socket", e))?;
-    rustix::net::netdevice::name_to_index(&socket, name).map_err(|_| missing())
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+}
+
+fn device_index(name: &str) -> Result<u32, Error> {
+    let socket = socket().map_err(|e| Error::kernel("open a socket", e))?;
+    name_to_index(&socket, name).map_err(|_| Error::NoDevice { device: name.to_owned() })
 }
 
 /// Name of the network device with this index, or `device INDEX` if there is no such device.
 fn device_name(index: u32) -> String {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-    let name = socket.and_then(|socket| rustix::net::netdevice::index_to_name(&socket, index));
+    let name = socket().and_then(|socket| index_to_name(&socket, index));
     name.unwrap_or_else(|_| format!("device {index}"))
 }
 

@@ -7,7 +7,7 @@
 
 use rustix::io::Errno;
 
-use super::netlink::{ACK, CREATE, DUMP, EXCLUSIVE, Message, Request, Socket, attribute, text};
+use super::netlink::{ACK, CREATE, DUMP, EXCLUSIVE, Message, Request, Socket, attribute, gone, text};
 use super::qdisc::{DELETE_QDISC, KIND, NEW_QDISC, OPTIONS, Qdiscs, header};
 
 const NEW_FILTER: u16 = 44;
@@ -184,15 +184,6 @@ impl Filters {
     pub(crate) fn attach_foreign(&self, device: u32, program: i32) {
         let foreign = (1 << 16) | u32::from(ALL_PROTOCOLS);
         self.socket.tell(&make_filter(device, program, foreign, "foreign")).unwrap();
-    }
-}
-
-/// The result of a removal: `Ok(true)` if the object was removed, `Ok(false)` if it did not exist any more.
-fn gone(result: Result<(), Errno>) -> Result<bool, Errno> {
-    match result {
-        Ok(()) => Ok(true),
-        Err(Errno::NOENT | Errno::INVAL | Errno::NODEV) => Ok(false),
-        Err(e) => Err(e),
     }
 }
 

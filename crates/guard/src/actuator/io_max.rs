@@ -48,21 +48,22 @@ impl Limits {
     /// These limits, each bounded by that of `bound`.
     #[must_use]
     pub fn at_most(self, bound: Self) -> Self {
-        let least = |ours: Option<u64>, theirs: Option<u64>| match (ours, theirs) {
-            (Some(ours), Some(theirs)) => Some(ours.min(theirs)),
-            (ours, theirs) => ours.or(theirs),
-        };
-        Self {
-            rbps: least(self.rbps, bound.rbps),
-            wbps: least(self.wbps, bound.wbps),
-            riops: least(self.riops, bound.riops),
-            wiops: least(self.wiops, bound.wiops),
-        }
+        let (ours, bounds) = (self.all(), bound.all());
+        Self::from_all(|n| match (ours[n], bounds[n]) {
+            (Some(ours), Some(bound)) => Some(ours.min(bound)),
+            (ours, bound) => ours.or(bound),
+        })
     }
 
     /// The four limits, in the order in which they are written.
     pub const fn all(&self) -> [Option<u64>; 4] {
         [self.rbps, self.wbps, self.riops, self.wiops]
+    }
+
+    /// The limits of which `limit` returns each by its place in [`Self::all`].
+    fn from_all(limit: impl FnMut(usize) -> Option<u64>) -> Self {
+        let [rbps, wbps, riops, wiops] = std::array::from_fn(limit);
+        Self { rbps, wbps, riops, wiops }
     }
 
     /// True if every limit is as set as in `other`, and differs from that in `other` by at most the fraction `part`.
@@ -76,23 +77,13 @@ impl Limits {
 
     /// These limits; a limit that is `None` is taken from `found`.
     fn over(self, found: Self) -> Self {
-        Self {
-            rbps: self.rbps.or(found.rbps),
-            wbps: self.wbps.or(found.wbps),
-            riops: self.riops.or(found.riops),
-            wiops: self.wiops.or(found.wiops),
-        }
+        Self::from_all(|n| self.all()[n].or(found.all()[n]))
     }
 
-    /// These limits, of which those that are as in `ours` become as in `before`.
+    /// These limits, except that those equal to `ours` are replaced by `before`.
     fn without(self, ours: &Self, before: &Self) -> Self {
-        let of = |is: Option<u64>, ours: Option<u64>, before: Option<u64>| if is == ours { before } else { is };
-        Self {
-            rbps: of(self.rbps, ours.rbps, before.rbps),
-            wbps: of(self.wbps, ours.wbps, before.wbps),
-            riops: of(self.riops, ours.riops, before.riops),
-            wiops: of(self.wiops, ours.wiops, before.wiops),
-        }
+        let [is, ours, before] = [self.all(), ours.all(), before.all()];
+        Self::from_all(|n| if is[n] == ours[n] { before[n] } else { is[n] })
     }
 
     fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Result<Self, String> {

@@ -158,6 +158,15 @@ pub(super) fn outcome(body: &[u8]) -> Result<(), Errno> {
     }
 }
 
+/// The result of a removal: `Ok(true)` if the object was removed, `Ok(false)` if it did not exist any more.
+pub(super) fn gone(result: Result<(), Errno>) -> Result<bool, Errno> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(Errno::NOENT | Errno::INVAL | Errno::NODEV) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
 /// A netlink socket in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub(crate) struct Socket {

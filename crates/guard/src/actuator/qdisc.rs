@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::netlink::{ACK, CREATE, DUMP, ECHO, EXCLUSIVE, Message, Request, Socket, Writer, attribute, text};
+use super::netlink::{ACK, CREATE, DUMP, ECHO, EXCLUSIVE, Message, Request, Socket, Writer, attribute, gone, text};
 
 pub(crate) const NEW_QDISC: u16 = 36;
 pub(crate) const DELETE_QDISC: u16 = 37;
@@ -254,11 +254,7 @@ impl Qdiscs {
         while self.list(device)?.iter().any(holds) && started.elapsed() < DRAIN_LIMIT {
             std::thread::sleep(DRAIN_POLL);
         }
-        match self.socket.tell(&remove_root(device)) {
-            Ok(()) => Ok(true),
-            Err(Errno::NOENT | Errno::INVAL | Errno::NODEV) => Ok(false),
-            Err(e) => Err(e),
-        }
+        gone(self.socket.tell(&remove_root(device)))
     }
 }
 

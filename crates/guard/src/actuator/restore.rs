@@ -90,35 +90,26 @@ fn lowered_by_kernel(path: &Path, seen: &str, found: &str) -> bool {
 }
 
 fn put_back(knob: &Knob, state: &State) -> Result<Restored, Error> {
-    match knob {
-        Knob::Qdisc(device) => remove_qdisc(device).map(|had| if had { Restored::Done } else { Restored::Nothing }),
-        Knob::Filter(device) => {
-            // What was there before says whether `clsact` is ours.
-            let made_clsact = state.before.as_deref() == Some("");
-            remove_filter(device, made_clsact).map(|had| if had { Restored::Done } else { Restored::Nothing })
-        }
-        Knob::IoMax { path, device } => {
-            let Some(before) = &state.before else { return Ok(Restored::Nothing) };
-            io_max::put_back(path, device, before, state.seen.as_deref())
-        }
-        Knob::CephOption { socket, option } => {
-            let Some(before) = &state.before else { return Ok(Restored::Nothing) };
-            ceph_option::put_back(socket, option, before, state.seen.as_deref())
-        }
-        Knob::File(path) => {
-            let Some(before) = &state.before else { return Ok(Restored::Nothing) };
-            if !path.exists() {
-                // A cgroup or device that is gone took its setting along.
-                return Ok(Restored::Nothing);
-            }
+    let done = |had| if had { Restored::Done } else { Restored::Nothing };
+    let seen = state.seen.as_deref();
+    match (knob, state.before.as_deref()) {
+        (Knob::Qdisc(device), _) => remove_qdisc(device).map(done),
+        // What was there before says whether `clsact` is ours.
+        (Knob::Filter(device), before) => remove_filter(device, before == Some("")).map(done),
+        (_, None) => Ok(Restored::Nothing),
+        (Knob::IoMax { path, device }, Some(before)) => io_max::put_back(path, device, before, seen),
+        (Knob::CephOption { socket, option }, Some(before)) => ceph_option::put_back(socket, option, before, seen),
+        // A cgroup or device that is gone took its setting along.
+        (Knob::File(path), Some(_)) if !path.exists() => Ok(Restored::Nothing),
+        (Knob::File(path), Some(before)) => {
             let found = file::read(path)?;
-            if found == *before {
-                return Ok(Restored::Nothing);
+            match seen {
+                _ if found == before => Ok(Restored::Nothing),
+                Some(seen) if seen != found && !lowered_by_kernel(path, seen, &found) => {
+                    Ok(Restored::Foreign { found })
+                }
+                _ => file::write(path, before).map(|()| Restored::Done),
             }
-            if state.seen.as_ref().is_some_and(|seen| *seen != found && !lowered_by_kernel(path, seen, &found)) {
-                return Ok(Restored::Foreign { found });
-            }
-            file::write(path, before).map(|()| Restored::Done)
         }
     }
 }

@@ -57,27 +57,15 @@ impl CephSettings {
 /// Which OSDs of this host are controlled, and by which settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CephConfig {
+    /// How the OSDs are asked and set.
+    pub settings: CephSettings,
     /// Admission control that bounds the bytes in flight in the store of each OSD.
     pub admission: Admission,
-    /// Time between two readings of an OSD's counters.
-    pub sample_every: Duration,
-    /// Longest time that an OSD may take to answer; a later answer counts as none.
-    pub answer_within: Duration,
-    /// True if the throttle of deferred writes is set as well, in its original proportion to the throttle of all bytes.
-    pub deferred: bool,
     /// Names of the OSDs to control, with the wildcards `*` and `?`; empty: all OSDs.
     pub only: Vec<String>,
-    /// Admin sockets, or folders that hold some, to look for in addition to the default places.
-    pub sockets: Vec<PathBuf>,
 }
 
 impl CephConfig {
-    /// Settings for the OSDs that `only` names, or for all OSDs if `only` is empty.
-    pub fn new(settings: &CephSettings, admission: Admission, only: Vec<String>) -> Self {
-        let CephSettings { sample_every, answer_within, deferred, sockets } = settings.clone();
-        Self { admission, sample_every, answer_within, deferred, only, sockets }
-    }
-
     /// Admission control of OSDs whose pool configures none. The budget stops growing earlier than in a pool of `evenkeel
     /// serve`, because the throughput of an OSD saturates slowly while its latency rises.
     pub const fn default_admission() -> Admission {
@@ -92,6 +80,6 @@ impl CephConfig {
 
 impl Default for CephConfig {
     fn default() -> Self {
-        Self::new(&CephSettings::default(), Self::default_admission(), Vec::new())
+        Self { settings: CephSettings::default(), admission: Self::default_admission(), only: Vec::new() }
     }
 }

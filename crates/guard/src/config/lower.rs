@@ -286,7 +286,8 @@ impl<'f> Lowering<'f, '_> {
         let throttled = format!("BlueStore's throttles of {}", listed(&osds));
         self.lowered.config.enforced.rows.push(row.by("latency and rate of commits, by admin sockets", throttled));
         let only = if osds.contains(&"*") { Vec::new() } else { osds.into_iter().map(str::to_owned).collect() };
-        self.lowered.config.ceph = Some(CephConfig::new(&self.lowered.config.agent.ceph, admission, only));
+        let settings = self.lowered.config.agent.ceph.clone();
+        self.lowered.config.ceph = Some(CephConfig { settings, admission, only });
     }
 
     /// The devices of a pool that tenants name, each with the tenant whose entry names it most exactly.
@@ -341,7 +342,8 @@ impl<'f> Lowering<'f, '_> {
         let mut volumes = BTreeMap::new();
         for (device, tenant) in &named {
             let Some(settings) = self.tenants.get(*tenant) else { continue };
-            let there = settings.on(name);
+            // The agent does not keep hours.
+            let there = Tenant { weight_at: None, ..settings.on(name) };
             let row = Row::of_pool(name, Enforcement::QueueDepth, None, String::new());
             let row = row.by(format!("diskstats of {device}"), format!("queue_depth or nr_requests of {device}"));
             let most = there.max_in_flight.map(|most| (Precedence::TenantLimit, format!("at most {most} in flight")));
@@ -740,7 +742,7 @@ impl<'f> Lowering<'f, '_> {
             .any(|row| row.tenant.as_deref() == Some(name) && row.precedence == Some(Precedence::Reservation));
         let taken = "sets only a floor for the throttles of this host, which does not reorder requests";
         let mut keys: Vec<(&str, &str)> =
-            vec![("reservation", if spared { taken } else { by }), ("limit", by), ("priority", by)];
+            vec![("reservation", if spared { taken } else { by }), ("limit", by), ("priority", by), ("weight_at", by)];
         if !grouped && !tenant.guarantee.sum().is_unset() {
             let together = "has no effect here: limits of control groups are for reads or for writes; write guarantee.read and guarantee.write";
             let groups = "has no effect here: it needs control groups by their paths (match = [\"cgroup:PATH\"]) and a pool with devices";

@@ -22,6 +22,7 @@ use evenkeel_policy::tenant::fits;
 use serde_json::Value;
 
 use super::roots::{self, Roots};
+use super::unescaped;
 use crate::aside::Aside;
 use crate::error::Error;
 use crate::sensor::cgroup;
@@ -261,7 +262,7 @@ impl Names {
 fn thing(folder: &str, parent: &str) -> Option<Thing> {
     let scope = folder.strip_suffix(".scope");
     if let Some(machine) = scope.and_then(|scope| scope.strip_prefix("machine-")).filter(|_| holds_machines(parent)) {
-        return Some(Thing::Machine(machine_name(&unescaped(machine))));
+        return Some(Thing::Machine(machine_name(&unescaped(machine, "\\x", 2, 16))));
     }
     let slice = folder.strip_suffix(".slice").filter(|slice| slice.contains("kubepods"));
     if let Some((_, uid)) = slice.and_then(|slice| slice.rsplit_once("-pod")) {
@@ -291,27 +292,6 @@ fn machine_name(machine: &str) -> String {
     let parts = machine.split_once('-').and_then(|(_, rest)| rest.split_once('-'));
     let of_libvirt = parts.filter(|(number, name)| number.parse::<u32>().is_ok() && !name.is_empty());
     of_libvirt.map_or(machine, |(_, name)| name).to_owned()
-}
-
-/// Decodes the name of a systemd unit, in which characters are written as `\x` and two hexadecimal digits.
-fn unescaped(name: &str) -> String {
-    let mut bytes = Vec::with_capacity(name.len());
-    let mut rest = name.as_bytes();
-    while let Some((&first, more)) = rest.split_first() {
-        let digits = rest.strip_prefix(b"\\x").and_then(|behind| behind.get(..2));
-        let code = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &rest[4..];
-            }
-            None => {
-                bytes.push(first);
-                rest = more;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The name of the container with this ID, from the files of its runtime; `None` if no file has it.

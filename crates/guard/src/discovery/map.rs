@@ -50,9 +50,9 @@ pub enum KnownBy {
     Session,
     /// The connection belongs to what serves this volume and nothing else.
     Connection,
-    /// It is the only address that the session can be from.
+    /// The session can be from no other address.
     Elimination,
-    /// It is one of several volumes that the client may reach.
+    /// The volume is one of several that the client may reach.
     Candidate,
     /// No client is connected, or it is not known which.
     Unknown,
@@ -83,7 +83,7 @@ pub struct Link {
     pub volume: String,
     /// Block device or file that holds it.
     pub path: Option<PathBuf>,
-    /// The kernel's name of the block device at or below it.
+    /// The kernel's name of the block device at or below `path`.
     pub device: Option<String>,
     /// Number of the block device `device`, `MAJOR:MINOR`.
     #[serde(skip)]
@@ -94,7 +94,7 @@ pub struct Link {
     pub client: Option<IpAddr>,
     /// The client's name, if the target knows it.
     pub client_name: Option<String>,
-    /// Its connections, as far as they are known.
+    /// Known connections of the client.
     pub connections: Vec<Connection>,
     /// How the client is known.
     pub known_by: KnownBy,
@@ -115,11 +115,11 @@ pub struct Note {
 /// A pool of the map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PoolEntry {
-    /// Its name.
+    /// Name of the pool.
     pub name: String,
     /// `volume group`, `array`, `multipath device`, `disk`, or `configured`.
     pub kind: String,
-    /// Devices on it that are served.
+    /// Devices on the pool that are served.
     pub devices: Vec<String>,
 }
 
@@ -128,7 +128,7 @@ pub struct PoolEntry {
 pub struct Map {
     /// Volumes and their clients.
     pub links: Vec<Link>,
-    /// The pools they are on.
+    /// Pools of the volumes.
     pub pools: Vec<PoolEntry>,
     /// Slow devices behind fast ones, on which groups can be guaranteed a throughput.
     #[serde(default)]
@@ -138,8 +138,8 @@ pub struct Map {
     pub osds: Vec<OsdEntry>,
     /// Uncertain or missing facts.
     pub notes: Vec<Note>,
-    /// Connections from the addresses of known clients that belong to none of the client's links; without clients that have a
-    /// link whose connections are unknown.
+    /// Connections from the address of a client, if they belong to none of the client's links. Clients that have a link with
+    /// unknown connections are left out.
     #[serde(skip)]
     pub unexplained: Vec<Connection>,
 }

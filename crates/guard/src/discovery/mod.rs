@@ -7,6 +7,7 @@
 //! | [`sockets`], [`processes`], [`mark`] | TCP connections, and the NBD servers that hold them |
 //! | [`map`] | all of it as links client ↔ target ↔ volume ↔ device ↔ pool |
 //! | [`osds`] | Ceph's OSDs |
+//! | [`blocks`] | block devices whose requests are recorded |
 //! | [`stack`] | the device at which control groups are limited |
 //! | [`groups`] | control groups of containers, pods and virtual machines |
 //! | [`roots`] | where the trees are |
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::sensor::cache::{self, CachedEntry};
 
+pub mod blocks;
 pub mod groups;
 pub mod lio;
 pub mod lvm;
@@ -115,6 +117,19 @@ impl Survey {
 /// `path` with its symbolic links followed; unchanged if it does not exist.
 pub fn resolved(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Decodes a text in which a byte may be written as `escape` and this number of digits of a number with this radix.
+fn unescaped(text: &str, escape: &str, digits: usize, radix: u32) -> String {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((&first, more)) = rest.split_first() {
+        let number = rest.strip_prefix(escape.as_bytes()).and_then(|behind| behind.get(..digits));
+        let number = number.and_then(|number| std::str::from_utf8(number).ok());
+        let byte = number.and_then(|number| u8::from_str_radix(number, radix).ok());
+        bytes.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &rest[escape.len() + digits..] } else { more };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn parsed<T>(path: &Path, parse: impl Fn(&str) -> Result<Vec<T>, crate::Fault>) -> Result<Vec<T>, Error> {

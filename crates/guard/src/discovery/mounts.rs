@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::unescaped;
 use crate::error::Fault;
 use crate::sensor::diskstats::DeviceNumber;
 
@@ -37,35 +38,14 @@ fn parse_line(line: &str) -> Result<Mount, String> {
     // A variable number of tags ends with a lone dash; behind it type and source.
     let mut behind = fields.skip_while(|&field| field != "-").skip(1);
     let [kind, source, options] = std::array::from_fn(|_| behind.next().unwrap_or_default());
+    // Spaces, tabs, line ends and backslashes are written as a backslash and three octal digits.
     Ok(Mount {
         device,
-        point: unescaped(point).into(),
-        source: unescaped(source).into(),
+        point: unescaped(point, "\\", 3, 8).into(),
+        source: unescaped(source, "\\", 3, 8).into(),
         kind: kind.to_owned(),
         options: options.to_owned(),
     })
-}
-
-/// Decodes a field of `mountinfo`, in which spaces, tabs, line ends and backslashes are written as a backslash and three
-/// octal digits.
-fn unescaped(field: &str) -> String {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let Some((&first, more)) = rest.split_first() {
-        let octal = (first == b'\\').then(|| more.get(..3)).flatten();
-        let code = octal.and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &more[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = more;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The file system that holds `path`: the one with the deepest mount point above `path`; if several have the same mount

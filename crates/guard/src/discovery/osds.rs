@@ -24,7 +24,7 @@ const MAX_FOLDERS: usize = 4_096;
 pub struct OsdEntry {
     /// `osd.3`, with the cluster's id or name in front where two clusters have one of that number here.
     pub name: String,
-    /// Its admin socket.
+    /// Path of the OSD's admin socket.
     pub socket: PathBuf,
 }
 

@@ -26,7 +26,7 @@ const MAX_DEPTH: u32 = 16;
 pub struct Limited {
     /// Number of the device, by which `io.stat` and `io.max` know it: never that of a partition.
     pub number: DeviceNumber,
-    /// Numbers of this device and of its partitions, by which single reads are known.
+    /// Numbers of this device and of its partitions; the kernel names one of them when it reports a read.
     pub timed: Vec<DeviceNumber>,
     /// Numbers of this device, of all devices below it, and of their partitions.
     pub whole: Vec<DeviceNumber>,
@@ -191,18 +191,18 @@ fn limited(roots: &Roots, number: DeviceNumber) -> Option<Limited> {
 }
 
 /// Folder in sysfs of the device with this number; of a partition that of its disk.
-fn folder_of(roots: &Roots, number: DeviceNumber) -> Option<PathBuf> {
+pub(super) fn folder_of(roots: &Roots, number: DeviceNumber) -> Option<PathBuf> {
     let folder = std::fs::canonicalize(roots.sys.join(format!("dev/block/{number}"))).ok()?;
     let is_partition = folder.join("partition").exists();
     if is_partition { folder.parent().map(Path::to_owned) } else { Some(folder) }
 }
 
-fn number_in(folder: &Path) -> Option<DeviceNumber> {
+pub(super) fn number_in(folder: &Path) -> Option<DeviceNumber> {
     roots::value(&folder.join("dev")).ok()??.parse().ok()
 }
 
 /// Numbers of the partitions of the disk with this folder.
-fn partitions(folder: &Path) -> Vec<DeviceNumber> {
+pub(super) fn partitions(folder: &Path) -> Vec<DeviceNumber> {
     let below = roots::names(folder).unwrap_or_default().into_iter().map(|name| folder.join(name));
     below.filter(|folder| folder.join("partition").exists()).filter_map(|folder| number_in(&folder)).collect()
 }

@@ -1,10 +1,10 @@
 //! Puts decisions in force: owns the packet delay, the journal and the sentinel.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use super::{Say, restore};
+use super::{Say, lock, restore};
 use crate::actuator::{Error, Holds, PacketDelay, Plan, Settings};
 use crate::journal::Journal;
 use crate::sentinel::Sentinel;
@@ -64,7 +64,7 @@ impl Acting {
     /// Locks the journal, for changes of group limits and queue lengths. The journal's lines are complete also after a panic
     /// of a thread that held the lock.
     pub fn journal(&self) -> MutexGuard<'_, Journal> {
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.journal)
     }
 
     /// A handle of the journal for other threads, which must drop it before [`stop`](Self::stop).
@@ -89,7 +89,7 @@ impl Acting {
     pub fn stop(self) -> Result<Option<u64>, Error> {
         let Self { say, journal, sentinel, delay, .. } = self;
         let drops = delay.as_ref().and_then(|delay| delay.drops().ok());
-        let mut held = journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&journal);
         let restored = delay.map_or(Ok(()), |delay| delay.restore(&mut held));
         // Limits of groups and options of OSDs; what the delay could not put back is tried once more.
         restore::report_failures(held.restore_all(), say)?;

@@ -19,7 +19,9 @@ mod ticks;
 
 pub use acting::Acting;
 pub use restore::{leftovers, reset, sentinel};
-pub use shared::{Shared, lock};
+pub use shared::Shared;
+
+pub use crate::aside::lock;
 pub use ticks::{Host, Policies};
 
 /// Raises this process's limit of open files to the maximum that the system allows: each control group takes two files, each

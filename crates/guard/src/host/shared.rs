@@ -1,7 +1,6 @@
 //! The state that the agent's loop and the API share.
 
 use std::fmt::Display;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use evenkeel_policy::state::ClusterState;
@@ -37,12 +36,6 @@ pub struct Shared {
     pub(super) last_error: Option<String>,
     /// Time of the last error.
     pub(super) failed_at: Option<Instant>,
-}
-
-/// Locks shared state, also after a panic of a thread that held the lock: a record that was left half written is still worth
-/// showing.
-pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {

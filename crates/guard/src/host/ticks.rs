@@ -11,11 +11,12 @@ use evenkeel_policy::check::Problem;
 
 use super::actor::Actor;
 use super::sensors::{self, GroupReads, Reads};
-use super::shared::{Shared, lock};
+use super::shared::Shared;
 use super::{Error, Say};
 use crate::Agent;
 use crate::agent::DISKSTATS;
 use crate::aside::leave_files;
+use crate::aside::lock;
 use crate::config::Config;
 use crate::discovery::map::Configured;
 use crate::discovery::{Map, Roots, Survey, resolved};
@@ -226,7 +227,7 @@ impl Policies {
         let running = lock(&self.shared).config.clone();
         let fixed = running.needs_restart(&config);
         if !fixed.is_empty() {
-            tracing::error!("policy refused, the one in force stays: a restart is needed for {}", fixed.join(", "));
+            tracing::error!("policy refused, the one in force stays: restart the agent for {}", fixed.join(", "));
             return;
         }
         doubts.iter().for_each(|doubt| tracing::warn!("{doubt}"));

@@ -18,7 +18,7 @@ fn at(second: u64) -> Instant {
 
 fn usage(read: u64, missed: u64) -> Usage {
     let bytes = |read_bytes| Counters { read_bytes, reads: read_bytes / 65_536, ..Counters::ZERO };
-    Usage { cached: bytes(read), slow: bytes(missed), ..Usage::default() }
+    Usage { cached: bytes(read), slow: bytes(missed) }
 }
 
 fn found(tenant: TenantId, usage: Usage, limit: Option<u64>) -> Found {

@@ -16,7 +16,7 @@ use crate::loops::Due;
 use crate::loops::cgroup::{Found, Guarantees};
 use crate::loops::record::{At, CgroupState, PoolState};
 use crate::sensor::cache::{CacheState, Cached, NotUsable};
-use crate::sensor::cgroup::{self, GroupFile, Usage};
+use crate::sensor::cgroup::{self, GroupFile};
 
 /// Interval between searches for the cached device while it is not on this host.
 const FIND_EVERY: Duration = Duration::from_secs(1);
@@ -196,9 +196,7 @@ impl Cgroup {
             }
             self.follow(&device, tick);
             for (_, row) in std::mem::take(&mut self.inherited) {
-                if let Some(journal) = tick.journal.as_deref_mut() {
-                    tick.errors.take(row.restore(journal));
-                }
+                tick.put_back(|journal| row.restore(journal));
             }
             let slow = tick.errors.take(device.slow_device());
             self.measure(&device, tick);
@@ -239,9 +237,7 @@ impl Cgroup {
             group.row
         });
         for row in groups.chain(inherited.into_values()) {
-            if let Some(journal) = tick.journal.as_deref_mut() {
-                tick.errors.take(row.restore(journal));
-            }
+            tick.put_back(|journal| row.restore(journal));
         }
         (self.cache, self.find_due) = (None, Due::default());
     }
@@ -293,16 +289,13 @@ impl Cgroup {
         self.found.clear();
         let mut gone = Vec::new();
         for (at, group) in self.groups.iter_mut().enumerate() {
-            let usage = match group.stat.read(&mut self.buffer) {
-                Err(error) if error.is_gone() || error.is_absent() => {
+            let usage = match group.stat.usage(&mut self.buffer, made.device, Some(made.slow)) {
+                Ok(None) => {
                     gone.push(at);
                     continue;
                 }
-                Err(error) => Err(error),
-                Ok(text) => Usage::parse(text, made.device, made.fast, Some(made.slow))
-                    .map_err(|fault| fault.in_file(group.stat.path())),
+                usage => tick.errors.take(usage).flatten(),
             };
-            let usage = tick.errors.take(usage);
             let limits = match group.row.read() {
                 Ok(None) => {
                     gone.push(at);
@@ -315,10 +308,8 @@ impl Cgroup {
         for at in gone.into_iter().rev() {
             let group = self.groups.remove(at);
             self.mind.leave(group.id);
-            if let Some(journal) = tick.journal.as_deref_mut() {
-                // Nothing is left to put back; the journal forgets it.
-                tick.errors.take(group.row.restore(journal));
-            }
+            // Nothing is left to put back; the journal forgets it.
+            tick.put_back(|journal| group.row.restore(journal));
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 use evenkeel_control::response::ClientId;
 use evenkeel_control::{Duration, Instant};
@@ -15,6 +15,7 @@ use super::cgroup::{Unable, counters, has_controller};
 use super::{Errors, Tick};
 use crate::actuator::io_max::{self, Change, IoMax, Limits};
 use crate::aside::Aside;
+use crate::aside::lock;
 use crate::config::{Config, LocalConfig, LocalTenant};
 use crate::discovery::Roots;
 use crate::discovery::groups::Names;
@@ -23,7 +24,7 @@ use crate::journal::Journal;
 use crate::loops::Due;
 use crate::loops::local::{self, Sense};
 use crate::loops::record::{At, CgroupState, PoolState};
-use crate::sensor::cgroup::{self, GroupFile, Usage};
+use crate::sensor::cgroup::{self, GroupFile};
 use crate::sensor::diskstats::{DeviceNumber, Reading, Tracker};
 
 /// Interval between searches for the device and for groups, and between checks for limits of other programs.
@@ -188,8 +189,7 @@ fn is_any_here<'a>(roots: &Roots, names: impl Iterator<Item = &'a str>) -> bool 
     let paths: Vec<AtRoot> = files.into_iter().map(|name| (roots.root.clone(), name.to_owned())).collect();
     let roots = roots.clone();
     let find = move |path: &AtRoot| stack::find(&roots, &path.1).is_ok();
-    let mut looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
-    finds_any(&mut looking, &paths, OPEN_BUDGET, find)
+    finds_any(&mut lock(&LOOKING), &paths, OPEN_BUDGET, find)
 }
 
 /// True if `find` is true for one of the paths within the time `budget`. A path whose earlier search still hangs is not
@@ -363,7 +363,7 @@ impl Local {
         };
         self.follow(disk, tick);
         for (_, (row, _)) in std::mem::take(&mut self.inherited) {
-            put_back(row, tick);
+            tick.put_back(|journal| row.restore(journal));
         }
         self.walked.get_or_insert(0);
     }
@@ -431,11 +431,11 @@ impl Local {
     fn lose(&mut self, tick: &mut Tick<'_>) {
         for group in std::mem::take(&mut self.groups) {
             self.mind.leave(group.id);
-            put_back(group.row, tick);
+            tick.put_back(|journal| group.row.restore(journal));
         }
         if self.device.is_some() {
             for (_, (row, _)) in std::mem::take(&mut self.inherited) {
-                put_back(row, tick);
+                tick.put_back(|journal| row.restore(journal));
             }
         }
     }
@@ -478,10 +478,16 @@ impl Local {
         let config = self.mind.config();
         let is_renamed = |group: &Group| config.tenant_among(&self.names, &group.name) != Some(group.tenant);
         let renamed: Vec<usize> = (0..self.groups.len()).filter(|&at| is_renamed(&self.groups[at])).collect();
-        for at in renamed.into_iter().rev() {
+        self.leave(&renamed, tick);
+    }
+
+    /// Forgets the groups at these places, which are in order. Of a group that is gone nothing is left to put back, and the
+    /// journal forgets it.
+    fn leave(&mut self, places: &[usize], tick: &mut Tick<'_>) {
+        for &at in places.iter().rev() {
             let group = self.groups.remove(at);
             self.mind.leave(group.id);
-            put_back(group.row, tick);
+            tick.put_back(|journal| group.row.restore(journal));
             self.changed = true;
         }
     }
@@ -512,7 +518,7 @@ impl Local {
         let mut inherited = self.inherited.remove(&name);
         if guaranteed && let Some((row, _)) = inherited.take() {
             // The guarantee's loop reads the limits in this tick.
-            put_back(row, tick);
+            tick.put_back(|journal| row.restore(journal));
         }
         let (mut row, set) = inherited.unwrap_or_else(|| (IoMax::new(&folder, disk), None));
         if set.is_none() && row.is_foreign() {
@@ -539,27 +545,15 @@ impl Local {
                 gone.push(at);
                 continue;
             }
-            let usage = match group.stat.read(&mut self.buffer) {
-                Err(error) if error.is_gone() || error.is_absent() => {
-                    gone.push(at);
-                    continue;
-                }
-                Err(error) => Err(error),
-                Ok(text) => Usage::parse(text, disk, None, None).map_err(|fault| fault.in_file(group.stat.path())),
-            };
-            if let Some(usage) = tick.errors.take(usage) {
-                self.mind.measure(group.id, now, usage.cached);
+            match tick.errors.take(group.stat.usage(&mut self.buffer, disk, None)) {
+                Some(Some(usage)) => self.mind.measure(group.id, now, usage.cached),
+                Some(None) => gone.push(at),
+                None => {}
             }
         }
         self.next += count;
         gone.sort_unstable();
-        for at in gone.into_iter().rev() {
-            let group = self.groups.remove(at);
-            self.mind.leave(group.id);
-            // Nothing is left to put back; the journal forgets it.
-            put_back(group.row, tick);
-            self.changed = true;
-        }
+        self.leave(&gone, tick);
         if self.next >= self.groups.len() {
             self.next = 0;
         }
@@ -674,13 +668,6 @@ impl Local {
 /// Name of the point that throttles groups for one of the devices that are timed for `device`.
 fn point_at(device: &Limited, tick: &Tick<'_>) -> Option<String> {
     device.timed.iter().find_map(|number| tick.taken.get(number)).cloned()
-}
-
-/// Puts back the limits in a row, if settings may be changed.
-fn put_back(row: IoMax, tick: &mut Tick<'_>) {
-    if let Some(journal) = tick.journal.as_deref_mut() {
-        tick.errors.take(row.restore(journal));
-    }
 }
 
 /// The largest relative difference between the limits in force and other ones; infinite if one of them is new or ends.

@@ -63,6 +63,15 @@ impl Errors {
     }
 }
 
+impl Tick<'_> {
+    /// Has a setting put back, if settings may be changed.
+    pub(crate) fn put_back<T>(&mut self, put_back: impl FnOnce(&mut Journal) -> Result<T, actuator::Error>) {
+        if let Some(journal) = self.journal.as_deref_mut() {
+            self.errors.take(put_back(journal));
+        }
+    }
+}
+
 impl fmt::Debug for Tick<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tick").field("acts", &self.journal.is_some()).field("errors", &self.errors).finish()

@@ -98,17 +98,17 @@ pub struct Osd {
 impl Osd {
     /// The point for an OSD that has not been sampled yet.
     pub fn new(entry: &OsdEntry, config: &CephConfig, now: Instant, seed: u64) -> Self {
-        let socket = AdminSocket::new(&entry.socket, config.answer_within.into());
+        let socket = AdminSocket::new(&entry.socket, config.settings.answer_within.into());
         Self {
             name: entry.name.clone(),
-            mind: Mind::new(config.admission, config.sample_every, now, seed),
+            mind: Mind::new(config.admission, config.settings.sample_every, now, seed),
             bytes: CephOption::new(socket.clone(), BYTES),
             deferred: CephOption::new(socket.clone(), DEFERRED),
             socket,
             questions: [sensor::STORE, sensor::BYTES]
                 .map(|logger| admin_socket::question(PERF_DUMP, &[("logger", logger.into())])),
             answers: [Vec::new(), Vec::new()],
-            control_deferred: config.deferred,
+            control_deferred: config.settings.deferred,
             deferred_ratio: None,
             pid: None,
             throttle_bytes: None,
@@ -197,7 +197,7 @@ impl Osd {
         let [store, bytes] = &self.answers;
         let store = self.socket.understand(PERF_DUMP, store, |text| {
             let store: sensor::Store = sensor::parse(text, sensor::STORE)?;
-            if store.features().latency {
+            if store.has_latencies() {
                 return Ok(store);
             }
             Err(admin_socket::Malformed::Lacks("counters of the time that the store's states take".into()))

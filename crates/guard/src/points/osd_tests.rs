@@ -4,6 +4,7 @@ use evenkeel_control::admission::Config as Admission;
 use evenkeel_policy::units::Duration as Span;
 
 use super::*;
+use crate::config::CephSettings;
 use crate::fake_osd::{FakeOsd, Folder, folder};
 use crate::loops::record::At;
 
@@ -20,7 +21,8 @@ fn bench(test: &str, admission: Admission) -> Bench {
     let folder = folder(test);
     let path = folder.join("osd.0.asok");
     let entry = OsdEntry { name: "osd.0".into(), socket: path.clone() };
-    let config = CephConfig { admission, answer_within: Span::from_millis(10_000), ..CephConfig::default() };
+    let settings = CephSettings { answer_within: Span::from_millis(10_000), ..CephSettings::default() };
+    let config = CephConfig { settings, admission, ..CephConfig::default() };
     Bench {
         fake: Some(FakeOsd::start(&path)),
         osd: Osd::new(&entry, &config, Instant::ZERO, 1),

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use evenkeel_control::log::Log;
 use evenkeel_policy::decision::DecisionRecord;
 
 use super::osd::Osd;
+use crate::aside::lock;
 use crate::config::CephConfig;
 use crate::discovery::osds::{self, OsdEntry};
 use crate::journal::Journal;
@@ -44,10 +45,6 @@ pub struct Osds {
     journal: Mutex<Option<Arc<Mutex<Journal>>>>,
     known: Mutex<Vec<(OsdEntry, Arc<Mutex<Shown>>)>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Osds {
@@ -102,7 +99,7 @@ impl Osds {
     /// Searches for OSDs: starts a thread for each new one, and marks an OSD's old socket as replaced if the OSD has another
     /// socket now.
     fn look(self: &Arc<Self>) {
-        let found = osds::find(Path::new("/"), &self.config.sockets);
+        let found = osds::find(Path::new("/"), &self.config.settings.sockets);
         lock(&self.threads).retain(|thread| !thread.is_finished());
         lock(&self.known).retain(|(known, shown)| {
             // One that is only gone for a while comes back, and is the same then.
@@ -143,7 +140,7 @@ impl Osds {
     /// for.
     fn keep(&self, mut osd: Osd, shown: &Mutex<Shown>) {
         let journal = lock(&self.journal).clone();
-        let every: Duration = self.config.sample_every.into();
+        let every: Duration = self.config.settings.sample_every.into();
         let mut due = Instant::now();
         let (mut show_due, mut last_error) = (due, None);
         while self.sleep(due.saturating_duration_since(Instant::now())) {
@@ -222,6 +219,7 @@ impl Osds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::CephSettings;
     use crate::fake_osd::{FakeOsd, folder};
     use crate::loops::record::At;
 
@@ -230,8 +228,8 @@ mod tests {
         let folder = folder("replaced");
         let socket = |id: u32| folder.join(format!("ceph-osd.4711.{id}.asok"));
         let first = FakeOsd::start(&socket(1));
-        let config =
-            CephConfig { only: vec!["osd.4711".into()], sockets: vec![folder.to_owned()], ..CephConfig::default() };
+        let settings = CephSettings { sockets: vec![folder.to_owned()], ..CephSettings::default() };
+        let config = CephConfig { settings, only: vec!["osd.4711".into()], ..CephConfig::default() };
         let osds = Osds::start(&config, Duration::from_secs(3_600), Instant::now(), None).unwrap();
         let shown = || {
             let sockets = osds.states().into_iter().map(|state| match state.at {

@@ -135,7 +135,7 @@ impl QueueDepth {
         let mut taken = BTreeMap::new();
         for ((name, volume), paths) in config.volumes.iter().zip(&mut self.volumes) {
             let mut found = queue::find(&self.roots, &volume.device).unwrap_or_else(|why| {
-                self.notes.push(format!("{name}: {why}; the agent searches every period"));
+                self.notes.push(format!("{name}: {why}; the agent searches for its device again every period"));
                 Vec::new()
             });
             // Two lengths for one queue would take turns.
@@ -143,7 +143,7 @@ impl QueueDepth {
                 let first: &mut &str = taken.entry(queue.path.clone()).or_insert(name);
                 if *first != name {
                     self.notes.push(format!(
-                        "{name}: stands on {} as {first} does, and one queue cannot be divided: {name} is left alone; give each a LUN of its own",
+                        "{name} uses device {}, as {first} does, and one queue cannot be divided: the agent does not limit {name}; give each tenant a LUN of its own",
                         queue.disk
                     ));
                 }
@@ -155,8 +155,8 @@ impl QueueDepth {
             for path in gone {
                 if path.has_to_wait() {
                     self.inherited.push(path);
-                } else if let Some(journal) = tick.journal.as_deref_mut() {
-                    tick.errors.take(path.length.forget(journal));
+                } else {
+                    tick.put_back(|journal| path.length.forget(journal));
                 }
             }
             for queue in found {
@@ -191,9 +191,7 @@ impl QueueDepth {
         let (stuck, others): (Vec<Path>, Vec<Path>) = self.inherited.drain(..).partition(Path::has_to_wait);
         self.inherited = stuck;
         for path in others {
-            if let Some(journal) = tick.journal.as_deref_mut() {
-                tick.errors.take(path.length.forget(journal));
-            }
+            tick.put_back(|journal| path.length.forget(journal));
         }
     }
 

@@ -272,7 +272,7 @@ fn one_queue_has_one_master() {
     host.seconds(20, true);
     assert!(host.volume(0).queues.len() == 1 && host.volume(1).queues.is_empty(), "{:?}", host.state());
     let notes = host.agent.state().pools[0].notes.join("\n");
-    assert!(notes.contains("database: stands on no-backup as backup does"), "{notes}");
+    assert!(notes.contains("database uses device no-backup, as backup does"), "{notes}");
 }
 
 #[test]

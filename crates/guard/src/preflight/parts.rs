@@ -2,66 +2,22 @@
 
 use super::{Evidence, Finding, Preflight, Presence};
 
-/// A part of the kernel that can be present or missing.
-struct Part {
-    name: &'static str,
-    /// A symbol of the kernel by which the part's presence is recognised.
-    symbol: &'static str,
-    module: &'static str,
-    purpose: &'static str,
-    lost: &'static str,
-}
-
-const PARTS: [Part; 7] = [
-    Part {
-        name: "fq",
-        symbol: "fq_enqueue",
-        module: "sch_fq",
-        purpose: "keeps packets until their departure time",
-        lost: NO_DELAY,
-    },
-    Part {
-        name: "htb",
-        symbol: "htb_enqueue",
-        module: "sch_htb",
-        purpose: "sends all other packets past those that wait",
-        lost: NO_DELAY,
-    },
-    Part {
-        name: "tcx",
-        symbol: "tcx_link_attach",
-        module: "TCX (Linux 6.6, CONFIG_NET_XGRESS)",
-        purpose: "shows packets to the program that sets departure times",
-        lost: NO_DELAY,
-    },
-    Part {
-        name: "clsact",
-        symbol: "clsact_init",
-        module: "sch_ingress",
-        purpose: "the place of filters, where the kernel has no TCX",
-        lost: NO_DELAY,
-    },
-    Part {
-        name: "cls_bpf",
-        symbol: "cls_bpf_classify",
-        module: "cls_bpf",
-        purpose: "shows packets to the program where the kernel has no TCX",
-        lost: NO_DELAY,
-    },
-    Part {
-        name: "lio",
-        symbol: "iscsit_register_transport",
-        module: "iscsi_target_mod",
-        purpose: "the kernel's SCSI target over TCP",
-        lost: "no targets of this kind can be served or found",
-    },
-    Part {
-        name: "nvmet",
-        symbol: "nvmet_tcp_add_port",
-        module: "nvmet_tcp",
-        purpose: "the kernel's NVMe target over TCP",
-        lost: "no targets of this kind can be served or found",
-    },
+/// A row for each part of the kernel that can be present or missing: its name, a symbol of the kernel by which its presence is
+/// recognised, its module, its purpose, and the loss without it.
+const PARTS: [[&str; 5]; 7] = [
+    ["fq", "fq_enqueue", "sch_fq", "keeps packets until their departure time", NO_DELAY],
+    ["htb", "htb_enqueue", "sch_htb", "lets other packets overtake delayed packets", NO_DELAY],
+    [
+        "tcx",
+        "tcx_link_attach",
+        "TCX (Linux 6.6, CONFIG_NET_XGRESS)",
+        "shows packets to the program that sets departure times",
+        NO_DELAY,
+    ],
+    ["clsact", "clsact_init", "sch_ingress", "holds the filters of cls_bpf, where the kernel has no TCX", NO_DELAY],
+    ["cls_bpf", "cls_bpf_classify", "cls_bpf", "shows packets to the program where the kernel has no TCX", NO_DELAY],
+    ["lio", "iscsit_register_transport", "iscsi_target_mod", "the kernel's iSCSI target (LIO)", NO_TARGETS],
+    ["nvmet", "nvmet_tcp_add_port", "nvmet_tcp", "the kernel's NVMe/TCP target", NO_TARGETS],
 ];
 
 /// The kernel symbols that are searched for: one for each of the parts.
@@ -69,7 +25,7 @@ pub(super) const SYMBOLS: [&str; PARTS.len()] = {
     let mut symbols = [""; PARTS.len()];
     let mut n = 0;
     while n < PARTS.len() {
-        symbols[n] = PARTS[n].symbol;
+        symbols[n] = PARTS[n][1];
         n += 1;
     }
     symbols
@@ -81,6 +37,8 @@ pub(super) const TO_ACT: [&str; 3] = ["fq", "htb", "net_admin"];
 
 /// Text of the loss if a part that packet delays need is missing.
 const NO_DELAY: &str = "no client can be throttled; only --dry-run works";
+/// The same for a part that a target of the kernel needs.
+const NO_TARGETS: &str = "no targets of this kind can be served or found";
 
 /// Numbers of capabilities (`linux/capability.h`): each is the index of the capability's bit in a set.
 const NET_ADMIN: u32 = 12;
@@ -94,11 +52,10 @@ const CAPPED_WINDOW_BYTES: u64 = 128 << 10;
 
 /// Concludes from the facts which functions of the agent work on this host.
 pub fn judge(evidence: &Evidence) -> Preflight {
-    let mut findings: Vec<Finding> = PARTS.iter().map(|part| kernel_part(part, evidence)).collect();
+    let mut findings: Vec<Finding> = PARTS.map(|part| kernel_part(part, evidence)).into();
     let attaches = one_way_is_enough(&mut findings);
     findings.extend(files(evidence));
-    findings.push(net_admin(evidence));
-    findings.push(tracing(evidence));
+    findings.extend(capabilities(evidence));
     findings.extend(network(evidence));
     findings.extend(statistics(evidence));
     let usable = |name: &str| {
@@ -109,10 +66,9 @@ pub fn judge(evidence: &Evidence) -> Preflight {
     Preflight { can_measure: evidence.diskstats, can_act, findings }
 }
 
-fn kernel_part(part: &Part, evidence: &Evidence) -> Finding {
-    let module = part.module;
-    let (presence, from, cure) = if evidence.symbols.contains(part.symbol) {
-        (Presence::Present, format!("/proc/kallsyms has {}", part.symbol), String::new())
+fn kernel_part([name, symbol, module, purpose, lost]: [&str; 5], evidence: &Evidence) -> Finding {
+    let (presence, from, cure) = if evidence.symbols.contains(symbol) {
+        (Presence::Present, format!("/proc/kallsyms has {symbol}"), String::new())
     } else if evidence.loaded.contains(module) {
         (Presence::Present, format!("/sys/module/{module}"), String::new())
     } else if evidence.installed.contains(module) {
@@ -121,8 +77,8 @@ fn kernel_part(part: &Part, evidence: &Evidence) -> Finding {
         let cure = format!("use a kernel with {module}; distributions put it into their package of kernel modules");
         (Presence::Missing, "neither running nor installed".to_owned(), cure)
     };
-    let lost = if presence == Presence::Present { "" } else { part.lost };
-    Finding { part: part.name.into(), purpose: part.purpose.into(), presence, evidence: from, lost: lost.into(), cure }
+    let lost = if presence == Presence::Present { "" } else { lost };
+    Finding { part: name.into(), purpose: purpose.into(), presence, evidence: from, lost: lost.into(), cure }
 }
 
 /// True if a part is present, or the kernel loads it when it is needed.
@@ -163,6 +119,12 @@ fn simple(part: &str, purpose: &str, there: bool, evidence: &str, lost: &str, cu
     }
 }
 
+/// The finding, with an unsuitable part in place of a missing one.
+fn unsuitable(finding: Finding) -> Finding {
+    let presence = if finding.presence == Presence::Missing { Presence::Unsuitable } else { finding.presence };
+    Finding { presence, ..finding }
+}
+
 fn files(evidence: &Evidence) -> [Finding; 4] {
     [
         simple(
@@ -191,7 +153,7 @@ fn files(evidence: &Evidence) -> [Finding; 4] {
         ),
         simple(
             "tracepoints",
-            "percentiles of the latency, and latencies of single control groups",
+            "latency percentiles, and latencies of single control groups",
             evidence.tracepoints,
             "/sys/kernel/tracing/events/block",
             "no percentile targets; means are those of all reads of a device",
@@ -200,74 +162,63 @@ fn files(evidence: &Evidence) -> [Finding; 4] {
     ]
 }
 
-fn net_admin(evidence: &Evidence) -> Finding {
+fn capabilities(evidence: &Evidence) -> [Finding; 2] {
     let has = |capability: u32| evidence.capabilities.is_some_and(|bits| bits >> capability & 1 == 1);
-    simple(
-        "net_admin",
-        "setting delays, by queueing disciplines and a BPF program",
-        has(NET_ADMIN) && (has(BPF) || has(SYS_ADMIN)),
-        "CapEff in /proc/self/status",
-        NO_DELAY,
-        "run as root, or give the service AmbientCapabilities=CAP_NET_ADMIN CAP_BPF",
-    )
-}
-
-fn tracing(evidence: &Evidence) -> Finding {
-    let has = |capability: u32| evidence.capabilities.is_some_and(|bits| bits >> capability & 1 == 1);
-    simple(
-        "perfmon",
-        "percentiles of the latency, and latencies of single control groups",
-        has(SYS_ADMIN) || has(PERFMON) && has(BPF),
-        "CapEff in /proc/self/status",
-        "no percentile targets; means are those of all reads of a device",
-        "run as root, or give the service AmbientCapabilities=CAP_PERFMON CAP_BPF",
-    )
+    [
+        simple(
+            "net_admin",
+            "setting delays, by queueing disciplines and a BPF program",
+            has(NET_ADMIN) && (has(BPF) || has(SYS_ADMIN)),
+            "CapEff in /proc/self/status",
+            NO_DELAY,
+            "run as root, or give the service AmbientCapabilities=CAP_NET_ADMIN CAP_BPF",
+        ),
+        simple(
+            "perfmon",
+            "latency percentiles, and latencies of single control groups",
+            has(SYS_ADMIN) || has(PERFMON) && has(BPF),
+            "CapEff in /proc/self/status",
+            "no percentile targets; means are those of all reads of a device",
+            "run as root, or give the service AmbientCapabilities=CAP_PERFMON CAP_BPF",
+        ),
+    ]
 }
 
 fn network(evidence: &Evidence) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(bytes) = evidence.tcp_rmem_max {
-        let capped = bytes <= CAPPED_WINDOW_BYTES;
-        let finding = simple(
+        findings.push(unsuitable(simple(
             "receive_window",
             "throttling writers by delayed acknowledgements",
-            capped,
+            bytes <= CAPPED_WINDOW_BYTES,
             &format!("net.ipv4.tcp_rmem lets windows grow to {bytes} bytes"),
             "delayed acknowledgements alone do not throttle writers; everything that is sent to them must be delayed",
-            "before the target listens: sysctl net.ipv4.tcp_rmem=\"4096 32768 32768\"; or leave it, at the cost of the clients' other traffic",
-        );
-        let presence = if capped { Presence::Present } else { Presence::Unsuitable };
-        findings.push(Finding { presence, ..finding });
+            "sysctl -w net.ipv4.tcp_rmem='4096 32768 32768' before the target listens, which caps the windows of all TCP connections of this host; or leave it, at the cost of the clients' other traffic",
+        )));
     }
     if let Some(setting) = evidence.tcp_early_retrans {
-        let off = setting == 0;
-        let finding = simple(
+        findings.push(unsuitable(simple(
             "loss_probes",
             "no retransmits that a delay causes",
-            off,
+            setting == 0,
             &format!("net.ipv4.tcp_early_retrans is {setting}"),
             "a delay that changes quickly may make either end send a segment twice",
             "sysctl net.ipv4.tcp_early_retrans=0, here and on the clients",
-        );
-        let presence = if off { Presence::Present } else { Presence::Unsuitable };
-        findings.push(Finding { presence, ..finding });
+        )));
     }
     findings
 }
 
 fn statistics(evidence: &Evidence) -> Option<Finding> {
     let silent = &evidence.uncounted_devices;
-    if silent.is_empty() {
-        return None;
-    }
-    let devices = silent.join(", ");
-    let finding = simple(
-        "iostats",
-        "statistics of each device",
-        false,
-        &format!("switched off for {devices}"),
-        "these devices look idle, whatever they do",
-        "echo 1 > /sys/block/DEVICE/queue/iostats",
-    );
-    Some(Finding { presence: Presence::Unsuitable, ..finding })
+    (!silent.is_empty()).then(|| {
+        unsuitable(simple(
+            "iostats",
+            "statistics of each device",
+            false,
+            &format!("switched off for {}", silent.join(", ")),
+            "these devices look idle, whatever they do",
+            "echo 1 > /sys/block/DEVICE/queue/iostats",
+        ))
+    })
 }

@@ -299,7 +299,7 @@ pub struct CachedEntry {
     pub name: String,
     /// `dm-cache`, `dm-writecache` or `bcache`.
     pub kind: String,
-    /// Its name in `/dev/mapper`, if it has one.
+    /// Name of the device in `/dev/mapper`, if it has one.
     pub path: Option<String>,
     /// Name of the fast device, where that is known.
     pub fast: Option<String>,

@@ -61,7 +61,7 @@ impl Control {
         if result != 0 {
             return Err(fail(io::Error::last_os_error()));
         }
-        answer(&request).ok_or_else(|| fail(io::Error::other("device mapper's answer holds no target")))
+        answer(&request).ok_or_else(|| fail(io::Error::other("the mapped device has no table; load one")))
     }
 }
 

@@ -6,13 +6,13 @@
 //! group's misses.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use evenkeel_control::throughput::Counters;
-use evenkeel_policy::tenant::fits;
+use evenkeel_policy::tenant::{fits, fits_path};
 
 use super::diskstats::DeviceNumber;
+use super::source::read_all;
 use crate::error::{Error, Fault};
 
 /// Folder where cgroup v2 is mounted by convention.
@@ -70,32 +70,23 @@ fn flush(row: &mut Option<(DeviceNumber, Counters, bool)>, each: &mut impl FnMut
 pub struct Usage {
     /// I/O of the group on the cached device itself.
     pub cached: Counters,
-    /// I/O of the group that reached the fast device.
-    pub fast: Counters,
     /// I/O of the group that reached the slow device: the misses.
     pub slow: Counters,
 }
 
 impl Usage {
-    /// Parses the text of a group's `io.stat` for the three devices with these numbers. Counters of a device whose number is
-    /// `None` stay zero.
+    /// Parses the text of a group's `io.stat` for the devices with these numbers. Counters of a slow device that is `None` stay
+    /// zero.
     ///
     /// # Errors
     /// As [`parse_stat`].
-    pub fn parse(
-        text: &[u8],
-        cached: DeviceNumber,
-        fast: Option<DeviceNumber>,
-        slow: Option<DeviceNumber>,
-    ) -> Result<Self, Fault> {
+    pub fn parse(text: &[u8], cached: DeviceNumber, slow: Option<DeviceNumber>) -> Result<Self, Fault> {
         let mut usage = Self::default();
         parse_stat(text, |number, counters| {
             if number == cached {
                 usage.cached = counters;
             } else if Some(number) == slow {
                 usage.slow = counters;
-            } else if Some(number) == fast {
-                usage.fast = counters;
             }
         })?;
         Ok(usage)
@@ -125,25 +116,20 @@ impl GroupFile {
         &self.path
     }
 
-    /// Reads the present content into `buffer`, which may be used for one group after the other.
+    /// The group's present counters, as [`Usage::parse`] reads them; `None` if the group no longer exists. `buffer` may be used
+    /// for one group after the other.
     ///
     /// # Errors
-    /// If the file cannot be read; [`Error::is_gone`] is true if the group no longer exists.
-    pub fn read<'a>(&self, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], Error> {
-        let mut filled = 0;
-        loop {
-            if buffer.len() - filled < 1024 {
-                if buffer.len() >= MAX_BYTES {
-                    return Err(Error::TooLarge { path: self.path.clone(), limit: MAX_BYTES });
-                }
-                buffer.resize((buffer.len() * 2).clamp(4096, MAX_BYTES), 0);
-            }
-            match self.file.read_at(&mut buffer[filled..], filled as u64) {
-                Ok(0) => return Ok(&buffer[..filled]),
-                Ok(n) => filled += n,
-                Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(cause) => return Err(Error::read(&self.path, cause)),
-            }
+    /// If the file cannot be read or understood.
+    pub fn usage(
+        &self,
+        buffer: &mut Vec<u8>,
+        cached: DeviceNumber,
+        slow: Option<DeviceNumber>,
+    ) -> Result<Option<Usage>, Error> {
+        match read_all(&self.file, &self.path, buffer, [4096, MAX_BYTES]) {
+            Err(error) if error.is_gone() || error.is_absent() => Ok(None),
+            text => Usage::parse(text?, cached, slow).map(Some).map_err(|fault| fault.in_file(&self.path)),
         }
     }
 }
@@ -192,9 +178,7 @@ pub fn find(root: &Path, pattern: &str) -> Result<Vec<String>, Error> {
 
 /// True if `pattern` matches the path `group`, by the rules of [`find`].
 pub fn names(pattern: &str, group: &str) -> bool {
-    let mut group = group.split('/').filter(|part| !part.is_empty());
-    let mut pattern = pattern.split('/').filter(|part| !part.is_empty());
-    pattern.all(|part| group.next().is_some_and(|name| fits(part, name))) && group.next().is_none()
+    fits_path(pattern, group)
 }
 
 /// True if a path contains wildcards (`*` or `?`).

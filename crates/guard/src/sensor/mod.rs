@@ -10,16 +10,23 @@
 //! | [`osd`] | what a Ceph OSD counts: latency of its store, what waits at its throttle |
 //! | [`retransmits`] | TCP segments sent again, for the whole host |
 //! | [`tracepoints`] | how long single reads take |
+//! | [`requests`] | every request of chosen devices, with the control group that submitted it |
+//! | [`cgroup_paths`] | paths of control groups by number |
 //! | [`source`] | a file that stays open |
 
 pub mod cache;
 mod cache_dm;
 pub mod cgroup;
+pub mod cgroup_paths;
 pub mod diskstats;
+mod events;
 pub mod initiators;
 pub mod osd;
 pub mod queue;
+pub mod requests;
+mod requests_bpf;
 pub mod retransmits;
+mod ring;
 pub mod source;
 pub mod tracepoints;
 

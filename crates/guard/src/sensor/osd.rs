@@ -18,8 +18,6 @@ use crate::admin_socket::Malformed;
 pub const STORE: &str = "bluestore";
 /// Name of the logger (group of counters) of the throttle of bytes in flight in the store.
 pub const BYTES: &str = "throttle-bluestore_throttle_bytes";
-/// Name of the logger (group of counters) of the throttle of bytes that are in flight or wait to be written in place.
-pub const DEFERRED: &str = "throttle-bluestore_throttle_deferred_bytes";
 
 /// A running mean of durations, as Ceph counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
@@ -85,24 +83,10 @@ impl Throttle {
     }
 }
 
-/// The measurements that an OSD's counters allow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Features {
-    /// True if the store's latency and commits are counted; without them the agent cannot control the OSD.
-    pub latency: bool,
-    /// True if the bytes that clients write are counted; otherwise the cost of requests is used in their place.
-    pub payload: bool,
-}
-
 impl Store {
-    /// The measurements that these counters allow.
-    pub const fn features(&self) -> Features {
-        Features {
-            latency: self.state_aio_wait_lat.is_some()
-                && self.state_kv_queued_lat.is_some()
-                && self.state_kv_commiting_lat.is_some(),
-            payload: self.bluestore_write_big_bytes.is_some() && self.bluestore_write_small_bytes.is_some(),
-        }
+    /// True if the store's latency and commits are counted; without them the agent cannot control the OSD.
+    pub const fn has_latencies(&self) -> bool {
+        self.state_aio_wait_lat.is_some() && self.state_kv_queued_lat.is_some() && self.state_kv_commiting_lat.is_some()
     }
 
     /// Total number of requests whose wait for the device is over, or was not needed.

@@ -19,7 +19,7 @@ fn captured() -> [Counters; 2] {
 #[test]
 fn an_osd_of_version_16_tells_all_that_is_wanted() {
     let [before, after] = captured();
-    assert_eq!(after.store.features(), Features { latency: true, payload: true });
+    assert!(after.store.has_latencies());
     assert_eq!((after.bytes.val, after.bytes.max, after.bytes.waiting()), (224_148, 262_144, 2));
     assert!(after.continue_from(&before));
     assert!(!before.continue_from(&after));
@@ -29,7 +29,7 @@ fn an_osd_of_version_16_tells_all_that_is_wanted() {
     let written = after.store.payload().unwrap() - before.store.payload().unwrap();
     let cost = after.bytes.put_sum - before.bytes.put_sum;
     assert!(cost > 0 && written > 0 && written <= cost * 2, "{written} {cost}");
-    let deferred: Throttle = parse(DEFERRED_THROTTLE, DEFERRED).unwrap();
+    let deferred: Throttle = parse(DEFERRED_THROTTLE, "throttle-bluestore_throttle_deferred_bytes").unwrap();
     // Its bound is the sum of both options.
     assert_eq!(deferred.max, 262_144 + 134_217_728);
 }
@@ -41,7 +41,7 @@ fn names_of_later_versions_are_known_and_missing_counters_are_reported() {
     assert_eq!(store.payload(), captured()[0].store.payload());
     let without = STORES[0].replace("state_kv_queued_lat", "state_gone_lat");
     let store: Store = parse(&without, STORE).unwrap();
-    assert_eq!(store.features(), Features { latency: false, payload: true });
+    assert!(!store.has_latencies() && store.payload().is_some());
     assert_eq!(parse::<Store>(NO_LOGGER, STORE), Err(Malformed::Lacks("counters of bluestore".into())));
 }
 

@@ -9,7 +9,7 @@ use crate::error::Error;
 /// Size, in bytes, up to which a file is read; `/proc/diskstats` has some 120 bytes for each device.
 pub const MAX_BYTES: usize = 16 << 20;
 
-/// Initial size of the buffer, in bytes. Each system call gets at least a quarter of this as free space.
+/// Initial size of the buffer, in bytes.
 const STEP: usize = 16 << 10;
 
 /// A file that stays open and is read from its beginning each time, into a buffer that is used again for each reading.
@@ -40,21 +40,32 @@ impl Source {
     /// # Errors
     /// If the file cannot be read, or holds more than [`MAX_BYTES`].
     pub fn read(&mut self) -> Result<&[u8], Error> {
-        let mut filled = 0;
-        loop {
-            if self.buffer.len() - filled < STEP / 4 {
-                if self.buffer.len() >= MAX_BYTES {
-                    return Err(Error::TooLarge { path: self.path.clone(), limit: MAX_BYTES });
-                }
-                self.buffer.resize((self.buffer.len() * 2).min(MAX_BYTES), 0);
+        read_all(&self.file, &self.path, &mut self.buffer, [STEP, MAX_BYTES])
+    }
+}
+
+/// Reads the present content of a file into `buffer`, which grows from `least` to at most `limit` bytes. Each system call gets
+/// at least a quarter of `least` as free space.
+pub(super) fn read_all<'b>(
+    file: &File,
+    path: &Path,
+    buffer: &'b mut Vec<u8>,
+    [least, limit]: [usize; 2],
+) -> Result<&'b [u8], Error> {
+    let mut filled = 0;
+    loop {
+        if buffer.len() - filled < least / 4 {
+            if buffer.len() >= limit {
+                return Err(Error::TooLarge { path: path.to_owned(), limit });
             }
-            // Such files give a piece at a time; the end is told by nothing.
-            match self.file.read_at(&mut self.buffer[filled..], filled as u64) {
-                Ok(0) => return Ok(&self.buffer[..filled]),
-                Ok(n) => filled += n,
-                Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(cause) => return Err(Error::read(&self.path, cause)),
-            }
+            buffer.resize((buffer.len() * 2).clamp(least, limit), 0);
+        }
+        // Such files give a piece at a time; the end is told by nothing.
+        match file.read_at(&mut buffer[filled..], filled as u64) {
+            Ok(0) => return Ok(&buffer[..filled]),
+            Ok(n) => filled += n,
+            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(Error::read(path, cause)),
         }
     }
 }

@@ -23,13 +23,13 @@ use evenkeel_control::Duration;
 use rustix::io::Errno;
 
 use super::diskstats::DeviceNumber;
+pub use super::events::FOLDERS;
+use super::events::{CLOCK, CURRENT_CGROUP, Format, MAP_DELETE, MAP_UPDATE, end, formats, in_events, look_up};
 use crate::bpf::{
     Assembler, Do, Kind, Label, Map, Program, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Sees, Size, When,
 };
-use crate::error::{Error, Fault};
+use crate::error::Error;
 
-/// Folders in which tracefs may be mounted.
-pub const FOLDERS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// Names of the tracepoints that are used, in tracefs's folder `events/block`.
 pub const EVENTS: [&str; 3] = ["block_bio_queue", "block_bio_complete", "block_rq_complete"];
 /// Folder of sysfs that has the block devices by number.
@@ -64,59 +64,6 @@ pub fn middle(bucket: usize) -> Duration {
     Duration::from_nanos((1 << exponent) + sub * width + width / 2)
 }
 
-/// Number of a tracepoint, and the offsets, in bytes from the beginning of its events, of the fields that the programs read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Format {
-    id: u64,
-    device: i16,
-    sector: i16,
-    sectors: i16,
-    kind: i16,
-}
-
-/// Parses the description of a tracepoint's events, tracefs's file `events/block/NAME/format`.
-fn parse_format(text: &str) -> Result<Format, Fault> {
-    let mut id = None;
-    let mut fields = BTreeMap::new();
-    for (line, number) in text.lines().zip(1..) {
-        if let Some(value) = line.strip_prefix("ID:") {
-            id = value.trim().parse().ok();
-        } else if let Some(field) = line.trim_start().strip_prefix("field:") {
-            let mut parts = field.split(';');
-            let name = parts.next().and_then(|field| field.split_whitespace().last()).unwrap_or_default();
-            let name = name.split('[').next().unwrap_or_default();
-            let mut value = |key| parts.next().and_then(|part| part.trim().strip_prefix(key)?.parse::<i16>().ok());
-            let place = value("offset:").zip(value("size:"));
-            let place = place.ok_or_else(|| Fault::new(number, format!("{name:?} has no place and size")))?;
-            fields.insert(name, place);
-        }
-    }
-    let place = |name: &str, bytes: i16| match fields.get(name) {
-        // The kernel refuses a program that reads elsewhere; of texts only the first byte is read.
-        Some(&(offset, size))
-            if offset >= 8 && size >= bytes && (bytes == 1 || size == bytes && offset % size == 0) =>
-        {
-            Ok(offset)
-        }
-        Some((offset, size)) => Err(Fault::new(1, format!("{name} is at {offset}, {size} bytes long"))),
-        None => Err(Fault::new(1, format!("there is no field {name}"))),
-    };
-    Ok(Format {
-        id: id.ok_or_else(|| Fault::new(1, "there is no ID"))?,
-        device: place("dev", 4)?,
-        sector: place("sector", 8)?,
-        sectors: place("nr_sector", 4)?,
-        kind: place("rwbs", 1)?,
-    })
-}
-
-/// Numbers of the kernel's BPF helper functions.
-const MAP_LOOKUP: i32 = 1;
-const MAP_UPDATE: i32 = 2;
-const MAP_DELETE: i32 = 3;
-const CLOCK: i32 = 5;
-const CURRENT_CGROUP: i32 = 80;
-
 /// Offsets, in bytes from the end of the programs' stack, of: the number of the group of devices (`NUMBER`); device and end
 /// sector of the read (`READ`); time at which the read began, and its group (`BEGAN`); control group of the read, and the
 /// number of the group of devices (`CGROUP`).
@@ -138,23 +85,6 @@ fn identify(p: &mut Assembler, format: &Format, pass: Label) {
     p.load(Size::Word, R2, R6, format.sectors);
     p.alu(Do::Add, R1, R2);
     p.store(Size::Double, R10, READ + 8, R1);
-}
-
-/// Emits a look-up in `map` of the key at stack offset `key`: afterwards R0 points to the value; if the key has no value, the
-/// program jumps to `otherwise`.
-fn look_up(p: &mut Assembler, map: &Map, key: i16, otherwise: Label) {
-    p.load_map(R1, map);
-    p.set(R2, R10);
-    p.alu(Do::Add, R2, i32::from(key));
-    p.call(MAP_LOOKUP);
-    p.jump_when(When::Equal, R0, 0, otherwise);
-}
-
-fn end(mut p: Assembler, pass: Label) -> Assembler {
-    p.place(pass);
-    p.set(R0, 0);
-    p.exit();
-    p
 }
 
 /// Assembles the program for the event that a read is submitted: it keeps the time at which the read of a watched device
@@ -268,24 +198,8 @@ impl Events {
     /// # Errors
     /// [`Error::Read`] where there is no tracefs or no such event, [`Error::Parse`] for an unknown format.
     pub fn read(folders: &[PathBuf]) -> Result<Self, Error> {
-        let in_folder = |folder: &PathBuf| {
-            let event = |name: &str| {
-                let path = folder.join("events/block").join(name).join("format");
-                let text = std::fs::read_to_string(&path).map_err(|cause| Error::read(&path, cause))?;
-                parse_format(&text).map_err(|fault| fault.in_file(&path))
-            };
-            let [queue, completions @ ..] = EVENTS;
-            let completions = completions.into_iter().map(event).collect::<Result<_, _>>()?;
-            Ok(Self { queue: event(queue)?, completions })
-        };
-        let mut result = Err(Error::read(Path::new(FOLDERS[0]), std::io::ErrorKind::NotFound.into()));
-        for folder in folders {
-            result = in_folder(folder);
-            if result.is_ok() {
-                break;
-            }
-        }
-        result
+        let [queue, completions @ ..] = formats(folders, EVENTS)?;
+        Ok(Self { queue, completions: completions.to_vec() })
     }
 }
 
@@ -303,11 +217,6 @@ pub struct ReadTimes {
     before: Vec<Vec<u64>>,
     buffer: Vec<u8>,
     _attached: Vec<(Program, OwnedFd)>,
-}
-
-/// A device's number in the layout of the kernel's events: 12 bits for the major, 20 for the minor number.
-fn in_events(number: DeviceNumber) -> [u8; 4] {
-    (number.major << 20 | number.minor & 0xf_ffff).to_ne_bytes()
 }
 
 /// The disk of which a device is a partition, or the device itself.

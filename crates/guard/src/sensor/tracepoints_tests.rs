@@ -1,27 +1,12 @@
-//! Tests of the parser of event formats, of the buckets, and of the BPF programs in this machine's kernel; the last are
-//! skipped if the kernel refuses them.
+//! Tests of the buckets, and of the BPF programs in this machine's kernel; the last are skipped if the kernel refuses them.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
-use proptest::prelude::*;
 use rustix::thread::UnshareFlags;
 
 use super::*;
-use crate::apart::{apart, skip};
-
-const QUEUE: &str = include_str!("../../tests/fixtures/block_bio_queue");
-
-#[test]
-fn fields_are_found_where_the_event_has_them() {
-    let format = Format { id: 1146, device: 8, sector: 16, sectors: 24, kind: 28 };
-    assert_eq!(parse_format(QUEUE), Ok(format));
-    assert_eq!(parse_format(&QUEUE.replace("rwbs[8]", "rwbs[10]")), Ok(format), "as of Linux 6.14");
-    let problem = |text: &str| parse_format(text).expect_err("not the format").problem;
-    assert!(problem(&QUEUE.replace("sector_t sector;", "sector_t place;")).contains("no field sector"));
-    assert!(problem(&QUEUE.replace("offset:16;\tsize:8", "offset:12;\tsize:8")).contains("sector is at 12"));
-    assert!(problem(&QUEUE.replace("ID: 1146", "")).contains("no ID"));
-}
+use crate::apart::{apart, own_cgroup, skip, tracefs};
 
 #[test]
 fn the_middle_of_a_bucket_is_within_three_percent_of_all_in_it() {
@@ -65,18 +50,6 @@ fn entries_that_could_not_be_set_are_set_at_the_next_call() {
         }
     }
     panic!("it ends");
-}
-
-/// Mounts a tracefs for the test and returns its folder; call it in a mount namespace of the test's own. `None` if that
-/// fails.
-fn tracefs() -> Option<PathBuf> {
-    let mount = |arguments: &[&str]| {
-        let status = std::process::Command::new("mount").args(arguments).stderr(std::process::Stdio::null()).status();
-        status.is_ok_and(|status| status.success()).then_some(())
-    };
-    mount(&["--make-rprivate", "/"])?;
-    mount(&["-t", "tracefs", "none", FOLDERS[0]])?;
-    Some(FOLDERS[0].into())
 }
 
 /// Reads a file `count` times, bypassing the page cache. Returns the number of the file's device, the duration of each read
@@ -148,13 +121,6 @@ fn reads_are_counted_with_the_time_that_they_take() {
     });
 }
 
-/// Number by which the kernel knows this process's control group; `None` without cgroup v2.
-fn own_cgroup() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Some(std::fs::metadata(Path::new(crate::sensor::cgroup::ROOT).join(path)).ok()?.ino())
-}
-
 #[test]
 fn reads_of_a_control_group_are_told_apart_from_others() {
     apart(UnshareFlags::NEWNS, || {
@@ -197,13 +163,4 @@ fn reads_of_a_control_group_are_told_apart_from_others() {
         one();
         assert_eq!(count(&mut times, 1), 0, "no longer chosen");
     });
-}
-
-proptest! {
-    #[test]
-    fn arbitrary_text_does_not_panic(text in ".{0,300}", at in 0..QUEUE.len()) {
-        let _ = parse_format(&text);
-        let _ = parse_format(&QUEUE[..at]);
-        let _ = parse_format(&(QUEUE[..at].to_owned() + &text));
-    }
 }

@@ -133,7 +133,7 @@ fn a_second_that_is_too_large_for_the_bound_is_not_recorded() {
     history.append(&second(T0, 200));
     let status = history.status();
     assert_eq!((status.lost_seconds, status.newest), (1, None));
-    assert!(status.paused.is_some_and(|why| why.contains("raise its bound")));
+    assert!(status.paused.is_some_and(|why| why.contains("set the key history to 16 times as many")));
     history.append(&second(T0 + RETRY_S, 2));
     assert_eq!(history.status().paused, None);
     assert_eq!(same_at_all(scratch.path())[0], 1);

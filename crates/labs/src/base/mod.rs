@@ -4,6 +4,7 @@ pub mod build;
 pub(crate) mod client;
 pub mod packages;
 pub mod process;
+pub(crate) mod random;
 pub mod record;
 pub mod scratch;
 pub(crate) mod servers;

@@ -106,9 +106,7 @@ pub fn missing_text(programs: &[&'static str]) -> Option<String> {
 /// Installs the packages of those programs that are missing, if this process runs as root on a system with apt.
 pub fn provide(programs: &[&'static str]) -> Result<()> {
     let wanted: Vec<&str> = missing(programs).into_iter().collect();
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let root = unsafe { libc::geteuid() } == 0;
-    if wanted.is_empty() || !root || process::find_program("apt-get").is_none() {
+    if wanted.is_empty() || !rustix::process::geteuid().is_root() || process::find_program("apt-get").is_none() {
         return Ok(());
     }
     println!("installing {}", wanted.join(" "));

@@ -58,13 +58,9 @@ const STEPS: [(&str, Step); 9] = [
     }),
 ];
 
-fn wanted(plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
-    STEPS.iter().filter(|(name, _)| name.contains(&plan.only)).copied()
-}
-
 /// Number of steps that the plan contains, for the report on the host.
 pub(super) fn steps(plan: &Plan) -> usize {
-    wanted(plan).count()
+    plan.wanted(&STEPS).count()
 }
 
 /// Builds the stage and does the steps; runs inside the virtual machine.
@@ -75,7 +71,7 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
         .filter_map(process::find_program);
     keep_in_memory(programs.chain([plan.binary.clone()]).collect())?;
     println!("lab: ready");
-    for (name, step) in wanted(plan) {
+    for (name, step) in plan.wanted(&STEPS) {
         steps::take(plan, name, |figures| step(plan, figures));
     }
     Ok(())
@@ -291,7 +287,7 @@ fn shared_policy(binary: &Path) -> Result<String> {
     let tenants = tenants.into_iter().collect::<Result<Vec<_>>>()?;
     let (guard, settings) = Guard::enforce(binary, guard::ONLY, "", "cached")?;
     until("limit", || (tenants[0].limit().ok()? == Some(GUARANTEED)).then_some(()))?;
-    ensure!(tenants[1].limit()?.is_none(), "the backup is limited to {:?}", tenants[1].limit());
+    ensure!(tenants[1].limit()?.is_none(), "the backup, without a guarantee, has a limit: {:?}", tenants[1].limit());
     guard.stop()?;
     ensure!(tenants[0].limit()?.is_none(), "at its end the agent left {:?}", tenants[0].limit());
     tenants.into_iter().try_for_each(Tenant::remove)?;
@@ -337,5 +333,5 @@ fn foreign(binary: &Path) -> Result<String> {
     ensure!(tenants[1].limit()?.is_none(), "at its end the agent left {:?}", tenants[1].limit());
     tenants.into_iter().try_for_each(Tenant::remove)?;
     cached.remove()?;
-    Ok(format!("{THEIRS} bytes/s stayed, also at the agent's end"))
+    Ok(format!("the agent left another program's limit of {THEIRS} bytes/s in force"))
 }

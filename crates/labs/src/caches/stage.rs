@@ -12,7 +12,7 @@
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::base::process::Running;
+use crate::base::random::xorshift;
 use crate::machine::devices::{CONFIG, lvm, make_disk};
-use crate::machine::guest::{put, signal, tool, until};
+use crate::machine::guest::{GROUPS, in_group, put, tool, until};
 
-pub(super) const GROUPS: &str = "/sys/fs/cgroup";
 const MIB: u64 = 1 << 20;
 const FAST_MIB: u64 = 64;
 /// Size of the slow device, in MiB. The device is sparse: unwritten parts take no memory.
@@ -226,36 +226,21 @@ fn join_by_bcache(fast: &str, slow: &str) -> Result<String> {
     Ok(name)
 }
 
-/// A random generator with the same numbers in every run (xorshift; Marsaglia 2003).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
-    fn around(&mut self, mean: f64) -> f64 {
-        mean * (0.5 + self.below(1_000) as f64 / 1_000.0)
-    }
-}
-
 /// A job file for fio: `operation` (reads or writes) in bursts, alternately in the hot part `hot_mib` of the device and in the
 /// cold rest, for `seconds`. Bursts have the mean lengths that `rate` gives, in bytes per second.
 fn bursts(device: &Path, operation: &str, seed: u64, hot_mib: std::ops::Range<u64>, rate: u64, seconds: u64) -> String {
     let device = device.display();
     let blocks_of = |seconds: f64| (seconds * rate as f64 / BLOCK as f64) as u64;
-    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed);
+    let mut state = 0x9e37_79b9_7f4a_7c15 ^ seed;
+    let mut below = |bound: u64| xorshift(&mut state) % bound;
     let mut text = format!("fio version 2 iolog\n{device} add\n{device} open\n");
     let (mut left, mut cold) = (seconds * rate / BLOCK, false);
     while left > 0 {
         let (mean, from, to) =
             if cold { (COLD_BURST_S, 2 * HOT_MIB, SLOW_MIB) } else { (HOT_BURST_S, hot_mib.start, hot_mib.end) };
-        let burst = blocks_of(random.around(mean)).min(left);
+        let burst = blocks_of(mean * (0.5 + below(1_000) as f64 / 1_000.0)).min(left);
         for _ in 0..burst {
-            let at = (from * MIB / BLOCK + random.below((to - from) * MIB / BLOCK)) * BLOCK;
+            let at = (from * MIB / BLOCK + below((to - from) * MIB / BLOCK)) * BLOCK;
             // Writing to a string does not fail.
             let _ = writeln!(text, "{device} {operation} {at} {BLOCK}");
         }
@@ -312,8 +297,7 @@ impl Tenant {
         // Twice as much as the guarantee takes, so that it does not end early.
         let (hot, rate) = (index * part..(index + 1) * part, self.guaranteed);
         put(&log, &bursts(&cached.path, self.direction, index + 1, hot, rate, 2 * seconds))?;
-        let mut shell = Command::new("sh");
-        shell.arg("-c").arg("echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\"").arg("sh").arg(&self.group);
+        let mut shell = in_group(&self.group);
         shell.args(["fio", "--name=tenant", "--direct=1", "--ioengine=libaio", "--iodepth=8", "--replay_no_stall=1"]);
         shell.arg(format!("--filename={}", cached.path.display())).arg(format!("--read_iolog={log}"));
         shell.args(["--output-format=terse", "--thread"]).stdin(Stdio::null()).stdout(Stdio::null());
@@ -333,7 +317,7 @@ impl Tenant {
     /// The tenant's limit in `io.max`, in bytes per second.
     pub(super) fn limit(&self) -> Result<Option<u64>> {
         let word = self.word("io.max", "bps")?.filter(|word| word != "max");
-        word.map(|word| word.parse().context("a limit")).transpose()
+        word.map(|word| word.parse().context("the limit in io.max is not a number")).transpose()
     }
 
     /// Writes the tenant's limit to `io.max`; `None` removes it.
@@ -344,13 +328,13 @@ impl Tenant {
 
     /// Bytes that the tenant's control group has read or written so far, in the tenant's direction.
     fn bytes(&self) -> Result<u64> {
-        self.word("io.stat", "bytes")?.map_or(Ok(0), |word| word.parse().context("a number of bytes"))
+        self.word("io.stat", "bytes")?.map_or(Ok(0), |word| word.parse().context("bytes in io.stat are no number"))
     }
 
     /// Ends the tenant's load.
     pub(super) fn stop(&mut self) -> Result<()> {
         if let Some(fio) = self.fio.take() {
-            signal(fio.id(), libc::SIGINT);
+            fio.signal(libc::SIGINT);
             fio.wait(READY_LIMIT)?;
         }
         Ok(())

@@ -261,8 +261,7 @@ impl Stage {
 
     /// Asks the agent to end, and waits for its end.
     pub(crate) fn stop_guard(&self, guard: Running) -> Result<()> {
-        // SAFETY: kill has no memory effects; the child has not been reaped.
-        unsafe { libc::kill(guard.id() as i32, libc::SIGTERM) };
+        guard.signal(libc::SIGTERM);
         let status = guard.wait(PATIENCE)?;
         ensure!(status.success(), "the agent ended with {status}; see guard.log");
         Ok(())

@@ -3,6 +3,8 @@
 //! Every 512-byte sector contains its own number and the generation of the write, so that a checker can tell for each
 //! sector, the unit that a disk writes whole, if a write was lost.
 
+use crate::base::random::xorshift;
+
 /// The unit that a disk writes whole or not at all, in bytes.
 pub(crate) const SECTOR: usize = 512;
 const MAGIC: u64 = 0x4576_656e_6b65_656c;
@@ -60,13 +62,8 @@ fn words(number: u64, generation: u64) -> impl Iterator<Item = u64> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ generation.rotate_left(32) | 1;
     [MAGIC, number, generation]
         .into_iter()
-        .chain(std::iter::repeat_with(move || {
-            // xorshift64: cheap, and any change of position or generation changes every word.
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        }))
+        // It is cheap, and any change of position or generation changes every word.
+        .chain(std::iter::repeat_with(move || xorshift(&mut state)))
         .take(SECTOR / 8)
 }
 

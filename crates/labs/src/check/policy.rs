@@ -19,7 +19,7 @@ const POINTS: [(&str, &str); 5] =
 /// Writes a host's configuration file with the tables `host`, and beside it the policy file, to which it refers.
 pub(crate) fn write(file: &Path, host: &str) -> Result<()> {
     const NAME: &str = "policy.toml";
-    let policy = file.parent().map(|folder| folder.join(NAME)).context("a file is in a folder")?;
+    let policy = file.parent().map(|folder| folder.join(NAME)).context("the file is in no folder")?;
     std::fs::write(&policy, POLICY).with_context(|| format!("cannot write {}", policy.display()))?;
     std::fs::write(file, format!("policy = {NAME:?}\n{host}"))
         .with_context(|| format!("cannot write {}", file.display()))
@@ -34,7 +34,7 @@ pub(crate) fn is_enforced(binary: &Path, file: &Path, pool: &str) -> Result<Stri
     let word = |row: &Value, key: &str| row[key].as_str().unwrap_or("all").to_owned();
     let enforced: BTreeSet<(String, String)> =
         here.clone().map(|row| (word(row, "pool"), word(row, "point"))).collect();
-    let point = POINTS.iter().find(|(known, _)| *known == pool).context("a pool of the policy")?.1;
+    let point = POINTS.iter().find(|(known, _)| *known == pool).context("the policy has no such pool")?.1;
     ensure!(
         enforced == BTreeSet::from([(pool.to_owned(), point.to_owned())]),
         "enforced here: {enforced:?}; {checked}"

@@ -46,7 +46,7 @@ impl Options {
             if process::find_program("strip").is_none() || !program.is_file() {
                 return Ok(program);
             }
-            let copy = scratch.path().join(program.file_name().context("a program has a name")?);
+            let copy = scratch.path().join(program.file_name().context("the program has no name")?);
             process::output(process::program("strip").arg("-o").arg(&copy).arg(&program))?;
             Ok(copy)
         };

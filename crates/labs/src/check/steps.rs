@@ -47,6 +47,14 @@ impl Plan {
         arguments
     }
 
+    /// Those of `steps`, each with its name, that the plan contains.
+    pub(crate) fn wanted<S: Copy + 'static>(
+        &self,
+        steps: &'static [(&'static str, S)],
+    ) -> impl Iterator<Item = (&'static str, S)> {
+        steps.iter().filter(|(name, _)| name.contains(&self.only)).copied()
+    }
+
     /// `full` in a full run, `short` in any other run.
     pub(crate) fn either<T>(&self, short: T, full: T) -> T {
         if self.full { full } else { short }
@@ -86,7 +94,7 @@ pub(crate) fn tell_page(name: &str, text: &str) -> Result<()> {
 
 /// On the host: writes a page of the guide that a guest has printed.
 fn write_page(told: &str) -> Result<()> {
-    let (name, text) = told.split_once(' ').context("a page without a name")?;
+    let (name, text) = told.split_once(' ').context("the page has no name")?;
     let text: String = serde_json::from_str(text)?;
     build::write_page(name, &text)
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use super::journal::Durable;
 use super::pattern::{self, SECTOR};
 use crate::base::client::{Client, Command, Refused};
+use crate::base::random::xorshift;
 use crate::machine::devices::Device;
 
 /// Number of connections of a writer. A FLUSH on one must cover writes of the other if the server offers multi-conn.
@@ -166,10 +167,7 @@ impl Connection {
     }
 
     fn random(&mut self, below: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 16) % below
+        (xorshift(&mut self.random) >> 16) % below
     }
 
     fn send_next(&mut self) -> Result<()> {

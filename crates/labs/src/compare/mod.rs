@@ -373,11 +373,11 @@ fn measure_case(
     }
     let memory = Memory::new();
     for round in 1..=args.rounds {
-        // The order turns from round to round, so that nobody always follows the same neighbour.
+        // The order turns from round to round, so that no server always follows the same neighbour.
         contenders.rotate_left(1);
         for contender in &contenders {
             let started = if contender.running.is_none() { Some(contender.start()?) } else { None };
-            let server = contender.running.as_ref().or(started.as_ref()).context("the server runs")?;
+            let server = contender.running.as_ref().or(started.as_ref()).context("the server does not run")?;
             let run = measure(case, args.seconds, round, contender, server, &memory)
                 .with_context(|| format!("{} in round {round}", contender.name))?;
             progress(&run, args.rounds);

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::Args;
 use crate::base::process::{self, Running};
+use crate::base::random::xorshift;
 use crate::base::scratch::Scratch;
 use crate::base::servers;
 use crate::check::figures::Spread;
@@ -144,10 +145,7 @@ fn job_file(case: &Case, round: u32, socket: &Path, paced: Option<f64>) -> Strin
     let mut order: Vec<usize> = (0..case.connections).collect();
     let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(u64::from(round) + 1);
     for last in (1..order.len()).rev() {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        order.swap(last, (random % (last as u64 + 1)) as usize);
+        order.swap(last, (xorshift(&mut random) % (last as u64 + 1)) as usize);
     }
     let mut text = String::new();
     for connection in order {

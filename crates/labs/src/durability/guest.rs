@@ -51,7 +51,7 @@ pub(crate) fn load(binary: &Path, subjects: &[Subject]) -> Result<()> {
         let (log, data) = (disk(2 * index), disk(2 * index + 1));
         let sectors = tool("blockdev", &["--getsz", &data.to_string_lossy()])?;
         // Requests enter the log in the order in which the target wrote them.
-        let block = log.file_name().context("a disk has a name")?.to_string_lossy().into_owned();
+        let block = log.file_name().context("the disk has no name")?.to_string_lossy().into_owned();
         std::fs::write(format!("/sys/block/{block}/queue/scheduler"), "none")?;
         let table = format!("0 {} log-writes {} {}", sectors.trim(), data.display(), log.display());
         tool("dmsetup", &["create", "--noudevsync", &name, "--table", &table])?;

@@ -54,13 +54,9 @@ const STEPS: [(&str, Step); 6] = [
     ("the_policy_of_all_labs_is_enforced", |stage, _| shared_policy(stage)),
 ];
 
-fn wanted(plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
-    STEPS.iter().filter(|(name, _)| name.contains(&plan.only)).copied()
-}
-
 /// Number of steps that the plan contains, for the report on the host.
 pub(super) fn steps(plan: &Plan) -> usize {
-    wanted(plan).count()
+    plan.wanted(&STEPS).count()
 }
 
 /// The kind of the disks.
@@ -123,7 +119,7 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
     println!("lab: ready");
     let load_seconds = plan.either(LOAD_SECONDS[0], LOAD_SECONDS[1]);
     let stage = Stage { binary: plan.binary.clone(), scsi, nvme, load_seconds };
-    for (name, step) in wanted(plan) {
+    for (name, step) in plan.wanted(&STEPS) {
         steps::take(plan, name, |figures| step(&stage, figures));
     }
     Ok(())
@@ -275,7 +271,7 @@ fn load([database, backup]: &[Disk; 2], settle_seconds: u64, seconds: u64) -> Re
     other.wait(READY_LIMIT)?;
     let figure = |text: &str, of: fn(&Value) -> Option<f64>| -> Result<f64> {
         let from = text.find('{').context("fio said nothing")?;
-        let report: Value = serde_json::from_str(&text[from..]).context("the report of fio")?;
+        let report: Value = serde_json::from_str(&text[from..]).context("the report of fio is not JSON")?;
         of(&report["jobs"][0]["read"]).with_context(|| format!("fio said {report}"))
     };
     Ok(Served {
@@ -431,10 +427,10 @@ fn killed(stage: &Stage, both: bool) -> Result<String> {
             agent.stop()?;
             ensure!(known == u64::from(before), "{kind:?}: the next agent found {known} instead of {before}");
             ensure!(backup.length()? == before, "{kind:?}: the next agent left {}", backup.length()?);
-            details += &format!("{kind:?}: short until `guard reset`, and until the next start. ");
+            details += &format!("{kind:?}: queue depth stays low until `guard reset` or the next start. ");
         } else {
             until("original length", || (backup.length().ok()? == before).then_some(()))?;
-            details += &format!("{kind:?}: put back within {:.2} s. ", at.elapsed().as_secs_f64());
+            details += &format!("{kind:?}: queue depth put back within {:.2} s. ", at.elapsed().as_secs_f64());
         }
         noise.into_iter().for_each(Running::kill);
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::base::client::{Client, Command};
+use crate::base::random::xorshift;
 use crate::base::servers::EXPORT;
 
 const LIBRARY: &CStr = c"libiscsi.so.7";
@@ -84,40 +85,34 @@ impl Library {
         // SAFETY: the name is a C string; the library's initialisers are those of any program linked with it.
         let handle = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW) };
         let handle = NonNull::new(handle).context("libiscsi.so.7 is missing: install the package libiscsi7")?;
-        let symbol = |name: &CStr| {
-            // SAFETY: the handle is open and stays so.
-            let found = unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) };
-            NonNull::new(found).map(NonNull::as_ptr).with_context(|| format!("libiscsi has no {name:?}"))
-        };
         // SAFETY: the types are those of the functions in iscsi.h and scsi-lowlevel.h of libiscsi 7.
         unsafe {
-            use std::mem::transmute as cast;
             Ok(Self {
-                create_context: cast::<*mut c_void, unsafe extern "C" fn(*const c_char) -> *mut c_void>(symbol(
-                    c"iscsi_create_context",
-                )?),
-                set_target: cast::<*mut c_void, unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int>(symbol(
-                    c"iscsi_set_targetname",
-                )?),
-                set_session: cast::<*mut c_void, unsafe extern "C" fn(*mut c_void, c_int) -> c_int>(symbol(
-                    c"iscsi_set_session_type",
-                )?),
-                set_digest: cast::<*mut c_void, unsafe extern "C" fn(*mut c_void, c_int) -> c_int>(symbol(
-                    c"iscsi_set_header_digest",
-                )?),
-                connect: cast::<*mut c_void, unsafe extern "C" fn(*mut c_void, *const c_char, c_int) -> c_int>(symbol(
-                    c"iscsi_full_connect_sync",
-                )?),
-                logout: cast::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> c_int>(symbol(c"iscsi_logout_sync")?),
-                error: cast::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> *const c_char>(symbol(
-                    c"iscsi_get_error",
-                )?),
-                read: cast::<*mut c_void, Read>(symbol(c"iscsi_read10_sync")?),
-                write: cast::<*mut c_void, Write>(symbol(c"iscsi_write10_sync")?),
-                free_task: cast::<*mut c_void, unsafe extern "C" fn(*mut c_int)>(symbol(c"scsi_free_scsi_task")?),
+                create_context: function(handle, c"iscsi_create_context")?,
+                set_target: function(handle, c"iscsi_set_targetname")?,
+                set_session: function(handle, c"iscsi_set_session_type")?,
+                set_digest: function(handle, c"iscsi_set_header_digest")?,
+                connect: function(handle, c"iscsi_full_connect_sync")?,
+                logout: function(handle, c"iscsi_logout_sync")?,
+                error: function(handle, c"iscsi_get_error")?,
+                read: function(handle, c"iscsi_read10_sync")?,
+                write: function(handle, c"iscsi_write10_sync")?,
+                free_task: function(handle, c"scsi_free_scsi_task")?,
             })
         }
     }
+}
+
+/// The function `name` of an open library.
+///
+/// # Safety
+/// `F` must be the type of a pointer to the function.
+unsafe fn function<F>(library: NonNull<c_void>, name: &CStr) -> Result<F> {
+    // SAFETY: the library is open and stays so.
+    let found = unsafe { libc::dlsym(library.as_ptr(), name.as_ptr()) };
+    let found = NonNull::new(found).with_context(|| format!("libiscsi has no {name:?}"))?;
+    // SAFETY: the caller knows the type; pointers to functions and to data have the same size.
+    Ok(unsafe { std::mem::transmute_copy::<NonNull<c_void>, F>(&found) })
 }
 
 /// A session with an iSCSI target, or a connection to an NBD export.
@@ -235,14 +230,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     // Any sequence without a pattern will do.
     let mut random = 0x2545_f491_4f6c_dd1du64 ^ u64::from(std::process::id());
     let mut one = |session: &mut Session| -> Result<Duration> {
-        place = if options.random {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random as usize % places
-        } else {
-            (place + 1) % places
-        };
+        place = if options.random { xorshift(&mut random) as usize % places } else { (place + 1) % places };
         let started = Instant::now();
         session.request(options.write, place * options.bytes, &mut data)?;
         Ok(started.elapsed())

@@ -74,7 +74,7 @@ pub(super) fn of_a_busy_device(plan: &Plan, figures: &mut Figures) -> Result<Str
         before.since_start()?
     );
     if lost > WANTED {
-        println!("lab: missed: a loss of {lost:.2} % is more than {WANTED} %");
+        println!("lab: missed: a throughput loss of {lost:.2} % is more than {WANTED} %");
     }
     // The twelve writers keep the device busy whatever the processor does beside it, unless one of them is throttled.
     figures.at_most("loss_percent", lost, 15.0, LIMIT);
@@ -152,7 +152,7 @@ pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<
     let detail = detail.trim_end_matches(',').to_owned();
     let worst = lost(IDLE, 0).max(lost(IDLE, 1));
     if worst > WANTED {
-        println!("lab: missed: a loss of {worst:.2} % is more than {WANTED} %");
+        println!("lab: missed: a throughput loss of {worst:.2} % is more than {WANTED} %");
     }
     // A program that looks at every packet while no client is throttled.
     figures.at_most("loss_percent", worst, 30.0, PROCESSOR_LIMIT);

@@ -235,7 +235,7 @@ impl<'a> Attacker<'a> {
                 self.open(now)?;
             }
             while self.deadlines.front().is_some_and(|(due, ..)| *due <= now) {
-                let (_, place, number) = self.deadlines.pop_front().context("a deadline")?;
+                let (_, place, number) = self.deadlines.pop_front().context("no deadline is left")?;
                 if self.is_there(place, number) {
                     match self.attack.ends {
                         Ends::Vanish(_) => self.vanish(place)?,
@@ -244,7 +244,7 @@ impl<'a> Attacker<'a> {
                 }
             }
             while self.waiting.front().is_some_and(|(due, ..)| *due <= now) {
-                let (_, place, number) = self.waiting.pop_front().context("a connection that waits")?;
+                let (_, place, number) = self.waiting.pop_front().context("no connection waits")?;
                 if let Some(connection) = self.connections[place].as_mut().filter(|there| there.number == number) {
                     connection.waits = false;
                     self.go_on(place, now);
@@ -385,10 +385,10 @@ impl<'a> Attacker<'a> {
 
     /// Receives the bytes that are available on the connection at index `place`. True if the connection stays open.
     fn receive(&mut self, place: usize) -> Result<bool> {
-        let connection = self.connections[place].as_mut().context("a connection")?;
+        let connection = self.connections[place].as_mut().context("no such connection")?;
         for _ in 0..READS_IN_A_ROW {
             let read = match recv(&connection.socket, &mut self.buffer[..], RecvFlags::empty()) {
-                Ok((0, _)) => anyhow::bail!("the end"),
+                Ok((0, _)) => anyhow::bail!("the server closed the connection"),
                 Ok((read, _)) => read,
                 Err(Errno::AGAIN) => break,
                 Err(error) => return Err(error.into()),

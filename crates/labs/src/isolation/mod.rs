@@ -169,7 +169,7 @@ fn attempt(long: bool, stage: &mut Stage, attack: &Attack, setting: Setting, fig
     let begin = Instant::now();
     thread::sleep(REFERENCE[long]);
     let end = Instant::now();
-    bulk.end()?.judge(&BULK, true).context("the bulk writer")?;
+    bulk.end()?.judge(&BULK, true).context("the bulk writer failed")?;
     light.settle(end, SETTLE_LIMIT);
     let reference = light.window(begin, end)?;
     thread::sleep(PAUSE);

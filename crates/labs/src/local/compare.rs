@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::stage::{BULK, GROUPS, PROTECTED, in_group};
+use super::{BULK, PROTECTED};
 use crate::base::process::{self, Running};
 use crate::check::steps::Plan;
 use crate::machine::devices::make_disk;
 use crate::machine::guard::{self, Guard};
-use crate::machine::guest::{put, signal};
+use crate::machine::guest::{GROUPS, in_group, put};
 
 /// Measured time of a row in seconds: in a short run, and in a full run.
 const SECONDS: [u64; 2] = [10, 100];
@@ -182,7 +182,7 @@ pub(super) fn compare(plan: &Plan, disk: &Disk, load: &Load) -> Result<String> {
             _ => {}
         }
     }
-    let ours = ours.context("the agent has a row")?;
+    let ours = ours.context("the agent has no row")?;
     let best = by_hand.map_or_else(
         || "no limit of the sweep meets the target".to_owned(),
         |best| format!("{:.0} % of the throughput of the best limit by hand", ours.mb_per_s / best * 100.0),
@@ -273,7 +273,7 @@ impl Stage {
             let report = process::json(&mut fio)?;
             let of = &report["jobs"][0][if kind.contains("read") { "read" } else { "write" }];
             let value = if key.ends_with("iops") { &of["iops"] } else { &of["bw_bytes"] };
-            let value = value.as_f64().context("a rate in the report of fio")?;
+            let value = value.as_f64().context("no rate in the report of fio")?;
             model += &format!(" {key}={value:.0}");
         }
         put(format!("{GROUPS}/io.cost.model"), &model)?;
@@ -319,7 +319,7 @@ impl Stage {
         if let Some(guard) = guard {
             guard.stop()?;
         }
-        signal(beside.id(), libc::SIGINT);
+        beside.signal(libc::SIGINT);
         self.clear()?;
         beside.wait(END_LIMIT)?;
         Ok(Some(row))
@@ -338,8 +338,8 @@ impl Stage {
 
     /// The disk's bound on bytes per second.
     fn bytes_per_s(&self) -> Result<f64> {
-        let disk = DISKS.iter().find(|disk| disk.name == self.name).context("a disk of this lab")?;
-        let mbps = disk.settings.iter().find(|(key, _)| *key == "mbps").context("a bound")?.1;
+        let disk = DISKS.iter().find(|disk| disk.name == self.name).context("no disk of this lab has this name")?;
+        let mbps = disk.settings.iter().find(|(key, _)| *key == "mbps").context("the disk has no mbps bound")?.1;
         Ok(mbps.parse::<f64>()? * f64::from(1 << 20))
     }
 
@@ -350,7 +350,7 @@ impl Stage {
         fio.args(["--direct=1", "--rw=randread", "--bs=4k", "--iodepth=1", "--output-format=json"]);
         process::json(fio.arg(format!("--write_lat_log={LOG}")))?;
         let elapsed = begun.elapsed().as_secs_f64();
-        let log = std::fs::read_to_string(format!("{LOG}_clat.1.log")).context("the log of fio")?;
+        let log = std::fs::read_to_string(format!("{LOG}_clat.1.log")).context("cannot read the latency log of fio")?;
         let moved = (self.moved()? - bytes) as f64;
         let after = processor()?;
         let used = (after.0 - busy.0) as f64 / (after.1 - busy.1).max(1) as f64;
@@ -381,7 +381,7 @@ impl Stage {
 /// Times of the processors since the start, in ticks: used, and all.
 fn processor() -> Result<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/stat")?;
-    let line = text.lines().next().context("a line of all processors")?;
+    let line = text.lines().next().context("/proc/stat has no first line")?;
     let ticks: Vec<u64> = line.split_whitespace().skip(1).map(str::parse).collect::<Result<_, _>>()?;
     let all: u64 = ticks.iter().take(8).sum();
     let idle: u64 = ticks.iter().skip(3).take(2).sum();

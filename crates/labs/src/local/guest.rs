@@ -8,14 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::compare;
-use super::stage::{BULK, GROUPS, PROTECTED, in_group};
+use super::{BULK, PROTECTED, compare};
 use crate::base::process::{self, Running};
 use crate::check::figures::Figures;
 use crate::check::steps::{self, Plan};
 use crate::machine::devices::{CONFIG, make_disk};
 use crate::machine::guard::{self, Guard};
-use crate::machine::guest::{keep_in_memory, put, signal, tool, until};
+use crate::machine::guest::{GROUPS, in_group, keep_in_memory, put, tool, until};
 
 const TRACING: &str = "/sys/kernel/tracing";
 /// Name of the disk, and its rate in MiB per second (a setting of null_blk).
@@ -47,19 +46,15 @@ const COMPARISONS: [(&str, [usize; 2]); 10] = [
     ("compared_on_a_disk_beside_a_writer_that_comes_and_goes", [1, 4]),
 ];
 
-fn wanted(plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
-    STEPS.iter().filter(|(name, _)| name.contains(&plan.only)).copied()
-}
-
 /// Comparisons run in full runs, or if they are selected by name.
 pub(super) fn comparisons(plan: &Plan) -> impl Iterator<Item = (&'static str, [usize; 2])> {
     let all = plan.full || !plan.only.is_empty();
-    COMPARISONS.iter().filter(move |(name, _)| all && name.contains(&plan.only)).copied()
+    plan.wanted(&COMPARISONS).filter(move |_| all)
 }
 
 /// Number of steps that the plan contains, for the report on the host.
 pub(super) fn steps(plan: &Plan) -> usize {
-    wanted(plan).count() + comparisons(plan).count()
+    plan.wanted(&STEPS).count() + comparisons(plan).count()
 }
 
 /// Builds the stage and does the steps; runs inside the virtual machine.
@@ -81,7 +76,7 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
     let programs = ["fio", "sh", "cat"].into_iter().filter_map(process::find_program);
     keep_in_memory(programs.chain([plan.binary.clone()]).collect())?;
     println!("lab: ready");
-    for (name, step) in wanted(plan) {
+    for (name, step) in plan.wanted(&STEPS) {
         steps::take(plan, name, |figures| step(plan, figures));
     }
     for (name, [disk, load]) in comparisons(plan) {
@@ -108,9 +103,9 @@ fn read(seconds: u64) -> Result<Latency> {
     let runtime = format!("--runtime={seconds}");
     let load = ["--rw=randread", "--bs=4k", "--iodepth=1", "--output-format=json", &runtime];
     let text = process::output(&mut fio(PROTECTED, &load))?;
-    let report: Value = serde_json::from_str(&text).context("the report of fio")?;
+    let report: Value = serde_json::from_str(&text).context("the report of fio is not JSON")?;
     let latencies = &report["jobs"][0]["read"]["clat_ns"];
-    let ms = |value: &Value| value.as_f64().map(|ns| ns / 1e6).context("a latency in the report of fio");
+    let ms = |value: &Value| value.as_f64().map(|ns| ns / 1e6).context("no latency in the report of fio");
     Ok(Latency { mean_ms: ms(&latencies["mean"])?, p99_ms: ms(&latencies["percentile"]["99.000000"])? })
 }
 
@@ -145,7 +140,7 @@ fn beside_a_writer(plan: &Plan, figures: &mut Figures) -> Result<String> {
     let said = guard.stop()?;
     thread::sleep(Duration::from_secs(1));
     let left = std::fs::read_to_string(format!("{GROUPS}/{BULK}/io.max"))?;
-    signal(writer.id(), libc::SIGINT);
+    writer.signal(libc::SIGINT);
     writer.wait(READY_LIMIT)?;
     ensure!(left.trim().is_empty(), "limits are left: {left}; the agent said {said}");
     figures.at_most("part of the p99", managed.p99_ms / unmanaged.p99_ms, LEFT, LEFT);

@@ -2,7 +2,6 @@
 
 mod compare;
 pub(crate) mod guest;
-mod stage;
 
 use std::time::Duration;
 
@@ -13,6 +12,10 @@ use crate::check::run::{Lab, Options};
 use crate::check::steps::{self, Plan};
 use crate::machine::{kernel, vm};
 
+/// Control group of the protected reader.
+const PROTECTED: &str = "lab-reader";
+/// Control group of the load beside it.
+const BULK: &str = "lab-writer";
 /// Time limit of the lab: many times its duration on an idle machine.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Time limit of a comparison, with its thirteen runs of up to 100 s.

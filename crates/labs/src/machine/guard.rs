@@ -97,7 +97,7 @@ impl Guard {
 
     /// Ends the agent as systemd does. Returns the agent's log.
     pub(crate) fn stop(self) -> Result<String> {
-        signal(self.running.id(), libc::SIGTERM);
+        self.running.signal(libc::SIGTERM);
         let status = self.running.wait(READY_LIMIT)?;
         ensure!(status.success(), "guard run failed at its end: {}", self.place.said());
         Ok(self.place.said())
@@ -108,7 +108,7 @@ impl Guard {
         if both {
             kill_sentinel(self.running.id())?;
         }
-        signal(self.running.id(), libc::SIGKILL);
+        self.running.signal(libc::SIGKILL);
         self.running.wait(READY_LIMIT).map(drop)
     }
 }

@@ -1,6 +1,7 @@
 //! Functions for the code of labs that runs inside a virtual machine.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,18 @@ use crate::base::tutorial::{self, Stage};
 use crate::base::{build, process};
 use crate::check::steps;
 
+/// Folder of the root of all control groups.
+pub(crate) const GROUPS: &str = "/sys/fs/cgroup";
 const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// A command that runs in a control group what its further arguments name. `group` is the group's path, below [`GROUPS`] if it is
+/// relative.
+pub(crate) fn in_group(group: impl AsRef<Path>) -> Command {
+    let mut shell = process::program("sh");
+    let script = "echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\"";
+    shell.args(["-c", script, "sh"]).arg(Path::new(GROUPS).join(group));
+    shell
+}
 
 /// Path of the machine's disk number `index`, counted from 0.
 pub(crate) fn disk(index: usize) -> PathBuf {

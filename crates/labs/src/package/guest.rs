@@ -254,7 +254,7 @@ fn remove(_: &[PathBuf]) -> Result<String> {
 
 fn purge(_: &[PathBuf]) -> Result<String> {
     const AGAIN: &str = "/var/lib/dpkg/lab.postrm";
-    std::fs::copy("/var/lib/dpkg/info/evenkeel.postrm", AGAIN).context("the script of the removal")?;
+    std::fs::copy("/var/lib/dpkg/info/evenkeel.postrm", AGAIN).context("cannot copy the removal script")?;
     dpkg(&["--purge", "evenkeel"])?;
     let volume = File::options().read(true).write(true).open(format!("{DATA}/disk0.img"));
     let volume = volume.context("the volume is gone")?;

@@ -49,7 +49,7 @@ fn packages(options: &Options, scratch: &Scratch) -> Result<Vec<PathBuf>> {
     process::output(process::program("strip").arg("-o").arg(&stripped).arg(&options.binary))?;
     let pack = |version: &str| {
         let file = (options.pack)(&stripped, &options.binary, version, scratch.path())?;
-        Ok(Path::new(SHARE).join(file.file_name().context("a package has a name")?))
+        Ok(Path::new(SHARE).join(file.file_name().context("the package has no name")?))
     };
     VERSIONS.into_iter().map(pack).collect()
 }

@@ -123,7 +123,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let mut bench = Bench { lab, binary, only, full: options.full, dir, headers, certificates, strangers };
     let nbd = nbd::Suite::build(&bench, &nbd_source).context("the suite of nbd does not compile")?;
     let libnbd = libnbd::Suite::build(&bench, &libnbd_source).context("the suite of libnbd does not compile")?;
-    let iotests = iotests::Suite::build(&bench, &qemu_source).context("the suite of QEMU")?;
+    let iotests = iotests::Suite::build(&bench, &qemu_source).context("the suite of QEMU cannot be built")?;
     for kind in Kind::ALL {
         nbd.run(&mut bench, kind);
         libnbd.run(&mut bench, kind)?;

@@ -75,9 +75,9 @@ pub(super) fn write_back(device: &Path) -> Result<bool> {
 
 /// Removes the disk `device` from the machine, as if it were unplugged.
 pub(super) fn unplug(device: &Path) -> Result<()> {
-    let name = device.file_name().context("a disk has a name")?.to_string_lossy().into_owned();
+    let name = device.file_name().context("the disk has no name")?.to_string_lossy().into_owned();
     let virtio = std::fs::canonicalize(format!("/sys/block/{name}/device"))?;
-    let slot = virtio.parent().context("a disk is in a slot")?;
+    let slot = virtio.parent().context("the disk is in no slot")?;
     std::fs::write(slot.join("remove"), "1").with_context(|| format!("cannot unplug {}", device.display()))?;
     ensure!(!device.exists(), "{} is still there", device.display());
     Ok(())
@@ -134,7 +134,7 @@ impl Kernel {
     /// Checks that after a failed sync the next sync succeeds, although data of the page cache is not on the device.
     pub(super) fn when_repaired(&self) -> Result<Check> {
         let mut check = Check::default();
-        let first = self.failing.as_ref().context("a first sync")?;
+        let first = self.failing.as_ref().context("no first sync was made")?;
         check.expect(first.is_err(), "the first sync succeeded");
         let second = self.file.sync_data();
         check.expect(second.is_ok(), format_args!("the second sync failed as well: {second:?}"));

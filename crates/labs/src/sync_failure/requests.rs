@@ -74,7 +74,7 @@ pub(super) fn content(client: &mut Client, number: u64) -> Result<Content> {
     client.read(number * BLOCK as u64, &mut data)?;
     let first = number * (BLOCK / SECTOR) as u64;
     let mut sectors = data.chunks_exact(SECTOR).zip(first..).map(|(data, n)| pattern::read(data, n));
-    let one = sectors.next().context("a block has sectors")?;
+    let one = sectors.next().context("the block has no sectors")?;
     Ok(if sectors.all(|s| s == one) { one } else { Content::Corrupt })
 }
 

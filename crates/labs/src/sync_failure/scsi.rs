@@ -110,7 +110,7 @@ impl Disk {
         // It is there in most kernels, and nothing else needs it.
         let _ = tool("mount", &["-t", "debugfs", "none", DEBUG]);
         let address = std::fs::canonicalize(folder.join("device"))?;
-        let address = address.file_name().context("a SCSI device has an address")?;
+        let address = address.file_name().context("the SCSI device has no address")?;
         let errors = Path::new(DEBUG).join("scsi_debug").join(address).join("error");
         let errors = errors.exists().then_some(errors);
         Ok(Some(Self { device: Path::new("/dev").join(name), folder, errors }))

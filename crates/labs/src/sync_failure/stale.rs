@@ -50,8 +50,7 @@ pub(super) fn check(binary: &Path, device: &str) -> Result<Check> {
     Faulty::repair()?;
     check.answer(flush(&mut client)?, EIO, "FLUSH when the device works again");
     drop(client);
-    // SAFETY: kill has no memory effects; the child has not been reaped.
-    unsafe { libc::kill(server.id() as i32, libc::SIGTERM) };
+    server.signal(libc::SIGTERM);
     ensure!(!server.wait(PATIENCE)?.success(), "a stop that could not make all durable ended well");
 
     let _server = start(binary, &dir)?;

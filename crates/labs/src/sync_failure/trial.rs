@@ -285,8 +285,7 @@ impl Trial {
     pub(super) fn stop(&mut self) -> Result<()> {
         let alive = self.alive()?;
         let running = self.running.take().context("a server")?;
-        // SAFETY: kill has no memory effects; the child has not been reaped.
-        unsafe { libc::kill(running.id() as i32, libc::SIGTERM) };
+        running.signal(libc::SIGTERM);
         let status = running.wait(PATIENCE)?;
         let check = self.check("restart_serves_what_was_flushed");
         check.expect(alive, "the server had ended by itself");

@@ -45,6 +45,8 @@ pub struct Wanted {
     pub framing: Framing,
     /// True to select the context `base:allocation`, for block status.
     pub base_allocation: bool,
+    /// True if everything after the greeting must be encrypted. There is no fallback: a server without TLS is refused.
+    pub tls: bool,
 }
 
 /// The facts about an export, and the result of the negotiation.
@@ -113,8 +115,8 @@ impl core::fmt::Display for Refusal {
 
 impl core::error::Error for Refusal {}
 
-/// The end of a handshake. After all but `Connected`, the caller sends the rest of `out` (ABORT, where the server knows it),
-/// then closes the connection.
+/// The end of a handshake, or with `StartTls` of its unencrypted part. After all but `Connected` and `StartTls`, the caller sends
+/// the rest of `out` (ABORT, where the server knows it), then closes the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Transmission may start ([`Purpose::Go`]).
@@ -123,8 +125,12 @@ pub enum Outcome {
     Described(Connected),
     /// The list of exports ([`Purpose::List`]).
     Listed(Vec<Listed>),
-    /// The server refused the purpose of the handshake.
+    /// The server refused the purpose of the handshake, or TLS.
     Refused(Refusal),
+    /// TLS starts now ([`Wanted::tls`]). After the TLS handshake the caller goes on with [`Handshake::secured`]; from then on all
+    /// bytes go through TLS. Input that is not consumed came unencrypted, perhaps from an attacker in between: the caller must
+    /// close the connection then.
+    StartTls,
 }
 
 /// The result of a call to [`Handshake::advance`].
@@ -132,7 +138,7 @@ pub enum Outcome {
 pub struct Step {
     /// Bytes of the input that are processed. The caller passes the other bytes again, with those that arrive next.
     pub consumed: usize,
-    /// The end of the handshake; `None` while it goes on.
+    /// The end of the handshake or of its unencrypted part; `None` while it goes on.
     pub outcome: Option<Outcome>,
 }
 
@@ -144,6 +150,8 @@ enum State {
     Option(u32),
     /// The reply to `EXPORT_NAME`, which has no header.
     ExportName,
+    /// Nothing, until TLS is established.
+    Tls,
     Over,
 }
 
@@ -209,17 +217,28 @@ impl Handshake {
                 State::Greeting => self.greeting(rest, out, &mut outcome)?,
                 State::Option(asked) => self.option_reply(asked, rest, out, &mut outcome)?,
                 State::ExportName => self.export_name_reply(rest, &mut outcome),
-                State::Over => 0,
+                State::Tls | State::Over => 0,
             };
             if used == 0 {
                 break;
             }
             consumed += used;
         }
-        if outcome.is_some() {
-            self.state = State::Over;
+        match outcome {
+            None => {}
+            Some(Outcome::StartTls) => self.state = State::Tls,
+            Some(_) => self.state = State::Over,
         }
         Ok(Step { consumed, outcome })
+    }
+
+    /// Goes on after [`Outcome::StartTls`], once TLS is established; appends the bytes to send through TLS to `out`.
+    ///
+    /// # Panics
+    /// When the handshake does not wait for TLS.
+    pub fn secured(&mut self, out: &mut Vec<u8>) {
+        assert!(self.state == State::Tls, "the server has not agreed to TLS");
+        self.ask_after(0, out);
     }
 
     fn greeting(&mut self, input: &[u8], out: &mut Vec<u8>, outcome: &mut Option<Outcome>) -> Result<usize, Violation> {
@@ -246,12 +265,17 @@ impl Handshake {
         }
         out.extend_from_slice(&flags.bits().to_be_bytes());
         if offered.contains(HandshakeFlags::FIXED_NEWSTYLE) {
-            self.ask_after(0, out);
-        } else if self.wanted.purpose == Purpose::Go {
+            if self.wanted.tls {
+                self.ask(option::STARTTLS, out);
+            } else {
+                self.ask_after(0, out);
+            }
+        } else if self.wanted.purpose == Purpose::Go && !self.wanted.tls {
             self.ask(option::EXPORT_NAME, out);
         } else {
             let message = "it knows no option but EXPORT_NAME".to_owned();
-            *outcome = Some(Outcome::Refused(Refusal { option: self.goal_option(), code: reply::ERR_UNSUP, message }));
+            let option = if self.wanted.tls { option::STARTTLS } else { self.goal_option() };
+            *outcome = Some(Outcome::Refused(Refusal { option, code: reply::ERR_UNSUP, message }));
         }
         Ok(GREETING_LEN)
     }
@@ -359,6 +383,10 @@ impl Handshake {
         match asked {
             option::EXTENDED_HEADERS => self.found.framing = Framing::Extended,
             option::STRUCTURED_REPLY => self.found.framing = Framing::Structured,
+            option::STARTTLS => {
+                *outcome = Some(Outcome::StartTls);
+                return Ok(());
+            }
             option::GO | option::INFO if !self.has_export => {
                 return Err(Violation::new("the server acknowledges an export without its size", u64::from(asked)));
             }
@@ -387,7 +415,7 @@ impl Handshake {
     fn refused(&mut self, asked: u32, code: u32, data: &[u8], out: &mut Vec<u8>, outcome: &mut Option<Outcome>) {
         match asked {
             option::GO if code == reply::ERR_UNSUP => self.ask(option::EXPORT_NAME, out),
-            option::GO | option::INFO | option::LIST => {
+            option::GO | option::INFO | option::LIST | option::STARTTLS => {
                 put_abort(out);
                 let message = String::from_utf8_lossy(data).into_owned();
                 *outcome = Some(Outcome::Refused(Refusal { option: asked, code, message }));

@@ -239,7 +239,7 @@ fn an_unknown_kind_of_error_is_still_an_error() {
 // ---- handshake ----
 
 fn wanted(purpose: Purpose) -> Wanted {
-    Wanted { export: "disk".to_owned(), purpose, framing: Framing::Extended, base_allocation: true }
+    Wanted { export: "disk".to_owned(), purpose, framing: Framing::Extended, base_allocation: true, tls: false }
 }
 
 fn greeting(flags: u16) -> Vec<u8> {
@@ -378,6 +378,42 @@ fn a_list_and_a_refusal_end_with_an_abort() {
     let refusal = Refusal { option: option::INFO, code: reply::ERR_UNKNOWN, message };
     assert_eq!(refusal.to_string(), "the server has no such export: no such disk");
     assert_eq!(result, Ok(Some(Outcome::Refused(refusal))));
+}
+
+#[test]
+fn with_tls_nothing_but_the_greeting_is_unencrypted() {
+    let secure = |purpose| Wanted { tls: true, ..wanted(purpose) };
+    let mut handshake = Handshake::new(secure(Purpose::List));
+    let (mut clear, mut encrypted) = (Vec::new(), Vec::new());
+    let injected = answer(option::LIST, reply::ACK, &[]);
+    let input = bytes(&[&greeting(3), &answer(option::STARTTLS, reply::ACK, &[]), &injected]);
+    let step = handshake.advance(&input, &mut clear).unwrap();
+    assert_eq!(step, Step { consumed: input.len() - injected.len(), outcome: Some(Outcome::StartTls) });
+    assert_eq!(asked(&clear[4..]), [option::STARTTLS]);
+    let waiting = handshake.advance(&injected, &mut clear).unwrap();
+    assert_eq!(waiting, Step { consumed: 0, outcome: None }, "nothing counts before TLS");
+    handshake.secured(&mut encrypted);
+    let step = handshake.advance(&injected, &mut encrypted).unwrap();
+    assert_eq!(step.outcome, Some(Outcome::Listed(Vec::new())));
+    assert_eq!(asked(&encrypted), [option::LIST, option::ABORT]);
+}
+
+#[test]
+fn a_server_without_tls_is_refused_and_learns_no_name() {
+    let secure = || Wanted { tls: true, ..wanted(Purpose::Go) };
+    for (code, words) in [(reply::ERR_UNSUP, b"no TLS here"), (reply::ERR_POLICY, b"not for you")] {
+        let (options, result) = talk(secure(), &bytes(&[&greeting(3), &answer(option::STARTTLS, code, words)]));
+        assert_eq!(options, [option::STARTTLS, option::ABORT]);
+        let message = String::from_utf8_lossy(words).into_owned();
+        assert_eq!(result, Ok(Some(Outcome::Refused(Refusal { option: option::STARTTLS, code, message }))));
+    }
+    // Without fixed newstyle there is no option but EXPORT_NAME.
+    let (options, result) = talk(secure(), &greeting(2));
+    assert!(options.is_empty());
+    match result {
+        Ok(Some(Outcome::Refused(refusal))) => assert_eq!(refusal.option, option::STARTTLS),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -58,20 +58,20 @@ pub enum Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownClientFlags(flags) => write!(f, "client flags {flags:#x} were not offered"),
-            Self::OptionMagic(magic) => write!(f, "option starts with {magic:#018x} instead of IHAVEOPT"),
-            Self::OptionNotFixed(option) => write!(f, "option {option} from a client without fixed newstyle"),
-            Self::OptionLength { option, length } => write!(f, "option {option} announces {length} bytes"),
-            Self::TooManyOptions => f.write_str("too many options"),
-            Self::ExportNameInvalid => f.write_str("EXPORT_NAME with a name that is not valid"),
-            Self::ExportNameUnknown => f.write_str("EXPORT_NAME for an export that does not exist"),
-            Self::ExportNameExtended => f.write_str("EXPORT_NAME after extended headers"),
-            Self::ExportNameBlockSize => f.write_str("EXPORT_NAME for an export with a block size to negotiate"),
-            Self::ExportNameTls => f.write_str("EXPORT_NAME for an export that needs TLS"),
-            Self::ExportNameRefused => f.write_str("EXPORT_NAME for an export that this client may not have"),
-            Self::ExportNameShutdown => f.write_str("EXPORT_NAME while shutting down"),
-            Self::RequestMagic(magic) => write!(f, "request starts with {magic:#010x}"),
-            Self::PayloadLength(length) => write!(f, "request announces a payload of {length} bytes"),
+            Self::UnknownClientFlags(flags) => write!(f, "the client set flags that were not offered: {flags:#x}"),
+            Self::OptionMagic(magic) => write!(f, "the client began an option with {magic:#018x} instead of IHAVEOPT"),
+            Self::OptionNotFixed(option) => write!(f, "the client sent option {option} without fixed newstyle"),
+            Self::OptionLength { option, length } => write!(f, "the client's option {option} is too long ({length} B)"),
+            Self::TooManyOptions => f.write_str("the client sent too many options"),
+            Self::ExportNameInvalid => f.write_str("the client sent EXPORT_NAME with an invalid name"),
+            Self::ExportNameUnknown => f.write_str("the client sent EXPORT_NAME for an export that does not exist"),
+            Self::ExportNameExtended => f.write_str("the client sent EXPORT_NAME after extended headers, not GO"),
+            Self::ExportNameBlockSize => f.write_str("the client sent EXPORT_NAME where the block size needs GO"),
+            Self::ExportNameTls => f.write_str("the client sent EXPORT_NAME without TLS for an export that needs it"),
+            Self::ExportNameRefused => f.write_str("the client sent EXPORT_NAME for an export that it may not use"),
+            Self::ExportNameShutdown => f.write_str("the client sent EXPORT_NAME while the server shuts down"),
+            Self::RequestMagic(magic) => write!(f, "the client began a request with {magic:#010x}, not the magic"),
+            Self::PayloadLength(length) => write!(f, "the client announced a payload of {length} bytes, too many"),
         }
     }
 }

@@ -2,9 +2,10 @@
 //! its certificate.
 
 #[cfg(test)]
-mod authority;
+pub(crate) mod authority;
 mod bounded;
 mod identity;
+mod stream;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,17 +14,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use evenkeel_policy::config::{Asked, Files, Terms};
+use evenkeel_policy::config::{Asked, EtcdTls, Files, Terms};
 use evenkeel_policy::figures::counted;
+pub use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
+use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 use bounded::Bounded;
 pub use identity::Identity;
+pub use stream::{Carrier, Cipher, Scratch, Stream, reason};
 
 /// Largest size in bytes of a PEM file: more than any revocation list has that a server should search at each handshake.
 const MAX_FILE: u64 = 16 << 20;
@@ -69,6 +72,11 @@ impl Renewable {
     /// The HTTP port's TLS configuration with the newest files that were read; `None` without TLS.
     pub fn http(&self) -> Option<Arc<ServerConfig>> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Acceptor::http)
+    }
+
+    /// The doubt about the certificate in use, as of [`Acceptor::doubt`]; `None` without TLS.
+    pub fn doubt(&self) -> Option<(bool, String)> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.doubt()
     }
 
     /// Reads the files again, and uses them from now on; true if their content has changed.
@@ -236,6 +244,42 @@ pub fn client(authorities: Named<'_>, own: Option<(Named<'_>, Named<'_>)>) -> Re
     }))
 }
 
+/// The configuration of a TLS client by the present content of `files`. `table`: the configuration table that names the files, for
+/// errors.
+///
+/// # Errors
+/// As [`client`].
+pub fn client_of(table: &str, files: &EtcdTls) -> Result<Arc<ClientConfig>, Error> {
+    let own = files.certificate.as_deref().zip(files.key.as_deref());
+    let own = own.map(|(certificate, key)| (("certificate", certificate), ("key", key)));
+    let config = client(("authorities", files.authorities.as_path()), own);
+    config.map_err(|error| Error { name: format!("{table}.{}", error.name), ..error })
+}
+
+/// Faults of the files of a TLS client: of each file by itself, or else the fault that shows when all are used together.
+pub fn client_faults(files: &EtcdTls) -> Vec<Error> {
+    let authorities: Named<'_> = ("authorities", &files.authorities);
+    let certificate = files.certificate.as_deref().map(|path| ("certificate", path));
+    let key = files.key.as_deref().map(|path| ("key", path));
+    let by_itself = [
+        read(authorities).and_then(|content| authorities_in(authorities, &content)).err(),
+        certificate.and_then(|file| read(file).and_then(|content| certificates_in(file, &content)).err()),
+        key.and_then(|file| read(file).and_then(|content| key_in(file, &content)).err()),
+    ];
+    let mut faults: Vec<Error> = by_itself.into_iter().flatten().collect();
+    if faults.is_empty() {
+        faults.extend(client(authorities, certificate.zip(key)).err());
+    }
+    faults
+}
+
+/// Doubts about the files of a TLS client, as of [`doubts`].
+pub fn client_doubts(files: &EtcdTls) -> Vec<Error> {
+    let certificate = files.certificate.as_deref().and_then(|path| end_of(("certificate", path)));
+    let key = files.key.as_deref().and_then(|path| readers_of(("key", path)));
+    certificate.into_iter().chain(key).collect()
+}
+
 fn configure(
     settings: &Files,
     provider: &Arc<CryptoProvider>,
@@ -338,8 +382,8 @@ fn verifier(
     Ok(Arc::new(Bounded(built)))
 }
 
-/// The doubt about a certificate that has expired or expires within [`SOON`], so that the operator knows before clients
-/// refuse it; `None` otherwise.
+/// The doubt about a certificate that has expired or expires within [`SOON`], so that the operator knows before it is refused;
+/// `None` otherwise.
 fn end_of(file: Named<'_>) -> Option<Error> {
     let chain = certificates_in(file, &read(file).ok()?).ok()?;
     ending(end(&chain)?).map(|(_, why)| fail(file, why))
@@ -355,7 +399,7 @@ fn end(chain: &[CertificateDer<'_>]) -> Option<Duration> {
 /// The words about a certificate that expires at the Unix time `end`, if it has expired (true) or expires within [`SOON`].
 fn ending(end: Duration) -> Option<(bool, String)> {
     match end.checked_sub(Duration::from_secs(UnixTime::now().as_secs())) {
-        None => Some((true, "has expired, and clients will refuse it; renew it and reload".into())),
+        None => Some((true, "has expired, and is refused; renew it and reload".into())),
         Some(left) if left < SOON => {
             let days = counted(left.as_secs() / 86_400, "day");
             Some((false, format!("expires in {days}; renew it and reload")))

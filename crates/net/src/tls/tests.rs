@@ -1,8 +1,12 @@
 //! Tests of TLS files that cannot be used, and of the admission of clients by usable files.
 
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use evenkeel_policy::config::Http;
+use rustls::ClientConnection;
 
 use super::*;
 
@@ -141,6 +145,74 @@ fn a_client_names_the_option_of_a_file_that_cannot_be_used() {
         let error = read.unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");
     }
+}
+
+#[test]
+fn every_file_of_a_client_that_cannot_be_used_is_named() {
+    let (folder, authority) = (Folder::new("own"), Authority::new());
+    let pair = authority.issue("near");
+    let (certificate, key) = (folder.file("cert", &pair.certificate), folder.file("key", &pair.key));
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let authorities = folder.file("ca", &authority.certificate);
+    let files = EtcdTls { authorities, certificate: Some(certificate), key: Some(key) };
+    assert!(client_of("uri_tls", &files).is_ok());
+    assert!(client_faults(&files).is_empty() && client_doubts(&files).is_empty());
+    let path = |name: &str| PathBuf::from(format!("/nowhere/{name}"));
+    let none = EtcdTls { authorities: path("a"), certificate: Some(path("c")), key: Some(path("k")) };
+    let names: Vec<String> = client_faults(&none).into_iter().map(|fault| fault.name).collect();
+    assert_eq!(names, ["authorities", "certificate", "key"]);
+    let error = client_of("uri_tls", &none).unwrap_err().to_string();
+    assert!(error.starts_with("uri_tls.authorities: /nowhere/a cannot be read"), "{error}");
+    let other = folder.file("other", &authority.issue("other").key);
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o644)).unwrap();
+    let apart = EtcdTls { key: Some(other), ..files };
+    let (faults, doubts) = (client_faults(&apart), client_doubts(&apart));
+    assert!(faults.len() == 1 && faults[0].to_string().contains("does not belong to"), "{faults:?}");
+    assert!(doubts.len() == 1 && doubts[0].to_string().starts_with("key: "), "{doubts:?}");
+}
+
+#[test]
+fn the_end_of_a_stream_that_comes_with_its_last_data_is_reported() {
+    let (folder, authority) = (Folder::new("end"), Authority::new());
+    let acceptor = load("server", &folder.settings(&authority, &authority.issue("localhost"))).unwrap();
+    let config = authority.client(&authority.issue("near"));
+    let mut session = ClientConnection::new(config, "localhost".try_into().unwrap()).unwrap();
+    let mut server = Stream::server(Arc::new(acceptor)).unwrap();
+    let (near, far) = UnixStream::pair().unwrap();
+    near.set_nonblocking(true).unwrap();
+    far.set_nonblocking(true).unwrap();
+    let (mut room, mut into) = (Scratch::default(), [0; 16]);
+    for _ in 0..8 {
+        while session.wants_write() {
+            session.write_tls(&mut &near).unwrap();
+        }
+        let none = server.receive(&far.as_fd(), &mut [], &mut into, &mut room).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::WouldBlock, "{none}");
+        assert!(server.push(&far.as_fd()).unwrap());
+        // There may be nothing.
+        let _ = session.read_tls(&mut &near);
+        session.process_new_packets().unwrap();
+    }
+    assert!(server.cipher().is_some() && !server.has_received());
+
+    // Both come at once, and the sockets stay open.
+    session.writer().write_all(b"last").unwrap();
+    session.send_close_notify();
+    while session.wants_write() {
+        session.write_tls(&mut &near).unwrap();
+    }
+    assert_eq!(server.receive(&far.as_fd(), &mut [], &mut into, &mut room).unwrap(), 4);
+    assert!(server.has_received(), "the socket reports no event");
+    assert_eq!(server.receive(&far.as_fd(), &mut [], &mut into, &mut room).unwrap(), 0);
+    assert!(!server.has_received(), "once is enough");
+
+    // An end that comes during the negotiation of a client.
+    server.end(&far.as_fd());
+    session.read_tls(&mut &near).unwrap();
+    session.process_new_packets().unwrap();
+    let mut client = Stream::client(session);
+    assert!(client.has_received());
+    assert_eq!(client.receive(&near.as_fd(), &mut [], &mut into, &mut room).unwrap(), 0);
 }
 
 #[test]

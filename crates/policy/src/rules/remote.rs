@@ -58,6 +58,7 @@ pub(super) fn export(server: &Server, name: &str, volume: &Volume, out: &mut Fin
         }
         (_, None) => {}
     }
+    encryption(name, volume, out);
     if volume.backend != Backend::Nbd {
         // The default of a key cannot be told from its absence, and does no harm.
         let usual = Volume::default();
@@ -65,6 +66,7 @@ pub(super) fn export(server: &Server, name: &str, volume: &Volume, out: &mut Fin
             ("connections", volume.connections != usual.connections),
             ("reconnect_timeout", volume.reconnect_timeout != usual.reconnect_timeout),
             ("unflushed", volume.unflushed != Unflushed::Lost),
+            ("uri_tls", volume.uri_tls.is_some()),
         ] {
             let why = format!("backend {:?} has no {key}; remove it, or use backend = \"nbd\"", volume.backend.name());
             out.error_if(given, &at(key), &why);
@@ -73,6 +75,28 @@ pub(super) fn export(server: &Server, name: &str, volume: &Volume, out: &mut Fin
     }
     out.range(&at("connections"), volume.connections, [1, MAX_REMOTE_CONNECTIONS], "");
     out.range(&at("reconnect_timeout"), volume.reconnect_timeout, RECONNECT_TIMEOUT, "\"");
+}
+
+/// Checks that a volume names certificates if its URI asks for TLS, and only then.
+fn encryption(name: &str, volume: &Volume, out: &mut Findings) {
+    let Some(uri) = volume.uri.as_ref().filter(|_| volume.backend == Backend::Nbd) else { return };
+    let at = |key: &'static str| ["volumes", name, key];
+    match (&uri.tls, &volume.uri_tls) {
+        (Some(_), None) => {
+            let cure = "set uri_tls.authorities to the certificate of the authority that signed that server's";
+            out.error(&at("uri"), format!("asks for TLS, and no authority is known; {cure}"));
+        }
+        (None, Some(_)) => {
+            let cure = "write nbds:// or nbds+unix:// in uri, or remove this key";
+            out.error(&at("uri_tls"), format!("is of no use with a uri without TLS; {cure}"));
+        }
+        (_, Some(files)) => {
+            if let Some(fault) = files.fault() {
+                out.error(&at("uri_tls"), fault);
+            }
+        }
+        (None, None) => {}
+    }
 }
 
 /// Checks that a volume with a cache setting has its data on this host or is an RBD image, whose client has a cache.

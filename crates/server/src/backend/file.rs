@@ -18,6 +18,7 @@ use super::operation::{Extent, FileIo, IoResult};
 use super::overlap::{Lane, Overlaps};
 use crate::error::Error;
 use crate::faults::{Call, Faults};
+use crate::holder;
 use crate::places::Target;
 
 /// Time for which a starting server waits for a locked file. A killed process's operations in io_uring keep its files open
@@ -116,7 +117,7 @@ impl File {
         };
         if let Err(error) = until_free(path, until, libc::EWOULDBLOCK, || Ok(flock(&file, lock)?)) {
             return Err(if error.kind() == io::ErrorKind::WouldBlock {
-                Error::InUse { path: path.to_owned(), holder: holder(&file) }
+                Error::InUse { path: path.to_owned(), holder: holder::of_lock(&file) }
             } else {
                 fail("lock")(error)
             });
@@ -488,18 +489,6 @@ fn zeroes_by_itself(device: &std::fs::File) -> bool {
     [node.clone() + "/queue", node + "/../queue"].iter().any(|queue| {
         let most = std::fs::read_to_string(format!("{queue}/write_zeroes_max_bytes"));
         most.is_ok_and(|bytes| bytes.trim().parse().is_ok_and(|bytes: u64| bytes > 0))
-    })
-}
-
-/// Id of the process that has the file locked; `None` if the kernel does not show it.
-fn holder(file: &std::fs::File) -> Option<u32> {
-    use std::os::unix::fs::MetadataExt;
-    let inode = file.metadata().ok()?.ino().to_string();
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    locks.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let (pid, place) = (fields.get(4)?, fields.get(5)?);
-        (place.rsplit(':').next() == Some(inode.as_str())).then(|| pid.parse().ok())?
     })
 }
 

@@ -1,11 +1,12 @@
 //! Carries out blocking file operations on threads, of which each volume has some of its own.
 //!
 //! A volume whose device hangs occupies only its own threads. Threads are started when operations wait, and end after some
-//! idle seconds.
+//! idle seconds. The threads of all volumes together are bounded, too ([`Crew`]), but each volume can have one.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use evenkeel_control::pool::TenantId;
 
 use super::priority::Own;
 use crate::backend::operation::{FileIo, IoResult, Report, Reports};
+use crate::prompt;
 
 /// Largest number of ordinary jobs of one volume that run at a time: enough to keep an SSD busy with blocking calls.
 const ORDINARY_JOBS: usize = 16;
@@ -23,6 +25,10 @@ const MAX_THREADS: usize = 64;
 /// (one that runs, and one that begins when it ends); searches for holes (also bounded over all volumes by
 /// [`super::searches`]); jobs for reservations; all other jobs.
 const KINDS: [usize; 4] = [2, 1, MAX_THREADS, ORDINARY_JOBS];
+/// Largest number of threads of all volumes together, apart from the one that each volume can have: as many as 64 volumes
+/// with all their ordinary jobs under way. A thread takes some 32 KiB (its kernel stack and the touched part of its own), so
+/// that these take 32 MiB; systemd allows a service 4,915 threads by default.
+const MAX_THREADS_OF_ALL: usize = 64 * ORDINARY_JOBS;
 /// Index of searches for holes in [`KINDS`].
 const SEARCHES: usize = 1;
 /// Time for which an idle thread waits for a job before it ends.
@@ -58,6 +64,34 @@ pub(crate) struct Job<V> {
     pub(crate) priority: u16,
 }
 
+/// The number of threads of all volumes, and its bound.
+struct Crew {
+    most: usize,
+    threads: AtomicUsize,
+}
+
+/// The threads of all volumes of this process.
+static ALL: Crew = Crew::of(MAX_THREADS_OF_ALL);
+
+impl Crew {
+    const fn of(most: usize) -> Self {
+        Self { most, threads: AtomicUsize::new(0) }
+    }
+
+    /// Counts one more thread of a volume that has `has` threads; false if the volume may have no more. A volume without a
+    /// thread always gets one. Others get one while at least as many are free as the volume has: volumes whose devices hang
+    /// cannot take all, and volumes with few threads still get some.
+    fn take(&self, has: usize) -> bool {
+        let fits = |threads: usize| (has == 0 || threads + has < self.most).then_some(threads + 1);
+        self.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    /// Counts a thread that has ended, or that was not started.
+    fn give_back(&self) {
+        self.threads.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The threads of one volume.
 pub(crate) struct Threads<V> {
     shared: Arc<Shared<V>>,
@@ -66,6 +100,7 @@ pub(crate) struct Threads<V> {
 struct Shared<V> {
     state: Mutex<State<V>>,
     work: Condvar,
+    crew: &'static Crew,
 }
 
 struct State<V> {
@@ -80,7 +115,14 @@ struct State<V> {
 
 impl<V> Default for Threads<V> {
     fn default() -> Self {
-        Self { shared: Arc::new(Shared { state: Mutex::new(State::new()), work: Condvar::new() }) }
+        Self::of(&ALL)
+    }
+}
+
+impl<V> Threads<V> {
+    /// No threads yet; those to come count in `crew`.
+    fn of(crew: &'static Crew) -> Self {
+        Self { shared: Arc::new(Shared { state: Mutex::new(State::new()), work: Condvar::new(), crew }) }
     }
 }
 
@@ -143,13 +185,18 @@ impl<V: Blocking> Threads<V> {
             return;
         }
         let Some(volume) = state.jobs[kind].back().map(|job| Arc::clone(&job.volume)) else { return };
+        // The threads that the volume has will get to the job.
+        if !self.shared.crew.take(state.threads) {
+            return;
+        }
         let shared = Arc::clone(&self.shared);
         let spawn = || std::thread::Builder::new().name("evenkeel-io".into()).spawn(move || shared.run());
         match volume.may_start_thread().and_then(|()| spawn()) {
             Ok(_) => state.threads += 1,
             // Others will get to it; without any, say so instead of waiting for ever.
-            Err(_) if state.threads > 0 => {}
+            Err(_) if state.threads > 0 => self.shared.crew.give_back(),
             Err(error) => {
+                self.shared.crew.give_back();
                 let job = state.jobs[kind].pop_back();
                 drop(state);
                 volume.has_no_thread(&error);
@@ -180,6 +227,7 @@ impl<V> Job<V> {
 
 impl<V: Blocking> Shared<V> {
     fn run(&self) {
+        prompt::roam();
         let mut own = Own::default();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -201,6 +249,7 @@ impl<V: Blocking> Shared<V> {
             state.idle -= 1;
             if timeout.timed_out() && state.ready() == 0 {
                 state.threads -= 1;
+                self.crew.give_back();
                 return;
             }
         }
@@ -271,6 +320,54 @@ mod tests {
         assert_eq!(done(1), [SYNCS]);
         drop(hangs);
         assert_eq!(done(SYNCS as usize).len(), SYNCS as usize);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn all_volumes_together_have_a_bound_on_threads_and_each_can_have_one() {
+        const MOST: usize = 100;
+        let crew = Crew::of(MOST);
+        let mut volumes = vec![0; 20];
+        // Each takes as many as it can get, one after the other, as volumes whose devices hang.
+        for threads in &mut volumes {
+            while *threads < MAX_THREADS && crew.take(*threads) {
+                *threads += 1;
+            }
+        }
+        assert_eq!(volumes[0], MOST / 2, "it leaves as many as it has");
+        assert!(volumes.iter().all(|threads| *threads >= 1), "{volumes:?}");
+        assert!(volumes[..4].is_sorted_by(|one, next| one > next), "{volumes:?}");
+        let all: usize = volumes.iter().sum();
+        assert!(all < MOST + volumes.len(), "{all} threads");
+        (0..all).for_each(|_| crew.give_back());
+        assert_eq!(crew.threads.into_inner(), 0);
+        const { assert!(MAX_THREADS_OF_ALL >= 2 * MAX_THREADS, "one volume alone can have all that it may have") };
+    }
+
+    #[test]
+    fn a_volume_with_a_thread_does_without_more_where_there_are_no_more() {
+        static NONE: Crew = Crew::of(0);
+        let (dir, volume, mailbox) = stage("crew");
+        let threads = Threads::of(&NONE);
+        let hangs = volume.hang_syncs();
+        threads.submit(ordinary(FileIo::Sync { turn: volume.ask_for_sync() }, 0, &volume, &mailbox));
+        let mut byte = 0u8;
+        threads.submit(ordinary(FileIo::Read { ptr: &raw mut byte, len: 1, offset: 0 }, 1, &volume, &mailbox));
+        let count = threads.shared.state.lock().unwrap().threads;
+        assert_eq!((count, NONE.threads.load(Ordering::Relaxed)), (1, 1));
+        drop(hangs);
+        let (mut done, mut mail) = (Vec::new(), Vec::new());
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        while done.len() < 2 {
+            mailbox.take(&mut mail);
+            done.extend(mail.drain(..).filter_map(|report| match report {
+                Report::Done(token, _) => Some(token),
+                Report::Start(_) => None,
+            }));
+            assert!(std::time::Instant::now() < until, "only {done:?} are done");
+            std::thread::yield_now();
+        }
+        assert_eq!(done, [0, 1], "the one thread has carried out both");
         std::fs::remove_dir_all(dir).unwrap();
     }
 

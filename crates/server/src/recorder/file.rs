@@ -20,8 +20,8 @@ const MANY: u64 = 128;
 /// Room for the block that is not written yet, in bytes: 4096 requests that do not compress.
 const BLOCK: u64 = 256 << 10;
 
-/// An open file with its recording.
-pub(super) struct Sheet {
+/// An open file with its recording: of the server's requests, or of another source's.
+pub struct Sheet {
     writer: Writer<File>,
     /// The time that the recording counts from.
     zero: Instant,
@@ -44,7 +44,7 @@ impl Sheet {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn new(
+    pub fn new(
         file: File,
         head: &Head,
         zero: Instant,
@@ -100,7 +100,7 @@ impl Sheet {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn introduce(&mut self, name: Name) -> io::Result<()> {
+    pub fn introduce(&mut self, name: Name) -> io::Result<()> {
         self.introduced.insert((name.table, name.number));
         let name = self.scrambler.as_ref().map_or(name.clone(), |scrambler| scrambler.entry(&name));
         self.hand_over(&Item::Name(name)).map(drop)
@@ -134,7 +134,7 @@ impl Sheet {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn write(&mut self, mut request: Request, bytes: u64) -> io::Result<()> {
+    pub fn write(&mut self, mut request: Request, bytes: u64) -> io::Result<()> {
         if let Some(scrambler) = &self.scrambler {
             let (offset, length) = (request.offset, request.length);
             request.offset = scrambler.offset(request.volume, bytes, offset);
@@ -164,11 +164,11 @@ impl Sheet {
         self.write_lost(requests, from_ns, to_ns)
     }
 
-    /// As [`Self::lose`], with times since the zero of the recording.
+    /// Writes lost requests, with times since the zero of the recording.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn write_lost(&mut self, requests: u64, from_ns: u64, to_ns: u64) -> io::Result<()> {
+    pub fn write_lost(&mut self, requests: u64, from_ns: u64, to_ns: u64) -> io::Result<()> {
         self.lost += requests;
         self.hand_over(&Item::Lost { requests, from_ns: from_ns.min(to_ns), to_ns }).map(drop)
     }
@@ -177,7 +177,7 @@ impl Sheet {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn tick(&mut self, now: Instant) -> io::Result<()> {
+    pub fn tick(&mut self, now: Instant) -> io::Result<()> {
         let are_many = self.requests - self.flushed_requests >= MANY;
         if now.since(self.flushed) < if are_many { FLUSHED_EVERY } else { FEW_FLUSHED_EVERY } {
             return Ok(());
@@ -189,7 +189,7 @@ impl Sheet {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn flush(&mut self, now: Instant) -> io::Result<()> {
+    pub fn flush(&mut self, now: Instant) -> io::Result<()> {
         self.flushed = now;
         self.flushed_requests = self.requests;
         self.writer.flush()?;
@@ -208,7 +208,7 @@ impl Sheet {
     }
 
     /// Counts the requests that are in no block as lost, because the file has failed.
-    pub(super) fn forfeit(&mut self) {
+    pub fn forfeit(&mut self) {
         let pending = self.writer.pending().min(self.requests);
         self.requests -= pending;
         self.lost += pending;
@@ -220,22 +220,22 @@ impl Sheet {
     }
 
     /// Number of requests recorded.
-    pub(super) fn requests(&self) -> u64 {
+    pub fn requests(&self) -> u64 {
         self.requests
     }
 
     /// Number of requests that could not be kept.
-    pub(super) fn lost(&self) -> u64 {
+    pub fn lost(&self) -> u64 {
         self.lost
     }
 
     /// Bytes in the file.
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.writer.bytes()
     }
 
     /// True if another block might make the file longer than `most` bytes.
-    pub(super) fn is_full(&self, most: u64) -> bool {
+    pub fn is_full(&self, most: u64) -> bool {
         self.bytes() + BLOCK.min(most / 2) > most
     }
 
@@ -243,7 +243,7 @@ impl Sheet {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn finish(self) -> io::Result<u64> {
+    pub fn finish(self) -> io::Result<u64> {
         let before = self.writer.bytes();
         let file = self.writer.finish()?;
         Ok(file.metadata().map_or(before, |found| found.len()))

@@ -168,7 +168,7 @@ pub(super) fn keep(folder: &Path, segments: &[(PathBuf, u64)], unix_s: u64, most
 }
 
 /// The error if the file system of this file or folder is nearly full. Recordings leave the rest to what is more important.
-pub(super) fn shortage(path: &Path) -> Option<io::Error> {
+pub fn shortage(path: &Path) -> Option<io::Error> {
     let space = rustix::fs::statvfs(path).ok()?;
     let [free, all] = [space.f_bavail, space.f_blocks].map(|blocks| blocks.saturating_mul(space.f_frsize));
     is_nearly_full(free, all).then(|| {

@@ -97,6 +97,8 @@ pub(super) struct Keep {
     try_at: Instant,
     /// True if no segment was completed since one could not be written, which is in the log.
     has_failed: bool,
+    /// True if the newest segment has no policy, which is in the log.
+    lacks_policy: bool,
     looked_at: Instant,
     /// True if a segment was completed, or could not be written, since [`Self::takes_leave`] said so.
     has_turned: bool,
@@ -128,6 +130,7 @@ impl Keep {
             missing: None,
             try_at: zero,
             has_failed: false,
+            lacks_policy: false,
             looked_at: zero,
             has_turned: false,
             saved_at: None,
@@ -215,7 +218,20 @@ impl Keep {
         let sheet = begun.inspect_err(|_| drop(fs::remove_file(&path)))?;
         self.missing = None;
         self.next += 1;
+        self.notice_policy(head.policy.is_empty());
         Ok(Present { path, sheet, from: now })
+    }
+
+    /// Warns when segments begin to have no policy.
+    fn notice_policy(&mut self, is_missing: bool) {
+        if is_missing && !self.lacks_policy {
+            tracing::warn!(
+                folder = %self.settings.folder.display(),
+                "the requests of the last minutes are kept without the policy, which is larger than 3 MiB or 1/{} of size of record in [server]; raise size, or keep a copy of the policy for `evenkeel replay --policy`",
+                PARTS * order::POLICY_PART
+            );
+        }
+        self.lacks_policy = is_missing;
     }
 
     /// Puts the present segment away because it cannot be written, and pauses.
@@ -429,6 +445,7 @@ mod tests {
             let segment = File::open(folder::segment(&folder, 0)).expect("a segment");
             let reader = Reader::new(segment).expect("a recording");
             assert_eq!(!reader.head().policy.is_empty(), has_policy, "{bytes} bytes");
+            assert_eq!(keep.lacks_policy, !has_policy, "in the log for {bytes} bytes");
         }
         let _ = fs::remove_dir_all(&folder);
     }

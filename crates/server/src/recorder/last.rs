@@ -19,6 +19,9 @@ const SLACK: u64 = 512 << 10;
 const FIRST_ITEMS: usize = 4096;
 /// Number of bytes written between two looks at the free space of the file system.
 const LOOKS_EACH: u64 = 4 << 20;
+/// Note on a recording out of segments that have no policy.
+const KEPT_WITHOUT_POLICY: &str = "the requests were kept without the policy, which is larger than 3 MiB or too large for size of record in \
+     [server]; raise size, or keep a copy for `evenkeel replay --policy`";
 
 /// The requests that a recording takes out of the segments.
 struct Wanted {
@@ -39,6 +42,9 @@ impl Wanted {
 
 /// Names that segments have, by number.
 type Names = HashMap<(Table, u32), Name>;
+
+/// A file that is being written, and a note if it has no policy.
+type Begun = (Sheet, Option<String>);
 
 /// Figures of a segment, for a recording.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +100,7 @@ fn join(folder: &Path, opened: &Opened, zero: Instant) -> io::Result<Recorded> {
     let bytes: u64 = paths.iter().filter_map(|path| fs::metadata(path).ok()).map(|found| found.len()).sum();
     let mut room = order.max_bytes - SLACK.min(order.max_bytes / 2);
     let mut fits = bytes <= room;
-    let sheet = loop {
+    let (sheet, lack) = loop {
         if !fits && let Some(from_ns) = fitting(&survey(&paths, &wanted)?, room) {
             wanted.from_ns = from_ns.max(wanted.from_ns);
             note = Some(format!(
@@ -103,7 +109,7 @@ fn join(folder: &Path, opened: &Opened, zero: Instant) -> io::Result<Recorded> {
             ));
         }
         match copy(&paths, opened, zero, &wanted, room == 0)? {
-            Some(sheet) => break sheet,
+            Some(begun) => break begun,
             // Scrambled offsets and more names take more bytes than was estimated.
             None => {
                 opened.file.set_len(0)?;
@@ -114,7 +120,7 @@ fn join(folder: &Path, opened: &Opened, zero: Instant) -> io::Result<Recorded> {
     };
     let (requests, lost) = (sheet.requests(), sheet.lost());
     let (file, bytes) = (order.file.clone(), sheet.finish()?);
-    let note = note.or_else(|| without_policy(&opened.head));
+    let note = note.or(lack);
     Ok(Recorded { file, requests, lost, bytes, seconds: seconds(wanted.from_ns), note, ended: true, error: None })
 }
 
@@ -215,17 +221,18 @@ fn fitting(parts: &[Part], room: u64) -> Option<u64> {
 ///
 /// # Errors
 /// If a segment cannot be read, the file cannot be written, or its file system becomes nearly full.
-fn copy(paths: &[PathBuf], opened: &Opened, zero: Instant, wanted: &Wanted, must: bool) -> io::Result<Option<Sheet>> {
-    let begin = |policy: String| -> io::Result<Sheet> {
+fn copy(paths: &[PathBuf], opened: &Opened, zero: Instant, wanted: &Wanted, must: bool) -> io::Result<Option<Begun>> {
+    let begin = |policy: String, is_kept: bool| -> io::Result<Begun> {
         let head = &opened.head;
         let before_ns = opened.start.since(zero).as_nanos().saturating_sub(wanted.from_ns);
         let started_unix_ns = head.started_unix_ns.saturating_sub(before_ns);
         let has_policy = !head.anonymised && is_small(&policy, opened.order.max_bytes);
         let policy = if has_policy { policy } else { String::new() };
         let head = Head { started_unix_ns, policy, ..head.clone() };
-        Sheet::new(opened.file.try_clone()?, &head, zero, None, opened.scrambler())
+        let lack = if is_kept { without_policy(&head) } else { Some(KEPT_WITHOUT_POLICY.to_owned()) };
+        Ok((Sheet::new(opened.file.try_clone()?, &head, zero, None, opened.scrambler())?, lack))
     };
-    let (mut sheet, mut names): (Option<Sheet>, Names) = (None, Names::new());
+    let (mut begun, mut names): (Option<Begun>, Names) = (None, Names::new());
     // Size of the file at the newest look at the free space.
     let mut looked = 0_u64;
     for path in paths {
@@ -239,11 +246,12 @@ fn copy(paths: &[PathBuf], opened: &Opened, zero: Instant, wanted: &Wanted, must
                 Item::Lost { to_ns, .. } if *to_ns < wanted.from_ns => return Ok(true),
                 Item::Request(_) | Item::Lost { .. } => {}
             }
-            if sheet.is_none() {
+            if begun.is_none() {
                 // The policy of that time.
-                sheet = Some(begin(head.policy.clone())?);
+                let is_kept = opened.head.anonymised || !head.policy.is_empty();
+                begun = Some(begin(head.policy.clone(), is_kept)?);
             }
-            let Some(sheet) = &mut sheet else { return Ok(true) };
+            let Some((sheet, _)) = &mut begun else { return Ok(true) };
             put(sheet, item, &names, wanted.from_ns)?;
             if sheet.bytes() >= looked + LOOKS_EACH {
                 looked = sheet.bytes();
@@ -260,9 +268,10 @@ fn copy(paths: &[PathBuf], opened: &Opened, zero: Instant, wanted: &Wanted, must
             return Ok(None);
         }
     }
-    match sheet {
-        Some(sheet) => Ok(Some(sheet)),
-        None => begin(opened.head.policy.clone()).map(Some),
+    match begun {
+        Some(begun) => Ok(Some(begun)),
+        // The present policy, which the segments have nothing to do with.
+        None => begin(opened.head.policy.clone(), true).map(Some),
     }
 }
 
@@ -299,8 +308,10 @@ mod tests {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("a folder");
         let zero = crate::clock::now();
-        for (max_bytes, has_policy) in [(2 << 20, true), (1 << 20, false)] {
-            let head = Head { policy: " ".repeat(300 << 10), ..Head::default() };
+        for (policy_bytes, max_bytes, cure) in
+            [(300 << 10, 2 << 20, None), (300 << 10, 1 << 20, Some("--max-size")), (0, 3 << 20, Some("raise size"))]
+        {
+            let head = Head { policy: " ".repeat(policy_bytes), ..Head::default() };
             let path = folder::segment(&folder, 0);
             let _ = fs::remove_file(&path);
             let mut segment =
@@ -320,8 +331,34 @@ mod tests {
             let recorded = save(&folder, opened, zero).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(recorded.lost, 1);
             let reader = Reader::new(File::open(&file).expect("a file")).expect("a recording");
-            assert_eq!(!reader.head().policy.is_empty(), has_policy, "{max_bytes} bytes");
+            assert_eq!(!reader.head().policy.is_empty(), cure.is_none(), "{max_bytes} bytes");
+            let note = recorded.note.unwrap_or_default();
+            assert!(cure.map_or(note.is_empty(), |cure| note.contains(cure)), "{max_bytes} bytes: {note:?}");
         }
+        let _ = fs::remove_dir_all(&folder);
+    }
+
+    #[test]
+    fn without_segments_the_size_of_the_file_is_why_there_is_no_policy() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-last-none-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        let zero = crate::clock::now();
+        let file = folder.join("none.evf");
+        let order = Order {
+            file: file.clone(),
+            pool: None,
+            length: std::time::Duration::from_secs(3600),
+            max_bytes: 1 << 20,
+            key: None,
+            force: false,
+        };
+        // As for a policy of more than a quarter of the file.
+        let head = Head::default();
+        let opened = Opened { file: create(&file).expect("a file"), order, pool: None, head, start: zero };
+        let recorded = save(&folder, opened, zero).unwrap_or_else(|error| panic!("{error}"));
+        let note = recorded.note.unwrap_or_default();
+        assert!(note.contains("--max-size") && !note.contains("of record in [server]"), "{note:?}");
         let _ = fs::remove_dir_all(&folder);
     }
 

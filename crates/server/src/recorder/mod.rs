@@ -36,10 +36,12 @@ use crate::snapshot::Snapshot;
 use crate::transport::Peer;
 use crate::worker::request::ConnKey;
 use clients::Clients;
+pub use file::Sheet;
+pub use folder::shortage;
 pub(crate) use keep::Settings;
 use keep::Wanted;
 use order::{Opened, refused};
-pub use order::{Order, Recorded};
+pub use order::{Order, Recorded, open_recording};
 use ring::{Consumer, Producer};
 
 /// Number of records in the ring of a worker, which the thread drains 50 times a second: enough for 400,000 requests a second.

@@ -25,7 +25,7 @@ const LEAST_KEY: usize = 16;
 /// Largest policy in the head of a recording, in bytes; the format allows some more.
 const LARGEST_POLICY: u64 = 3 << 20;
 /// The policy in the head has at most this part of a recording's bytes, so that there is room for requests.
-const POLICY_PART: u64 = 4;
+pub(super) const POLICY_PART: u64 = 4;
 /// Smallest bound on the size of a recording, in bytes.
 const LEAST_BYTES: u64 = 1 << 20;
 
@@ -121,7 +121,7 @@ impl Opened {
             return Err(refused(format!("the path {file} is not absolute; name the file from the root on")));
         }
         must_be_free(shared, &snapshot, &order.file)?;
-        let file = open(&order.file, order.force)?;
+        let file = open_recording(&order.file, order.force)?;
         let head = head(&snapshot.config, order.key.is_some(), order.max_bytes);
         Ok(Self { order, file, pool, head, start: clock::now() })
     }
@@ -156,12 +156,15 @@ fn must_be_free(shared: &dyn Host, snapshot: &Snapshot, path: &Path) -> Result<(
     }
 }
 
-/// Makes the file of a recording, which only the server's user may read. With `force` a file that is there is replaced if it is
-/// a recording, so that a slip destroys nothing else.
-fn open(path: &Path, force: bool) -> Result<File, Error> {
+/// Makes the file of a recording, which only this process's user may read. With `force` a file that is there is replaced if it
+/// is a recording, so that a slip destroys nothing else.
+///
+/// # Errors
+/// If there is another file, or the file cannot be made.
+pub fn open_recording(path: &Path, force: bool) -> Result<File, Error> {
     let fail = |cause: io::Error| {
         refused(format!(
-            "cannot make {}: {cause}; name a file in a folder where the server's user may write, with room on its disk",
+            "cannot make {}: {cause}; name a file in a folder where the recording process may write, with room on its disk",
             path.display()
         ))
     };

@@ -106,12 +106,17 @@ impl Transport {
         Self { socket: self.socket.with(faults), ..self }
     }
 
+    /// This stream under the TLS session `tls` of a client, if there is one.
+    pub(crate) fn under(self, tls: Option<Box<tls::Stream>>) -> Self {
+        Self { tls, ..self }
+    }
+
     /// Begins TLS: from now on all data is encrypted in both directions.
     ///
     /// # Errors
     /// An error of the TLS library; none with a configuration that has passed its checks.
     pub(crate) fn secure(&mut self, acceptor: Arc<Acceptor>) -> Result<(), rustls::Error> {
-        self.tls = Some(Box::new(tls::Stream::new(acceptor)?));
+        self.tls = Some(Box::new(tls::Stream::server(acceptor)?));
         Ok(())
     }
 
@@ -179,6 +184,12 @@ impl Transport {
         self.socket.discard(pieces)
     }
 
+    /// Copies all received bytes that wait in the socket into `into`, and leaves them there; returns their number. `None` if they
+    /// are more than fit, or cannot be read in this way.
+    pub(crate) fn peek_all(&self, into: &mut [u8]) -> Option<usize> {
+        if self.is_secure() { None } else { self.socket.peek_all(into) }
+    }
+
     /// Descriptor of the socket.
     #[inline]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -188,7 +199,12 @@ impl Transport {
     /// Receives into up to two buffers, one after the other; returns the number of bytes, where 0 means that the peer has
     /// ended its stream. `room`: scratch memory for TLS.
     #[inline]
-    pub(crate) fn receive(&mut self, first: &mut [u8], second: &mut [u8], room: &mut tls::Room) -> io::Result<usize> {
+    pub(crate) fn receive(
+        &mut self,
+        first: &mut [u8],
+        second: &mut [u8],
+        room: &mut tls::Scratch,
+    ) -> io::Result<usize> {
         if let Some(tls) = &mut self.tls {
             return tls.receive(&self.socket, first, second, room);
         }
@@ -205,11 +221,11 @@ impl Transport {
     /// Every element must point to readable memory of its length. Other threads may write to this memory during the call (the
     /// kernel copies it); then only the content of the sent bytes is undefined.
     #[inline]
-    pub(crate) unsafe fn send(&mut self, iov: &[libc::iovec], room: &mut tls::Room) -> io::Result<usize> {
+    pub(crate) unsafe fn send(&mut self, iov: &[libc::iovec], room: &mut tls::Scratch) -> io::Result<usize> {
         // SAFETY: by this function's contract.
         unsafe {
             match &mut self.tls {
-                Some(tls) => tls.send(&self.socket, iov, room),
+                Some(tls) => tls::send(tls, &self.socket, iov, room),
                 None => self.socket.send(iov),
             }
         }

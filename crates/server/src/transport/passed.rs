@@ -8,6 +8,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 
+use crate::prompt;
+
 /// Number of the socket option `SO_PASSRIGHTS` (Linux 6.16).
 const SO_PASSRIGHTS: libc::c_int = 83;
 /// Largest number of descriptors in one message (the kernel's `SCM_MAX_FD`).
@@ -53,7 +55,10 @@ pub(super) fn close(fd: OwnedFd) {
     static CLOSER: OnceLock<Option<Sender<OwnedFd>>> = OnceLock::new();
     let closer = CLOSER.get_or_init(|| {
         let (sender, fds) = channel::<OwnedFd>();
-        let run = move || fds.into_iter().for_each(|fd| empty(fd).into_iter().for_each(close));
+        let run = move || {
+            prompt::roam();
+            fds.into_iter().for_each(|fd| empty(fd).into_iter().for_each(close));
+        };
         std::thread::Builder::new().name("evenkeel-close".into()).spawn(run).ok().map(|_| sender)
     });
     if let Some(closer) = closer {

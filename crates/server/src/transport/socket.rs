@@ -102,6 +102,23 @@ impl Socket {
         self.discard_into(&mut unread)
     }
 
+    /// Copies all received bytes that wait in the socket into `into`, and leaves them there; returns their number. `None` if they
+    /// are more than fit.
+    pub(crate) fn peek_all(&self, into: &mut [u8]) -> Option<usize> {
+        let waiting = usize::try_from(rustix::io::ioctl_fionread(self.fd()).ok()?).ok()?;
+        if waiting == 0 {
+            return Some(0);
+        }
+        if waiting > into.len() {
+            return None;
+        }
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        let (fd, at, len) = (self.fd.as_raw_fd(), into.as_mut_ptr(), into.len());
+        // SAFETY: the slice is as long as it says.
+        let peek = || unsafe { libc::recv(fd, at.cast(), len, flags) };
+        self.call(Call::Receive, peek).ok().filter(|&peeked| peeked == waiting)
+    }
+
     fn discard_into(&self, unread: &mut [u8]) -> io::Result<usize> {
         let iov = [libc::iovec { iov_base: unread.as_mut_ptr().cast(), iov_len: unread.len() }];
         // SAFETY: the slice is as long as it says.
@@ -144,6 +161,26 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+
+    #[test]
+    fn bytes_that_are_peeked_at_stay_where_they_are() {
+        let (mut client, server) = std::os::unix::net::UnixStream::pair().unwrap();
+        server.set_nonblocking(true).unwrap();
+        let socket = Socket::new(server.into());
+        let mut bytes = [0; 16];
+        assert_eq!(socket.peek_all(&mut bytes), Some(0));
+        for part in ["in ", "two ", "parts"] {
+            client.write_all(part.as_bytes()).unwrap();
+        }
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(socket.peek_all(&mut bytes[..11]), None, "all or nothing");
+        for _ in 0..2 {
+            assert_eq!(socket.peek_all(&mut bytes), Some(12));
+            assert_eq!(&bytes[..12], b"in two parts");
+        }
+        assert_eq!(socket.discard(1).unwrap(), 12);
+        assert_eq!(socket.peek_all(&mut bytes), Some(0), "nothing is left");
+    }
 
     #[test]
     fn answers_on_their_way_survive_a_close_with_unread_requests() {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use evenkeel_control::pool::TenantId;
 use evenkeel_control::units::Work;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_nbd::server::{Handshake, Limits, ReplyHeader, Session};
-use evenkeel_nbd::wire::Errno;
+use evenkeel_nbd::server::{Handshake, Limits, ReplyHeader, Session, request};
+use evenkeel_nbd::wire::{Command, Errno};
 
 use super::divided::DividedRequests;
 use super::meter::Toll;
@@ -20,7 +20,7 @@ use crate::buffer::{Buffer, BufferPool};
 use crate::clock;
 use crate::handshakes::{Place, Ticket};
 use crate::snapshot::Snapshot;
-use crate::transport::tls::Room;
+use crate::transport::tls::Scratch;
 use crate::transport::{Peer, Transport};
 use crate::volume::Volume;
 
@@ -101,7 +101,7 @@ pub(crate) struct Sent {
 pub(crate) struct SendList {
     pieces: Vec<libc::iovec>,
     /// Scratch memory of TLS, for sending and receiving.
-    pub(crate) room: Room,
+    pub(crate) room: Scratch,
 }
 
 // SAFETY: the pointers in it are only used within one call of `OutQueue::flush`.
@@ -395,6 +395,8 @@ pub(crate) struct Connection {
     pub(crate) paused: Paused,
     /// Set while the connection waits for buffer memory that other connections could release.
     pub(crate) waiting: Option<Waiting>,
+    /// While the connection was not read, the end of its stream was looked for when so many bytes had been received.
+    pub(crate) looked_at: Option<u64>,
     /// How far the end of the connection has come.
     pub(crate) ending: Ending,
     /// If the connection lingers: moment when its socket is closed even if the client has not received everything.
@@ -454,6 +456,7 @@ impl Connection {
             charged: 0,
             paused: Paused::No,
             waiting: None,
+            looked_at: None,
             ending: Ending::Open,
             lingers_until: Instant::FAR_FUTURE,
             gone: false,
@@ -545,6 +548,40 @@ impl Connection {
             self.waiting = Some(account.wait(now));
         }
         waits
+    }
+
+    /// True if the end of the connection's stream would not be noticed otherwise while the connection is not read, and was not
+    /// looked for since bytes were last received. What TLS brings is not readable before its turn.
+    pub(crate) fn may_end_unseen(&self) -> bool {
+        let is_new = self.looked_at != Some(self.received);
+        self.ending == Ending::Open && is_new && self.volume().is_some() && !self.transport.is_secure()
+    }
+
+    /// True if a disconnect request is in `rest`: all bytes of the client's stream, which has ended, that are not parsed yet.
+    pub(crate) fn says_goodbye(&mut self, mut rest: &[u8]) -> bool {
+        let Phase::Attached(attached) = &self.phase else { return false };
+        let extended = attached.session.extended();
+        // What is left of the payload of a write that arrives, or is skipped.
+        let arriving = self.incoming.as_ref().map_or(0, |incoming| incoming.request.length - incoming.filled as u64);
+        let slices = match self.arriving {
+            Some(whole) => self.divided.get(whole).map_or(0, |divided| divided.slices.left()),
+            None => 0,
+        };
+        let skipped = self.discard.as_ref().map_or(0, |discard| discard.remaining);
+        let mut payload = arriving + slices + skipped;
+        loop {
+            let Ok(from) = usize::try_from(payload) else { return false };
+            let Some(behind) = rest.get(from..) else { return false };
+            match request::parse(behind, extended) {
+                Ok(Some((header, _))) if header.command == Command::Disconnect => return true,
+                Ok(Some((header, header_len))) => {
+                    payload = header.payload_len(extended);
+                    rest = &behind[header_len..];
+                }
+                // The stream ends here, or cannot be understood.
+                Ok(None) | Err(_) => return false,
+            }
+        }
     }
 
     /// True if the connection is ending and nothing is left to be done or sent, so that it may close.

@@ -7,7 +7,7 @@
 //! ends with a flush of its own.
 //!
 //! Slices end at multiples of the slice size, so that the slices of aligned requests are aligned. Slices of trims and zeroing on
-//! volumes in memory may end before: such a slice covers little that was written.
+//! volumes in memory may end before: such a slice covers little that was written. So may slices of zeros that are written.
 
 use std::sync::Arc;
 
@@ -25,13 +25,17 @@ use crate::backend::Backend;
 use crate::budget::Charge;
 use crate::buffer::BufferPool;
 use crate::snapshot::SharedPool;
-use crate::volume::{METADATA_RATIO, Volume};
+use crate::volume::{METADATA_RATIO, Volume, zeros_at_once};
+
+/// Largest number of bytes that a worker copies into a volume in memory between two looks at the clock, in some 30 us. Larger
+/// slices would save no time of a device.
+pub(super) const COPIED_AT_ONCE: u64 = 256 << 10;
 
 /// Size in bytes of one slice, at most, of a request of `length` bytes at `offset`; `None` if the request is not divided.
 pub(super) fn slice_of(
     volume: &Volume,
     pool: &SharedPool,
-    command: Command,
+    (command, flags): (Command, CommandFlags),
     work: &Work,
     (offset, length): (u64, u64),
 ) -> Option<u64> {
@@ -39,18 +43,22 @@ pub(super) fn slice_of(
         // Sent from where they are: there is no device, and no buffer.
         (Command::Read, _) if matches!(volume.backend, Backend::Memory(_)) => return None,
         (_, Kind::Read) => pool.slice_bytes(Direction::Read),
+        (Command::Write, Kind::Write) if volume.backend.is_memory() => {
+            pool.slice_bytes(Direction::Write).min(COPIED_AT_ONCE)
+        }
         (_, Kind::Write) => pool.slice_bytes(Direction::Write),
         (Command::Trim | Command::WriteZeroes, Kind::Meta) => METADATA_RATIO * pool.slice_bytes(Direction::Write),
         (_, Kind::Flush | Kind::Meta) => return None,
     };
-    (length > slice || most(volume, command, offset, length) < length).then_some(slice)
+    (length > slice || most(volume, (command, flags), offset, length) < length).then_some(slice)
 }
 
 /// Largest number of bytes of a slice that begins at `offset`, of at most `length` bytes. On a volume in memory, the time of a
-/// trim or zeroing depends on how much of its range was written.
-fn most(volume: &Volume, command: Command, offset: u64, length: u64) -> u64 {
+/// trim or zeroing depends on how much of its range was written. In a file, zeros may have to be written.
+fn most(volume: &Volume, (command, flags): (Command, CommandFlags), offset: u64, length: u64) -> u64 {
     match (&volume.backend, command) {
         (Backend::Memory(memory), Command::Trim | Command::WriteZeroes) => memory.step(offset, length),
+        (Backend::File(_), Command::WriteZeroes) if volume.writes_zeros(flags) => length.min(zeros_at_once(offset)),
         _ => length,
     }
 }
@@ -209,8 +217,8 @@ impl Worker {
 /// Begins the next slice of a divided request; returns the slice's work for the device, and the slice as a request without a
 /// buffer.
 fn slice_request(divided: &mut Divided, whole: Whole, key: ConnKey, volume: &Volume) -> (Work, Request) {
-    let command = divided.command;
-    let (offset, length, part) = divided.slices.begin_within(|offset, length| most(volume, command, offset, length));
+    let asked = (divided.command, divided.flags);
+    let (offset, length, part) = divided.slices.begin_within(|offset, length| most(volume, asked, offset, length));
     let flags = divided.flags.without(CommandFlags::FUA);
     let slice = Some(Box::new(Slice::of(whole, divided.since, part)));
     let request = Request { command: divided.command, flags, offset, length, slice, ..Request::of(key, volume.id) };

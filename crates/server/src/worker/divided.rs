@@ -89,6 +89,11 @@ impl DividedRequests {
         self.0.iter().flatten().map(|divided| divided.charge.bytes()).sum()
     }
 
+    /// Takes the buffers with the data that divided requests have read so far.
+    pub(super) fn take_buffers(&mut self) -> impl Iterator<Item = Buffer> {
+        self.0.iter_mut().flatten().flat_map(|divided| divided.read.drain(..)).map(|(_, buffer)| buffer)
+    }
+
     /// The divided requests that have not ended.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Divided> {
         self.0.iter().flatten().map(|divided| &**divided)

@@ -16,6 +16,7 @@ mod accept;
 mod connection;
 mod divide;
 mod divided;
+mod ended;
 mod house;
 mod hungry;
 pub(crate) mod message;
@@ -48,6 +49,7 @@ use evenkeel_control::{Duration, Instant};
 use rustix::io::Errno;
 
 use connection::{Connection, Paused, SendList, Sent};
+use ended::ENDS_IN_A_ROUND;
 use house::{House, IN_A_ROUND};
 use hungry::Hungry;
 use message::Message;
@@ -58,7 +60,7 @@ use pump::PoolWork;
 use readers::Readers;
 use recording::Tape;
 use request::{ConnKey, Spare};
-use sources::{GONE, LISTENER_EVENTS, MAILBOX_EVENT, READ, RING_EVENT, Set, Sources, WRITE};
+use sources::{ENDED, GONE, LISTENER_EVENTS, MAILBOX_EVENT, READ, RING_EVENT, Set, Sources, WRITE};
 use turns::Turns;
 use waking::Waking;
 
@@ -93,6 +95,8 @@ const SHORT: usize = 64 << 10;
 const CALL: usize = 8 << 10;
 /// Largest number of back ends' reports that are handled in one round: some 5 us each.
 const REPORTS: usize = 256;
+/// Number of back ends' reports that are handled between two looks at the clock.
+const REPORTS_AT_ONCE: usize = 32;
 /// Largest number of bytes that a connection sends in a row while others wait: some 100 us. A socket may take megabytes at
 /// once.
 const IN_A_ROW: usize = 256 << 10;
@@ -145,6 +149,8 @@ pub(crate) struct Worker {
     /// Negotiating connections that wait for their client's turn.
     turns: Turns,
     waking: Waking,
+    /// Number of ends of streams and of connections that were handled in this round.
+    ends: u32,
     /// Messages to be sent at the end of the round, by the index of the receiving worker.
     outbox: Vec<Vec<Message>>,
 
@@ -160,6 +166,8 @@ pub(crate) struct Worker {
     meter: Meter,
     occupation: Occupation,
     house: House,
+    /// True if the thread stays on a processor of its own.
+    is_kept: bool,
     /// True if the number of workers was reduced and this worker is to end.
     leaving: bool,
     draining: bool,
@@ -213,6 +221,7 @@ impl Worker {
             hungry: Hungry::default(),
             turns: Turns::default(),
             waking: Waking::default(),
+            ends: 0,
             outbox: Vec::new(),
             scratch: vec![0; SCRATCH],
             send_list: SendList::default(),
@@ -224,6 +233,7 @@ impl Worker {
             meter: Meter::new(requests),
             occupation: Occupation::after(cpu_ns),
             house: House::new(clock::now(), interval),
+            is_kept: false,
             leaving: false,
             draining: false,
             linger_at: Instant::FAR_FUTURE,
@@ -305,7 +315,7 @@ impl Worker {
             return self.poll(events, NOW);
         }
         let begun = clock::now();
-        let until = begun + self.spin.window().min(timeout);
+        let until = begun + self.spin.window(begun).min(timeout);
         let mut now = begun;
         while now < until {
             let others = self.poll(events, NOW);
@@ -319,7 +329,7 @@ impl Worker {
             // Whoever wants the processor goes first: often the client that we wait for.
             rustix::thread::sched_yield();
             let before = std::mem::replace(&mut now, clock::now());
-            if self.spin.is_crowded_out(now.since(before)) {
+            if self.spin.is_crowded_out(now.since(before), now) {
                 break;
             }
         }
@@ -404,6 +414,15 @@ impl Worker {
     fn on_connection(&mut self, key: ConnKey, flags: u32) {
         // Reported in one batch with what closed it; its slot may have a new user by now.
         let Some(mut connection) = self.connections[key.slot as usize].take_if(|c| c.key == key) else { return };
+        // One that waits to be read is reported again in each round, and handled in its turn.
+        let waits_to_be_read = flags & READ != 0 && connection.share.waits();
+        if flags & (GONE | ENDED) != 0 && !waits_to_be_read {
+            if self.ends >= ENDS_IN_A_ROUND {
+                self.connections[key.slot as usize] = Some(connection);
+                return;
+            }
+            self.ends += 1;
+        }
         if flags & GONE != 0 && (connection.interest & READ == 0 || flags & READ == 0) {
             let negotiates = connection.ticket.as_ref().map(|ticket| (ticket.client(), self.waking.begin()));
             self.lose(connection);
@@ -417,6 +436,9 @@ impl Worker {
         }
         if flags & READ != 0 {
             self.receive_in_turn(connection);
+        } else if flags & ENDED != 0 {
+            self.stream_has_ended(&mut connection);
+            self.keep(connection);
         } else {
             self.connections[key.slot as usize] = Some(connection);
         }
@@ -454,11 +476,16 @@ impl Worker {
         self.take_reports();
     }
 
-    /// Handles the next [`REPORTS`] reports of back ends in the order in which they came; the rest waits for the next round.
+    /// Handles the next [`REPORTS`] reports of back ends in the order in which they came, for a [`TURN`]; the rest waits for the
+    /// next round.
     fn take_reports(&mut self) {
         self.reports.take_beside(&mut self.arrived);
         self.reported.extend(self.arrived.drain(..));
-        for _ in 0..REPORTS.min(self.reported.len()) {
+        let until = clock::now() + TURN;
+        for handled in 0..REPORTS.min(self.reported.len()) {
+            if handled % REPORTS_AT_ONCE == REPORTS_AT_ONCE - 1 && clock::now() >= until {
+                break;
+            }
             match self.reported.pop_front() {
                 Some(Report::Done(token, result)) => self.operation_done(token, result),
                 Some(Report::Start(token)) => self.start(token),
@@ -470,6 +497,7 @@ impl Worker {
     fn on_timers(&mut self) {
         let now = clock::now();
         self.tape.stamp(now);
+        self.ends = 0;
         for index in 0..self.pools.len() {
             if self.pools[index].wake_at <= now {
                 self.activate(index);
@@ -509,7 +537,9 @@ impl Worker {
             self.pools.push(PoolWork::default());
         }
         self.unjudged = 0;
-        prompt::be_prompt(prompt::is_wanted());
+        let prompt = prompt::is_wanted();
+        prompt::be_prompt(prompt);
+        self.is_kept = prompt::keep_apart(self.index, self.shared.workers(), prompt, self.is_kept);
         // Limits may have been raised: what waits may go.
         for index in 0..self.pools.len() {
             self.activate(index);

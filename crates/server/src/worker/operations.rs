@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use evenkeel_control::pool::{Outcome, Ticket};
-use evenkeel_control::units::{Kind, Work};
+use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 use evenkeel_policy::state::OverdueIo;
@@ -250,14 +250,18 @@ impl Worker {
         match verdict {
             Verdict::Continue => return self.unfinished.push(token),
             Verdict::TryAgain => return self.operations.again.push_back((clock::now() + TRY_AGAIN_AFTER, token)),
-            Verdict::Done | Verdict::Failed(_) | Verdict::Dearer => {}
+            Verdict::Done | Verdict::Failed(_) | Verdict::Dearer | Verdict::Part => {}
         }
         let Some(operation) = self.operations.remove(token) else { return };
-        let Operation { pool, volume, request, ticket, buffer, .. } = operation;
-        if verdict == Verdict::Dearer {
-            let work = Work { part: ticket.work().part, ..Volume::write_of(request.length) };
-            self.pools[pool].completed.push((ticket, Outcome::Cancelled));
-            self.resubmit(pool, work, request);
+        let Operation { pool, volume, mut request, ticket, buffer, .. } = operation;
+        if matches!(verdict, Verdict::Dearer | Verdict::Part) {
+            let mut outcome = Outcome::Cancelled;
+            if verdict == Verdict::Part {
+                request.zeroed += ticket.work().bytes;
+                outcome = Outcome::Done;
+            }
+            self.pools[pool].completed.push((ticket, outcome));
+            self.resubmit(pool, request.next_zeros(), request);
             return self.activate(pool);
         }
         if let Backend::Emulate(..) = &volume.backend {
@@ -273,6 +277,9 @@ impl Worker {
             (_, IoResult::Code(_)) => Ok(buffer.map_or(Output::Nothing, Output::Bytes)),
         };
         let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
+        if request.command == Command::Trim && result.is_ok() {
+            volume.has_trimmed(request.length, ticket.work().part.ends());
+        }
         self.note(pool, &request, &ticket, result.as_ref().err().copied());
         self.pools[pool].completed.push((ticket, outcome));
         self.activate(pool);
@@ -350,6 +357,8 @@ enum Verdict {
     Failed(Errno),
     /// The zeros must be written, which costs more than was charged: the request goes back to the pool's queue.
     Dearer,
+    /// As many zeros are written as were charged: for the rest, the request goes back to the pool's queue.
+    Part,
 }
 
 impl Operation {
@@ -420,8 +429,8 @@ impl Operation {
             }
             Command::Trim => FileIo::Trim { offset: offset + moved, len: len - moved },
             Command::WriteZeroes => FileIo::Zero {
-                offset: offset + moved,
-                len: len - moved,
+                offset: offset + u64::from(request.zeroed) + moved,
+                len: zeros_of_step(request, &self.ticket) - moved,
                 punch: !request.flags.contains(CommandFlags::NO_HOLE),
                 may_write: self.ticket.work().kind == Kind::Write,
             },
@@ -507,6 +516,12 @@ impl Operation {
                 self.moved += code as u64;
                 Verdict::Continue
             }
+            Command::WriteZeroes
+                if u64::from(self.request.zeroed) + zeros_of_step(&self.request, &self.ticket)
+                    < self.request.length =>
+            {
+                Verdict::Part
+            }
             Command::Trim | Command::WriteZeroes if self.request.is_durable() => {
                 self.syncing = true;
                 Verdict::Continue
@@ -514,6 +529,14 @@ impl Operation {
             _ => Verdict::Done,
         }
     }
+}
+
+/// Number of bytes that the operation of a zeroing with this ticket zeroes: where zeros are written, as many as the pool has
+/// charged, and otherwise all.
+fn zeros_of_step(request: &Request, ticket: &Ticket) -> u64 {
+    let left = request.length - u64::from(request.zeroed);
+    let work = ticket.work();
+    if work.kind == Kind::Write { left.min(work.bytes.into()) } else { left }
 }
 
 /// The NBD error for an errno of the system; an I/O error if the protocol has no matching one.

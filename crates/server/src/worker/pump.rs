@@ -27,6 +27,9 @@ use crate::transport::Peer;
 const DISPATCH_BATCH: u64 = 256;
 /// Effort spent on volumes in memory between two looks at the clock; unit: one read from memory.
 const LOOK_AFTER: u64 = 64;
+/// Bytes of new buffers, for reads of a device, whose allocation takes about as long as one read from memory: they are zeroed,
+/// and the system adds their pages one by one, 1 MiB in some 150 us.
+const FRESH: u64 = 4 << 10;
 /// Longest time that a worker spends in a row on one pool while other pools wait.
 const SLICE: Duration = Duration::from_micros(100);
 
@@ -39,6 +42,10 @@ pub(super) struct PoolWork {
     pub(super) ready: VecDeque<Ready>,
     /// Tickets of requests that have left the back end, to be reported to the pool.
     pub(super) completed: Vec<(Ticket, Outcome)>,
+    /// Connections that have closed with requests in flight: their tenants and numbers of such requests.
+    pub(super) left: Vec<(TenantId, u32)>,
+    /// Requests taken out of the pool's queue because their connections are closed, to be discarded.
+    dropped: VecDeque<Box<Request>>,
     /// When the worker is to visit the pool even if no event asks for it.
     pub(super) wake_at: Instant,
     /// True if the pool is on the worker's list of pools to visit.
@@ -99,6 +106,11 @@ impl Worker {
                     if let Err(request) = state.submit(now, tenant, what, request) {
                         rejected.push((what, request));
                     }
+                }
+                // Places and memory of those that are gone are for others at once, not when the turn of each request comes.
+                for (tenant, requests) in work.left.drain(..) {
+                    let gone = state.drop_unwanted(now, tenant, requests.into(), |it| !slots.is_alive(it.key));
+                    work.dropped.extend(gone);
                 }
                 let mut effort: u64 = work.ready.iter().map(Ready::effort).sum();
                 let wake_at = loop {
@@ -200,11 +212,17 @@ impl Worker {
             for request in unwanted {
                 self.discard(request);
             }
-            if was_rejected && clock::now() >= until {
-                // The snapshot with the tenant's successor is not there yet.
+            for _ in 0..DISPATCH_BATCH {
+                let Some(request) = self.pools[index].dropped.pop_front() else { break };
+                self.discard(request);
+            }
+            let has_dropped = !self.pools[index].dropped.is_empty();
+            if (was_rejected || has_dropped) && clock::now() >= until {
+                // The snapshot with the tenant's successor is not there yet, or there are many to discard.
                 return false;
             }
-            if self.pools[index].ready.is_empty() && self.pools[index].incoming.is_empty() {
+            let work = &self.pools[index];
+            if work.ready.is_empty() && work.incoming.is_empty() && work.left.is_empty() && !has_dropped {
                 return true;
             }
         }
@@ -214,10 +232,12 @@ impl Worker {
     /// their turn. Those of which steps are left are the next ones then, with those that the pool dispatches meanwhile.
     fn carry_out(&mut self, snapshot: &Snapshot, index: usize, now: Instant, until: Instant) -> bool {
         let mut effort = 0;
+        self.buffers.take_fresh();
         for _ in 0..self.pools[index].ready.len() {
             let Some(ready) = self.pools[index].ready.pop_front() else { break };
             effort += ready.effort();
             self.execute(snapshot, index, ready, now);
+            effort += self.buffers.take_fresh() / FRESH;
             if effort >= LOOK_AFTER {
                 if clock::now() >= until {
                     return false;
@@ -257,6 +277,8 @@ impl Worker {
             let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
             if result.is_err() {
                 volume.has_no_room(ready.request.offset, ready.request.length);
+            } else if ready.request.command == Command::Trim {
+                volume.has_trimmed(ready.request.length, ready.ticket.work().part.ends());
             }
             self.note(pool, &ready.request, &ready.ticket, result.as_ref().err().copied());
             self.pools[pool].completed.push((ready.ticket, outcome));

@@ -153,6 +153,11 @@ impl Share {
     pub(super) fn taken(&mut self) {
         (self.waits, self.was_taken) = (false, true);
     }
+
+    /// True if the connection waits in its set's queue.
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@ use evenkeel_control::Instant;
 use evenkeel_control::units::{Part, Work};
 use evenkeel_nbd::wire::{Command, CommandFlags};
 
+use crate::backend::Backend;
 use crate::backend::operation::Extent;
 use crate::budget::Charge;
 use crate::buffer::Buffer;
-use crate::volume::Volume;
+use crate::volume::{Volume, zeros_at_once};
 
 /// Names a connection for the life of the process: a slot, and a number that differs for each use of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +48,9 @@ pub(crate) struct Request {
     pub(crate) offset: u64,
     /// Number of bytes that the request reads, writes, zeroes, trims or asks about.
     pub(crate) length: u64,
+    /// For a zeroing whose zeros are written in steps: bytes from the start that earlier steps have zeroed. An undivided
+    /// zeroing, like a slice of one, has at most 64 MiB, see [`crate::volume::METADATA_RATIO`].
+    pub(super) zeroed: u32,
     /// The payload of a write; `None` for other commands.
     pub(crate) buffer: Option<Buffer>,
     /// Buffer memory that the request holds in its tenant's account.
@@ -68,6 +72,7 @@ impl Request {
             cookie: 0,
             offset: 0,
             length: 0,
+            zeroed: 0,
             buffer: None,
             charge: Charge::default(),
             slice: None,
@@ -78,8 +83,28 @@ impl Request {
     /// The request's work for the device. It goes through the pool with the request; after the dispatch it is in the
     /// request's ticket.
     pub(crate) fn work(&self, volume: &Volume) -> Work {
+        // Also where the request goes to another tenant's queue before its first step, or between two steps.
+        let in_steps = self.zeroed > 0 || matches!(volume.backend, Backend::File(_)) && volume.writes_zeros(self.flags);
+        if self.command == Command::WriteZeroes && in_steps {
+            return self.next_zeros();
+        }
         let work = volume.work(self.command, self.flags, self.length);
         Work { part: self.slice.as_ref().map_or(work.part, |slice| slice.part), ..work }
+    }
+
+    /// The work of the next step of a zeroing whose zeros are written: at most [`crate::volume::ZEROS_AT_ONCE`]
+    /// bytes, up to a multiple of that number in the volume.
+    pub(super) fn next_zeros(&self) -> Work {
+        let whole = self.slice.as_ref().map_or(Part::Whole, |slice| slice.part);
+        let (from, left) = (self.offset + u64::from(self.zeroed), self.length - u64::from(self.zeroed));
+        let bytes = left.min(zeros_at_once(from));
+        let part = match (whole.begins() && self.zeroed == 0, whole.ends() && bytes == left) {
+            (true, true) => Part::Whole,
+            (true, false) => Part::First,
+            (false, true) => Part::Last,
+            (false, false) => Part::Middle,
+        };
+        Work { part, ..Volume::write_of(bytes) }
     }
 
     /// True if the changed bytes must be on stable storage before the reply (FUA).
@@ -163,6 +188,73 @@ impl Spare {
         debug_assert!(request.charge.bytes() == 0 && request.buffer.is_none() && request.slice.is_none());
         if self.0.len() < MAX_SPARE {
             self.0.push(request);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_control::units::Kind;
+
+    use super::*;
+    use crate::backend::file::{File, Open};
+    use crate::backend::operation::{FileIo, IoResult};
+    use crate::engine::threads::Blocking;
+    use crate::faults::{Call, Fault, Faults, Injection};
+    use crate::volume::ZEROS_AT_ONCE;
+
+    #[test]
+    fn a_zeroing_that_goes_to_another_tenant_is_still_written_in_steps() {
+        let path = std::env::temp_dir().join(format!("evenkeel-zero-steps-{}.img", std::process::id()));
+        let patience = std::time::Duration::ZERO;
+        let open = Open { create: Some(1 << 20), read_only: false, direct: false, block: false, patience };
+        let (file, size) = File::open(&path, &open).unwrap();
+        let faults = Faults::table();
+        let volume = Volume::new(0, "test", 0, false, Backend::File(file), size).with(faults.at("test"));
+        let key = ConnKey { slot: 0, generation: 0 };
+        let request = |zeroed| Request {
+            command: Command::WriteZeroes,
+            length: 2 * ZEROS_AT_ONCE,
+            zeroed,
+            ..Request::of(key, 0)
+        };
+        assert_eq!(request(0).work(&volume).kind, Kind::Meta, "nothing is known yet");
+        let fault = Fault::Errno(libc::EOPNOTSUPP);
+        faults.add(Injection { place: String::new(), call: Call::Fallocate, fault, skip: 0, times: 1 });
+        let zero = FileIo::Zero { offset: 0, len: 4096, punch: true, may_write: false };
+        assert!(matches!(volume.run(zero), IoResult::Code(code) if code == -libc::EOPNOTSUPP));
+        for (zeroed, part) in [(0, Part::First), (ZEROS_AT_ONCE as u32, Part::Last)] {
+            let work = request(zeroed).work(&volume);
+            assert_eq!((work.kind, u64::from(work.bytes), work.part), (Kind::Write, ZEROS_AT_ONCE, part));
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn steps_of_written_zeros_are_short_and_count_as_one_request() {
+        let key = ConnKey { slot: 0, generation: 0 };
+        let of_slice = |part| Some(Box::new(Slice::of(Whole(0), Instant::ZERO, part)));
+        for (slice, first, last) in [
+            (None, true, true),
+            (of_slice(Part::Whole), true, true),
+            (of_slice(Part::First), true, false),
+            (of_slice(Part::Middle), false, false),
+            (of_slice(Part::Last), false, true),
+        ] {
+            let (offset, length) = (ZEROS_AT_ONCE - 512, 2 * ZEROS_AT_ONCE);
+            let mut request = Request { command: Command::WriteZeroes, offset, length, slice, ..Request::of(key, 0) };
+            let mut steps = Vec::new();
+            while u64::from(request.zeroed) < length {
+                let work = request.next_zeros();
+                assert_eq!(work.kind, evenkeel_control::units::Kind::Write);
+                request.zeroed += work.bytes;
+                steps.push(work);
+            }
+            let bytes: Vec<_> = steps.iter().map(|work| u64::from(work.bytes)).collect();
+            assert_eq!(bytes, [512, ZEROS_AT_ONCE, ZEROS_AT_ONCE - 512], "aligned from the second step on");
+            assert_eq!(steps.iter().filter(|work| work.part.begins()).count(), usize::from(first));
+            assert_eq!(steps.iter().filter(|work| work.part.ends()).count(), usize::from(last));
+            assert!(steps[0].part.begins() == first && steps[2].part.ends() == last);
         }
     }
 }

@@ -7,7 +7,7 @@ use super::connection::{Connection, Ending, Paused, Phase};
 use super::message::Message;
 use super::readers::Share;
 use super::request::ConnKey;
-use super::sources::{READ, Set, WRITE};
+use super::sources::{ENDED, READ, Set, WRITE};
 use super::{LINGER_RETRY, Worker};
 use crate::clock;
 use crate::faults::Call;
@@ -27,7 +27,9 @@ impl Worker {
             Ending::Draining | Ending::HalfClosed => false,
         };
         let writing = (connection.out.len() > 0 || connection.transport.wants_send()) && !connection.dirty;
-        let interest = if reading { READ } else { 0 } | if writing { WRITE } else { 0 };
+        let read = if reading { READ | ENDED } else { 0 };
+        let ends = if !reading && connection.may_end_unseen() { ENDED } else { 0 };
+        let interest = read | ends | if writing { WRITE } else { 0 };
         if interest != connection.interest && !connection.gone {
             self.watch(&mut connection, interest);
         }
@@ -93,6 +95,7 @@ impl Worker {
         if let Some(buffer) = connection.incoming.take().and_then(|incoming| incoming.request.buffer) {
             self.buffers.give(buffer);
         }
+        connection.divided.take_buffers().for_each(|buffer| self.buffers.give(buffer));
         if let Some(volume) = connection.volume() {
             volume.connections.fetch_sub(1, Ordering::Relaxed);
         }
@@ -106,11 +109,19 @@ impl Worker {
         self.shared.placement().leave(connection.key.slot);
         // Dropping the socket takes it out of the epoll set.
         let Connection { key, place, phase, in_flight, .. } = *connection;
-        let left = match phase {
-            Phase::Attached(attached) => Some(attached.account.leave_behind(now, attached.volume.id, inside)),
-            Phase::Handshake(_) => None,
-        };
+        let (mut left, mut of_pool) = (None, None);
+        if let Phase::Attached(attached) = phase {
+            of_pool = Some((attached.volume.pool, attached.tenant));
+            left = Some(attached.account.leave_behind(now, attached.volume.id, inside));
+        }
         self.shared.slots.give(key, in_flight, Rest { _place: place, left });
+        if let Some((pool, tenant)) = of_pool.filter(|_| in_flight > 0) {
+            // A connection from a worker with a newer snapshot may be in a pool that this worker does not know yet.
+            if let Some(work) = self.pools.get_mut(pool) {
+                work.left.push((tenant, in_flight));
+            }
+            self.activate(pool);
+        }
     }
 
     /// Gives a connection to the worker with the index `to`, with its requests in flight; does nothing while the server stops
@@ -201,7 +212,7 @@ impl Worker {
             return;
         }
         let (fd, data) = (connection.transport.fd(), connection.key.to_event());
-        let watch = || self.sources.add(fd, data, READ, connection.set);
+        let watch = || self.sources.add(fd, data, READ | ENDED, connection.set);
         if let Err(error) = self.shared.faults.check(Call::Watch).and_then(|()| watch()) {
             if let Some(more) = self.count_failure("watch", error.raw_os_error()) {
                 tracing::warn!(peer = %connection.peer, %error, not_logged = more, "cannot watch a connection (epoll), and closes it; raise sysctl fs.epoll.max_user_watches, or free memory");
@@ -209,7 +220,7 @@ impl Worker {
             self.close(connection);
             return;
         }
-        connection.interest = READ;
+        connection.interest = READ | ENDED;
         if self.draining && connection.ending == Ending::Open {
             connection.ending = Ending::Draining;
         }

@@ -19,6 +19,8 @@ pub(super) const LISTENER_EVENTS: u64 = u64::MAX - 1024;
 
 pub(super) const READ: u32 = libc::EPOLLIN as u32;
 pub(super) const WRITE: u32 = libc::EPOLLOUT as u32;
+/// The client has closed its sending side; bytes that it sent before may still be unread.
+pub(super) const ENDED: u32 = libc::EPOLLRDHUP as u32;
 pub(super) const GONE: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
 /// Largest number of events taken with one call from the own set.

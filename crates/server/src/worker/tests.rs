@@ -21,6 +21,7 @@ use connection::Payload;
 const MEMORY: u64 = 32 << 20;
 
 mod cost;
+mod ends;
 mod gives_way;
 mod refused;
 mod reload;

@@ -78,6 +78,9 @@ pub enum Act {
     Fail(Errno),
     /// Answers with these bytes, without carrying the request out.
     Send(Vec<u8>),
+    /// Carries the request out, and answers with what the function makes of the answer.
+    #[allow(dead_code, reason = "for the tests of `evenkeel load`, which include this file")]
+    Alter(fn(&mut Vec<u8>)),
     /// Ends the connection, without carrying the request out or answering it.
     HangUp,
     /// Simulates a crash and restart of the server, which loses all data that was not flushed. The request's connection ends
@@ -284,6 +287,11 @@ fn serve(mut stream: UnixStream, connection: usize, shared: &Shared) -> io::Resu
                 Act::Serve | Act::ServeAndHangUp => answer(shared, &request, framing, &payload),
                 Act::Fail(errno) => reply::error(framing, request.cookie, request.offset, *errno).as_slice().to_vec(),
                 Act::Send(bytes) => bytes.clone(),
+                Act::Alter(alter) => {
+                    let mut bytes = answer(shared, &request, framing, &payload);
+                    alter(&mut bytes);
+                    bytes
+                }
                 Act::Crash => {
                     let mut disk = shared.disk.lock().unwrap();
                     disk.now = disk.durable.clone();

@@ -291,8 +291,8 @@ impl Client {
 
     fn negotiate(mut stream: Stream, export: &str, framing: Framing, greeting: &[u8]) -> Self {
         stream.set_timeout(Some(PATIENCE));
-        let mut handshake =
-            Handshake::new(Wanted { export: export.into(), purpose: Purpose::Go, framing, base_allocation: true });
+        let (export, purpose) = (export.into(), Purpose::Go);
+        let mut handshake = Handshake::new(Wanted { export, purpose, framing, base_allocation: true, tls: false });
         let (mut input, mut out) = (greeting.to_vec(), Vec::new());
         // Its answer, four bytes of flags, was sent with it.
         let mut said_already = if greeting.is_empty() { 0 } else { 4 };

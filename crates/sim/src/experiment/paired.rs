@@ -26,15 +26,16 @@ fn difference(ours: &[f64], other: &[f64]) -> Option<[f64; 2]> {
 /// rows with the ends of intervals. Methods with fewer seeds have the first ones. No ends with a single seed.
 pub(super) fn columns(
     row: &Row,
-    [baseline, faithful, ours]: [Option<&[f64]>; 3],
-    others: &[(String, Figures)],
+    [baseline, faithful, ours]: [Option<Figures>; 3],
+    others: impl IntoIterator<Item = (String, Figures)>,
 ) -> Vec<Row> {
-    let estimate = |figures: Option<&[f64]>| figures.map(Estimate::of);
+    let others: Vec<(String, Figures)> = others.into_iter().collect();
+    let estimate = |figures: &Option<Figures>| figures.as_deref().map(Estimate::of);
     let means = others.iter().map(|(method, figures)| (method.clone(), Some(Estimate::of(figures).mean)));
-    let mut rows = row.columns([baseline, faithful, ours].map(estimate), means);
+    let mut rows = row.columns([&baseline, &faithful, &ours].map(estimate), means);
     let Some(ours) = ours else { return rows };
-    let Some(own) = interval(ours) else { return rows };
-    let from = |figures: Option<&[f64]>| figures.and_then(|figures| difference(ours, figures));
+    let Some(own) = interval(&ours) else { return rows };
+    let from = |figures: Option<Figures>| figures.and_then(|figures| difference(&ours, &figures));
     let [from_baseline, from_faithful] = [baseline, faithful].map(from);
     for end in End::ALL {
         let at = |ends: Option<[f64; 2]>| ends.map(|ends| ends[end as usize]);
@@ -47,7 +48,7 @@ pub(super) fn columns(
         });
         rows.extend(others.iter().map(|(method, figures)| Row {
             method: Some(method.clone()),
-            baseline: at(difference(ours, figures)),
+            baseline: at(difference(&ours, figures)),
             ..blank.clone()
         }));
     }
@@ -69,7 +70,7 @@ mod tests {
         let other = [10.0, 30.0, 20.0, 50.0];
         let ours = other.map(|figure| figure - 2.0);
         let wbt = [("wbt".to_owned(), other[..3].to_vec())];
-        let rows = columns(&row(), [Some(&other[..]), None, Some(&ours[..])], &wbt);
+        let rows = columns(&row(), [Some(other.to_vec()), None, Some(ours.to_vec())], wbt);
         let find = |name: &str| rows.iter().find(|row| row.full_metric() == name).unwrap_or_else(|| panic!("{name}"));
         assert_eq!(rows.len(), 6);
         let (main, low, high) = (find("light_p99_ms"), find("light_p99_ms_low"), find("light_p99_ms_high"));
@@ -84,11 +85,10 @@ mod tests {
 
     #[test]
     fn one_seed_has_no_interval_and_an_infinite_figure_neither() {
-        let none: &[(String, Figures)] = &[];
-        assert_eq!(columns(&row(), [Some(&[1.0][..]), None, Some(&[2.0][..])], none).len(), 1);
-        assert_eq!(columns(&row(), [None, None, Some(&[2.0, f64::INFINITY][..])], none).len(), 1);
-        assert_eq!(columns(&row(), [Some(&[1.0, 2.0][..]), None, None], none).len(), 1);
-        let rows = columns(&row(), [Some(&[1.0, f64::NAN][..]), None, Some(&[2.0, 3.0][..])], none);
+        assert_eq!(columns(&row(), [Some(vec![1.0]), None, Some(vec![2.0])], []).len(), 1);
+        assert_eq!(columns(&row(), [None, None, Some(vec![2.0, f64::INFINITY])], []).len(), 1);
+        assert_eq!(columns(&row(), [Some(vec![1.0, 2.0]), None, None], []).len(), 1);
+        let rows = columns(&row(), [Some(vec![1.0, f64::NAN]), None, Some(vec![2.0, 3.0])], []);
         assert_eq!((rows.len(), rows[1].baseline), (3, None));
     }
 

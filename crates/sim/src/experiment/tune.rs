@@ -190,6 +190,16 @@ type RunsOf<'a, S> = &'a dyn Fn(&str, &[f64]) -> Vec<(S, u64)>;
 /// The cost of values, from their runs and outcomes.
 type CostOf<'a, S, O> = &'a dyn Fn(&[(S, u64)], &[O]) -> f64;
 
+/// Seeds of a training set.
+pub(super) const SEEDS: u64 = 2;
+/// Difference between an experiment's seed and the first one of its training set.
+pub(super) const SEED_OFFSET: u64 = 3_000_000;
+
+/// The runs of a setup of a training set, one for each seed of the set. `seed` is that of the experiment.
+pub(super) fn seeded<S: Clone>(setup: S, seed: u64) -> impl Iterator<Item = (S, u64)> {
+    (0..SEEDS).map(move |n| (setup.clone(), seed + SEED_OFFSET + n))
+}
+
 /// A baseline to be tuned: its name and its parameters.
 pub(super) type Subject = (&'static str, &'static [Parameter]);
 

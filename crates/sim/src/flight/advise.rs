@@ -140,7 +140,7 @@ pub enum Trouble {
     Failed {
         /// The first candidate.
         change: String,
-        /// Its failure.
+        /// The reason why it cannot be simulated.
         failure: String,
     },
     /// The policy cannot be written.
@@ -250,7 +250,11 @@ fn policies(load: &Load, before: &Figures, wish: &Policy, targets: &[Target]) ->
     if targets.iter().any(|target| target.tenant.is_some()) {
         all.push(("slots".to_owned(), changed(&|policy| policy.pool.tuning.slots = Method::Needs)));
         let reserved = changed(&|policy| {
-            for figures in targets.iter().filter_map(|target| before.tenants.get(target.tenant?)) {
+            let owners = targets.iter().filter_map(|target| before.tenants.get(target.tenant?));
+            for figures in owners.filter(|figures| !load.is_root(&figures.tenant)) {
+                if load.is_of_groups() {
+                    policy.adopt_group(&figures.tenant);
+                }
                 let tenant = policy.tenant_mut(&figures.tenant);
                 let most = if tenant.limit.iops > 0 { tenant.limit.iops } else { u64::MAX };
                 let iops = ((figures.iops * HEADROOM).ceil() as u64).clamp(1, most);
@@ -265,6 +269,9 @@ fn policies(load: &Load, before: &Figures, wish: &Policy, targets: &[Target]) ->
     if let Some(heaviest) = heaviest.filter(|heaviest| !is_timed(heaviest)) {
         for share in LIMITS {
             let mut policy = wish.clone();
+            if load.is_of_groups() {
+                policy.adopt_group(&heaviest.tenant);
+            }
             let tenant = policy.tenant_mut(&heaviest.tenant);
             // A limit below the tenant's own guarantee would contradict it; one above that of the operator would void it.
             let due = tenant.reservation.iops.max(tenant.guarantee.sum().iops);
@@ -293,7 +300,8 @@ fn is_accepted(policy: &Policy) -> bool {
     policy.text().is_ok_and(|text| Policy::parse(&text, "a changed policy", &policy.name, &[]).is_ok())
 }
 
-/// The tenant with the most load, if possible of those without a latency target; `None` if there is only one tenant.
+/// The tenant with the most load, if possible of those without a latency target, and never a host's root group; `None` if there
+/// is only one tenant.
 fn heaviest(load: &Load, targets: &[Target]) -> Option<usize> {
     if load.tenants.len() < 2 {
         return None;
@@ -303,7 +311,8 @@ fn heaviest(load: &Load, targets: &[Target]) -> Option<usize> {
         costs[request.tenant] += BASE_BYTES + u64::from(request.io.bytes);
     }
     let has_target = |place: usize| targets.iter().any(|target| target.tenant == Some(place));
-    (0..costs.len()).max_by_key(|&place| (!has_target(place), costs[place]))
+    let places = (0..costs.len()).filter(|&place| !load.is_root(&load.tenants[place]));
+    places.max_by_key(|&place| (!has_target(place), costs[place]))
 }
 
 fn kept(guaranteed: &[Guaranteed], before: &Figures, after: &Figures) -> Vec<Kept> {

@@ -165,7 +165,7 @@ pub struct TargetFigures {
     pub met: bool,
     /// Seconds with requests.
     pub seconds: u64,
-    /// Seconds of these in which the target was missed.
+    /// Seconds with requests in which the target was missed.
     pub missed_s: u64,
     /// The requests of each second, from the start.
     #[serde(skip)]

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::device::{Admitted, admitted};
 use super::direct::{Direct, direct};
 use super::family::{Family, Knob};
-use super::least_squares::{search, uncertainty};
+use super::least_squares::{change, search, squares, uncertainty};
 use super::load::Load;
 pub use super::search::Compared;
 use super::search::{Effort, Sample, descend};
@@ -25,6 +25,10 @@ const SMALL_SAMPLE: usize = 5_000;
 const PARTS: usize = 4;
 /// Change of a parameter that a recording has to show.
 pub const CHANGE: f64 = 1.1;
+/// Factor by which a known parameter is changed to see that the others cannot make good for it.
+const FAR: f64 = 1.5;
+/// Runs of a search of the other parameters after such a change.
+const REFITS: usize = 60;
 /// Mean error on the second half above which no family fits well.
 const WELL: f64 = 0.25;
 
@@ -87,9 +91,9 @@ impl Default for Options {
 /// A searched parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Parameter {
-    /// Its key.
+    /// Key of the parameter.
     pub key: &'static str,
-    /// Its value: nanoseconds, bytes per second, or a number.
+    /// Value of the parameter: nanoseconds, bytes per second, or a number.
     pub value: f64,
     /// True if the recording shows it; otherwise other values do as well.
     pub known: bool,
@@ -100,7 +104,7 @@ pub struct Parameter {
 pub struct Tried {
     /// The family.
     pub family: &'static str,
-    /// Its error on the first half, after the first search: the root mean square difference of logarithms.
+    /// Error of the model on the recording's first half, after the first search: the root mean square difference of logarithms.
     pub error: f64,
 }
 
@@ -169,7 +173,11 @@ pub fn fit(load: &Load, options: &Options) -> Result<Fit, Refusal> {
         return Err(Refusal::NoFamily);
     }
     let error = held_out.iter().map(|compared| compared.off().abs()).sum::<f64>() / held_out.len() as f64;
-    let parameters = parameters(family, &device, &sample, seed);
+    let mut parameters = parameters(family, &device, &sample, seed);
+    if error > CHANGE - 1.0 {
+        // A device that differs from the recorded one in its figures may differ as much in its parameters.
+        parameters.iter_mut().for_each(|one| one.known = false);
+    }
     let tried = tried.iter().map(|(family, _, error)| Tried { family: family.name(), error: *error }).collect();
     Ok(Fit {
         family: family.name(),
@@ -214,20 +222,42 @@ fn shown(family: Family, sample: &Sample) -> Vec<&'static Knob> {
 }
 
 /// The parameters of the device. One is known if its standard error is so small that a change by [`CHANGE`] lies outside of the
-/// 95 % interval.
+/// 95 % interval, and if the others cannot make good for a change by [`FAR`] (see [`replaced`]).
 fn parameters(family: Family, device: &DeviceParams, sample: &Sample, seed: u64) -> Vec<Parameter> {
     let knobs = shown(family, sample);
     let mut residuals = |device: &DeviceParams| sample.residuals(device, seed);
-    let errors = match residuals(device) {
-        Some(own) => uncertainty(device, &knobs, &own, &mut residuals),
-        None => vec![f64::INFINITY; knobs.len()],
+    let known: Vec<bool> = match residuals(device) {
+        Some(own) => {
+            let errors = uncertainty(device, &knobs, &own, &mut residuals);
+            let sure = |place: usize| 1.96 * errors[place] < libm::log(CHANGE);
+            let mut is_known = |place| sure(place) && !replaced(device, &knobs, place, &own, &mut residuals);
+            (0..knobs.len()).map(&mut is_known).collect()
+        }
+        None => vec![false; knobs.len()],
     };
     let of = |knob: &Knob| {
         let place = knobs.iter().position(|shown| shown.key == knob.key);
-        let known = place.is_some_and(|place| 1.96 * errors[place] < libm::log(CHANGE));
-        Parameter { key: knob.key, value: (knob.get)(device), known }
+        Parameter { key: knob.key, value: (knob.get)(device), known: place.is_some_and(|place| known[place]) }
     };
     family.knobs().iter().map(of).collect()
+}
+
+/// True if with another value of the parameter at `place` the other parameters, searched anew, fit as well: the standard error
+/// knows only the near neighbourhood of a device, and a search may end at one of several devices that fit alike.
+fn replaced(
+    device: &DeviceParams,
+    knobs: &[&'static Knob],
+    place: usize,
+    own: &[f64],
+    residuals: &mut dyn FnMut(&DeviceParams) -> Option<Vec<f64>>,
+) -> bool {
+    let others: Vec<&Knob> = knobs.iter().enumerate().filter(|(n, _)| *n != place).map(|(_, knob)| *knob).collect();
+    let freedom = own.len().saturating_sub(knobs.len()).max(1) as f64;
+    let worse = squares(own) * (1.0 + 3.84 / freedom);
+    [FAR, 1.0 / FAR].into_iter().any(|factor| {
+        let moved = change(device, knobs[place], factor);
+        search(&moved, &others, REFITS, residuals).is_some_and(|(_, found)| squares(&found) < worse)
+    })
 }
 
 fn notes(error: f64, parameters: &[Parameter], load: &Load) -> Vec<String> {

@@ -18,11 +18,11 @@ const STIFF: f64 = 1e3;
 /// Residuals of a device, or `None` if it does not come to an end.
 pub(super) type Residuals<'a> = &'a mut dyn FnMut(&DeviceParams) -> Option<Vec<f64>>;
 
-fn squares(values: &[f64]) -> f64 {
+pub(super) fn squares(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum()
 }
 
-fn change(device: &DeviceParams, knob: &Knob, factor: f64) -> DeviceParams {
+pub(super) fn change(device: &DeviceParams, knob: &Knob, factor: f64) -> DeviceParams {
     let mut changed = device.clone();
     (knob.set)(&mut changed, (knob.get)(device) * factor);
     changed

@@ -6,6 +6,7 @@
 //! | [`load`] | a recording as a load: the requests of one pool, by client, with their causes |
 //! | [`figures`] | rates, percentiles and missed targets, of recorded and of simulated requests |
 //! | [`policy`] | policies and devices as texts |
+//! | `groups` | the control groups of a host as tenants of a policy |
 //! | [`replay`] | a load against a modelled device under a policy |
 //! | `device` | a load against a modelled device alone |
 //! | [`direct`], [`family`], `search` | estimates, families of devices, and the search of parameters |
@@ -19,11 +20,14 @@ pub mod direct;
 pub mod family;
 pub mod figures;
 pub mod fit;
+mod groups;
 pub mod infer;
 mod least_squares;
 pub mod load;
 pub mod page;
 pub mod policy;
+#[cfg(test)]
+mod predictions;
 pub mod replay;
 mod search;
 #[cfg(test)]

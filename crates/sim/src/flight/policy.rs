@@ -7,8 +7,8 @@ use evenkeel_model::device::DeviceParams;
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::{DEFAULT_POOL, DEFAULT_TENANT, Pool, Tenant, in_policy};
 use evenkeel_policy::document::Document;
-use evenkeel_policy::tenant::Of;
-use evenkeel_policy::{Config, Severity, simulated};
+use evenkeel_policy::tenant::{Match, Of};
+use evenkeel_policy::{Config, Severity, is_name, simulated};
 use serde::Serialize;
 use toml::{Table, Value};
 
@@ -131,6 +131,9 @@ impl Policy {
         for path in timed(&config, &taken) {
             errors.push(document.complain(&path, NO_TIME_OF_DAY));
         }
+        for path in timed_weights(&config) {
+            errors.push(document.complain(&path, NO_TIME_OF_DAY_FOR_WEIGHTS));
+        }
         if !errors.is_empty() {
             return Err(errors);
         }
@@ -145,11 +148,30 @@ impl Policy {
         Ok(Self { name: name.to_owned(), pool, tenants: config.tenants })
     }
 
-    /// The name in the policy of a tenant of a recording: that of a tenant with `each` for its volumes' `TENANT/VOLUME`.
-    fn key<'n>(&self, name: &'n str) -> &'n str {
+    /// The name in the policy of a tenant of a recording: that of a tenant with `each` for its volumes' `TENANT/VOLUME`, and for
+    /// the path of a control group that of the tenant whose `match` names it.
+    fn key<'n>(&'n self, name: &'n str) -> &'n str {
         let base = in_policy(name);
-        let is_each = !self.tenants.contains_key(name) && self.tenants.get(base).is_some_and(|tenant| tenant.each);
-        if is_each { base } else { name }
+        if is_name(name) || self.tenants.contains_key(name) {
+            return name;
+        }
+        if self.tenants.get(base).is_some_and(|tenant| tenant.each) {
+            return base;
+        }
+        self.of_group(name).unwrap_or(name)
+    }
+
+    /// The tenant whose `match` has the most specific entry that names the control group with this path; `None` if none does.
+    pub(super) fn of_group(&self, path: &str) -> Option<&str> {
+        let specificity = |entry: &Match| match entry {
+            Match::Cgroup(pattern) => Match::Cgroup(pattern.trim_matches('/').to_owned()).specificity(),
+            other => other.specificity(),
+        };
+        let owners = self.tenants.iter().filter_map(|(name, tenant)| {
+            let entries = tenant.matches.iter().filter(|entry| entry.names_group(path));
+            Some((entries.map(specificity).max()?, name.as_str()))
+        });
+        owners.max_by_key(|(specificity, _)| *specificity).map(|(_, name)| name)
     }
 
     /// The settings of the tenant `name` on the pool; those of the default tenant if the policy does not name it.
@@ -186,6 +208,31 @@ impl Policy {
         let tenant = self.tenants.entry(key).or_default();
         *tenant = Tenant { matches: std::mem::take(&mut tenant.matches), ..own };
         tenant
+    }
+
+    /// Makes the control group with this path a tenant with the settings that it has, unless it belongs to one.
+    pub(super) fn adopt_group(&mut self, path: &str) {
+        if self.tenants.contains_key(self.key(path)) {
+            return;
+        }
+        let matches = vec![Match::Cgroup(path.to_owned())];
+        let (name, tenant) = (self.free_name(path), Tenant { matches, ..self.tenant(path) });
+        self.tenants.insert(name, tenant);
+    }
+
+    /// A name that no tenant has, for the control group with this path: its folder's, with `_` for letters that no name has.
+    fn free_name(&self, path: &str) -> String {
+        let folder = path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path);
+        let is_usable = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
+        let replaced = folder.chars().map(|letter| if is_usable(letter) { letter } else { '_' });
+        let usable: String = replaced.take(40).collect();
+        let base = if is_name(&usable) { usable } else { format!("group-{usable}") };
+        let (mut name, mut number) = (base.clone(), 2_u64);
+        while self.tenants.contains_key(&name) {
+            name = format!("{base}-{number}");
+            number += 1;
+        }
+        name
     }
 
     /// The tenant `name` as the simulation has it.
@@ -250,6 +297,10 @@ impl Policy {
 const NO_TIME_OF_DAY: &str = "a replay has no time of day; remove this key to simulate the hours of the limit, and the limit \
                               to simulate the others";
 
+/// The reason why weights with `when` are refused.
+const NO_TIME_OF_DAY_FOR_WEIGHTS: &str =
+    "a replay has no time of day; remove this key to simulate the other hours, and set weight to simulate these";
+
 /// The name of the pool of a policy that stands for the pool `name`: the only one, if there is none of this name.
 fn taken(text: &str, name: &str) -> String {
     let table = toml::from_str::<Table>(text).unwrap_or_default();
@@ -272,6 +323,22 @@ fn timed<'c>(config: &'c Config, pool: &'c str) -> Vec<Vec<&'c str>> {
         for (pool, own) in &tenant.pools {
             if own.limit.is_some_and(|limit| limit.when.is_some()) {
                 paths.push(vec!["tenants", name.as_str(), "pools", pool.as_str(), "limit", "when"]);
+            }
+        }
+    }
+    paths
+}
+
+/// The keys of weights that hold at some hours alone.
+fn timed_weights(config: &Config) -> Vec<Vec<&str>> {
+    let mut paths = Vec::new();
+    for (name, tenant) in &config.tenants {
+        if tenant.weight_at.is_some() {
+            paths.push(vec!["tenants", name.as_str(), "weight_at"]);
+        }
+        for (pool, own) in &tenant.pools {
+            if own.weight_at.is_some() {
+                paths.push(vec!["tenants", name.as_str(), "pools", pool.as_str(), "weight_at"]);
             }
         }
     }
@@ -371,6 +438,9 @@ mod tests {
             let message = refused[0].to_string();
             assert!(message.contains("limit.when: a replay has no time of day"), "{message}");
         }
+        let text = "[tenants.a]\nweight_at = { weight = 2, when = \"22:00-06:00\" }\n";
+        let message = Policy::parse(text, "test", "main", &[]).unwrap_err()[0].to_string();
+        assert!(message.contains("weight_at: a replay has no time of day"), "{message}");
     }
 
     #[test]

@@ -95,11 +95,11 @@ fn setup(load: &Load, device: &DeviceParams, policy: Option<&Policy>) -> Setup {
 pub struct Calibration {
     /// Name of the tenant.
     pub tenant: String,
-    /// Of the requests per second.
+    /// Difference of the requests per second.
     pub iops: f64,
-    /// Of the median latency.
+    /// Difference of the median latency.
     pub p50: f64,
-    /// Of the 99th percentile of the latency.
+    /// Difference of the 99th percentile of the latency.
     pub p99: f64,
 }
 

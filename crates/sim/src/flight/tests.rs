@@ -16,6 +16,8 @@ use super::policy::Policy;
 use super::replay::{Under, compare, simulate};
 use super::text;
 
+mod identifiable;
+
 /// A read of 4 KiB of client 0, without queue latency.
 pub(super) fn request(arrival_ns: u64, device_ns: u64) -> Request {
     Request { arrival_ns, device_ns, length: 4096, ..Request::default() }

@@ -132,7 +132,7 @@ pub fn advice(advice: &Advice) -> String {
         let unfinished = candidate.figures.unfinished;
         if unfinished > 0 {
             let _ =
-                writeln!(out, "  {unfinished} requests did not complete: too much load, so that nothing counts as met");
+                writeln!(out, "  {unfinished} requests did not complete: too much load; every target counts as missed");
         }
     }
     if advice.chosen.is_none() {

@@ -161,6 +161,10 @@ impl Reader<'_> {
                 let message = "a scenario has no time of day; write [[change]] at the times of the limit";
                 self.error(&["tenants", name, "limit", "when"], message);
             }
+            if tenant.weight_at.is_some() {
+                let message = "a scenario has no time of day; write [[change]] at the times of the weight";
+                self.error(&["tenants", name, "weight_at"], message);
+            }
         }
         self.device(&file.device, &["device"]);
         let names: Vec<&String> = file.tenants.keys().collect();

@@ -233,6 +233,11 @@ fn every_error_has_its_line_its_key_and_a_cure() {
         ("", &["tenants.a.match=[\"cgroup:a\"]"], "tenants.a.match: clients of a scenario say themselves"),
         ("", &["tenants.a.each=true"], "tenants.a.each: a scenario has no volumes"),
         ("", &["tenants.a.limit.when=22:00-06:00"], "tenants.a.limit.when: a scenario has no time of day"),
+        (
+            "",
+            &["tenants.a.weight_at={ weight = 2, when = \"22:00-06:00\" }"],
+            "tenants.a.weight_at: a scenario has no time of day",
+        ),
         ("", &["seeds=0"], "--set seeds=0: seeds: 0 is out of range"),
         ("", &["client.7.count=2"], "client has the elements 0 to 1; write client.0, not client.7"),
         ("", &["duration.x=2"], "duration is a string, not a table"),

@@ -7,8 +7,8 @@ import { first, largest, PagedTable } from "./table.js";
 
 const SIGNS = { missed: "✕", unachievable: "✕", met: "✓" };
 
-const iops = { key: "iops", title: "IOPS", numeric: true, order: largest((row) => row.work?.iops), text: (row) => count(row.work?.iops) };
-const rate = { key: "bytes", title: "MB/s", numeric: true, order: largest((row) => row.work?.bytes), text: (row) => megabytes(row.work?.bytes) };
+const iops = { key: "iops", title: "IOPS", hint: "requests completed per second", numeric: true, order: largest((row) => row.work?.iops), text: (row) => count(row.work?.iops) };
+const rate = { key: "bytes", title: "MB/s", hint: "payload, in 10⁶ bytes per second", numeric: true, order: largest((row) => row.work?.bytes), text: (row) => megabytes(row.work?.bytes) };
 
 /** A bar of two parts beside the figure: the queue and the device. */
 function fillResponse(cell, row) {
@@ -46,16 +46,16 @@ export function tenantTable() {
     href: (row) => row.id,
     match: (row) => `${row.name} ${row.pool} ${row.hold?.by ?? ""} ${row.target?.verdict ?? ""}`,
     columns: [
-      { key: "name", title: "Tenant", order: first((row) => `${row.name} ${row.pool}`), text: (row) => row.name },
+      { key: "name", title: "Tenant", hint: "clients and volumes with one QoS policy", order: first((row) => `${row.name} ${row.pool}`), text: (row) => row.name },
       iops,
       rate,
-      { key: "response", title: "Latency ms", hint: "mean; bar: device and queue", numeric: true, order: largest((row) => row.work?.response), fill: fillResponse },
-      { key: "p99", title: "p99 ms", hint: "99th percentile of the latencies", numeric: true, order: largest((row) => row.work?.p99), text: (row) => ms(row.work?.p99) },
+      { key: "response", title: "Latency ms", hint: "mean from arrival to completion, without the network; bar: the parts in the device and in the queue", numeric: true, order: largest((row) => row.work?.response), fill: fillResponse },
+      { key: "p99", title: "p99 ms", hint: "99th percentile of the latencies: one request in a hundred took longer", numeric: true, order: largest((row) => row.work?.p99), text: (row) => ms(row.work?.p99) },
       { key: "errors", title: "Failed", hint: "requests that the device failed", numeric: true, order: largest((row) => row.work?.errors), text: (row) => count(row.work?.errors) },
-      { key: "waiting", title: "Queued", hint: "requests", numeric: true, order: largest((row) => row.waiting), text: (row) => count(row.waiting) },
-      { key: "target", title: "Target", order: (a, b) => verdict(a) - verdict(b), fill: fillTarget },
+      { key: "waiting", title: "Queued", hint: "requests that wait where they can still be reordered", numeric: true, order: largest((row) => row.waiting), text: (row) => count(row.waiting) },
+      { key: "target", title: "Target", hint: "latency target, guarantee or reservation with its verdict: met, missed, unachievable, or idle (less was asked for)", order: (a, b) => verdict(a) - verdict(b), fill: fillTarget },
       {
-        key: "hold", title: "Throttled by", order: (a, b) => !a.hold - !b.hold,
+        key: "hold", title: "Throttled by", hint: "owner and amount of the limit that binds; the reason is in the cell's tooltip", order: (a, b) => !a.hold - !b.hold,
         text: (row) => (row.hold ? `${row.hold.by}: ${row.hold.how}` : NONE), hover: (row) => row.why,
       },
     ],
@@ -103,10 +103,10 @@ function workerTable() {
     key: (row) => row.index,
     match: (row) => String(row.index),
     columns: [
-      { key: "index", title: "Worker", order: (a, b) => a.index - b.index, text: (row) => `${row.index}${row.leaving ? ", leaving" : ""}` },
-      { key: "busy", title: "Busy", numeric: true, order: largest((row) => row.busy), fill: fillBusy },
-      { key: "connections", title: "Connections", numeric: true, order: largest((row) => row.connections), text: (row) => count(row.connections) },
-      { key: "rate", title: "Requests/s", numeric: true, order: largest((row) => row.rate), text: (row) => count(row.rate) },
+      { key: "index", title: "Worker", hint: "a thread that serves connections, by its number", order: (a, b) => a.index - b.index, text: (row) => `${row.index}${row.leaving ? ", leaving" : ""}` },
+      { key: "busy", title: "Busy", hint: "share of the last second in which it had something to do", numeric: true, order: largest((row) => row.busy), fill: fillBusy },
+      { key: "connections", title: "Connections", hint: "connections of clients at present", numeric: true, order: largest((row) => row.connections), text: (row) => count(row.connections) },
+      { key: "rate", title: "Requests/s", hint: "requests received per second", numeric: true, order: largest((row) => row.rate), text: (row) => count(row.rate) },
     ],
   });
 }
@@ -129,7 +129,7 @@ function fillFree(cell, { space }) {
 }
 
 /** A column with the text that rows have under `key`. */
-const text = (key, title) => ({ key, title, order: first((row) => row[key]), text: (row) => row[key] });
+const text = (key, title, hint) => ({ key, title, hint, order: first((row) => row[key]), text: (row) => row[key] });
 
 function volumeTable() {
   return new PagedTable(byId("volumes"), {
@@ -139,17 +139,18 @@ function volumeTable() {
     key: (row) => row.name,
     match: (row) => row.name,
     columns: [
-      text("name", "Volume"),
+      text("name", "Volume", "name of the export"),
       {
         key: "size", title: "Size", hint: "allocated in the file system, of the size", numeric: true, order: largest((row) => row.size_bytes),
         text: (row) => (row.space ? `${bytes(row.space.allocated_bytes)} of ${bytes(row.size_bytes)}` : bytes(row.size_bytes)),
+        hover: (row) => (row.trims_total ? `${count(row.trims_total)} trims, ${bytes(row.trimmed_bytes_total)} in all` : ""),
       },
       { key: "free", title: "Free", hint: "in the file system, for all its volumes", numeric: true, order: largest((row) => row.space?.free_bytes), fill: fillFree },
-      text("tenant", "Tenant"),
-      text("pool", "Pool"),
-      { ...text("backend", "Backend"), hover: (row) => row.path ?? row.remote?.uri ?? row.rbd?.image },
-      { key: "connections", title: "Connections", numeric: true, order: largest((row) => row.connections), text: (row) => count(row.connections) },
-      { key: "trouble", title: "State", order: first((row) => (trouble(row) ? "" : "~")), text: (row) => trouble(row) || (row.read_only ? "read-only" : "ok"), hover: trouble },
+      text("tenant", "Tenant", "the tenant whose policy applies to it"),
+      text("pool", "Pool", "the shared device on which it is"),
+      { ...text("backend", "Backend", "kind of storage of its data; the place is in the cell's tooltip"), hover: (row) => row.path ?? row.remote?.uri ?? row.rbd?.image },
+      { key: "connections", title: "Connections", hint: "connections of clients at present", numeric: true, order: largest((row) => row.connections), text: (row) => count(row.connections) },
+      { key: "trouble", title: "State", hint: "ok, read-only, or what is wrong", order: first((row) => (trouble(row) ? "" : "~")), text: (row) => trouble(row) || (row.read_only ? "read-only" : "ok"), hover: trouble },
     ],
   });
 }
@@ -161,12 +162,12 @@ function clientTable() {
     key: (row) => row.id,
     match: (row) => row.address,
     columns: [
-      { key: "address", title: "Client", order: first((row) => row.address), text: (row) => (row.address.startsWith("unix") ? `${row.address} #${row.id}` : row.address) },
-      text("volume", "Volume"),
-      text("tenant", "Tenant"),
-      { key: "worker", title: "Worker", numeric: true, order: (a, b) => a.worker - b.worker, text: (row) => String(row.worker) },
-      { key: "rate", title: "Requests/s", numeric: true, order: largest((row) => row.rate), text: (row) => count(row.rate) },
-      { key: "inFlight", title: "In flight", numeric: true, order: largest((row) => row.in_flight_requests), text: (row) => count(row.in_flight_requests) },
+      { key: "address", title: "Client", hint: "address of the client; of a Unix socket its user", order: first((row) => row.address), text: (row) => (row.address.startsWith("unix") ? `${row.address} #${row.id}` : row.address) },
+      text("volume", "Volume", "the export that it has opened"),
+      text("tenant", "Tenant", "the tenant whose policy applies to it"),
+      { key: "worker", title: "Worker", hint: "the thread that serves it", numeric: true, order: (a, b) => a.worker - b.worker, text: (row) => String(row.worker) },
+      { key: "rate", title: "Requests/s", hint: "requests received per second", numeric: true, order: largest((row) => row.rate), text: (row) => count(row.rate) },
+      { key: "inFlight", title: "In flight", hint: "requests not yet answered", numeric: true, order: largest((row) => row.in_flight_requests), text: (row) => count(row.in_flight_requests) },
     ],
   });
 }
@@ -179,9 +180,9 @@ function memberTable() {
     key: (row) => row.name,
     match: (row) => row.name,
     columns: [
-      text("name", "Member"),
-      text("presence", "Presence"),
-      { key: "missed", title: "Missed periods", numeric: true, order: largest((row) => row.missed_periods), text: (row) => count(row.missed_periods) },
+      text("name", "Member", "a host of the cluster"),
+      text("presence", "Presence", "present; suspect: its last report counts; expired: its share is the others'"),
+      { key: "missed", title: "Missed periods", hint: "periods since its last report", numeric: true, order: largest((row) => row.missed_periods), text: (row) => count(row.missed_periods) },
     ],
   });
 }

@@ -8,6 +8,8 @@ const MOST_ANSWERS = 8;
 const SAME_S = 1;
 /** A throttle's decisions have reasons that begin so. */
 const THROTTLED = "throttled_by_";
+/** Changes by command have this reason, which says nothing about what is in force. */
+const BY_COMMAND = "changed_by_command";
 
 /** The history of a time. `get(path)` asks the server; without `tenant` all are wanted, with "" whole pools. */
 export async function recall(get, { from, to, step, pool, tenant }) {
@@ -36,6 +38,9 @@ function figures(series) {
     bytes: series.bytes_per_s,
     mean: or(series.latency_ms),
     p99: or(series.p99_ms),
+    // Of the past alone: the state has no median of the last second.
+    p50: or(series.p50_ms),
+    p999: or(series.p999_ms),
     errors: series.errors,
     limitIops: mean(series.limit_iops),
     limitBytes: mean(series.limit_bytes_per_s),
@@ -107,7 +112,7 @@ export function records(events) {
       // The same event has the same name in each answer.
       id: `${key} ${seen.get(key)}`,
       subject: pool === "" ? "" : address(pool, tenant === "" ? undefined : tenant),
-      by: KINDS[kind] ?? (reason.startsWith(THROTTLED) || reason === "released" ? "throttle" : "decision"),
+      by: KINDS[kind] ?? (reason.startsWith(THROTTLED) || reason === "released" ? "throttle" : reason === BY_COMMAND ? "command" : "decision"),
       reason, because: about === "" ? event.because : `${about}: ${event.because}`, from: at, until: at, times: 1, event,
     };
     const trouble = `${about} ${reason}`;
@@ -150,7 +155,7 @@ export function subjectsAt(recalled, entries, at) {
     groups.set(id, [...(groups.get(id) ?? []), series]);
   }
   const newest = new Map();
-  for (const entry of entries) if (entry.from <= at && entry.event.kind === "decision") newest.set(entry.subject, entry);
+  for (const entry of entries) if (entry.from <= at && entry.event.kind === "decision" && entry.reason !== BY_COMMAND) newest.set(entry.subject, entry);
   const subjects = new Map();
   for (const [id, all] of groups) {
     const [{ pool, tenant }] = all;

@@ -165,11 +165,26 @@ function stages(state, pool, subject) {
   return list;
 }
 
+/** Definitions of the stages, for their tooltips. */
+const HINTS = {
+  clients: "connections from which requests come",
+  workers: "threads that serve connections",
+  tenants: "requests wait here for limits and throttles of their tenants, and for their turn by reservation and weight",
+  slots: "requests that tenants may have in flight, shared out by what their latency targets need",
+  limit: "the most that the pool lets through",
+  admission: "the budget: how much may be in flight in the device at once",
+  device: "the storage behind the volumes; its latency begins when a request leaves the queue",
+  packets: "packets of noisy clients are delayed here",
+  cgroup: "control groups are limited here (io.max)",
+  queue_depth: "queues of shared disks are shortened here",
+  osd: "the throttle of the OSD is set here",
+};
+
 function create(stage) {
   const node = make("li", { className: "stage" });
   node.parts = {
     picture: shape("svg", { viewBox: "0 0 80 40", "aria-hidden": "true" }),
-    title: make("h3"),
+    title: make("h3", { title: HINTS[stage.key] ?? "" }),
     figure: make("p", { className: "figure" }),
     notes: [make("p", { className: "note" }), make("p", { className: "note" })],
     waits: make("p", { className: "queued-here" }),

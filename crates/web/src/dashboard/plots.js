@@ -7,6 +7,11 @@ const HEIGHT = 118;
 const EDGE = { left: 40, right: 6, top: 12, bottom: 16 };
 /** A guarantee or limit so many times above all that was measured stays outside: it would flatten the rest. */
 const FAR = 4;
+/** The same on a logarithmic axis. */
+const FAR_OF_DECADES = 1000;
+/** An axis is logarithmic if its largest value is so many times the smallest, and shows so many times at most. */
+const DECADES = 30;
+const MOST_DECADES = 1e4;
 /** A mark is at the cursor within so many seconds, or this part of the width. */
 const NEAR_S = 4;
 const NEAR = 0.01;
@@ -19,24 +24,24 @@ function specs(subject, unit) {
   const [format, name, guaranteed, limit] = unit === "bytes"
     ? [megabytes, "MB/s", "guaranteedBytes", "limitBytes"] : [count, "IOPS", "guaranteedIops", "limitIops"];
   const response = {
-    key: "response", title: "Latency, ms", format: ms,
+    key: "response", title: "Latency, ms", hint: "time from arrival to completion, without the network: queue and device together", format: ms, decades: true,
     // Of the past the parts are not known.
     stack: [["mean", "mean"], ["device", "device"], ["queue", "queue"]],
-    lines: [["p99", "p99", "p99"], ["targetMs", "target", "guarantee"], ["judgedMs", "as the target counts", "judged"]],
+    lines: [["p50", "p50", "p50"], ["p99", "p99", "p99"], ["p999", "p99.9", "p999"], ["targetMs", "target", "guarantee"], ["judgedMs", "as the target counts", "judged"]],
   };
   const throughput = {
-    key: "throughput", title: `Throughput, ${name}`, format,
+    key: "throughput", title: `Throughput, ${name}`, hint: "payload or requests completed per second, with guarantee and limit", format,
     stack: [[unit, "got"]], lines: [[guaranteed, "guaranteed", "guarantee"], [limit, "limit", "limit"]],
   };
   const requests = (lines) => ({
-    key: "requests", title: "Requests", format: count, stack: [["inside", "in flight", "inside"], ["waiting", "queued", "waiting"]],
+    key: "requests", title: "Requests", hint: "requests in flight in the device, and queued where they can still be reordered", format: count, stack: [["inside", "in flight", "inside"], ["waiting", "queued", "waiting"]],
     lines: [...lines, ["errors", "failed", "failed"]],
   });
   if (subject.tenants) {
-    const budget = { key: "budget", title: "Cost in flight", format: bytes, stack: [["used", "in flight", "inside"]], lines: [["bound", "budget", "limit"]] };
+    const budget = { key: "budget", title: "Cost in flight", hint: "bytes in flight, each request with its base cost, and the budget of admission control", format: bytes, stack: [["used", "in flight", "inside"]], lines: [["bound", "budget", "limit"]] };
     return [response, throughput, budget, requests([])];
   }
-  const delay = { key: "delay", title: "Delay of its slots, ms", format: ms, stack: [["delay", "delay"]], lines: [] };
+  const delay = { key: "delay", title: "Delay of its slots, ms", hint: "time for which a slot stays empty after a request: the throttle for a latency target", format: ms, stack: [["delay", "delay"]], lines: [] };
   return [response, throughput, requests([["bound", "slots", "limit"]]), delay];
 }
 
@@ -48,6 +53,14 @@ function nice(value) {
 
 /** The same of sizes, so that the axis has round ones. */
 const niceBytes = (value) => 2 ** Math.ceil(Math.log2(value) - 0.001);
+
+/** Values with a line in the grid: powers of ten from `floor` on, of many every second one; of a linear axis three. */
+function ticksOf(floor, scale) {
+  if (floor === 0) return [0, scale / 2, scale];
+  const powers = Math.round(Math.log10(scale / floor));
+  const every = powers > 3 ? 2 : 1;
+  return Array.from({ length: Math.floor(powers / every) + 1 }, (_, i) => scale / 10 ** (i * every)).reverse();
+}
 
 export class Plots {
   /** `onMark(record)` when a decision's mark is chosen, `onTime(time)` when a time without a mark is. */
@@ -130,30 +143,41 @@ export class Plots {
 
   #update(node, spec, stack, lines) {
     const { title, legend, svg, gaps, grid, areas, lines: group, marks, cursor, slider } = node.parts;
-    say(title, spec.title);
+    mark(title, "title", spec.hint);
     mark(svg, "width", this.width);
     // Each level of the stack stands on the sum of those below it that are known.
     const lows = stack.map(() => []);
     const highs = stack.map(() => []);
     let most = 0;
+    let least = Infinity;
     (stack[0] ?? []).forEach((point, i) => {
       let sum = 0;
       stack.forEach((points, level) => {
         const value = points[i][1];
         lows[level][i] = sum;
         if (Number.isFinite(value)) sum += value;
+        if (value > 0 && sum < least) least = sum;
         highs[level][i] = Number.isFinite(value) ? sum : NaN;
       });
       if (sum > most) most = sum;
     });
     const measured = most;
+    let farthest = most;
     for (const points of lines) for (const [, value] of points) {
       if (value > most && (measured === 0 || value < FAR * measured)) most = value;
+      if (value > farthest && (measured === 0 || value < FAR_OF_DECADES * measured)) farthest = value;
+      if (value > 0 && value < least) least = value;
     }
     const empty = most === 0;
-    const scale = empty ? 1 : (spec.format === bytes ? niceBytes : nice)(most * 1.05);
-    const y = (value) => HEIGHT - EDGE.bottom - (HEIGHT - EDGE.top - EDGE.bottom) * (value / scale);
-    this.#grid(grid, scale, empty ? () => "" : spec.format, y);
+    // From so many decades on a linear axis shows only the largest values.
+    const decades = spec.decades && !empty && farthest >= DECADES * least;
+    if (decades) most = farthest;
+    const floor = decades ? 10 ** Math.floor(Math.log10(Math.max(least, most / MOST_DECADES)) + 0.001) : 0;
+    const scale = empty ? 1 : decades ? 10 ** Math.ceil(Math.log10(most) - 0.001) : (spec.format === bytes ? niceBytes : nice)(most * 1.05);
+    const part = (value) => (decades ? Math.log(Math.max(value, floor) / floor) / Math.log(scale / floor) : value / scale);
+    const y = (value) => HEIGHT - EDGE.bottom - (HEIGHT - EDGE.top - EDGE.bottom) * part(value);
+    say(title, decades ? `${spec.title}, log axis` : spec.title);
+    this.#grid(grid, ticksOf(floor, scale), scale, empty ? () => "" : spec.format, y);
     this.#gaps(gaps);
     keyed(areas, stack.map((points, level) => ({ points, level })), ({ level }) => level,
       ({ level }) => shape("path", { class: `area ${spec.stack[level][2] ?? spec.stack[level][1]}` }),
@@ -220,8 +244,8 @@ export class Plots {
     });
   }
 
-  #grid(group, scale, format, y) {
-    const ticks = [0, scale / 2, scale].map((value) => ({ key: `y${value / scale}`, value }));
+  #grid(group, values, scale, format, y) {
+    const ticks = values.map((value) => ({ key: `y${value / scale}`, value }));
     const { tick: every } = this.view;
     const times = Array.from({ length: Math.ceil(this.span / every - 0.01) }, (_, i) => ({ key: `x${i}`, ago: i * every }));
     keyed(group, [...ticks, ...times], (tick) => tick.key, () => shape("g", {}, shape("line"), shape("text")), (node, tick) => {

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use evenkeel_guard::loops::record::{
-    At, CgroupState, DirectionState, OsdState, PacketsState, PoolState, QueueDepthState, State,
+    At, CgroupState, DirectionState, Measured, OsdState, PacketsState, PoolState, QueueDepthState, State,
 };
 use evenkeel_history::{Figures, Gauge, Sample, Series};
 use evenkeel_policy::decision::{DecisionRecord, Unit};
@@ -80,36 +80,32 @@ fn us(ms: Option<f64>) -> u64 {
     whole(ms.unwrap_or(0.0) * 1e3)
 }
 
-/// The sum of the latencies of `requests` requests with this mean, in microseconds.
-fn sum_us(requests: u64, mean_ms: Option<f64>) -> u64 {
-    whole(requests as f64 * mean_ms.unwrap_or(0.0) * 1e3)
+/// The figures of a second with these requests, bytes and mean latency.
+fn done(iops: f64, bytes_per_s: f64, latency_ms: Option<f64>) -> Figures {
+    let requests = whole(iops);
+    let latency_us = whole(requests as f64 * latency_ms.unwrap_or(0.0) * 1e3);
+    Figures { requests, bytes: whole(bytes_per_s), latency_us, ..Figures::default() }
+}
+
+fn slots(slots: Option<f64>) -> Gauge {
+    slots.map_or_else(Gauge::default, |slots| Gauge::at(whole(slots * 1e3)))
 }
 
 fn packets(pool: &PoolState, at: &PacketsState, samples: &mut Vec<Sample>) {
     let percentile = |name: &str| if at.percentile == name { us(at.read_percentile_ms) } else { 0 };
-    let requests = whole(at.iops);
     let figures = Figures {
-        requests,
-        bytes: whole(at.read_bytes_per_s + at.write_bytes_per_s),
-        latency_us: sum_us(requests, at.latency_ms),
         p50_us: percentile("p50"),
         p99_us: percentile("p99"),
         p999_us: percentile("p99.9"),
         in_flight: Gauge::at(at.in_flight),
         delay_us: Gauge::at(us(Some(at.mean_delay_ms))),
-        ..Figures::default()
+        ..done(at.iops, at.read_bytes_per_s + at.write_bytes_per_s, at.latency_ms)
     };
     samples.push(sample(pool, "", "", figures));
     for device in &at.devices {
-        let requests = whole(device.iops);
-        let figures = Figures {
-            requests,
-            bytes: whole(device.read_bytes_per_s + device.write_bytes_per_s),
-            latency_us: sum_us(requests, device.latency_ms),
-            in_flight: Gauge::at(device.in_flight),
-            ..Figures::default()
-        };
-        samples.push(sample(pool, "", &device.name, figures));
+        let figures = done(device.iops, device.read_bytes_per_s + device.write_bytes_per_s, device.latency_ms);
+        let in_flight = Gauge::at(device.in_flight);
+        samples.push(sample(pool, "", &device.name, Figures { in_flight, ..figures }));
     }
     for client in &at.clients {
         let delay_us = Gauge::at(us(Some(client.delay_ms)));
@@ -148,18 +144,13 @@ fn cgroup(pool: &PoolState, at: &CgroupState, samples: &mut Vec<Sample>) {
 }
 
 fn queue_depth(pool: &PoolState, at: &QueueDepthState, samples: &mut Vec<Sample>) {
-    let slots = at.total_slots.map_or_else(Gauge::default, |slots| Gauge::at(whole(slots * 1e3)));
-    let mut whole_pool = Figures { slots, ..Figures::default() };
+    let mut whole_pool = Figures { slots: slots(at.total_slots), ..Figures::default() };
     let mut queued = 0;
     for volume in &at.volumes {
-        let requests = whole(volume.iops);
         let figures = Figures {
-            requests,
-            bytes: whole(volume.bytes_per_s),
-            latency_us: sum_us(requests, volume.latency_ms),
             queued: Gauge::at(volume.queued),
-            slots: volume.slots.granted.map_or_else(Gauge::default, |slots| Gauge::at(whole(slots * 1e3))),
-            ..Figures::default()
+            slots: slots(volume.slots.granted),
+            ..done(volume.iops, volume.bytes_per_s, volume.latency_ms)
         };
         whole_pool.requests += figures.requests;
         whole_pool.bytes += figures.bytes;
@@ -172,13 +163,7 @@ fn queue_depth(pool: &PoolState, at: &QueueDepthState, samples: &mut Vec<Sample>
 }
 
 fn osd(at: &OsdState) -> Figures {
-    let requests = whole(at.measured.commits_per_s);
-    Figures {
-        requests,
-        bytes: whole(at.measured.cost_bytes_per_s),
-        latency_us: sum_us(requests, at.measured.store_latency_ms),
-        queued: Gauge::at(at.measured.waiting),
-        budget: Gauge::at(at.budget_bytes),
-        ..Figures::default()
-    }
+    let Measured { store_latency_ms, commits_per_s, cost_bytes_per_s, waiting, .. } = at.measured;
+    let (queued, budget) = (Gauge::at(waiting), Gauge::at(at.budget_bytes));
+    Figures { queued, budget, ..done(commits_per_s, cost_bytes_per_s, store_latency_ms) }
 }

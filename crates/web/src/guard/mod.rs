@@ -1,7 +1,8 @@
 //! The agent's HTTP API: `/api/v1/state`, `/api/v1/pools`, `/api/v1/decisions`, `/api/v1/health`,
 //! `/api/v1/history`, `/metrics`, `/healthz`, and at `/` the dashboard.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::extract;
 use axum::http::{HeaderMap, StatusCode};
@@ -37,12 +38,33 @@ type StateOf = Box<dyn Fn() -> State + Send + Sync>;
 /// A function that returns the newest decisions of an agent about one pool, or about all pools (`None`), at most this number.
 type RecordsOf = Box<dyn Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send + Sync>;
 
+/// Time for which an answer to `/healthz` holds. The agent measures no more often than a few times a second, and its whole state
+/// is copied for an answer, under the lock that the agent's decisions need.
+const HEALTH_FOR: Duration = Duration::from_millis(250);
+
 /// The agent behind the API.
 pub struct Agent {
     state: StateOf,
     records: RecordsOf,
     /// Records the history; `None` if the agent has no folder for it, or no thread could be started.
     history: Option<Arc<Recorder>>,
+    /// When the health was found out last, and if the signal of a pool was lost then.
+    lost: Mutex<Option<(Instant, bool)>>,
+}
+
+impl Agent {
+    /// True if the signal of a pool was lost at `now`, or up to [`HEALTH_FOR`] before.
+    fn has_lost(&self, now: Instant) -> bool {
+        let mut known = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, lost)) = *known
+            && now.saturating_duration_since(at) < HEALTH_FOR
+        {
+            return lost;
+        }
+        let lost = (self.state)().packets().any(|(pool, _)| pool.reason == "signal_lost");
+        *known = Some((now, lost));
+        lost
+    }
 }
 
 type Shared = extract::State<Arc<Agent>>;
@@ -74,7 +96,7 @@ pub const READS: &[Request<Arc<Agent>>] = &[
         on(method, async |extract::State(agent): Shared, asked: HeaderMap| metrics::answer(&asked, (agent.state)()))
     }),
     read("/healthz", "200 `ok`, or 503 while the signal of a pool is lost", |method| {
-        on(method, async |extract::State(agent): Shared| health(&(agent.state)()))
+        on(method, async |extract::State(agent): Shared| health(agent.has_lost(Instant::now())))
     }),
 ];
 
@@ -84,7 +106,7 @@ pub fn router(
     records: impl Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send + Sync + 'static,
     history: Option<Arc<Recorder>>,
 ) -> Router {
-    let agent = Agent { state: Box::new(state), records: Box::new(records), history };
+    let agent = Agent { state: Box::new(state), records: Box::new(records), history, lost: Mutex::default() };
     dashboard::router().merge(request::router(READS)).with_state(Arc::new(agent))
 }
 
@@ -113,7 +135,37 @@ fn unknown(name: &str, state: &State) -> Option<Refusal> {
 }
 
 /// The answer to `/healthz`: 200 while all measurements work, 503 while a pool has no measurements.
-fn health(state: &State) -> Response {
-    let lost = state.packets().any(|(pool, _)| pool.reason == "signal_lost");
+fn health(lost: bool) -> Response {
     if lost { (StatusCode::SERVICE_UNAVAILABLE, "signal lost\n").into_response() } else { "ok\n".into_response() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn however_often_health_is_asked_for_the_state_is_collected_a_few_times_a_second() {
+        let collected = Arc::new(AtomicU32::new(0));
+        let counts = Arc::clone(&collected);
+        let state = move || {
+            counts.fetch_add(1, Ordering::Relaxed);
+            State::default()
+        };
+        let agent = Agent {
+            state: Box::new(state),
+            records: Box::new(|_, _| Vec::new()),
+            history: None,
+            lost: Mutex::default(),
+        };
+        let begun = Instant::now();
+        for ms in 0..1_000 {
+            assert!(!agent.has_lost(begun + Duration::from_millis(ms)));
+        }
+        assert_eq!(collected.load(Ordering::Relaxed), 4);
+        // Reading it does not change it.
+        *agent.lost.lock().unwrap() = Some((begun + Duration::from_secs(1), true));
+        assert!(agent.has_lost(begun + Duration::from_secs(1)) && !agent.has_lost(begun + Duration::from_secs(2)));
+    }
 }

@@ -22,6 +22,9 @@ const SAME_S: f64 = 0.05;
 /// How long the newest decision about a subject is remembered, in seconds; the readings overlap by less.
 const REMEMBERED_S: f64 = 60.0;
 
+/// Name of the reason of a change by a command or a signal.
+pub(crate) const BY_COMMAND: &str = "changed_by_command";
+
 /// The subject of a reason that stands until it is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Topic {
@@ -56,12 +59,25 @@ pub(crate) struct Reason {
     pub(crate) sentence: String,
 }
 
+/// A change by a command or a signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ByCommand {
+    /// Empty if it is not about a pool.
+    pub(crate) pool: String,
+    /// Empty if it is not about a tenant.
+    pub(crate) tenant: String,
+    /// The caller, the object, and the values before and after, as a sentence.
+    pub(crate) sentence: String,
+}
+
 /// All reasons and troubles at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
     /// Uptime of the program, in seconds: the scale of the decisions.
     pub(crate) uptime_s: f64,
     pub(crate) troubles: Vec<Trouble>,
+    /// Changes since the last time.
+    pub(crate) changes: Vec<ByCommand>,
     /// Decisions since the last time, and perhaps some from before.
     pub(crate) decisions: Vec<DecisionRecord>,
     pub(crate) reasons: Vec<Reason>,
@@ -99,6 +115,10 @@ impl Marker {
     /// The events since the last call. `at`: now, Unix time in seconds.
     pub(crate) fn marks(&mut self, at: u64, held: Held) -> Vec<Mark> {
         let mut marks = self.troubles(at, held.troubles);
+        marks.extend(held.changes.into_iter().map(|ByCommand { pool, tenant, sentence }| {
+            let reason = BY_COMMAND.to_owned();
+            Mark { at, event: Event::Decision { pool, tenant, reason, sentence } }
+        }));
         let exempt = marks.len();
         self.reasons(at, held.reasons, &mut marks);
         self.decisions(at, held.uptime_s, held.decisions, &mut marks);
@@ -209,6 +229,28 @@ mod tests {
             Event::Program { name, .. } => (mark.at, name.clone()),
         };
         marks.iter().map(of).collect()
+    }
+
+    #[test]
+    fn each_change_by_command_is_recorded_however_much_else_is() {
+        let mut marker = Marker::default();
+        let change = |n: u64| ByCommand {
+            pool: String::new(),
+            tenant: "shop".into(),
+            sentence: format!("changed by uid 1000: tenant shop: weight from {n} to {}", n + 1),
+        };
+        for second in 0..1_000 {
+            let mut held = throttle(&second.to_string());
+            held.changes = vec![change(second)];
+            let marks = marker.marks(second, held);
+            let expected = Event::Decision {
+                pool: String::new(),
+                tenant: "shop".into(),
+                reason: BY_COMMAND.into(),
+                sentence: change(second).sentence,
+            };
+            assert!(marks.contains(&Mark { at: second, event: expected }), "{marks:?}");
+        }
     }
 
     #[test]

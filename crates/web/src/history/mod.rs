@@ -12,7 +12,7 @@ mod request;
 
 pub use answer::{Error, Query, answer};
 pub(crate) use ledger::Sense;
-pub(crate) use marks::{Held, Reason, Topic};
+pub(crate) use marks::{BY_COMMAND, ByCommand, Held, Reason, Topic};
 pub use place::Place;
 pub(crate) use place::Program;
 pub use recorder::{NO_THREAD_CURE, Recorder};

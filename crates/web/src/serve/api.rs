@@ -16,6 +16,7 @@ use evenkeel_policy::units::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::audit;
 use super::body::Body;
 use super::edit::Consent;
 use super::manager::Manager;
@@ -85,8 +86,8 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
         method: Method::PATCH,
         path: "/api/v1/volumes/{name}",
         body: r#"{"size": "40GiB"}"#,
-        effect: "makes it longer",
-        handler: |method| on(method, grow_volume),
+        effect: "makes it longer; or `tenant`, `description` change these",
+        handler: |method| on(method, set_volume),
     },
     Request {
         method: Method::DELETE,
@@ -110,11 +111,25 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
         handler: |method| on(method, set_tenant),
     },
     Request {
+        method: Method::DELETE,
+        path: "/api/v1/tenants/{name}",
+        body: "",
+        effect: "removes it; its connections pass to other tenants",
+        handler: |method| on(method, remove_tenant),
+    },
+    Request {
         method: Method::PATCH,
         path: "/api/v1/pools/{name}",
         body: r#"{"tuning": {"admission": "none"}, "emulate": {"iops": 700}}"#,
-        effect: "merges into the pool",
+        effect: "merges into the pool; `\"create\": true` makes a new one",
         handler: |method| on(method, set_pool),
+    },
+    Request {
+        method: Method::DELETE,
+        path: "/api/v1/pools/{name}",
+        body: "",
+        effect: "removes it, if it has no volumes",
+        handler: |method| on(method, remove_pool),
     },
     read("/api/v1/record", "figures of the recording under way, or of the newest one; `null` without one", |method| {
         on(method, recording::status)
@@ -178,8 +193,17 @@ async fn state(State(manager): Shared, Asked(wanted): Asked<Wanted>) -> Response
     Json(wanted.of(manager.state())).into_response()
 }
 
-async fn history(State(manager): Shared, Asked(wanted): Asked<history::Wanted>) -> Result<Json<History>, Refusal> {
-    history::answered(manager.history(), wanted).await
+async fn history(
+    State(manager): Shared,
+    Extension(by): By,
+    Asked(wanted): Asked<history::Wanted>,
+) -> Result<Json<History>, Refusal> {
+    let Json(mut history) = history::answered(manager.history(), wanted).await?;
+    // Like the configuration, its values are for clients of the control socket.
+    if by.address().is_some() {
+        audit::hide_values(&mut history);
+    }
+    Ok(Json(history))
 }
 
 /// The configuration in force, with its file.
@@ -235,21 +259,32 @@ async fn create_volume(
     .await
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NewSize {
-    pub(crate) size: Bytes,
+/// New settings of a volume; those that are left out stay.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct NewSettings {
+    pub(crate) size: Option<Bytes>,
+    pub(crate) tenant: Option<String>,
+    pub(crate) description: Option<String>,
 }
 
-async fn grow_volume(
+async fn set_volume(
     State(manager): Shared,
     Extension(by): By,
     Named(name): Named,
-    Body(NewSize { size }): Body<NewSize>,
+    Body(NewSettings { size, tenant, description }): Body<NewSettings>,
 ) -> Answer {
-    change(move || {
-        let notes = manager.grow_volume(&by, &name, size)?;
-        Ok(std::iter::once(format!("volume {name} grown to {size}")).chain(notes).collect())
+    // Of two changes the first would stay if the second were refused.
+    if size.is_some() == (tenant.is_some() || description.is_some()) {
+        let message = "a request changes the size of a volume, or its tenant and description";
+        return Err(Refusal::new(422, "invalid_request", message, "give one of both; make two requests for both"));
+    }
+    change(move || match size {
+        None => manager.set_volume(&by, &name, tenant, description),
+        Some(size) => {
+            let notes = manager.grow_volume(&by, &name, size)?;
+            Ok(std::iter::once(format!("volume {name} grown to {size}")).chain(notes).collect())
+        }
     })
     .await
 }
@@ -270,6 +305,14 @@ async fn set_tenant(
 ) -> Answer {
     let consent = Consent::take(&mut patch)?;
     change(move || manager.set_tenant(&by, &name, patch, consent)).await
+}
+
+async fn remove_tenant(State(manager): Shared, Extension(by): By, Named(name): Named) -> Answer {
+    change(move || manager.remove_tenant(&by, &name)).await
+}
+
+async fn remove_pool(State(manager): Shared, Extension(by): By, Named(name): Named) -> Answer {
+    change(move || manager.remove_pool(&by, &name)).await
 }
 
 async fn set_pool(

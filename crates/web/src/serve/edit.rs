@@ -2,7 +2,7 @@
 
 use evenkeel_policy::Config;
 use evenkeel_policy::check::{Errors, Problem};
-use evenkeel_policy::config::Volume;
+use evenkeel_policy::config::{DEFAULT_POOL, DEFAULT_TENANT, Volume};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 pub struct Consent {
     /// True to accept values with which clients would seem to hang.
     pub force: bool,
-    /// True to create a tenant that does not exist yet.
+    /// True to create a tenant or pool that does not exist yet.
     pub create: bool,
 }
 
@@ -87,16 +87,81 @@ pub fn with_tenant(config: &Config, name: &str, patch: Value, consent: Consent) 
     Ok(config)
 }
 
-/// `config` with `patch` merged into the settings of the pool `name`.
+/// `config` with `patch` merged into the settings of the pool `name`, which `consent` may create.
 ///
 /// # Errors
 /// If there is no such pool, or the result is no pool.
-pub fn with_pool(config: &Config, name: &str, patch: Value) -> Result<Config, Refusal> {
+pub fn with_pool(config: &Config, name: &str, patch: Value, consent: Consent) -> Result<Config, Refusal> {
     let mut config = config.clone();
-    let Some(pool) = config.pools.get_mut(name) else {
-        return Err(unknown("pool", name, config.pools.keys()));
+    let pool = match config.pools.get(name) {
+        Some(pool) => pool.clone(),
+        None if consent.create => Default::default(),
+        None => return Err(unknown("pool", name, config.pools.keys())),
     };
-    *pool = merged(pool, patch)?;
+    config.pools.insert(name.to_owned(), merged(&pool, patch)?);
+    Ok(config)
+}
+
+/// `config` without the tenant `name`.
+///
+/// # Errors
+/// If there is no such tenant, or it is the default tenant, which each configuration has.
+pub(crate) fn without_tenant(config: &Config, name: &str) -> Result<Config, Refusal> {
+    if name == DEFAULT_TENANT {
+        return Err(needed("tenant", name));
+    }
+    let mut config = config.clone();
+    match config.tenants.remove(name) {
+        Some(_) => Ok(config),
+        None => Err(unknown("tenant", name, config.tenants.keys())),
+    }
+}
+
+/// `config` without the pool `name`.
+///
+/// # Errors
+/// If there is no such pool, it has volumes, or it is the default pool, which each configuration has.
+pub(crate) fn without_pool(config: &Config, name: &str) -> Result<Config, Refusal> {
+    let mut config = config.clone();
+    if let Some((volume, _)) = config.volumes.iter().find(|(_, volume)| volume.pool == name) {
+        let cure = "remove its volumes first; `evenkeel volume list` shows the pool of each";
+        return Err(Refusal::new(409, "in_use", format!("pool {name:?} has volumes, {volume:?} for example"), cure));
+    }
+    if name == DEFAULT_POOL {
+        return Err(needed("pool", name));
+    }
+    match config.pools.remove(name) {
+        Some(_) => Ok(config),
+        None => Err(unknown("pool", name, config.pools.keys())),
+    }
+}
+
+/// The refusal to remove the default pool or tenant: volumes and clients that name no other would have none.
+fn needed(what: &str, name: &str) -> Refusal {
+    let message = format!("{what} {name:?} cannot be removed: it serves all that names no other {what}");
+    Refusal::new(409, "refused", message, format!("change its settings with `evenkeel {what} set {name}`"))
+}
+
+/// `config` with another tenant and another description of the volume `name`, as far as they are given.
+///
+/// # Errors
+/// If there is no volume of this name.
+pub(crate) fn with_volume_settings(
+    config: &Config,
+    name: &str,
+    tenant: Option<String>,
+    description: Option<String>,
+) -> Result<Config, Refusal> {
+    let mut config = config.clone();
+    let Some(volume) = config.volumes.get_mut(name) else {
+        return Err(unknown("volume", name, config.volumes.keys()));
+    };
+    if let Some(tenant) = tenant {
+        volume.tenant = Some(tenant);
+    }
+    if let Some(description) = description {
+        volume.description = description;
+    }
     Ok(config)
 }
 
@@ -232,6 +297,30 @@ mod tests {
         assert_eq!(slower.emulate, Some(StoreParams { iops: 50, ..device }));
         let other: Pool = merged(&pool, json!({ "emulate": { "preset": "ssd" } })).expect("valid");
         assert_eq!(other.emulate, Some(StoreParams::ssd()));
+    }
+
+    #[test]
+    fn tenants_and_pools_come_and_go_and_a_pool_with_volumes_stays() {
+        let config = Config::parse("[tenants.a]\n[volumes.v]\nsize = \"1MiB\"\n", "the test").expect("valid");
+        let create = Consent { create: true, ..Consent::default() };
+        assert_eq!(with_pool(&config, "fast", json!({}), Consent::default()).expect_err("unknown").kind, "not_found");
+        let with = with_pool(&config, "fast", json!({ "limit": { "iops": 5 } }), create).expect("a pool");
+        assert_eq!(with.pools["fast"].limit.iops, 5);
+        assert_eq!(without_pool(&with, "fast").expect("removed"), config);
+        let refusal = without_pool(&config, "main").expect_err("it has a volume");
+        assert!(refusal.kind == "in_use" && refusal.message.contains("\"v\""), "{refusal:?}");
+        assert!(refusal.cure.contains("volume list"), "{refusal:?}");
+        assert!(!without_tenant(&config, "a").expect("removed").tenants.contains_key("a"));
+        assert_eq!(without_tenant(&config, "b").expect_err("unknown").kind, "not_found");
+        // Volumes and clients that name none have these two.
+        let refusal = without_tenant(&config, "default").expect_err("needed");
+        assert!(refusal.kind == "refused" && refusal.cure.contains("tenant set default"), "{refusal:?}");
+        let text = "[pools.other]\n[volumes.v]\nsize = \"1MiB\"\npool = \"other\"\n";
+        let empty = Config::parse(text, "the test").expect("valid");
+        assert_eq!(without_pool(&empty, "main").expect_err("needed").kind, "refused");
+        let given = with_volume_settings(&config, "v", Some("a".into()), None).expect("a volume");
+        assert_eq!(given.volumes["v"].tenant.as_deref(), Some("a"));
+        assert_eq!(given.volumes["v"].description, config.volumes["v"].description);
     }
 
     #[test]

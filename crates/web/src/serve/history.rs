@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use evenkeel_history::Sample;
 use evenkeel_policy::config::Bound;
@@ -52,7 +53,9 @@ impl Sense for Sensed {
     fn held(&mut self) -> Held {
         let state = self.manager.state_since(self.read_to_s - OVERLAP_S);
         self.read_to_s = state.uptime_s;
-        let mut held = Held { uptime_s: state.uptime_s, troubles: state.health.troubles, ..Held::default() };
+        let (uptime_s, troubles) = (state.uptime_s, state.health.troubles);
+        let changes = self.manager.take_changes(Instant::now());
+        let mut held = Held { uptime_s, troubles, changes, ..Held::default() };
         for pool in state.pools {
             of_pool(pool, &mut held);
         }

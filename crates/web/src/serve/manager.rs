@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use evenkeel_history::Sample;
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{Change as Difference, NeedsRestart, plan};
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::Volume;
-use evenkeel_policy::health::{self, Health, Level, Trouble};
+use evenkeel_policy::health::{self, Health};
 use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::units::Bytes;
 use evenkeel_server::{Applied, Error, Paced, Server, Work};
@@ -23,7 +23,8 @@ use super::edit::{self, Consent, new_warnings, unknown};
 use super::recent::Recent;
 use super::source::{self, Source};
 use crate::caller::Caller;
-use crate::history::Recorder;
+use crate::history::{ByCommand, Recorder};
+use crate::process;
 use crate::refusal::Refusal;
 
 /// The kind of caller that requests a change. Many requests of one kind do not delay requests of the other kind.
@@ -41,6 +42,11 @@ impl From<&Caller> for Asker {
     }
 }
 
+/// Changes that wait for the history at most, should it be off.
+const MAX_CHANGES: usize = 100;
+/// Longest time for which a change waits: the history gives it the time at which it is recorded.
+const CHANGE_WAITS: Duration = Duration::from_secs(60);
+
 /// The running server, together with the source of its configuration.
 pub struct Manager {
     server: Server,
@@ -55,6 +61,8 @@ pub struct Manager {
     history: OnceLock<Recorder>,
     /// Percentiles of the newest recorded second.
     recent: Recent,
+    /// Changes that the history does not have yet, oldest first.
+    changes: Mutex<Vec<(Instant, ByCommand)>>,
 }
 
 impl Manager {
@@ -66,7 +74,24 @@ impl Manager {
         }
         let (pace, fixed_volumes) = (Paced::default(), Mutex::new(fixed_volumes));
         let (cluster, history, recent) = (OnceLock::new(), OnceLock::new(), Recent::default());
-        Self { server, source, pace, fixed_volumes, cluster, history, recent }
+        Self { server, source, pace, fixed_volumes, cluster, history, recent, changes: Mutex::default() }
+    }
+
+    /// Logs a change of the object `what`, and keeps it for the history.
+    fn audit<T: Serialize>(&self, by: &Caller, what: &str, before: &T, after: &T) {
+        let Some(sentence) = audit::log(by, what, before, after) else { return };
+        let of = |kind: &str| what.strip_prefix(kind).unwrap_or_default().to_owned();
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        changes.push((Instant::now(), ByCommand { pool: of("pool "), tenant: of("tenant "), sentence }));
+        let surplus = changes.len().saturating_sub(MAX_CHANGES);
+        changes.drain(..surplus);
+    }
+
+    /// The changes since the last call, oldest first, without those that have waited too long at `now`.
+    pub(super) fn take_changes(&self, now: Instant) -> Vec<ByCommand> {
+        let changes = std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner));
+        let newest = changes.into_iter().filter(|(at, _)| now.saturating_duration_since(*at) < CHANGE_WAITS);
+        newest.map(|(_, change)| change).collect()
     }
 
     /// The server itself.
@@ -95,11 +120,8 @@ impl Manager {
     fn completed(&self, state: State) -> State {
         let cluster = self.cluster.get().map(evenkeel_cluster::Handle::state);
         let state = State { cluster, ..state };
-        let certificate = self.server.doubt_about_certificate().map(|(is_expired, why)| {
-            let level = if is_expired { Level::Critical } else { Level::Warning };
-            Trouble::new(level, "certificate", "", format!("the certificate of [server.tls] {why}"), "")
-        });
-        let troubles = health::of_server(&state).troubles.into_iter().chain(certificate);
+        let of_process = process::troubles("server", self.server.doubt_about_certificate());
+        let troubles = health::of_server(&state).troubles.into_iter().chain(of_process);
         State { health: Health::of(troubles.collect()), ..state }
     }
 
@@ -157,7 +179,9 @@ impl Manager {
             let keys = keys.join("; ");
             Error::Refused(format!("a reload would be refused, because these changes need a restart: {keys}"))
         })?;
-        Ok(changes.iter().map(Difference::to_string).chain(warnings.iter().map(in_answer)).collect())
+        let lines = changes.iter().map(Difference::to_string).collect();
+        let lines = audit::with_values(lines, &present, &loaded.config);
+        Ok(lines.into_iter().chain(warnings.iter().map(in_answer)).collect())
     }
 
     /// Reads the configuration again and puts it into force. Returns a sentence for each change.
@@ -173,7 +197,7 @@ impl Manager {
         let before = self.config();
         let warnings = new_warnings(&before, &loaded.config)?;
         let applied = self.server.reload(loaded.config)?;
-        audit::log(by, "configuration", &*before, &*self.config());
+        self.audit(by, "configuration", &*before, &*self.config());
         if let Some(cluster) = self.cluster.get() {
             cluster.resize(self.config().cluster.sizes());
         }
@@ -186,9 +210,9 @@ impl Manager {
         Ok(told(applied).into_iter().chain(answered).collect())
     }
 
-    /// Puts the limits with hours into force whose hours have begun, and those out of force whose hours have ended; everything
-    /// else stays as it is. To be called every minute. Returns a sentence for each change. Does not wait for the turn of a change
-    /// by command or signal, which may hang.
+    /// Puts the limits and weights with hours into force whose hours have begun, and those out of force whose hours have ended;
+    /// everything else stays as it is. To be called every minute. Returns a sentence for each change. Does not wait for the turn
+    /// of a change by command or signal, which may hang.
     ///
     /// # Errors
     /// If the server cannot make the change.
@@ -208,7 +232,7 @@ impl Manager {
         let config = edit::with_volume(&self.config(), name, volume.clone())?;
         let warnings = self.check(&change.fixed_volumes, &config)?;
         let notes = self.server.create_volume(name, volume.clone())?;
-        audit::log(by, &format!("volume {name}"), &served(&Volume::default(), false), &served(&volume, true));
+        self.audit(by, &format!("volume {name}"), &served(&Volume::default(), false), &served(&volume, true));
         self.record(&change.fixed_volumes)?;
         Ok(notes.into_iter().chain(warned(warnings)).collect())
     }
@@ -243,8 +267,26 @@ impl Manager {
             }
         })?;
         let before = before.map(|volume| Bytes(volume.size_bytes));
-        audit::log(by, &format!("volume {name}"), &json!({ "size": before }), &json!({ "size": size }));
+        self.audit(by, &format!("volume {name}"), &json!({ "size": before }), &json!({ "size": size }));
         Ok(notes.into_iter().chain(warned(warnings)).collect())
+    }
+
+    /// Gives a volume another tenant or description from now on, also after a restart.
+    pub(super) fn set_volume(
+        &self,
+        by: &Caller,
+        name: &str,
+        tenant: Option<String>,
+        description: Option<String>,
+    ) -> Result<Vec<String>, Refusal> {
+        let change = self.begin();
+        let config = edit::with_volume_settings(&self.config(), name, tenant, description)?;
+        self.refuse_fixed(&change.fixed_volumes, name, "change it")?;
+        self.check(&change.fixed_volumes, &config)?;
+        let lines =
+            self.put(by, &format!("volume {name}"), config, Consent::default(), |config| config.volumes.get(name))?;
+        self.record(&change.fixed_volumes)?;
+        Ok(lines)
     }
 
     /// Stops serving a volume; the volume's file is kept. Returns lines about the result for the caller.
@@ -254,7 +296,7 @@ impl Manager {
         let (config, volume) = edit::without_volume(&self.config(), name)?;
         self.check(&change.fixed_volumes, &config)?;
         let warnings = self.server.remove_volume(name)?;
-        audit::log(by, &format!("volume {name}"), &served(&volume, true), &served(&Volume::default(), false));
+        self.audit(by, &format!("volume {name}"), &served(&volume, true), &served(&Volume::default(), false));
         self.record(&change.fixed_volumes)?;
         Ok(told(Applied { changes: vec![format!("volume {name} removed")], warnings, notes: Vec::new() }))
     }
@@ -289,8 +331,22 @@ impl Manager {
         consent: Consent,
     ) -> Result<Vec<String>, Refusal> {
         let _one_at_a_time = self.begin();
-        let config = edit::with_pool(&self.config(), name, patch)?;
+        let config = edit::with_pool(&self.config(), name, patch, consent)?;
         self.put(by, &format!("pool {name}"), config, consent, |config| config.pools.get(name))
+    }
+
+    /// Removes a tenant; its connections pass to the tenants that own them then. The change is in force until the next reload.
+    pub(super) fn remove_tenant(&self, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
+        let _one_at_a_time = self.begin();
+        let config = edit::without_tenant(&self.config(), name)?;
+        self.put(by, &format!("tenant {name}"), config, Consent::default(), |config| config.tenants.get(name))
+    }
+
+    /// Removes a pool without volumes. The change is in force until the next reload.
+    pub(super) fn remove_pool(&self, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
+        let _one_at_a_time = self.begin();
+        let config = edit::without_pool(&self.config(), name)?;
+        self.put(by, &format!("pool {name}"), config, Consent::default(), |config| config.pools.get(name))
     }
 
     /// Puts `config` into force. It differs from the present configuration in `part`, which the log calls `what`.
@@ -307,8 +363,10 @@ impl Manager {
         let warnings = new_warnings(&before, &config)?;
         edit::refuse_hangs(&before, &config, consent)?;
         let applied = self.server.put(config)?;
-        audit::log(by, what, &part(&before), &part(&self.config()));
-        Ok(told(applied).into_iter().chain(warned(warnings)).collect())
+        let after = self.config();
+        self.audit(by, what, &part(&before), &part(&after));
+        let lines = audit::with_values(told(applied), &before, &after);
+        Ok(lines.into_iter().chain(warned(warnings)).collect())
     }
 
     /// Refuses a configuration whose volumes cannot be served now, or cannot be served after a restart. A restart reads only the

@@ -224,6 +224,8 @@ const VOLUME: Table<VolumeState> = Table {
         gauge("volume_size", "Size.", BYTES, |v| some(v.size_bytes)),
         gauge("volume_connections", "Connections.", None, |v| some(v.connections)),
         gauge("volume_failed", "1 after a failed flush: data may be lost.", None, |v| whether(v.error.is_some())),
+        counter("volume_trims", "Trims completed.", None, |v| v.trims_total),
+        counter("volume_trimmed", "Bytes of completed trims.", BYTES, |v| v.trimmed_bytes_total),
     ],
 };
 
@@ -370,6 +372,8 @@ mod tests {
                 free_bytes: 30,
                 capacity_bytes: 1_000,
             }),
+            trims_total: 3,
+            trimmed_bytes_total: 12_288,
             ..VolumeState::default()
         };
         let memory = VolumeState { name: "m".into(), ..VolumeState::default() };
@@ -380,6 +384,8 @@ mod tests {
         text::encode(&mut text, &registry).unwrap();
         for line in [
             "evenkeel_volume_allocated_bytes{volume=\"a\",pool=\"main\"} 60",
+            "evenkeel_volume_trims_total{volume=\"a\",pool=\"main\"} 3",
+            "evenkeel_volume_trimmed_bytes_total{volume=\"a\",pool=\"main\"} 12288",
             "evenkeel_file_system_size_bytes{path=\"/srv/a.img\"} 1000",
             "evenkeel_file_system_free_bytes{path=\"/srv/a.img\"} 30",
             "evenkeel_file_system_unallocated_bytes{path=\"/srv/a.img\"} 130",

@@ -140,15 +140,44 @@ fn a_limit_with_hours_comes_and_goes_with_them() {
     MINUTE.set(23 * 60);
     manager.keep_hours().expect("a live change");
     assert_eq!((in_force(), manager.config().tenants["gold"].weight), (500, 3));
+    // The history gets the change by command, once.
+    let changes = manager.take_changes(Instant::now());
+    assert!(changes.len() == 1 && changes[0].tenant == "gold", "{changes:?}");
+    assert!(changes[0].sentence.ends_with("tenant gold: weight from 1 to 3"));
+    assert!(manager.take_changes(Instant::now()).is_empty());
     MINUTE.set(6 * 60);
     assert_eq!(manager.reload(&BY).expect("valid"), ["tenant gold changed"]);
     assert_eq!(in_force(), 0);
+    assert!(manager.take_changes(Instant::now() + CHANGE_WAITS).is_empty(), "too late for the time it would get");
     // A change that hangs does not delay them.
     let hangs = manager.begin();
     MINUTE.set(22 * 60);
     manager.keep_hours().expect("a live change");
     assert_eq!(in_force(), 500);
     drop(hangs);
+}
+
+#[test]
+fn a_weight_with_hours_comes_and_goes_with_them() {
+    let folder = Folder::new("weights");
+    let file = "[tenants.gold]\nweight_at = { weight = 9, when = \"22:00-06:00\" }\n\
+                [volumes.gold]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    MINUTE.set(21 * 60);
+    let manager = folder.start(file, &Faults::default());
+    let in_force = || {
+        let state = manager.state();
+        let gold = state.pools.iter().flat_map(|pool| &pool.tenants).find(|tenant| tenant.name == "gold");
+        gold.map(|gold| gold.qos.weight)
+    };
+    assert_eq!((in_force(), manager.keep_hours().expect("nothing to do")), (Some(1), Vec::new()));
+    MINUTE.set(22 * 60);
+    assert_eq!(manager.keep_hours().expect("a live change"), ["tenant gold changed"]);
+    assert_eq!(in_force(), Some(9));
+    manager.set_tenant(&BY, "gold", json!({ "weight_at": { "weight": 7 } }), Consent::default()).expect("valid");
+    assert_eq!(in_force(), Some(7), "a command changes the weight of the present hours at once");
+    MINUTE.set(6 * 60);
+    manager.keep_hours().expect("a live change");
+    assert_eq!(in_force(), Some(1));
 }
 
 #[test]

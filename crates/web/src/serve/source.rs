@@ -19,11 +19,13 @@ const RECORD_HEADER: &str = "\
 
 ";
 
-/// Paths of the files that belong to the program: the configuration file, the record of volumes, and the record's next version.
+/// Paths of the files that belong to the program: the configuration file, the record of volumes, the file of the cluster, and
+/// the next versions of the latter two.
 pub fn own_files(config: Option<&Path>, data_dir: &Path) -> Vec<PathBuf> {
     let record = record_of(data_dir);
     let next = record.with_extension("toml.new");
-    config.map(Path::to_owned).into_iter().chain([record, next]).collect()
+    let of_cluster = evenkeel_cluster::Settings::files_in(data_dir);
+    config.map(Path::to_owned).into_iter().chain([record, next]).chain(of_cluster).collect()
 }
 
 /// Path of the record of volumes that were created by command.
@@ -225,4 +227,17 @@ pub(super) fn record(config: &Config, fixed_volumes: &BTreeSet<String>) -> anyho
     let written = fs::create_dir_all(&config.server.data_dir)
         .and_then(|()| evenkeel_server::replace(&path, |_| Ok(text.into_bytes())));
     written.with_context(|| format!("cannot record the volumes in {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_files_in_the_data_folder_are_the_programs_own() {
+        let own = own_files(Some(Path::new("/etc/e.toml")), Path::new("/d"));
+        for path in ["/etc/e.toml", "/d/volumes.toml", "/d/volumes.toml.new", "/d/cluster.json", "/d/cluster.new"] {
+            assert!(own.contains(&PathBuf::from(path)), "{path}: {own:?}");
+        }
+    }
 }

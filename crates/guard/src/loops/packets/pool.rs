@@ -23,8 +23,8 @@ use evenkeel_policy::explain::{self, Throttles};
 
 /// The advice for an operator if delaying packets has no effect on the latency.
 const CURE: &str = "cap the window in which the target receives, so that clients must wait for acknowledgements: sysctl -w \
-     net.ipv4.tcp_rmem='4096 32768 32768' before the target's portal is made or clients log in again; or raise max_delay if \
-     requests are few and large";
+     net.ipv4.tcp_rmem='4096 32768 32768' before the target listens, which caps the windows of all TCP connections of this \
+     host; or raise max_delay if requests are few and large";
 
 /// Number of clients that a sentence about a decision names at most.
 const LISTED: usize = 2;

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::client::Connected;
 use evenkeel_nbd::wire::{Errno, TransmissionFlags};
-use evenkeel_net::dial::DialError;
+use evenkeel_net::dial::{DialError, Dialed};
 use rustix::event::{Timespec, epoll};
 
 use super::link::{Answer, Broken, DEPTH, Flight, Link, SCRATCH};
@@ -36,7 +36,7 @@ pub(super) enum Event {
     /// Carry out an operation, and report its completion to the receiver.
     Job(FileIo, ReplyTo),
     /// The result of an attempt to connect, for the place with this index.
-    Dialed(usize, Result<(OwnedFd, Connected), DialError>),
+    Dialed(usize, Result<(Dialed, Connected), DialError>),
     /// The volume has been dropped: end the thread, because no more jobs come.
     Stop,
 }
@@ -105,7 +105,7 @@ impl Driver {
         guaranteed: Guaranteed,
         inbox: Arc<Mailbox<Event>>,
         status: Arc<Status>,
-        (fd, connected): (OwnedFd, &Connected),
+        (dialed, connected): (Dialed, &Connected),
     ) -> rustix::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, inbox.event(), epoll::EventData::new_u64(INBOX_EVENT), epoll::EventFlags::IN)?;
@@ -133,7 +133,7 @@ impl Driver {
             outbox: Outbox::default(),
             has_stopped: false,
         };
-        driver.connected(0, fd, connected)?;
+        driver.connected(0, dialed, connected)?;
         Ok(driver)
     }
 
@@ -158,6 +158,7 @@ impl Driver {
                     data => self.on_link((data as u32) as usize, (data >> 32) as u32, event.flags),
                 }
             }
+            self.receive_held();
             let now = clock::now();
             self.give_up_if_away(now);
             self.dial_if_due(now);
@@ -183,6 +184,9 @@ impl Driver {
         }
         if let Some(since) = self.away_since.filter(|_| !self.has_given_up && !self.is_connected()) {
             until = until.min(since + self.settings.reconnect_timeout);
+        }
+        if self.places.iter().filter_map(|place| place.link.as_ref()).any(Link::has_received) {
+            until = now;
         }
         let nanos = until.since(now).as_nanos();
         let timeout = Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as _ };
@@ -318,6 +322,17 @@ impl Driver {
         let room = if link.is_blocked { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
         let data = epoll::EventData::new_u64(u64::from(link.serial) << 32 | index as u64);
         let _ = epoll::modify(&self.epoll, link.fd(), data, epoll::EventFlags::IN | room);
+    }
+
+    /// Reads the connections whose TLS sessions hold received data, of which epoll reports no event.
+    fn receive_held(&mut self) {
+        for index in 0..self.places.len() {
+            let link = self.places[index].link.as_ref().filter(|link| link.has_received());
+            let serial = link.map(|link| link.serial);
+            if let Some(serial) = serial {
+                self.on_link(index, serial, epoll::EventFlags::IN);
+            }
+        }
     }
 
     fn on_link(&mut self, index: usize, serial: u32, flags: epoll::EventFlags) {
@@ -499,7 +514,7 @@ impl Driver {
         let Some(place) = self.vacancy().filter(|_| !self.is_dialing && now >= self.dial_at) else { return };
         let (settings, inbox) = (self.settings.clone(), Arc::clone(&self.inbox));
         let dial = move || {
-            let made = connect(&settings.target, &settings.faults);
+            let made = connect(&settings.target, settings.tls.as_ref(), &settings.faults);
             // Without a driver the socket closes here.
             let _ = inbox.post(Event::Dialed(place, made));
         };
@@ -510,9 +525,9 @@ impl Driver {
         }
     }
 
-    fn dialed(&mut self, place: usize, result: Result<(OwnedFd, Connected), DialError>) {
+    fn dialed(&mut self, place: usize, result: Result<(Dialed, Connected), DialError>) {
         self.is_dialing = false;
-        let (fd, connected) = match result {
+        let (dialed, connected) = match result {
             Ok(made) => made,
             Err(error) => return self.could_not_connect(&error.to_string()),
         };
@@ -528,7 +543,7 @@ impl Driver {
             );
         }
         let again = self.places[place].was_used;
-        if let Err(error) = self.connected(place, fd, &connected) {
+        if let Err(error) = self.connected(place, dialed, &connected) {
             return self.could_not_connect(&error.to_string());
         }
         if again {
@@ -550,10 +565,10 @@ impl Driver {
     }
 
     /// Puts a new connection into the place `index` and watches its socket.
-    fn connected(&mut self, index: usize, fd: OwnedFd, connected: &Connected) -> rustix::io::Result<()> {
+    fn connected(&mut self, index: usize, dialed: Dialed, connected: &Connected) -> rustix::io::Result<()> {
         self.serial = self.serial.wrapping_add(1);
         // The event of the inbox is never mistaken for one of a connection: no place has that number.
-        let transport = transport(fd, &self.settings);
+        let transport = transport(dialed, &self.settings);
         let link = Link::new(transport, connected, self.serial);
         let data = epoll::EventData::new_u64(u64::from(link.serial) << 32 | index as u64);
         self.settings.faults.check(Call::Watch)?;
@@ -622,6 +637,7 @@ mod tests {
         let settings = Settings {
             volume: "test".into(),
             target: "nbd+unix:///disk?socket=/none".parse().expect("an address"),
+            tls: None,
             connections: 1,
             reconnect_timeout: Duration::from_secs(30),
             keeps_unflushed: true,
@@ -629,8 +645,9 @@ mod tests {
         };
         let inbox = Arc::new(Mailbox::new().expect("a mailbox"));
         let guaranteed = Guaranteed::of(&connected).expect("usable");
+        let dialed = Dialed { socket: ours.into(), tls: None };
         let mut driver =
-            Driver::new(settings, guaranteed, inbox, Arc::default(), (ours.into(), &connected)).expect("a driver");
+            Driver::new(settings, guaranteed, inbox, Arc::default(), (dialed, &connected)).expect("a driver");
         let (to, result) = mpsc::channel();
         let mut flush = |breaks, error| {
             driver.flushes.waiting.push(ReplyTo::Thread(to.clone()));

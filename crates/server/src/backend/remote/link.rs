@@ -12,7 +12,7 @@ use super::{Guaranteed, Job};
 use crate::backend::operation::{Extent, FileIo};
 use crate::clock;
 use crate::transport::Transport;
-use crate::transport::tls::Room;
+use crate::transport::tls::Scratch;
 
 /// Largest number of requests in flight on one connection: enough to keep a slow server busy. Further requests wait in the
 /// driver, where they can still go to another connection.
@@ -107,6 +107,8 @@ pub(super) struct Link {
     has_context: bool,
     replies: Replies,
     carry: Vec<u8>,
+    /// Scratch memory for TLS.
+    room: Scratch,
     slots: Slots,
     out: VecDeque<Outgoing>,
     /// Number of bytes of the first request in `out` that have been sent.
@@ -135,6 +137,7 @@ impl Link {
             has_context: connected.context.is_some(),
             replies: Replies::new(connected.framing, connected.context),
             carry: Vec::new(),
+            room: Scratch::default(),
             slots: Slots::default(),
             out: VecDeque::new(),
             sent: 0,
@@ -148,6 +151,11 @@ impl Link {
     /// Descriptor of the connection's socket.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.transport.fd()
+    }
+
+    /// True if TLS holds received data, of which the socket reports no event.
+    pub(super) fn has_received(&self) -> bool {
+        self.transport.has_received()
     }
 
     /// Number of requests sent or queued and not answered.
@@ -222,7 +230,7 @@ impl Link {
         self.out.push_back(Outgoing { cookie, header, header_len, payload, payload_len });
     }
 
-    /// Sends queued requests, as much as the socket accepts.
+    /// Sends queued requests and what TLS holds, as much as the socket accepts.
     ///
     /// # Errors
     /// The error because of which the connection is lost.
@@ -248,7 +256,7 @@ impl Link {
                 }
             }
             // SAFETY: headers are in `out`, and a payload is valid until its job is reported done.
-            match unsafe { self.transport.send(&iov[..count], &mut Room::default()) } {
+            match unsafe { self.transport.send(&iov[..count], &mut self.room) } {
                 Ok(sent) => self.consume(sent),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.is_blocked = true;
@@ -257,6 +265,7 @@ impl Link {
                 Err(error) => return Err(error),
             }
         }
+        self.is_blocked = !self.transport.push()?;
         Ok(())
     }
 
@@ -283,7 +292,7 @@ impl Link {
         for _ in 0..READS_IN_A_ROW {
             let carried = self.carry.len();
             scratch[..carried].copy_from_slice(&self.carry);
-            let received = match self.transport.receive(&mut [], &mut scratch[carried..], &mut Room::default()) {
+            let received = match self.transport.receive(&mut [], &mut scratch[carried..], &mut self.room) {
                 Ok(0) => return Err(Broken::Closed),
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -329,6 +338,7 @@ impl Link {
             // The server may be gone, or not listening: then it will notice the end of the connection.
             let _ = self.send();
         }
+        self.transport.end();
     }
 }
 

@@ -1,4 +1,4 @@
-//! A volume that another NBD server exports.
+//! A volume that another NBD server exports, with or without TLS.
 //!
 //! ```text
 //!  workers ── jobs ──▶ inbox ──▶ driver (one thread, epoll) ──▶ links (connections) ──▶ server
@@ -20,7 +20,7 @@
 mod driver;
 mod link;
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,8 +28,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::client::Connected;
 use evenkeel_nbd::wire::{Framing, MAX_PAYLOAD, MIN_UNFRAGMENTED, PORTABLE_MIN_BLOCK, TransmissionFlags};
-use evenkeel_net::dial::{self, DialError};
-use evenkeel_policy::config;
+use evenkeel_net::dial::{self, DialError, Dialed};
+use evenkeel_net::tls::client_of;
+use evenkeel_policy::config::{self, EtcdTls};
 use evenkeel_policy::state::RemoteState;
 use evenkeel_policy::uri::{Address, Target};
 
@@ -48,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) volume: String,
     /// Address of the remote server, and name of the export.
     pub(crate) target: Target,
+    /// The files for TLS, if the target's URI asks for it.
+    pub(crate) tls: Option<EtcdTls>,
     /// Number of connections wanted.
     pub(crate) connections: usize,
     /// Longest time for which requests wait while the remote server is unreachable.
@@ -259,7 +262,8 @@ impl Remote {
     pub(crate) fn open(name: &str, volume: &config::Volume, read_only: bool, faults: &Faults) -> Result<Self, Error> {
         let target = volume.uri.clone().ok_or_else(|| Error::Refused(format!("volume \"{name}\" needs a uri")))?;
         let fail = |why: String| Error::Remote { volume: name.to_owned(), uri: target.to_string(), why };
-        let (fd, connected) = connect(&target, faults).map_err(|error| fail(error.to_string()))?;
+        let (dialed, connected) =
+            connect(&target, volume.uri_tls.as_ref(), faults).map_err(|error| fail(error.to_string()))?;
         let mut guaranteed = Guaranteed::of(&connected).map_err(fail)?;
         if guaranteed.size < connected.size {
             tracing::warn!(
@@ -287,12 +291,13 @@ impl Remote {
         let settings = Settings {
             volume: name.to_owned(),
             target,
+            tls: volume.uri_tls.clone(),
             connections,
             reconnect_timeout: volume.reconnect_timeout,
             keeps_unflushed: volume.unflushed == config::Unflushed::Kept,
             faults: faults.clone(),
         };
-        let driver = Driver::new(settings, guaranteed, Arc::clone(&inbox), Arc::clone(&status), (fd, &connected));
+        let driver = Driver::new(settings, guaranteed, Arc::clone(&inbox), Arc::clone(&status), (dialed, &connected));
         let driver = driver.map_err(system)?;
         inbox.open();
         let spawned = std::thread::Builder::new().name("evenkeel-remote".into()).spawn(move || driver.run());
@@ -375,14 +380,17 @@ impl Drop for Remote {
     }
 }
 
-/// Connects to the export and negotiates it; blocks as [`dial::connect`] does.
-fn connect(target: &Target, faults: &Faults) -> Result<(OwnedFd, Connected), DialError> {
+/// Connects to the export and negotiates it; blocks as [`dial::connect`] does. The files for TLS are read each time, so that a
+/// new connection uses renewed certificates.
+fn connect(target: &Target, tls: Option<&EtcdTls>, faults: &Faults) -> Result<(Dialed, Connected), DialError> {
+    let files = tls.filter(|_| target.tls.is_some());
+    let tls = files.map(|files| client_of("uri_tls", files)).transpose().map_err(DialError::Files)?;
     faults.check(Call::Connect).map_err(|errno| DialError::Connect(errno.into()))?;
-    dial::connect(target, Framing::Extended, true)
+    dial::connect(target, tls.as_ref(), Framing::Extended, true)
 }
 
-/// Takes over a connected socket; a peer that acknowledges nothing for the reconnect timeout counts as gone.
-fn transport(fd: OwnedFd, settings: &Settings) -> Transport {
+/// Takes over a connection; a peer that acknowledges nothing for the reconnect timeout counts as gone.
+fn transport(Dialed { socket: fd, tls }: Dialed, settings: &Settings) -> Transport {
     let transport = match settings.target.address {
         Address::Tcp(..) => {
             prepare(fd.as_fd(), settings.reconnect_timeout.into());
@@ -390,7 +398,7 @@ fn transport(fd: OwnedFd, settings: &Settings) -> Transport {
         }
         Address::Unix(_) => Transport::unix(fd),
     };
-    transport.with(settings.faults.clone())
+    transport.with(settings.faults.clone()).under(tls)
 }
 
 /// Collects reports to workers, so that all reports to a worker take one lock and one wake-up.

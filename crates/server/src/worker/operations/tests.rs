@@ -1,13 +1,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use evenkeel_control::pool::{Config, Next, Pool, Scheduler};
-use evenkeel_control::units::Rates;
+use evenkeel_control::units::{Rates, Work};
 
 use super::*;
 use crate::backend::file::{File, Open};
 use crate::backend::memory::Memory;
 use crate::buffer::BufferPool;
+use crate::volume::ZEROS_AT_ONCE;
 use crate::worker::request::ConnKey;
+
+const KEY: ConnKey = ConnKey { slot: 0, generation: 0 };
 
 /// A table of operations with one write of 4 KiB to `volume` in flight, and the write's token.
 fn one_inside(volume: &Arc<Volume>) -> (Operations, u32) {
@@ -15,6 +18,18 @@ fn one_inside(volume: &Arc<Volume>) -> (Operations, u32) {
 }
 
 fn one_inside_with(volume: &Arc<Volume>, flags: CommandFlags) -> (Operations, u32) {
+    let request = Request {
+        command: Command::Write,
+        flags,
+        length: 4096,
+        buffer: BufferPool::default().take(4096),
+        ..Request::of(KEY, 0)
+    };
+    inside(volume, request, Volume::write_of(4096))
+}
+
+/// A table of operations with one request to `volume` in flight, charged as `work`, and the operation's token.
+fn inside(volume: &Arc<Volume>, request: Request, work: Work) -> (Operations, u32) {
     let config = Config {
         scheduler: Scheduler::Mclock,
         admission: evenkeel_control::admission::Config::None,
@@ -25,16 +40,9 @@ fn one_inside_with(volume: &Arc<Volume>, flags: CommandFlags) -> (Operations, u3
         target: None,
         slots: None,
     };
-    let request = Box::new(Request {
-        command: Command::Write,
-        flags,
-        length: 4096,
-        buffer: BufferPool::default().take(4096),
-        ..Request::of(ConnKey { slot: 0, generation: 0 }, 0)
-    });
     let mut pool = Pool::new(config, Instant::ZERO, 0);
     let tenant = pool.join(Instant::ZERO, Default::default());
-    assert!(pool.submit(Instant::ZERO, tenant, Volume::write_of(4096), request).is_ok());
+    assert!(pool.submit(Instant::ZERO, tenant, work, Box::new(request)).is_ok());
     let Next::Run(request, ticket) = pool.dispatch(Instant::ZERO) else { panic!("nothing throttles it") };
     let mut operations = Operations::default();
     let token = operations.insert(Operation::new(0, volume, request, ticket, Instant::ZERO));
@@ -107,4 +115,39 @@ fn want_of_means_is_tried_again_and_never_taken_for_lost_data() {
     assert_eq!(operation.advance(&IoResult::Code(-libc::EIO)), Verdict::Failed(Errno::Io));
     assert!(volume.is_sync_failed(), "what the device says counts");
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn one_job_writes_no_more_zeros_than_were_charged_and_the_rest_goes_back_to_the_scheduler() {
+    const LENGTH: u64 = 2 * ZEROS_AT_ONCE + 4096;
+    let memory = Memory::new(1 << 20).unwrap();
+    let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::Memory(memory), 1 << 20));
+    let request = |zeroed| Request {
+        command: Command::WriteZeroes,
+        flags: CommandFlags::FUA,
+        length: LENGTH,
+        zeroed,
+        ..Request::of(KEY, 0)
+    };
+    let operation = |zeroed, work| {
+        let (mut operations, token) = inside(&volume, request(zeroed), work);
+        operations.remove(token).unwrap()
+    };
+    let step = |operation: &mut Operation| {
+        let FileIo::Zero { offset, len, may_write, .. } = operation.next_io() else { panic!("another operation") };
+        (offset, len, may_write)
+    };
+    // Nothing is written unless it was charged.
+    let mut first = operation(0, Work::new(Kind::Meta, 0));
+    assert_eq!(step(&mut first), (0, LENGTH, false));
+    assert_eq!(first.advance(&IoResult::Code(-libc::EOPNOTSUPP)), Verdict::Dearer);
+    let mut zeroed = 0;
+    for (bytes, verdict) in [(ZEROS_AT_ONCE, Verdict::Part), (ZEROS_AT_ONCE, Verdict::Part), (4096, Verdict::Continue)]
+    {
+        let mut next = operation(zeroed, request(zeroed).next_zeros());
+        assert_eq!(step(&mut next), (u64::from(zeroed), bytes, true));
+        assert_eq!(next.advance(&IoResult::Code(0)), verdict, "the sync comes behind the last step");
+        zeroed += u32::try_from(bytes).unwrap();
+    }
+    assert_eq!(u64::from(zeroed), LENGTH);
 }

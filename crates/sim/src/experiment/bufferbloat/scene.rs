@@ -131,8 +131,8 @@ pub(super) fn rows(row: &Row, baseline: Method, values: &BTreeMap<Method, Estima
 pub(super) fn paired_rows(row: &Row, baseline: Method, values: &BTreeMap<Method, Figures>) -> Vec<Row> {
     let columns = [baseline, Method::Published, Method::Elastic];
     let others = values.iter().filter(|(method, _)| !columns.contains(method));
-    let others: Vec<(String, Figures)> = others.map(|(method, figures)| (method.name(), figures.clone())).collect();
-    paired::columns(row, columns.map(|method| values.get(&method).map(|figures| &figures[..])), &others)
+    let others = others.map(|(method, figures)| (method.name(), figures.clone()));
+    paired::columns(row, columns.map(|method| values.get(&method).cloned()), others)
 }
 
 /// The means of each method's figures.

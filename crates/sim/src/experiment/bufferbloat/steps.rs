@@ -48,17 +48,9 @@ enum Prelude {
     LowLoad,
 }
 
+evenkeel_control::named!(Prelude: Fresh "", Idle ", after 2 h idle", LowLoad ", after 2 h at low load");
+
 impl Prelude {
-    const ALL: [Self; 3] = [Self::Fresh, Self::Idle, Self::LowLoad];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Fresh => "",
-            Self::Idle => ", after 2 h idle",
-            Self::LowLoad => ", after 2 h at low load",
-        }
-    }
-
     /// Durations of the prelude, and of the load between prelude and step. `fresh_s` is [`Bed::fresh_s`].
     fn lengths(self, fresh_s: f64) -> (Duration, Duration) {
         match self {

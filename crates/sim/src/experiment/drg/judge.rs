@@ -68,9 +68,7 @@ impl<'a> Judged<'a> {
         let columns = [Method::Rwd, Method::Drg, Method::Needs];
         let has_none = |arm: &&Arm| arm.is_tuned || !columns.contains(&arm.method);
         let others = self.arms.iter().filter(has_none).map(|&arm| (arm.name(), of(self.of_arm(arm))));
-        let others: Vec<(String, Figures)> = others.collect();
-        let columns = columns.map(|method| of(self.of(method)));
-        let mut rows = paired::columns(row, columns.each_ref().map(|figures| Some(&figures[..])), &others);
+        let mut rows = paired::columns(row, columns.map(|method| Some(of(self.of(method)))), others);
         rows.iter_mut().filter(|row| row.method.is_some()).for_each(|row| row.evenkeel = None);
         rows
     }

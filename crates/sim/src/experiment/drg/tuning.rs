@@ -9,7 +9,7 @@ use super::judge::violations;
 use super::load::Source;
 use super::world::{Outcome, Setup};
 use super::{Case, Execute, LATENCY, NAME, Options, TOTAL, Traces, array};
-use crate::experiment::tune::{Parameter, Subject, Tuned, tune};
+use crate::experiment::tune::{Parameter, Subject, Tuned, seeded, tune};
 
 const SLOTS: Parameter = Parameter::new("slots", TOTAL, 8.0, 800.0);
 /// Latency at which a method aims; the array's requests take 5 ms and more.
@@ -23,10 +23,6 @@ pub(super) const SUBJECTS: [(Method, &[Parameter]); 4] = [
     (Method::Drg, &[SLOTS, LATENCY_MS]),
 ];
 
-/// Seeds of the training set.
-const SEEDS: u64 = 2;
-/// Difference between the experiment's seed and the first one of the training set.
-const SEED_OFFSET: u64 = 3_000_000;
 /// Counted time of a run, in seconds.
 const SECONDS: u64 = 40;
 /// Disks of the training set's array.
@@ -70,11 +66,7 @@ fn setup(slots: Config, (load, targets_ms): (f64, [u64; 4])) -> Setup {
 }
 
 fn runs(seed: u64, slots: Config) -> Vec<(Setup, u64)> {
-    let of = |case| {
-        let setup = setup(slots, case);
-        (0..SEEDS).map(move |n| (setup.clone(), seed + SEED_OFFSET + n))
-    };
-    TRAINING.into_iter().flat_map(of).collect()
+    TRAINING.into_iter().flat_map(|case| seeded(setup(slots, case), seed)).collect()
 }
 
 /// Seconds with a missed target in per cent, mean over all workloads and runs.
@@ -107,6 +99,7 @@ mod tests {
     use super::super::Arm;
     use super::super::world::Second;
     use super::*;
+    use crate::experiment::tune::SEED_OFFSET;
 
     #[test]
     fn published_values_are_the_published_methods_and_all_in_range_are_valid() {

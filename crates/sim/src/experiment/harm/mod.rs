@@ -125,7 +125,7 @@ fn saturating(spec: &Spec) -> Spec {
 /// requests per second, so that the case would take long to run.
 ///
 /// # Errors
-/// Those of `execute`.
+/// The errors of `execute`.
 ///
 /// # Panics
 /// If the drawn case is no scenario.
@@ -184,7 +184,7 @@ fn judged<E>(seed: u64, scenario: &str, methods: &[Method], execute: &mut Execut
 /// Runs a case under its reference and under each method, on the same seeds; a method that looks harmful gets more seeds.
 ///
 /// # Errors
-/// Those of `execute`.
+/// The errors of `execute`.
 fn compare<C, E>(
     case: &mut C,
     methods: usize,

@@ -92,7 +92,7 @@ pub(super) fn without(setup: &Setup) -> Setup {
 /// the one with the lowest p99 of light tenants.
 ///
 /// # Errors
-/// Those of `execute`.
+/// The errors of `execute`.
 pub(super) fn best_setting<E>(case: &Case, execute: &mut Execute<'_, E>) -> Result<Config, E> {
     let budgets = BUDGETS_KIB.map(|kib| Config::Fixed { budget_bytes: kib << 10 });
     let settings: Vec<Config> = std::iter::once(Config::None).chain(budgets).collect();
@@ -114,14 +114,11 @@ pub(super) fn best_setting<E>(case: &Case, execute: &mut Execute<'_, E>) -> Resu
 #[cfg(test)]
 mod tests {
     use super::super::judge::has_policy;
+    use super::super::tests::execute;
     use super::super::{PILOT, case, draw, parsed, setup};
     use super::*;
-    use crate::world::{Failure, run_quietly};
+    use crate::world::run_quietly;
     use evenkeel_control::Duration;
-
-    fn execute(_: &str, runs: &[(Setup, u64)]) -> Result<Vec<Digest>, Failure> {
-        runs.iter().map(|(setup, seed)| run_quietly(setup, *seed).map(Digest::of)).collect()
-    }
 
     /// A made-up digest of a pilot run, for tests that need no real one.
     fn pilot(setup: &Setup) -> Digest {

@@ -104,7 +104,7 @@ impl Judged {
 /// scenario that shows the harm is sought if the project's admission control harms the case.
 ///
 /// # Errors
-/// Those of `execute`.
+/// The errors of `execute`.
 pub fn judge<E>(
     controller: Controller,
     seed: u64,
@@ -249,7 +249,7 @@ pub type Ask<'a, E> = dyn FnMut(Controller, &[u64]) -> Result<Vec<Answer>, E> + 
 /// Judges the plan's controllers by `ask`; the report counts the cases that each method harms and helps.
 ///
 /// # Errors
-/// Those of `ask`.
+/// The errors of `ask`.
 pub fn run<E>(options: &Options, plan: &Plan, ask: &mut Ask<'_, E>) -> Result<Report, E> {
     let from = options.seed * SET;
     let (mut sections, mut claims) = (Vec::new(), Vec::new());

@@ -181,7 +181,7 @@ fn is_light(setup: &Setup, none: &Digest, place: usize) -> bool {
 /// `most` requests per second, so that the case would take long to run.
 ///
 /// # Errors
-/// Those of `execute`.
+/// The errors of `execute`.
 ///
 /// # Panics
 /// If the drawn case is no scenario.

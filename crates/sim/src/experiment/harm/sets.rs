@@ -46,7 +46,7 @@ impl Sets {
             let is_hash = |text: &str| text.len() == 16 && text.chars().all(|c| c.is_ascii_hexdigit());
             if cells.len() != COLUMNS || !is_hash(cells[0]) {
                 return Err(format!(
-                    "line {}: no line of a record of sets, which has {COLUMNS} cells and begins with a hash of 16 digits; \
+                    "line {}: a row of drawn sets needs {COLUMNS} cells, the first a hash of 16 hexadecimal digits; \
                      repair the line, or name another file with --sets",
                     number + 1
                 ));

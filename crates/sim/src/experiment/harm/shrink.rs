@@ -261,9 +261,10 @@ fn with_bounds<E>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::execute;
     use super::*;
     use crate::scenario::{self, Scenario};
-    use crate::world::{Failure, Setup, run_quietly};
+    use crate::world::run_quietly;
 
     /// A scenario with a store that has a high latency and serves many requests at once; several settings have no part in
     /// the harm and must be removed.
@@ -291,10 +292,6 @@ mod tests {
         tenant = 'light'
         workload = { op = 'read', rate = 4, arrivals = 'poisson', size = '16GiB' }
     ";
-
-    fn execute(_: &str, runs: &[(Setup, u64)]) -> Result<Vec<Digest>, Failure> {
-        runs.iter().map(|(setup, seed)| run_quietly(setup, *seed).map(Digest::of)).collect()
-    }
 
     fn scenario(text: &str, set: &[&str]) -> Scenario {
         let set: Vec<String> = set.iter().map(|&set| set.to_owned()).collect();

@@ -5,6 +5,11 @@ use super::*;
 use crate::experiment::Digest;
 use crate::world::{Failure, run_quietly};
 
+/// Runs each setup with its seed, in order on one core.
+pub(super) fn execute(_: &str, runs: &[(Setup, u64)]) -> Result<Vec<Digest>, Failure> {
+    runs.iter().map(|(setup, seed)| run_quietly(setup, *seed).map(Digest::of)).collect()
+}
+
 #[test]
 fn every_drawn_case_is_a_scenario() {
     for seed in 0..2_000 {
@@ -20,9 +25,6 @@ fn every_drawn_case_is_a_scenario() {
 fn the_judge_knows_harm_from_nothing() {
     let method = |name: &str, admission| Method { name: name.into(), admission };
     let methods = [method("none", Config::None), method("fixed_4k", Config::Fixed { budget_bytes: 4 << 10 })];
-    let mut execute = |_: &str, runs: &[(Setup, u64)]| -> Result<Vec<Digest>, Failure> {
-        runs.iter().map(|(setup, seed)| run_quietly(setup, *seed).map(Digest::of)).collect()
-    };
     // Three bulk clients on a drive with many dies.
     let case = case(5, f64::INFINITY, &methods, &mut execute).expect("models work").expect("not too fast");
     let [nothing, least] = [0, 1].map(|method| case.verdict(method));

@@ -195,11 +195,10 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
         let mut add = |metric: &str, unit, better, bar: Option<f64>, figure: &dyn Fn(&Score) -> f64| {
             let row = Row { bar: bar.filter(|_| judged), ..Row::new(&case.name, metric, unit, better) };
             let figures = |scores: &[Score]| -> Figures { scores.iter().map(figure).collect() };
-            let columns = [Arm::Constant(0), Arm::Published, Arm::Ours].map(|arm| figures(of(arm)));
+            let columns = [Arm::Constant(0), Arm::Published, Arm::Ours].map(|arm| Some(figures(of(arm))));
             let constant = best.map(|scores| ("best_constant".to_owned(), figures(scores)));
             let tuned = tuned.iter().map(|_| (format!("{PID}_tuned"), figures(of(Arm::Tuned))));
-            let others: Vec<(String, Figures)> = constant.into_iter().chain(tuned).collect();
-            section.rows.extend(paired::columns(&row, columns.each_ref().map(|figures| Some(&figures[..])), &others));
+            section.rows.extend(paired::columns(&row, columns, constant.into_iter().chain(tuned)));
         };
         add("above_target_percent", "%", Better::Lower, Some(ABOVE_BAR), &|score| score.above_percent);
         add("write_mb_per_s", "MB/s", Better::Higher, None, &|score| score.written_mb_per_s);

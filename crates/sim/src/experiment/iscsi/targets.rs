@@ -197,11 +197,10 @@ fn rows(
     let case = format!("{target_ms} ms");
     let mut add = |metric: &str, unit, better, bar, figure: &dyn Fn(&Verdict) -> f64| {
         let row = Row { bar, ..Row::new(&case, metric, unit, better) };
-        let columns = columns.map(|judged| judged.figures(figure));
+        let columns = columns.map(|judged| Some(judged.figures(figure)));
         let constant = best.map(|(_, judged)| ("best_constant".to_owned(), judged.figures(figure)));
         let tuned = others.iter().map(|(name, judged)| (name.clone(), judged.figures(figure)));
-        let others: Vec<(String, Figures)> = constant.into_iter().chain(tuned).collect();
-        section.rows.extend(paired::columns(&row, columns.each_ref().map(|figures| Some(&figures[..])), &others));
+        section.rows.extend(paired::columns(&row, columns, constant.into_iter().chain(tuned)));
     };
     add("above_target_percent", "%", Better::Lower, Some(ABOVE_BAR), &Verdict::above_percent);
     add("settle_s", "s", Better::Lower, Some(SETTLE_BAR), &|verdict| first(&verdict.settle_s));

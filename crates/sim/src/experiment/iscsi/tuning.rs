@@ -8,7 +8,7 @@ use super::hosts::{at, ms, reader, writers};
 use super::judge::{ABOVE_BAR, judge};
 use super::world::{Control, Outcome, Setup};
 use super::{Execute, NAME, Options};
-use crate::experiment::tune::{Parameter, Tuned, tune};
+use crate::experiment::tune::{Parameter, SEEDS, Tuned, seeded, tune};
 
 /// Name of the published controller in the file of tuned values and, with `_tuned`, in results.
 pub(super) const PID: &str = "pid";
@@ -21,10 +21,6 @@ pub(super) const PARAMETERS: [Parameter; 4] = [
 ];
 /// Cost of each per cent of the windows above the target beyond [`ABOVE_BAR`], in per cent of throughput.
 const ABOVE_COST: f64 = 10.0;
-/// Seeds of the training set.
-const SEEDS: u64 = 2;
-/// Difference between the experiment's seed and the first one of the training set.
-const SEED_OFFSET: u64 = 3_000_000;
 /// Bursts of the training set: beginnings and ends in seconds.
 const BURSTS_S: [(u64, u64); 3] = [(6, 18), (22, 34), (38, 50)];
 
@@ -80,8 +76,7 @@ fn runs(seed: u64, values: &[f64]) -> Vec<(Setup, u64)> {
     let of = |training: Training| {
         let hosts = std::iter::once(reader(duration)).chain(writers(training.hosts, &bursts)).collect();
         let control = Control::Controller(pid(training.target_ms, values));
-        let setup = Setup { link: training.link, hosts, on: Delayed::Acknowledgements, control, duration };
-        (0..SEEDS).map(move |n| (setup.clone(), seed + SEED_OFFSET + n))
+        seeded(Setup { link: training.link, hosts, on: Delayed::Acknowledgements, control, duration }, seed)
     };
     training().into_iter().flat_map(of).collect()
 }

@@ -230,6 +230,8 @@ pub enum Load {
     Random,
 }
 
+evenkeel_control::named!(Load: Equal "equal clients", Random "random clients");
+
 /// Mean number of jobs of a client, and also of requests in flight per job.
 const JOBS: f64 = 8.0;
 /// Standard deviation of a client's jobs, and also of requests in flight per job, with [`Load::Random`]; assumed.
@@ -241,14 +243,6 @@ impl Load {
         let mut draw = |sd: f64| (JOBS + sd * rng.next_normal()).round().clamp(1.0, 2.0 * JOBS) as u64;
         let sd = if self == Self::Equal { 0.0 } else { JOBS_SD };
         (0..CLIENTS).map(|_| draw(sd) * draw(sd)).collect()
-    }
-
-    /// Name of the load, a part of the names of cases.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Equal => "equal clients",
-            Self::Random => "random clients",
-        }
     }
 }
 

@@ -148,10 +148,9 @@ impl Sheet<'_> {
     /// Adds a metric's row with round robin, the published method and the project's own as columns, and a row for each other arm.
     fn add(&mut self, row: Row, case: Case, metric: Metric<'_>) {
         let of = |arm: Arm| self.all.figures(case, (arm, Arm::RoundRobin), metric);
-        let columns = [Arm::RoundRobin, Arm::Genetic, Arm::Waits].map(of);
-        let named = self.all.arms.iter().filter_map(|&arm| Some((arm.name()?.to_owned(), of(arm))));
-        let others: Vec<(String, Figures)> = named.collect();
-        self.rows.extend(paired::columns(&row, columns.each_ref().map(|figures| Some(&figures[..])), &others));
+        let columns = [Arm::RoundRobin, Arm::Genetic, Arm::Waits].map(|arm| Some(of(arm)));
+        let others = self.all.arms.iter().filter_map(|&arm| Some((arm.name()?.to_owned(), of(arm))));
+        self.rows.extend(paired::columns(&row, columns, others));
     }
 }
 
@@ -160,8 +159,6 @@ fn name(case: Case, what: &str) -> String {
     let opening = if case.opening == Opening::Random { "" } else { ", colliding" };
     format!("{what}, {}{opening}", case.load.name())
 }
-
-const LOADS: [Load; 2] = [Load::Equal, Load::Random];
 
 pub(super) fn report(options: &Options, all: &Outcomes<'_>, seeds: &[u64], seconds: u64) -> Report {
     let intro = vec![
@@ -268,7 +265,7 @@ fn sigma(all: &Outcomes<'_>) -> Section {
 fn throughput(all: &Outcomes<'_>) -> Section {
     let mut sheet = Sheet { all, rows: Vec::new() };
     for opening in all.openings() {
-        for load in LOADS {
+        for load in Load::ALL {
             for (what, operation, kind, paper) in KINDS {
                 let case = Case { opening, load, operation };
                 let row = |metric: &str| Row::new(&name(case, what), metric, "%", Better::Higher);
@@ -276,7 +273,7 @@ fn throughput(all: &Outcomes<'_>) -> Section {
                 sheet.add(Row { paper, bar: paper, ..row("iops_gain_percent") }, case, &gain(kind));
                 let ours = all.figures(case, (Arm::Waits, Arm::LeastConnections), &gain(kind));
                 let row = Row { bar: Some(0.0), ..row("iops_gain_vs_least_connections_percent") };
-                sheet.rows.extend(paired::columns(&row, [None, None, Some(&ours[..])], &[]));
+                sheet.rows.extend(paired::columns(&row, [None, None, Some(ours)], []));
             }
         }
     }
@@ -359,7 +356,7 @@ fn claims(all: &Outcomes<'_>) -> Vec<Claim> {
     let equal = raw(Load::Equal);
     claims.push(Claim {
         source: "fig. 5",
-        text: "It helps randread most and randwrite least.".to_owned(),
+        text: "The genetic algorithm helps randread most and randwrite least.".to_owned(),
         reproduced: equal[0] > equal[2] && equal[2] > equal[1],
         numbers: format!("{} %", list(&equal)),
     });
@@ -369,7 +366,7 @@ fn claims(all: &Outcomes<'_>) -> Vec<Claim> {
         claims.push(Claim {
             source,
             text: format!(
-                "{}: it raises IOPS by {values} % (randread, randwrite, randrw reads and writes).",
+                "{}: the algorithm raises IOPS by {values} % (randread, randwrite, randrw reads and writes).",
                 capitalised(load)
             ),
             reproduced: KINDS.iter().zip(by).all(|((.., paper), by)| by >= paper[load as usize]),
@@ -379,7 +376,7 @@ fn claims(all: &Outcomes<'_>) -> Vec<Claim> {
     let (equal, random) = (gains(Load::Equal), gains(Load::Random));
     claims.push(Claim {
         source: "VI.B",
-        text: "It gains more where clients differ than where they are alike.".to_owned(),
+        text: "The algorithm gains more where clients differ than where they are alike.".to_owned(),
         reproduced: equal.iter().zip(&random).all(|(equal, random)| random > equal),
         numbers: format!("{} % with equal clients, {} % with random ones", list(&equal), list(&random)),
     });

@@ -159,7 +159,7 @@ fn openings(quick: bool) -> &'static [Opening] {
 fn cases(openings: &[Opening]) -> Vec<Case> {
     let mut cases = Vec::new();
     for &opening in openings {
-        for load in [Load::Equal, Load::Random] {
+        for load in Load::ALL {
             cases.extend(Operation::ALL.map(|operation| Case { opening, load, operation }));
         }
     }

@@ -7,7 +7,7 @@ use evenkeel_control::placement::{Config, Moving};
 use super::cluster::{Load, Opening, Skew};
 use super::world::{Outcome, Setup};
 use super::{Execute, NAME, Options, setup};
-use crate::experiment::tune::{Parameter, Tuned, tune};
+use crate::experiment::tune::{Parameter, Tuned, seeded, tune};
 
 /// Name of the published method in the file of tuned values.
 pub(super) const GENETIC: &str = "genetic";
@@ -18,10 +18,6 @@ pub(super) const OF_GENETIC: [Parameter; 2] = parameters(Moving::published(), 5.
 /// Parameters of LPT.
 pub(super) const OF_LPT: [Parameter; 2] = parameters(Moving::slow(), 1.0);
 
-/// Seeds of the training set.
-const SEEDS: u64 = 2;
-/// Difference between the experiment's seed and the first one of the training set.
-const SEED_OFFSET: u64 = 3_000_000;
 /// Counted time of a run, in seconds.
 const SECONDS: u64 = 10;
 /// Inequality of the training set's destinations: less, more of it common to all, and faster changes.
@@ -46,8 +42,8 @@ fn runs(seed: u64, placement: Config) -> Vec<(Setup, u64)> {
     let mut runs = Vec::new();
     for (writes, load, opening) in [(0.5, Load::Random, Opening::Random), (0.1, Load::Equal, Opening::Colliding)] {
         let usual = setup(writes, load, placement, SECONDS);
-        let setup = Setup { params: usual.params.slower(SLOWER), skew: TRAINING_SKEW, opening, ..usual };
-        runs.extend((0..SEEDS).map(|n| (setup.clone(), seed + SEED_OFFSET + n)));
+        let params = usual.params.slower(SLOWER);
+        runs.extend(seeded(Setup { params, skew: TRAINING_SKEW, opening, ..usual }, seed));
     }
     runs
 }
@@ -73,6 +69,7 @@ mod tests {
 
     use super::super::SKEW;
     use super::*;
+    use crate::experiment::tune::SEED_OFFSET;
 
     #[test]
     fn published_values_are_the_published_methods() {

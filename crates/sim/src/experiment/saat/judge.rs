@@ -155,10 +155,9 @@ fn rows<'a>(
     for (figure, metric) in METRICS.into_iter().enumerate() {
         let paper = paper.map(|(_, saat)| saat).filter(|_| figure == DAT);
         let row = Row { paper, ..Row::new(case, metric, "%", Better::Lower) };
-        let named = arms.iter().filter_map(|&arm| Some((arm.name()?.to_owned(), of(arm).by_seed(figure))));
-        let others: Vec<(String, BySeed)> = named.collect();
-        let columns = [Arm::Static, Arm::Saat, Arm::Accurate].map(|arm| of(arm).by_seed(figure));
-        section.rows.extend(paired::columns(&row, columns.each_ref().map(|figures| Some(&figures[..])), &others));
+        let others = arms.iter().filter_map(|&arm| Some((arm.name()?.to_owned(), of(arm).by_seed(figure))));
+        let columns = [Arm::Static, Arm::Saat, Arm::Accurate].map(|arm| Some(of(arm).by_seed(figure)));
+        section.rows.extend(paired::columns(&row, columns, others));
     }
 }
 

@@ -9,7 +9,7 @@ use super::judge::{DAT, JITTER, judge};
 use super::tenants::{Habits, TRACES};
 use super::world::{Control, Outcome, Setup, Tenant};
 use super::{Execute, NAME, Options, published};
-use crate::experiment::tune::{Parameter, Tuned, tune};
+use crate::experiment::tune::{Parameter, Tuned, seeded, tune};
 
 /// Name of the published controller in the file of tuned values.
 pub(super) const SAAT: &str = "saat";
@@ -21,10 +21,6 @@ pub(super) const PARAMETERS: [Parameter; 2] =
 /// other combinations and other guarantees.
 const TRAINING: [(&[&str], f64); 4] =
     [(&["mds"], 160.0), (&["stg"], 190.0), (&["usr", "rsrch"], 170.0), (&["web", "prn", "mds"], 120.0)];
-/// Seeds of the training set.
-const SEEDS: u64 = 2;
-/// Difference between the experiment's seed and the first one of the training set.
-const SEED_OFFSET: u64 = 3_000_000;
 /// Counted time of a run.
 const DURATION: Duration = Duration::from_secs(120);
 
@@ -53,7 +49,7 @@ fn runs(seed: u64, values: &[f64]) -> Vec<(Setup, u64)> {
             lead: Duration::from_secs(10),
             duration: DURATION,
         };
-        (0..SEEDS).map(move |n| (setup.clone(), seed + SEED_OFFSET + n))
+        seeded(setup, seed)
     };
     TRAINING.into_iter().flat_map(of).collect()
 }
@@ -76,6 +72,7 @@ pub fn tuned<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Tuned
 mod tests {
     use super::super::grid;
     use super::*;
+    use crate::experiment::tune::{SEED_OFFSET, SEEDS};
 
     #[test]
     fn published_values_are_the_published_controller_and_all_values_in_range_are_valid() {

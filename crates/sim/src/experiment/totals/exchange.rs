@@ -1,6 +1,8 @@
 //! The store through which members report, as etcd does it: all writes have one order, and each member reads them in this order,
 //! a little later.
 
+use std::collections::VecDeque;
+
 use evenkeel_control::cluster::totals::{Contact, Line, MEASUREMENTS, Share, Sums};
 use evenkeel_control::rng::SplitMix64;
 
@@ -58,7 +60,7 @@ struct Flying {
 #[derive(Clone, Debug)]
 struct Peer {
     share: Share,
-    /// Number of changes read.
+    /// Number of changes read; in a large cluster, number of steps.
     read: usize,
     /// The member's own key as it was at the last change read.
     own: Key,
@@ -79,11 +81,19 @@ struct Peer {
     was_dead: bool,
 }
 
-/// The store, and all members' connections to it.
+/// The store, and all members' connections to it. In a small cluster each member reads each change. In a large one a member
+/// reads the changes of its own key, and otherwise the sums after each step, so that a step costs each member the same.
 #[derive(Clone, Debug)]
 pub(super) struct Exchange {
     rng: SplitMix64,
+    is_large: bool,
+    /// The sums over all members now, and in a large cluster after each step.
+    sums: Sums,
+    after: Vec<Sums>,
+    /// All changes; in a large cluster none.
     changes: Vec<Change>,
+    /// In a large cluster, the changes of each member's key that this member has not read.
+    unread: Vec<VecDeque<Change>>,
     /// Each member's key, and the step of its last write.
     keys: Vec<(Key, u64)>,
     peers: Vec<Peer>,
@@ -114,7 +124,9 @@ impl Exchange {
             }
         };
         let peers = (0..setup.members).map(&mut peer).collect();
-        Self { rng, changes: Vec::new(), keys: vec![(Key::Missing, 0); setup.members], peers }
+        let (is_large, keys) = (setup.members > UNDIVIDED, vec![(Key::Missing, 0); setup.members]);
+        let unread = vec![VecDeque::new(); setup.members];
+        Self { rng, is_large, sums: Sums::default(), after: Vec::new(), changes: Vec::new(), unread, keys, peers }
     }
 
     /// Lets all members report, read and decide what is due in this step.
@@ -139,6 +151,9 @@ impl Exchange {
                 host.set_part(step, share.reservation(), share.limit());
             }
         }
+        if self.is_large {
+            self.after.push(self.sums);
+        }
     }
 
     /// The sum of the parts of all members that serve.
@@ -149,12 +164,13 @@ impl Exchange {
 
     /// A new process of a member: it reads all keys.
     fn restart(&mut self, member: usize, step: u64) {
-        let sums = self.changes.last().map_or(Sums::default(), |change| change.sums);
+        let read = if self.is_large { step as usize } else { self.changes.len() };
+        self.unread[member].clear();
         let peer = &mut self.peers[member];
         (peer.share, peer.own) = (Share::new(RESERVATION, LIMIT), self.keys[member].0);
-        (peer.read, peer.flying, peer.back, peer.lost_at) = (self.changes.len(), None, step, None);
+        (peer.read, peer.flying, peer.back, peer.lost_at) = (read, None, step, None);
         (peer.next_report, peer.measured) = (step as f64, step);
-        peer.share.observe(&without(sums, peer.own), false);
+        peer.share.observe(&without(self.sums, peer.own), false);
     }
 
     fn report(&mut self, setup: &Setup, member: usize, step: u64, is_connected: bool, host: &mut Host) {
@@ -208,8 +224,7 @@ impl Exchange {
     }
 
     fn change(&mut self, member: usize, step: u64, key: Key, report: (u64, u64)) {
-        let before = self.changes.last().map_or(Sums::default(), |change| change.sums);
-        let mut sums = without(before, self.keys[member].0);
+        let mut sums = without(self.sums, self.keys[member].0);
         match &key {
             Key::Missing => {}
             Key::Reported(line) => {
@@ -218,24 +233,36 @@ impl Exchange {
             }
             Key::Expired(safe) => sums.reserved += safe,
         }
-        self.keys[member].0 = key;
-        self.changes.push(Change { member, key, report, at: step, sums });
+        (self.keys[member].0, self.sums) = (key, sums);
+        let change = Change { member, key, report, at: step, sums };
+        if self.is_large {
+            self.unread[member].push_back(change);
+        } else {
+            self.changes.push(change);
+        }
     }
 
     fn read(&mut self, member: usize, step: u64) {
         let peer = &mut self.peers[member];
-        while let Some(change) = self.changes.get(peer.read).filter(|change| change.at + peer.lag <= step) {
-            peer.read += 1;
-            let mut is_back = false;
-            if change.member == member {
-                peer.own = change.key;
-                if let (Key::Reported(_), (number, made)) = (change.key, change.report) {
-                    is_back = number == peer.reports && step < made + LEASE;
-                    peer.back = made;
-                }
+        if !self.is_large {
+            while let Some(change) = self.changes.get(peer.read).filter(|change| change.at + peer.lag <= step) {
+                peer.read += 1;
+                peer.take_in(member, change, step);
             }
-            peer.share.observe(&without(change.sums, peer.own), is_back);
+            return;
         }
+        // Changes of this step and of some steps before are not read yet.
+        let steps = (step + 1).saturating_sub(peer.lag) as usize;
+        if steps <= peer.read {
+            return;
+        }
+        let unread = &mut self.unread[member];
+        while let Some(change) = unread.front().copied().filter(|change| change.at < steps as u64) {
+            unread.pop_front();
+            peer.take_in(member, &change, step);
+        }
+        peer.read = steps;
+        peer.share.observe(&without(self.after[steps - 1], peer.own), false);
     }
 
     /// Notes that the store is lost, and that all others know it.
@@ -251,6 +278,21 @@ impl Exchange {
             (Contact::None, _) if step >= peer.back + LEASE + ALONE_AFTER => peer.share.alone(),
             _ => {}
         }
+    }
+}
+
+impl Peer {
+    /// Takes in a change that `member`, which is this one, reads in this step.
+    fn take_in(&mut self, member: usize, change: &Change, step: u64) {
+        let mut is_back = false;
+        if change.member == member {
+            self.own = change.key;
+            if let (Key::Reported(_), (number, made)) = (change.key, change.report) {
+                is_back = number == self.reports && step < made + LEASE;
+                self.back = made;
+            }
+        }
+        self.share.observe(&without(change.sums, self.own), is_back);
     }
 }
 

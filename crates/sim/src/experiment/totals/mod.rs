@@ -145,7 +145,7 @@ fn compared(row: &Row, setup: &Setup, outcomes: &[Outcome], of: fn(&Judged) -> f
     let equal = figure(setup, outcomes, |outcome| &outcome.equal, of);
     let ours = figure(setup, outcomes, |outcome| &outcome.parts, of);
     let central = figure(setup, outcomes, |outcome| &outcome.central, of);
-    paired::columns(row, [Some(&equal[..]), None, Some(&ours[..])], &[("central".to_owned(), central)])
+    paired::columns(row, [Some(equal), None, Some(ours)], [("central".to_owned(), central)])
 }
 
 fn rows(setup: &Setup, outcomes: &[Outcome]) -> Vec<Row> {

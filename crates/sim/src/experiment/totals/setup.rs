@@ -63,7 +63,9 @@ impl Setup {
         match self.members {
             0..=9 => 4_000,
             10..=300 => 1_000,
-            _ => 500,
+            301..=3_000 => 500,
+            // The demand on the busiest of 10,000 is 184.
+            _ => 300,
         }
     }
 

@@ -35,14 +35,16 @@ struct Demand {
     ranks: Vec<usize>,
     /// Requests per second of each member.
     rates: Vec<f64>,
+    /// Probability that no request arrives at a member in a step.
+    none: Vec<f64>,
 }
 
 impl Demand {
     fn new(setup: &Setup, seed: u64) -> Self {
         let weight = |rank: usize| libm::exp(-setup.exponent() * libm::log((rank + 1) as f64));
         let by_rank: Vec<f64> = (0..setup.members).map(weight).collect();
-        let rates = vec![0.0; setup.members];
-        Self { rng: SplitMix64::new(seed), by_rank, ranks: (0..setup.members).collect(), rates }
+        let (rates, none) = (vec![0.0; setup.members], vec![1.0; setup.members]);
+        Self { rng: SplitMix64::new(seed), by_rank, ranks: (0..setup.members).collect(), rates, none }
     }
 
     /// Spreads the demand of this step over the members that serve.
@@ -59,12 +61,13 @@ impl Demand {
             };
             let sum: f64 = (0..setup.members).map(weight).sum();
             self.rates = (0..setup.members).map(|member| DEMAND * weight(member) / sum).collect();
+            self.none = self.rates.iter().map(|rate| libm::exp(-rate / STEPS_PER_S as f64)).collect();
         }
     }
 
     /// Number of requests that arrive at a member in a step: Poisson.
     fn arrivals(&mut self, member: usize) -> u64 {
-        let least = libm::exp(-self.rates[member] / STEPS_PER_S as f64);
+        let least = self.none[member];
         let (mut product, mut number) = (self.rng.next_f64(), 0);
         while product > least {
             product *= self.rng.next_f64();

@@ -193,7 +193,7 @@ fn load(form: &Form, wrong: &mut impl FnMut(&str, String)) {
     }
     let needed = form.largest().saturating_mul(form.streams.unwrap_or(1).max(1).into());
     if form.span() < needed {
-        let message = format!("of {} bytes has no room for a block of each stream: at least {needed}", form.span());
+        let message = format!("of {} bytes has no room for a block of each stream; use at least {needed}", form.span());
         wrong("size", message);
     }
     if form.offset.unwrap_or_default().0.checked_add(form.span()).is_none() {

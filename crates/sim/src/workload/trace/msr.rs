@@ -1,13 +1,22 @@
 //! Parser of MSR Cambridge traces (SNIA): CSV without a header.
 
 use evenkeel_control::units::Kind;
+use evenkeel_control::{Duration, Instant};
 
 use super::Record;
 use super::error::Fault;
-use super::fields::{by_comma, take};
+use super::fields::{Field, by_comma, take};
 
 /// Nanoseconds in a tick, the unit of the trace's times.
 const TICK_NS: u64 = 100;
+/// Place of the latency in a line, from 0.
+const LATENCY: usize = 6;
+
+/// The latency in the line of a request; `None` if there is none, or no number of ticks.
+pub(super) fn latency(line: &[u8]) -> Option<Duration> {
+    let field = Field::new("latency", by_comma(line).nth(LATENCY)?);
+    Some(field.time(TICK_NS).ok()?.since(Instant::ZERO))
+}
 
 /// Parses one line: `Some` for a request, `None` for a header, which some copies of the traces have.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, Fault> {

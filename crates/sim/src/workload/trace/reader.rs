@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::io::BufRead;
 
+use evenkeel_control::Duration;
+
 use super::error::{Fault, TraceError};
 use super::lines::{self, Line};
 use super::{BadLines, Format, Options, Record, blkparse, fio, mqsim, msr, spc};
@@ -77,6 +79,14 @@ impl<R: BufRead> Reader<R> {
     /// The format of the trace; `None` before the first record was read, unless the options name the format.
     pub fn format(&self) -> Option<Format> {
         self.parser.as_ref().map(|parser| parser.format)
+    }
+
+    /// The latency of the newest record; `None` if the trace states none, as all formats but [`Format::Msr`].
+    pub fn latency(&self) -> Option<Duration> {
+        match self.format()? {
+            Format::Msr => msr::latency(self.line.trim_ascii()),
+            Format::Spc | Format::Mqsim | Format::Fio | Format::Blkparse => None,
+        }
     }
 
     /// Number of bad lines left out so far, and the error of the first one.

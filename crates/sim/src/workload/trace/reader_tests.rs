@@ -32,6 +32,23 @@ fn good(text: &str, format: Format) -> Vec<Record> {
     records
 }
 
+#[test]
+fn msr_lines_have_latencies_and_others_have_none() {
+    let latencies = |text: &str| {
+        let mut reader = Reader::new(text.as_bytes(), "a.trace", Options::default());
+        let mut all = Vec::new();
+        while let Some(record) = reader.next() {
+            record.unwrap();
+            all.push(reader.latency().map(|latency| latency.as_nanos()));
+        }
+        all
+    };
+    assert_eq!(latencies(MSR), [Some(70_300), Some(9_900)]);
+    let odd = "1,web,0,Read,0,512\n2,web,0,Read,0,512, 8 \n3,web,0,Read,0,512,x\n";
+    assert_eq!(latencies(odd), [None, Some(800), None]);
+    assert!(latencies(SPC).iter().all(Option::is_none));
+}
+
 const MSR: &str = "\
 128166372000000000,web,0,Read,1310720,8192,703
 128166372000012345,web,1,Write,4096,512,99

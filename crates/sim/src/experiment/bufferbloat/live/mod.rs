@@ -198,12 +198,12 @@ fn findings(measured: &[Measured]) -> String {
     let Some(none) = find("none") else { return String::new() };
     let mut text = format!(
         "Without admission control everything that the bulk writer sends is in flight at once, and the light \
-         client, though it has priority, waits behind it: {}.\n",
+         client, though it has priority, waits behind it ({}).\n",
         latency(none)
     );
     if let Some(small) = find("64K") {
         text += &format!(
-            "A budget of 64 KiB makes that {}, but leaves the bulk writer {:.0} % of its throughput.\n",
+            "With a budget of 64 KiB it waits {}, but the bulk writer keeps only {:.0} % of its throughput.\n",
             latency(small),
             percent(small, none)
         );
@@ -213,13 +213,13 @@ fn findings(measured: &[Measured]) -> String {
         let budget = adaptive.budget_bytes.map_or_else(|| "?".into(), kib);
         let ratio = none.light_p50_ms / adaptive.light_p50_ms.max(1e-6);
         let (figure, verdict) = if ratio >= 1.0 {
-            (ratio, "times shorter at the median than without")
+            (ratio, "times shorter at the median than without admission control")
         } else {
-            (1.0 / ratio, "times longer at the median than without: it did not help in this run")
+            (1.0 / ratio, "times longer at the median than without admission control: it did not help")
         };
         text += &format!(
-            "{name} found a budget by itself ({budget} at the end): {}, {figure:.1} {verdict}, with {:.0} % of \
-             the bulk throughput.\n",
+            "{name} found a budget by itself ({budget} at the end). The light client waits {}: {figure:.1} {verdict}. \
+             The bulk writer keeps {:.0} % of its throughput.\n",
             latency(adaptive),
             percent(adaptive, none)
         );
@@ -292,7 +292,7 @@ mod tests {
         let mut all = vec![measured("none", 40.0, 90e6), measured("64K", 2.0, 30e6), measured("slowfast", 8.0, 81e6)];
         let text = findings(&all);
         assert!(text.contains("8.0 ms at the median") && text.contains("5.0 times shorter"), "{text}");
-        assert!(text.contains("90 % of the bulk"), "{text}");
+        assert!(text.contains("keeps 90 % of its throughput"), "{text}");
         assert!(text.contains("33 % of its throughput") && text.contains("400 KiB at the end"), "{text}");
         all[2].light_p50_ms = 80.0;
         assert!(findings(&all).contains("2.0 times longer"), "{}", findings(&all));

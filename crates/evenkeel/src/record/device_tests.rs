@@ -1,0 +1,159 @@
+//! Tests of requests as the recording has them, and of the names of control groups.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use evenkeel_flight::Recording;
+use evenkeel_guard::sensor::diskstats::DeviceNumber;
+
+use super::*;
+
+const DISK: DeviceNumber = DeviceNumber { major: 259, minor: 0 };
+const PARTITION: DeviceNumber = DeviceNumber { major: 259, minor: 2 };
+
+/// The second partition of a disk, of 1 MiB behind 1 MiB.
+fn partition() -> Block {
+    Block {
+        name: "nvme0n1p2".into(),
+        number: PARTITION,
+        disk: DISK,
+        all: vec![DISK, PARTITION],
+        start: 2_048,
+        sectors: 2_048,
+    }
+}
+
+/// A read of the second 4 KiB of the partition, 5 ms after the start of a recording that begins at 100 ms.
+fn seen() -> Seen {
+    Seen {
+        arrival_ns: 105_000_000,
+        issue_ns: Some(105_200_000),
+        completion_ns: 105_300_000,
+        cgroup: 42,
+        sector: 2_056,
+        sectors: 8,
+        disk: DISK,
+        device: PARTITION,
+        error: 0,
+        letters: *b"R\0\0\0\0\0\0\0",
+    }
+}
+
+#[test]
+fn a_request_of_a_partition_counts_from_its_begin() {
+    let blocks = [partition()];
+    let recorded = |seen: Seen| recorded(&seen, &blocks, 100_000_000);
+    let read = Request {
+        arrival_ns: 5_000_000,
+        queue_ns: 200_000,
+        device_ns: 100_000,
+        offset: 4_096,
+        length: 4_096,
+        ..Request::default()
+    };
+    assert_eq!(recorded(seen()), Some(read));
+    let stacked = Request { queue_ns: 0, device_ns: 300_000, ..read };
+    assert_eq!(recorded(Seen { issue_ns: None, ..seen() }), Some(stacked));
+    let failed = Request { outcome: Outcome::Failed(5), ..read };
+    assert_eq!(recorded(Seen { error: 5, ..seen() }), Some(failed));
+    assert_eq!(recorded(Seen { arrival_ns: 99_999_999, ..seen() }), None, "before the start");
+    assert_eq!(recorded(Seen { sector: 8, ..seen() }), None, "before the partition");
+}
+
+#[test]
+fn letters_are_kinds() {
+    for (letters, sectors, wanted) in [
+        ("R", 8, (Kind::Read, false)),
+        ("RA", 8, (Kind::Read, false)),
+        ("WS", 8, (Kind::Write, false)),
+        ("WFS", 8, (Kind::Write, true)),
+        ("FWFSM", 8, (Kind::Write, true)),
+        ("FWSM", 8, (Kind::Write, false)),
+        ("FWS", 0, (Kind::Flush, false)),
+        ("FF", 0, (Kind::Flush, false)),
+        ("F", 0, (Kind::Flush, false)),
+        ("DS", 2_048, (Kind::Trim, false)),
+        ("DE", 2_048, (Kind::Trim, false)),
+        ("NS", 2_048, (Kind::Zero, false)),
+        ("WZ", 2_048, (Kind::Zero, false)),
+        ("N", 0, (Kind::Other, false)),
+        ("", 0, (Kind::Other, false)),
+    ] {
+        let mut padded = [0; 8];
+        padded[..letters.len()].copy_from_slice(letters.as_bytes());
+        assert_eq!(kind(padded, sectors), wanted, "{letters} {sectors}");
+    }
+}
+
+#[test]
+fn groups_are_tenants_by_path_and_clients_by_number() {
+    let folder = std::env::temp_dir().join(format!("evenkeel-record-groups-{}", std::process::id()));
+    let group = folder.join("groups/system.slice/db.service");
+    fs::create_dir_all(&group).expect("made");
+    let there = fs::metadata(&group).expect("there").ino();
+    let file = folder.join("host.rec");
+    let out = open_recording(&file, false).expect("made");
+    let zero = now();
+    let mut session = Session {
+        sheet: Sheet::new(out, &Head::default(), zero, None, None).expect("written"),
+        zero,
+        blocks: vec![partition()],
+        groups: Some(folder.join("groups")),
+        clients: HashMap::new(),
+        tenants: HashMap::new(),
+        lost: 0,
+        lost_until: zero,
+    };
+    let gone = u64::MAX;
+    session.learn(BTreeSet::from([there, gone])).expect("written");
+    session.learn(BTreeSet::from([there])).expect("written");
+    assert_eq!(session.clients, HashMap::from([(there, (0, 0)), (gone, (1, 1))]));
+    session.sheet.write(Request { tenant: 0, client: 0, length: 512, ..Request::default() }, 1 << 20).expect("written");
+    let figures = session.finish(&file, None);
+    let recording = Recording::read(&file).expect("a recording");
+    fs::remove_dir_all(&folder).expect("removed");
+    assert_eq!((figures.requests, figures.lost, figures.ended), (1, 0, true));
+    assert!(figures.error.is_none() && figures.note.is_none() && figures.bytes > 0);
+    let tenants = recording.names.iter().filter(|name| name.table == Table::Tenant);
+    let names: BTreeSet<(u32, &str)> = tenants.map(|name| (name.number, &*name.name)).collect();
+    assert_eq!(names, BTreeSet::from([(0, "system.slice/db.service"), (1, &*format!("cgroup-{gone}"))]));
+    assert_eq!(recording.names.iter().filter(|name| name.table == Table::Client).count(), 2);
+    assert!(recording.complete && recording.requests.len() == 1);
+}
+
+#[test]
+fn an_error_ends_a_recording_that_can_be_read() {
+    let file = std::env::temp_dir().join(format!("evenkeel-record-error-{}", std::process::id()));
+    let zero = now();
+    let out = open_recording(&file, false).expect("made");
+    let mut session = Session {
+        sheet: Sheet::new(out, &Head::default(), zero, None, None).expect("written"),
+        zero,
+        blocks: Vec::new(),
+        groups: None,
+        clients: HashMap::new(),
+        tenants: HashMap::new(),
+        lost: 0,
+        lost_until: zero,
+    };
+    session.sheet.write_lost(3, 0, 1).expect("written");
+    let figures = session.finish(&file, Some(anyhow::anyhow!("the disk is full")));
+    let recording = Recording::read(&file).expect("a recording");
+    fs::remove_file(&file).expect("removed");
+    let error = figures.error.expect("an error");
+    assert!(error.contains(": the disk is full; the recording has ended") && error.contains("Make room"), "{error}");
+    let cured = |note: String| note.contains("lsblk -s") && note.contains("nvme_core.multipath=N");
+    assert!(figures.note.is_some_and(cured), "three were lost, and none was seen");
+    assert!(recording.complete && recording.lost == 3);
+}
+
+#[test]
+fn devices_that_cannot_be_recorded_are_refused_with_a_cure() {
+    let refused = |paths: &[&str]| {
+        let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+        blocks(&paths).expect_err("refused").to_string()
+    };
+    let other = refused(&["/dev/null"]);
+    assert!(other.contains("/dev/null is no block device") && other.contains("lsblk"), "{other}");
+    let absent = refused(&["/dev/evenkeel/none"]);
+    assert!(absent.contains("/dev/evenkeel/none") && absent.contains("name a block device"), "{absent}");
+}

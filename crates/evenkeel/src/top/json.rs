@@ -1,0 +1,177 @@
+//! The output of `evenkeel top --json`: the rows of all servers and agents at one moment, as one line.
+//!
+//! Units are last in the names. A figure that was not measured is `null`.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use evenkeel_policy::health::{Level, Trouble};
+use evenkeel_policy::verdict::Target;
+use serde::Serialize;
+
+use super::model::{Link, Model};
+use super::row::{Row, Tab};
+
+/// All servers and agents at one moment.
+#[derive(Debug, Serialize)]
+struct Shown<'m> {
+    /// Unix time: of the answers, or the moment of the past.
+    at_s: f64,
+    servers: Vec<Server<'m>>,
+    /// Pools of servers and agents, and OSDs.
+    pools: Vec<Line<'m>>,
+    /// Tenants of servers; clients, groups and queues of agents.
+    tenants: Vec<Line<'m>>,
+    /// Volumes of servers.
+    volumes: Vec<Line<'m>>,
+    /// Troubles of all servers and agents, worst first.
+    health: Vec<Ill<'m>>,
+}
+
+/// A server or an agent.
+#[derive(Debug, Serialize)]
+struct Server<'m> {
+    /// The place that answers.
+    server: &'m str,
+    /// Facts for people: name and version of the program, time since its start and so on.
+    facts: &'m [String],
+    /// Time since the start; `null` without an answer, and of the past.
+    uptime_s: Option<f64>,
+    /// `live`, `past`, or `lost`: then it has no rows.
+    link: &'static str,
+    /// The reason why it does not answer.
+    error: Option<&'m str>,
+}
+
+/// A row of a view.
+#[derive(Debug, Serialize)]
+struct Line<'m> {
+    server: &'m str,
+    /// `pool`, `osd`, `tenant`, `client`, `group`, `queue` or `volume`.
+    kind: &'static str,
+    name: &'m str,
+    /// `null` for a pool or an OSD.
+    pool: Option<&'m str>,
+    /// `null` where a row has no tenant.
+    tenant: Option<&'m str>,
+    iops: Option<f64>,
+    bytes_per_s: Option<f64>,
+    latency_ms: Option<f64>,
+    p99_ms: Option<f64>,
+    queue_latency_ms: Option<f64>,
+    device_latency_ms: Option<f64>,
+    /// Requests that the device failed.
+    errors: Option<f64>,
+    /// The target with the worst verdict.
+    target: Option<&'m Target>,
+    throttled_by: Option<Throttle<'m>>,
+    trouble: Option<&'m str>,
+    because: &'m str,
+}
+
+/// The limit that binds.
+#[derive(Debug, Serialize)]
+struct Throttle<'m> {
+    by: &'m str,
+    how: &'m str,
+}
+
+/// A trouble of a server or an agent.
+#[derive(Debug, Serialize)]
+struct Ill<'m> {
+    server: &'m str,
+    level: Level,
+    /// The kind of trouble; empty for one of the past.
+    kind: &'m str,
+    about: &'m str,
+    because: &'m str,
+    cure: &'m str,
+}
+
+/// Unix time now, in seconds.
+pub(super) fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// The models as one line of JSON, which ends with a newline. `at_s`: their moment, Unix time.
+///
+/// # Errors
+/// When the record cannot be serialised.
+pub(super) fn line<'m>(models: impl Iterator<Item = &'m Model> + Clone, at_s: f64) -> anyhow::Result<String> {
+    let rows = |tabs: &[Tab]| -> Vec<Line<'m>> {
+        let answering = models.clone().filter(|model| !is_lost(model));
+        answering.flat_map(|model| lines(model, tabs)).collect()
+    };
+    let mut health: Vec<Ill<'m>> = models.clone().filter(|model| !is_lost(model)).flat_map(ills).collect();
+    health.sort_by_key(|ill| ill.level);
+    let shown = Shown {
+        at_s,
+        servers: models.clone().map(server).collect(),
+        pools: rows(&[Tab::Pools, Tab::Guarded, Tab::Osds]),
+        tenants: rows(&[Tab::Tenants, Tab::Initiators, Tab::Groups, Tab::Queues]),
+        volumes: rows(&[Tab::Volumes]),
+        health,
+    };
+    Ok(serde_json::to_string(&shown)? + "\n")
+}
+
+/// True if the newest figures of the model are from before its server went away, or if there are none.
+fn is_lost(model: &Model) -> bool {
+    matches!(model.link, Link::Waiting | Link::Lost { .. })
+}
+
+fn server(model: &Model) -> Server<'_> {
+    let (link, error) = match &model.link {
+        Link::Waiting => ("lost", None),
+        Link::Lost { error, .. } => ("lost", Some(error.as_str())),
+        Link::Live => ("live", None),
+        Link::Past => ("past", None),
+    };
+    let uptime_s = (link == "live").then_some(model.sample.uptime_s);
+    Server { server: &model.place, facts: &model.sample.head, uptime_s, link, error }
+}
+
+/// The rows of views that pass the filter, in the chosen order.
+fn lines<'m>(model: &'m Model, tabs: &[Tab]) -> Vec<Line<'m>> {
+    let of = move |tab: Tab| model.rows_of(tab).into_iter().map(move |row| of_row(&model.place, tab, row));
+    tabs.iter().copied().flat_map(of).collect()
+}
+
+fn of_row<'m>(server: &'m str, tab: Tab, row: &'m Row) -> Line<'m> {
+    let some = |name: &'m String| (!name.is_empty()).then_some(name.as_str());
+    Line {
+        server,
+        kind: tab.about().one,
+        name: &row.name,
+        pool: some(&row.of),
+        tenant: some(&row.tenant),
+        iops: row.iops,
+        bytes_per_s: row.bytes_per_s,
+        latency_ms: row.response_ms,
+        p99_ms: row.p99_ms,
+        queue_latency_ms: row.queue_ms,
+        device_latency_ms: row.device_ms,
+        errors: row.errors,
+        target: row.target.as_ref(),
+        throttled_by: row.hold.as_ref().map(|hold| Throttle { by: &hold.by, how: &hold.how }),
+        trouble: row.trouble.as_deref(),
+        because: &row.why,
+    }
+}
+
+/// The troubles of a server or an agent, of the past as sentences alone.
+fn ills(model: &Model) -> Vec<Ill<'_>> {
+    let server = model.place.as_str();
+    if matches!(model.link, Link::Past) {
+        return model.sample.troubles.iter().map(|because| of_past(server, because)).collect();
+    }
+    model.troubles().iter().map(|trouble| of_trouble(server, trouble)).collect()
+}
+
+fn of_past<'m>(server: &'m str, because: &'m str) -> Ill<'m> {
+    Ill { server, level: Level::Warning, kind: "", about: "", because, cure: "" }
+}
+
+fn of_trouble<'m>(server: &'m str, trouble: &'m Trouble) -> Ill<'m> {
+    let Trouble { level, kind, about, because, cure } = trouble;
+    Ill { server, level: *level, kind, about, because, cure }
+}

@@ -1,0 +1,116 @@
+//! Troubles of targets: a pool's limit that binds, a noisy tenant, and a latency target below the device's latency.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::server::{Folder, Server, run, succeed};
+use super::stage::{Load, PATIENCE, Trouble, event, state, until, with_words};
+
+/// Requests of a tenant that writes as much as it can, and of one that reads now and then.
+const WRITES: [&str; 6] = ["--op", "write", "--block-size", "32KiB", "--queue-depth", "64"];
+const READS: [&str; 2] = ["--op", "read"];
+
+/// A modelled device on which the writes of the tenant `backup` make each read of the tenant `database` wait for 100 ms, without
+/// tables of tenants. `target`: latency target of the reads; `device`: further keys of the device.
+fn device(target: &str, device: &str) -> String {
+    format!(
+        "[pools.main]\nlatency.target = \"{target}\"\ntuning.admission = \"none\"\n\
+         [pools.main.emulate]\nbandwidth = \"20MB\"\n{device}\
+         [volumes.backup]\nbackend = \"emulate\"\nsize = \"8MiB\"\n\
+         [volumes.database]\nbackend = \"emulate\"\nsize = \"8MiB\"\n[tenants.database]\n"
+    )
+}
+
+#[test]
+fn a_limit_of_a_pool_that_binds() {
+    let folder = Folder::new();
+    let text = "[pools.main]\nlimit = { iops = 100 }\n[tenants.shop]\nreservation = { iops = 1000 }\n\
+                [volumes.shop]\nbackend = \"memory\"\nsize = \"16MiB\"\n";
+    let server = Server::configured(&folder, text);
+    let load = Load::start(&folder, "shop", &["--op", "write", "--queue-depth", "8"]);
+    let trouble = Trouble {
+        kind: "target_missed",
+        about: "tenant shop in pool main",
+        cause: "100 IOPS",
+        cure: "raise pools.main.limit",
+        recorded: "100 IOPS",
+    };
+    let at = trouble.is_named(&folder, server.status());
+    drop((load, server));
+    let server = Server::configured(&folder, text);
+    trouble.is_explained(&folder, server.status(), at);
+    drop(server);
+}
+
+#[test]
+fn a_noisy_tenant() {
+    let folder = Folder::new();
+    let text = device("20ms", "") + "[tenants.backup]\nthrottle = \"never\"\n";
+    let server = Server::configured(&folder, &text);
+    let loads = [Load::start(&folder, "backup", &WRITES), Load::start(&folder, "database", &READS)];
+    let trouble = Trouble {
+        kind: "target_missed",
+        about: "pool main",
+        cause: "no tenant that may be throttled has enough load to be the cause",
+        cure: "`evenkeel top --view tenants` shows who has most load",
+        recorded: "read mean",
+    };
+    let status = server.status().to_owned();
+    let at = trouble.is_named(&folder, &status);
+    // The view that the cure names has the noisy tenant first.
+    until("top --view tenants", PATIENCE, || {
+        let frame = succeed(&folder, &["top", "--once", "--view", "tenants", "--status", &status]);
+        let first = frame.lines().nth(5).unwrap_or_default().trim_start().to_owned();
+        if first.starts_with("backup") { Ok(()) } else { Err(frame) }
+    });
+    // The other part of the cure: once it may be throttled, it is, and `why` has the reason.
+    succeed(&folder, &["tenant", "set", "backup", "--throttle", "normal"]);
+    until("why", PATIENCE, || {
+        let output = run(&folder, &["why", "backup", "--status", &status]);
+        with_words(&output, &["main backup:", "throttled by the latency target"])
+    });
+    let is_throttled = |event: &&Value| {
+        let reason = event["reason"].as_str().unwrap_or_default();
+        event["kind"] == "decision" && event["tenant"] == "backup" && reason.starts_with("throttled_by_")
+    };
+    let throttled = event(&folder, &["--status", &status], is_throttled);
+    drop((loads, server));
+    let server = Server::configured(&folder, &text);
+    trouble.is_explained(&folder, server.status(), at);
+    let then = throttled["at_s"].as_u64().expect("a time").to_string();
+    let because = throttled["because"].as_str().expect("a sentence");
+    let because = because.split_whitespace().collect::<Vec<_>>().join(" ");
+    until("why", PATIENCE, || {
+        let output = run(&folder, &["why", "backup", "-n", "100", "--at", &then, "--status", server.status()]);
+        with_words(&output, &["main backup:", &because])
+    });
+}
+
+#[test]
+fn a_target_below_the_latency_of_the_device() {
+    let folder = Folder::new();
+    let text = device("2ms", "read_latency = \"5ms\"\n") + "[tenants.backup]\n";
+    let server = Server::configured(&folder, &text);
+    let loads = [Load::start(&folder, "backup", &WRITES), Load::start(&folder, "database", &READS)];
+    let found = |kinds: &[&str]| {
+        let troubles = state(server.status())["health"]["troubles"].take();
+        let is_it = |one: &Value| one["about"] == "pool main" && kinds.iter().any(|kind| one["kind"] == *kind);
+        let is_found = troubles.as_array().is_some_and(|all| all.iter().any(is_it));
+        if is_found { Ok(()) } else { Err(format!("{troubles:#}")) }
+    };
+    until("a missed target", PATIENCE, || found(&["target_missed", "target_unachievable"]));
+    until("an unachievable target", Duration::from_secs(60), || found(&["target_unachievable"]));
+    let trouble = Trouble {
+        kind: "target_unachievable",
+        about: "pool main",
+        cause: "allowed",
+        cure: "raise the target",
+        recorded: "allowed",
+    };
+    let at = trouble.is_named(&folder, server.status());
+    drop((loads, server));
+    let server = Server::configured(&folder, &text);
+    trouble.is_explained(&folder, server.status(), at);
+    drop(server);
+}
