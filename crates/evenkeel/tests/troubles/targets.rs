@@ -104,9 +104,9 @@ fn a_target_below_the_latency_of_the_device() {
     let trouble = Trouble {
         kind: "target_unachievable",
         about: "pool main",
-        cause: "allowed",
+        cause: "as far as allowed",
         cure: "raise the target",
-        recorded: "allowed",
+        recorded: "as far as allowed",
     };
     let at = trouble.is_named(&folder, server.status());
     drop((loads, server));

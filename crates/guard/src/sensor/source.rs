@@ -60,7 +60,7 @@ pub(super) fn read_all<'b>(
             }
             buffer.resize((buffer.len() * 2).clamp(least, limit), 0);
         }
-        // Such files give a piece at a time; the end is told by nothing.
+        // Such files give a piece at a time; nothing marks the end.
         match file.read_at(&mut buffer[filled..], filled as u64) {
             Ok(0) => return Ok(&buffer[..filled]),
             Ok(n) => filled += n,
