@@ -327,12 +327,19 @@ impl<M: Participant> Driver<M> {
         }
     }
 
-    /// Notes a fault of the watch (`which` = 0) or of the writes (1); logs it unless there was a fault before.
+    /// Notes a fault of the watch (`which` = 0) or of the writes (1); logs it unless there was such a fault before, or one of the
+    /// writes.
     fn trouble(&mut self, which: usize, why: String) {
-        if self.troubles[which].is_none() {
+        if self.troubles[which..].iter().all(Option::is_none) {
             tracing::warn!("cluster: {why}");
         }
         self.troubles[which] = Some(why);
+    }
+
+    /// The present fault. That of the writes comes first, as it has the cause: a host that cannot write soon hears nothing of
+    /// itself, and its watch ends, too, again and again.
+    fn fault(&self) -> Option<&str> {
+        self.troubles.iter().rev().flatten().next().map(String::as_str)
     }
 
     fn heard(&mut self, host: &str, value: &[u8]) {
@@ -409,12 +416,7 @@ impl<M: Participant> Driver<M> {
         let lost = |status: &Status| *status == Status::Lost;
         match (lost(&self.status), lost(&status)) {
             (false, true) => {
-                let why = self
-                    .troubles
-                    .iter()
-                    .flatten()
-                    .next()
-                    .map_or("the reports of this host do not come back from etcd", String::as_str);
+                let why = self.fault().unwrap_or("the reports of this host do not come back from etcd");
                 tracing::warn!(
                     "cluster lost: {why}; this host decides alone now: it takes the smallest number of slots that is safe, and more only as its own latency allows"
                 );
@@ -443,7 +445,7 @@ impl<M: Participant> Driver<M> {
         Instant::FAR_FUTURE
     }
 
-    fn publish_state(&mut self, now: Instant) {
+    pub(crate) fn publish_state(&mut self, now: Instant) {
         let mut state = lock(&self.state);
         let (status, because, ramp) = match self.status {
             Status::Shared { ramp } if ramp < 1.0 => {
@@ -463,7 +465,7 @@ impl<M: Participant> Driver<M> {
             }
         };
         (state.status, state.because, state.ramp) = (status.into(), because, ramp);
-        state.error = self.troubles.iter().flatten().next().cloned();
+        state.error = self.fault().map(str::to_owned);
         let members = self.cluster.members(now).map(|(name, presence)| {
             let (presence, missed_periods) = described(presence);
             MemberState { name: name.to_owned(), presence, missed_periods }

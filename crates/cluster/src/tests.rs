@@ -49,6 +49,58 @@ const PERIOD: Time = Time::from_millis(400);
 const LEASE: Time = Time::from_millis(1_600);
 /// Longest wait for anything in a test; reaching it is a failure.
 const PATIENCE: StdDuration = StdDuration::from_secs(30);
+/// The option of etcd for a quota of 4 MiB, which a few large values fill.
+const SMALL: &str = "--quota-backend-bytes=4194304";
+
+/// A new folder for an etcd; `None` if etcd is not installed, and then the test is reported as skipped.
+fn folder() -> Option<PathBuf> {
+    if Command::new("etcd").arg("--version").output().is_err() {
+        skip::skip("etcd is not installed");
+        return None;
+    }
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("evenkeel-etcd-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let folder = std::env::temp_dir().join(name);
+    fs::create_dir_all(&folder).expect("a folder");
+    Some(folder)
+}
+
+/// Writes the files for TLS into the folder: `server.pem` and `server.key` of an etcd on 127.0.0.1, and those for clients:
+/// `ca.pem`, `client.pem` and `client.key`, and `named.pem` and `named.key` with a common name, which etcd refuses from hosts
+/// while it has users.
+fn certify(folder: &Path) {
+    let authority = Authority::new();
+    fs::write(folder.join("ca.pem"), &authority.certificate).expect("written");
+    for (file, name) in [("server", "127.0.0.1"), ("named", "client")] {
+        let pair = authority.issue(name);
+        fs::write(folder.join(format!("{file}.pem")), pair.certificate).expect("written");
+        fs::write(folder.join(format!("{file}.key")), pair.key).expect("written");
+    }
+    let client = secure::nameless();
+    fs::write(folder.join("client.pem"), &client.certificate).expect("written");
+    fs::write(folder.join("client.key"), client.key).expect("written");
+    // Who may connect: etcd's gateway with the certificate of the server, and the clients.
+    fs::write(folder.join("clients.pem"), authority.certificate + &client.certificate).expect("written");
+}
+
+/// `etcdctl` for the etcd at these addresses (separated by commas). `is_secure`: with the files for clients in the folder.
+fn etcdctl(folder: &Path, addresses: &str, is_secure: bool) -> Command {
+    let mut command = Command::new("etcdctl");
+    let endpoints = format!("--endpoints={addresses}");
+    command.env("ETCDCTL_API", "3").args([&endpoints, "--command-timeout=3s"]);
+    if is_secure {
+        for (option, file) in [("--cacert", "ca.pem"), ("--cert", "client.pem"), ("--key", "client.key")] {
+            command.arg(option).arg(folder.join(file));
+        }
+    }
+    command
+}
+
+/// The output of a command; `None` if it fails.
+fn output(mut command: Command) -> Option<String> {
+    let output = command.output().expect("etcdctl runs");
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
 
 /// A separate etcd process with its own folder, which is deleted when the value is dropped. Its two ports stay reserved while
 /// the process is restarted.
@@ -61,53 +113,37 @@ struct Etcd {
     is_secure: bool,
     /// Name and password with which the tests administer etcd.
     login: Option<&'static str>,
+    /// Further options of etcd.
+    options: Vec<String>,
 }
 
 impl Etcd {
     /// Starts an etcd and waits until it is healthy; `None` if etcd is not installed, and then the test is reported as
     /// skipped.
     fn start() -> Option<Self> {
-        Self::begin(false)
+        Self::begin(false, &[])
     }
 
-    /// As [`Self::start`], with TLS and certificates of clients. The files are in the folder: `ca.pem`, `client.pem` and
-    /// `client.key` for clients, and `named.pem` and `named.key` with a common name, which etcd refuses from hosts while it has
-    /// users.
+    /// As [`Self::start`], with TLS and certificates of clients. The files of [`certify`] are in the folder.
     fn start_secure() -> Option<Self> {
-        Self::begin(true)
+        Self::begin(true, &[])
     }
 
-    fn begin(is_secure: bool) -> Option<Self> {
-        if Command::new("etcd").arg("--version").output().is_err() {
-            skip::skip("etcd is not installed");
-            return None;
-        }
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("evenkeel-etcd-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).expect("a folder");
+    fn begin(is_secure: bool, options: &[&str]) -> Option<Self> {
+        let folder = folder()?;
         if is_secure {
-            let authority = Authority::new();
-            fs::write(folder.join("ca.pem"), &authority.certificate).expect("written");
-            for (file, name) in [("server", "127.0.0.1"), ("named", "client")] {
-                let pair = authority.issue(name);
-                fs::write(folder.join(format!("{file}.pem")), pair.certificate).expect("written");
-                fs::write(folder.join(format!("{file}.key")), pair.key).expect("written");
-            }
-            let client = secure::nameless();
-            fs::write(folder.join("client.pem"), &client.certificate).expect("written");
-            fs::write(folder.join("client.key"), client.key).expect("written");
-            // Who may connect: etcd's gateway with the certificate of the server, and the clients.
-            fs::write(folder.join("clients.pem"), authority.certificate + &client.certificate).expect("written");
+            certify(&folder);
         }
         let ports = [(); 2].map(|()| Port::reserve());
-        let child = Self::spawn(&folder, &ports, is_secure);
-        let mut etcd = Self { child, folder, ports, is_secure, login: None };
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        let child = Self::spawn(&folder, &ports, is_secure, &options);
+        let mut etcd = Self { child, folder, ports, is_secure, login: None, options };
         etcd.await_health();
         Some(etcd)
     }
 
-    fn spawn(folder: &Path, ports: &[Port; 2], is_secure: bool) -> Child {
+    /// Starts the process. Of an option that is given twice, etcd takes the last value: `options` come last.
+    fn spawn(folder: &Path, ports: &[Port; 2], is_secure: bool, options: &[String]) -> Child {
         let log = fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("a log");
         let [client, peer] = ports.each_ref().map(|port| format!("http://127.0.0.1:{}", port.number()));
         let client = if is_secure { client.replace("http://", "https://") } else { client };
@@ -125,6 +161,7 @@ impl Etcd {
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .arg("--initial-cluster")
             .arg(format!("test={peer}"))
+            .args(options)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a log"))
             .stderr(log)
@@ -147,22 +184,32 @@ impl Etcd {
     }
 
     fn etcdctl(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("etcdctl");
-        let endpoint = format!("--endpoints={}", self.address());
-        command.env("ETCDCTL_API", "3").args([&endpoint, "--command-timeout=3s"]);
-        if self.is_secure {
-            for (option, file) in [("--cacert", "ca.pem"), ("--cert", "client.pem"), ("--key", "client.key")] {
-                command.arg(option).arg(self.folder.join(file));
-            }
-        }
+        let mut command = etcdctl(&self.folder, &self.address(), self.is_secure);
         command.args(self.login.map(|login| format!("--user={login}"))).args(arguments);
         command
     }
 
     /// Runs `etcdctl` with these arguments; returns its output, or `None` if it fails.
     fn ctl(&self, arguments: &[&str]) -> Option<String> {
-        let output = self.etcdctl(arguments).output().expect("etcdctl runs");
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+        output(self.etcdctl(arguments))
+    }
+
+    /// The newest revision.
+    fn revision(&self) -> String {
+        let json = self.ctl(&["get", "-w", "json", "nothing"]).expect("an answer");
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        json["header"]["revision"].as_i64().expect("a revision").to_string()
+    }
+
+    /// Writes a key of 1 MiB again and again until etcd has no space for it, as a client does that has nothing to do with hosts.
+    fn fill(&self) {
+        let file = self.folder.join("large");
+        fs::write(&file, "x".repeat(1 << 20)).expect("written");
+        wait("etcd has no space", || {
+            let value = fs::File::open(&file).expect("the value");
+            let output = self.etcdctl(&["put", "other/large"]).stdin(value).output().expect("etcdctl runs");
+            String::from_utf8_lossy(&output.stderr).contains("mvcc: database space exceeded")
+        });
     }
 
     /// Writes all values (key, value) in one transaction, so that a reader finds all of them or none.
@@ -187,7 +234,7 @@ impl Etcd {
     }
 
     fn restart(&mut self) {
-        self.child = Self::spawn(&self.folder, &self.ports, self.is_secure);
+        self.child = Self::spawn(&self.folder, &self.ports, self.is_secure, &self.options);
     }
 
     fn settings(&self, host: &str, clock: fn() -> Instant) -> Settings {
@@ -432,13 +479,8 @@ fn keys_leases_and_history_may_go_while_hosts_use_them() {
     let hosts = ["a", "b"].map(|name| etcd.host(name));
     let [a, b] = &hosts;
     all_see(&[a, b], &["a", "b"]);
-    let revision = || {
-        let json = etcd.ctl(&["get", "-w", "json", "nothing"]).expect("an answer");
-        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-        json["header"]["revision"].as_i64().expect("a revision").to_string()
-    };
     // History is compacted away while one does not read.
-    etcd.ctl(&["compaction", &revision()]).expect("compacted");
+    etcd.ctl(&["compaction", &etcd.revision()]).expect("compacted");
     etcd.ctl(&["del", "--prefix", "evenkeel/main/members/"]).expect("deleted");
     let before = a.last_period();
     wait("they go on", || a.last_period() > before + 8 && b.last_period() > before + 8);
@@ -503,6 +545,31 @@ fn what_cannot_be_read_is_counted_each_time_it_is_read_and_no_more() {
     driver.take_in(Event::Watching { endpoint, shard, all: values().collect(), sums: Vec::new() });
     (0..10).for_each(|_| driver.decide(wall_clock()));
     assert_eq!(*driver.faults.counts(), counts(2), "all values were read anew");
+}
+
+#[test]
+fn a_fault_of_the_writes_is_shown_before_one_of_the_watch() {
+    let recorder = Recorder { seen: Arc::default(), reports: 0 };
+    let state = Arc::<Mutex<evenkeel_policy::state::ClusterState>>::default();
+    let settings = settings("http://127.0.0.1:1", "a", wall_clock);
+    let mut driver = Driver::new(settings, recorder, Arc::clone(&state)).expect("good settings");
+    let mut shown = |event| {
+        driver.take_in(event);
+        driver.publish_state(wall_clock());
+        lock(&state).error.clone()
+    };
+    let watching = || {
+        let endpoint = "http://127.0.0.1:1".to_owned();
+        Event::Watching { endpoint, shard: Shard::WHOLE, all: Vec::new(), sums: Vec::new() }
+    };
+    let silent = || Event::Unwatched { why: "silent".into() };
+    assert_eq!(shown(silent()).as_deref(), Some("silent"));
+    assert_eq!(shown(Event::Unwritten { why: "full".into() }).as_deref(), Some("full"));
+    // The watch begins and falls silent by turns.
+    assert_eq!(shown(watching()).as_deref(), Some("full"));
+    assert_eq!(shown(silent()).as_deref(), Some("full"));
+    assert_eq!(shown(Event::Written).as_deref(), Some("silent"));
+    assert_eq!(shown(watching()), None);
 }
 
 #[test]

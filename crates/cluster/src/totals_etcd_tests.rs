@@ -5,6 +5,9 @@ use evenkeel_control::pool::Demand;
 use super::*;
 use crate::{Demands, Parts};
 
+#[path = "three_etcd_tests.rs"]
+mod three;
+
 /// Limit of the tenant, in IOPS.
 const LIMIT: u64 = 3_000;
 
@@ -52,10 +55,14 @@ struct Member {
 
 impl Member {
     fn start(etcd: &Etcd, name: &str, rate: u64, totals: bool) -> Self {
-        let shared = Arc::new(Mutex::new((rate, 0.0)));
-        let server = Server { shared: Arc::clone(&shared), arrived: 0.0, measured: StdInstant::now() };
         let mut settings = etcd.settings(name, wall_clock);
         settings.cluster.totals = totals;
+        Self::with(settings, rate)
+    }
+
+    fn with(settings: Settings, rate: u64) -> Self {
+        let shared = Arc::new(Mutex::new((rate, 0.0)));
+        let server = Server { shared: Arc::clone(&shared), arrived: 0.0, measured: StdInstant::now() };
         Self { shared, handle: start(settings, server).expect("it starts") }
     }
 
@@ -69,6 +76,10 @@ impl Member {
 
     fn contact(&self) -> String {
         self.handle.state().totals.map(|totals| totals.contact).unwrap_or_default()
+    }
+
+    fn error(&self) -> String {
+        self.handle.state().error.unwrap_or_default()
     }
 }
 
@@ -97,6 +108,36 @@ fn parts_of_a_total_move_with_demand_and_survive_etcd() {
     // One that leaves in order leaves its whole part.
     a.handle.stop();
     wait("the other has all", || b.part() == 1.0);
+}
+
+#[test]
+fn a_full_etcd_is_named_with_the_cure_and_leaves_the_safe_parts() {
+    let Some(etcd) = Etcd::begin(false, &[SMALL]) else { return };
+    let [a, b] = ["a", "b"].map(|name| Member::start(&etcd, name, 300, true));
+    a.ask(4_000);
+    wait("the busy one has most", || a.part() > 0.7 && a.contact() == "shared" && b.contact() == "shared");
+
+    etcd.fill();
+    let cure = "database space exceeded; compact, defragment and disarm the alarm (etcdctl)";
+    for member in [&a, &b] {
+        wait("it says so, with the cure", || member.error().contains(cure));
+    }
+    // Of two members, one has half at most.
+    wait("the busy one keeps its safe part", || {
+        // The watch ends, too, for want of changes, and does not hide the cause.
+        let error = a.error();
+        assert!(!error.contains("has reported nothing"), "{error}");
+        ["lost", "alone"].contains(&a.contact().as_str()) && (0.1..=0.5).contains(&a.part())
+    });
+    wait("so does the other one", || ["lost", "alone"].contains(&b.contact().as_str()) && b.part() <= 0.5);
+
+    // What the cure names, and nothing else.
+    etcd.ctl(&["compaction", &etcd.revision(), "--physical"]).expect("compacted");
+    wait("it is defragmented", || etcd.ctl(&["defrag"]).is_some());
+    wait("the alarm is disarmed", || etcd.ctl(&["alarm", "disarm"]).is_some());
+    wait("they share again", || {
+        a.part() > 0.7 && [&a, &b].iter().all(|member| member.contact() == "shared" && member.error().is_empty())
+    });
 }
 
 #[test]

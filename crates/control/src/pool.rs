@@ -6,7 +6,7 @@
 //!             limit, slots          bytes/s
 //! ```
 //!
-//! Some requests pass although the budget is used up: see `shares.rs`.
+//! Some requests pass although the budget is used up: see `shares.rs`. Limits of single volumes come first: see `volumes.rs`.
 //!
 //! Requests are throttled only before dispatch, where they can still be reordered. A pool is generic over the request type
 //! `R`, which it carries but does not read. The server wraps a pool in a lock and batches; the simulator calls it directly.
@@ -40,6 +40,7 @@ pub mod slots;
 pub mod target;
 mod throttles;
 mod view;
+mod volumes;
 
 pub use fractions::Demand;
 use guarantee::{Guaranteed, Guarantees, Scope};
@@ -49,6 +50,7 @@ use target::Target;
 pub use throttles::Throttled;
 use throttles::{Delays, Seen};
 pub use view::{TenantStats, TenantView};
+pub use volumes::VolumeView;
 
 /// The rule by which the next request is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +103,8 @@ pub struct Ticket {
     /// When the tenant's own limits ceased to throttle the request; when it was queued if they did not throttle it.
     free_at: Instant,
     admitted_at: Instant,
+    /// How long the limit of its volume throttled the request before it was queued.
+    limited: Duration,
     reserved: bool,
     /// True if the request was given up ([`Pool::give_up`]).
     lost: bool,
@@ -132,7 +136,8 @@ impl Ticket {
     /// Makes the latency of a request that is divided into slices count from `began`, when its first slice was queued. For the
     /// ticket of the slice with which the request [ends](crate::units::Part::ends).
     pub fn began_at(&mut self, began: Instant) {
-        self.queued_at = self.queued_at.min(began);
+        // A wait for the limit of a volume lies in between.
+        (self.queued_at, self.limited) = (self.queued_at.min(began), Duration::ZERO);
     }
 
     /// True if [`Pool::exempt`] has freed the admission budget that the request took.
@@ -225,6 +230,7 @@ impl Tenant {
 /// A queued request with the tenant it belongs to.
 struct Entry<R> {
     tenant: TenantId,
+    limited: Duration,
     request: R,
 }
 
@@ -257,6 +263,7 @@ pub struct Pool<R> {
     slots: Option<Box<Slots>>,
     slices: Slices,
     price: Price,
+    volumes: volumes::Volumes<R>,
 }
 
 impl<R> Pool<R> {
@@ -283,6 +290,7 @@ impl<R> Pool<R> {
             slots: None,
             slices: Slices::new(now),
             price: Price::new(config.base_cost_bytes),
+            volumes: volumes::Volumes::new(),
             config,
         };
         pool.set_target(now);
@@ -353,6 +361,7 @@ impl<R> Pool<R> {
         self.fifo = kept;
         let gone: VecDeque<_> = gone;
         requests.extend(gone.into_iter().map(|(_, _, entry)| entry.request));
+        requests.extend(self.volumes.leave(id));
         self.leave_shares(id.index);
         self.free.push(id.index);
         requests
@@ -416,17 +425,17 @@ impl<R> Pool<R> {
         self.set_slot_controller(now);
     }
 
-    /// Queues a request.
+    /// Queues a request that the limit of its volume has throttled for the time `limited`.
     ///
     /// # Errors
     /// Gives the request back when the tenant has left.
     #[inline]
-    pub fn submit(&mut self, now: Instant, id: TenantId, work: Work, request: R) -> Result<(), R> {
+    fn enqueue(&mut self, now: Instant, id: TenantId, work: Work, request: R, limited: Duration) -> Result<(), R> {
         let scheduler = self.config.scheduler;
         let Some(tenant) = self.live_mut(id) else { return Err(request) };
         Self::wake_guarantees(tenant, now, work.kind);
         tenant.tally.arrives(now, work.payload());
-        let entry = Entry { tenant: id, request };
+        let entry = Entry { tenant: id, limited, request };
         match scheduler {
             Scheduler::Mclock => {
                 let client = tenant.client;
@@ -467,6 +476,10 @@ impl<R> Pool<R> {
             self.decided = self.admission.tick(now).or(self.decided);
         }
         self.tick_controllers(now);
+        let unwanted = self.pass_volumes(now, &wish);
+        if unwanted.is_some() {
+            return Err(unwanted);
+        }
         if let Some(next) = self.before_the_budget(now) {
             return Ok(next);
         }
@@ -498,7 +511,7 @@ impl<R> Pool<R> {
                 let Some((_, work, entry)) = self.fifo.front() else { return Ok(Next::Idle) };
                 let wanted = wish(&entry.request).into() != Wish::Never;
                 if wanted && !self.admission.fits(base + u64::from(work.bytes)) {
-                    return Ok(Next::Wait(self.admission.next_tick()));
+                    return Ok(Next::Wait(self.admission.next_tick().min(self.volumes.due())));
                 }
                 let Some((queued_at, work, entry)) = self.fifo.pop_front() else { return Ok(Next::Idle) };
                 let tenant = &mut self.tenants[entry.tenant.index as usize];
@@ -531,14 +544,15 @@ impl<R> Pool<R> {
             None => {}
         }
         if work.part.begins() {
-            tenant.stats.queue_latency.record(now.since(queued_at));
+            tenant.stats.queue_latency.record(now.since(queued_at) + entry.limited);
+            tenant.stats.limited = tenant.stats.limited + entry.limited;
         }
         if tenant.out_of_slots() {
             self.apply_slots(now, index);
         }
         let reserved = phase == Some(Phase::Reservation);
-        let ticket =
-            Ticket { tenant: entry.tenant, work, cost, queued_at, free_at, admitted_at: now, reserved, lost: false };
+        let (tenant, limited, admitted_at, lost) = (entry.tenant, entry.limited, now, false);
+        let ticket = Ticket { tenant, work, cost, queued_at, free_at, admitted_at, limited, reserved, lost };
         Ok(Next::Run(entry.request, ticket))
     }
 
@@ -547,7 +561,7 @@ impl<R> Pool<R> {
     fn before_the_budget(&self, now: Instant) -> Option<Next<R>> {
         if self.queued() == 0 {
             self.admission.set_waiting(false);
-            return Some(Next::Idle);
+            return Some(self.volumes.idle());
         }
         if self.slots.as_ref().is_some_and(|slots| self.in_flight >= slots.together()) {
             return Some(self.waits_elsewhere(self.controllers_due()));
@@ -637,7 +651,7 @@ impl<R> Pool<R> {
                 stats.device_latency.record(latency);
                 if part.ends() {
                     let response_time = now.since(ticket.queued_at);
-                    stats.latency.record(response_time);
+                    stats.latency.record(response_time + ticket.limited);
                     if let Some(shape) = &mut tenant.shape
                         && !ticket.lost
                     {
@@ -712,10 +726,10 @@ impl<R> Pool<R> {
         self.tick_slots(now);
     }
 
-    /// When [`Self::tick_controllers`] is next due while requests are throttled.
+    /// When [`Self::tick_controllers`] is next due while requests are throttled, or the limit of a volume lets one pass.
     #[inline]
     fn controllers_due(&self) -> Instant {
-        self.target_due().min(self.guarantees_due()).min(self.slots_due())
+        self.target_due().min(self.guarantees_due()).min(self.slots_due()).min(self.volumes.due())
     }
 
     #[inline]

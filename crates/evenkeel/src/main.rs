@@ -115,8 +115,8 @@ enum Command {
     /// Record every request of a server or block device in a file: tenant, client, kind, offset, length, times and outcome
     ///
     /// The recording has no data. The server writes it, in a file that only the server's user may read. A recording whose
-    /// command is killed goes on until its time is over; --stop ends it. With --device this command itself records the requests
-    /// of block devices of this host, by control group.
+    /// command is killed goes on until its time is over; --stop ends it. With --device or --status this command itself records
+    /// the requests of block devices of this host, by control group.
     Record(record::Args),
     /// Examine recordings, and traces of other programs: figures, plots, conversion
     #[command(subcommand)]

@@ -1,4 +1,5 @@
-//! `evenkeel record`: records the requests of a running server, or of block devices of this host, in a file.
+//! `evenkeel record`: records the requests of a running server, or of block devices of this host, in a file; the devices may be
+//! those of an agent's pool.
 
 use std::fs;
 use std::path::{Path, PathBuf, absolute};
@@ -13,10 +14,11 @@ use evenkeel_policy::units::{Bytes, Duration as Length};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::control::{Connect, PATIENCE};
+use crate::control::{Certificates, Connect, PATIENCE, Site};
 use crate::output::{self, Usage};
 use crate::parallel::interrupts;
 
+mod agent;
 mod device;
 
 /// Path of the API.
@@ -31,7 +33,7 @@ const KEY_BYTES: [usize; 2] = [16, 4096];
 /// Arguments of `record`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The file; without --device on the server's machine, in a folder where the server's user may write
+    /// The file; without --device and --status on the server's machine, in a folder where the server's user may write
     #[arg(required_unless_present = "stop")]
     file: Option<PathBuf>,
 
@@ -50,6 +52,21 @@ pub(crate) struct Args {
     /// Only requests of this pool
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
+
+    /// Record the devices of --pool of the agent with this status address, on the agent's host and as root
+    ///
+    /// As --device, with the pool's name and the tenants that the agent's policy gives to volumes, and to control groups with
+    /// those below them; other requests have the path of their control group, also of groups that the agent finds later.
+    #[arg(
+        long,
+        value_name = "ADDR:PORT|https://HOST:PORT",
+        requires = "pool",
+        conflicts_with_all = ["device", "last", "stop", "control", "config", "data_dir"]
+    )]
+    status: Option<Site>,
+
+    #[command(flatten)]
+    certificates: Certificates,
 
     /// Length of a recording that begins now; an interrupt ends it before, and keeps the file
     #[arg(long = "for", value_name = "TIME", default_value = "1m")]
@@ -108,7 +125,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         None => bail!(Usage("FILE is missing: name the file for the recording".into())),
         Some(file) => {
             let file = absolute(file).with_context(|| format!("{} names no file", file.display()))?;
-            if args.device.is_empty() { record(args, &file)? } else { device::record(args, &file)? }
+            match (&args.status, &args.pool) {
+                (Some(site), Some(pool)) => {
+                    device::record(args, &file, agent::subject(site, &args.certificates, pool)?)?
+                }
+                _ if args.device.is_empty() => record(args, &file)?,
+                _ => device::record(args, &file, device::Subject::of(&args.device)?)?,
+            }
         }
     };
     output::show(args.json, &recorded, text)?;
@@ -253,6 +276,19 @@ mod tests {
         }
         let stop = args(&["--stop", "--device", "/dev/a"]).map(drop).unwrap_err();
         assert!(stop.contains("cannot be used with"), "{stop}");
+    }
+
+    #[test]
+    fn a_pool_of_an_agent_is_recorded_without_a_server() {
+        let pool = args(&["f", "--pool", "vg1", "--status", "127.0.0.1:9810", "--for", "5m"]).unwrap();
+        assert_eq!(pool.status, Some("127.0.0.1:9810".parse().unwrap()));
+        let alone = args(&["f", "--status", "127.0.0.1:9810"]).map(drop).unwrap_err();
+        assert!(alone.contains("--pool <NAME>"), "{alone}");
+        for option in [&["--device", "/dev/a"][..], &["--last", "1m"], &["--control", "s"], &["--config", "c"]] {
+            let words = [&["f", "--pool", "vg1", "--status", "127.0.0.1:9810"][..], option].concat();
+            let refused = args(&words).map(drop).unwrap_err();
+            assert!(refused.contains("cannot be used with"), "{refused}");
+        }
     }
 
     #[test]

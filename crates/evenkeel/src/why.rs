@@ -11,7 +11,7 @@ use evenkeel_policy::figures::{count, megabytes, milliseconds, ms};
 use evenkeel_policy::health::{Health, Trouble};
 use evenkeel_policy::history::{Event, EventKind, History, Series};
 use evenkeel_policy::moment;
-use evenkeel_policy::state::State;
+use evenkeel_policy::state::{State, VolumeState};
 use evenkeel_policy::verdict::Lately;
 use evenkeel_web::history::Query;
 use serde::Serialize;
@@ -190,7 +190,8 @@ fn of(tenant: Option<&str>, at_s: u64, past: &History, figures: &History, count:
     }
 }
 
-/// A sentence for each pool of a tenant, or for each pool, from the state of a server.
+/// A sentence for each pool of a tenant, or for each pool, and for each volume of them that is at its limit, from the state of
+/// a server.
 fn present(state: &State, tenant: Option<&str>) -> Vec<String> {
     let mut sentences = Vec::new();
     for pool in &state.pools {
@@ -203,6 +204,10 @@ fn present(state: &State, tenant: Option<&str>) -> Vec<String> {
                 sentences.extend(lately.map(|lately| sentence(&format!("{} {name}", pool.name), lately)));
             }
         }
+    }
+    let concerns = |volume: &&VolumeState| tenant.is_none_or(|name| volume.tenant == name);
+    for volume in state.volumes.iter().filter(concerns) {
+        sentences.extend(volume.throttled_by.as_ref().map(|by| format!("{}: {}", volume.pool, by.because)));
     }
     sentences
 }
@@ -277,8 +282,8 @@ fn text(why: &Why, zone: impl Fn(i64) -> i64 + Copy) -> String {
 mod tests {
     use evenkeel_policy::health::Level;
     use evenkeel_policy::history::Step;
-    use evenkeel_policy::state::{PoolState, TenantState};
-    use evenkeel_policy::verdict::{Kind, Target, Verdict};
+    use evenkeel_policy::state::{LimitState, PoolState, TenantState};
+    use evenkeel_policy::verdict::{Kind, Target, Verdict, at_limit_of_volume};
 
     use super::*;
 
@@ -403,10 +408,18 @@ mod tests {
         let silent = TenantState { lately: Some(Lately::default()), ..tenant("silent") };
         let tenants = vec![tenant("shop"), tenant("web"), silent];
         let pool = PoolState { name: "main".into(), tenants, ..PoolState::default() };
-        let state = State { pools: vec![pool], ..State::default() };
+        let mut state = State { pools: vec![pool], ..State::default() };
         assert_eq!(present(&state, Some("shop")), ["main shop: p99 < 20 ms MISSED; backup writes much"]);
         assert_eq!(present(&state, Some("none")), [""; 0]);
         assert_eq!(present(&state, Some("silent")), [""; 0]);
+        let limit = LimitState { iops: Some(100), iops_owner: Some("operator".into()), ..LimitState::default() };
+        let throttled_by = at_limit_of_volume("db", &limit);
+        let (pool, tenant) = ("main".into(), "shop".into());
+        state.volumes = vec![VolumeState { pool, tenant, limit, throttled_by, ..VolumeState::default() }];
+        let at_limit = "main: volume db is at its limit of 100 IOPS, set by the operator";
+        assert_eq!(present(&state, Some("shop"))[1..], [at_limit]);
+        assert_eq!(present(&state, None).last().map(String::as_str), Some(at_limit));
+        assert_eq!(present(&state, Some("web")).len(), 1, "of another tenant");
         let of = |name: &str| of(Some(name), AT, &History::default(), &History::default(), 10);
         assert!(is_known(&state, &of("silent")).is_ok());
         let error = is_known(&state, &of("shopp")).expect_err("no such tenant").to_string();

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use agent::Agent;
-use server::{EVENKEEL, Folder, Server, run, succeed};
+use server::{EVENKEEL, Folder, Server, http, run, succeed};
 use tables::table;
 
 /// Upper bound on the wait for an event that takes milliseconds on an idle machine; a longer wait fails the test.
@@ -352,6 +352,11 @@ fn health_names_a_failing_volume_with_cause_and_cure() {
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
     assert_eq!(health(), (Some(0), "EVENKEEL OK: no troubles\n".to_owned()));
+    let probe = |server: &Server, path: &str| {
+        let answer = http(server.status(), "GET", path, &[], "");
+        (answer.status, answer.body)
+    };
+    assert_eq!(probe(&server, "/healthz"), (200, "ok\n".to_owned()));
     let limited = Command::new("prlimit").args(["--pid", &server.id().to_string(), "--fsize=4096"]).status();
     assert!(limited.expect("prlimit").success());
     let written = run(&folder, &["load", server.uri(), "--op", "write", "--requests", "10"]);
@@ -360,6 +365,11 @@ fn health_names_a_failing_volume_with_cause_and_cure() {
     assert_eq!(status, Some(2), "{said}");
     assert!(said.starts_with("EVENKEEL CRITICAL: volume disk0: ") && said.contains(" failed (write: "), "{said}");
     assert!(said.contains("what to do: make room on the file system of "), "{said}");
+    // Readiness ends; liveness does not, as a restart would not make room.
+    let (status, said) = probe(&server, "/healthz");
+    assert!(said.starts_with("critical: volume disk0: ") && said.contains("; make room on "), "{said}");
+    assert_eq!(status, 503, "{said}");
+    assert_eq!(probe(&server, "/livez"), (200, "ok\n".to_owned()));
     server.signal("TERM");
     server.end();
     let (status, said) = health();

@@ -146,6 +146,8 @@ fn its_commands_are_commands_of_the_program() {
     assert!(mounts(&objects).get(mounted).is_some_and(|(host, read)| host.is_none() && *read));
     assert!(key.is_some_and(|key| objects["ConfigMap"]["data"][key].is_string()));
     let probe = words(&container["livenessProbe"]["exec"]["command"]);
+    // A command that fails while there is a trouble would end the agent for it.
+    assert!(!probe.iter().any(|word| word == "health"), "{probe:?}");
     // Neither has what it asks for: the program understands the words, and fails.
     let absent = std::env::temp_dir().join(format!("evenkeel-kubernetes-{}", std::process::id())).display().to_string();
     let run: Vec<&str> = run[..run.len() - 1].iter().map(String::as_str).chain([absent.as_str()]).collect();

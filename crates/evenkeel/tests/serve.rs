@@ -68,7 +68,7 @@ fn tcp_shows_and_changes_nothing() {
         volumes
     };
     let before = volumes_without_measured_space();
-    for path in ["/", "/metrics", "/api/v1/state", "/healthz", "/dashboard/main.js", "/dashboard/style.css"] {
+    for path in ["/", "/metrics", "/api/v1/state", "/healthz", "/livez", "/dashboard/main.js", "/dashboard/style.css"] {
         let answer = http(address, "GET", path, &[], "");
         assert_eq!(answer.status, 200, "{path}");
         assert!(answer.head.contains("content-security-policy: default-src 'none'"), "{path}: {}", answer.head);
@@ -616,7 +616,7 @@ fn a_device_that_hangs_is_reported_and_a_second_signal_does_not_wait_for_it() {
     server.log_until("stopping: answering what is in flight");
     // The line comes just before the stop begins.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while http(server.status(), "GET", "/healthz", &[], "").status != 503 {
+    while http(server.status(), "GET", "/healthz", &[], "").body != "draining\n" {
         assert!(std::time::Instant::now() < deadline, "a server that stops still calls itself healthy");
         std::thread::yield_now();
     }

@@ -30,6 +30,7 @@ pub const DISKSTATS: &str = "/proc/diskstats";
 
 /// All enforcement points of this host.
 pub struct Agent {
+    boot_id: String,
     interval_ms: f64,
     tracker: Tracker,
     /// The enforcement point that delays packets to clients.
@@ -56,6 +57,7 @@ impl Agent {
             QueueDepth::new(name, array, &config.cluster, roots).map_err(|problem| setting(name, problem))
         });
         Ok(Self {
+            boot_id: roots.boot_id(),
             interval_ms: config.interval().as_millis_f64(),
             tracker: Tracker::default(),
             packets: Packets::new(config.clone()).map_err(|problem| setting("*", problem))?,
@@ -179,6 +181,7 @@ impl Agent {
         let pools = pools.chain(self.locals.iter().map(Local::state));
         State {
             version: env!("CARGO_PKG_VERSION").into(),
+            boot_id: self.boot_id.clone(),
             uptime_s: seconds(self.ticked_at),
             ticks_total: self.ticks,
             interval_ms: self.interval_ms,

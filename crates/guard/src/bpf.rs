@@ -225,7 +225,7 @@ fn descriptor(fd: &OwnedFd) -> [u8; 4] {
 /// Type of a BPF map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Hash map: any key; memory is allocated as elements are added.
+    /// Hash map: any key; memory is allocated as elements are added. For programs that see packets.
     Hash,
     /// Hash map: any key; memory is allocated at once. For programs at tracepoints: before Linux 6.1 the kernel logs a warning
     /// with a stack trace if they use [`Kind::Hash`], and with PREEMPT_RT refuses them.

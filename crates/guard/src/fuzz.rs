@@ -9,7 +9,7 @@ use crate::admin_socket;
 use crate::config::{Abilities, Config};
 use crate::discovery::{mounts, sockets, tgt};
 use crate::sensor::osd::{Store, Throttle};
-use crate::sensor::{cache, cgroup, diskstats, osd, read_device_mapper, retransmits};
+use crate::sensor::{cache, cgroup, diskstats, osd, read_device_mapper, read_ring, retransmits};
 
 /// Reads the bytes as a configuration of the agent; every problem must have a message.
 pub fn config(data: &[u8]) {
@@ -77,4 +77,17 @@ pub fn netlink(data: &[u8]) {
         [_, bytes @ ..] => read_netlink(bytes),
         [] => {}
     }
+}
+
+/// Reads the bytes as the ring of the host recorder. The first is the consumer's position in headers of 8 bytes; the next two are
+/// the bytes from there to the producer's position, as a signed number, low byte first; the ring begins with the fourth.
+pub fn ring(data: &[u8]) {
+    let [headers, low, high, bytes @ ..] = data else { return };
+    let consumer = u64::from(*headers) * 8;
+    let producer = consumer.saturating_add_signed(i64::from(i16::from_le_bytes([*low, *high])));
+    let (read, length, records) = read_ring(bytes, consumer, producer);
+    assert!((consumer..=consumer.max(producer)).contains(&read), "{read} is not between {consumer} and {producer}");
+    assert!(records <= length / 8, "{records} records in {length} bytes");
+    // What was read once is not read again.
+    assert_eq!(read_ring(bytes, read, producer), (read, length, 0), "read twice");
 }

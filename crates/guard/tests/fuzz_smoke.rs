@@ -25,3 +25,8 @@ fn kernel_text() {
 fn netlink() {
     smoke("netlink", 100_000, fuzz::netlink);
 }
+
+#[test]
+fn ring() {
+    smoke("ring", 100_000, fuzz::ring);
+}

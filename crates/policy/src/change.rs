@@ -42,7 +42,8 @@ pub enum Change {
         /// New size of the volume.
         to: Bytes,
     },
-    /// The volume with this name changes its tenant, its description, its access lists, or the clients that must use TLS.
+    /// The volume with this name changes its tenant, its limit, its description, its access lists, or the clients that must use
+    /// TLS.
     VolumeChanged(String),
 }
 
@@ -150,7 +151,7 @@ fn volume_changes(name: &str, old: &Volume, new: &Volume, changes: &mut Vec<Chan
         (from, Some(to)) if from != Some(to) => changes.push(Change::VolumeGrown { name: name.into(), to }),
         _ => {}
     }
-    if differing!(old, new; tenant description tls allow deny).next().is_some() {
+    if differing!(old, new; tenant limit description tls allow deny).next().is_some() {
         changes.push(Change::VolumeChanged(name.into()));
     }
 }

@@ -50,9 +50,9 @@ pub struct Cluster {
     /// Unique name in the cluster. Default: host name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Control interval, 100 ms to 1 min; the same in the whole cluster.
+    /// Control interval, 100 ms to 1 min; equal on all hosts.
     pub period: Duration,
-    /// How long a suspect host keeps its share, 2 to 600 periods; the same in the whole cluster.
+    /// How long a suspect host keeps its share, 2 to 600 periods; equal on all hosts.
     pub lease: Duration,
     /// Larger clusters are divided; 1 to 200.
     pub shards_above: u64,

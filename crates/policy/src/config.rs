@@ -292,7 +292,7 @@ pub struct Volume {
     /// File or block device, of one volume only. Default: of a file `<data_dir>/NAME.img`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// For "nbd": `nbd[s]://HOST[:PORT]/EXPORT` or `nbd[s]+unix:///EXPORT?socket=PATH`, of one volume only.
+    /// For "nbd": `nbd[s]://HOST[:PORT]/EXPORT` or `nbd[s]+unix:///EXPORT?socket=PATH`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uri: Option<Target>,
     /// Certificates for `nbds`.
@@ -301,8 +301,7 @@ pub struct Volume {
     /// For "nbd": 1 to 64; several only with CAN_MULTI_CONN, else one and a warning.
     #[schemars(range(min = 1, max = 64))]
     pub connections: u32,
-    /// For "nbd": how long requests wait for a server that is away or acknowledges nothing, 1 s to 1 h; then they fail with
-    /// EIO.
+    /// For "nbd": how long requests wait for a server that is away or acknowledges nothing, 1 s to 1 h; then EIO.
     pub reconnect_timeout: Duration,
     /// For "nbd": unflushed writes of a broken connection.
     pub unflushed: Unflushed,
@@ -321,8 +320,11 @@ pub struct Volume {
     /// Size; needed for memory, emulate and new files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<Bytes>,
-    /// Lengthen an existing file that Evenkeel did not make to `size`.
+    /// Lengthen a foreign file to `size`.
     pub grow: bool,
+    /// All clients on this host together, as of a tenant.
+    #[serde(skip_serializing_if = "Limit::is_default")]
+    pub limit: Limit,
     /// "raw": serve a file that holds an image byte for byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
@@ -544,6 +546,7 @@ impl Default for Volume {
             unflushed: Unflushed::Lost,
             size: None,
             grow: false,
+            limit: Limit::default(),
             format: None,
             read_only: false,
             tls: None,
@@ -702,6 +705,9 @@ impl Config {
         }
         for tenant in self.tenants.values_mut() {
             tenant.set_time(minute);
+        }
+        for volume in self.volumes.values_mut() {
+            volume.limit.set_time(minute);
         }
     }
 

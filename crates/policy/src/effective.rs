@@ -392,6 +392,11 @@ pub fn served(config: &Config) -> Enforced {
             differing.for_each(|(name, pool)| of_tenant(config, tenant, (Some(name), pool), &mut out));
         }
     }
+    for (name, volume) in config.volumes.iter().filter(|(_, volume)| !volume.limit.rates().is_unset()) {
+        let limit = format!("limit {} of volume {name}", volume.limit);
+        let row = Row::of_pool(&volume.pool, Enforcement::Queue, Some(Precedence::PoolLimit), limit);
+        out.rows.push(row.by("the volume's requests", "requests of all its clients"));
+    }
     for (name, tenant) in idle(config) {
         out.rows.extend(settings(tenant).into_iter().map(|(precedence, setting)| {
             let row = Row::of_pool("", Enforcement::Queue, Some(precedence), setting).by("no requests", "no requests");

@@ -62,6 +62,12 @@ fn a_limit_is_shown_with_its_hours_and_its_rank_at_every_hour() {
 }
 
 #[test]
+fn a_limit_of_a_volume_has_the_rank_of_the_pools_limit() {
+    let text = "[volumes.a]\nsize = 4096\nlimit = { iops = 5, when = \"22:00-06:00\" }\n";
+    assert!(rows(text).contains(&row("all", "main", "limit 5 IOPS at 22:00-06:00 of volume a", 1)), "{:?}", rows(text));
+}
+
+#[test]
 fn clients_bring_their_tenant_to_every_pool() {
     let text = "[tenants.web]\nmatch = [\"address:10.0.0.0/8\"]\nguarantee.read.bytes_per_s = \"5MB\"\n[volumes.a]\nsize = \"1MiB\"\n";
     assert!(rows(text).contains(&row("web", "main", "guarantee read 5MB/s", 4)));

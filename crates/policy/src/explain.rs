@@ -499,7 +499,8 @@ pub fn missed(missed: &Missed, tenant: &str) -> String {
     format!("{tenant} {percentile} {figure}{because}")
 }
 
-/// Sentence about a tenant or pool that is at a limit. `what` names the tenant ("it") or pool; `owner` is the owner of the limit.
+/// Sentence about a tenant, pool or volume that is at a limit. `what` names the tenant ("it"), pool or volume; `owner` is the
+/// owner of the limit.
 pub fn at_limit(what: &str, limit: &str, owner: &str) -> String {
     format!("{what} is at its limit of {limit}, set by {}", owner_name(owner))
 }

@@ -671,6 +671,8 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
         &at("tls"),
         "the server has no certificate; add [server.tls] with certificate and key, or remove this key",
     );
+    scope::hours(volume.limit, &at("limit"), out);
+    hangs::of_volume(name, volume, out);
     access::of_volume(config, name, volume, out);
     remote::export(&config.server, name, volume, out);
     remote::image(name, volume, out);

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decision::{DecisionRecord, MostThrottled, Unit};
 use crate::explain::{self, Throttles};
-use crate::lately::Lately;
+use crate::lately::{Lately, ThrottledBy};
 use crate::parts::set;
 pub use crate::parts::{PartsState, TotalsState};
 pub use crate::space::SpaceState;
@@ -54,7 +54,7 @@ pub struct State {
     pub accepted_connections_total: u64,
     /// Connections closed at once: too many, or no descriptors left.
     pub refused_connections_total: u64,
-    /// NBD connections that completed a TLS handshake.
+    /// Completed TLS handshakes of NBD.
     #[serde(default)]
     pub tls_handshakes_total: u64,
     /// Clients refused a volume, or closed before they had one, by reason.
@@ -407,7 +407,7 @@ pub struct TenantState {
     /// Figures and verdicts of the last one or two seconds.
     #[serde(default)]
     pub lately: Option<Lately>,
-    /// In a cluster, its parts of reservation and limit here; `null` where all of them applies.
+    /// Its parts of reservation and limit in a cluster; `null` = all.
     #[serde(default)]
     pub parts: Option<PartsState>,
 }
@@ -603,9 +603,9 @@ pub struct VolumeState {
     pub connections: u64,
     /// Offers to clients, `flush` for example.
     pub flags: Vec<String>,
-    /// Failed flush: writes since the last good one may be lost, and every flush fails until the server restarts.
+    /// Failed flush: writes since the last good one may be lost; flushes fail until a restart.
     pub error: Option<String>,
-    /// Failed requests of the last ten minutes, by kind and error.
+    /// Failed requests of ten minutes, by kind and error.
     #[serde(default)]
     pub failures: Vec<FailureState>,
     /// The server behind the volume, for `nbd`.
@@ -623,6 +623,12 @@ pub struct VolumeState {
     /// Bytes of completed trims.
     #[serde(default)]
     pub trimmed_bytes_total: u64,
+    /// Limit in force.
+    #[serde(default)]
+    pub limit: LimitState,
+    /// Its limit, while requests wait.
+    #[serde(default)]
+    pub throttled_by: Option<ThrottledBy>,
 }
 
 /// The connections of a server at one moment: the answer of `/api/v1/clients`.

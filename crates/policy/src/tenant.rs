@@ -213,6 +213,11 @@ impl Limit {
         if self.is_off { Rates { iops: 0, bytes_per_s: Bytes(0) } } else { self.rates() }
     }
 
+    /// True if nothing is set, so that the key may be left out.
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Puts the limit into force or out of it, as it is at this minute of the day.
     pub(crate) fn set_time(&mut self, minute: u16) {
         self.is_off = self.when.is_some_and(|hours| !hours.contains(minute));

@@ -40,6 +40,8 @@ pub struct Counts {
     pub latency_s: f64,
     /// Part of `latency_s` that requests spent in the queue, in seconds.
     pub queue_s: f64,
+    /// Part of `queue_s` in which requests waited for the limits of their volumes, in seconds: they were no backlog.
+    pub limited_s: f64,
     /// Part of `latency_s` that requests spent in the device, in seconds.
     pub device_s: f64,
     /// Number of one-second windows in which the tenant's latency target was judged.
@@ -62,6 +64,7 @@ impl From<&TenantView<'_>> for Counts {
             latencies: stats.latency.count(),
             latency_s: stats.latency.sum().as_secs_f64(),
             queue_s: stats.queue_latency.sum().as_secs_f64(),
+            limited_s: stats.limited.as_secs_f64(),
             device_s: stats.device_latency.sum().as_secs_f64(),
             windows: view.granted.windows,
             violated: view.granted.violated,
@@ -93,6 +96,7 @@ impl Counts {
             latencies: count(self.latencies, other.latencies),
             latency_s: time(self.latency_s, other.latency_s),
             queue_s: time(self.queue_s, other.queue_s),
+            limited_s: time(self.limited_s, other.limited_s),
             device_s: time(self.device_s, other.device_s),
             windows: count(self.windows, other.windows),
             violated: count(self.violated, other.violated),
@@ -102,7 +106,7 @@ impl Counts {
 
     /// True if on average requests were queued during the window, which these counts are of.
     fn has_backlog(&self, window_s: f64) -> bool {
-        self.queue_s >= BACKLOG * window_s
+        self.queue_s - self.limited_s >= BACKLOG * window_s
     }
 
     fn lately(&self, window_s: f64) -> Lately {
@@ -129,8 +133,7 @@ pub fn latency(target_ms: f64, measured_ms: Option<f64>, reason: &str) -> Verdic
         // The figure is from before the last reads stopped.
         (None, _) | (_, "not_enough_data" | "idle" | "signal_lost") => Verdict::Idle,
         (Some(measured), _) if measured <= target_ms => Verdict::Met,
-        // The throttle's effect is measured only once it is as large as allowed.
-        (_, "unachievable" | "testing_effect") => Verdict::Unachievable,
+        (_, "unachievable") => Verdict::Unachievable,
         _ => Verdict::Missed,
     }
 }
@@ -138,7 +141,12 @@ pub fn latency(target_ms: f64, measured_ms: Option<f64>, reason: &str) -> Verdic
 /// Verdict on a pool's latency target, also if there were no requests recently.
 pub fn latency_target(target: &LatencyTargetState) -> Verdict {
     let reason = target.decision.as_ref().map_or("", |decision| decision.reason.as_str());
-    latency(target.target_ms, target.measured_ms, reason)
+    match latency(target.target_ms, target.measured_ms, reason) {
+        // The throttle's effect is tested only once it is as large as allowed. An agent says so after the test, because with
+        // --dry-run it tests a throttle that is not applied.
+        Verdict::Missed if reason == "testing_effect" => Verdict::Unachievable,
+        verdict => verdict,
+    }
 }
 
 /// A tenant's latency target with the verdict on it; `None` without a target. `seconds` and `violated` are the numbers of seconds
@@ -251,7 +259,7 @@ fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> 
         Target { what, kind: Kind::Guarantee, verdict }
     }));
     // One that had nothing queued would have got more, had it asked.
-    let waited = if work.queue_s > 0.0 { work.queue_s >= BACKLOG * lately.window_s } else { work.queued > 0 };
+    let waited = if work.queue_s > 0.0 { work.has_backlog(lately.window_s) } else { work.queued > 0 };
     let asks_for_more = tenant.queued_requests > 0 && waited;
     let (qos, parts) = (&tenant.qos, tenant.parts.as_ref());
     // Of a total, this host owes its part.
@@ -305,6 +313,13 @@ fn spaced_by_own(tenant: &TenantState, work: &Counts, window_s: f64, pool: &Limi
     let waits = is_tighter && tenant.queued_requests > 0 && work.has_backlog(window_s);
     let (by, how) = limit_of(limit).filter(|(by, _)| waits && by == "operator")?;
     let because = explain::spaced("the tenant", &how, &by);
+    Some(ThrottledBy { by, cause: Cause::Limit, how, because })
+}
+
+/// The throttle of a volume whose requests wait for its limit; `None` without one.
+pub fn at_limit_of_volume(volume: &str, limit: &LimitState) -> Option<ThrottledBy> {
+    let (by, how) = limit_of(limit)?;
+    let because = explain::at_limit(&format!("volume {volume}"), &how, &by);
     Some(ThrottledBy { by, cause: Cause::Limit, how, because })
 }
 

@@ -166,6 +166,22 @@ fn hours_of_no_rate_are_doubtful() {
 }
 
 #[test]
+fn a_limit_of_a_volume_is_checked_as_that_of_a_tenant() {
+    let of = |limit: &str| warnings(&format!("[volumes.a]\nsize = 4096\nlimit = {limit}\n"));
+    for (limit, wrong, cure) in [
+        ("{ bytes_per_s = 400 }", "volumes.a.limit.bytes_per_s", "is a unit missing, as in \"400MB\"?"),
+        ("{ when = \"22:00-06:00\" }", "volumes.a.limit", "add iops"),
+    ] {
+        let found = of(limit);
+        let [(key, message)] = &found[..] else { panic!("{found:?}") };
+        assert!(key == wrong && message.contains(cure), "{key}: {message}");
+    }
+    let found = of("{ iops = 5, bytes_per_s = \"40MB\", burst = \"1s\", when = \"22:00-06:00\" }");
+    assert!(found.is_empty(), "{found:?}");
+    assert_eq!(check("[volumes.a]\nsize = 4096\nlimit = { weight = 5 }\n", "test").errors.len(), 1);
+}
+
+#[test]
 fn the_same_weight_at_other_hours_is_doubtful() {
     let of = |weight: u32| {
         let at = format!("weight_at = {{ weight = {weight}, when = \"22:00-06:00\" }}\n");

@@ -72,6 +72,23 @@ fn a_limit_changes_when_its_hours_begin_and_end() {
 }
 
 #[test]
+fn a_limit_of_a_volume_changes_live_and_with_its_hours() {
+    let text = "[volumes.a]\nsize = \"1MiB\"\nlimit = { iops = 9, burst = \"50ms\", when = \"08:00-18:00\" }\n";
+    let at = |hour: u16| {
+        let mut config = config(text);
+        config.set_time(hour * 60);
+        config
+    };
+    let changed = [Change::VolumeChanged("a".into())];
+    let without = config("[volumes.a]\nsize = \"1MiB\"\n");
+    assert_eq!(plan(&without, &config(text)).expect("live"), changed);
+    assert_eq!(plan(&at(7), &at(8)).expect("live"), changed);
+    assert_eq!(plan(&at(8), &at(9)).expect("live"), Vec::new());
+    let in_force = |hour| at(hour).volumes["a"].limit.in_force().iops;
+    assert_eq!([7, 8, 17, 18].map(in_force), [0, 9, 9, 0]);
+}
+
+#[test]
 fn a_weight_changes_when_its_hours_begin_and_end() {
     let text = "[tenants.gold]\nweight = 2\nweight_at = { weight = 8, when = \"22:00-06:00\" }\n\
                 [tenants.gold.pools.own]\nweight = 3\n\

@@ -5,7 +5,9 @@ use evenkeel_policy::state::{
     AdmissionState, GuaranteeState, LatencyTargetState, LimitState, PoolState, QosState, TenantSlotsState, TenantState,
     ThrottledState,
 };
-use evenkeel_policy::verdict::{Cause, Counts, Kind, Lately, Verdict, by_seconds, guarantee, judge, latency};
+use evenkeel_policy::verdict::{
+    Cause, Counts, Kind, Lately, Verdict, by_seconds, guarantee, judge, latency, latency_target,
+};
 use proptest::prelude::*;
 
 /// The counters of a tenant after `requests` requests of 4 KiB with this latency.
@@ -113,6 +115,21 @@ fn a_latency_target_is_met_missed_unachievable_or_idle() {
 }
 
 #[test]
+fn a_pools_target_is_unachievable_while_the_throttle_as_large_as_allowed_is_tested() {
+    for (measured, expected) in [(30.0, Verdict::Unachievable), (10.0, Verdict::Met)] {
+        let decision = DecisionRecord { reason: "testing_effect".into(), ..DecisionRecord::default() };
+        let target = LatencyTargetState {
+            target_ms: 20.0,
+            measured_ms: Some(measured),
+            decision: Some(decision),
+            ..LatencyTargetState::default()
+        };
+        assert_eq!(latency_target(&target), expected, "{measured} ms");
+    }
+    assert_eq!(latency(20.0, Some(30.0), "testing_effect"), Verdict::Missed);
+}
+
+#[test]
 fn a_tenants_latency_target_is_judged_by_its_seconds() {
     for (windows, violated, reason, expected) in [
         (1, 0, "need_met", Verdict::Met),
@@ -191,6 +208,7 @@ fn who_asks_for_less_than_its_reservation_is_idle() {
         ..TenantState::default()
     };
     let queued = |requests, queue_ms, queued| Counts { queued, ..work(requests, queue_ms, 1.0) };
+    let of_limited_volume = |limited_s| Counts { limited_s, ..queued(97, 80.0, 8) };
     for (tenant, work, expected, why) in [
         (reserved(1), queued(98, 20.0, 1), Verdict::Met, "98 %"),
         (reserved(0), queued(98, 0.0, 0), Verdict::Met, "98 % and nothing queued"),
@@ -199,6 +217,8 @@ fn who_asks_for_less_than_its_reservation_is_idle() {
         (reserved(1), queued(50, 0.2, 0), Verdict::Idle, "one just arrived"),
         (reserved(1), queued(50, 0.2, 1), Verdict::Idle, "one is queued at either end by chance"),
         (reserved(1), queued(40, 20.0, 0), Verdict::Missed, "one at a time, and it waits most of the time"),
+        (reserved(8), of_limited_volume(7.5), Verdict::Idle, "nearly all of the wait was for the limit of a volume"),
+        (reserved(8), of_limited_volume(7.0), Verdict::Missed, "that limit, and a backlog"),
         (reserved(3), queued(0, 0.0, 3), Verdict::Missed, "nothing is dispatched"),
         (reserved(3), queued(0, 0.0, 0), Verdict::Idle, "all have just arrived"),
     ] {

@@ -18,10 +18,13 @@
 //!
 //! A [`Charge`] returns its bytes to the budget when it is dropped.
 
+mod ahead;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+pub(crate) use ahead::Ahead;
 use evenkeel_control::{Duration, Instant};
 
 use crate::clock;
@@ -51,6 +54,8 @@ pub(crate) struct Budget(Arc<Inner>);
 struct Inner {
     limit: u64,
     used: AtomicU64,
+    /// Bytes that connections hold beside their requests, see [`Ahead`].
+    ahead: AtomicU64,
     /// Number of accounts: of tenants that have connections, charges or requests left behind.
     tenants: AtomicU32,
     /// Number of accounts that have connections which wait for memory.
@@ -73,6 +78,8 @@ struct Inner {
 pub(crate) struct Account {
     budget: Arc<Inner>,
     used: AtomicU64,
+    /// Bytes that the tenant's connections hold beside their requests, see [`Ahead`].
+    ahead: AtomicU64,
     /// Bytes of the tenant that disconnected clients left behind inside devices, over all volumes.
     left_bytes: AtomicU64,
     /// Bytes left behind, by volume id; only for volumes that have any.
@@ -121,6 +128,7 @@ impl Budget {
         Self(Arc::new(Inner {
             limit,
             used: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
             tenants: AtomicU32::new(0),
             hungry: AtomicU32::new(0),
             eldest: AtomicU64::new(0),
@@ -159,6 +167,7 @@ impl Budget {
         let account = Arc::new(Account {
             budget: Arc::clone(&self.0),
             used: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
             left_bytes: AtomicU64::new(0),
             left: Mutex::default(),
             connections: AtomicU32::new(0),

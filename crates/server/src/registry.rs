@@ -322,17 +322,17 @@ impl Registry {
             let departed: Vec<_> = tenants.keys().filter(|name| !scheduled.contains_key(&***name)).cloned().collect();
             for name in departed {
                 let Some(id) = tenants.remove(&name) else { continue };
-                for request in state.leave(id) {
+                let heir = |volume: Option<&Arc<Volume>>| heir(tenants, &name, volume.map(|of| of.name.as_str()));
+                for request in state.leave_to(id, |request| heir(present.volume(request.volume))) {
                     // A worker that has not seen the new snapshot may still carry out a request for a volume that is
                     // removed now; one for a volume removed before is refused when it is its turn.
                     let volume = present.volume(request.volume);
                     let work = volume.map_or(Work::new(Kind::Meta, 0), |volume| request.work(volume));
-                    if let Some(heir) = heir(tenants, &name, volume.map(|volume| volume.name.as_str())) {
-                        let _ = state.submit(now, heir, work, request);
-                    }
+                    let _ = heir(volume).map(|heir| state.submit(now, heir, work, request));
                 }
             }
         }
+        next.limit_volumes(now);
         self.config = Arc::clone(&next.config);
     }
 }

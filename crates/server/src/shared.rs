@@ -80,9 +80,6 @@ pub(crate) struct Shared {
     pub(crate) moves: AtomicU64,
     /// The budget for the bytes of payload that are buffered.
     pub(crate) budget: Budget,
-    /// Bytes received from clients that are not parsed yet, such as requests beyond a connection's bound on outstanding
-    /// requests.
-    pub(crate) sent_ahead: AtomicU64,
     /// Bounds from the configuration that do not change while the server runs.
     pub(crate) bounds: Bounds,
     /// Number of connections accepted since the start.
@@ -129,7 +126,6 @@ impl Shared {
             workers: AtomicUsize::new(workers),
             slots: Slots::new(slots),
             budget,
-            sent_ahead: AtomicU64::new(0),
             bounds,
             accepted: AtomicU64::new(0),
             refused: AtomicU64::new(0),

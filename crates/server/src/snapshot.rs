@@ -1,9 +1,10 @@
 //! An immutable snapshot of pools, volumes and tenants, which workers read.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use evenkeel_control::Instant;
 use evenkeel_control::pool::target::{Decision, Statistic};
 use evenkeel_control::pool::{Pool, TenantId};
 use evenkeel_control::response::Reason;
@@ -163,6 +164,20 @@ impl Snapshot {
         self.volume(id)
     }
 
+    /// Applies the limits of single volumes that are in force, to requests that wait too.
+    pub(crate) fn limit_volumes(&self, now: Instant) {
+        let mut limits = vec![BTreeMap::new(); self.pools.len()];
+        for volume in self.volumes.iter().flatten() {
+            let limit = self.settings(volume).map(|settings| settings.limit).unwrap_or_default();
+            if !limit.in_force().is_unset() {
+                limits[volume.pool].insert(volume.id, (limit.in_force().into(), limit.burst));
+            }
+        }
+        for (pool, limits) in self.pools.iter().zip(&limits) {
+            pool.lock().limit_volumes(now, limits);
+        }
+    }
+
     /// The volume with this id, unless it was removed.
     #[inline]
     pub(crate) fn volume(&self, id: u32) -> Option<&Arc<Volume>> {
@@ -226,7 +241,7 @@ pub(crate) fn heir(tenants: &HashMap<Arc<str>, TenantId>, name: &str, volume: Op
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_control::{Duration, Instant};
+    use evenkeel_control::Duration;
 
     use super::*;
     use crate::faults::Faults;
@@ -264,6 +279,30 @@ mod tests {
             drop(state);
             present = snapshot;
         }
+    }
+
+    #[test]
+    fn requests_of_a_tenant_that_is_removed_are_charged_once_to_the_limit_of_their_volume() {
+        let config = |tenants: &str| {
+            let limit = "limit = { iops = 1, burst = \"0s\" }";
+            let text = format!("{tenants}[volumes.db]\nbackend = \"memory\"\nsize = 4096\n{limit}\n");
+            Config::parse(&text, "test").unwrap()
+        };
+        let (mut registry, before) = (Registry::new(0, Vec::new(), Faults::NONE), Snapshot::default());
+        let mut present = registry.plan(&before, &config("[tenants.db]\n"), true).unwrap();
+        registry.apply(&before, &mut present);
+        let (volume, now) = (present.find("db").unwrap(), crate::clock::now());
+        for _ in 0..3 {
+            let request = Box::new(Request::of(ConnKey { slot: 0, generation: 0 }, volume.id));
+            let (id, work) = (present.tenants[0]["db"], request.work(volume));
+            assert!(present.pools[0].lock().submit_of(now, volume.id, id, work, request).is_ok());
+        }
+        let mut next = registry.plan(&present, &config(""), true).unwrap();
+        registry.apply(&present, &mut next);
+        let state = next.pools[0].lock();
+        let queued = state.tenant(next.tenants[0]["default"]).map(|tenant| tenant.queued);
+        let waiting = state.volume(now, volume.id).map(|volume| volume.waiting);
+        assert_eq!((queued, waiting), (Some(1), Some(2)), "one has passed the limit");
     }
 
     #[test]

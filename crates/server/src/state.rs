@@ -397,6 +397,13 @@ fn volume(shared: &Shared, snapshot: &Snapshot, owners: &Owners<'_>, volume: &Vo
     let remote = if let Backend::Remote(remote) = &volume.backend { Some(remote.state()) } else { None };
     let rbd = if let Backend::Rbd(rbd) = &volume.backend { Some(rbd.state()) } else { None };
     let (trims_total, trimmed_bytes_total) = volume.trims();
+    let is_limited = config.is_some_and(|settings| !settings.limit.in_force().is_unset());
+    let view = is_limited.then(|| snapshot.pools[volume.pool].lock().volume(clock::now(), volume.id)).flatten();
+    let limit = view.map_or_else(LimitState::default, |view| {
+        let [iops, bytes_per_s] = view.limits();
+        LimitState::new(&iops, &bytes_per_s)
+    });
+    let binds = view.is_some_and(|view| view.binds);
     VolumeState {
         name: volume.name.clone(),
         tenant: config.map_or_else(String::new, |v| owners.scheduled(&volume.name, v).into_owned()),
@@ -414,5 +421,7 @@ fn volume(shared: &Shared, snapshot: &Snapshot, owners: &Owners<'_>, volume: &Vo
         space: shared.spaces.of(volume.id),
         trims_total,
         trimmed_bytes_total,
+        throttled_by: verdict::at_limit_of_volume(&volume.name, &limit).filter(|_| binds),
+        limit,
     }
 }

@@ -1,9 +1,11 @@
 //! Tests of the experiment on totals over a cluster, with few and short runs.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use evenkeel_sim::experiment::totals::setup::{LIMIT, STEPS_PER_S, Setup};
-use evenkeel_sim::experiment::totals::world::{Outcome, simulate};
+use evenkeel_sim::experiment::totals::world::{Outcome, simulate, timed};
 use evenkeel_sim::experiment::totals::{self, Fault, judge};
 use evenkeel_sim::experiment::{Options, Row};
 
@@ -45,8 +47,40 @@ fn a_thousand_members_never_exceed_the_limit_and_reach_the_reservation() {
 #[test]
 fn ten_thousand_members_never_exceed_the_limit() {
     let setup = Setup { members: 10_000, fault: Fault::None, seconds: 3 };
-    let most = simulate(&setup, 1).expect("a run").most;
-    assert!((0.5..=1.0 + 1e-9).contains(&most), "{most} of the total");
+    let now = Cell::new(0_u64);
+    let clock = || {
+        now.set(now.get() + 1_000_000);
+        now.get()
+    };
+    let outcome = timed(&setup, 1, &clock).expect("a run");
+    assert!((0.5..=1.0 + 1e-9).contains(&outcome.most), "{} of the total", outcome.most);
+    // Each reports once a period, and reads some two hundred values.
+    assert!((0.9..=1.1).contains(&outcome.reports), "{} reports", outcome.reports);
+    assert!((50_000.0..500_000.0).contains(&outcome.traffic), "{} bytes", outcome.traffic);
+    // A millisecond for the members' decisions in each step, for the values of a shard, and for the sums.
+    let expected = 300.0 / 30_000.0 + outcome.reports + 1.0;
+    assert!((outcome.processor_ms - expected).abs() < 1e-9, "{} ms, not {expected}", outcome.processor_ms);
+}
+
+#[test]
+fn ten_thousand_members_have_three_seeds_and_are_no_part_of_a_quick_run() {
+    let runs = |quick: bool, seeds: Option<usize>| {
+        let options = Options { seed: 1, quick, seeds, ..Options::default() };
+        let mut number: BTreeMap<usize, usize> = BTreeMap::new();
+        let stopped = totals::run(&options, &mut |_, runs: &[(Setup, u64)]| -> Result<Vec<Outcome>, String> {
+            runs.iter().for_each(|(setup, _)| *number.entry(setup.members).or_default() += 1);
+            Err("counted".to_owned())
+        });
+        assert_eq!(stopped.expect_err("it has no outcomes"), "counted");
+        number
+    };
+    let faults = Fault::ALL.len();
+    let expected = |numbers: &[(usize, usize)]| -> BTreeMap<usize, usize> {
+        numbers.iter().map(|(members, seeds)| (*members, seeds * faults)).collect()
+    };
+    assert_eq!(runs(false, None), expected(&[(3, 30), (100, 30), (1_000, 30), (10_000, 3)]));
+    assert_eq!(runs(true, None), expected(&[(3, 2), (100, 2), (1_000, 2)]));
+    assert_eq!(runs(false, Some(1)), expected(&[(3, 1), (100, 1), (1_000, 1), (10_000, 1)]));
 }
 
 #[test]
@@ -82,7 +116,10 @@ fn rows_hold_what_was_measured() {
     let outcome = |(setup, _): &(Setup, u64)| {
         let steps = setup.seconds as usize * STEPS_PER_S;
         let rate = |iops: f64| vec![iops / STEPS_PER_S as f64; steps];
-        Outcome { parts: rate(3_960.0), equal: rate(2_000.0), central: rate(4_000.0), most: 1.0 }
+        let (parts, equal, central) = (rate(3_960.0), rate(2_000.0), rate(4_000.0));
+        // Below the bar with 100 members, above it with 3.
+        let traffic = 40_000.0;
+        Outcome { parts, equal, central, most: 1.0, reports: 1.5, traffic, processor_ms: 0.25 }
     };
     let options = Options { seed: 1, quick: true, ..Options::default() };
     let report = totals::run(&options, &mut |_, runs: &[(Setup, u64)]| -> Result<_, String> {
@@ -104,4 +141,15 @@ fn rows_hold_what_was_measured() {
     }
     assert!(of("largest_sum_of_parts").iter().all(|row| row.is_met() == Some(true)));
     assert_eq!(of("throughput_vs_central_percent_central").len(), 15);
+    for (metric, figure, met) in [
+        ("reports_per_member_and_period", 1.5, [None; 3]),
+        ("traffic_bytes_per_member_and_period", 40_000.0, [Some(false), Some(true), Some(true)]),
+        ("processor_ms_per_member_and_period", 0.25, [Some(true); 3]),
+    ] {
+        let rows = of(metric);
+        assert!(rows.len() == 15 && rows.iter().all(|row| row.evenkeel == Some(figure)), "{metric}");
+        // Five faults with each number of members.
+        let found: Vec<Option<bool>> = rows.iter().step_by(5).map(|row| row.is_met()).collect();
+        assert_eq!(found, met, "{metric}");
+    }
 }

@@ -149,7 +149,7 @@ fn dry<S>(requests: &[Request<S>]) -> Router<Arc<Config>> {
         let path = request.path.split('?').next().unwrap_or(request.path);
         let handler = match (request.method.as_str(), path) {
             ("GET", "/api/v1/state") => on(method, async |Asked(wanted): Asked<Wanted>| Json(wanted.of(shown()))),
-            ("GET", "/api/v1/clients" | "/api/v1/health" | "/healthz") => on(method, async || "ok\n"),
+            ("GET", "/api/v1/clients" | "/api/v1/health" | "/healthz" | "/livez") => on(method, async || "ok\n"),
             ("GET", "/api/v1/history") => {
                 on(method, async |Asked(wanted): Asked<history::Wanted>| wanted.check(NOW_S).map(|()| "ok\n"))
             }
@@ -185,11 +185,14 @@ async fn create_volume(State(config): Held, Body(NewVolume { name, volume }): Bo
 }
 
 async fn set_volume(State(config): Held, Named(name): Named, Body(settings): Body<NewSettings>) -> Answer {
-    let NewSettings { size, tenant, description } = settings;
-    if size.is_some() == (tenant.is_some() || description.is_some()) {
+    let NewSettings { size, tenant, description, limit, force } = settings;
+    if size.is_some() == (tenant.is_some() || description.is_some() || limit.is_some()) {
         return Err(Error::Refused("one of both".into()).into());
     }
     let mut after = edit::with_volume_settings(&config, &name, tenant, description)?;
+    if let Some(limit) = limit {
+        after = edit::with_volume_patch(&after, &name, serde_json::json!({ "limit": limit }))?;
+    }
     match after.volumes.get_mut(&name).zip(size) {
         Some((volume, size)) if volume.size.is_some_and(|present| size <= present) => {
             return Err(Error::Refused("a volume only grows".into()).into());
@@ -197,7 +200,7 @@ async fn set_volume(State(config): Held, Named(name): Named, Body(settings): Bod
         Some((volume, size)) => volume.size = Some(size),
         None => {}
     }
-    accept(&config, &after, Consent::default())
+    accept(&config, &after, Consent { force, ..Consent::default() })
 }
 
 async fn remove_tenant(State(config): Held, Named(name): Named) -> Answer {

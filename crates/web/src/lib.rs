@@ -24,6 +24,7 @@ pub mod fuzz;
 pub mod guard;
 pub mod history;
 mod openmetrics;
+mod probe;
 pub mod process;
 mod progress;
 mod refusal;

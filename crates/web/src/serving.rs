@@ -35,9 +35,9 @@ use crate::caller::Caller;
 use crate::progress::{Crowd, LOOK, Origin, Progress, Stage};
 use crate::rules::MAX_BODY_BYTES;
 
-/// Path of the health check. As the first request of a connection it does not wait for the client's turn, because monitoring may
+/// Paths of probes. As the first request of a connection a probe does not wait for the client's turn, because monitoring may
 /// share an address with clients that send very many requests.
-const HEALTH: &str = "/healthz";
+const PROBES: [&str; 2] = ["/healthz", "/livez"];
 
 /// Interval in which failed handshakes with one reason are logged at most once; a client may fail hundreds of times per second.
 const LOGGED_EVERY: Duration = Duration::from_secs(10);
@@ -304,7 +304,7 @@ async fn converse(
     let router = TowerToHyperService::new(router);
     let is_first = AtomicBool::new(true);
     let service = service_fn(|request: Request<Incoming>| {
-        let waits = !is_first.swap(false, Ordering::Relaxed) || request.uri().path() != HEALTH;
+        let waits = !is_first.swap(false, Ordering::Relaxed) || !PROBES.contains(&request.uri().path());
         let (router, progress, pace) = (router.clone(), Arc::clone(progress), Arc::clone(pace));
         async move {
             progress.until_sent().await;

@@ -57,7 +57,8 @@ async fn start_paced(bounds: Bounds, pace: Pace, opening: impl Fn() -> Opening +
         vec![b'x'; LARGE]
     };
     let router = router.route("/large", get(async || vec![b'x'; LARGE])).route("/counted", get(counted));
-    let router = router.route("/echo", echo).route("/healthz", get(async || "here")).route("/queued", get(queued));
+    let router = PROBES.iter().fold(router, |router, path| router.route(path, get(async || "here")));
+    let router = router.route("/echo", echo).route("/queued", get(queued));
     tokio::spawn(serve(listener, router, bounds, pace, |_, peer| Caller::Address(*peer), opening));
     address
 }
@@ -240,12 +241,13 @@ async fn bytes_that_the_runtime_has_not_seen_count_as_arrived() {
     assert!(read() && !progress.gives_way());
 }
 
-/// Sends `GET /healthz` on a connection of its own; returns how long the answer takes.
-fn probe(address: SocketAddr) -> Duration {
+/// Sends a GET request for `path` on a connection of its own; returns how long the answer takes.
+fn probe(address: SocketAddr, path: &str) -> Duration {
     let begun = Instant::now();
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
     let mut said = Vec::new();
     stream.read_to_end(&mut said).unwrap();
     assert!(said.ends_with(b"here"), "{said:?}");
@@ -317,7 +319,7 @@ fn start_apart(bounds: Bounds, burst_ms: u64) -> SocketAddr {
 fn whole_requests_are_answered_beside_hundreds_of_half_sent_ones() {
     let address = start_apart(Bounds { grace: Duration::from_millis(10), ..Bounds::USUAL }, 3_600_000);
     let halves = HalfSent::start(address, 500);
-    let mut took: Vec<_> = (0..200).map(|_| probe(address)).collect();
+    let mut took: Vec<_> = (0..200).map(|_| probe(address, PROBES[0])).collect();
     let came = halves.came();
     took.sort();
     let (median, slowest) = (took[100], took[199]);
@@ -329,11 +331,11 @@ fn whole_requests_are_answered_beside_hundreds_of_half_sent_ones() {
 }
 
 #[test]
-fn health_is_answered_beside_a_storm_from_the_same_address() {
+fn probes_are_answered_beside_a_storm_from_the_same_address() {
     // All of the time that may be used at once is gone at once, and the address is beyond its account.
     let address = start_apart(Bounds::USUAL, 20);
     let _halves = HalfSent::start(address, 100);
-    let slowest = (0..10).map(|_| probe(address)).max().unwrap();
+    let slowest = (0..10).flat_map(|_| PROBES.map(|path| probe(address, path))).max().unwrap();
     assert!(slowest < FOR_AN_ANSWER, "{slowest:?}");
 }
 

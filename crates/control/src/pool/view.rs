@@ -7,7 +7,8 @@ use crate::histogram::Histogram;
 use crate::limits::{LimitSet, Owner, rate};
 use crate::mclock::Qos;
 use crate::response::Throttle;
-use crate::units::Fractions;
+use crate::time::Duration;
+use crate::units::{Fractions, Rates};
 
 /// Counters of a tenant since it joined the pool.
 #[derive(Clone, Default)]
@@ -32,6 +33,8 @@ pub struct TenantStats {
     pub by_weight: u64,
     /// Time from submission to dispatch; for a request that is divided into slices, of its first slice.
     pub queue_latency: Histogram,
+    /// Part of the sum of `queue_latency` in which the limits of single volumes throttled the requests.
+    pub limited: Duration,
     /// Time from dispatch to completion; for a request that is divided into slices, of each slice.
     pub device_latency: Histogram,
     /// Time from submission to completion of whole requests.
@@ -77,14 +80,19 @@ impl<'a> TenantView<'a> {
     }
 }
 
+/// A limit that the operator alone sets: on IOPS, and on bytes per second.
+pub(super) fn of_operator(limit: Rates) -> [LimitSet; 2] {
+    [limit.iops, limit.bytes_per_s].map(|limit| {
+        let mut of_operator = LimitSet::NONE;
+        of_operator.set(Owner::Operator, rate(limit));
+        of_operator
+    })
+}
+
 impl<R> Pool<R> {
     /// The limits on the whole pool, by owner: on IOPS, and on bytes per second.
     pub fn pool_limits(&self) -> [LimitSet; 2] {
-        [self.config.limit.iops, self.config.limit.bytes_per_s].map(|limit| {
-            let mut of_pool = LimitSet::NONE;
-            of_pool.set(Owner::Operator, rate(limit));
-            of_pool
-        })
+        of_operator(self.config.limit)
     }
 
     /// The settings and state of one tenant; `None` when it has left the pool.

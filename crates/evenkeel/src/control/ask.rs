@@ -142,6 +142,7 @@ impl Keep {
         match saved {
             Some(saved) => output::print(&(saved.text() + &self.remainder())),
             None if is_unchanged => Ok(()),
+            None if matches!(part, Part::Volume(name) if !self.would_undo(name)) => Ok(()),
             None if body.is_null() => output::print(&format!(
                 "in force until the next reload or restart, unless [{}] is removed from the configuration file\n",
                 edit::dotted(&part.table())
@@ -158,16 +159,26 @@ impl Keep {
     /// A line about changes that a reload would make although the change is saved, such as those of commands without `--save`;
     /// empty if there are none.
     fn remainder(&self) -> String {
-        let answer = self.ask.connect.send(Method::POST, PREVIEW, None, PATIENCE);
-        let left = answer.ok().and_then(|text| serde_json::from_str::<Changed>(&text).ok());
-        let left = left.map(|changed| changed.changes).unwrap_or_default();
-        let left: Vec<&str> =
-            left.iter().map(String::as_str).filter(|change| !change.starts_with("warning: ")).collect();
+        let left = self.left();
         if left.is_empty() {
             String::new()
         } else {
             format!("a reload would still make changes: {}\n", left.join(", "))
         }
+    }
+
+    /// True if a reload would change this volume: the change of one that was created by command is on record.
+    fn would_undo(&self, volume: &str) -> bool {
+        self.left().iter().any(|change| change.starts_with(&format!("volume {volume} changed")))
+    }
+
+    /// The changes that a reload would make.
+    fn left(&self) -> Vec<String> {
+        let answer = self.ask.connect.send(Method::POST, PREVIEW, None, PATIENCE);
+        let left = answer.ok().and_then(|text| serde_json::from_str::<Changed>(&text).ok());
+        let mut left = left.map(|changed| changed.changes).unwrap_or_default();
+        left.retain(|change| !change.starts_with("warning: "));
+        left
     }
 }
 

@@ -8,6 +8,7 @@ use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use evenkeel_net::http::{Method, Place};
 use evenkeel_policy::config::{EtcdTls, Match, Server, Workers};
+use evenkeel_policy::hours::Hours;
 use evenkeel_policy::rbd::Image;
 use evenkeel_policy::state::State;
 use evenkeel_policy::units::{Bytes, Duration, UnitError};
@@ -150,6 +151,9 @@ pub(crate) enum VolumeCommand {
     #[command(visible_alias = "add")]
     Create(Box<Create>),
     /// Change a volume that was created by command, now and after a restart
+    ///
+    /// A volume in the configuration file can have another limit, in force until the next reload or restart, unless --save
+    /// writes it into that file.
     Set {
         /// Name of the volume
         #[arg(value_parser = usable_name)]
@@ -161,10 +165,25 @@ pub(crate) enum VolumeCommand {
         #[arg(long)]
         description: Option<String>,
         /// New size, for example 20GiB; a volume only grows
-        #[arg(long, conflicts_with_all = ["tenant", "description"])]
+        #[arg(long, conflicts_with_all = ["tenant", "description", "limit_iops", "limit_bytes_per_s", "limit_burst", "limit_when", "save"])]
         size: Option<Bytes>,
+        /// Requests per second that its clients together never exceed; 0 = no limit
+        #[arg(long, value_name = "N", value_parser = whole::<u64>)]
+        limit_iops: Option<u64>,
+        /// Bytes per second that they never exceed, for example 40MB; 0 = no limit
+        #[arg(long, value_name = "BYTES")]
+        limit_bytes_per_s: Option<Bytes>,
+        /// How much unused limit may be saved up, for example 50ms
+        #[arg(long, value_name = "TIME")]
+        limit_burst: Option<Duration>,
+        /// Hours of the day in which the limit applies, by the host's clock, for example 22:00-06:00; "none" = all hours
+        #[arg(long, value_parser = parse_hours, value_name = "HOURS")]
+        limit_when: Option<Value>,
+        /// Take values with which clients would seem to hang, such as a limit of less than one request a second
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
-        ask: Ask,
+        keep: Keep,
     },
     /// Make a volume longer; clients see it when they reconnect
     #[command(alias = "resize")]
@@ -303,14 +322,26 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             output::show(ask.json, &state.volumes, |_| show::volumes(&state))
         }
         VolumeCommand::Show { name, ask } => one::volume(&ask, &name),
-        VolumeCommand::Set { name, tenant, description, size, ask } => {
+        VolumeCommand::Set {
+            name,
+            tenant,
+            description,
+            size,
+            limit_iops,
+            limit_bytes_per_s,
+            limit_burst,
+            limit_when,
+            force,
+            keep,
+        } => {
             let body = object([
                 ("tenant", tenant.map(Value::from)),
                 ("description", description.map(Value::from)),
                 ("size", size.map(|size| json!(size))),
+                ("limit", limit(limit_iops, limit_bytes_per_s, limit_burst, limit_when)),
+                ("force", force.then_some(Value::from(true))),
             ]);
-            ensure!(changes(&body), Usage("nothing to change: give at least one option, for example --tenant".into()));
-            ask.change(Method::PATCH, &path("/api/v1/volumes/", &name), Some(&body))
+            keep.patch(Part::Volume(&name), &body, "--limit-iops 500")
         }
         VolumeCommand::Create(create) => {
             let mut volume = set_members(&create)?;
@@ -408,9 +439,15 @@ pub(crate) struct SetTenant {
     /// Share of what reservations leave, relative to other tenants
     #[arg(long, value_parser = whole::<u32>)]
     weight: Option<u32>,
+    /// Weight at some hours of the day, by the host's clock, for example 8@22:00-06:00; "none" = --weight at all hours
+    #[arg(long, value_parser = parse_weight_at, value_name = "WEIGHT@HOURS")]
+    weight_at: Option<Value>,
     /// How much unused limit may be saved up, for example 50ms
     #[arg(long, value_name = "TIME")]
     limit_burst: Option<Duration>,
+    /// Hours of the day in which the limit applies, by the host's clock, for example 22:00-06:00; "none" = all hours
+    #[arg(long, value_parser = parse_hours, value_name = "HOURS")]
+    limit_when: Option<Value>,
     /// Priority: background is served when no normal tenant can be
     #[arg(long, value_parser = PossibleValuesParser::new(["normal", "background"]))]
     priority: Option<String>,
@@ -449,12 +486,14 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
         }
         TenantCommand::Set(set) => *set,
     };
+    let guarantee = guarantee(&set);
     let body = object([
         ("reservation", rates(set.reservation_iops, set.reservation_bytes_per_s)),
-        ("limit", limit(set.limit_iops, set.limit_bytes_per_s, set.limit_burst)),
-        ("guarantee", guarantee(&set)),
+        ("limit", limit(set.limit_iops, set.limit_bytes_per_s, set.limit_burst, set.limit_when)),
+        ("guarantee", guarantee),
         ("latency", set.latency),
         ("weight", set.weight.map(Value::from)),
+        ("weight_at", set.weight_at),
         ("priority", set.priority.map(Value::from)),
         ("throttle", set.throttle.map(Value::from)),
         ("match", (!set.matches.is_empty()).then(|| json!(set.matches))),
@@ -518,6 +557,9 @@ pub(crate) struct SetPool {
     /// Bytes per second the pool lets through at most, for example 500MB; 0 = no limit
     #[arg(long, value_name = "BYTES")]
     limit_bytes_per_s: Option<Bytes>,
+    /// Hours of the day in which the limit applies, by the host's clock, for example 22:00-06:00; "none" = all hours
+    #[arg(long, value_parser = parse_hours, value_name = "HOURS")]
+    limit_when: Option<Value>,
     /// Cost of a request in bytes on top of its payload, for example 4000
     #[arg(long)]
     base_cost: Option<Bytes>,
@@ -564,6 +606,30 @@ fn parse_latency(text: &str) -> Result<Value, String> {
         }
     };
     Ok(json!({ "target": target, "percentile": percentile }))
+}
+
+/// Parses hours of the day as the configuration does; null for none.
+fn parse_hours(text: &str) -> Result<Value, String> {
+    if is_none(text) {
+        return Ok(Value::Null);
+    }
+    let hours: Hours = text.parse().map_err(|error: UnitError| error.to_string())?;
+    Ok(json!(hours))
+}
+
+/// Parses `WEIGHT@HOURS`; null for none.
+fn parse_weight_at(text: &str) -> Result<Value, String> {
+    if is_none(text) {
+        return Ok(Value::Null);
+    }
+    let (weight, hours) = text.split_once('@').ok_or("write WEIGHT@HOURS, for example 8@22:00-06:00")?;
+    let hours: Hours = hours.parse().map_err(|error: UnitError| error.to_string())?;
+    Ok(json!({ "weight": whole::<u32>(weight)?, "when": hours }))
+}
+
+/// True if the value of an option removes a setting.
+fn is_none(text: &str) -> bool {
+    text.is_empty() || text == "none"
 }
 
 /// The value of one option `--admission` of `evenkeel pool set`.
@@ -628,7 +694,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
         ("base_cost", set.base_cost.map(|cost| json!(cost))),
     ]);
     let body = object([
-        ("limit", rates(set.limit_iops, set.limit_bytes_per_s)),
+        ("limit", limit(set.limit_iops, set.limit_bytes_per_s, None, set.limit_when)),
         ("latency", set.latency),
         ("tuning", tuning),
         ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
@@ -696,14 +762,16 @@ fn given<const N: usize>(members: [(&str, Option<Value>); N]) -> Option<Value> {
 }
 
 fn rates(iops: Option<u64>, bytes_per_s: Option<Bytes>) -> Option<Value> {
-    limit(iops, bytes_per_s, None)
+    limit(iops, bytes_per_s, None, None)
 }
 
-fn limit(iops: Option<u64>, bytes_per_s: Option<Bytes>, burst: Option<Duration>) -> Option<Value> {
+/// A limit for the request. `when`: its hours; null removes them.
+fn limit(iops: Option<u64>, bytes_per_s: Option<Bytes>, burst: Option<Duration>, when: Option<Value>) -> Option<Value> {
     given([
         ("iops", iops.map(Value::from)),
         ("bytes_per_s", bytes_per_s.map(|rate| json!(rate))),
         ("burst", burst.map(|burst| json!(burst))),
+        ("when", when),
     ])
 }
 

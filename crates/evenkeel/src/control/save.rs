@@ -15,7 +15,7 @@ use evenkeel_policy::config::{DEFAULT_POOL, DEFAULT_TENANT};
 use evenkeel_policy::document::Document;
 use evenkeel_policy::source::{Source, Text};
 use evenkeel_web::Refusal;
-use evenkeel_web::serve::{Consent, with_pool, with_server, with_tenant};
+use evenkeel_web::serve::{Consent, with_pool, with_server, with_tenant, with_volume_patch};
 use rustix::fs::FlockOperation;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -29,6 +29,7 @@ pub(super) enum Part<'a> {
     Server,
     Tenant(&'a str),
     Pool(&'a str),
+    Volume(&'a str),
 }
 
 impl Part<'_> {
@@ -38,6 +39,7 @@ impl Part<'_> {
             Part::Server => "/api/v1/server".to_owned(),
             Part::Tenant(name) => path("/api/v1/tenants/", name),
             Part::Pool(name) => path("/api/v1/pools/", name),
+            Part::Volume(name) => path("/api/v1/volumes/", name),
         }
     }
 
@@ -47,6 +49,7 @@ impl Part<'_> {
             Part::Server => vec!["server".to_owned()],
             Part::Tenant(name) => vec!["tenants".to_owned(), name.to_owned()],
             Part::Pool(name) => vec!["pools".to_owned(), name.to_owned()],
+            Part::Volume(name) => vec!["volumes".to_owned(), name.to_owned()],
         }
     }
 
@@ -56,16 +59,18 @@ impl Part<'_> {
             Part::Server => with_server(config, patch),
             Part::Tenant(name) => with_tenant(config, name, patch, Consent { force: true, create: true }),
             Part::Pool(name) => with_pool(config, name, patch, Consent { force: true, create: true }),
+            Part::Volume(name) => with_volume_patch(config, name, patch),
         }
     }
 
-    /// The configuration without the tenant or pool.
+    /// The configuration without the tenant, pool or volume.
     fn removed(self, config: &Config) -> Config {
         let mut config = config.clone();
         match self {
             Part::Server => {}
             Part::Tenant(name) => drop(config.tenants.remove(name)),
             Part::Pool(name) => drop(config.pools.remove(name)),
+            Part::Volume(name) => drop(config.volumes.remove(name)),
         }
         // A file without these two is read as one with them.
         config.pools.entry(DEFAULT_POOL.into()).or_default();
@@ -73,12 +78,13 @@ impl Part<'_> {
         config
     }
 
-    /// True if the configuration does not have the tenant or pool.
+    /// True if the configuration does not have the tenant, pool or volume.
     fn is_new(self, config: &Config) -> bool {
         match self {
             Part::Server => false,
             Part::Tenant(name) => !config.tenants.contains_key(name),
             Part::Pool(name) => !config.pools.contains_key(name),
+            Part::Volume(name) => !config.volumes.contains_key(name),
         }
     }
 }
@@ -213,6 +219,10 @@ struct Planned {
 fn planned(source: &Source, part: Part<'_>, patch: &Value, in_force: &Value) -> anyhow::Result<Planned> {
     let read = |source: &Source| check_with(source, |_| Vec::new()).into_result().map(|report| report.config);
     let before = read(source)?;
+    ensure!(
+        !(matches!(part, Part::Volume(_)) && part.is_new(&before)),
+        "the configuration file has no such volume\nwhat to do: leave out --save; a change of a volume that was created by command is kept without it"
+    );
     let table = part.table();
     let names: Vec<&str> = table.iter().map(String::as_str).collect();
     let has = |text: &Text, path: &[&str]| Document::parse(&text.text, &text.origin).0.has(path);

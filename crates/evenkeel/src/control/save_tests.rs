@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-use evenkeel_policy::config::{Priority, Tenant};
+use evenkeel_policy::config::{Priority, Tenant, WeightAt};
 use evenkeel_policy::units::{Bytes, Duration};
 use serde_json::json;
 
@@ -60,7 +60,7 @@ fn an_edited_text_is_read_as_the_old_one_with_the_new_value() {
         "[tenants.a]\n\"limit\" = { iops = 5, } # most\nreservation = { iops = 3 }\n# end",
     ];
     type Change = fn(&mut Tenant);
-    let changes: [(Value, Change); 5] = [
+    let changes: [(Value, Change); 7] = [
         (json!({ "weight": 7 }), |tenant| tenant.weight = 7),
         (json!({ "limit": { "iops": 0 } }), |tenant| tenant.limit.iops = 0),
         (json!({ "limit": { "bytes_per_s": "5MB", "burst": "50ms" }, "priority": "background" }), |tenant| {
@@ -71,6 +71,13 @@ fn an_edited_text_is_read_as_the_old_one_with_the_new_value() {
             (tenant.reservation.iops, tenant.limit.iops) = (2, 3);
         }),
         (json!({ "reservation": { "iops": 0, "bytes_per_s": "0" } }), |tenant| tenant.reservation.iops = 0),
+        (json!({ "weight_at": { "weight": 8, "when": "22:00-06:00" } }), |tenant| {
+            tenant.weight_at = Some(WeightAt { weight: 8, when: "22:00-06:00".parse().expect("hours"), is_on: false });
+        }),
+        (json!({ "limit": { "iops": 6, "when": "22:00-06:00" }, "weight_at": null }), |tenant| {
+            (tenant.limit.iops, tenant.limit.when) = (6, Some("22:00-06:00".parse().expect("hours")));
+            tenant.weight_at = None;
+        }),
     ];
     for form in forms {
         for (mark, newline) in [("", "\n"), ("", "\r\n"), ("\u{feff}", "\n")] {

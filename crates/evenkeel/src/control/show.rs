@@ -267,6 +267,10 @@ pub(super) fn volumes(state: &State) -> String {
         if let Some(remote) = &volume.remote {
             let _ = writeln!(text, "  {}: {}", volume.name, self::remote(remote));
         }
+        if volume.limit != LimitState::default() {
+            let binds = if volume.throttled_by.is_some() { ", for which requests wait" } else { "" };
+            let _ = writeln!(text, "  {}: limit {}{binds}", volume.name, limit(&volume.limit));
+        }
         if volume.trims_total > 0 {
             let (trims, given) = (counted(volume.trims_total, "trim"), bytes(volume.trimmed_bytes_total));
             let _ = writeln!(text, "  {}: {trims}, {given} in all", volume.name);

@@ -18,6 +18,25 @@ fn a_latency_target_is_a_time_and_perhaps_a_percentile() {
 }
 
 #[test]
+fn hours_are_those_of_the_configuration_and_none_removes_them() {
+    assert_eq!(parse_hours("22:00 - 06:00"), Ok(json!("22:00-06:00")));
+    assert_eq!(parse_weight_at("8@18:00-24:00"), Ok(json!({ "weight": 8, "when": "18:00-24:00" })));
+    for parse in [parse_hours, parse_weight_at] {
+        assert_eq!([parse("none"), parse("")], [Ok(Value::Null), Ok(Value::Null)]);
+    }
+    for text in ["22-06", "8@22:00-06:00", "08:00-08:00"] {
+        assert!(parse_hours(text).is_err_and(|error| error.contains("write for example \"22:00-06:00\"")), "{text}");
+    }
+    for text in ["8", "@22:00-06:00", "8@", "-1@22:00-06:00", "8@none"] {
+        assert!(parse_weight_at(text).is_err(), "{text}");
+    }
+    // Beside other members, and alone.
+    let hours = || Some(json!("22:00-06:00"));
+    assert_eq!(limit(Some(500), None, None, hours()), Some(json!({ "iops": 500, "when": "22:00-06:00" })));
+    assert_eq!(limit(None, None, None, Some(Value::Null)), Some(json!({ "when": null })));
+}
+
+#[test]
 fn admission_is_a_kind_or_settings_of_the_present_one() {
     let given = |texts: &[&str]| texts.iter().map(|text| parse_admission(text).expect("parses")).collect::<Vec<_>>();
     assert_eq!(admission(given(&[])).expect("nothing"), None);
@@ -93,6 +112,9 @@ fn a_value_that_cannot_be_is_answered_by_what_can() {
         ("volume create a --size -1GiB", "not a number of whole bytes"),
         ("tenant set a --limit-bytes-per-s -5MB --json", "not a number of whole bytes"),
         ("pool set a --latency -5ms", "is not a length of time"),
+        ("pool set a --limit-when 22-06", "names no hours; write for example"),
+        ("tenant set a --limit-when 08:00-08:00", "begins when it ends"),
+        ("tenant set a --weight-at 8", "write WEIGHT@HOURS, for example 8@22:00-06:00"),
         ("load nbd://a --duration -1s", "is not a length of time"),
         ("guard why -n -1", "write a whole number, 0 or more"),
         ("sim a.toml --seed -1", "write a whole number, 0 or more"),

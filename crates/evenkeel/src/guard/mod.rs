@@ -29,7 +29,7 @@ pub(crate) mod show;
 pub(crate) const IDLE: &str = "no pool has anything to enforce here; add a table [pools.NAME] with one of these: latency (NAME as `evenkeel guard discover` shows it); devices, beside a tenant whose control groups have a throughput guarantee; tuning.slots, beside a tenant that names a device of the pool; devices = [\"osd:*\"]";
 
 /// The default port of the status address.
-const PORT: u16 = 9810;
+pub(crate) const PORT: u16 = 9810;
 
 /// Subcommands.
 #[derive(clap::Subcommand)]
@@ -126,7 +126,7 @@ impl Connect {
 ///
 /// # Errors
 /// When the text is the answer of a server, or of an agent of another version.
-fn read_answer<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
+pub(crate) fn read_answer<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
     serde_json::from_str(text).map_err(|error| match serde_json::from_str::<State>(text) {
         Ok(_) => anyhow!("this is `evenkeel serve`, not an agent; use `evenkeel state` or `evenkeel top`"),
         Err(_) => {

@@ -340,6 +340,7 @@ pub(super) const COMMANDS: &[Facts] = &[
             ("evenkeel record --last 5m incident.rec", "the last five minutes, if record in [server] keeps them"),
             ("evenkeel record --anonymise my.key shared.rec", "a minute without names and offsets"),
             ("evenkeel record --device /dev/nvme0n1 host.rec", "a minute of a disk, by control group; as root"),
+            ("evenkeel record --pool vg1 --status 127.0.0.1:9810 vg1.rec", "a pool of the agent of this host; as root"),
         ])
         .files(CONTROL)
         .see(&["evenkeel-trace-info(1)", "evenkeel-history(1)"], &["guide/flight-recorder.md", "reference/config.md"]),
@@ -450,6 +451,7 @@ pub(super) const COMMANDS: &[Facts] = &[
             ("evenkeel tenant set backup --limit-bytes-per-s 50MB", "at most 50 MB/s"),
             ("evenkeel tenant set database --reservation-iops 2000 --weight 4", "2000 IOPS reserved, and weight 4"),
             ("evenkeel tenant set database --latency 10ms@99", "a latency target, on pools with slots"),
+            ("evenkeel tenant set backup --limit-when 08:00-20:00", "its limit applies by day alone"),
             ("evenkeel tenant set backup --limit-iops 500 --save", "kept in the server's configuration file, too"),
         ])
         .files(CONTROL)

@@ -53,15 +53,23 @@ fn script(program: Command, shell: Shell) -> String {
     });
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut offered, program.get_name(), &mut script);
-    String::from_utf8_lossy(&script).into_owned() + names_of(shell)
+    with_names(shell, String::from_utf8_lossy(&script).into_owned())
 }
 
-/// The part of a script that completes names of a running server's objects; empty for shells without such a part.
-const fn names_of(shell: Shell) -> &'static str {
+/// The begin of the last lines of a script for zsh, which call the script's function or register it.
+const ZSH_CALL: &str = "if [ \"$funcstack[1]\" = ";
+
+/// `script` with a part that completes names of a running server's objects; as it is for shells without such a part.
+fn with_names(shell: Shell, script: String) -> String {
     match shell {
-        Shell::Bash => include_str!("names.bash"),
-        Shell::Fish => include_str!("names.fish"),
-        _ => "",
+        Shell::Bash => script + include_str!("names.bash"),
+        Shell::Fish => script + include_str!("names.fish"),
+        // The part replaces the function, so it comes before the first call.
+        Shell::Zsh => {
+            let (function, call) = script.split_at(script.rfind(ZSH_CALL).unwrap_or(script.len()));
+            [function, include_str!("names.zsh"), call].concat()
+        }
+        _ => script,
     }
 }
 

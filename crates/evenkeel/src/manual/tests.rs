@@ -95,6 +95,10 @@ fn completions_offer_what_users_may_type() {
     assert!(script.contains("reset") && !script.contains("sentinel"), "{script}");
     // Names come from the running server, by a command that is not offered itself.
     assert!(script.contains("_evenkeel \"$@\"") && script.contains("_evenkeel() {"), "{script}");
+    let zsh = super::script(Cli::command(), Shell::Zsh);
+    let place = |text: &str| zsh.find(text).unwrap_or_else(|| panic!("no {text} in {zsh}"));
+    let (first, names, call) = (place("_evenkeel() {"), place("_evenkeel_words \"$@\""), place("$funcstack[1]"));
+    assert!(first < names && names < call && zsh.starts_with("#compdef evenkeel"), "{zsh}");
     assert!(Cli::command().try_get_matches_from(["evenkeel", "names", "tenants"]).is_ok());
     assert!(!paths().iter().any(|path| path == "names"));
 }

@@ -1,9 +1,10 @@
 //! `evenkeel record --device`: records the requests of block devices of this host, without a server.
 //!
 //! A tenant is the control group of the task that submits a request, and a client is a control group by number: a group that is
-//! removed and made again is another client of the same tenant. A volume is a device, in a pool of its own.
+//! removed and made again is another client of the same tenant. A volume is a device, in a pool of its own. For a pool of an
+//! agent, pool and tenants have the names of its policy.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,19 +40,57 @@ const MOST_GROUPS: usize = 1 << 16;
 /// Number and name of the tenant and client of all later groups.
 const OTHERS: (u32, &str) = (u32::MAX, "other groups");
 
-/// Records the requests of the devices that `args` names into `file`, until the time is over, an interrupt comes, or the file or
-/// its file system is full.
+/// The devices of a recording, and the names under which their requests are recorded.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Subject {
+    /// The devices; none is a part of another one.
+    pub(super) blocks: Vec<Block>,
+    /// Pool of all devices; without it each device is a pool of its own.
+    pub(super) pool: Option<String>,
+    /// For each device the tenant of all its requests; without it the control group decides.
+    pub(super) owners: Vec<Option<String>>,
+    /// Tenants by path of their control groups.
+    pub(super) groups: BTreeMap<String, String>,
+    /// Note about the recording.
+    pub(super) note: Option<String>,
+}
+
+impl Subject {
+    /// The block devices at these paths, each as a pool of its own.
+    ///
+    /// # Errors
+    /// A path without a block device, or devices of which one is a part of the other.
+    pub(super) fn of(paths: &[PathBuf]) -> anyhow::Result<Self> {
+        Ok(Self { blocks: blocks(paths)?, ..Self::default() })
+    }
+
+    /// The tenant of the control group with this path: that of the group, else of the nearest group around it, else the path.
+    fn tenant<'a>(&'a self, path: &'a str) -> &'a str {
+        let mut group = path.trim_matches('/');
+        loop {
+            if let Some(tenant) = self.groups.get(group) {
+                return tenant;
+            }
+            match group.rsplit_once('/') {
+                Some((around, _)) => group = around.trim_end_matches('/'),
+                None => return path,
+            }
+        }
+    }
+}
+
+/// Records the requests of the devices of `subject` into `file`, until the time is over, an interrupt comes, or the file or its
+/// file system is full.
 ///
 /// # Errors
-/// A path without a block device, a kernel that refuses the recording, or a file that cannot be made.
-pub(super) fn record(args: &Args, file: &Path) -> anyhow::Result<Recorded> {
+/// A kernel that refuses the recording, or a file that cannot be made.
+pub(super) fn record(args: &Args, file: &Path, subject: Subject) -> anyhow::Result<Recorded> {
     ensure!(!args.length.is_zero(), Usage("a recording of no time is empty; give a length such as --for 1m".into()));
     ensure!(args.max_size.0 >= LEAST_BYTES, Usage("a recording needs at least 1MiB; raise --max-size".into()));
-    let blocks = blocks(&args.device)?;
     // In the form that is sent to a server, so that both scramble in the same way.
     let scrambler = args.anonymise.as_deref().map(key).transpose()?.map(|key| Scrambler::new(key.as_bytes()));
     let stop = interrupts()?;
-    let chosen = blocks.iter().flat_map(|block| block.all.iter().map(move |&number| (number, block.disk)));
+    let chosen = subject.blocks.iter().flat_map(|block| block.all.iter().map(move |&number| (number, block.disk)));
     let mut requests = Requests::start(&FOLDERS.map(PathBuf::from), chosen)?;
     let made = open_recording(file, args.force)?;
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -65,9 +104,7 @@ pub(super) fn record(args: &Args, file: &Path) -> anyhow::Result<Recorded> {
     let sheet = Sheet::new(made, &head, zero, None, scrambler)
         .inspect_err(|_| drop(fs::remove_file(file)))
         .with_context(|| format!("cannot write {}; make room on its disk", file.display()))?;
-    let groups = cgroup_paths::mounted();
-    let (clients, tenants) = (HashMap::new(), HashMap::new());
-    let mut session = Session { sheet, zero, blocks, groups, clients, tenants, lost: 0, lost_until: zero };
+    let mut session = Session::new(sheet, zero, subject, cgroup_paths::mounted());
     let progress = output::spinner("{elapsed:>4} {msg}");
     let ended = session.run(&mut requests, args, file, &stop, &progress);
     progress.finish_and_clear();
@@ -81,18 +118,26 @@ pub(super) fn record(args: &Args, file: &Path) -> anyhow::Result<Recorded> {
 fn blocks(paths: &[PathBuf]) -> anyhow::Result<Vec<Block>> {
     let mut blocks: Vec<Block> = Vec::new();
     for path in paths {
-        let block = Block::find(&Roots::default(), path)?;
-        let is_part = |other: &&Block| {
-            let is_whole = block.number == block.disk || other.number == other.disk;
-            block.number == other.number || is_whole && block.disk == other.disk
-        };
-        if let Some(other) = blocks.iter().find(is_part) {
-            let (one, other) = (path.display(), &other.name);
-            return Err(Usage(format!("{one} and {other} have requests in common; name one of them")).into());
-        }
-        blocks.push(block);
+        add(&mut blocks, Block::find(&Roots::default(), path)?)?;
     }
     Ok(blocks)
+}
+
+/// Adds a device to others.
+///
+/// # Errors
+/// If it is one of them, a part of one, or one is a part of it.
+pub(super) fn add(blocks: &mut Vec<Block>, block: Block) -> anyhow::Result<()> {
+    let is_part = |other: &&Block| {
+        let is_whole = block.number == block.disk || other.number == other.disk;
+        block.number == other.number || is_whole && block.disk == other.disk
+    };
+    if let Some(other) = blocks.iter().find(is_part) {
+        let (one, other) = (&block.name, &other.name);
+        return Err(Usage(format!("{one} and {other} have requests in common; name one of them with --device")).into());
+    }
+    blocks.push(block);
+    Ok(())
 }
 
 /// The present time of the clock by which the kernel times requests.
@@ -106,7 +151,9 @@ struct Session {
     sheet: Sheet,
     /// The time that the recording counts from.
     zero: Instant,
-    blocks: Vec<Block>,
+    subject: Subject,
+    /// Numbers of the tenants of all requests of devices, in the order of the devices.
+    owners: Vec<Option<u32>>,
     /// Folder where cgroup v2 is mounted.
     groups: Option<PathBuf>,
     /// Numbers of the tenant and the client of each control group, by the group's number.
@@ -119,6 +166,26 @@ struct Session {
 }
 
 impl Session {
+    /// A recording without requests; `groups` is the folder where cgroup v2 is mounted.
+    fn new(sheet: Sheet, zero: Instant, subject: Subject, groups: Option<PathBuf>) -> Self {
+        let (clients, tenants, owners) = (HashMap::new(), HashMap::new(), Vec::new());
+        Self { sheet, zero, subject, owners, groups, clients, tenants, lost: 0, lost_until: zero }
+    }
+
+    /// Writes the names of the devices, and of the tenants of all their requests.
+    fn introduce_devices(&mut self) -> anyhow::Result<()> {
+        for number in 0..self.subject.blocks.len() {
+            let Subject { blocks, pool, owners, .. } = &self.subject;
+            let (block, owner) = (&blocks[number], owners.get(number).cloned().flatten());
+            let (name, bytes) = (block.name.clone(), block.bytes());
+            let pool = pool.clone().unwrap_or_else(|| name.clone());
+            self.sheet.introduce(Name { table: Table::Volume, number: number as u32, name, pool, bytes })?;
+            let owner = owner.map(|tenant| self.number(tenant)).transpose()?;
+            self.owners.push(owner);
+        }
+        Ok(())
+    }
+
     /// Records until the end.
     ///
     /// # Errors
@@ -131,10 +198,7 @@ impl Session {
         stop: &AtomicBool,
         progress: &ProgressBar,
     ) -> anyhow::Result<()> {
-        for (number, block) in self.blocks.iter().enumerate() {
-            let (name, pool, bytes) = (block.name.clone(), block.name.clone(), block.bytes());
-            self.sheet.introduce(Name { table: Table::Volume, number: number as u32, name, pool, bytes })?;
-        }
+        self.introduce_devices()?;
         let (length, most) = (args.length, args.max_size.0);
         let mut shown = self.zero;
         let mut taken = std::time::Instant::now();
@@ -174,7 +238,7 @@ impl Session {
     /// Writes the requests that have completed, as far as the file has room for them.
     fn take(&mut self, requests: &mut Requests, most: u64) -> anyhow::Result<()> {
         let mut batch = Vec::new();
-        let (blocks, zero_ns) = (&self.blocks, self.zero.as_nanos());
+        let (blocks, zero_ns) = (&self.subject.blocks, self.zero.as_nanos());
         requests.drain(|seen| batch.extend(recorded(&seen, blocks, zero_ns).map(|request| (seen.cgroup, request))));
         self.learn(batch.iter().map(|(group, _)| *group).collect())?;
         for (group, request) in batch {
@@ -182,7 +246,8 @@ impl Session {
                 break;
             }
             let (tenant, client) = self.clients.get(&group).copied().unwrap_or((OTHERS.0, OTHERS.0));
-            let bytes = self.blocks.get(request.volume as usize).map_or(0, Block::bytes);
+            let tenant = self.owners.get(request.volume as usize).copied().flatten().unwrap_or(tenant);
+            let bytes = self.subject.blocks.get(request.volume as usize).map_or(0, Block::bytes);
             self.sheet.write(Request { tenant, client, ..request }, bytes)?;
         }
         Ok(())
@@ -204,16 +269,23 @@ impl Session {
             }
             let name = format!("cgroup-{group}");
             // The path of a group that is gone cannot be read any more.
-            let tenant = paths.get(&group).cloned().unwrap_or_else(|| name.clone());
-            let (next_tenant, client) = (self.tenants.len() as u32, self.clients.len() as u32);
-            let number = *self.tenants.entry(tenant.clone()).or_insert(next_tenant);
-            if number == next_tenant {
-                self.introduce(Table::Tenant, number, tenant)?;
-            }
+            let tenant = paths.get(&group).map_or_else(|| name.clone(), |path| self.subject.tenant(path).to_owned());
+            let client = self.clients.len() as u32;
+            let number = self.number(tenant)?;
             self.introduce(Table::Client, client, name)?;
             self.clients.insert(group, (number, client));
         }
         Ok(())
+    }
+
+    /// Number of the tenant with this name, which is written if it is new.
+    fn number(&mut self, tenant: String) -> anyhow::Result<u32> {
+        let next = self.tenants.len() as u32;
+        let number = *self.tenants.entry(tenant.clone()).or_insert(next);
+        if number == next {
+            self.introduce(Table::Tenant, number, tenant)?;
+        }
+        Ok(number)
     }
 
     fn introduce(&mut self, table: Table, number: u32, name: String) -> anyhow::Result<()> {
@@ -262,12 +334,13 @@ impl Session {
                 file.display()
             )
         });
-        figures.note = (figures.requests == 0 && figures.lost > 0).then(|| {
+        let unseen = (figures.requests == 0 && figures.lost > 0).then(|| {
             "no request was seen to complete: the device hands its requests to other devices; record those (`lsblk -s` shows \
              them; the kernel hides those of an NVMe device with native multipath, unless it is booted with \
              nvme_core.multipath=N)"
                 .to_owned()
         });
+        figures.note = unseen.or(self.subject.note);
         figures.ended = true;
         figures
     }

@@ -93,16 +93,9 @@ fn groups_are_tenants_by_path_and_clients_by_number() {
     let file = folder.join("host.rec");
     let out = open_recording(&file, false).expect("made");
     let zero = now();
-    let mut session = Session {
-        sheet: Sheet::new(out, &Head::default(), zero, None, None).expect("written"),
-        zero,
-        blocks: vec![partition()],
-        groups: Some(folder.join("groups")),
-        clients: HashMap::new(),
-        tenants: HashMap::new(),
-        lost: 0,
-        lost_until: zero,
-    };
+    let sheet = Sheet::new(out, &Head::default(), zero, None, None).expect("written");
+    let subject = Subject { blocks: vec![partition()], ..Subject::default() };
+    let mut session = Session::new(sheet, zero, subject, Some(folder.join("groups")));
     let gone = u64::MAX;
     session.learn(BTreeSet::from([there, gone])).expect("written");
     session.learn(BTreeSet::from([there])).expect("written");
@@ -121,20 +114,82 @@ fn groups_are_tenants_by_path_and_clients_by_number() {
 }
 
 #[test]
+fn a_pool_of_an_agent_has_the_tenants_of_its_policy() {
+    let folder = std::env::temp_dir().join(format!("evenkeel-record-pool-{}", std::process::id()));
+    let group = folder.join("groups/system.slice/db.service/below");
+    fs::create_dir_all(&group).expect("made");
+    let number = |path: &Path| fs::metadata(path).expect("there").ino();
+    let (slice, below) = (number(&folder.join("groups/system.slice")), number(&group));
+    let file = folder.join("pool.rec");
+    let out = open_recording(&file, false).expect("made");
+    let zero = now();
+    let sheet = Sheet::new(out, &Head::default(), zero, None, None).expect("written");
+    let other = Block { name: "sdb".into(), number: DISK, ..partition() };
+    let subject = Subject {
+        blocks: vec![partition(), other],
+        pool: Some("vg1".into()),
+        owners: vec![None, Some("mail".into())],
+        groups: BTreeMap::from([("system.slice/db.service".to_owned(), "database".to_owned())]),
+        note: Some("a note".into()),
+    };
+    let mut session = Session::new(sheet, zero, subject, Some(folder.join("groups")));
+    session.introduce_devices().expect("written");
+    session.learn(BTreeSet::from([slice, below])).expect("written");
+    assert_eq!(session.owners, [None, Some(0)]);
+    let (tenants, clients) = (session.tenants.clone(), session.clients.clone());
+    let figures = session.finish(&file, None);
+    let recording = Recording::read(&file).expect("a recording");
+    fs::remove_dir_all(&folder).expect("removed");
+    let known: BTreeSet<&str> = tenants.keys().map(String::as_str).collect();
+    assert_eq!(known, BTreeSet::from(["database", "mail", "system.slice"]));
+    assert_eq!((clients[&below].0, clients[&slice].0), (tenants["database"], tenants["system.slice"]));
+    let pools: Vec<&str> =
+        recording.names.iter().filter(|name| name.table == Table::Volume).map(|name| name.pool.as_str()).collect();
+    assert_eq!(pools, ["vg1", "vg1"]);
+    assert_eq!(figures.note.as_deref(), Some("a note"));
+}
+
+#[test]
+fn the_nearest_group_around_a_group_names_its_tenant() {
+    let groups = [("a", "outer"), ("a/b", "inner")].map(|(group, tenant)| (group.to_owned(), tenant.to_owned()));
+    let subject = Subject { groups: groups.into(), ..Subject::default() };
+    for (path, tenant) in [
+        ("a", "outer"),
+        ("/a/", "outer"),
+        ("a/c/d", "outer"),
+        ("a/b", "inner"),
+        ("a/b/c", "inner"),
+        ("ab", "ab"),
+        ("b/a", "b/a"),
+        ("/", "/"),
+    ] {
+        assert_eq!(subject.tenant(path), tenant, "{path}");
+    }
+}
+
+#[test]
+fn devices_with_requests_in_common_are_refused() {
+    let second = Block { name: "nvme0n1p3".into(), number: DeviceNumber { minor: 3, ..DISK }, ..partition() };
+    let disk = Block { name: "nvme0n1".into(), number: DISK, ..partition() };
+    let mut blocks = Vec::new();
+    add(&mut blocks, partition()).expect("the first");
+    add(&mut blocks, second).expect("another partition");
+    for (block, name) in [(partition(), "nvme0n1p2"), (disk, "nvme0n1")] {
+        let refused = add(&mut blocks, block).expect_err("refused");
+        assert!(refused.is::<Usage>(), "{refused}");
+        let text = refused.to_string();
+        assert!(text.starts_with(&format!("{name} and nvme0n1p2 have requests in common")), "{text}");
+    }
+    assert_eq!(blocks.len(), 2);
+}
+
+#[test]
 fn an_error_ends_a_recording_that_can_be_read() {
     let file = std::env::temp_dir().join(format!("evenkeel-record-error-{}", std::process::id()));
     let zero = now();
     let out = open_recording(&file, false).expect("made");
-    let mut session = Session {
-        sheet: Sheet::new(out, &Head::default(), zero, None, None).expect("written"),
-        zero,
-        blocks: Vec::new(),
-        groups: None,
-        clients: HashMap::new(),
-        tenants: HashMap::new(),
-        lost: 0,
-        lost_until: zero,
-    };
+    let sheet = Sheet::new(out, &Head::default(), zero, None, None).expect("written");
+    let mut session = Session::new(sheet, zero, Subject::default(), None);
     session.sheet.write_lost(3, 0, 1).expect("written");
     let figures = session.finish(&file, Some(anyhow::anyhow!("the disk is full")));
     let recording = Recording::read(&file).expect("a recording");

@@ -207,10 +207,16 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
         Experiment::Drg => drg::run(&options, &traces::of_drg(&args.traces)?, &mut |name, runs| {
             each(args, stop, name, runs, drg::world::simulate)
         })?,
-        Experiment::Totals => {
-            totals::run(&options, &mut |name, runs| each(args, stop, name, runs, totals::world::simulate))?
-        }
+        Experiment::Totals => totals::run(&options, &mut |name, runs| {
+            each(args, stop, name, runs, |setup, seed| totals::world::timed(setup, seed, &processor_ns))
+        })?,
     })
+}
+
+/// Processor time that this thread has used, in nanoseconds.
+fn processor_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Runs `simulate` on each setup with its seed, on all threads; returns the outcomes in the order of `runs`.

@@ -77,6 +77,66 @@ fn a_saved_change_outlives_a_reload() {
 }
 
 #[test]
+fn hours_of_limits_and_weights_are_set_saved_and_removed() {
+    let folder = Folder::new();
+    let file = folder.join("e.toml");
+    fs::write(&file, FILE).expect("written");
+    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let hours = ["--limit-iops", "500", "--limit-when", "22:00-06:00", "--weight-at", "8@22:00-06:00", "--save"];
+    let said = succeed(&folder, &[&["tenant", "set", "backup"][..], &hours[..]].concat());
+    for words in [
+        "limit.iops from 0 to 500, limit.when from nothing to 22:00-06:00, weight_at from nothing to {",
+        "[tenants.backup] limit.when: none -> 22:00-06:00\n",
+        "[tenants.backup] weight_at.weight: none -> 8\n",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let limit = "limit = { iops = 500, when = \"22:00-06:00\" }\n";
+    let weight = "weight_at = { weight = 8, when = \"22:00-06:00\" }\n";
+    assert_eq!(fs::read_to_string(&file).expect("text"), format!("{FILE}{limit}{weight}"));
+    assert_eq!(succeed(&folder, &["reload"]), "nothing changed\n");
+
+    let removed = ["tenant", "set", "backup", "--limit-when", "none", "--weight-at", "", "--save"];
+    let said = succeed(&folder, &removed);
+    assert!(said.contains("limit.when from 22:00-06:00 to nothing, weight_at from {"), "{said}");
+    assert_eq!(fs::read_to_string(&file).expect("text"), format!("{FILE}limit = {{ iops = 500 }}\n"));
+
+    let pool = ["pool", "set", "main", "--limit-iops", "900", "--limit-when", "08:00-20:00"];
+    let said = succeed(&folder, &pool);
+    assert!(said.contains("limit.iops from 0 to 900, limit.when from nothing to 08:00-20:00"), "{said}");
+    assert_eq!(config(&folder)["pools"]["main"]["limit"]["when"], "08:00-20:00");
+    server.stop();
+}
+
+#[test]
+fn the_limit_of_a_volume_is_set_shown_and_kept() {
+    let folder = Folder::new();
+    let file = folder.join("e.toml");
+    let text = "[volumes.a]\nbackend = \"memory\"\nsize = \"1MiB\" # small\n";
+    fs::write(&file, text).expect("written");
+    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let said = succeed(&folder, &["volume", "set", "a", "--limit-iops", "500"]);
+    assert!(said.contains("volume a changed: limit from nothing to {") && said.contains("with --save"), "{said}");
+    let said = succeed(&folder, &["volume", "set", "a", "--limit-iops", "900", "--save"]);
+    assert!(said.contains("limit.iops from 500 to 900"), "{said}");
+    assert!(said.contains("[volumes.a] limit.iops: none -> 900") && said.contains("saved in "), "{said}");
+    assert_eq!(fs::read_to_string(&file).expect("text"), format!("{text}limit = {{ iops = 900 }}\n"));
+    assert_eq!(succeed(&folder, &["reload"]), "nothing changed\n");
+    let shown = succeed(&folder, &["volume", "show", "a"]);
+    assert!(shown.contains("  limit.iops: 900\n") && shown.contains("  a: limit 900 IOPS\n"), "{shown}");
+    let hangs = fail(&folder, &["volume", "set", "a", "--limit-bytes-per-s", "400"]);
+    assert!(hangs.contains("clients would wait for seconds") && hangs.contains("--force"), "{hangs}");
+    // That of a volume by command is kept on record.
+    succeed(&folder, &["volume", "add", "v", "--backend", "memory", "--size", "1MiB"]);
+    let said = succeed(&folder, &["volume", "set", "v", "--limit-bytes-per-s", "40MB"]);
+    assert!(said.contains("volume v changed") && !said.contains("--save"), "{said}");
+    assert_eq!(succeed(&folder, &["reload"]), "nothing changed\n");
+    let refused = fail(&folder, &["volume", "set", "v", "--limit-iops", "5", "--save"]);
+    assert!(refused.contains("nothing was changed") && refused.contains("leave out --save"), "{refused}");
+    server.stop();
+}
+
+#[test]
 fn a_server_without_a_file_saves_nothing() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);

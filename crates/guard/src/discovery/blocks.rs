@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::roots::{self, Roots};
 use super::stack::{folder_of, number_in, partitions};
+use crate::sensor::cache::number_of;
 use crate::sensor::diskstats::DeviceNumber;
 
 /// Length, in bytes, of the sectors in which sysfs and tracepoints count.
@@ -71,6 +72,13 @@ impl Block {
             number,
             folder: roots.sys.join("dev/block"),
         })
+    }
+
+    /// The block device `name`, a path in `/dev` (links are followed) or the kernel's name; with `number`, the device of this
+    /// number under that name. `None` if sysfs does not show it.
+    pub fn named(roots: &Roots, name: &str, number: Option<DeviceNumber>) -> Option<Self> {
+        let number = number.or_else(|| number_of(roots, name))?;
+        Self::with(roots, name.strip_prefix("/dev/").unwrap_or(name).to_owned(), number)
     }
 
     /// The block device with this number; `None` if sysfs does not show it.
@@ -160,6 +168,24 @@ mod tests {
         assert_eq!(second.offset_of(DISK, FIRST, 2_048, 8), None);
         assert_eq!(second.offset_of(FIRST, SECOND, 10_056, 8), None);
         assert_eq!(disk.offset_of(DISK, SECOND, 10_056, 8), Some(10_056 * 512));
+    }
+
+    #[test]
+    fn a_device_is_found_by_name_and_by_number() {
+        let roots = sysfs("blocks-named");
+        let folder = roots.sys.join("class/block/evenkeel-b");
+        fs::create_dir_all(&folder).expect("made");
+        fs::write(folder.join("dev"), format!("{SECOND}\n")).expect("written");
+        let found =
+            |name: &str, number| Block::named(&roots, name, number).map(|block| (block.name, block.number, block.disk));
+        let wanted = |name: &str, number| Some((name.to_owned(), number, DISK));
+        let by_path = found("/dev/evenkeel-b", None);
+        let by_name = found("evenkeel-b", None);
+        let by_number = found("/srv/database", Some(DISK));
+        let absent = found("/dev/evenkeel-c", None);
+        fs::remove_dir_all(&roots.root).expect("removed");
+        assert_eq!((by_path, by_name), (wanted("evenkeel-b", SECOND), wanted("evenkeel-b", SECOND)));
+        assert_eq!((by_number, absent), (wanted("/srv/database", DISK), None));
     }
 
     #[test]

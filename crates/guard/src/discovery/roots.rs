@@ -36,6 +36,11 @@ impl Roots {
         Self { proc: root.join("proc"), sys: root.join("sys"), root: root.to_owned() }
     }
 
+    /// The boot ID of the kernel, which all of its containers have in common; empty if unknown.
+    pub fn boot_id(&self) -> String {
+        value(&self.proc.join("sys/kernel/random/boot_id")).ok().flatten().unwrap_or_default()
+    }
+
     /// Folder where configfs is mounted by convention.
     pub fn configfs(&self) -> PathBuf {
         self.sys.join("kernel/config")

@@ -281,6 +281,14 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_names_its_host_by_the_boot_id() {
+        let roots = Roots::default();
+        let agent = Agent::open(&policy("10ms"), &roots, Path::new("none")).expect("opened");
+        assert!(!roots.boot_id().is_empty());
+        assert_eq!(agent.state().boot_id, roots.boot_id());
+    }
+
+    #[test]
     fn the_policy_that_was_offered_last_is_the_one_in_force() {
         let (first, second) = (policy("10ms"), policy("20ms"));
         let shared = Arc::new(Mutex::new(Shared {

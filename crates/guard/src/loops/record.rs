@@ -24,6 +24,9 @@ pub fn schema() -> serde_json::Value {
 pub struct State {
     /// Version of the program.
     pub version: String,
+    /// Boot ID of the host; empty if unknown.
+    #[serde(default)]
+    pub boot_id: String,
     /// Time since the start.
     pub uptime_s: f64,
     /// Troubles, worst first.

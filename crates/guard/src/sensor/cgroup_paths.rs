@@ -42,7 +42,10 @@ pub fn find(root: &Path, wanted: &BTreeSet<u64>) -> BTreeMap<u64, String> {
             if wanted.contains(&entry.ino()) {
                 found.insert(entry.ino(), path.to_string_lossy().into_owned());
             }
-            folders.push_back(path);
+            // Those beyond are never searched.
+            if searched + folders.len() < MAX_SEARCHED {
+                folders.push_back(path);
+            }
         }
     }
     found

@@ -37,3 +37,15 @@ pub use source::Source;
 pub(crate) fn read_device_mapper(bytes: &[u8]) {
     let _ = cache_dm::answer(bytes);
 }
+
+/// Reads the bytes, filled up to a ring of the host recorder, between two positions, for fuzzing. Returns the new position of the
+/// consumer, the length of the ring in bytes, and the number of records.
+#[cfg(feature = "fuzz")]
+pub(crate) fn read_ring(bytes: &[u8], consumer: u64, producer: u64) -> (u64, usize, usize) {
+    let mut count = 0;
+    let (read, length) = ring::read_bytes(bytes, consumer, producer, |record| {
+        count += 1;
+        requests::check(record);
+    });
+    (read, length, count)
+}

@@ -82,6 +82,20 @@ impl Request {
     }
 }
 
+/// Decodes a record of the ring and checks the request, for fuzzing.
+#[cfg(feature = "fuzz")]
+pub(super) fn check(record: &[u8]) {
+    let request = Request::parse(record);
+    assert_eq!(request.is_some(), record.len() == RECORD_BYTES as usize, "a request has its length");
+    let Some(Request { issue_ns, disk, device, letters, .. }) = request else { return };
+    assert_ne!(issue_ns, Some(0), "a request that was not issued has no time of issue");
+    for (number, at) in [(disk, DISK), (device, DEVICE)] {
+        assert_eq!(in_events(number), part::<4>(record, at), "another device");
+    }
+    let end = letters.iter().position(|&letter| letter == 0).unwrap_or(letters.len());
+    assert!(letters[end..].iter().all(|&letter| letter == 0), "letters behind the end");
+}
+
 /// The `N` bytes from `at` on.
 fn part<const N: usize>(record: &[u8], at: i16) -> [u8; N] {
     array::from_fn(|n| record[at as usize + n])

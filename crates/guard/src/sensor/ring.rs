@@ -39,9 +39,16 @@ trait Data {
 }
 
 /// Calls `each` with the contents of the records from the position `consumer` to the position `producer`, up to the first that
-/// is being written. Returns the new position of the consumer.
+/// is being written. Returns the new position of the consumer, a multiple of 8 as `consumer` is one.
+///
+/// Positions and headers that no kernel writes end the reading: at most one ring of records is read, and none from beyond it.
 fn records(data: &impl Data, consumer: u64, producer: u64, mut each: impl FnMut(&[u8])) -> u64 {
     let size = data.length() as u64;
+    let producer = producer - producer % HEADER as u64;
+    if producer.saturating_sub(consumer) > size {
+        // More than the ring has room for: the oldest are overwritten, and the others begin nowhere.
+        return producer;
+    }
     let mut at = consumer;
     while at < producer {
         let place = (at % size) as usize;
@@ -156,14 +163,42 @@ impl Data for Ring {
     }
 }
 
+/// Data of a ring of a length, twice, in memory of this process.
+#[cfg(any(test, feature = "fuzz"))]
+struct Bytes(Vec<u8>, usize);
+
+#[cfg(any(test, feature = "fuzz"))]
+impl Data for Bytes {
+    fn length(&self) -> usize {
+        self.1
+    }
+
+    fn header(&self, at: usize) -> u32 {
+        assert!(at.is_multiple_of(HEADER), "headers are aligned");
+        u32::from_ne_bytes(std::array::from_fn(|n| self.0[at + n]))
+    }
+
+    fn bytes(&self, at: usize, length: usize) -> &[u8] {
+        &self.0[at..at + length]
+    }
+}
+
+/// Reads `data`, filled up with zeros to a ring, between two positions of which the first is a multiple of 8. Calls `each` with
+/// the contents of the records. Returns the new position of the consumer, and the length of the ring in bytes. For fuzzing.
+#[cfg(feature = "fuzz")]
+pub(super) fn read_bytes(data: &[u8], consumer: u64, producer: u64, each: impl FnMut(&[u8])) -> (u64, usize) {
+    let length = data.len().next_power_of_two().max(64);
+    let mut once = data.to_vec();
+    once.resize(length, 0);
+    let bytes = Bytes(once.repeat(2), length);
+    (records(&bytes, consumer, producer, each), length)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// Data of a ring of this length, twice.
-    struct Bytes(Vec<u8>, usize);
 
     impl Bytes {
         fn new(length: usize) -> Self {
@@ -188,20 +223,6 @@ mod tests {
             let mut found = Vec::new();
             let at = records(self, consumer, producer, |content| found.push(content.to_vec()));
             (found, at)
-        }
-    }
-
-    impl Data for Bytes {
-        fn length(&self) -> usize {
-            self.1
-        }
-
-        fn header(&self, at: usize) -> u32 {
-            u32::from_ne_bytes(std::array::from_fn(|n| self.0[at + n]))
-        }
-
-        fn bytes(&self, at: usize, length: usize) -> &[u8] {
-            &self.0[at..at + length]
         }
     }
 
@@ -248,6 +269,16 @@ mod tests {
         assert_eq!(data.read(0, end), (vec![], end));
     }
 
+    #[test]
+    fn positions_that_no_kernel_writes_end_the_reading() {
+        let data = Bytes::new(64);
+        assert_eq!(data.read(0, 64), (vec![vec![]; 8], 64), "headers of empty records");
+        assert_eq!(data.read(0, 72), (vec![], 72), "more than a ring");
+        assert_eq!(data.read(0, u64::MAX), (vec![], u64::MAX - 7));
+        assert_eq!(data.read(0, 13), (vec![vec![]], 8), "not at a header");
+        assert_eq!(data.read(16, 8), (vec![], 16), "backwards");
+    }
+
     proptest! {
         #[test]
         fn records_are_read_as_they_were_written(
@@ -267,12 +298,15 @@ mod tests {
         fn arbitrary_data_do_not_panic(
             data in proptest::collection::vec(any::<u8>(), 64),
             consumer in 0..100_u64,
-            more in 0..20_u64,
+            producer in prop_oneof![0..1_000_u64, any::<u64>()],
         ) {
             let data = Bytes(data.repeat(2), 64);
-            let (consumer, producer) = (consumer * 8, (consumer + more) * 8);
-            let (_, at) = data.read(consumer, producer);
-            prop_assert!((consumer..=producer).contains(&at));
+            let consumer = consumer * 8;
+            let (found, at) = data.read(consumer, producer);
+            prop_assert!((consumer..=consumer.max(producer)).contains(&at) && at.is_multiple_of(8));
+            prop_assert!(found.len() <= 8);
+            // A second reading finds nothing new: it ends at once, where the first ended.
+            prop_assert_eq!(data.read(at, producer), (vec![], at));
         }
     }
 }

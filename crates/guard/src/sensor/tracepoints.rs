@@ -38,10 +38,14 @@ const DEVICES: &str = "/sys/dev/block";
 /// Largest number of reads in flight that are measured at one time; if there are more, the oldest are not measured. Each
 /// takes some 100 bytes of kernel memory.
 const MAX_READS: usize = 32_768;
-/// Largest number of devices whose reads can be timed.
+/// Largest number of devices whose reads can be timed. The map takes some 80 bytes of kernel memory for each that it has room
+/// for.
 const MAX_DEVICES: usize = 131_072;
-/// Largest number of pairs of a control group and a group of devices whose reads count in a histogram of their own.
+/// Largest number of pairs of a control group and a group of devices whose reads count in a histogram of their own. The map
+/// takes some 90 bytes of kernel memory for each that it has room for.
 const MAX_CGROUPS: usize = 131_072;
+/// Number of devices, and of such pairs, that there is room for at first: more than most hosts have, in 170 kB.
+const LEAST_ROOM: usize = 1_024;
 
 /// Binary logarithm of the number of buckets for each doubling of the latency: 16 buckets, so that each is at most 6.25 %
 /// wide.
@@ -203,20 +207,82 @@ impl Events {
     }
 }
 
+/// A program with its attachment to a tracepoint.
+type Attached = (Program, OwnedFd);
+
+fn attach(format: &Format, program: Assembler) -> Result<Attached, Errno> {
+    let program = Program::load(Sees::Event, program)?;
+    let attached = program.attach_to_event(format.id)?;
+    Ok((program, attached))
+}
+
+fn failed(cause: Errno) -> Error {
+    Error::Programs { cause: cause.into() }
+}
+
+/// Number of elements of a map that is to have `wanted` of them: as many again fit in later.
+fn room(wanted: usize, most: usize) -> usize {
+    (2 * wanted.min(most)).next_power_of_two().clamp(LEAST_ROOM, most)
+}
+
+/// The program that sees submitted reads, with the maps that choose those to be timed. Maps of programs at tracepoints have a
+/// fixed number of elements: for more of them the program is replaced by another one with larger maps.
+#[derive(Debug)]
+struct Submissions {
+    devices: Map,
+    /// Numbers of histograms by control group and group of devices; `None` if control groups are not told apart.
+    cgroups: Option<Map>,
+    /// Number of devices, and of pairs of a control group and a group of devices, that the maps have room for.
+    room: [usize; 2],
+    _attached: Attached,
+}
+
+impl Submissions {
+    /// Attaches the program; it notes no read yet.
+    fn start(format: &Format, reads: &Map, by_cgroup: bool, room: [usize; 2]) -> Result<Self, Errno> {
+        let cgroups = by_cgroup.then(|| Map::new(Kind::Fixed, 16, 4, room[1])).transpose()?;
+        let devices = Map::new(Kind::Fixed, 8, 8, room[0])?;
+        let attached = attach(format, at_queue(format, &devices, reads, cgroups.as_ref()))?;
+        Ok(Self { devices, cgroups, room, _attached: attached })
+    }
+}
+
+/// Gives a device its group in the map of devices, or removes the device.
+fn set_device(map: &Map, number: DeviceNumber, group: Option<u32>) -> Result<(), Error> {
+    let key = [in_events(number), [0; 4]].concat();
+    let set = match group {
+        Some(group) => map.update(&key, &[group.to_ne_bytes(), in_events(disk_of(number))].concat()),
+        None => map.remove(&key),
+    };
+    set.map_err(failed)
+}
+
+/// Gives a pair of a control group and a group of devices its histogram in the map of pairs, or removes the pair.
+fn set_pair(map: &Map, (id, devices): (u64, u32), histogram: Option<u32>) -> Result<(), Error> {
+    let key = [&id.to_ne_bytes()[..], &devices.to_ne_bytes(), &[0; 4]].concat();
+    let set = match histogram {
+        Some(histogram) => map.update(&key, &histogram.to_ne_bytes()),
+        None => map.remove(&key),
+    };
+    set.map_err(failed)
+}
+
 /// The attached BPF programs and their histograms of read latencies. The programs are detached when this value is dropped or
 /// this process ends.
 #[derive(Debug)]
 pub struct ReadTimes {
-    devices: Map,
+    submissions: Submissions,
+    /// Format of the events that the program of `submissions` sees.
+    queue: Format,
+    /// Reads in flight.
+    reads: Map,
     histograms: Map,
-    /// Numbers of histograms by control group and group of devices; `None` if control groups are not told apart.
-    cgroups: Option<Map>,
     watched: BTreeMap<DeviceNumber, u32>,
     watched_cgroups: BTreeMap<(u64, u32), u32>,
     /// Content of each group's histogram at the previous reading.
     before: Vec<Vec<u64>>,
     buffer: Vec<u8>,
-    _attached: Vec<(Program, OwnedFd)>,
+    _completions: Vec<Attached>,
 }
 
 /// The disk of which a device is a partition, or the device itself.
@@ -267,33 +333,50 @@ impl ReadTimes {
 
     fn load(events: &Events, groups: usize, by_cgroup: bool) -> Result<Self, Error> {
         let start = || {
-            let cgroups = by_cgroup.then(|| Map::new(Kind::Hash, 16, 4, MAX_CGROUPS)).transpose()?;
-            let devices = Map::new(Kind::Hash, 8, 8, MAX_DEVICES)?;
             let reads = Map::new(Kind::Recent, 16, 16, MAX_READS)?;
             let histograms = Map::new(Kind::Array, 4, 8 * BUCKETS, groups.max(1))?;
             // Completions first, so that no read is noted that is not seen to complete.
-            let completions =
-                events.completions.iter().map(|format| (format, at_completion(format, &reads, &histograms)));
-            let queue = (&events.queue, at_queue(&events.queue, &devices, &reads, cgroups.as_ref()));
-            let attach = |(format, program): (&Format, Assembler)| {
-                let program = Program::load(Sees::Event, program)?;
-                let attached = program.attach_to_event(format.id)?;
-                Ok((program, attached))
-            };
-            let attached = completions.chain([queue]).map(attach).collect::<Result<_, Errno>>()?;
+            let attached = |format: &Format| attach(format, at_completion(format, &reads, &histograms));
+            let completions = events.completions.iter().map(attached).collect::<Result<Vec<Attached>, Errno>>()?;
+            let submissions = Submissions::start(&events.queue, &reads, by_cgroup, [LEAST_ROOM; 2])?;
             let (before, buffer) = (vec![vec![0; BUCKETS]; groups], vec![0; 8 * BUCKETS]);
-            Ok(Self {
-                devices,
+            Ok::<Self, Errno>(Self {
+                submissions,
+                queue: events.queue,
+                reads,
                 histograms,
-                cgroups,
                 watched: BTreeMap::new(),
                 watched_cgroups: BTreeMap::new(),
                 before,
                 buffer,
-                _attached: attached,
+                _completions: completions,
             })
         };
-        start().map_err(|cause: Errno| Error::Programs { cause: cause.into() })
+        start().map_err(failed)
+    }
+
+    /// Makes room for so many devices, and pairs of a control group and a group of devices. No read goes uncounted: the smaller
+    /// maps are in use until the larger ones have the same elements.
+    fn make_room(&mut self, devices: usize, pairs: usize) -> Result<(), Error> {
+        let [had, had_pairs] = self.submissions.room;
+        if devices.min(MAX_DEVICES) <= had && pairs.min(MAX_CGROUPS) <= had_pairs {
+            return Ok(());
+        }
+        let larger = |wanted: usize, had: usize, most| if wanted > had { room(wanted, most) } else { had };
+        let room = [larger(devices, had, MAX_DEVICES), larger(pairs, had_pairs, MAX_CGROUPS)];
+        let by_cgroup = self.submissions.cgroups.is_some();
+        let new = Submissions::start(&self.queue, &self.reads, by_cgroup, room).map_err(failed)?;
+        // Pairs first, so that no read counts in the histogram of its device alone.
+        if let Some(map) = &new.cgroups {
+            for (pair, histogram) in &self.watched_cgroups {
+                set_pair(map, *pair, Some(*histogram))?;
+            }
+        }
+        for (number, group) in &self.watched {
+            set_device(&new.devices, *number, Some(*group))?;
+        }
+        self.submissions = new;
+        Ok(())
     }
 
     /// From now on times the reads of exactly these devices; each counts in the histogram of the group whose number is given
@@ -302,16 +385,12 @@ impl ReadTimes {
     /// # Errors
     /// [`Error::Programs`] with what the kernel refuses.
     pub fn watch(&mut self, devices: impl IntoIterator<Item = (DeviceNumber, u32)>) -> Result<(), Error> {
-        let failed = |cause: Errno| Error::Programs { cause: cause.into() };
-        let key = |number: DeviceNumber| [in_events(number), [0; 4]].concat();
-        let map = &self.devices;
-        let set = |number: DeviceNumber, group: Option<u32>| match group {
-            Some(group) => {
-                map.update(&key(number), &[group.to_ne_bytes(), in_events(disk_of(number))].concat()).map_err(failed)
-            }
-            None => map.remove(&key(number)).map_err(failed),
-        };
-        bring_in_line(&mut self.watched, &devices.into_iter().collect(), set)
+        let wanted: BTreeMap<DeviceNumber, u32> = devices.into_iter().collect();
+        let room = self.make_room(wanted.len(), 0);
+        // Also without room, as far as there is some.
+        let map = &self.submissions.devices;
+        let set = bring_in_line(&mut self.watched, &wanted, |number, group| set_device(map, number, group));
+        room.and(set)
     }
 
     /// From now on counts reads of exactly these control groups in histograms of their own. Each entry is a control group (the
@@ -322,15 +401,15 @@ impl ReadTimes {
     /// # Errors
     /// [`Error::Programs`] with what the kernel refuses.
     pub fn watch_cgroups(&mut self, cgroups: impl IntoIterator<Item = (u64, u32, u32)>) -> Result<(), Error> {
-        let Some(map) = &self.cgroups else { return Ok(()) };
-        let failed = |cause: Errno| Error::Programs { cause: cause.into() };
-        let key = |(id, devices): (u64, u32)| [&id.to_ne_bytes()[..], &devices.to_ne_bytes(), &[0; 4]].concat();
+        if self.submissions.cgroups.is_none() {
+            return Ok(());
+        }
         let wanted = cgroups.into_iter().map(|(id, devices, histogram)| ((id, devices), histogram));
-        let set = |pair: (u64, u32), histogram: Option<u32>| match histogram {
-            Some(histogram) => map.update(&key(pair), &histogram.to_ne_bytes()).map_err(failed),
-            None => map.remove(&key(pair)).map_err(failed),
-        };
-        bring_in_line(&mut self.watched_cgroups, &wanted.take(MAX_CGROUPS).collect(), set)
+        let wanted: BTreeMap<(u64, u32), u32> = wanted.take(MAX_CGROUPS).collect();
+        let room = self.make_room(0, wanted.len());
+        let Some(map) = &self.submissions.cgroups else { return Ok(()) };
+        let set = bring_in_line(&mut self.watched_cgroups, &wanted, |pair, histogram| set_pair(map, pair, histogram));
+        room.and(set)
     }
 
     /// Calls `each` with the index of a bucket (see [`middle`]) and the number of the group's reads that have been added to
@@ -341,7 +420,7 @@ impl ReadTimes {
     pub fn read(&mut self, group: u32, mut each: impl FnMut(usize, u64)) -> Result<(), Error> {
         let Some(before) = self.before.get_mut(group as usize) else { return Ok(()) };
         let read = self.histograms.read(&group.to_ne_bytes(), &mut self.buffer);
-        read.map_err(|cause| Error::Programs { cause: cause.into() })?;
+        read.map_err(failed)?;
         let counts = self.buffer.chunks_exact(8).map(|bytes| u64::from_ne_bytes(std::array::from_fn(|n| bytes[n])));
         for (bucket, (before, now)) in before.iter_mut().zip(counts).enumerate() {
             let more = now.wrapping_sub(*before);

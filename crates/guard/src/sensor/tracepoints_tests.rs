@@ -164,3 +164,61 @@ fn reads_of_a_control_group_are_told_apart_from_others() {
         assert_eq!(count(&mut times, 1), 0, "no longer chosen");
     });
 }
+
+#[test]
+fn maps_have_room_for_as_many_again() {
+    let most = MAX_DEVICES;
+    for (wanted, elements) in [
+        (0, LEAST_ROOM),
+        (LEAST_ROOM / 2, LEAST_ROOM),
+        (LEAST_ROOM + 1, 4 * LEAST_ROOM),
+        (most / 2, most),
+        (most, most),
+        (usize::MAX, most),
+    ] {
+        assert_eq!(room(wanted, most), elements, "{wanted}");
+    }
+}
+
+#[test]
+fn more_devices_and_groups_than_there_is_room_for_get_larger_maps() {
+    apart(UnshareFlags::NEWNS, || {
+        let Some(folder) = tracefs() else { return skip("no tracefs") };
+        let Ok(events) = Events::read(&[folder]) else { return skip("no block tracepoints") };
+        let Some(cgroup) = own_cgroup() else { return skip("no cgroup v2") };
+        let Some((number, _, mut one)) = timed_reads(3) else { return skip("no reads around the page cache") };
+        let mut times = match ReadTimes::start_by_cgroup(&events, 2) {
+            Err(Error::Programs { cause }) if cause.kind() == std::io::ErrorKind::PermissionDenied => {
+                return skip("not allowed");
+            }
+            other => other.unwrap(),
+        };
+        assert_eq!(times.submissions.room, [LEAST_ROOM; 2]);
+        times.watch([(number, 0)]).unwrap();
+        times.watch_cgroups([(cgroup, 0, 1)]).unwrap();
+        let own = |times: &mut ReadTimes, one: &mut dyn FnMut() -> std::time::Duration| {
+            for _ in 0..100 {
+                one();
+            }
+            let mut own = 0;
+            times.read(1, |_, reads| own += reads).unwrap();
+            own
+        };
+        if own(&mut times, &mut one) < 95 {
+            return skip("reads of this process's control group are not seen here");
+        }
+        let more = LEAST_ROOM as u32;
+        // Devices that do not exist.
+        let others = (0..more).map(|minor| (DeviceNumber { major: 4_095, minor }, 0));
+        times.watch(others.chain([(number, 0)])).unwrap();
+        assert_eq!(times.submissions.room, [4 * LEAST_ROOM, LEAST_ROOM]);
+        times.watch_cgroups((0..more).map(|id| (u64::from(id), 7, 0)).chain([(cgroup, 0, 1)])).unwrap();
+        assert_eq!(times.submissions.room, [4 * LEAST_ROOM; 2]);
+        assert_eq!((times.watched.len(), times.watched_cgroups.len()), (LEAST_ROOM + 1, LEAST_ROOM + 1));
+        let counted = own(&mut times, &mut one);
+        assert!(counted >= 95, "{counted} of 100");
+        // Fewer are no reason for smaller maps.
+        times.watch([]).unwrap();
+        assert_eq!((times.watched.len(), times.submissions.room[0]), (0, 4 * LEAST_ROOM));
+    });
+}

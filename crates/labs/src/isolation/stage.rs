@@ -286,15 +286,17 @@ fn behind_config(folder: &Path, host: Ipv4Addr) -> String {
     text
 }
 
-/// Requests `/healthz` of a server; an error unless it answers 200 within `limit`.
+/// Requests `/healthz` of a server; an error unless it answers within `limit`: 200, or 503 while there is a critical trouble,
+/// which an attack may cause.
 pub(super) fn ask_health(status: SocketAddr, limit: Duration) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&status, limit)?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-    let mut answer = [0; 15];
+    let mut answer = [0; 13];
     stream.read_exact(&mut answer)?;
-    ensure!(answer == *b"HTTP/1.1 200 OK", "it answers {:?}", String::from_utf8_lossy(&answer));
+    let is_known = [*b"HTTP/1.1 200 ", *b"HTTP/1.1 503 "].contains(&answer);
+    ensure!(is_known, "it answers {:?}", String::from_utf8_lossy(&answer));
     Ok(())
 }
 
@@ -306,5 +308,37 @@ pub(super) fn place_of(attack: &Attack, setting: Setting) -> Setting {
     match setting.place {
         Place::Users if !root || attack.target != Target::Nbd => Setting { place: Place::Addresses, ..setting },
         _ => setting,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Asks a server that answers with the status line `answer`.
+    fn ask(answer: &'static str) -> Result<()> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let status = listener.local_addr()?;
+        let server = std::thread::spawn(move || -> std::io::Result<()> {
+            let (mut stream, _) = listener.accept()?;
+            let end = BufReader::new(&stream).lines().find(|line| line.as_ref().is_ok_and(String::is_empty));
+            assert!(end.is_some(), "the request is whole");
+            stream.write_all(answer.as_bytes())
+        });
+        let asked = ask_health(status, PATIENCE);
+        server.join().expect("the server ends")?;
+        asked
+    }
+
+    #[test]
+    fn a_server_with_a_critical_trouble_answers_too() {
+        for answer in ["HTTP/1.1 200 OK\r\n", "HTTP/1.1 503 Service Unavailable\r\n"] {
+            ask(answer).expect("an answer");
+        }
+        let error = ask("HTTP/1.1 500 Internal Server Error\r\n").expect_err("another answer").to_string();
+        assert!(error.contains("HTTP/1.1 500"), "{error}");
     }
 }

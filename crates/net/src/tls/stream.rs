@@ -20,6 +20,13 @@ const LEAST: usize = 4 << 10;
 const FRUITLESS: usize = 4;
 /// Largest number of received bytes that one call decrypts if they carry no data.
 const IDLE: usize = 8 << 10;
+/// Largest number of bytes in a row that a peer may send after the handshake without data among them. The longest record has 18
+/// KiB. The TLS library keeps a message of up to 64 KiB that comes in many records, and does not show its size.
+const MOST_SILENT: usize = 24 << 10;
+/// Longest plaintext of a record, in bytes.
+const RECORD: usize = 16 << 10;
+/// Upper bound on the bytes that a record has beside its plaintext.
+const BESIDE: usize = 32;
 
 /// A connected, non-blocking socket that carries a TLS stream.
 pub trait Carrier {
@@ -99,8 +106,9 @@ impl fmt::Display for Cipher {
 
 /// The TLS session of one connection.
 ///
-/// Buffers at most: one partial record for each direction, the bytes received with one system call, and 64 KiB that are
-/// encrypted and not yet sent.
+/// Buffers at most: one partial record for each direction, the bytes received with one system call, 24 KiB of messages of TLS
+/// itself after the handshake, and 64 KiB that are encrypted and not yet sent. [`Stream::held`] counts these, without the partial
+/// records.
 pub struct Stream {
     session: Connection,
     /// The TLS settings under which the client was admitted; `None` on the client's side.
@@ -109,6 +117,10 @@ pub struct Stream {
     unread: Vec<u8>,
     /// Number of bytes decrypted and not yet taken by the caller.
     decrypted: usize,
+    /// Number of bytes decrypted since the handshake or since the newest data; the TLS library may keep them.
+    silent: usize,
+    /// About the number of bytes encrypted and not yet sent.
+    unsent: usize,
     /// True if the peer has ended its TLS stream (close_notify).
     ended: bool,
     /// True if [`Self::receive`] has reported this end.
@@ -122,8 +134,7 @@ impl Stream {
     /// As [`Acceptor::session`].
     pub fn server(acceptor: Arc<Acceptor>) -> Result<Self, rustls::Error> {
         let session = Connection::Server(acceptor.session()?);
-        let (unread, acceptor) = (Vec::new(), Some(acceptor));
-        Ok(Self { session, acceptor, unread, decrypted: 0, ended: false, has_reported_end: false })
+        Ok(Self { acceptor: Some(acceptor), ..Self::of(session) })
     }
 
     /// The client's side of a session whose handshake is done, and whose decrypted bytes are all taken.
@@ -131,8 +142,20 @@ impl Stream {
         // The stream bounds what it has encrypted ahead.
         session.set_buffer_limit(None);
         let ended = session.process_new_packets().is_ok_and(|state| state.peer_has_closed());
-        let session = Connection::Client(session);
-        Self { session, acceptor: None, unread: Vec::new(), decrypted: 0, ended, has_reported_end: false }
+        Self { ended, ..Self::of(Connection::Client(session)) }
+    }
+
+    fn of(session: Connection) -> Self {
+        Self {
+            session,
+            acceptor: None,
+            unread: Vec::new(),
+            decrypted: 0,
+            silent: 0,
+            unsent: 0,
+            ended: false,
+            has_reported_end: false,
+        }
     }
 
     /// The peer's identity, from its certificate; `None` during the handshake, and if the peer has shown none.
@@ -167,6 +190,13 @@ impl Stream {
     #[inline]
     pub fn has_received(&self) -> bool {
         self.decrypted > 0 || !self.unread.is_empty() || (self.ended && !self.has_reported_end)
+    }
+
+    /// Bytes that the stream holds: received and not taken by the caller, or accepted by [`Self::send`] and not sent. Of a record
+    /// that has arrived in part, only what came after the newest data counts.
+    #[inline]
+    pub fn held(&self) -> usize {
+        self.unread.len() + self.decrypted + self.silent + self.unsent
     }
 
     /// True if the stream holds encrypted data to be sent.
@@ -223,17 +253,39 @@ impl Stream {
             if !handshake && !is_worth_it(bytes.len(), places.filled) {
                 break;
             }
+            let (left, negotiates) = (bytes.len(), self.session.is_handshaking());
             self.session.read_tls(&mut bytes)?;
+            let fed = left - bytes.len();
             let state: IoState = self
                 .session
                 .process_new_packets()
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             self.decrypted = state.plaintext_bytes_to_read();
             self.ended = state.peer_has_closed();
+            self.heard(fed, negotiates)?;
             self.take(places)?;
         }
         // Nothing that comes after the end is of any meaning.
         Ok(if self.ended { &[] } else { bytes })
+    }
+
+    /// Counts `fed` bytes that were decrypted, with data among them if `self.decrypted` is above zero. `negotiates`: true if they
+    /// came during the handshake.
+    ///
+    /// # Errors
+    /// If the peer has sent more than [`MOST_SILENT`] bytes without data.
+    #[inline]
+    fn heard(&mut self, fed: usize, negotiates: bool) -> io::Result<()> {
+        if self.decrypted > 0 || negotiates {
+            self.silent = 0;
+            return Ok(());
+        }
+        self.silent += fed;
+        if self.silent <= MOST_SILENT || self.ended {
+            return Ok(());
+        }
+        let why = rustls::Error::General("the peer sends messages of TLS, and no data among them".to_owned());
+        Err(io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
     #[inline]
@@ -266,6 +318,7 @@ impl Stream {
                 return Ok(taken);
             }
             self.session.writer().write_all(&bytes[..filled])?;
+            self.unsent += filled + filled.div_ceil(RECORD) * BESIDE;
             taken += filled;
         }
         if taken > 0 { Ok(taken) } else { Err(io::ErrorKind::WouldBlock.into()) }
@@ -278,11 +331,12 @@ impl Stream {
     pub fn push(&mut self, carrier: &impl Carrier) -> io::Result<bool> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut Sender(carrier)) {
-                Ok(_) => {}
+                Ok(sent) => self.unsent = self.unsent.saturating_sub(sent),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
+        self.unsent = 0;
         Ok(true)
     }
 
@@ -312,5 +366,30 @@ impl<C: Carrier> Write for Sender<'_, C> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::authority::Authority;
+    use super::*;
+
+    #[test]
+    fn bytes_without_data_are_counted_up_to_a_bound() {
+        let authority = Authority::new();
+        let config = authority.client(&authority.issue("near"));
+        let session = ClientConnection::new(config, "localhost".try_into().unwrap()).unwrap();
+        let mut stream = Stream::of(Connection::Client(session));
+        stream.heard(2 * MOST_SILENT, true).unwrap();
+        assert_eq!(stream.held(), 0, "a handshake has a bound of its own");
+        stream.heard(MOST_SILENT, false).unwrap();
+        assert_eq!(stream.held(), MOST_SILENT);
+        stream.decrypted = 1;
+        stream.heard(MOST_SILENT, false).unwrap();
+        assert_eq!(stream.held(), 1, "there was data");
+        stream.decrypted = 0;
+        stream.heard(MOST_SILENT, false).unwrap();
+        let error = stream.heard(1, false).unwrap_err();
+        assert!(reason(&error).is_some_and(|why| why.to_string().contains("no data among them")), "{error}");
     }
 }

@@ -216,6 +216,78 @@ fn the_end_of_a_stream_that_comes_with_its_last_data_is_reported() {
 }
 
 #[test]
+fn bytes_that_a_stream_holds_are_counted_in_both_directions() {
+    let (folder, authority) = (Folder::new("held"), Authority::new());
+    let acceptor = load("server", &folder.settings(&authority, &authority.issue("localhost"))).unwrap();
+    let config = authority.client(&authority.issue("near"));
+    let mut session = ClientConnection::new(config, "localhost".try_into().unwrap()).unwrap();
+    let mut server = Stream::server(Arc::new(acceptor)).unwrap();
+    let (near, far) = UnixStream::pair().unwrap();
+    near.set_nonblocking(true).unwrap();
+    far.set_nonblocking(true).unwrap();
+    let (mut room, mut into) = (Scratch::default(), vec![0_u8; 64 << 10]);
+    for _ in 0..8 {
+        while session.wants_write() {
+            session.write_tls(&mut &near).unwrap();
+        }
+        let _ = server.receive(&far.as_fd(), &mut [], &mut into, &mut room);
+        assert!(server.push(&far.as_fd()).unwrap());
+        // There may be nothing.
+        let _ = session.read_tls(&mut &near);
+        session.process_new_packets().unwrap();
+    }
+    assert!(server.cipher().is_some());
+    assert_eq!(server.held(), 0);
+
+    // Four records, which the kernel gives in one piece or in several; the caller has room for one byte.
+    session.set_buffer_limit(None);
+    session.writer().write_all(&[7; 64 << 10]).unwrap();
+    while session.wants_write() {
+        session.write_tls(&mut &near).unwrap();
+    }
+    let (mut taken, mut most) = (0, 0);
+    while taken < 8 << 10 {
+        match server.receive(&far.as_fd(), &mut [], &mut into[..1], &mut room) {
+            Ok(bytes) => taken += bytes,
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}"),
+        }
+        most = most.max(server.held());
+    }
+    assert!((8 << 10..64 << 10).contains(&most), "{most} bytes");
+    while taken < 64 << 10 {
+        match server.receive(&far.as_fd(), &mut [], &mut into, &mut room) {
+            Ok(bytes) => taken += bytes,
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}"),
+        }
+    }
+    assert_eq!((taken, server.held()), (64 << 10, 0));
+
+    // The client takes nothing: what the socket does not take is held.
+    let mut sent = 0;
+    loop {
+        match server.send(&far.as_fd(), &mut room, |bytes| bytes.len()) {
+            Ok(bytes) => sent += bytes,
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+                break;
+            }
+        }
+    }
+    assert!(sent > 0 && server.wants_send());
+    assert!((1..=65 << 10).contains(&server.held()), "{} bytes", server.held());
+    while !server.push(&far.as_fd()).unwrap() {
+        session.read_tls(&mut &near).unwrap();
+        session.process_new_packets().unwrap();
+        let mut taken = 0;
+        while let Ok(bytes @ 1..) = session.reader().read(&mut into) {
+            taken += bytes;
+        }
+        assert!(taken <= into.len());
+    }
+    assert_eq!(server.held(), 0);
+}
+
+#[test]
 fn an_admitted_client_is_judged_anew_by_new_settings() {
     let (folder, authority) = (Folder::new("anew"), Authority::new());
     let settings = folder.settings(&authority, &authority.issue("localhost"));

@@ -3,7 +3,7 @@
 use evenkeel_control::admission::Config as Admission;
 
 use super::Findings;
-use crate::config::{Guarantee, Limit, Pool, Tenant};
+use crate::config::{Guarantee, Limit, Pool, Tenant, Volume};
 use crate::units::{Bytes, Duration};
 
 /// The usual size of a request: the page of a file system. With a limit below one such request per second every client waits
@@ -36,6 +36,11 @@ pub(super) fn of_tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
     for (pool, own) in &tenant.pools {
         rates(own.limit, own.guarantee, &["tenants", name, "pools", pool], out);
     }
+}
+
+/// Checks the limit of a volume.
+pub(super) fn of_volume(name: &str, volume: &Volume, out: &mut Findings) {
+    rates(Some(volume.limit), None, &["volumes", name], out);
 }
 
 fn rates(limit: Option<Limit>, guarantee: Option<Guarantee>, at: &[&str], out: &mut Findings) {

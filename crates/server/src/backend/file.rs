@@ -29,6 +29,8 @@ const LOCK_POLL: Duration = Duration::from_millis(20);
 
 /// Longest duration of one search for extents: a fragmented file has thousands of extents, each of which costs a system call.
 const EXTENTS_TIME: Duration = Duration::from_millis(1);
+/// Largest number of bytes that are read into the page cache with one call.
+const AHEAD: u64 = 64 << 10;
 
 /// The open file or block device of a volume, locked against other servers.
 pub(crate) struct File {
@@ -396,12 +398,24 @@ impl File {
         self.direct.is_none()
     }
 
-    /// Asks the kernel to read a range into the page cache; no error if it does not.
-    pub(crate) fn cache(&self, offset: u64, len: u64) {
+    /// Reads a range into the page cache; no error if that fails. Ends when the device has read the range. The kernel's own
+    /// reading ahead (`POSIX_FADV_WILLNEED`) goes on after the call: a storm of such calls would fill the device's queue beyond
+    /// the pool's budget.
+    pub(crate) fn cache(&self, mut offset: u64, len: u64) {
         if !self.reads_ahead() {
             return;
         }
-        let _ = fadvise(&self.cached, offset, std::num::NonZeroU64::new(len), Advice::WillNeed);
+        let end = offset + len;
+        let mut bytes = vec![0_u8; len.min(AHEAD) as usize];
+        while offset < end {
+            let most = (end - offset).min(AHEAD) as u32;
+            let most = self.faults.cut(Call::Read, most);
+            match most.and_then(|most| rustix::io::pread(&self.cached, &mut bytes[..most as usize], offset)) {
+                Ok(read @ 1..) => offset += read as u64,
+                Err(Errno::INTR) => {}
+                Ok(_) | Err(_) => return,
+            }
+        }
     }
 
     /// The extents of `[offset, offset + len)`, both data and holes, in order from the start: at most `max`, and at most as
@@ -569,6 +583,25 @@ mod tests {
         assert!(bytes[..100].iter().all(|&b| b == 0) && bytes[100] == 1);
         file.trim(1 << 16, 1 << 16).unwrap();
         assert_eq!(file.extents(0, 1 << 20, 8).unwrap().len(), 1);
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn reading_ahead_ends_when_the_range_is_read() {
+        let path = scratch("ahead");
+        let (mut file, _) = File::open(&path, &Open { direct: false, ..NEW }).unwrap();
+        file.faults = Faults::table();
+        let line = |fault, times| Injection { place: String::new(), call: Call::Read, fault, skip: 0, times };
+        file.faults.add(line(Fault::Late(Duration::ZERO), u64::MAX));
+        file.cache(4096, 150 << 10);
+        assert_eq!(file.faults.met(Call::Read), 3);
+        // To the end of a file that has become shorter.
+        file.cache((1 << 20) - 4096, 1 << 20);
+        assert_eq!(file.faults.met(Call::Read), 5);
+        file.faults.clear("");
+        file.faults.add(line(Fault::Errno(libc::EIO), 1));
+        file.cache(0, 1 << 20);
+        assert_eq!(file.faults.met(Call::Read), 1, "an error is the end");
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 

@@ -144,6 +144,12 @@ impl Transport {
         self.tls.as_ref().is_some_and(|tls| tls.wants_send())
     }
 
+    /// Bytes that TLS holds: received and not taken by [`Self::receive`], or accepted by [`Self::send`] and not sent.
+    #[inline]
+    pub(crate) fn held(&self) -> usize {
+        self.tls.as_ref().map_or(0, |tls| tls.held())
+    }
+
     /// Sends the data that TLS holds; true if all of it was sent.
     #[inline]
     pub(crate) fn push(&mut self) -> io::Result<bool> {

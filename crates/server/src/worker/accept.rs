@@ -133,7 +133,8 @@ impl Worker {
         tracing::debug!(%peer, worker = self.index, "connection opened");
         let client = ticket.client();
         let handshake = Handshake::new(Offer { tls: self.snapshot.offered_tls(&peer), ..Offer::default() });
-        let mut connection = Connection::new(key, transport, peer, handshake, place, clock::now());
+        let ahead = self.shared.budget.ahead();
+        let mut connection = Connection::new(key, transport, peer, handshake, place, ahead, clock::now());
         connection.ticket = Some(ticket);
         self.adopt(Box::new(connection));
         self.waking.charge_anyway(&self.shared.handshakes, client, work);

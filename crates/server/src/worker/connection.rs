@@ -15,7 +15,7 @@ use super::meter::Toll;
 use super::readers::Share;
 use super::request::{ConnKey, Request, Whole};
 use super::sources::Set;
-use crate::budget::{Account, Charge, Member, Waiting};
+use crate::budget::{Account, Ahead, Charge, Member, Waiting};
 use crate::buffer::{Buffer, BufferPool};
 use crate::clock;
 use crate::handshakes::{Place, Ticket};
@@ -373,6 +373,8 @@ pub(crate) struct Connection {
     pub(crate) since: Instant,
     /// Bytes received and not yet parsed: less than a request unless reading is paused.
     pub(crate) leftover: Vec<u8>,
+    /// Counts these bytes, and those that TLS holds.
+    pub(crate) ahead: Ahead,
     /// A write, or a slice of one, whose payload is arriving.
     pub(crate) incoming: Option<Incoming>,
     /// The divided write whose payload comes next in the stream.
@@ -425,13 +427,14 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// A connection accepted at `now`, which is to be greeted.
+    /// A connection accepted at `now`, which is to be greeted. `ahead`: the count of bytes of a new connection.
     pub(crate) fn new(
         key: ConnKey,
         transport: Transport,
         peer: Peer,
         handshake: Handshake,
         place: Place,
+        ahead: Ahead,
         now: Instant,
     ) -> Self {
         Self {
@@ -445,6 +448,7 @@ impl Connection {
             refused: false,
             since: now,
             leftover: Vec::new(),
+            ahead,
             incoming: None,
             arriving: None,
             divided: DividedRequests::default(),
@@ -507,6 +511,12 @@ impl Connection {
     #[inline]
     pub(crate) fn held(&self) -> u64 {
         self.charged + self.out.charged
+    }
+
+    /// Counts the bytes that the connection holds beside its requests: those that are not parsed, and those that TLS holds.
+    #[inline]
+    pub(crate) fn count_ahead(&mut self) {
+        self.ahead.set(self.leftover.len() + self.transport.held());
     }
 
     /// Bytes of the buffer budget that the connection's requests in flight hold.
@@ -646,6 +656,7 @@ impl Connection {
             attached.tenant = tenant;
             if attached.tenant_name != name {
                 attached.account = attached.account.other(&name).join();
+                self.ahead.belongs_to(&attached.account);
             }
             attached.tenant_name = name;
         }

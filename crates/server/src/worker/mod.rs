@@ -83,7 +83,8 @@ const SCRATCH: usize = 256 << 10;
 /// Longest time that a worker spends in a row on each of its tasks: pools, receiving much, sending much, and operations that are
 /// tried again.
 const TURN: Duration = Duration::from_micros(250);
-/// Replaces [`SCRATCH`] while received but unparsed bytes take more than a quarter of the buffer budget.
+/// Replaces [`SCRATCH`], and [`IN_A_ROW`] under TLS, for connections of tenants that hold too many bytes beside requests, see
+/// [`crate::budget::Ahead`].
 const SCRATCH_UNDER_PRESSURE: usize = 8 << 10;
 /// How soon a worker looks again if connections that wait for buffer memory may have it.
 const MEMORY_RETRY: Duration = Duration::from_millis(2);
@@ -546,13 +547,22 @@ impl Worker {
         }
     }
 
-    /// Checks the next [`IN_A_ROUND`] connections against the newest snapshot, and closes those that must end.
+    /// Checks the next [`IN_A_ROUND`] connections against the newest snapshot, for a [`TURN`], and closes those that must end. To
+    /// check a certificate once more takes a fraction of a millisecond, and so does discarding what a client has sent.
     fn judge_some(&mut self) {
-        let mut judged = 0;
+        let (mut judged, mut until) = (0, Instant::FAR_FUTURE);
         while judged < IN_A_ROUND && self.unjudged < self.connections.len() {
             let slot = self.unjudged;
-            judged += usize::from(self.connections[slot].is_some());
-            self.judge(slot);
+            if self.connections[slot].is_some() {
+                let now = clock::now();
+                if judged == 0 {
+                    until = now + TURN;
+                } else if now >= until {
+                    return;
+                }
+                judged += 1;
+                self.judge(slot);
+            }
             self.unjudged += 1;
         }
     }
@@ -584,7 +594,9 @@ impl Worker {
             if until == Instant::FAR_FUTURE {
                 until = clock::now() + TURN;
             }
-            self.send_some(slot);
+            if self.send_some(slot) {
+                self.long.push_back(slot);
+            }
             unseen += bytes + CALL;
             if unseen > SHORT {
                 (unseen, is_over) = (0, clock::now() >= until);
@@ -631,9 +643,15 @@ impl Worker {
         } else {
             let watch = self.meter.start();
             let out = &mut connection.out;
-            let most = if self.count > 1 { IN_A_ROW } else { IN_A_ROW_ALONE };
+            let most = match self.count {
+                // What TLS has encrypted holds memory until the client takes it.
+                _ if connection.transport.is_secure() && connection.ahead.is_crowded() => SCRATCH_UNDER_PRESSURE,
+                0 | 1 => IN_A_ROW_ALONE,
+                _ => IN_A_ROW,
+            };
             let sent = out.flush(&mut connection.transport, &mut self.send_list, &mut self.buffers, most);
             self.meter.stop(watch, &mut connection.toll);
+            connection.count_ahead();
             sent
         };
         match negotiates {

@@ -304,12 +304,12 @@ impl Worker {
             return Ok(());
         }
         let mut have = connection.leftover.len();
-        let crowded = self.shared.sent_ahead.load(Ordering::Relaxed) > self.shared.budget.limit() / 4;
+        let crowded = connection.ahead.is_crowded();
         let most = if crowded { (have + SCRATCH_UNDER_PRESSURE).min(scratch.len()) } else { scratch.len() };
         let scratch = &mut scratch[..most];
         if have > 0 {
             scratch[..have].copy_from_slice(&std::mem::take(&mut connection.leftover));
-            self.shared.sent_ahead.fetch_sub(have as u64, Ordering::Relaxed);
+            connection.count_ahead();
         }
         if connection.paused != Paused::No && (have > 0 || connection.has_more_to_say()) {
             self.resume_reading(connection);
@@ -387,8 +387,8 @@ impl Worker {
         }
         if have > 0 {
             connection.leftover = scratch[..have].to_vec();
-            self.shared.sent_ahead.fetch_add(have as u64, Ordering::Relaxed);
         }
+        connection.count_ahead();
         Ok(())
     }
 
@@ -576,6 +576,7 @@ impl Worker {
             return Err(Lost::Violation);
         }
         self.move_to(connection, Set::of(account.connections()));
+        connection.ahead.belongs_to(&account);
         volume.connections.fetch_add(1, Ordering::Relaxed);
         let limits = volume.limits(snapshot.config.server.max_request);
         let at_once = volume.backend.is_memory();

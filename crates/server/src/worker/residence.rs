@@ -90,7 +90,6 @@ impl Worker {
         self.note_unfinished(&connection);
         connection.out.clear(&mut self.buffers);
         let now = clock::now();
-        self.shared.sent_ahead.fetch_sub(connection.leftover.len() as u64, Ordering::Relaxed);
         let inside = connection.inside();
         if let Some(buffer) = connection.incoming.take().and_then(|incoming| incoming.request.buffer) {
             self.buffers.give(buffer);
@@ -111,14 +110,14 @@ impl Worker {
         let Connection { key, place, phase, in_flight, .. } = *connection;
         let (mut left, mut of_pool) = (None, None);
         if let Phase::Attached(attached) = phase {
-            of_pool = Some((attached.volume.pool, attached.tenant));
+            of_pool = Some((attached.volume.pool, attached.tenant, attached.volume.id));
             left = Some(attached.account.leave_behind(now, attached.volume.id, inside));
         }
         self.shared.slots.give(key, in_flight, Rest { _place: place, left });
-        if let Some((pool, tenant)) = of_pool.filter(|_| in_flight > 0) {
+        if let Some((pool, tenant, volume)) = of_pool.filter(|_| in_flight > 0) {
             // A connection from a worker with a newer snapshot may be in a pool that this worker does not know yet.
             if let Some(work) = self.pools.get_mut(pool) {
-                work.left.push((tenant, in_flight));
+                work.left.push((tenant, volume, in_flight));
             }
             self.activate(pool);
         }

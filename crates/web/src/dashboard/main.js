@@ -24,6 +24,10 @@ const GAP_S = 3.5;
 /** Plots of the last hour and longer are asked for anew this often. */
 const AGAIN_MS = 30000;
 const SOON_AGAIN_MS = 3000;
+/** Number of times that a history without the awaited moment is asked for anew: a minute's worth. */
+const SOON_AGAINS = 20;
+/** A refusal takes this many of them: the server has no history, or has just started and has none yet. */
+const REFUSAL_TAKES = 8;
 /** Time before a moment in which its troubles began, and before which its figures are not its own, in seconds. */
 const TROUBLES_S = 3600;
 const FIGURES_S = 4;
@@ -65,13 +69,15 @@ let isAgent = false;
 let past = null;
 let recalling = null;
 let recallTimer = null;
+/** The moment that the history is to reach: of the first answer after a silence; and how often it may still be asked for anew. */
+let awaited = { moment: -Infinity, again: 0 };
 
 async function get(path, signal) {
   const answer = await fetch(path, { signal, headers: { Accept: "application/json" }, cache: "no-store" });
   if (!answer.ok) {
     const told = await answer.json().catch(() => null);
     const { message, cure } = told?.error ?? {};
-    throw Object.assign(new Error(`the server answers ${answer.status}`), { told: message && `${message}: ${cure}` });
+    throw Object.assign(new Error(`the server answers ${answer.status}`), { status: answer.status, told: message && `${message}: ${cure}` });
   }
   const found = Date.parse(answer.headers.get("date") ?? "") / 1e3 - Date.now() / 1e3;
   // The header has whole seconds: of several the largest difference is the nearest, unless a clock was set.
@@ -164,7 +170,11 @@ function take(state, of) {
     whole = { of, now: record, before: whole.of === of && feed.epoch === epoch ? whole.now : null };
   }
   draw();
-  if (missed) remember();
+  if (missed) {
+    // The server records its newest second a little later, and a gap before it is known only then.
+    awaited = { moment: feed.time, again: SOON_AGAINS };
+    remember();
+  }
 }
 
 /** Asks for what was recorded of the subject and the time that are shown. */
@@ -190,12 +200,17 @@ async function remember() {
     };
   } catch (error) {
     if (recalling !== mine) return;
+    if (error.status >= 400 && error.status < 500) awaited.again -= REFUSAL_TAKES;
     // Without a history, plots begin when the page is opened.
     past = { id, at, from, entries: [], seen: null, problems: [], oldest: null, subjects: null, troubles: null, error: error.told ?? error.message };
   }
   // A gap at the end is about to end, or to be explained.
   const isOpen = past.seen?.gaps.at(-1)?.to_s >= Math.ceil(to);
-  if (when.at === null && (isOpen || step > 1)) recallTimer = setTimeout(remember, isOpen ? SOON_AGAIN_MS : AGAIN_MS);
+  const isEarly = awaited.again > 0 && (isOpen || !(past.seen?.end >= awaited.moment));
+  if (when.at === null && (isEarly || isOpen || step > 1)) {
+    if (isEarly) awaited.again -= 1;
+    recallTimer = setTimeout(remember, isEarly ? SOON_AGAIN_MS : AGAIN_MS);
+  }
   draw();
 }
 

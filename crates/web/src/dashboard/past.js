@@ -70,6 +70,8 @@ export class Past {
       return [Math.min(step.at_s + step.seconds, recalled.to), found.length > 0 ? together(found) : IDLE];
     });
     this.gaps = recalled.gaps;
+    /** End of the newest step, Unix time in seconds. */
+    this.end = this.points.at(-1)?.[0] ?? -Infinity;
     /** The longest step, in seconds: older ones are coarser. */
     this.step = recalled.steps.reduce((most, step) => Math.max(most, step.seconds), recalled.step);
   }

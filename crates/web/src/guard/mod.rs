@@ -1,12 +1,11 @@
 //! The agent's HTTP API: `/api/v1/state`, `/api/v1/pools`, `/api/v1/decisions`, `/api/v1/health`,
-//! `/api/v1/history`, `/metrics`, `/healthz`, and at `/` the dashboard.
+//! `/api/v1/history`, `/metrics`, `/healthz`, `/livez`, and at `/` the dashboard.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::http::HeaderMap;
 use axum::routing::on;
 use axum::{Json, Router};
 use evenkeel_guard::loops::record::State;
@@ -16,6 +15,7 @@ use serde::Deserialize;
 
 use crate::dashboard;
 use crate::history::Recorder;
+use crate::probe::{self, Newest};
 use crate::refusal::Refusal;
 use crate::request::{self, Asked, Request, read};
 
@@ -38,32 +38,20 @@ type StateOf = Box<dyn Fn() -> State + Send + Sync>;
 /// A function that returns the newest decisions of an agent about one pool, or about all pools (`None`), at most this number.
 type RecordsOf = Box<dyn Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send + Sync>;
 
-/// Time for which an answer to `/healthz` holds. The agent measures no more often than a few times a second, and its whole state
-/// is copied for an answer, under the lock that the agent's decisions need.
-const HEALTH_FOR: Duration = Duration::from_millis(250);
-
 /// The agent behind the API.
 pub struct Agent {
     state: StateOf,
     records: RecordsOf,
     /// Records the history; `None` if the agent has no folder for it, or no thread could be started.
     history: Option<Arc<Recorder>>,
-    /// When the health was found out last, and if the signal of a pool was lost then.
-    lost: Mutex<Option<(Instant, bool)>>,
+    /// The newest health, for probes.
+    newest: Newest,
 }
 
 impl Agent {
-    /// True if the signal of a pool was lost at `now`, or up to [`HEALTH_FOR`] before.
-    fn has_lost(&self, now: Instant) -> bool {
-        let mut known = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, lost)) = *known
-            && now.saturating_duration_since(at) < HEALTH_FOR
-        {
-            return lost;
-        }
-        let lost = (self.state)().packets().any(|(pool, _)| pool.reason == "signal_lost");
-        *known = Some((now, lost));
-        lost
+    /// The answer to `/healthz` at `now`. For a health the whole state is copied, under the lock that the agent's decisions need.
+    fn probed(&self, now: Instant) -> probe::Answer {
+        self.newest.answer(now, || (self.state)().health)
     }
 }
 
@@ -95,9 +83,10 @@ pub const READS: &[Request<Arc<Agent>>] = &[
     read("/metrics", "Prometheus; names begin with `evenkeel_guard_`", |method| {
         on(method, async |extract::State(agent): Shared, asked: HeaderMap| metrics::answer(&asked, (agent.state)()))
     }),
-    read("/healthz", "200 `ok`, or 503 while the signal of a pool is lost", |method| {
-        on(method, async |extract::State(agent): Shared| health(agent.has_lost(Instant::now())))
+    read("/healthz", "200 `ok` or `warning`; 503 with cause and cure while critical", |method| {
+        on(method, async |extract::State(agent): Shared| agent.probed(Instant::now()))
     }),
+    read("/livez", "always 200 `ok`", |method| on(method, probe::live)),
 ];
 
 /// The router of an agent's API. `state` returns the agent's state, `records` its newest decisions; `history` records both.
@@ -106,7 +95,7 @@ pub fn router(
     records: impl Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send + Sync + 'static,
     history: Option<Arc<Recorder>>,
 ) -> Router {
-    let agent = Agent { state: Box::new(state), records: Box::new(records), history, lost: Mutex::default() };
+    let agent = Agent { state: Box::new(state), records: Box::new(records), history, newest: Newest::default() };
     dashboard::router().merge(request::router(READS)).with_state(Arc::new(agent))
 }
 
@@ -134,38 +123,43 @@ fn unknown(name: &str, state: &State) -> Option<Refusal> {
     })
 }
 
-/// The answer to `/healthz`: 200 while all measurements work, 503 while a pool has no measurements.
-fn health(lost: bool) -> Response {
-    if lost { (StatusCode::SERVICE_UNAVAILABLE, "signal lost\n").into_response() } else { "ok\n".into_response() }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use axum::http::StatusCode;
+    use evenkeel_policy::health::{Health, Level, Trouble};
 
     use super::*;
 
     #[test]
-    fn however_often_health_is_asked_for_the_state_is_collected_a_few_times_a_second() {
+    fn however_often_health_is_asked_for_the_state_is_collected_once_a_second() {
         let collected = Arc::new(AtomicU32::new(0));
         let counts = Arc::clone(&collected);
+        // The signal of a pool is lost in the third second.
         let state = move || {
-            counts.fetch_add(1, Ordering::Relaxed);
-            State::default()
+            let is_lost = counts.fetch_add(1, Ordering::Relaxed) == 2;
+            let lost = Trouble::new(Level::Critical, "signal_lost", "pool a", "nothing is measured", "look for it");
+            State { health: Health::of(is_lost.then_some(lost).into_iter().collect()), ..State::default() }
         };
         let agent = Agent {
             state: Box::new(state),
             records: Box::new(|_, _| Vec::new()),
             history: None,
-            lost: Mutex::default(),
+            newest: Newest::default(),
         };
         let begun = Instant::now();
-        for ms in 0..1_000 {
-            assert!(!agent.has_lost(begun + Duration::from_millis(ms)));
-        }
+        let answers: Vec<_> = (0..4_000).map(|ms| agent.probed(begun + Duration::from_millis(ms))).collect();
         assert_eq!(collected.load(Ordering::Relaxed), 4);
-        // Reading it does not change it.
-        *agent.lost.lock().unwrap() = Some((begun + Duration::from_secs(1), true));
-        assert!(agent.has_lost(begun + Duration::from_secs(1)) && !agent.has_lost(begun + Duration::from_secs(2)));
+        let lost = "critical: pool a: nothing is measured; look for it\n";
+        for (second, (status, body)) in [
+            (0, (StatusCode::OK, "ok\n")),
+            (1, (StatusCode::OK, "ok\n")),
+            (2, (StatusCode::SERVICE_UNAVAILABLE, lost)),
+            (3, (StatusCode::OK, "ok\n")),
+        ] {
+            assert_eq!(answers[1_000 * second + 999], (status, body.to_owned()));
+        }
     }
 }

@@ -136,6 +136,25 @@ fn what_was_recorded_is_there_after_a_stop_and_after_a_kill_and_gaps_are_named()
     assert_eq!((mode(&place.folder), mode(&newest)), (0o700, 0o600));
 }
 
+/// The page asks again until the steps reach the moment of its first answer after a restart.
+#[test]
+fn steps_end_before_a_gap_until_the_second_after_it_is_recorded() {
+    let scratch = Scratch::new("early");
+    let (place, mut sense) = (scratch.place(), Tenants::new(1));
+    let mut ledger = Ledger::new(SERVER, T0);
+    run(&mut ledger, &place, &mut sense, 1..101);
+    drop(ledger);
+    let mut ledger = Ledger::new(SERVER, T0 + 102);
+    let found = |to: u64| {
+        let answer = asked(&place, 0, to);
+        let end = answer.steps.last().map(|step| step.at_s + step.seconds - T0);
+        (end, answer.gaps.iter().map(|gap| (gap.from_s - T0, gap.to_s - T0)).collect::<Vec<_>>())
+    };
+    assert_eq!(found(103), (Some(100), Vec::new()));
+    run(&mut ledger, &place, &mut sense, 103..104);
+    assert_eq!(found(104), (Some(103), vec![(100, 102)]));
+}
+
 #[test]
 fn seconds_that_were_missed_share_their_figures_and_a_suspended_machine_has_none() {
     let scratch = Scratch::new("late");

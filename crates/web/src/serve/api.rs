@@ -23,6 +23,7 @@ use super::manager::Manager;
 use super::recording;
 use crate::caller::Caller;
 use crate::history;
+use crate::probe;
 use crate::refusal::Refusal;
 use crate::request::{Asked, Named, Request, read};
 use crate::serving::elsewhere;
@@ -53,7 +54,10 @@ pub const READS: &[Request<Arc<Manager>>] = &[
         |method| on(method, history),
     ),
     read("/metrics", "Prometheus", |method| on(method, super::metrics::metrics)),
-    read("/healthz", "200 `ok`, or 503 while the server drains", |method| on(method, health)),
+    read("/healthz", "200 `ok` or `warning`; 503 with cause and cure while critical, or draining", |method| {
+        on(method, health)
+    }),
+    read("/livez", "always 200 `ok`", |method| on(method, probe::live)),
 ];
 
 /// The requests that make changes, and reading requests that only the control socket answers.
@@ -86,7 +90,7 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
         method: Method::PATCH,
         path: "/api/v1/volumes/{name}",
         body: r#"{"size": "40GiB"}"#,
-        effect: "makes it longer; or `tenant`, `description` change these",
+        effect: "makes it longer; or sets `tenant`, `description`, `limit`",
         handler: |method| on(method, set_volume),
     },
     Request {
@@ -221,13 +225,12 @@ async fn config(State(manager): Shared) -> Response {
     Json(InForce { config_file, config: &config }).into_response()
 }
 
-/// The answer to `/healthz`: 200 while new clients are served, 503 while the server drains.
-async fn health(State(manager): Shared) -> Response {
-    // The whole state would take milliseconds with a thousand tenants, and this request waits for no turn.
+/// The answer to `/healthz`: 503 while the server drains, as it accepts no clients; else by its health.
+async fn health(State(manager): Shared) -> probe::Answer {
     if manager.server().is_draining() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
     }
-    "ok\n".into_response()
+    manager.probed()
 }
 
 async fn reload(State(manager): Shared, Extension(by): By) -> Answer {
@@ -266,21 +269,26 @@ pub(crate) struct NewSettings {
     pub(crate) size: Option<Bytes>,
     pub(crate) tenant: Option<String>,
     pub(crate) description: Option<String>,
+    pub(crate) limit: Option<Value>,
+    pub(crate) force: bool,
 }
 
 async fn set_volume(
     State(manager): Shared,
     Extension(by): By,
     Named(name): Named,
-    Body(NewSettings { size, tenant, description }): Body<NewSettings>,
+    Body(NewSettings { size, tenant, description, limit, force }): Body<NewSettings>,
 ) -> Answer {
     // Of two changes the first would stay if the second were refused.
-    if size.is_some() == (tenant.is_some() || description.is_some()) {
-        let message = "a request changes the size of a volume, or its tenant and description";
+    if size.is_some() == (tenant.is_some() || description.is_some() || limit.is_some()) {
+        let message = "a request changes the size of a volume, or its tenant, description and limit";
         return Err(Refusal::new(422, "invalid_request", message, "give one of both; make two requests for both"));
     }
     change(move || match size {
-        None => manager.set_volume(&by, &name, tenant, description),
+        None => {
+            let consent = Consent { force, ..Consent::default() };
+            manager.set_volume(&by, &name, tenant, description, limit, consent)
+        }
         Some(size) => {
             let notes = manager.grow_volume(&by, &name, size)?;
             Ok(std::iter::once(format!("volume {name} grown to {size}")).chain(notes).collect())

@@ -165,6 +165,20 @@ pub(crate) fn with_volume_settings(
     Ok(config)
 }
 
+/// `config` with `patch` merged into the settings of the volume `name`.
+///
+/// # Errors
+/// If there is no such volume, or the result is no volume.
+pub fn with_volume_patch(config: &Config, name: &str, patch: Value) -> Result<Config, Refusal> {
+    let mut config = config.clone();
+    let Some(volume) = config.volumes.get(name) else {
+        return Err(unknown("volume", name, config.volumes.keys()));
+    };
+    let volume = merged(volume, patch)?;
+    config.volumes.insert(name.to_owned(), volume);
+    Ok(config)
+}
+
 /// Refuses values of `after`, not in `before`, with which clients would seem to hang, unless `consent` accepts them.
 ///
 /// # Errors
@@ -321,6 +335,10 @@ mod tests {
         let given = with_volume_settings(&config, "v", Some("a".into()), None).expect("a volume");
         assert_eq!(given.volumes["v"].tenant.as_deref(), Some("a"));
         assert_eq!(given.volumes["v"].description, config.volumes["v"].description);
+        let limited = with_volume_patch(&given, "v", json!({ "limit": { "iops": 5 } })).expect("a volume");
+        assert_eq!(limited.volumes["v"].limit, Limit { iops: 5, ..Limit::default() });
+        assert_eq!(with_volume_patch(&limited, "v", json!({ "limit": { "iops": 0 } })).expect("a volume"), given);
+        assert_eq!(with_volume_patch(&config, "w", json!({})).expect_err("unknown").kind, "not_found");
     }
 
     #[test]

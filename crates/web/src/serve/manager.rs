@@ -24,6 +24,7 @@ use super::recent::Recent;
 use super::source::{self, Source};
 use crate::caller::Caller;
 use crate::history::{ByCommand, Recorder};
+use crate::probe::{self, Newest};
 use crate::process;
 use crate::refusal::Refusal;
 
@@ -61,6 +62,8 @@ pub struct Manager {
     history: OnceLock<Recorder>,
     /// Percentiles of the newest recorded second.
     recent: Recent,
+    /// The newest health, for probes.
+    newest: Newest,
     /// Changes that the history does not have yet, oldest first.
     changes: Mutex<Vec<(Instant, ByCommand)>>,
 }
@@ -74,7 +77,8 @@ impl Manager {
         }
         let (pace, fixed_volumes) = (Paced::default(), Mutex::new(fixed_volumes));
         let (cluster, history, recent) = (OnceLock::new(), OnceLock::new(), Recent::default());
-        Self { server, source, pace, fixed_volumes, cluster, history, recent, changes: Mutex::default() }
+        let (newest, changes) = (Newest::default(), Mutex::default());
+        Self { server, source, pace, fixed_volumes, cluster, history, recent, newest, changes }
     }
 
     /// Logs a change of the object `what`, and keeps it for the history.
@@ -122,7 +126,15 @@ impl Manager {
         let state = State { cluster, ..state };
         let of_process = process::troubles("server", self.server.doubt_about_certificate());
         let troubles = health::of_server(&state).troubles.into_iter().chain(of_process);
-        State { health: Health::of(troubles.collect()), ..state }
+        let health = Health::of(troubles.collect());
+        self.newest.set(Instant::now(), &health);
+        State { health, ..state }
+    }
+
+    /// The answer to `/healthz`, by the health of a state that was collected in the last second, for whichever use.
+    pub(super) fn probed(&self) -> probe::Answer {
+        // Without distributions and decisions: neither has to do with health.
+        self.newest.answer(Instant::now(), || self.state_since(f64::INFINITY).health)
     }
 
     /// Sets the recorder of the history; to be called at most once, when the server starts.
@@ -229,7 +241,10 @@ impl Manager {
     /// Serves a new volume from now on, also after a restart. Returns notes about the volume's file.
     pub(super) fn create_volume(&self, by: &Caller, name: &str, volume: Volume) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
-        let config = edit::with_volume(&self.config(), name, volume.clone())?;
+        let mut config = edit::with_volume(&self.config(), name, volume.clone())?;
+        // Its limit may have hours.
+        config.set_time((self.source.minute)());
+        let volume = config.volumes.get(name).cloned().unwrap_or(volume);
         let warnings = self.check(&change.fixed_volumes, &config)?;
         let notes = self.server.create_volume(name, volume.clone())?;
         self.audit(by, &format!("volume {name}"), &served(&Volume::default(), false), &served(&volume, true));
@@ -271,21 +286,31 @@ impl Manager {
         Ok(notes.into_iter().chain(warned(warnings)).collect())
     }
 
-    /// Gives a volume another tenant or description from now on, also after a restart.
+    /// Gives a volume another tenant, description or limit from now on, also after a restart; `limit` is merged into the present
+    /// one. A volume in the configuration file can have another limit until the next reload.
     pub(super) fn set_volume(
         &self,
         by: &Caller,
         name: &str,
         tenant: Option<String>,
         description: Option<String>,
+        limit: Option<Value>,
+        consent: Consent,
     ) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
-        let config = edit::with_volume_settings(&self.config(), name, tenant, description)?;
-        self.refuse_fixed(&change.fixed_volumes, name, "change it")?;
-        self.check(&change.fixed_volumes, &config)?;
-        let lines =
-            self.put(by, &format!("volume {name}"), config, Consent::default(), |config| config.volumes.get(name))?;
-        self.record(&change.fixed_volumes)?;
+        let is_lasting = tenant.is_some() || description.is_some() || !change.fixed_volumes.contains(name);
+        let mut config = edit::with_volume_settings(&self.config(), name, tenant, description)?;
+        if let Some(limit) = limit {
+            config = edit::with_volume_patch(&config, name, json!({ "limit": limit }))?;
+        }
+        if is_lasting {
+            self.refuse_fixed(&change.fixed_volumes, name, "change it")?;
+            self.check(&change.fixed_volumes, &config)?;
+        }
+        let lines = self.put(by, &format!("volume {name}"), config, consent, |config| config.volumes.get(name))?;
+        if is_lasting {
+            self.record(&change.fixed_volumes)?;
+        }
         Ok(lines)
     }
 

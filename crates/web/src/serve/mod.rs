@@ -16,7 +16,7 @@ pub(crate) mod recording;
 pub(crate) mod source;
 
 pub use api::{CHANGES, READS};
-pub use edit::{Consent, with_pool, with_server, with_tenant};
+pub use edit::{Consent, with_pool, with_server, with_tenant, with_volume_patch};
 pub use history::record;
 pub use manager::Manager;
 pub use source::{Loaded, Recorded, Source, own_files, record_of};

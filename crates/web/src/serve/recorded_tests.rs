@@ -158,6 +158,21 @@ fn a_limit_with_hours_comes_and_goes_with_them() {
 }
 
 #[test]
+fn the_limit_of_a_new_volume_applies_in_its_hours_only() {
+    let folder = Folder::new("new-hours");
+    MINUTE.set(12 * 60);
+    let manager = folder.start("", &Faults::default());
+    let when = Some("22:00-06:00".parse().expect("hours"));
+    let limit = evenkeel_policy::config::Limit { iops: 500, when, ..Default::default() };
+    manager.create_volume(&BY, "v", Volume { limit, ..of(1 << 20) }).expect("created");
+    let in_force = || manager.config().volumes["v"].limit.in_force().iops;
+    assert_eq!((in_force(), manager.keep_hours().expect("nothing to do")), (0, Vec::new()));
+    MINUTE.set(22 * 60);
+    assert_eq!(manager.keep_hours().expect("a live change"), ["volume v changed"]);
+    assert_eq!(in_force(), 500);
+}
+
+#[test]
 fn a_weight_with_hours_comes_and_goes_with_them() {
     let folder = Folder::new("weights");
     let file = "[tenants.gold]\nweight_at = { weight = 9, when = \"22:00-06:00\" }\n\

@@ -128,3 +128,71 @@ fn a_slow_client_within_its_floor_is_answered_and_the_hoarder_gives_way() {
     assert!(waiting.iter_mut().all(|(client, _)| drain(client) == 16), "and those who waited");
     drop((slow, waiting));
 }
+
+#[test]
+fn a_tenant_that_sends_much_ahead_is_read_little_by_little_and_others_as_ever() {
+    // One request at a time: the others wait, received and not parsed.
+    let (mut worker, _registry) = worker_and_registry(TENANTS, 1, 8);
+    let (mut busy, busy_key) = attach_to(&mut worker, "noise");
+    let (mut light, light_key) = attach_to(&mut worker, "light");
+    // Other connections of the tenant hold more than all may hold beside requests.
+    let mut hoard = worker.shared.budget.ahead();
+    hoard.belongs_to(at(&mut worker, busy_key).account().unwrap());
+    hoard.set(MEMORY as usize / 4 + 1);
+    let receive = |worker: &mut Worker, client: &mut UnixStream, key: ConnKey| {
+        client.write_all(&writes(8)).unwrap();
+        worker.on_event(key.to_event(), READ);
+        worker.read_in_turn();
+        at(worker, key).leftover.len()
+    };
+    assert_eq!(receive(&mut worker, &mut busy, busy_key), SCRATCH_UNDER_PRESSURE - writes(1).len());
+    assert_eq!(receive(&mut worker, &mut light, light_key), writes(7).len());
+    drop(hoard);
+    // Both are served to the end, and nothing is left in the counts.
+    let mut answered = [0, 0];
+    for _ in 0..64 {
+        round(&mut worker);
+        for (client, bytes) in [&mut busy, &mut light].into_iter().zip(&mut answered) {
+            *bytes += drain(client);
+        }
+    }
+    assert_eq!(answered, [8 * 16; 2]);
+    assert!([busy_key, light_key].iter().all(|key| at(&mut worker, *key).leftover.is_empty()));
+    let mut all = worker.shared.budget.ahead();
+    all.set(MEMORY as usize / 4);
+    assert!(!all.is_crowded(), "the others hold nothing");
+    all.set(MEMORY as usize / 4 + 1);
+    assert!(all.is_crowded());
+}
+
+/// `transport` under TLS, with a handshake that never ends: the session keeps all that is to be sent.
+fn under_tls(transport: Transport) -> Transport {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let session = rustls::ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
+    transport.under(Some(Box::new(crate::transport::tls::Stream::client(session))))
+}
+
+#[test]
+fn replies_under_tls_of_a_tenant_that_holds_too_much_go_out_little_by_little_and_to_the_end() {
+    let (mut worker, _registry) = worker_and_registry(TENANTS, 1, 8);
+    let (_client, key) = attach_to(&mut worker, "noise");
+    let mut hoard = worker.shared.budget.ahead();
+    hoard.belongs_to(at(&mut worker, key).account().unwrap());
+    hoard.set(MEMORY as usize / 4 + 1);
+    // So little is sent before the replies of connections that have more.
+    let mut connection = *worker.connections[key.slot as usize].take().unwrap();
+    connection.transport = under_tls(connection.transport);
+    connection.out.push(None, Payload::Owned(vec![0; SHORT]), crate::budget::Charge::default());
+    assert!(worker.send(&mut connection));
+    assert_eq!(connection.out.bytes(), SHORT - SCRATCH_UNDER_PRESSURE);
+    connection.dirty = false;
+    worker.mark_dirty(&mut connection);
+    worker.connections[key.slot as usize] = Some(Box::new(connection));
+    (0..16).for_each(|_| worker.send_replies());
+    assert_eq!(at(&mut worker, key).out.len(), 0, "no event of the socket asks for the rest");
+}

@@ -89,3 +89,25 @@ fn a_read_does_not_wait_for_the_last_step_of_a_trim() {
     worker.send_replies();
     assert_eq!((drain(&mut busy), drain(&mut light), written(memory)), (16, 16 + 4096, SIZE - (16 << 20)));
 }
+
+#[test]
+fn between_two_looks_at_the_clock_pages_are_added_for_few_small_writes() {
+    const WRITES: u32 = 8;
+    let mut worker = worker_with(SIZE, 16);
+    let (mut client, key) = attach(&mut worker);
+    client.write_all(&writes(WRITES as usize)).unwrap();
+    worker.on_event(key.to_event(), READ);
+    assert_eq!(at(&mut worker, key).in_flight, WRITES);
+    let (mut left, mut visits) = (WRITES, 0);
+    while left > 0 {
+        // It has no time: each look at the clock ends the visit.
+        worker.visit(0, clock::now(), Instant::ZERO);
+        let now = at(&mut worker, key).in_flight;
+        assert!(left - now <= 4, "{} writes at once", left - now);
+        left = now;
+        visits += 1;
+        assert!(visits < 1_000, "{left} writes are left");
+    }
+    worker.send_replies();
+    assert_eq!(drain(&mut client), WRITES as usize * 16);
+}

@@ -96,6 +96,8 @@ pub(super) struct Exchange {
     unread: Vec<VecDeque<Change>>,
     /// Each member's key, and the step of its last write.
     keys: Vec<(Key, u64)>,
+    /// Number of reports that have reached the store.
+    landed: u64,
     peers: Vec<Peer>,
 }
 
@@ -104,6 +106,7 @@ impl Exchange {
         let mut rng = SplitMix64::new(seed ^ 0x7074);
         let is_skewed = setup.fault == Fault::Skew;
         let mut peer = |_: usize| {
+            // Reports carry no time, so that of a clock that is off by minutes only the part of a period counts.
             let phase = rng.next_f64() * if is_skewed { PERIOD as f64 } else { 5.0 };
             let drift = if is_skewed { DRIFT * (2.0 * rng.next_f64() - 1.0) } else { 0.0 };
             Peer {
@@ -126,7 +129,8 @@ impl Exchange {
         let peers = (0..setup.members).map(&mut peer).collect();
         let (is_large, keys) = (setup.members > UNDIVIDED, vec![(Key::Missing, 0); setup.members]);
         let unread = vec![VecDeque::new(); setup.members];
-        Self { rng, is_large, sums: Sums::default(), after: Vec::new(), changes: Vec::new(), unread, keys, peers }
+        let (sums, landed) = (Sums::default(), 0);
+        Self { rng, is_large, sums, after: Vec::new(), changes: Vec::new(), unread, keys, landed, peers }
     }
 
     /// Lets all members report, read and decide what is due in this step.
@@ -154,6 +158,20 @@ impl Exchange {
         if self.is_large {
             self.after.push(self.sums);
         }
+    }
+
+    /// Number of reports of all members that have reached the store.
+    pub(super) fn reports(&self) -> u64 {
+        self.landed
+    }
+
+    /// The newest reports of the members that have not expired.
+    pub(super) fn lines(&self) -> Vec<Line> {
+        let line = |(key, _): &(Key, u64)| match key {
+            Key::Reported(line) => Some(*line),
+            Key::Missing | Key::Expired(_) => None,
+        };
+        self.keys.iter().filter_map(line).collect()
     }
 
     /// The sum of the parts of all members that serve.
@@ -210,6 +228,7 @@ impl Exchange {
         }
         if let Some(flying) = peer.flying.take_if(|flying| flying.arrives <= step) {
             self.keys[member].1 = step;
+            self.landed += 1;
             self.change(member, step, Key::Reported(flying.line), flying.report);
         }
     }

@@ -5,6 +5,7 @@ use evenkeel_control::rng::SplitMix64;
 use super::exchange::Exchange;
 use super::host::{BURST, Host, OTHER_WEIGHT};
 use super::setup::{FAULT, LIMIT, MOVES, RESERVATION, STEP, STEPS_PER_S, Setup, at};
+use super::traffic::Values;
 
 /// Requests per second for the tenant, on all members together.
 const DEMAND: f64 = 5_000.0;
@@ -13,7 +14,7 @@ const QUEUE_S: f64 = 0.25;
 /// Requests that the tenant has queued on a member at most, beyond [`QUEUE_S`].
 const QUEUE_MORE: u64 = 8;
 
-/// The requests served for the tenant on all members, per step.
+/// The requests served for the tenant on all members, per step, and the cost of reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// With parts by demand.
@@ -24,6 +25,13 @@ pub struct Outcome {
     pub central: Vec<f64>,
     /// The largest sum of the members' parts of the limit in any step.
     pub most: f64,
+    /// Number of reports of a member in a period.
+    pub reports: f64,
+    /// Number of bytes that a member sends and receives in a period.
+    pub traffic: f64,
+    /// Processor time of a member in a period, in milliseconds, by the caller's clock: for its parts, and for reading the values
+    /// that it receives.
+    pub processor_ms: f64,
 }
 
 /// The demand for the tenant: the same for the same seed, whatever is served.
@@ -82,28 +90,51 @@ impl Demand {
     }
 }
 
-/// Simulates a run with parts by demand, with equal parts, and with a central scheduler.
+/// Simulates a run with parts by demand, with equal parts, and with a central scheduler, without a clock.
 ///
 /// # Errors
 /// If the setup has no members.
 pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
+    timed(setup, seed, &|| 0)
+}
+
+/// As [`simulate`], with the processor time that this thread has used, in nanoseconds, by `clock`.
+///
+/// # Errors
+/// If the setup has no members.
+pub fn timed(setup: &Setup, seed: u64, clock: &dyn Fn() -> u64) -> Result<Outcome, String> {
     if setup.members == 0 {
         return Err("a cluster needs at least one member".into());
     }
-    let (parts, most) = members(setup, seed, Some(Exchange::new(setup, seed)));
-    let (equal, _) = members(setup, seed, None);
-    Ok(Outcome { parts, equal, central: central(setup, seed), most })
+    let mut exchange = Exchange::new(setup, seed);
+    let (parts, most, spent) = members(setup, seed, Some(&mut exchange), clock);
+    let (equal, ..) = members(setup, seed, None, clock);
+    // A period is a second.
+    let periods = setup.members as f64 * setup.seconds.max(1) as f64;
+    let reports = exchange.reports() as f64 / periods;
+    let values = Values::new(&exchange.lines(), reports);
+    let processor_ms = spent as f64 / 1e6 / periods + values.reading_ms(clock);
+    let (central, traffic) = (central(setup, seed), values.bytes());
+    Ok(Outcome { parts, equal, central, most, reports, traffic, processor_ms })
 }
 
-/// Service with parts that the members decide through `exchange`, or with equal parts; also the largest sum of parts.
-fn members(setup: &Setup, seed: u64, mut exchange: Option<Exchange>) -> (Vec<f64>, f64) {
+/// Service with parts that the members decide through `exchange`, or with equal parts; also the largest sum of parts, and the
+/// time by `clock` that decisions took.
+fn members(
+    setup: &Setup,
+    seed: u64,
+    mut exchange: Option<&mut Exchange>,
+    clock: &dyn Fn() -> u64,
+) -> (Vec<f64>, f64, u64) {
     let mut demand = Demand::new(setup, seed);
     let mut hosts: Vec<Host> = (0..setup.members).map(|_| Host::new(setup)).collect();
-    let (mut served, mut most) = (Vec::new(), 0.0_f64);
+    let (mut served, mut most, mut spent) = (Vec::new(), 0.0_f64, 0);
     for step in 0..setup.steps() {
         demand.step(setup, step);
         if let Some(exchange) = &mut exchange {
+            let begun = clock();
             exchange.step(setup, step, &mut hosts);
+            spent += clock().saturating_sub(begun);
             most = most.max(exchange.sum(setup, step));
         } else if step == 0 {
             let part = 1.0 / setup.members as f64;
@@ -119,7 +150,7 @@ fn members(setup: &Setup, seed: u64, mut exchange: Option<Exchange>) -> (Vec<f64
         }
         served.push(number as f64);
     }
-    (served, most)
+    (served, most, spent)
 }
 
 /// Service by one mClock for all members, as a fluid: the reservation is spent where requests are queued, then each member

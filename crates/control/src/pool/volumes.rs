@@ -1,0 +1,489 @@
+//! Limits of single volumes, in front of the scheduler.
+//!
+//! A tenant's requests may be of several volumes, and a volume's requests of several tenants. So a request of a volume with a
+//! limit is queued for its tenant once that limit lets it pass, and requests of other volumes go before it. The requests of a
+//! volume keep their order. A pool without such limits pays for the check of a map, and for that of an instant.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use super::view::of_operator;
+use super::{Next, Pool, TenantId};
+use crate::limits::LimitSet;
+use crate::mclock::Wish;
+use crate::time::{Duration, Instant};
+use crate::token_bucket::TokenBucket;
+use crate::units::{Rates, Work};
+
+/// The requests that wait for a volume's limit are searched once a request in this many may be unwanted.
+const ONE_IN: u64 = 8;
+
+/// How long a volume's limit counts as binding after a request has waited for it: one that is idle between its requests often
+/// has none that waits.
+const BINDS_FOR: Duration = Duration::from_secs(1);
+
+/// The limit of a volume, and the requests that wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeView {
+    /// The limit on all requests of the volume together.
+    pub limit: Rates,
+    /// Number of requests that wait for the limit.
+    pub waiting: usize,
+    /// True if a request waits for the limit, or waited for it within the last second.
+    pub binds: bool,
+}
+
+impl VolumeView {
+    /// The limits on the volume, by owner: on IOPS, and on bytes per second.
+    pub fn limits(&self) -> [LimitSet; 2] {
+        of_operator(self.limit)
+    }
+}
+
+/// A request that waits for the limit of its volume.
+struct Waiting<R> {
+    tenant: TenantId,
+    since: Instant,
+    work: Work,
+    request: R,
+}
+
+/// A volume with a limit.
+struct Volume<R> {
+    limit: Rates,
+    bucket: TokenBucket,
+    waiting: VecDeque<Waiting<R>>,
+    /// Number of waiting requests that may be unwanted, see [`Pool::drop_unwanted_of`].
+    unwanted: u64,
+    /// When a request last passed that had waited for the limit.
+    bound_at: Option<Instant>,
+}
+
+/// The volumes of a pool that have limits.
+pub(super) struct Volumes<R> {
+    limited: BTreeMap<u32, Volume<R>>,
+    /// Volumes with waiting requests, each with the instant at which its limit lets the next one pass.
+    next: BTreeSet<(Instant, u32)>,
+    /// The first instant of `next`; in the far future if no request waits.
+    due: Instant,
+}
+
+impl<R> Volumes<R> {
+    pub(super) const fn new() -> Self {
+        Self { limited: BTreeMap::new(), next: BTreeSet::new(), due: Instant::FAR_FUTURE }
+    }
+
+    /// When the limit of a volume lets the next waiting request pass.
+    #[inline]
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// The answer of a pool in which no request is queued.
+    #[inline]
+    pub(super) fn idle<T>(&self) -> Next<T> {
+        if self.due == Instant::FAR_FUTURE { Next::Idle } else { Next::Wait(self.due) }
+    }
+
+    /// Takes the waiting requests of a tenant that leaves.
+    pub(super) fn leave(&mut self, id: TenantId) -> Vec<R> {
+        let theirs = self.limited.iter().filter(|(_, of)| of.waiting.iter().any(|waiting| waiting.tenant == id));
+        let volumes: Vec<u32> = theirs.map(|(&volume, _)| volume).collect();
+        let taken = volumes.into_iter().flat_map(|volume| self.take_if(volume, |waiting| waiting.tenant == id));
+        taken.map(|waiting| waiting.request).collect()
+    }
+
+    /// Notes that `next` has changed.
+    fn settle(&mut self) {
+        self.due = self.next.first().map_or(Instant::FAR_FUTURE, |&(due, _)| due);
+    }
+
+    /// Sets the limit of a volume; does nothing if it has this limit.
+    fn set(&mut self, now: Instant, volume: u32, limit: Rates, burst: Duration) {
+        let Some(of) = self.limited.get_mut(&volume) else {
+            let bucket = TokenBucket::new(limit, burst);
+            let of = Volume { limit, bucket, waiting: VecDeque::new(), unwanted: 0, bound_at: None };
+            self.limited.insert(volume, of);
+            return;
+        };
+        self.next.remove(&(of.bucket.ready_at(), volume));
+        of.bucket.set_rates(now, limit, burst);
+        of.limit = limit;
+        if !of.waiting.is_empty() {
+            self.next.insert((of.bucket.ready_at(), volume));
+        }
+        self.settle();
+    }
+
+    /// Withdraws the limit of a volume; returns the requests that waited for it.
+    fn withdraw(&mut self, volume: u32) -> VecDeque<Waiting<R>> {
+        let waiting = self.take_if(volume, |_| true);
+        self.limited.remove(&volume);
+        waiting
+    }
+
+    /// Returns a request that passes at `now`, charged to the limit of its volume; otherwise it waits here.
+    fn admit(&mut self, now: Instant, volume: u32, waiting: Waiting<R>) -> Option<Waiting<R>> {
+        let Some(of) = self.limited.get_mut(&volume) else { return Some(waiting) };
+        if of.waiting.is_empty() {
+            let ready = of.bucket.ready_at();
+            if ready <= now {
+                of.bucket.take(now, &waiting.work);
+                return Some(waiting);
+            }
+            self.next.insert((ready, volume));
+            self.due = self.due.min(ready);
+        }
+        of.waiting.push_back(waiting);
+        None
+    }
+
+    /// The next waiting request that passes at `now`, charged to the limit of its volume; as an error one that is not wanted,
+    /// which is not charged.
+    fn pass(&mut self, now: Instant, is_wanted: impl Fn(&R) -> bool) -> Option<Result<Waiting<R>, R>> {
+        let (ready, volume) = self.next.first().copied().filter(|(ready, _)| *ready <= now)?;
+        self.next.remove(&(ready, volume));
+        let of = self.limited.get_mut(&volume)?;
+        let passed = of.waiting.pop_front()?;
+        let is_wanted = is_wanted(&passed.request);
+        if is_wanted {
+            of.bucket.take(now, &passed.work);
+            of.bound_at = Some(now);
+        }
+        if !of.waiting.is_empty() {
+            self.next.insert((of.bucket.ready_at(), volume));
+        }
+        self.settle();
+        Some(if is_wanted { Ok(passed) } else { Err(passed.request) })
+    }
+
+    /// Takes the waiting requests of a volume for which `is_taken` is true; the others keep their order.
+    fn take_if(&mut self, volume: u32, is_taken: impl Fn(&Waiting<R>) -> bool) -> VecDeque<Waiting<R>> {
+        let Some(of) = self.limited.get_mut(&volume) else { return VecDeque::new() };
+        let (taken, kept): (VecDeque<_>, VecDeque<_>) =
+            core::mem::take(&mut of.waiting).into_iter().partition(is_taken);
+        of.waiting = kept;
+        if of.waiting.is_empty() {
+            self.next.remove(&(of.bucket.ready_at(), volume));
+            self.settle();
+        }
+        taken
+    }
+}
+
+impl<R> Pool<R> {
+    /// Queues a request, whatever the limit of its volume.
+    ///
+    /// # Errors
+    /// Gives the request back when the tenant has left.
+    #[inline]
+    pub fn submit(&mut self, now: Instant, id: TenantId, work: Work, request: R) -> Result<(), R> {
+        self.enqueue(now, id, work, request, Duration::ZERO)
+    }
+
+    /// Queues a request of this volume once the volume's limit lets it pass, at once without a limit.
+    ///
+    /// # Errors
+    /// Gives the request back when the tenant has left.
+    #[inline]
+    pub fn submit_of(&mut self, now: Instant, volume: u32, id: TenantId, work: Work, request: R) -> Result<(), R> {
+        if self.volumes.limited.is_empty() {
+            return self.submit(now, id, work, request);
+        }
+        self.submit_limited(now, volume, id, work, request)
+    }
+
+    fn submit_limited(&mut self, now: Instant, volume: u32, id: TenantId, work: Work, request: R) -> Result<(), R> {
+        if self.live_mut(id).is_none() {
+            return Err(request);
+        }
+        let waiting = Waiting { tenant: id, since: now, work, request };
+        match self.volumes.admit(now, volume, waiting) {
+            Some(Waiting { request, .. }) => self.submit(now, id, work, request),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Pool::leave`], but those of the requests that wait for the limit of a volume become requests of the tenants that
+    /// `heir` names, and keep their places. All others that have an heir have passed the limits of their volumes already.
+    pub fn leave_to(&mut self, id: TenantId, heir: impl Fn(&R) -> Option<TenantId>) -> Vec<R> {
+        for of in self.volumes.limited.values_mut() {
+            for waiting in of.waiting.iter_mut().filter(|waiting| waiting.tenant == id) {
+                let heir = heir(&waiting.request).filter(|heir| {
+                    let tenant = self.tenants.get(heir.index as usize);
+                    tenant.is_some_and(|tenant| tenant.live && tenant.generation == heir.generation)
+                });
+                waiting.tenant = heir.unwrap_or(id);
+            }
+        }
+        self.leave(id)
+    }
+
+    /// Sets the limits of single volumes, each with the unused limit that may be saved up, as time. All clients of a volume
+    /// share its limit, which applies beside those of tenants and pool. A volume that `limits` leaves out has none. Effective at
+    /// once, also for requests that wait.
+    pub fn limit_volumes(&mut self, now: Instant, limits: &BTreeMap<u32, (Rates, Duration)>) {
+        let withdrawn = self.volumes.limited.keys().filter(|volume| !limits.contains_key(*volume));
+        let withdrawn: Vec<u32> = withdrawn.copied().collect();
+        for volume in withdrawn {
+            for waiting in self.volumes.withdraw(volume) {
+                self.pass_on(now, waiting);
+            }
+        }
+        for (&volume, &(limit, burst)) in limits {
+            self.volumes.set(now, volume, limit, burst);
+        }
+    }
+
+    /// The limit of a volume with its state at `now`; `None` for a volume without a limit.
+    pub fn volume(&self, now: Instant, volume: u32) -> Option<VolumeView> {
+        let of = self.volumes.limited.get(&volume)?;
+        let waiting = of.waiting.len();
+        let binds = waiting > 0 || of.bound_at.is_some_and(|at| now.since(at) < BINDS_FOR);
+        Some(VolumeView { limit: of.limit, waiting, binds })
+    }
+
+    /// As [`Pool::drop_unwanted`], for the requests that wait for the limit of this volume.
+    pub fn drop_unwanted_of(&mut self, volume: u32, more: u64, unwanted: impl Fn(&R) -> bool) -> Vec<R> {
+        let Some(of) = self.volumes.limited.get_mut(&volume) else { return Vec::new() };
+        of.unwanted += more;
+        if of.unwanted * ONE_IN < of.waiting.len() as u64 {
+            return Vec::new();
+        }
+        of.unwanted = 0;
+        let dropped = self.volumes.take_if(volume, |waiting| unwanted(&waiting.request));
+        dropped.into_iter().map(|waiting| waiting.request).collect()
+    }
+
+    /// Queues the waiting requests that the limits of their volumes let pass; returns one that `wish` does not want, before the
+    /// others pass.
+    #[inline]
+    pub(super) fn pass_volumes<W: Into<Wish>>(&mut self, now: Instant, wish: impl Fn(&R) -> W) -> Option<R> {
+        if self.volumes.due > now {
+            return None;
+        }
+        self.pass_due_volumes(now, |request| wish(request).into() != Wish::Never)
+    }
+
+    fn pass_due_volumes(&mut self, now: Instant, is_wanted: impl Fn(&R) -> bool) -> Option<R> {
+        while let Some(next) = self.volumes.pass(now, &is_wanted) {
+            match next {
+                Ok(waiting) => self.pass_on(now, waiting),
+                Err(unwanted) => return Some(unwanted),
+            }
+        }
+        None
+    }
+
+    fn pass_on(&mut self, now: Instant, waiting: Waiting<R>) {
+        let Waiting { tenant, since, work, request } = waiting;
+        // The tenant is there: one that leaves takes its requests along.
+        let _ = self.enqueue(now, tenant, work, request, now.since(since));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use proptest::prelude::*;
+
+    use super::super::{Config, Outcome, Scheduler};
+    use super::*;
+    use crate::admission;
+    use crate::mclock::Qos;
+    use crate::units::Kind;
+
+    const READ: Work = Work::new(Kind::Read, 4_096);
+    const BURST: Duration = Duration::from_millis(10);
+    const LIMITED: u32 = 1;
+    const OTHER: u32 = 2;
+
+    fn pool(scheduler: Scheduler) -> Pool<u32> {
+        let config = Config {
+            scheduler,
+            admission: admission::Config::None,
+            base_cost_bytes: 0,
+            cost: Default::default(),
+            limit: Rates::UNSET,
+            limit_burst: Duration::ZERO,
+            target: None,
+            slots: None,
+        };
+        Pool::new(config, Instant::ZERO, 0)
+    }
+
+    fn iops(iops: u64) -> Rates {
+        Rates { iops, bytes_per_s: 0 }
+    }
+
+    fn limit(pool: &mut Pool<u32>, now: Instant, limit: Rates) {
+        pool.limit_volumes(now, &BTreeMap::from([(LIMITED, (limit, BURST))]));
+    }
+
+    fn ms(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(ms)
+    }
+
+    /// Dispatches and completes all that may run at `now`; returns the requests, and when to dispatch again.
+    fn run(pool: &mut Pool<u32>, now: Instant) -> (Vec<u32>, Instant) {
+        let mut ran = Vec::new();
+        loop {
+            match pool.dispatch(now) {
+                Next::Run(request, ticket) => {
+                    ran.push(request);
+                    pool.complete(now, ticket, Outcome::Done);
+                }
+                Next::Wait(until) => return (ran, until),
+                Next::Idle => return (ran, Instant::FAR_FUTURE),
+            }
+        }
+    }
+
+    #[test]
+    fn a_volume_gets_its_rate_and_other_volumes_of_its_tenants_do_not_wait() {
+        for (rate, expected) in [(iops(1_000), 10_000), (Rates { iops: 0, bytes_per_s: 100 * 4_096 }, 1_000)] {
+            let mut pool = pool(Scheduler::Mclock);
+            let tenants = [(); 2].map(|()| pool.join(Instant::ZERO, Qos::default()));
+            limit(&mut pool, Instant::ZERO, rate);
+            let (mut passed, mut others, mut waiting) = (0_u32, 0_u32, 0_usize);
+            // Asked every 3 ms only, whatever is due; each tenant always has more requests of the volume.
+            for now in (0..10_000).step_by(3).map(ms) {
+                while waiting < 64 {
+                    assert!(pool.submit_of(now, LIMITED, tenants[waiting % 2], READ, LIMITED).is_ok());
+                    waiting += 1;
+                }
+                assert!(pool.submit_of(now, OTHER, tenants[0], READ, OTHER).is_ok());
+                let (ran, _) = run(&mut pool, now);
+                let of_volume = ran.iter().filter(|request| **request == LIMITED).count();
+                assert_eq!(ran.len() - of_volume, 1, "the other volume's request runs at once");
+                (waiting, passed, others) = (waiting - of_volume, passed + of_volume as u32, others + 1);
+            }
+            assert!((expected * 95 / 100..=expected * 105 / 100).contains(&passed), "{passed} of {expected}");
+            assert_eq!(others, 3_334);
+            let view = pool.volume(ms(10_000), LIMITED).expect("it has a limit");
+            assert!(view.binds && view.waiting == waiting && view.limit == rate, "{view:?}");
+            assert_eq!(pool.volume(ms(10_000), OTHER), None);
+        }
+    }
+
+    #[test]
+    fn the_wait_for_the_limit_counts_in_the_latency_that_the_client_sees() {
+        let mut pool = pool(Scheduler::Mclock);
+        let tenant = pool.join(ms(0), Qos::default());
+        pool.limit_volumes(ms(0), &BTreeMap::from([(LIMITED, (iops(10), Duration::ZERO))]));
+        for n in 0..2 {
+            assert!(pool.submit_of(ms(0), LIMITED, tenant, READ, n).is_ok());
+        }
+        assert_eq!(run(&mut pool, ms(0)), (vec![0], ms(100)));
+        assert_eq!(pool.tenant(tenant).map(|tenant| tenant.queued), Some(0), "it is not queued in the scheduler");
+        assert_eq!(run(&mut pool, ms(100)), (vec![1], Instant::FAR_FUTURE));
+        let stats = pool.tenant(tenant).expect("it is there").stats.clone();
+        let waited = Duration::from_millis(100);
+        assert_eq!((stats.queue_latency.max(), stats.latency.max()), (waited, waited));
+        assert_eq!(stats.device_latency.max(), Duration::ZERO);
+        assert_eq!(stats.limited, waited, "nothing of it is a backlog of the scheduler");
+        assert!(pool.volume(ms(1_000), LIMITED).is_some_and(|view| view.binds));
+        assert!(pool.volume(ms(2_000), LIMITED).is_some_and(|view| !view.binds), "that is a while ago");
+    }
+
+    #[test]
+    fn a_limit_changes_while_requests_wait_for_it() {
+        for scheduler in [Scheduler::Mclock, Scheduler::None] {
+            let mut pool = pool(scheduler);
+            let tenant = pool.join(ms(0), Qos::default());
+            limit(&mut pool, ms(0), iops(1));
+            for n in 0..1_000 {
+                assert!(pool.submit_of(ms(1), LIMITED, tenant, READ, n).is_ok());
+            }
+            assert_eq!(run(&mut pool, ms(1)).0, [0]);
+            limit(&mut pool, ms(1), iops(1_000));
+            let raised: usize = (1..=101).map(|at| run(&mut pool, ms(at)).0.len()).sum();
+            assert!((95..=112).contains(&raised), "{raised} in 0.1 s at 1000 IOPS, {scheduler:?}");
+            pool.limit_volumes(ms(101), &BTreeMap::new());
+            let (rest, until) = run(&mut pool, ms(101));
+            assert_eq!((rest.len(), until), (999 - raised, Instant::FAR_FUTURE), "without a limit all of them go");
+            assert!(rest.is_sorted(), "in their order");
+            assert_eq!(pool.volume(ms(101), LIMITED), None);
+        }
+    }
+
+    #[test]
+    fn unwanted_requests_and_those_of_a_tenant_that_leaves_do_not_wait() {
+        let mut pool = pool(Scheduler::Mclock);
+        let [stays, leaves] = [(); 2].map(|()| pool.join(ms(0), Qos::default()));
+        limit(&mut pool, ms(0), iops(1));
+        for n in 0..100 {
+            let tenant = if n % 2 == 0 { stays } else { leaves };
+            assert!(pool.submit_of(ms(1), LIMITED, tenant, READ, n).is_ok());
+        }
+        assert_eq!(run(&mut pool, ms(1)).0, [0]);
+        assert_eq!(pool.leave(leaves), (0..100).filter(|n| n % 2 == 1).collect::<Vec<_>>());
+        assert_eq!(pool.submit_of(ms(1), LIMITED, leaves, READ, 7), Err(7), "it has left");
+        let late = |n: &u32| *n >= 20;
+        assert!(pool.drop_unwanted_of(LIMITED, 1, late).is_empty(), "few may be: that is not worth a search");
+        assert_eq!(pool.drop_unwanted_of(LIMITED, 40, late), (20..100).step_by(2).collect::<Vec<_>>());
+        assert_eq!(pool.volume(ms(1), LIMITED).map(|view| view.waiting), Some(9));
+        // One whose turn comes is given back without a charge: the next one passes at the same instant.
+        let Next::Wait(until) = pool.dispatch(ms(1)) else { panic!("the rest waits") };
+        let wish = |n: &u32| if *n == 2 { Wish::Never } else { Wish::Now };
+        assert!(matches!(pool.dispatch_wanted(until, wish), Err(Some(2))));
+        assert!(matches!(pool.dispatch_wanted(until, wish), Ok(Next::Run(4, _))));
+        assert!(matches!(pool.dispatch_wanted(until, wish), Ok(Next::Wait(next)) if next > until));
+    }
+
+    #[test]
+    fn requests_of_a_tenant_that_leaves_keep_their_places_and_are_charged_once() {
+        let mut pool = pool(Scheduler::Mclock);
+        let [leaves, heir] = [(); 2].map(|()| pool.join(ms(0), Qos::default()));
+        pool.limit_volumes(ms(0), &BTreeMap::from([(LIMITED, (iops(10), Duration::ZERO))]));
+        for (tenant, n) in [(leaves, 0), (leaves, 1), (heir, 2), (leaves, 3)] {
+            assert!(pool.submit_of(ms(0), LIMITED, tenant, READ, n).is_ok());
+        }
+        assert_eq!(pool.leave_to(leaves, |n| (*n < 3).then_some(heir)), [0, 3], "one has passed, one has no heir");
+        assert!(pool.submit(ms(0), heir, READ, 0).is_ok());
+        assert_eq!(run(&mut pool, ms(0)), (vec![0], ms(100)), "it does not wait for the limit again");
+        assert_eq!(run(&mut pool, ms(100)), (vec![1], ms(200)), "it keeps its place");
+        assert_eq!(run(&mut pool, ms(200)), (vec![2], Instant::FAR_FUTURE));
+        // An heir that has left, too, gets nothing.
+        for n in 4..6 {
+            assert!(pool.submit_of(ms(200), LIMITED, heir, READ, n).is_ok());
+        }
+        assert_eq!(pool.leave_to(heir, |_| Some(leaves)), [4, 5]);
+        assert_eq!(run(&mut pool, ms(300)), (vec![], Instant::FAR_FUTURE));
+    }
+
+    proptest! {
+        /// Over any time, requests of a volume pass at its rate, in their order; none is lost, and the pool names the instant at
+        /// which the next one passes.
+        #[test]
+        fn requests_pass_in_order_at_the_rate_and_none_is_lost(
+            rate in 1..5_000_u64,
+            steps in proptest::collection::vec((0..30_u64, 0..6_u32), 1..60),
+        ) {
+            let mut pool = pool(Scheduler::Mclock);
+            let tenant = pool.join(ms(0), Qos::default());
+            limit(&mut pool, ms(0), iops(rate));
+            let (mut now, mut sent, mut ran) = (ms(0), 0, Vec::new());
+            for (after, requests) in steps {
+                now += Duration::from_millis(after);
+                for _ in 0..requests {
+                    prop_assert!(pool.submit_of(now, LIMITED, tenant, READ, sent).is_ok());
+                    sent += 1;
+                }
+                ran.extend(run(&mut pool, now).0);
+                let most = (now + BURST).as_nanos() * rate / 1_000_000_000 + 1;
+                prop_assert!(ran.len() as u64 <= most, "{} by {now:?}", ran.len());
+            }
+            while (ran.len() as u32) < sent {
+                let (none, until) = run(&mut pool, now);
+                prop_assert!(none.is_empty() && until > now && until < Instant::FAR_FUTURE);
+                let (next, _) = run(&mut pool, until);
+                prop_assert!(!next.is_empty(), "one passes when the pool says so");
+                ran.extend(next);
+                now = until;
+            }
+            prop_assert_eq!(ran, (0..sent).collect::<Vec<_>>());
+        }
+    }
+}
