@@ -11,6 +11,10 @@ use crate::base::process;
 /// Time limit of one build: far above the time of a first build of the whole workspace on two slow cores.
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 
+/// Environment variable with the path of the built test program `all` of the package `evenkeel-server`. A lab that runs one of
+/// its tests builds it when the variable is not set, and waits for cargo's lock.
+pub const SERVER_TESTS: &str = "EVENKEEL_SERVER_TESTS";
+
 /// The cargo profile of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {

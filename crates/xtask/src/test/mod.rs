@@ -273,14 +273,21 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     {
         println!("Tests without their peers are skipped. {text}");
     }
-    let (mut jobs, binary) = (Vec::new(), built.binary.take());
+    let (mut jobs, binary, server_tests) = (Vec::new(), built.binary.take(), built.test("server-all"));
     let mut tests = if args.wants(Step::Tests) { built.tests() } else { Vec::new() }.into_iter();
     jobs.extend(tests.next());
     for (step, quarters) in args.labs() {
         match (obstacle(step, machines), &binary) {
             (Some(reason), _) => lock().skip(format!("lab {}", step.name()), reason),
             (None, None) => lock().skip(format!("lab {}", step.name()), "there is no program to test"),
-            (None, Some(binary)) => jobs.push(lab_job(step, quarters, args, &own, binary)),
+            (None, Some(binary)) => {
+                let mut job = lab_job(step, quarters, args, &own, binary);
+                if let Some(program) = &server_tests {
+                    // The lab would build it, and wait until the jobs that take cargo's lock have ended.
+                    job.command.env(build::SERVER_TESTS, program);
+                }
+                jobs.push(job);
+            }
         }
     }
     // What takes cargo's lock runs one after the other beside the rest.
@@ -355,6 +362,11 @@ impl Built {
             self.binary = Some(path);
         }
         true
+    }
+
+    /// Path of the test program with this name.
+    fn test(&self, name: &str) -> Option<PathBuf> {
+        self.tests.iter().find(|program| program.name == name).map(|program| program.path.clone())
     }
 
     /// A job for each test program, sorted by name so that all runs have the same order, but [`LONGEST_TEST`] first.
@@ -525,5 +537,7 @@ mod tests {
         let names: Vec<&str> = built.tests.iter().map(|program| program.name.as_str()).collect();
         assert_eq!(names, ["server-serving", "server", "server"]);
         assert_eq!(built.tests[0].folder, Path::new("/p/crates/server"));
+        assert_eq!(built.test("server-serving").as_deref(), Some(Path::new("/t/serving-1")));
+        assert_eq!(built.test("server-all"), None);
     }
 }
