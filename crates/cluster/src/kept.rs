@@ -25,10 +25,9 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// Parts of each tenant that a restart keeps, in requests and in bytes.
 pub(crate) type KeptParts = BTreeMap<Key, [Option<Kept>; 2]>;
 
-/// The content of the file.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Content {
-    v: u32,
+/// The cluster, the host and the start of the machine to which a file belongs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Owner {
     cluster: String,
     host: String,
     /// Addresses of etcd.
@@ -38,6 +37,14 @@ struct Content {
     /// Length of the lease, in microseconds.
     lease_us: u64,
     boot: String,
+}
+
+/// The content of the file.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Content {
+    v: u32,
+    #[serde(flatten)]
+    owner: Owner,
     /// Seconds from the machine's start to a moment at which the process was running.
     at_s: u64,
     /// By pool and tenant.
@@ -48,27 +55,22 @@ struct Content {
 #[derive(Clone, Debug)]
 pub(crate) struct File {
     path: PathBuf,
-    cluster: String,
-    host: String,
-    etcd: Vec<String>,
-    period_us: u64,
-    lease_us: u64,
-    boot: String,
+    owner: Owner,
 }
 
 impl File {
     /// The file that the settings name; `None` if they name none.
     pub(crate) fn of(settings: &Settings) -> Option<Self> {
         let boot = fs::read_to_string(BOOT).ok()?.trim().to_owned();
-        Some(Self {
-            path: settings.kept.clone()?,
+        let owner = Owner {
             cluster: settings.cluster.name.clone(),
             host: settings.host.clone(),
             etcd: settings.cluster.etcd.iter().map(ToString::to_string).collect(),
             period_us: settings.cluster.period.as_nanos() / 1_000,
             lease_us: settings.cluster.lease.as_nanos() / 1_000,
             boot,
-        })
+        };
+        Some(Self { path: settings.kept.clone()?, owner })
     }
 
     /// The parts in the file, if it is of this host and of the machine's present start, of the same cluster in an etcd with one
@@ -76,11 +78,9 @@ impl File {
     /// `within` before `now`, both counted from the machine's start; otherwise none.
     pub(crate) fn load(&self, now: Duration, within: Duration) -> KeptParts {
         let read = fs::read(&self.path).ok().and_then(|text| serde_json::from_slice::<Content>(&text).ok());
-        let is_ours = |content: &Content| {
-            let (times, own_times) = ([content.period_us, content.lease_us], [self.period_us, self.lease_us]);
-            let head = (content.v, &content.cluster, &content.host, times, &content.boot);
-            head == (VERSION, &self.cluster, &self.host, own_times, &self.boot)
-                && content.etcd.iter().any(|address| self.etcd.contains(address))
+        let is_ours = |Content { v, owner, .. }: &Content| {
+            let known = owner.etcd.iter().any(|address| self.owner.etcd.contains(address));
+            *v == VERSION && known && self.owner == Owner { etcd: self.owner.etcd.clone(), ..owner.clone() }
         };
         let is_new =
             |content: &Content| now.checked_sub(Duration::from_secs(content.at_s)).is_some_and(|since| since < within);
@@ -99,17 +99,7 @@ impl File {
             tenants.entry(pool).or_default().insert(tenant, units);
         }
         let step = step.as_secs().max(1);
-        let content = Content {
-            v: VERSION,
-            cluster: self.cluster.clone(),
-            host: self.host.clone(),
-            etcd: self.etcd.clone(),
-            period_us: self.period_us,
-            lease_us: self.lease_us,
-            boot: self.boot.clone(),
-            at_s: now.as_secs() / step * step,
-            tenants,
-        };
+        let content = Content { v: VERSION, owner: self.owner.clone(), at_s: now.as_secs() / step * step, tenants };
         // Numbers and texts can always be written.
         serde_json::to_string(&content).unwrap_or_default().into()
     }
@@ -150,7 +140,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("evenkeel-kept-{name}-{}.json", std::process::id()));
         let etcd = vec!["http://a:2379".into(), "http://b:2379".into()];
         let (cluster, host, boot) = ("main".into(), "a".into(), "this".into());
-        File { path, cluster, host, etcd, period_us: 1_000_000, lease_us: 3_000_000, boot }
+        File { path, owner: Owner { cluster, host, etcd, period_us: 1_000_000, lease_us: 3_000_000, boot } }
     }
 
     fn parts() -> KeptParts {
@@ -176,18 +166,20 @@ mod tests {
     fn a_file_of_another_start_host_or_cluster_does_not_count() {
         let file = file("other");
         write(&file.path, &file.text(parts(), AT, STEP)).expect("written");
+        let load = |owner: Owner| File { owner, ..file.clone() }.load(AT, WITHIN);
+        let owner = || file.owner.clone();
         for other in [
-            File { boot: "another".into(), ..file.clone() },
-            File { host: "b".into(), ..file.clone() },
-            File { cluster: "test".into(), ..file.clone() },
-            File { period_us: 1, ..file.clone() },
-            File { lease_us: 1, ..file.clone() },
-            File { etcd: vec!["http://c:2379".into()], ..file.clone() },
+            Owner { boot: "another".into(), ..owner() },
+            Owner { host: "b".into(), ..owner() },
+            Owner { cluster: "test".into(), ..owner() },
+            Owner { period_us: 1, ..owner() },
+            Owner { lease_us: 1, ..owner() },
+            Owner { etcd: vec!["http://c:2379".into()], ..owner() },
         ] {
-            assert!(other.load(AT, WITHIN).is_empty(), "{other:?}");
+            assert!(load(other.clone()).is_empty(), "{other:?}");
         }
-        let moved = File { etcd: vec!["http://b:2379".into(), "http://c:2379".into()], ..file.clone() };
-        assert_eq!(moved.load(AT, WITHIN), parts(), "one of the addresses is the same");
+        let moved = Owner { etcd: vec!["http://b:2379".into(), "http://c:2379".into()], ..owner() };
+        assert_eq!(load(moved), parts(), "one of the addresses is the same");
         fs::write(&file.path, "{").expect("written");
         assert!(file.load(AT, WITHIN).is_empty(), "a damaged file");
         let wrong = Kept { safe: 7.0, members: 4, is_alone: true };

@@ -82,7 +82,7 @@ fn each(totals: &Totals) -> impl Iterator<Item = (Key, &[Sums; 2])> {
 }
 
 /// Adds the figures of all tenants to `counts`, or removes them, by `change`.
-fn change_all(counts: &mut BTreeMap<Key, [Count; 2]>, totals: &Totals, change: fn(&mut Count, &Sums)) {
+fn change_all(counts: &mut BTreeMap<Key, [Count; 2]>, totals: &Totals, change: impl Fn(&mut Count, &Sums)) {
     for (key, units) in each(totals) {
         let of_tenant = counts.entry(key.clone()).or_default();
         of_tenant.iter_mut().zip(units).for_each(|(count, sums)| change(count, sums));
@@ -158,10 +158,7 @@ impl Ledger {
         }
         self.near.clear();
         for (_, entry) in self.hosts.iter().filter(|(host, _)| **host != self.own) {
-            for (key, units) in each(&entry.totals) {
-                let counts = self.near.entry(key).or_default();
-                counts.iter_mut().zip(units).for_each(|(count, sums)| count.add(&entry.counted(sums)));
-            }
+            change_all(&mut self.near, &entry.totals, |count, sums| count.add(&entry.counted(sums)));
         }
     }
 
@@ -195,28 +192,17 @@ impl Ledger {
 
     fn replace(&mut self, host: &str, entry: Option<Entry>) -> BTreeSet<Key> {
         let mut changed = BTreeSet::new();
-        let is_own = host == self.own;
         let before = self.hosts.remove(host);
-        if let Some(before) = before.as_ref().filter(|_| !is_own) {
-            for (key, units) in each(&before.totals) {
-                let counts = self.near.entry(key.clone()).or_default();
-                counts.iter_mut().zip(units).for_each(|(count, sums)| count.remove(&before.counted(sums)));
-                let is_empty = counts.iter().all(Count::is_empty);
-                if is_empty {
-                    self.near.remove(&key);
-                }
-                changed.insert(key);
+        if host != self.own {
+            if let Some(before) = &before {
+                change_all(&mut self.near, &before.totals, |count, sums| count.remove(&before.counted(sums)));
             }
-        }
-        let Some(entry) = entry else { return changed };
-        if !is_own {
-            for (key, units) in each(&entry.totals) {
-                let counts = self.near.entry(key.clone()).or_default();
-                counts.iter_mut().zip(units).for_each(|(count, sums)| count.add(&entry.counted(sums)));
-                changed.insert(key);
+            if let Some(entry) = &entry {
+                change_all(&mut self.near, &entry.totals, |count, sums| count.add(&entry.counted(sums)));
             }
+            changed.extend(before.iter().chain(&entry).flat_map(|entry| each(&entry.totals)).map(|(key, _)| key));
         }
-        self.hosts.insert(host.to_owned(), entry);
+        self.hosts.extend(entry.map(|entry| (host.to_owned(), entry)));
         changed
     }
 

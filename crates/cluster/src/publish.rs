@@ -307,7 +307,7 @@ impl Publisher {
         // Without this the lease that we hold in reserve would end.
         client.keep_alive(lease).await?;
         Err(Unwritten::Taken(format!(
-            "another process is host {:?} of cluster {:?}: its key ends within {} s if it is an earlier life of this one, else give one of the two another name with cluster.host",
+            "another process is host {:?} of cluster {:?}: if that was an earlier run on this host, its key expires within {} s; otherwise give one of the two hosts another name with cluster.host",
             self.settings.host,
             self.settings.cluster.name,
             self.settings.cluster.lease_seconds()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::slice;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -28,6 +29,8 @@ use crate::{Handle, Participant, Settings, start, watcher};
 
 #[path = "../../net/src/tls/authority.rs"]
 mod authority;
+#[path = "../../labs/src/base/etcd.rs"]
+mod member;
 #[path = "../../evenkeel/tests/serve/port.rs"]
 mod port;
 #[path = "../../xtask/src/test/skip.rs"]
@@ -136,17 +139,20 @@ impl Etcd {
         }
         let ports = [(); 2].map(|()| Port::reserve());
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-        let child = Self::spawn(&folder, &ports, is_secure, &options);
+        let child = Self::spawn(&folder, 0, slice::from_ref(&ports), is_secure, &options);
         let mut etcd = Self { child, folder, ports, is_secure, login: None, options };
         etcd.await_health();
         Some(etcd)
     }
 
-    /// Starts the process. Of an option that is given twice, etcd takes the last value: `options` come last.
-    fn spawn(folder: &Path, ports: &[Port; 2], is_secure: bool, options: &[String]) -> Child {
+    /// Starts the process of the member with index `member`. `ports`: of all members of this etcd. Of an option that is given
+    /// twice, etcd takes the last value: `options` come last.
+    fn spawn(folder: &Path, member: usize, ports: &[[Port; 2]], is_secure: bool, options: &[String]) -> Child {
         let log = fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("a log");
-        let [client, peer] = ports.each_ref().map(|port| format!("http://127.0.0.1:{}", port.number()));
-        let client = if is_secure { client.replace("http://", "https://") } else { client };
+        let scheme = if is_secure { "https" } else { "http" };
+        let client = format!("{scheme}://127.0.0.1:{}", ports[member][0].number());
+        let peers: Vec<String> = ports.iter().map(|[_, peer]| format!("http://127.0.0.1:{}", peer.number())).collect();
+        let data = folder.join(format!("data-{member}"));
         let mut command = Command::new("etcd");
         if is_secure {
             command.args(["--client-cert-auth=true", "--bcrypt-cost=4"]);
@@ -155,12 +161,7 @@ impl Etcd {
             command.arg("--key-file").arg(folder.join("server.key"));
         }
         command
-            .args(["--name", "test", "--data-dir"])
-            .arg(folder.join("data"))
-            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .arg("--initial-cluster")
-            .arg(format!("test={peer}"))
+            .args(member::options(member, &data, [&client, &client], &peers))
             .args(options)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a log"))
@@ -234,7 +235,7 @@ impl Etcd {
     }
 
     fn restart(&mut self) {
-        self.child = Self::spawn(&self.folder, &self.ports, self.is_secure, &self.options);
+        self.child = Self::spawn(&self.folder, 0, slice::from_ref(&self.ports), self.is_secure, &self.options);
     }
 
     fn settings(&self, host: &str, clock: fn() -> Instant) -> Settings {
@@ -465,7 +466,7 @@ fn an_etcd_that_is_killed_stopped_or_loses_everything_is_survived() {
 
     // A new etcd in its place, which knows neither keys nor leases, and counts revisions from the start.
     etcd.kill();
-    fs::remove_dir_all(etcd.folder.join("data")).expect("its data");
+    fs::remove_dir_all(etcd.folder.join("data-0")).expect("its data");
     etcd.restart();
     etcd.await_health();
     let before = a.last_period();

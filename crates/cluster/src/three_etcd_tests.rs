@@ -35,13 +35,7 @@ impl Three {
     }
 
     fn spawn(&self, member: usize) -> Child {
-        let peer = |of: usize| format!("m{of}=http://127.0.0.1:{}", self.ports[of][1].number());
-        let options = [
-            format!("--name=m{member}"),
-            format!("--data-dir={}", self.folder.join(format!("data-{member}")).display()),
-            format!("--initial-cluster={}", [0, 1, 2].map(peer).join(",")),
-        ];
-        Etcd::spawn(&self.folder, &self.ports[member], true, &options)
+        Etcd::spawn(&self.folder, member, &self.ports, true, &[])
     }
 
     fn await_health(&mut self, member: usize) {

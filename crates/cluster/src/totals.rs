@@ -460,7 +460,7 @@ impl Sharing {
             Contact::None => (
                 "none",
                 format!(
-                    "no report of this host has come back from etcd since its start: it serves almost nothing of the reservations and limits of {}, because the other members may use all of them; an eighth from {wait:.0} s after the start on",
+                    "no report of this host has come back from etcd since its start: it serves almost nothing (to control groups at least a 16th) of the reservations and limits of {}, because the other members may use all of them; an eighth from {wait:.0} s after the start on",
                     counted(tenants, "tenant")
                 ),
             ),

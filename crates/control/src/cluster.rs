@@ -110,7 +110,7 @@ pub struct Report<C> {
     pub content: C,
 }
 
-/// Why a report was ignored.
+/// Reason for which a report was ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// The report is about a period more than [`SKEW_PERIODS`] ahead: the clock of the host that reports is ahead, or the clock
@@ -145,7 +145,7 @@ pub enum Status {
     /// The newest view decides this host's share of the device. The host takes its full share, except for some periods after
     /// joining.
     Shared {
-        /// How far the host has gone from its safe minimum (0) to its full share (1); below 1 only after joining.
+        /// Progress of the host from its safe minimum (0) to its full share (1); below 1 only after joining.
         ramp: f64,
     },
     /// This host's own reports have not come back from the cluster for more than [`SKEW_PERIODS`]; the last decision stays in
@@ -250,7 +250,7 @@ impl<C: PartialEq> Membership<C> {
     /// which shows that the other hosts can know them. Order and repetition of reports do not matter.
     ///
     /// # Errors
-    /// Why the report was ignored; a repeated one is no error.
+    /// Reason for which the report was ignored; a repeated one is no error.
     pub fn observe(&mut self, now: Instant, host: &str, report: Report<C>) -> Result<(), Fault> {
         let current = self.config.period_at(now);
         let ahead = report.period.saturating_sub(current);

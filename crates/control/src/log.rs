@@ -26,7 +26,7 @@ pub struct Entry<D> {
     pub from: Instant,
     /// When the decision was taken last.
     pub until: Instant,
-    /// How often the decision was taken.
+    /// Number of times that the decision was taken.
     pub times: u64,
     /// The decision as it was taken last, at `until`.
     pub decision: D,

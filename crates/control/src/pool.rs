@@ -64,7 +64,7 @@ pub enum Scheduler {
 /// Settings of a pool; all of them can change while the pool runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// How the next request is chosen.
+    /// The scheduler, which chooses the next request.
     pub scheduler: Scheduler,
     /// Admission control: how much may be in flight.
     pub admission: admission::Config,
@@ -103,7 +103,7 @@ pub struct Ticket {
     /// When the tenant's own limits ceased to throttle the request; when it was queued if they did not throttle it.
     free_at: Instant,
     admitted_at: Instant,
-    /// How long the limit of its volume throttled the request before it was queued.
+    /// Time for which the limit of its volume throttled the request before it was queued.
     limited: Duration,
     reserved: bool,
     /// True if the request was given up ([`Pool::give_up`]).
@@ -146,7 +146,7 @@ impl Ticket {
     }
 }
 
-/// How a request left the back end.
+/// Outcome of a request in the back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The back end served the request.
@@ -193,7 +193,8 @@ struct Tenant {
     sharing: bool,
     /// True if the tenant waits for the check whether its share of the budget has room for a request.
     asking: bool,
-    /// Until when the tenant's limits throttle it; its share is checked again then. Far in the future: no check is scheduled.
+    /// Instant until which the tenant's limits throttle it; its share is checked again then. Far in the future: no check is
+    /// scheduled.
     parked: Instant,
     stats: TenantStats,
     throttle: Throttle,
@@ -464,8 +465,9 @@ impl<R> Pool<R> {
     /// Like [`Pool::dispatch`], but asks `wish` if the request in turn runs, is put off, or is given back.
     ///
     /// # Errors
-    /// `Some`: the request in turn, for which `wish` answered [`Wish::Never`], is given back. `None`: the request was put off.
-    /// Neither is charged to a limit, share or budget; call again for the next request. [`Scheduler::None`] puts none off.
+    /// `Some`: the request in turn, for which `wish` answered [`Wish::Never`], is given back. `None`: the request was put off, or
+    /// some requests have passed the limits of their volumes and more are due. Call again for the next request. What is given
+    /// back or put off is not charged to a limit, share or budget. [`Scheduler::None`] puts none off.
     #[inline]
     pub fn dispatch_wanted<W: Into<Wish>>(
         &mut self,
@@ -476,10 +478,7 @@ impl<R> Pool<R> {
             self.decided = self.admission.tick(now).or(self.decided);
         }
         self.tick_controllers(now);
-        let unwanted = self.pass_volumes(now, &wish);
-        if unwanted.is_some() {
-            return Err(unwanted);
-        }
+        self.pass_volumes(now, &wish)?;
         if let Some(next) = self.before_the_budget(now) {
             return Ok(next);
         }

@@ -70,7 +70,7 @@ const TIME_UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
 ];
 
-/// Why a text is no quantity.
+/// Reason for which a text is no quantity.
 enum Misfit {
     /// The text is no number with a known unit, or no whole number of the smallest unit.
     Form,

@@ -36,7 +36,7 @@ pub(crate) const BYTES: usize = 1;
 pub struct TokenBucket {
     /// For each rate, the instant at which all requests that passed are paid for at the rate, in units of 2⁻³² ns.
     tags: [u128; 2],
-    /// Price of one request and of one byte, as [`written`]; 0 = rate not set.
+    /// Price of one request and of one byte, in the form of [`written`]; 0 = rate not set.
     prices: [u64; 2],
     burst_ns: u64,
 }

@@ -248,7 +248,7 @@ fn a_verdict_counts_in_the_slow_interval_it_was_passed_in() {
 }
 
 #[test]
-fn reconfiguring_keeps_what_is_inside_and_what_was_learned() {
+fn reconfiguring_keeps_what_is_in_flight_and_what_was_learned() {
     let mut admission = published();
     for interval in 0..5 {
         complete(&mut admission, at_ms(interval * 50 + 49), ms(1));

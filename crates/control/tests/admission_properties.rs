@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_inside_is_counted_exactly_and_bounded(config in settings(), events in prop::collection::vec(event(), 0..200)) {
+    fn in_flight_is_counted_exactly_and_bounded(config in settings(), events in prop::collection::vec(event(), 0..200)) {
         let mut run = Run::new(Config::SlowFast(config), 1);
         for event in events {
             let budget = run.admission.decision().budget_bytes;

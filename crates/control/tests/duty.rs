@@ -77,6 +77,15 @@ fn a_storm_gets_its_share_and_no_more() {
 }
 
 #[test]
+fn a_storm_at_a_storage_server_gets_less_than_a_tenth_of_a_processor() {
+    let (mut duty, mut storms) = (Duty::new(Config::STORM), storms(&[20, 20, 5_000]));
+    storm(&mut duty, &mut storms, at(0), Duration::from_secs(10), |_, _| {});
+    let taken = storm(&mut duty, &mut storms, at(10_000_000_000), Duration::from_secs(20), |_, _| {});
+    let share = taken.iter().sum::<u64>() as f64 / 20e9;
+    assert!((0.05..0.1).contains(&share), "{share} of a processor");
+}
+
+#[test]
 fn clients_that_storm_alike_get_alike() {
     let (mut duty, mut storms) = (Duty::new(CONFIG), storms(&[50; 5]));
     let taken = storm(&mut duty, &mut storms, at(0), Duration::from_secs(30), |_, _| {});

@@ -92,7 +92,7 @@ impl Bench {
 }
 
 #[test]
-fn requests_that_come_at_once_do_not_keep_a_reservation_waiting_inside_the_device() {
+fn requests_that_come_at_once_do_not_delay_a_reservation_in_the_device() {
     for before in [0, 1, 64] {
         let mut bench = Bench::new(Scheduler::Mclock, reserved());
         bench.depth = before;

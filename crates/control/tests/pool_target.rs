@@ -114,7 +114,7 @@ fn who_writes_much_while_reads_are_late_is_throttled_with_its_reason() {
     assert!(hold.delay > Duration::ZERO);
     assert_eq!(bench.throttled(bench.reader), None);
     let view = bench.pool.tenant(bench.writer).unwrap();
-    assert_eq!(view.slots.binding(), Some((Owner::Response, hold.slots)), "the owner is told");
+    assert_eq!(view.slots.binding(), Some((Owner::Response, hold.slots)), "the owner is shown");
     let told = bench.pool.target().unwrap();
     assert_eq!(told.measured, Some(Duration::from_millis(40)));
     let kinds: Vec<&str> = told.records.iter().map(|record| record.decision.reason.name()).collect();
@@ -123,7 +123,7 @@ fn who_writes_much_while_reads_are_late_is_throttled_with_its_reason() {
 }
 
 #[test]
-fn places_rest_after_their_requests_as_long_as_they_should() {
+fn slots_stay_unused_after_their_requests_as_long_as_they_should() {
     let mut bench = Bench::new(config(20), Qos::default());
     bench.run(2_000, 40);
     let writes = |bench: &Bench| bench.pool.tenant(bench.writer).unwrap().stats.writes as f64;
@@ -190,7 +190,7 @@ fn a_tenant_that_is_never_throttled_is_not_and_its_reads_count() {
 }
 
 #[test]
-fn a_reservation_wins_over_a_hold() {
+fn a_reservation_wins_over_a_throttle() {
     let reservation = Rates { iops: 150, bytes_per_s: 0 };
     let mut bench = Bench::new(config(20), Qos { reservation, ..Qos::default() });
     bench.run(2_000, 40);
@@ -203,7 +203,7 @@ fn a_reservation_wins_over_a_hold() {
 }
 
 #[test]
-fn a_guarantee_wins_over_a_hold() {
+fn a_guarantee_wins_over_a_throttle() {
     let mut bench = Bench::new(config(20), Qos::default());
     let guaranteed = guarantee::Throughputs::of_all(Rate::RequestsPerS(150));
     bench.pool.set_guarantees(at(0), bench.writer, &guaranteed);
@@ -288,7 +288,7 @@ fn a_decision_says_to_what_it_throttles_a_tenant_and_which_it_releases() {
 }
 
 #[test]
-fn a_hold_ends_with_the_target_the_load_or_the_tenant() {
+fn a_throttle_ends_with_the_target_the_load_or_the_tenant() {
     // The target.
     let mut bench = Bench::new(config(20), Qos::default());
     bench.run(1_000, 40);

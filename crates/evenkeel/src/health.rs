@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn ask(args: &Args) -> anyhow::Result<Health> {
     let (_, text) = first(&args.reach.places()?, "/api/v1/health", PATIENCE)?;
-    serde_json::from_str(&text).context("the server speaks another version of the API")
+    serde_json::from_str(&text).context("the server speaks another version of the API: use its version of evenkeel")
 }
 
 /// The exit status for a level, as plugins of Nagios and similar monitoring systems have it.

@@ -11,7 +11,8 @@ use anyhow::{Context, anyhow, bail, ensure};
 use evenkeel_net::http::Method;
 use evenkeel_policy::figures::counted;
 use evenkeel_policy::units::{Bytes, Duration as Length};
-use serde::{Deserialize, Serialize};
+use evenkeel_server::Recorded;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::control::{Certificates, Connect, PATIENCE, Site};
@@ -72,7 +73,7 @@ pub(crate) struct Args {
     #[arg(long = "for", value_name = "TIME", default_value = "1m")]
     length: Length,
 
-    /// Save the requests of the past instead, as far as the server keeps them (key `server.record`)
+    /// Save the past requests of this time instead, as far as the server keeps them (key `server.record`)
     #[arg(long, value_name = "TIME", conflicts_with = "length")]
     last: Option<Length>,
 
@@ -98,20 +99,6 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     connect: Connect,
-}
-
-/// The figures of a recording, as the server gives them.
-#[derive(Debug, Deserialize, Serialize)]
-struct Recorded {
-    file: PathBuf,
-    requests: u64,
-    lost: u64,
-    bytes: u64,
-    seconds: f64,
-    #[serde(default)]
-    note: Option<String>,
-    ended: bool,
-    error: Option<String>,
 }
 
 /// Records requests, and prints the figures of the recording at its end.
@@ -188,7 +175,7 @@ fn end(args: &Args) -> anyhow::Result<Recorded> {
 }
 
 fn read<T: for<'a> Deserialize<'a>>(answer: &str) -> anyhow::Result<T> {
-    serde_json::from_str(answer).context("the server speaks another version of the API: use an evenkeel of its version")
+    serde_json::from_str(answer).context("the server speaks another version of the API: use its version of evenkeel")
 }
 
 /// The body of the request that orders the recording.

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "now", allow_hyphen_values = true)]
     at: String,
 
-    /// Most decisions that are shown, of the hour before
+    /// Largest number of decisions to show, of the hour before
     #[arg(long, short = 'n', default_value_t = 10, value_name = "N", value_parser = whole::<usize>)]
     count: usize,
 

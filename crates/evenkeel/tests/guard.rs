@@ -254,9 +254,10 @@ fn without_a_target_there_is_nothing_to_run() {
 
 #[test]
 fn a_delay_above_the_longest_is_refused() {
-    let refused = guard(&["hold", "--client", "192.0.2.1", "--device", "lo", "--delay", "50ms", "--dry-run"]);
+    let refused = guard(&["delay", "--client", "192.0.2.1", "--device", "lo", "--delay", "50ms", "--dry-run"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("--delay 50ms is more than --maximum 20ms"), "{}", text(&refused.stderr));
+    assert_eq!(guard(&["hold", "--help"]).status.code(), Some(2), "the command has one name");
 }
 
 #[test]

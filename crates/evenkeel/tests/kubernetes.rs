@@ -1,5 +1,5 @@
-//! Tests of the manifest for Kubernetes: its paths, flags and policy are those of the program. They need neither a cluster nor
-//! its published schemas.
+//! Tests of the manifest for Kubernetes: its paths, flags and policy are those of the program, and its fields are those of the
+//! published schemas, of which the objects that the manifest uses stand here. They need no cluster.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,6 +7,8 @@ use std::process::Command;
 
 use evenkeel_guard::Config;
 use evenkeel_guard::config::Abilities;
+use evenkeel_guard::discovery::Roots;
+use evenkeel_guard::discovery::groups::Names;
 use evenkeel_guard::sensor::{cgroup, tracepoints};
 use serde_json::{Map, Value};
 
@@ -123,6 +125,35 @@ fn the_policy_is_one_of_the_agent_and_throttles_pods() {
 }
 
 #[test]
+fn its_tenants_have_the_pods_that_kubelet_lays_out() {
+    let config = policy(&objects());
+    let disk = &config.local["disk"];
+    let root = std::env::temp_dir().join(format!("evenkeel-kubelet-{}", std::process::id()));
+    let mut pods = Vec::new();
+    for (group, log, tenant) in [
+        ("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice", "shop_postgres-0_1-2", "database"),
+        ("kubepods.slice/kubepods-pod3c.slice", "shop_postgres-1_3c", "database"),
+        ("kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod4d.slice", "batch_job-x_4d", "best-effort"),
+        ("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod5e.slice", "shop_web_5e", "others"),
+        ("kubepods/burstable/pod6f-6f", "shop_postgres-2_6f-6f", "database"),
+        ("kubepods/besteffort/pod7a", "batch_job-y_7a", "best-effort"),
+        ("kubepods/pod8b", "shop_cache_8b", "others"),
+    ] {
+        std::fs::create_dir_all(root.join("cgroup").join(group)).expect("a group");
+        std::fs::create_dir_all(root.join("var/log/pods").join(log)).expect("a folder of logs");
+        pods.push((group, tenant));
+    }
+    let mut names = Names::default();
+    names.refresh(&Roots::under(&root), &root.join("cgroup"), std::time::Duration::MAX);
+    for (group, tenant) in pods {
+        let found = disk.tenant_among(&names, group).map(|place| disk.tenants[place].name.as_str());
+        assert_eq!(found, Some(tenant), "{group}");
+    }
+    assert_eq!(disk.tenant_among(&names, "system.slice/kubelet.service"), None);
+    std::fs::remove_dir_all(&root).expect("removed");
+}
+
+#[test]
 fn the_container_has_the_folders_that_the_agent_uses_and_writes_in_two() {
     let objects = objects();
     let mounts = mounts(&objects);
@@ -179,4 +210,207 @@ fn the_container_may_do_no_more_than_it_needs() {
     for object in objects.values() {
         assert_eq!(object["metadata"]["namespace"], "kube-system");
     }
+}
+
+/// A field of an object: name, type, and true if it has to be there. Types are texts, numbers, flags, lists and mappings of
+/// texts, other objects of [`SCHEMAS`], and lists of such objects (`[Name]`).
+type Field = (&'static str, &'static str, bool);
+
+/// Objects of the schemas of `v1` and `apps/v1`: what the manifest uses, and fields beside that which a change may need.
+const SCHEMAS: &[(&str, &[Field])] = &[
+    (
+        "ConfigMap",
+        &[
+            ("apiVersion", "text", true),
+            ("kind", "text", true),
+            ("metadata", "Meta", true),
+            ("data", "texts by key", false),
+        ],
+    ),
+    (
+        "DaemonSet",
+        &[("apiVersion", "text", true), ("kind", "text", true), ("metadata", "Meta", true), ("spec", "Spec", true)],
+    ),
+    (
+        "Meta",
+        &[
+            ("name", "text", false),
+            ("namespace", "text", false),
+            ("labels", "texts by key", false),
+            ("annotations", "texts by key", false),
+        ],
+    ),
+    (
+        "Spec",
+        &[
+            ("selector", "Selector", true),
+            ("template", "Template", true),
+            ("minReadySeconds", "number", false),
+            ("revisionHistoryLimit", "number", false),
+        ],
+    ),
+    ("Selector", &[("matchLabels", "texts by key", true)]),
+    ("Template", &[("metadata", "Meta", true), ("spec", "Pod", true)]),
+    (
+        "Pod",
+        &[
+            ("containers", "[Container]", true),
+            ("volumes", "[Volume]", false),
+            ("automountServiceAccountToken", "flag", false),
+            ("priorityClassName", "text", false),
+            ("nodeSelector", "texts by key", false),
+            ("tolerations", "[Toleration]", false),
+            ("terminationGracePeriodSeconds", "number", false),
+        ],
+    ),
+    ("Toleration", &[("key", "text", false), ("operator", "text", false), ("effect", "text", false)]),
+    (
+        "Container",
+        &[
+            ("name", "text", true),
+            ("image", "text", true),
+            ("imagePullPolicy", "text", false),
+            ("command", "texts", false),
+            ("args", "texts", false),
+            ("livenessProbe", "Probe", false),
+            ("resources", "Resources", false),
+            ("securityContext", "Security", false),
+            ("volumeMounts", "[Mount]", false),
+        ],
+    ),
+    (
+        "Probe",
+        &[
+            ("exec", "Exec", true),
+            ("initialDelaySeconds", "number", false),
+            ("periodSeconds", "number", false),
+            ("timeoutSeconds", "number", false),
+            ("failureThreshold", "number", false),
+        ],
+    ),
+    ("Exec", &[("command", "texts", true)]),
+    ("Resources", &[("requests", "texts by key", false), ("limits", "texts by key", false)]),
+    (
+        "Security",
+        &[
+            ("runAsUser", "number", false),
+            ("runAsGroup", "number", false),
+            ("allowPrivilegeEscalation", "flag", false),
+            ("readOnlyRootFilesystem", "flag", false),
+            ("capabilities", "Capabilities", false),
+            ("seccompProfile", "Seccomp", false),
+        ],
+    ),
+    ("Capabilities", &[("add", "texts", false), ("drop", "texts", false)]),
+    ("Seccomp", &[("type", "text", true)]),
+    ("Mount", &[("name", "text", true), ("mountPath", "text", true), ("readOnly", "flag", false)]),
+    ("Volume", &[("name", "text", true), ("configMap", "ConfigMapVolume", false), ("hostPath", "HostPath", false)]),
+    ("ConfigMapVolume", &[("name", "text", true)]),
+    ("HostPath", &[("path", "text", true), ("type", "text", false)]),
+];
+
+/// Values that the schemas allow, by the name of the object and its field.
+const VALUES: &[(&str, &str, &[&str])] = &[
+    ("ConfigMap", "apiVersion", &["v1"]),
+    ("DaemonSet", "apiVersion", &["apps/v1"]),
+    ("Toleration", "operator", &["Exists", "Equal"]),
+    ("Seccomp", "type", &["RuntimeDefault", "Localhost", "Unconfined"]),
+    (
+        "HostPath",
+        "type",
+        &["DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"],
+    ),
+];
+
+/// The faults of a value that has to be of the type `kind`; `at` is its path.
+fn faults(value: &Value, kind: &str, at: &str) -> Vec<String> {
+    let is_texts = |value: &Value| value.as_array().is_some_and(|list| list.iter().all(Value::is_string));
+    let is_mapping = |value: &Value| value.as_object().is_some_and(|map| map.values().all(Value::is_string));
+    let is_right = match kind {
+        "text" => value.as_str().is_some_and(|text| !text.is_empty()),
+        "number" => value.is_u64(),
+        "flag" => value.is_boolean(),
+        "texts" => is_texts(value),
+        "texts by key" => is_mapping(value),
+        _ => {
+            if let Some(kind) = kind.strip_prefix('[').and_then(|kind| kind.strip_suffix(']')) {
+                let Some(list) = value.as_array() else { return vec![format!("{at} is no list")] };
+                return list.iter().flat_map(|item| faults(item, kind, &format!("{at}[]"))).collect();
+            }
+            return faults_of_object(value, kind, at);
+        }
+    };
+    if is_right { Vec::new() } else { vec![format!("{at} is not of the type {kind}")] }
+}
+
+fn faults_of_object(value: &Value, kind: &str, at: &str) -> Vec<String> {
+    let (_, fields) = SCHEMAS.iter().find(|(name, _)| *name == kind).unwrap_or_else(|| panic!("no schema {kind}"));
+    let Some(object) = value.as_object() else { return vec![format!("{at} is no object")] };
+    let mut found = Vec::new();
+    for (name, value) in object {
+        let at = format!("{at}.{name}");
+        match fields.iter().find(|(field, ..)| field == name) {
+            Some((_, kind, _)) => found.extend(faults(value, kind, &at)),
+            None => found.push(format!("{at} is no field of {kind}")),
+        }
+        let allowed = VALUES.iter().find(|(of, field, _)| *of == kind && field == name);
+        if allowed.is_some_and(|(.., values)| !values.iter().any(|allowed| value == *allowed)) {
+            found.push(format!("{at} may not be {value}"));
+        }
+    }
+    let absent = fields.iter().filter(|(name, _, needed)| *needed && !object.contains_key(*name));
+    found.extend(absent.map(|(name, ..)| format!("{at}.{name} is missing")));
+    found
+}
+
+/// True if objects may have this name (a label of RFC 1123).
+fn is_name(name: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&name.len()) && name.bytes().all(is_inner) && !name.starts_with('-') && !name.ends_with('-')
+}
+
+#[test]
+fn its_fields_are_those_of_the_published_schemas() {
+    let objects = objects();
+    assert_eq!(objects.keys().map(String::as_str).collect::<Vec<_>>(), ["ConfigMap", "DaemonSet"]);
+    for (kind, object) in &objects {
+        assert_eq!(faults(object, kind, kind), Vec::<String>::new());
+        assert!(is_name(object["metadata"]["name"].as_str().expect("a name")));
+    }
+    let pod = &objects["DaemonSet"]["spec"]["template"]["spec"];
+    let volumes = pod["volumes"].as_array().expect("volumes");
+    let mut names: Vec<&str> = volumes.iter().map(|volume| volume["name"].as_str().expect("a name")).collect();
+    assert!(names.iter().all(|name| is_name(name)), "{names:?}");
+    for volume in volumes {
+        assert_eq!(volume.as_object().map(Map::len), Some(2), "a name and one source: {volume}");
+        if let Some(map) = volume["configMap"]["name"].as_str() {
+            assert_eq!(objects["ConfigMap"]["metadata"]["name"], map);
+        }
+    }
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count, "each volume has a name of its own");
+    let container = container(&objects);
+    assert_eq!(mounts(&objects).len(), container["volumeMounts"].as_array().expect("mounts").len(), "of each path one");
+    assert!(is_name(container["name"].as_str().expect("a name")));
+}
+
+#[test]
+fn a_manifest_with_a_mistake_has_faults() {
+    let mut object = objects().remove("DaemonSet").expect("a DaemonSet");
+    object["apiVersion"] = "extensions/v1beta1".into();
+    object["spec"]["template"]["spec"]["hostpid"] = true.into();
+    object["spec"]["template"]["spec"]["containers"][0]["securityContext"]["runAsUser"] = "root".into();
+    object["spec"].as_object_mut().expect("an object").remove("selector");
+    let mut found = faults(&object, "DaemonSet", "DaemonSet");
+    found.sort();
+    let expected = [
+        "DaemonSet.apiVersion may not be \"extensions/v1beta1\"",
+        "DaemonSet.spec.selector is missing",
+        "DaemonSet.spec.template.spec.containers[].securityContext.runAsUser is not of the type number",
+        "DaemonSet.spec.template.spec.hostpid is no field of Pod",
+    ];
+    assert_eq!(found, expected);
+    assert!(is_name("a-1") && !is_name("-a") && !is_name("a_b") && !is_name(""));
 }

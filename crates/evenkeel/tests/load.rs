@@ -3,6 +3,8 @@
 
 #[path = "load/fake.rs"]
 mod fake;
+#[path = "serve/folder.rs"]
+mod folder;
 #[path = "load/peers.rs"]
 mod peers;
 #[allow(dead_code, reason = "the server's tests use the rest")]

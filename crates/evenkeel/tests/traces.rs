@@ -1,6 +1,8 @@
 //! Tests that files pass through `evenkeel trace`, `fit` and `replay`, or are refused with a reason: the files of the folder that
 //! EVENKEEL_TRACES names, and a small file in each format in any case.
 
+#[path = "serve/folder.rs"]
+mod folder;
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
 
@@ -10,29 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use evenkeel_flight::{Head, Item, Name, Request, Table, Writer};
+use folder::Folder;
 use serde_json::Value;
 
 /// A device for the replay of traces to which none can be fitted.
 const DEVICE: &str = "kind = \"store\"\n";
 /// Number of requests of the small files.
 const REQUESTS: u64 = 50;
-
-/// A temporary folder, removed when the value is dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("evenkeel-traces-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// The results of the commands for a file: what they say, or the reason for which they refuse it.
 #[derive(Debug)]
@@ -112,13 +98,13 @@ fn every_trace_of_the_folder_passes_or_is_refused_with_a_reason() {
     let Some(folder) = std::env::var_os("EVENKEEL_TRACES").map(PathBuf::from) else {
         return skip::skip("EVENKEEL_TRACES names no folder");
     };
-    let scratch = Folder::new("folder");
+    let scratch = Folder::new();
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect();
     files.sort();
     let mut accepted = 0;
     for file in &files {
-        let passed = pass(file, &scratch.0);
+        let passed = pass(file, scratch.path());
         println!("{}: {passed:?}", file.display());
         accepted += u32::from(is_accepted(file, &passed));
     }
@@ -150,7 +136,7 @@ fn lines(head: &str, line: impl Fn(u64) -> String) -> Vec<u8> {
 
 #[test]
 fn a_file_of_each_format_passes() {
-    let folder = Folder::new("formats");
+    let folder = Folder::new();
     // First sector of a request.
     let at = |n: u64| n * 37 % REQUESTS * 128;
     let msr = |n: u64| format!("{},web,0,Read,{},4096,703", 128_166_372_000_000_000 + n * 10_000, at(n) * 512);
@@ -166,9 +152,9 @@ fn a_file_of_each_format_passes() {
         ("fio.log", lines("fio version 3 iolog\n", fio)),
         ("blkparse.txt", lines("", blkparse)),
     ] {
-        let file = folder.0.join(name);
+        let file = folder.join(name);
         fs::write(&file, content).unwrap();
-        let passed = pass(&file, &folder.0);
+        let passed = pass(&file, folder.path());
         assert!(is_accepted(&file, &passed), "{name}: {passed:?}");
         assert_eq!((&passed.counted, &passed.replayed), (&Ok(REQUESTS), &Ok(REQUESTS)), "{name}");
         let too_few = passed.fitted.unwrap_err();
@@ -178,14 +164,14 @@ fn a_file_of_each_format_passes() {
 
 #[test]
 fn a_file_without_a_known_format_is_refused_by_all() {
-    let folder = Folder::new("unknown");
+    let folder = Folder::new();
     let mut cut = recording();
     cut.truncate(5);
     let text = b"# Traces\n\nPublic data.\n".to_vec();
     for (name, content) in [("README.md", text), ("empty", Vec::new()), ("cut.rec", cut)] {
-        let file = folder.0.join(name);
+        let file = folder.join(name);
         fs::write(&file, content).unwrap();
-        let passed = pass(&file, &folder.0);
+        let passed = pass(&file, folder.path());
         assert!(!is_accepted(&file, &passed), "{name}: {passed:?}");
         let reason = passed.counted.unwrap_err();
         assert!(reason.contains(name), "{reason}");

@@ -12,8 +12,8 @@ pub enum Error {
     /// The input is no recording.
     #[error("not a recording: it does not begin as files of `evenkeel record` do; convert other formats first")]
     NotARecording,
-    /// The head was not written to its end.
-    #[error("the recording ends within its head and has no requests: record again")]
+    /// The header was not written to its end.
+    #[error("the recording breaks off in its header, before the first request: record again")]
     Short,
     /// The recording is of another version of the format.
     #[error("the recording is of format {found}, this version reads {VERSION}: use the version that recorded it")]

@@ -25,7 +25,7 @@ pub(crate) fn fault(item: &Item) -> Option<&'static str> {
             (longest > MAX_TEXT).then_some("a name is longer than 4096 bytes: shorten it")
         }
         Item::Lost { from_ns, to_ns, .. } => {
-            (from_ns > to_ns).then_some("requests were lost until before the first of them: correct the times")
+            (from_ns > to_ns).then_some("a loss of requests ends before it begins: correct its times")
         }
     }
 }

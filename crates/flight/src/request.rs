@@ -19,7 +19,7 @@ pub enum Kind {
     Other = 5,
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The request was carried out.
@@ -59,7 +59,7 @@ pub struct Request {
     pub offset: u64,
     /// Length, in bytes.
     pub length: u64,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
@@ -78,7 +78,7 @@ pub enum Table {
 /// A name: the number `number` of `table` stands for `name` in all requests of the recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// Which numbers are meant.
+    /// The table in which the number is.
     pub table: Table,
     /// The number.
     pub number: u32,

@@ -13,6 +13,8 @@ mod timeline;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
+use serde::{Serialize, Serializer};
+
 use crate::request::{Head, Item, Kind, Outcome, Request, Table};
 use histogram::Histogram;
 use sketch::{Sketch, mixed};
@@ -43,7 +45,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 ///
 /// The order of requests does not matter as long as they are less than 65,536 requests away from their place in the order of
 /// arrival.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Statistics {
     head: Head,
     /// Names of tenants.
@@ -86,9 +88,10 @@ pub struct Summary {
 }
 
 /// The figures of a tenant, or of all tenants together.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
     /// Number of the tenant; `None` for all tenants together, and for `others`.
+    #[serde(skip)]
     pub number: Option<u32>,
     /// Name of the tenant; empty for all tenants together.
     pub tenant: String,
@@ -104,10 +107,10 @@ pub struct Figures {
     pub bytes_per_s: f64,
     /// Share of reads in reads and writes, from 0 to 1; `None` without any.
     pub read_share: Option<f64>,
-    /// Sizes of reads and writes; `None` without any.
-    pub sizes: Option<Sizes>,
     /// Share of the reads and writes that begin where one of the last 32 of the same volume ended; `None` without any.
     pub sequential_share: Option<f64>,
+    /// Sizes of reads and writes; `None` without any.
+    pub sizes: Option<Sizes>,
     /// Requests in flight, from arrival to completion; `None` if the recording has no latencies.
     pub in_flight: Option<InFlight>,
     /// Queue latency of the requests that were carried out; `None` if the recording has no latencies.
@@ -127,7 +130,7 @@ pub struct Figures {
 }
 
 /// Sizes of requests, in bytes. Percentiles are rounded down by at most 1.6 %.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Sizes {
     /// 10th percentile.
     pub p10: u64,
@@ -140,7 +143,7 @@ pub struct Sizes {
 }
 
 /// Number of requests in flight.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct InFlight {
     /// Mean over the duration, by Little's law: the sum of all latencies / duration.
     pub mean: f64,
@@ -148,15 +151,22 @@ pub struct InFlight {
     pub peak: u64,
 }
 
-/// Percentiles of a latency, in nanoseconds, rounded down by at most 1.6 %.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Percentiles of a latency, in nanoseconds, rounded down by at most 1.6 %; serialised in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Latency {
     /// Median.
+    #[serde(rename = "p50_ms", serialize_with = "in_ms")]
     pub p50_ns: u64,
     /// 99th percentile.
+    #[serde(rename = "p99_ms", serialize_with = "in_ms")]
     pub p99_ns: u64,
     /// 99.9th percentile.
+    #[serde(rename = "p999_ms", serialize_with = "in_ms")]
     pub p999_ns: u64,
+}
+
+fn in_ms<S: Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(*ns as f64 / 1e6)
 }
 
 /// A request with its number in the order of observation.
@@ -220,20 +230,7 @@ impl Summary {
 impl Statistics {
     /// Statistics of no request. `head` is that of the recording.
     pub fn new(head: &Head) -> Self {
-        Self {
-            head: head.clone(),
-            names: HashMap::new(),
-            waiting: BinaryHeap::new(),
-            observed: 0,
-            now_ns: 0,
-            begin_ns: None,
-            end_ns: 0,
-            lost: 0,
-            total: Group::default(),
-            tenants: BTreeMap::new(),
-            others: None,
-            volumes: HashMap::new(),
-        }
+        Self { head: head.clone(), ..Self::default() }
     }
 
     /// Takes an item of the recording into account.

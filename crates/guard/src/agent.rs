@@ -6,11 +6,14 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
 use evenkeel_control::Instant;
+use evenkeel_control::pool::Demand;
 use evenkeel_control::slots::Summary;
+use evenkeel_control::units::Fractions;
 use evenkeel_policy::decision::{self, DecisionRecord, seconds};
 
 use crate::config::Config;
@@ -42,6 +45,10 @@ pub struct Agent {
     osds: Option<Arc<Osds>>,
     /// True if this host decides about arrays' slots (requests in flight) alone, without summaries of other hosts.
     alone: bool,
+    /// True if tenants' limits are totals over all members of a cluster.
+    shares_totals: bool,
+    /// The function that returns the minute of the day; without it limits with hours apply at all hours.
+    minute_of_day: Option<fn() -> u16>,
     ticks: u64,
     ticked_at: Instant,
 }
@@ -66,6 +73,8 @@ impl Agent {
             queue_depths: arrays.collect::<Result<_, _>>()?,
             osds: None,
             alone: false,
+            shares_totals: false,
+            minute_of_day: None,
             ticks: 0,
             ticked_at: Instant::ZERO,
         })
@@ -83,43 +92,35 @@ impl Agent {
         (roots, cgroups): (&Roots, &Path),
         journal: Option<&mut Journal>,
     ) -> Result<Errors, Unable> {
-        let mut new = Self::open(config, roots, cgroups)?;
+        let new = Self::open(config, roots, cgroups)?;
         self.packets.reload(config).map_err(|problem| Unable::Setting { name: "*".to_owned(), problem })?;
-        let mut ended = (Vec::new(), Vec::new());
-        let mut ended_locals = Vec::new();
-        for old in std::mem::take(&mut self.locals) {
-            match new.locals.iter_mut().find(|new| new.name() == old.name()) {
-                Some(new) => ended_locals.extend(new.succeed(old)),
-                None => ended_locals.push(old),
-            }
-        }
-        self.locals = new.locals;
-        for old in std::mem::take(&mut self.cgroups) {
-            match new.cgroups.iter_mut().find(|new| new.name() == old.name()) {
-                Some(new) => ended.0.extend(new.succeed(old)),
-                None => ended.0.push(old),
-            }
-        }
-        for old in std::mem::take(&mut self.queue_depths) {
-            match new.queue_depths.iter_mut().find(|new| new.name() == old.name()) {
-                Some(new) => new.succeed(old),
-                None => ended.1.push(old),
-            }
-        }
-        (self.cgroups, self.queue_depths) = (new.cgroups, new.queue_depths);
+        let locals = succeed(&mut self.locals, new.locals, Local::name, Local::succeed);
+        let cgroups = succeed(&mut self.cgroups, new.cgroups, Cgroup::name, Cgroup::succeed);
+        let queues = succeed(&mut self.queue_depths, new.queue_depths, QueueDepth::name, |new, old| {
+            new.succeed(old);
+            None
+        });
         if self.alone {
             self.alone();
+        }
+        if self.shares_totals {
+            self.share_totals();
         }
         let mut errors = Errors::default();
         if let Some(journal) = journal {
             for (_, result) in journal.restore_left() {
                 errors.take(result);
             }
-            ended.0.into_iter().for_each(|old| old.end(journal, &mut errors));
-            ended.1.into_iter().for_each(|old| old.end(journal, &mut errors));
-            ended_locals.into_iter().for_each(|old| old.end(journal, &mut errors));
+            cgroups.into_iter().for_each(|old| old.end(journal, &mut errors));
+            queues.into_iter().for_each(|old| old.end(journal, &mut errors));
+            locals.into_iter().for_each(|old| old.end(journal, &mut errors));
         }
         Ok(errors)
+    }
+
+    /// From now on limits with hours apply at these hours only, by this function, which returns the minute of the day.
+    pub fn keep_hours(&mut self, minute_of_day: fn() -> u16) {
+        self.minute_of_day = Some(minute_of_day);
     }
 
     /// Adds the OSDs, which are sampled and set by threads of their own.
@@ -141,6 +142,10 @@ impl Agent {
         let observed = self.tracker.observe(now, diskstats).map_err(|fault| fault.in_file(Path::new(DISKSTATS)));
         let observed = tick.errors.take(observed).is_some();
         self.packets.tick(now, &self.tracker, observed);
+        if let Some(minute_of_day) = self.minute_of_day.filter(|_| self.locals.iter().any(Local::keeps_hours)) {
+            let minute = minute_of_day();
+            self.locals.iter_mut().for_each(|pool| pool.set_minute(minute));
+        }
         // After a reload a guarantee may concern a group that was throttled: it is released before its limits are read.
         self.locals.iter_mut().for_each(|pool| pool.tick(now, observed.then_some(&self.tracker), &mut tick));
         self.cgroups.iter_mut().for_each(|pool| pool.tick(now, &mut tick));
@@ -174,6 +179,41 @@ impl Agent {
         self.queue_depths.iter_mut().for_each(QueueDepth::alone);
     }
 
+    /// From now on limits of control groups are totals over all members of a cluster: the least part of each applies here, until
+    /// [`Self::divide`] is called.
+    pub fn share_totals(&mut self) {
+        self.shares_totals = true;
+        self.locals.iter_mut().for_each(Local::share_totals);
+    }
+
+    /// Demand of the tenants with control groups here whose limits are totals, by names of pool and tenant.
+    pub fn demands(&mut self) -> BTreeMap<(String, String), Demand> {
+        let mut demands: BTreeMap<(String, String), Demand> = BTreeMap::new();
+        for point in &mut self.locals {
+            for (tenant, of) in point.mind.demands() {
+                // Each device of a pool has its part of the limit.
+                let sum = demands.entry((point.mind.config().pool.clone(), tenant)).or_default();
+                for n in [0, 1] {
+                    sum.limit[n] += of.limit[n];
+                    sum.arrived[n] += of.arrived[n];
+                    sum.served[n] += of.served[n];
+                }
+                sum.queued += of.queued;
+            }
+        }
+        demands
+    }
+
+    /// Makes these fractions of tenants' limits apply from the next tick on, by names of pool and tenant; other tenants keep
+    /// theirs.
+    pub fn divide(&mut self, parts: &BTreeMap<(String, String), Fractions>) {
+        for ((pool, tenant), fractions) in parts {
+            for point in self.locals.iter_mut().filter(|point| point.mind.config().pool == *pool) {
+                point.mind.set_part(tenant, fractions.limit);
+            }
+        }
+    }
+
     /// The state as of the latest tick. The caller fills in the fields that only the caller knows, such as `acting`.
     pub fn state(&self) -> State {
         let osds = self.osds.iter().flat_map(|osds| osds.states());
@@ -203,6 +243,17 @@ impl Agent {
         decision::newest(self.packets.records(pool).chain(groups).chain(arrays).chain(osds).collect(), count)
     }
 
+    /// The block devices of all pools, each after the name of its pool: a device number, or the kernel's name of a disk.
+    pub fn devices(&self) -> Vec<(String, String)> {
+        let packets = self.packets.devices().map(|(pool, number)| named(pool, &number));
+        let cached = self.cgroups.iter().filter_map(|point| Some(named(point.name(), &point.device()?)));
+        let of_local = |point: &Local| point.devices().map(|number| named(point.name(), &number)).collect::<Vec<_>>();
+        let of_array = |point: &QueueDepth| point.disks().map(|disk| named(point.name(), &disk)).collect::<Vec<_>>();
+        let locals = self.locals.iter().flat_map(of_local);
+        let arrays = self.queue_depths.iter().flat_map(of_array);
+        packets.chain(cached).chain(locals).chain(arrays).collect()
+    }
+
     /// Names of all pools that the agent controls, and of the OSDs.
     pub fn names(&self) -> Vec<String> {
         let osds = self.osds.iter().flat_map(|osds| osds.names());
@@ -211,4 +262,28 @@ impl Agent {
         let pools = self.packets.names().chain(groups).chain(arrays);
         pools.map(str::to_owned).chain(osds).collect()
     }
+}
+
+/// A device, with the name of its pool.
+fn named(pool: &str, device: &dyn Display) -> (String, String) {
+    (pool.to_owned(), device.to_string())
+}
+
+/// Puts the points of the newer policy in the place of `points`: each succeeds the old point of its name. Returns the old points
+/// that have to be ended.
+fn succeed<P>(
+    points: &mut Vec<P>,
+    mut new: Vec<P>,
+    name: fn(&P) -> &str,
+    succeed: fn(&mut P, P) -> Option<P>,
+) -> Vec<P> {
+    let mut ended = Vec::new();
+    for old in std::mem::take(points) {
+        match new.iter_mut().find(|new| name(new) == name(&old)) {
+            Some(new) => ended.extend(succeed(new, old)),
+            None => ended.push(old),
+        }
+    }
+    *points = new;
+    ended
 }

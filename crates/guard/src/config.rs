@@ -86,7 +86,7 @@ pub struct Config {
     pub local: BTreeMap<String, LocalConfig>,
     /// Arrays that this host shares with others, by the names of their pools.
     pub arrays: BTreeMap<String, ArrayConfig>,
-    /// The cluster of hosts that share arrays (`[cluster]`).
+    /// The cluster of hosts that share arrays or limits of tenants (`[cluster]`).
     pub cluster: Cluster,
     /// Ceph OSDs of this host, if a pool names them.
     pub ceph: Option<CephConfig>,
@@ -183,11 +183,11 @@ pub struct PacketsConfig {
     /// Bytes per second above which a client is noisy for `method = "pid"`; the method "adaptive" compares the clients'
     /// shares of the load instead.
     pub noisy_above: Bytes,
-    /// How the clients of each tenant may be throttled.
+    /// Permitted throttling of the clients of each tenant.
     pub throttles: Throttles,
 }
 
-/// How the clients of one tenant may be throttled on one pool.
+/// Permitted throttling of the clients of one tenant on one pool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientTerms {
     /// Name of the tenant; empty for clients that no tenant names.
@@ -285,6 +285,12 @@ impl Config {
         self.delays_packets() || groups || !self.arrays.is_empty() || self.ceph.is_some()
     }
 
+    /// True if limits of control groups on this host are totals over all members of the cluster.
+    pub fn shares_totals(&self) -> bool {
+        let has_limit = |tenant: &LocalTenant| !tenant.limit.rates().is_unset();
+        self.cluster.has_totals() && self.local.values().flat_map(|local| &local.tenants).any(has_limit)
+    }
+
     /// The changes in `newer` that need a restart of the agent, as texts: changed keys of `[agent]`, `[cluster]` and OSDs,
     /// and the first use of a part of the agent that is not running.
     pub fn needs_restart(&self, newer: &Self) -> Vec<String> {
@@ -299,15 +305,17 @@ impl Config {
         changed.extend(begins(Self::watches_devices).then(|| "adding the first pool with devices".to_owned()));
         let slots = begins(|config| !config.arrays.is_empty());
         changed.extend(slots.then(|| "adding the first pool with slots".to_owned()));
+        // Without arrays and totals the agent has not joined the cluster.
+        let totals = begins(Self::shares_totals) && self.arrays.is_empty();
+        changed.extend(totals.then(|| "adding the first limit of control groups in a cluster".to_owned()));
         let only_watched = self.watches_devices() && !self.sets_something();
         changed.extend((only_watched && !newer.cached.is_empty()).then(|| "adding the first guarantee".to_owned()));
         let targets = begins(|config| !config.packets.is_empty());
         changed.extend(targets.then(|| "adding the first latency target".to_owned()));
         // Programs that time the reads of groups are loaded at the start, with a place for each pool.
         let differs = self.local.keys().ne(newer.local.keys());
-        changed.extend(differs.then(|| "changing the devices with a latency target for control groups".to_owned()));
-        let groups_percentile =
-            |config: &Self| config.local.values().any(|pool| pool.latency.percentile != Percentile::Mean);
+        changed.extend(differs.then(|| "changing the devices with a target or limits for control groups".to_owned()));
+        let groups_percentile = |config: &Self| config.local.values().any(|pool| pool.figure() != Percentile::Mean);
         let first = !differs && !groups_percentile(self) && groups_percentile(newer);
         changed.extend(first.then(|| "adding the first latency target of control groups for a percentile".to_owned()));
         let percentile =

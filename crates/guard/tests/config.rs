@@ -483,12 +483,12 @@ fn devices_of_the_only_pool_with_slots_may_be_left_out() {
     assert_eq!(config.arrays.keys().collect::<Vec<_>>(), ["other"]);
     let notes: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
     assert!(
-        notes.len() == 1 && notes[0].contains("pools.san: nothing to enforce here: it has no devices"),
+        notes.len() == 1 && notes[0].contains("pools.san: nothing to enforce here: it names no devices"),
         "{notes:?}"
     );
     let pattern = one.replace("device:sdb", "device:sd*");
     let config = Config::parse(&pattern, "guard.toml", NONE).expect("valid");
-    assert!(config.notes[0].message.contains("name them in pools.san.devices"), "{:?}", config.notes);
+    assert!(config.notes[0].message.contains("add pools.san.devices"), "{:?}", config.notes);
 }
 
 #[test]
@@ -565,4 +565,64 @@ fn what_takes_a_restart_is_named_and_what_changes_is_listed() {
     let interfaces = "[agent]\ninterfaces = [\"eth0\"]\n";
     let acting = read(&format!("{interfaces}{pool}"));
     assert!(acting.needs_restart(&read(&format!("{interfaces}{pool}{cached}"))).is_empty());
+}
+
+#[test]
+fn only_labels_and_annotations_of_pods_need_the_container_runtime() {
+    for (entry, names, marks) in [
+        ("cgroup:a/b", false, false),
+        ("pod:shop/db", true, false),
+        ("pod-label:app=db", true, true),
+        ("pod-annotation:example.org/storage=*", true, true),
+    ] {
+        let text = format!(
+            "[pools.disk]\ndevices = [\"sda\"]\nlatency.target = \"5ms\"\n[tenants.db]\nmatch = [\"{entry}\"]\n"
+        );
+        let config = Config::parse(&text, "guard.toml", NONE).expect("valid");
+        let disk = &config.local["disk"];
+        assert_eq!((disk.needs_names(), disk.needs_marks()), (names, marks), "{entry}");
+    }
+}
+
+#[test]
+fn a_limit_of_control_groups_is_enforced_on_devices_with_and_without_a_latency_target() {
+    const LIMIT: &str = "[pools.disk]\ndevices = [\"/dev/a\", \"/dev/b\"]\nlatency.target = \"5ms\"\n\
+        [tenants.bulk]\nmatch = [\"cgroup:b\"]\nlimit = { iops = 100, bytes_per_s = \"50MB\" }\n";
+    let without = LIMIT.replace("latency.target = \"5ms\"\n", "");
+    for (text, has_target) in [(LIMIT, true), (without.as_str(), false)] {
+        let config = Config::parse(text, "guard.toml", NONE).expect("valid");
+        let disk = &config.local["disk.a"];
+        let limit = disk.tenants[0].limit;
+        assert_eq!((limit.iops, limit.bytes_per_s.0), (50, 25_000_000), "half of it on each device");
+        assert_eq!(disk.latency.is_some(), has_target);
+        let mut rows = config.enforced.rows.iter();
+        let row = rows.find(|row| row.setting.starts_with("limit ")).expect("a row");
+        assert_eq!((row.tenant.as_deref(), row.point.name()), (Some("bulk"), "cgroup"));
+        assert!(config.notes.is_empty() && config.sets_something(), "{:?}", config.notes);
+    }
+    let elsewhere = Config::parse(&LIMIT.replace("cgroup:b", "uid:7"), "guard.toml", NONE).expect("valid");
+    let notes: Vec<String> = elsewhere.notes.iter().map(ToString::to_string).collect();
+    assert!(notes.iter().any(|note| note.contains("tenants.bulk.limit: has no effect here")), "{notes:?}");
+    let unset = without.replace("limit = { iops = 100, bytes_per_s = \"50MB\" }\n", "");
+    let unset = Config::parse(&unset, "guard.toml", NONE).expect("valid");
+    assert!(unset.local.is_empty(), "neither a target nor a limit");
+}
+
+#[test]
+fn limits_of_control_groups_are_totals_in_a_cluster() {
+    const LIMIT: &str = "limit.iops = 100\n";
+    let read = |limit: &str, more: &str| {
+        let text = format!(
+            "[pools.disk]\ndevices = [\"sda\"]\nlatency.target = \"5ms\"\n[tenants.bulk]\nmatch = [\"cgroup:b\"]\n\
+             {limit}[cluster]\netcd = [\"http://a:2379\"]\n{more}"
+        );
+        Config::parse(&text, "guard.toml", NONE).expect("valid")
+    };
+    let (without, limited) = (read("", ""), read(LIMIT, ""));
+    assert!(!without.shares_totals() && limited.shares_totals() && !read(LIMIT, "totals = false\n").shares_totals());
+    assert_eq!(limited.local["disk"].pool, "disk");
+    assert!(!limited.notes.iter().any(|note| note.to_string().contains("tenants.bulk.limit")), "{:?}", limited.notes);
+    // The agent joins a cluster at its start or never.
+    assert_eq!(without.needs_restart(&limited), ["adding the first limit of control groups in a cluster"]);
+    assert!(limited.needs_restart(&without).is_empty());
 }

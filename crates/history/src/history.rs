@@ -11,8 +11,8 @@ use crate::store::Store;
 
 /// Time after an error until recording is tried again, in seconds.
 pub(crate) const RETRY_S: u64 = 10;
-/// How far the clock may be set back, in seconds, before the later data are set aside. After a smaller step nothing is
-/// recorded until the clock has caught up.
+/// Largest step by which the clock may be set back, in seconds, before the later data are set aside. After a smaller step
+/// nothing is recorded until the clock has caught up.
 pub(crate) const STEP_BACK_S: u64 = 3_600;
 /// Bound on the notes that wait for [`History::take_notes`].
 const MAX_NOTES: usize = 100;

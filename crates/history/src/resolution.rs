@@ -25,7 +25,7 @@ impl Resolution {
         Stream::of(self).step
     }
 
-    /// How long data are kept at least, in seconds, if the bound of the history has room for them. Files are removed as a
+    /// Least time for which data are kept, in seconds, if the bound of the history has room for them. Files are removed as a
     /// whole, so that data are kept for up to one length of a file longer.
     pub const fn kept_s(self) -> u64 {
         Stream::of(self).kept_s
@@ -43,7 +43,7 @@ pub(crate) struct Stream {
     pub(crate) step: u64,
     /// Length of a file, in seconds; a file begins anew at each multiple.
     pub(crate) span_s: u64,
-    /// How long data are kept if there is room, in seconds.
+    /// Time for which data are kept if there is room, in seconds.
     pub(crate) kept_s: u64,
 }
 

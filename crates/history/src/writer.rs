@@ -37,7 +37,7 @@ pub(crate) struct Writer {
     ready: Vec<u8>,
     /// End of that block, Unix time in seconds.
     ready_end: u64,
-    /// End of the newest block, likewise; 0 without one.
+    /// End of the newest block, Unix time in seconds; 0 without one.
     pub(crate) end: u64,
     /// The open file has bytes that may not survive a loss of power.
     unsynced: bool,

@@ -61,7 +61,7 @@ pub enum Name {
     SyncFailure,
     /// Starts, hangs, kills and stops the units under systemd.
     Systemd,
-    /// Keeps one limit over three servers, with a real etcd; no virtual machine.
+    /// Keeps a reservation and a limit over three servers, with a real etcd of three members; no virtual machine.
     Totals,
 }
 
@@ -86,14 +86,14 @@ pub struct Args {
     #[arg(long, default_value = "")]
     only: String,
     /// Measure everything at full length and repeatedly, with the release build, and let the medians decide (browser, ceph,
-    /// caches, initiators, iscsi, isolation, replay, slots); the watchdogs as shipped (systemd), all of dpkg's books (package), stops during a
+    /// caches, initiators, iscsi, isolation, replay, slots, totals); the watchdogs as shipped (systemd), all of dpkg's books (package), stops during a
     /// pause (rbd); prints the tables of the docs (ceph).
     #[arg(long)]
     full: bool,
     /// Seconds of each measurement (ceph).
     #[arg(long, default_value_t = SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// How often everything is measured with `--full`: 5 times by default (caches, initiators, iscsi, isolation, replay), 3 times (browser, ceph).
+    /// Number of measurements of everything with `--full`: 5 times by default (caches, initiators, iscsi, isolation, replay), 3 times (browser, ceph).
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     repeats: Option<u64>,
     /// Write figures and steps, with command, date, commit and machine, to docs/results/NAME.md (isolation: with --full).

@@ -2,18 +2,18 @@
 //!
 //! The lab needs no virtual machine: all processes run on this machine, with each host behind a link of its own.
 
-use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde_json::Value;
 
 use crate::base::process::{self, Running};
 use crate::base::scratch::Scratch;
+use crate::base::servers;
+use crate::base::space::{self, Space};
 use crate::check::figures::Spread;
 use crate::check::run::{Lab, Options};
 
@@ -64,7 +64,7 @@ struct Host {
 
 /// The reason why the lab cannot run on this machine; `None` if it can run.
 pub(crate) fn missing() -> Option<String> {
-    (!rustix::process::geteuid().is_root()).then(|| "network namespaces need root".to_owned())
+    space::missing()
 }
 
 /// Runs the lab and reports each step.
@@ -173,29 +173,6 @@ struct Stage {
     spaces: Spaces,
 }
 
-/// A network namespace, kept by a process; the namespace ends with its last process.
-struct Space(Running);
-
-impl Space {
-    fn make() -> Result<Self> {
-        let mut first = process::program("sleep");
-        // SAFETY: between fork and exec, and a network namespace changes no descriptor or memory that others share.
-        unsafe { first.pre_exec(|| Ok(unshare_unsafe(UnshareFlags::NEWNET)?)) };
-        Ok(Self(Running::spawn(first.arg("infinity").stdin(Stdio::null()))?))
-    }
-
-    /// A command for `program` that runs in the namespace.
-    fn command(&self, program: &str) -> Command {
-        let mut command = process::program("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.0.id())).arg(program).stdin(Stdio::null());
-        command
-    }
-
-    fn ip(&self, arguments: &str) -> Result<()> {
-        process::output(self.command("ip").args(arguments.split(' '))).map(drop)
-    }
-}
-
 /// The network namespaces: of the array, and of each host.
 struct Spaces {
     array: Space,
@@ -209,7 +186,7 @@ impl Spaces {
         let mut hosts = Vec::new();
         for (host, Host { name, .. }) in HOSTS.iter().enumerate() {
             let space = Space::make()?;
-            space.ip(&format!("link add array type veth peer name to-{name} netns {}", array.0.id()))?;
+            space.ip(&format!("link add array type veth peer name to-{name} netns {}", array.id()))?;
             for (space, link, end) in [(&array, format!("to-{name}"), 1), (&space, "array".to_owned(), 2)] {
                 space.ip(&format!("address add 10.99.{host}.{end}/24 dev {link}"))?;
                 space.ip(&format!("link set {link} up"))?;
@@ -257,13 +234,8 @@ impl Stage {
     }
 
     fn start_etcd(&mut self) -> Result<()> {
-        let (client, peer) = ("http://0.0.0.0:2379", "http://127.0.0.1:2380");
-        let mut command = self.spaces.command(None, "etcd");
-        command.arg("--data-dir").arg(self.folder.join("etcd"));
-        command.args(["--listen-client-urls", client, "--advertise-client-urls", "http://127.0.0.1:2379"]);
-        command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);
-        command.arg("--initial-cluster").arg(format!("default={peer}"));
-        self.etcd = Some(process::daemon(&self.folder, "etcd", &mut command)?);
+        let urls = ["http://0.0.0.0:2379", "http://127.0.0.1:2379", "http://127.0.0.1:2380"];
+        self.etcd = Some(servers::etcd(&self.folder, self.spaces.command(None, "etcd"), urls)?);
         Ok(())
     }
 
@@ -281,16 +253,7 @@ impl Stage {
         );
         std::fs::write(self.folder.join(format!("{name}.toml")), config)?;
         self.hosts[host] = Some(serve(&self.folder, &self.binary, &self.spaces, Some(host), name)?);
-        let socket = self.folder.join(name).join("nbd.sock");
-        let mut client = process::program("fio");
-        client
-            .args([&format!("--name={name}"), "--ioengine=nbd", "--rw=randread", "--bs=4k", "--size=64m"])
-            .arg(format!("--uri=nbd+unix:///{name}?socket={}", socket.display()))
-            .args(["--time_based", "--runtime=3600", "--thread"])
-            .args(*load)
-            .arg(format!("--output={}", self.folder.join(format!("{name}.fio")).display()));
-        let log = std::fs::File::create(self.folder.join(format!("{name}.fio.log")))?;
-        self.clients[host] = Some(Running::spawn(client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log))?);
+        self.clients[host] = Some(servers::fio(&self.folder, name, name, "64m", load)?);
         Ok(())
     }
 

@@ -95,7 +95,7 @@ type Happening = fn(&mut Soak, &Running) -> Result<()>;
 /// Arguments of `cargo xtask soak`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How long, in minutes.
+    /// Duration in minutes.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
     /// Two short lives with short pauses, as in `cargo xtask test`.

@@ -68,7 +68,7 @@ pub(crate) enum Mode {
     Mix,
 }
 
-/// How requests follow each other in an open loop.
+/// Arrivals of requests in an open loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Arrivals {
@@ -95,10 +95,10 @@ pub(crate) enum Headers {
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JobOptions {
-    /// Name of the job, in a job file alone.
+    /// Name of the job; in a job file only.
     #[arg(skip)]
     name: Option<String>,
-    /// Its export, in a job file alone.
+    /// Its export; in a job file only.
     #[arg(skip)]
     uri: Option<String>,
     /// PEM file with the authorities to trust, for a URI that is nbds://
@@ -110,16 +110,16 @@ pub struct JobOptions {
     /// PEM file with its private key
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// Requests to send [default: read]
+    /// Kind of requests to send [default: read]
     #[arg(long, value_enum)]
     op: Option<Mode>,
     /// Share of reads in a mix, 0 to 100 [default: 70]
     #[arg(long, value_name = "PERCENT", value_parser = within::<u8>(PERCENT))]
     read_percent: Option<u8>,
-    /// Share of requests that trim instead, 0 to 100 [default: 0]
+    /// Share of requests that are trims instead of reads or writes, 0 to 100 [default: 0]
     #[arg(long, value_name = "PERCENT", value_parser = within::<u8>(PERCENT))]
     trim_percent: Option<u8>,
-    /// Share of requests that write zeroes instead, 0 to 100 [default: 0]
+    /// Share of requests that write zeroes instead of reading or writing data, 0 to 100 [default: 0]
     #[arg(long, value_name = "PERCENT", value_parser = within::<u8>(PERCENT))]
     zero_percent: Option<u8>,
     /// Block size, or sizes with weights: 4k:80,64k:20 [default: 4k]
@@ -137,22 +137,22 @@ pub struct JobOptions {
     /// Threads that share the connections [default: one for each connection, at most one for each core]
     #[arg(long, value_name = "N", value_parser = within::<u32>(THREADS))]
     threads: Option<u32>,
-    /// Send at this rate whatever the server does; latency counts from when a request should have been sent
+    /// Send at this rate, however late answers are; latency counts from the time at which a request was due
     #[arg(long, value_name = "IOPS", value_parser = within::<u64>(RATE))]
     rate: Option<u64>,
-    /// How requests follow each other at --rate [default: poisson]
+    /// Arrivals of requests at --rate [default: poisson]
     #[arg(long, value_enum)]
     arrivals: Option<Arrivals>,
     /// Send for the time ON, pause for the time OFF, and so on: 200ms:800ms
     #[arg(long, value_name = "ON:OFF")]
     burst: Option<Burst>,
-    /// How long to send [default: 10s unless --requests is given]
+    /// Time to send [default: 10s unless --requests is given]
     #[arg(long, value_name = "TIME", value_parser = length)]
     duration: Option<Duration>,
-    /// How many requests to send in all
+    /// Number of requests to send in all
     #[arg(long, value_name = "N", value_parser = within::<u64>(COUNT))]
     requests: Option<u64>,
-    /// How long to send before measuring [default: 0s]
+    /// Time to send before the measurement [default: 0s]
     #[arg(long, value_name = "TIME")]
     warmup: Option<Duration>,
     /// Send every write with FUA: answered only when durable
@@ -176,10 +176,10 @@ pub struct JobOptions {
     /// Framing to ask the server for [default: auto]
     #[arg(long, value_enum)]
     headers: Option<Headers>,
-    /// How long the server may leave every request of a connection unanswered [default: 30s]
+    /// Time for which the server may leave every request of a connection unanswered [default: 30s]
     #[arg(long, value_name = "TIME")]
     timeout: Option<Duration>,
-    /// How long a thread whose answers come close together looks for the next before it sleeps; 0 = not at all [default: 50us]
+    /// Time that a thread polls for the next answer before it sleeps, if answers come close together; 0 = never [default: 50us]
     #[arg(long, value_name = "TIME")]
     busy_poll: Option<Duration>,
 }
@@ -302,7 +302,7 @@ impl JobOptions {
         }
         let Some(ca) = self.ca.clone() else {
             let cure = "give --ca FILE, the certificate of the authority that signed the server's";
-            return Err(Error::Options(format!("{target} asks for TLS, and no authority is known; {cure}")));
+            return Err(Error::Options(format!("{target} asks for TLS, and no CA certificate is set; {cure}")));
         };
         ensure!(
             Options,

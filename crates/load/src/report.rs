@@ -179,7 +179,7 @@ impl Report {
                 let first = job.first_error.as_deref().unwrap_or_default();
                 failures.push(format!("{}: requests failed: {} (the first: {first})", job.name, list.join(", ")));
             } else if job.unanswered > 0 {
-                failures.push(format!("{}: left without an answer: {}", job.name, counted(job.unanswered, "request")));
+                failures.push(format!("{}: no reply came to {}", job.name, counted(job.unanswered, "request")));
             } else if job.warmed_up_only {
                 failures.push(format!("{}: no request was measured: all fell into --warmup", job.name));
             }
@@ -243,7 +243,7 @@ impl JobReport {
             writeln!(out, "  due and not sent before the end: {}{behind}", counted(self.unsent, "request"))?;
         }
         if self.unanswered > 0 {
-            writeln!(out, "  left without an answer: {}", counted(self.unanswered, "request"))?;
+            writeln!(out, "  no reply came to {}", counted(self.unanswered, "request"))?;
         }
         if self.verified_bytes > 0 {
             writeln!(out, "  {:.1} MB read were compared with what was written", self.verified_bytes as f64 / 1e6)?;

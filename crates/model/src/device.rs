@@ -11,6 +11,7 @@ use crate::params::InvalidParams;
 use crate::raid::{Raid0, Raid0Params};
 use crate::ssd::{Ssd, SsdParams};
 use crate::store::{Store, StoreParams};
+use crate::surface::{Surface, SurfaceParams};
 
 /// Parameters of any model. In TOML: a table whose key `kind` names the model; other keys override that model's preset.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +28,8 @@ pub enum DeviceParams {
     Raid0(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] Raid0Params),
     /// A fast device that caches a slow one.
     Cached(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] CachedParams),
+    /// A table of latencies.
+    Surface(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] SurfaceParams),
 }
 
 impl DeviceParams {
@@ -41,6 +44,7 @@ impl DeviceParams {
             Self::Disk(params) => params.validate(),
             Self::Raid0(params) => params.validate(),
             Self::Cached(params) => params.validate(),
+            Self::Surface(params) => params.validate(),
         }
     }
 }
@@ -73,6 +77,8 @@ pub enum Device {
     Raid0(Box<Raid0>),
     /// A fast device that caches a slow one.
     Cached(Box<Cached>),
+    /// A table of latencies.
+    Surface(Box<Surface>),
 }
 
 impl Device {
@@ -85,6 +91,7 @@ impl Device {
             DeviceParams::Raid0(params) => Self::Raid0(Box::new(Raid0::new(params, seed))),
             // Nothing in it is left to chance.
             DeviceParams::Cached(params) => Self::Cached(Box::new(Cached::new(*params))),
+            DeviceParams::Surface(params) => Self::Surface(Box::new(Surface::new(params, seed))),
         }
     }
 }
@@ -97,6 +104,7 @@ impl Machine for Device {
             Self::Disk(_) => "disk",
             Self::Raid0(_) => "raid0",
             Self::Cached(_) => "cached",
+            Self::Surface(_) => "surface",
         }
     }
 
@@ -108,6 +116,7 @@ impl Machine for Device {
             Self::Disk(device) => device.submit(now, id, io),
             Self::Raid0(device) => device.submit(now, id, io),
             Self::Cached(device) => device.submit(now, id, io),
+            Self::Surface(device) => device.submit(now, id, io),
         }
     }
 
@@ -119,6 +128,7 @@ impl Machine for Device {
             Self::Disk(device) => device.next_event(),
             Self::Raid0(device) => device.next_event(),
             Self::Cached(device) => device.next_event(),
+            Self::Surface(device) => device.next_event(),
         }
     }
 
@@ -130,6 +140,7 @@ impl Machine for Device {
             Self::Disk(device) => device.poll(now),
             Self::Raid0(device) => device.poll(now),
             Self::Cached(device) => device.poll(now).map(|done| done.id),
+            Self::Surface(device) => device.poll(now),
         }
     }
 
@@ -140,6 +151,7 @@ impl Machine for Device {
             Self::Disk(device) => device.stall(now, length),
             Self::Raid0(device) => device.stall(now, length),
             Self::Cached(device) => device.stall(now, length),
+            Self::Surface(device) => device.stall(now, length),
         }
     }
 
@@ -150,6 +162,7 @@ impl Machine for Device {
             (Self::Disk(device), DeviceParams::Disk(params)) => device.set_params(now, params.clone()),
             (Self::Raid0(device), DeviceParams::Raid0(params)) => device.set_params(now, params),
             (Self::Cached(device), DeviceParams::Cached(params)) => device.set_params(now, *params),
+            (Self::Surface(device), DeviceParams::Surface(params)) => device.set_params(now, params),
             _ => {}
         }
     }

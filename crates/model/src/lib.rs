@@ -11,6 +11,8 @@
 //! | [`raid`] | RAID-0 over equal members |
 //! | [`link`] | clients of an iSCSI target over TCP, with delayed packets from the target |
 //! | [`store`] | a batching store over a device, with a buffer that accepts everything |
+//! | [`surface`] | a table of latencies, for a device that no other model is like |
+//! | [`faster`] | a device of any model whose clock runs faster |
 //! | [`worker`] | threads of a server that serve the messages of their connections |
 //!
 //! Every model of a device has the methods `submit(now, id, io)`, `next_event()`, `poll(now)`, called until it returns `None`,
@@ -24,6 +26,7 @@ pub mod cached;
 mod clock;
 pub mod device;
 pub mod disk;
+pub mod faster;
 pub mod jitter;
 pub mod link;
 pub mod params;
@@ -32,6 +35,7 @@ pub mod preset;
 pub mod raid;
 pub mod ssd;
 pub mod store;
+pub mod surface;
 pub mod worker;
 
 use evenkeel_control::units::Kind;

@@ -59,12 +59,12 @@ pub struct StoreParams {
     /// Deferred bytes that may await application; beyond them small writes take the long way.
     #[cfg_attr(feature = "serde", serde(rename = "deferred_backlog_max", with = "evenkeel_control::text::AsBytes"))]
     pub deferred_backlog_max_bytes: u64,
-    /// How read, write and commit latency vary; as text the standard deviation of their logarithm, 0 (not at all) to 2.
+    /// Variation of read, write and commit latency; as text the standard deviation of their logarithm, 0 (none) to 2.
     #[cfg_attr(feature = "serde", serde(with = "crate::preset::jitter"), schemars(with = "f64"))]
     pub jitter: Jitter,
     /// Period of stalls; zero = none.
     pub stall_every: Duration,
-    /// How long each stall lasts.
+    /// Duration of each stall.
     pub stall_for: Duration,
 }
 

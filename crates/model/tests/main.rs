@@ -4,6 +4,7 @@ mod bufferbloat;
 mod cached;
 mod disk;
 mod disk_cheetah;
+mod faster;
 #[path = "support/laws.rs"]
 mod laws;
 mod link;

@@ -53,7 +53,9 @@ pub enum DialError {
     #[error("{0}")]
     Refused(Refusal),
     /// The server sent data after the negotiation, before the client's first request.
-    #[error("the server sent data before the first request")]
+    #[error(
+        "the server sent data before the first request, against the NBD protocol; try another version of that server"
+    )]
     Premature,
     /// The server requires TLS, and the target's URI does not ask for it.
     #[error("{0}; write nbds instead of nbd in the URI, and name the authorities to trust")]
@@ -63,9 +65,9 @@ pub enum DialError {
         "TLS cannot start: {0}; set up TLS on that server, or write nbd instead of nbds in a network that is trusted"
     )]
     NoTls(Refusal),
-    /// The target's URI asks for TLS, and no authority of the server's certificate is known.
+    /// The target's URI asks for TLS, and no CA certificate is set.
     #[error(
-        "the URI asks for TLS, and no authority is known; name the file of the authority of the server's certificate"
+        "the URI asks for TLS, and no CA certificate is set; name the file of the authority of the server's certificate"
     )]
     NoAuthority,
     /// The name that the server's certificate must have cannot be one of a certificate.

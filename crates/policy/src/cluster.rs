@@ -15,8 +15,8 @@ use crate::units::{Duration, UnitError, as_text};
 mod record;
 
 pub use record::{
-    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, MAX_SUM_TOTALS, MAX_TOTALS, Pools, Record,
-    TooLarge, Totals, Unreadable, VERSION, received_bytes, together,
+    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, MAX_SUM_TOTALS, MAX_TENANT_NAME,
+    MAX_TOTALS, Pools, Record, TooLarge, Totals, Unreadable, VERSION, received_bytes, together,
 };
 
 /// The most addresses of etcd: no etcd cluster has more members that serve clients.
@@ -52,7 +52,7 @@ pub struct Cluster {
     pub host: Option<String>,
     /// Control interval, 100 ms to 1 min; equal on all hosts.
     pub period: Duration,
-    /// How long a suspect host keeps its share, 2 to 600 periods; equal on all hosts.
+    /// Time that a suspect host keeps its share, 2 to 600 periods; equal on all hosts.
     pub lease: Duration,
     /// Larger clusters are divided; 1 to 200.
     pub shards_above: u64,
@@ -168,7 +168,7 @@ impl Cluster {
         match &self.tls {
             None if any_secure => {
                 let cure = "set cluster.tls.authorities to the certificate of the authority that signed etcd's";
-                faults.push(("etcd", format!("has an https:// address, and no authority is known; {cure}")));
+                faults.push(("etcd", format!("has an https:// address, and no CA certificate is set; {cure}")));
             }
             Some(_) if !any_secure && !self.etcd.is_empty() => {
                 let cure = "write https:// in cluster.etcd, or remove this table";

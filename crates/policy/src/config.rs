@@ -97,14 +97,14 @@ pub struct Server {
     pub placement: Placement,
     /// Submission of I/O to the kernel.
     pub engine: Engine,
-    /// How long a busy worker polls before it sleeps, "0s" to "1ms".
+    /// Time that a busy worker polls before it sleeps, "0s" to "1ms".
     pub busy_poll: Duration,
     /// Refuse writes to every volume.
     pub read_only: bool,
     /// Volume of clients that name none. Default: `disk0`, else the only volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_export: Option<String>,
-    /// The server closes further ones; clients and tenants share them.
+    /// Connections of all clients; the server closes further ones.
     #[schemars(range(min = 1))]
     pub max_connections: u32,
     /// Requests without a reply; backpressure beyond.
@@ -122,16 +122,17 @@ pub struct Server {
     /// The same of one client: an IPv4 address, an IPv6 /64, a user of this machine.
     #[schemars(range(min = 1))]
     pub max_handshakes_per_client: u32,
-    /// A TCP client that acknowledges nothing, or (Linux 5.11) takes no replies, for so long is gone; 1 s to 1 h.
+    /// Time after which a TCP client that acknowledges nothing, or (from Linux 5.11) takes no replies, is disconnected; 1 s to
+    /// 1 h.
     pub peer_timeout: Duration,
     /// Longest graceful stop.
     pub drain_timeout: Duration,
     /// Clients that may open volumes: addresses, "uid:1000", "unix", "certificate:NAME". Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<Who>>,
-    /// Clients that may not; `deny` wins.
+    /// Refused clients; wins over `allow`.
     pub deny: Vec<Who>,
-    /// How `status` is served.
+    /// HTTP rules of `status`.
     pub http: Http,
     /// TLS for NBD connections.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -187,7 +188,7 @@ impl Placement {
     }
 }
 
-/// How I/O is submitted to the kernel.
+/// The engine that submits I/O to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {
@@ -322,7 +323,7 @@ pub struct Volume {
     pub size: Option<Bytes>,
     /// Lengthen a foreign file to `size`.
     pub grow: bool,
-    /// All clients on this host together, as of a tenant.
+    /// Limit of all clients of this host together, like a tenant's.
     #[serde(skip_serializing_if = "Limit::is_default")]
     pub limit: Limit,
     /// "raw": serve a file that holds an image byte for byte.
@@ -336,7 +337,7 @@ pub struct Volume {
     /// Clients that may open it, of those that the server allows. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<Who>>,
-    /// Clients that may not; `deny` wins.
+    /// Refused clients; wins over `allow`.
     pub deny: Vec<Who>,
     /// Cache of this host.
     pub cache: Cache,
@@ -383,7 +384,7 @@ pub enum Unflushed {
     Kept,
 }
 
-/// How the content of an existing file or device is served.
+/// Format of the content of an existing file or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {

@@ -60,9 +60,9 @@ impl Unit {
 pub struct Throttled {
     /// The client's address.
     pub client: String,
-    /// How long what is sent to it waits.
+    /// Delay of packets to the client.
     pub delay_ms: f64,
-    /// Why so long.
+    /// Reason for the length of the delay.
     pub because: String,
 }
 
@@ -74,7 +74,7 @@ pub struct MostThrottled {
     /// The client's address; empty where a whole tenant is throttled.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub client: String,
-    /// How long a slot of the tenant stays empty after a request, or packets to the client wait.
+    /// Time for which a slot of the tenant stays empty after a request, or delay of packets to the client.
     pub delay_ms: f64,
     /// Payload that the throttle lets pass beside a reservation; `null` = known as a delay alone.
     pub bytes_per_s: Option<f64>,
@@ -98,11 +98,11 @@ pub struct DecisionRecord {
     pub from_s: f64,
     /// When it was taken last.
     pub until_s: f64,
-    /// How often it was taken.
+    /// Number of times that it was taken.
     pub times: u64,
     /// Name of the reason, `reads_over_target` for example.
     pub reason: String,
-    /// Why, as a sentence.
+    /// Reason as a sentence.
     pub because: String,
     /// The measured figure, in `measured_in`; `null` where nothing was measured.
     pub measured: Option<f64>,
@@ -121,12 +121,12 @@ pub struct DecisionRecord {
     /// The figure of latencies that is measured: `mean`, or a percentile such as `p99`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub percentile: String,
-    /// How many it throttles.
+    /// Number that it throttles.
     pub throttled: u64,
     /// The most throttled, at most two.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub most_throttled: Vec<MostThrottled>,
-    /// How many it released when it was taken first.
+    /// Number that it released when it was taken first.
     #[serde(skip_serializing_if = "is_zero")]
     pub released: u64,
     /// Some of those, at most two: tenants, or addresses of clients.

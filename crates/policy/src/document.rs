@@ -34,7 +34,8 @@ pub struct Document<'t> {
     assigned: Vec<&'t str>,
 }
 
-/// Offset that is added to spans of the policy file, so that they lie behind the spans of the text and of assignments.
+/// Offset that is added to spans of the policy file. Every such span is larger than a span of the text or of an assignment, which
+/// shows its source.
 const BESIDE: usize = 1 << 40;
 
 /// Keys that determine the kind of their table. Entries of a table of another kind do not fit it.

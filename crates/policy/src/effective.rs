@@ -67,9 +67,9 @@ pub struct Row {
     pub point: Enforcement,
     /// The setting and its value.
     pub setting: String,
-    /// The requests that are measured for it.
+    /// The requests that are measured for the setting.
     pub measured: String,
-    /// The tenants that are throttled for it.
+    /// The tenants that are throttled for the setting.
     pub throttled: String,
     /// Place of the setting in the precedence; null for admission control.
     pub precedence: Option<Precedence>,

@@ -422,7 +422,7 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {
             )
         }
         Reason::CountersReset => format!(
-            "{who}: the counters began anew, or there was a pause: this interval does not count, and the limit stays at {assigned}"
+            "{who}: the counters were reset, or measurements paused: this interval does not count, and the limit stays at {assigned}"
         ),
         Reason::SignalLost => {
             format!("{who}: nothing has been measured for a while: the guarantee of {assigned} is the limit")
@@ -586,7 +586,7 @@ pub enum Missing<'a> {
 /// Sentence of the history about a time without record.
 pub fn missing(missing: Missing<'_>) -> String {
     match missing {
-        Missing::Stopped(program) => format!("the {program} was not running: it had been stopped"),
+        Missing::Stopped(program) => format!("the {program} was not running: a graceful stop had ended it"),
         Missing::Ended(program) => {
             format!("the {program} was not running: a crash, kill -9 or a loss of power had ended it")
         }

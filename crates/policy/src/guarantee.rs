@@ -23,7 +23,7 @@ pub struct CachedDevice {
     pub slow_bytes_per_s: Option<Bytes>,
 }
 
-/// How throughput guarantees of control groups are kept.
+/// Method and settings of throughput guarantees of control groups.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GuaranteeTuning {

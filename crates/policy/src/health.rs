@@ -51,6 +51,7 @@ fn troubles(state: &State) -> Vec<Trouble> {
         ));
     }
     troubles.extend(state.cluster.as_ref().and_then(of_cluster));
+    troubles.extend(state.cluster.as_ref().and_then(of_members));
     troubles.extend(state.cluster.as_ref().and_then(of_totals));
     if state.draining {
         troubles.push(Trouble::new(
@@ -228,9 +229,36 @@ pub fn of_cluster(cluster: &ClusterState) -> Option<Trouble> {
     })
 }
 
+/// The trouble that other members or shards of the cluster have ended without leaving it; `None` if none has, or this host
+/// itself is not in the cluster. Shards of an earlier division do not count: their members are in other shards now.
+pub fn of_members(cluster: &ClusterState) -> Option<Trouble> {
+    let halvings = |shard: &str| shard.split_once('-').map(|(halvings, _)| halvings.to_owned());
+    let division = cluster.shard.as_deref().and_then(halvings);
+    let members = cluster.members.iter().map(|of| ("member", &of.name, &of.presence, of.missed_periods));
+    let shards = cluster.shards.iter().filter(|of| division.is_some() && halvings(&of.name) == division);
+    let shards = shards.map(|of| ("shard", &of.name, &of.presence, of.missed_periods));
+    let mut lost = members.chain(shards).filter(|(_, name, presence, _)| {
+        let is_own = **name == cluster.host;
+        presence.as_str() == "expired" && !is_own
+    });
+    let (what, first, _, periods) = lost.next().filter(|_| cluster.status == "shared")?;
+    let more = match lost.count() {
+        0 => String::new(),
+        count => format!("; also lost: {count} more"),
+    };
+    let ago = uptime(periods as f64 * cluster.period_s);
+    Some(Trouble::new(
+        Level::Warning,
+        "members_lost",
+        format!("cluster {what} {first}"),
+        format!("its last report came {ago} ago, so the others have its share{more}"),
+        "start Evenkeel there again, or look at its log and network; a host that is stopped for good is forgotten after 20 leases",
+    ))
+}
+
 /// The trouble of a host whose parts of totals do not follow demand; `None` if they do. The cure is that of etcd's present
 /// error.
-fn of_totals(cluster: &ClusterState) -> Option<Trouble> {
+pub fn of_totals(cluster: &ClusterState) -> Option<Trouble> {
     let trouble = cluster.totals.as_ref()?.trouble()?;
     let is_of_etcd = trouble.kind == "totals_lost" && cluster.error.is_some();
     Some(if is_of_etcd { Trouble { cure: cure_of_etcd(cluster).to_owned(), ..trouble } } else { trouble })
@@ -260,7 +288,9 @@ mod tests {
     use super::*;
     use crate::decision::DecisionRecord;
     use crate::lately::ThrottledBy;
-    use crate::state::{LatencyTargetState, OverdueIo, RemoteState, SpaceState, TenantState, TotalsState};
+    use crate::state::{
+        LatencyTargetState, MemberState, OverdueIo, RemoteState, ShardState, SpaceState, TenantState, TotalsState,
+    };
 
     fn failure(errno: i32, last_ms: u64) -> FailureState {
         let error = "No space left on device (os error 28)".into();
@@ -341,6 +371,40 @@ mod tests {
             let cures = of(error);
             assert!(cures.iter().all(|given| given.contains(cure)), "{error}: {cures:?}");
         }
+    }
+
+    #[test]
+    fn members_that_expired_are_one_trouble_while_this_host_is_in_the_cluster() {
+        let member = |name: &str, presence: &str| {
+            let (name, presence) = (name.into(), presence.into());
+            MemberState { name, presence, missed_periods: 30 }
+        };
+        let of = |status: &str, members: Vec<MemberState>| {
+            let (host, status) = ("a".into(), status.into());
+            let cluster = ClusterState { host, status, period_s: 0.5, members, ..ClusterState::default() };
+            of_members(&cluster)
+        };
+        let lost = || vec![member("a", "present"), member("b", "expired"), member("c", "expired")];
+        let trouble = of("shared", lost()).expect("b is lost");
+        assert_eq!((trouble.kind.as_str(), trouble.about.as_str()), ("members_lost", "cluster member b"));
+        assert_eq!(trouble.because, "its last report came 15 s ago, so the others have its share; also lost: 1 more");
+        assert_eq!(of("lost", lost()), None, "this host hears none");
+        assert_eq!(of("shared", vec![member("b", "suspect"), member("a", "expired")]), None);
+        // Of the shards only those of the present division.
+        let shard = |name: &str| {
+            let (name, presence) = (name.into(), "expired".into());
+            ShardState { name, presence, missed_periods: 30, members: 9 }
+        };
+        let of_shards = |own: Option<&str>| {
+            let (status, shards) = ("shared".into(), vec![shard("1-001"), shard("3-001")]);
+            let own = own.map(str::to_owned);
+            let cluster = ClusterState { status, shard: own, shards, ..ClusterState::default() };
+            of_members(&cluster).map(|trouble| trouble.about)
+        };
+        assert_eq!(of_shards(Some("3-005")).as_deref(), Some("cluster shard 3-001"));
+        assert_eq!((of_shards(Some("2-001")), of_shards(None)), (None, None));
+        let cluster = ClusterState { status: "shared".into(), members: lost(), ..ClusterState::default() };
+        assert_eq!(kinds(&of_server(&State { cluster: Some(cluster), ..State::default() })), ["members_lost"]);
     }
 
     #[test]

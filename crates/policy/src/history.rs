@@ -167,7 +167,7 @@ pub struct Gap {
     pub from_s: u64,
     /// End.
     pub to_s: u64,
-    /// Why there is no record, as a sentence.
+    /// Reason for which there is no record, as a sentence.
     pub because: String,
 }
 
@@ -222,7 +222,7 @@ pub struct Event {
     pub level: String,
     /// Name of a decision's reason, of a throttle's owner (`throttled_by_response`), or of the kind of trouble.
     pub reason: String,
-    /// Why, as a sentence.
+    /// Reason as a sentence.
     pub because: String,
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::tls::Files;
 
-/// How the status page, metrics and API are served at `status`.
+/// Rules for HTTP at `status`: status page, metrics and API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
@@ -21,12 +21,12 @@ pub struct Http {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Where {
-    /// Beyond loopback.
+    /// Addresses beyond loopback.
     #[default]
     Remote,
-    /// Everywhere.
+    /// All addresses.
     Always,
-    /// Nowhere.
+    /// No address.
     No,
 }
 

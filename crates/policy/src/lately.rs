@@ -80,10 +80,21 @@ pub struct ThrottledBy {
     pub by: String,
     /// The cause.
     pub cause: Cause,
-    /// How much is allowed: `400 IOPS`, `256 KiB`.
+    /// The value of the limit: `400 IOPS`, `256 KiB`.
     pub how: String,
-    /// Why, as a sentence.
+    /// Reason as a sentence.
     pub because: String,
+}
+
+/// Requests that waited for the limit of a volume, counted since the volume has a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LimitWaits {
+    /// Requests that wait.
+    pub waiting_requests: u64,
+    /// Requests that have waited.
+    pub waited_requests_total: u64,
+    /// The time that these requests waited, added up.
+    pub waited_ms_total: u64,
 }
 
 /// Figures of a tenant or pool within a window, its verdicts, and what throttles it.

@@ -33,7 +33,7 @@ impl PartsState {
     }
 }
 
-/// How this host knows its parts of tenants' totals.
+/// Contact of this host with the cluster, from which its parts of tenants' totals follow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TotalsState {
     /// `shared`: by the reports of all members; `none`: no report of this host has come back since its start; `lost`: the
@@ -53,7 +53,7 @@ impl TotalsState {
         let about = "totals of tenants";
         if self.excess_tenants > 0 {
             let because = format!(
-                "{} tenants with reservations or limits are more than a report may have: they get almost nothing here",
+                "{} tenants with reservations or limits are more than a report may have: they get almost nothing here, control groups a 16th",
                 self.excess_tenants
             );
             let cure = "spread these tenants over more hosts, or give them neither a reservation nor a limit";

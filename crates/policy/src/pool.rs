@@ -46,7 +46,7 @@ pub struct Pool {
     pub emulate: Option<StoreParams>,
 }
 
-/// How a pool does what its policy says. The defaults suit most devices.
+/// Methods and settings by which a pool enforces its policy. The defaults suit most devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tuning {
@@ -54,7 +54,7 @@ pub struct Tuning {
     pub scheduler: Scheduler,
     /// Bound on what may be in flight.
     pub admission: Admission,
-    /// Least bytes that a request costs beside its payload; measured while requests wait for the pool's budget.
+    /// Cost of a request beside its payload, at least; measured while requests wait for the pool's budget.
     pub base_cost: Bytes,
     /// Cost of a written byte in percent of a read one, for weights; 1 to 10000.
     #[schemars(range(min = 1, max = 10_000))]
@@ -63,7 +63,7 @@ pub struct Tuning {
     pub stall_report_after: Duration,
     /// Controller of the latency target; "pid": as published.
     pub method: Method,
-    /// Load of noisy tenants.
+    /// Load that makes a tenant noisy.
     pub noisy: Noisy,
     /// For "pid": noisy above so many bytes/s.
     pub noisy_above: Bytes,
@@ -73,7 +73,7 @@ pub struct Tuning {
     /// Mean device latency for slots. Default: found by "needs", else half of the smallest target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_latency: Option<Duration>,
-    /// All slots, on all hosts; the total of "rwd".
+    /// Most slots of all hosts together; the total of "rwd".
     #[schemars(range(min = 1, max = 1_000_000))]
     pub slots_most: u32,
     /// Control interval without a cluster, "100ms" to "60s". Default: 1 s; 100 ms for "needs" in `serve`.

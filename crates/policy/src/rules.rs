@@ -679,7 +679,10 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     remote::cache(name, volume, out);
     match (volume.backend, &volume.path) {
         (Backend::Memory | Backend::Emulate | Backend::Nbd | Backend::Rbd, Some(_)) => {
-            out.error(&at("path"), format!("backend {backend:?} has no path; remove it, or use backend = \"file\""));
+            out.error(
+                &at("path"),
+                format!("backend {backend:?} has no path; remove this key, or use backend = \"file\""),
+            );
         }
         (Backend::Block, None) => {
             out.error(&at("backend"), "backend \"block\" needs a path, for example path = \"/dev/vdb\"");
@@ -698,9 +701,9 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
         (Backend::Memory | Backend::Emulate, None) => {
             out.error(&at("backend"), format!("backend {backend:?} needs a size, for example size = \"1GiB\""));
         }
-        (Backend::Block, Some(_)) => out.error(&at("size"), "a block device has the size it has; remove this key"),
-        (Backend::Nbd, Some(_)) => out.error(&at("size"), "a remote export has the size it has; remove this key"),
-        (Backend::Rbd, Some(_)) => out.error(&at("size"), "an RBD image has the size it has; remove this key"),
+        (Backend::Block, Some(_)) => out.error(&at("size"), "the size of a block device is fixed; remove this key"),
+        (Backend::Nbd, Some(_)) => out.error(&at("size"), "the remote server sets the size; remove this key"),
+        (Backend::Rbd, Some(_)) => out.error(&at("size"), "the RBD image has its own size; remove this key"),
         (_, Some(Bytes(0))) => out.error(&at("size"), "must be greater than 0"),
         (_, Some(size)) if i64::try_from(size.0).is_err() => {
             out.error(&at("size"), format!("{size} is more than a file can hold; use less than 8388608TiB"));

@@ -55,8 +55,7 @@ impl FileSystem<'_> {
     /// The trouble that the file system may soon be full: volumes may allocate more than is free, and little is free. `None` if
     /// there is no such trouble.
     pub(crate) fn trouble(&self) -> Option<Trouble> {
-        let scarce = (self.free_bytes as f64) < SOON_FULL * self.capacity_bytes as f64;
-        (scarce && self.unallocated_bytes > self.free_bytes).then(|| {
+        is_scarce(self.free_bytes, self.capacity_bytes, self.unallocated_bytes).then(|| {
             Trouble::new(
                 Level::Warning,
                 "space",
@@ -73,6 +72,11 @@ impl FileSystem<'_> {
             )
         })
     }
+}
+
+/// True if a file system with so many free bytes may soon be full: little is free, and less than what may still be allocated.
+pub fn is_scarce(free_bytes: u64, capacity_bytes: u64, unallocated_bytes: u64) -> bool {
+    (free_bytes as f64) < SOON_FULL * capacity_bytes as f64 && unallocated_bytes > free_bytes
 }
 
 /// The file systems of volumes, in the order of their device numbers. Each volume has its space, its path, and the bytes that

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decision::{DecisionRecord, MostThrottled, Unit};
 use crate::explain::{self, Throttles};
+pub use crate::lately::LimitWaits;
 use crate::lately::{Lately, ThrottledBy};
 use crate::parts::set;
 pub use crate::parts::{PartsState, TotalsState};
@@ -57,7 +58,7 @@ pub struct State {
     /// Completed TLS handshakes of NBD.
     #[serde(default)]
     pub tls_handshakes_total: u64,
-    /// Clients refused a volume, or closed before they had one, by reason.
+    /// Connections refused or closed before they had a volume, by reason.
     #[serde(default)]
     pub refused_clients_total: BTreeMap<String, u64>,
     /// Payload buffers in use.
@@ -87,7 +88,7 @@ pub struct ClusterState {
     pub status: String,
     /// The same as a sentence.
     pub because: String,
-    /// How much of its share this host takes, 0 to 1; less than 1 only after it joined.
+    /// Part of its share that this host takes, 0 to 1; less than 1 only after it joined.
     pub ramp: f64,
     /// True if etcd reports changes to this host at present.
     pub connected: bool,
@@ -149,12 +150,12 @@ pub struct ShardState {
     pub members: u64,
 }
 
-/// How connections are placed on workers.
+/// Placement of connections on workers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlacementState {
     /// Name of the method.
     pub method: String,
-    /// Why connections moved last, or did not.
+    /// Reason for which connections moved last, or did not.
     pub reason: String,
     /// The same as a sentence with its figures.
     pub because: String,
@@ -220,7 +221,7 @@ pub struct SlicesState {
     pub write_bytes: u64,
 }
 
-/// How the slots of a device are shared out.
+/// Division of a device's slots.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SlotsState {
     /// Name of the method.
@@ -282,11 +283,11 @@ pub struct AdmissionState {
     pub target_ms: Option<f64>,
     /// When it was decided, on the scale of [`State::uptime_s`].
     pub decided_at_s: f64,
-    /// Why, as a sentence.
+    /// Reason as a sentence.
     pub reason: String,
-    /// Why the target is what it is, as a sentence; empty without a target.
+    /// Reason for the value of the target, as a sentence; empty without a target.
     pub target_reason: String,
-    /// Why, for programs.
+    /// Reason as data, for programs.
     pub reason_data: ReasonData,
 }
 
@@ -417,7 +418,7 @@ pub struct TenantState {
 pub struct LatencyTargetState {
     /// The bound on the figure.
     pub target_ms: f64,
-    /// Which figure: `mean`, or a percentile such as `p99`.
+    /// The figure: `mean`, or a percentile such as `p99`.
     pub percentile: String,
     /// The figure when it was last measured; `null` before the first read that counts.
     pub measured_ms: Option<f64>,
@@ -457,16 +458,16 @@ impl LatencyTargetState {
     }
 }
 
-/// How a tenant is throttled for a latency target. Its reservation is served all the same.
+/// The throttle of a tenant for a latency target. Its reservation is served all the same.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ThrottledState {
     /// Requests it may have in flight, slots that are delayed included: the smallest that any owner set.
     pub slots: u64,
     /// The owner of that, for example `response`.
     pub slots_owner: String,
-    /// How long a slot stays empty after a request.
+    /// Time for which a slot stays empty after a request.
     pub delay_ms: f64,
-    /// Why so long, as a sentence.
+    /// Reason for the length of the delay, as a sentence.
     pub because: String,
 }
 
@@ -477,15 +478,15 @@ pub struct GuaranteeState {
     pub of: String,
     /// `bytes` or `requests`.
     pub unit: String,
-    /// How many each second were guaranteed.
+    /// Guaranteed number each second.
     pub guaranteed_per_s: u64,
-    /// How many it got in the last interval; `null` before the first.
+    /// Number each second that it got in the last interval; `null` before the first.
     pub measured_per_s: Option<f64>,
     /// The limit that was assigned for it. The smallest limit of all owners is in force.
     pub limit_per_s: u64,
     /// Name of the reason, `compensating` for example.
     pub reason: String,
-    /// Why, as a sentence.
+    /// Reason as a sentence.
     pub because: String,
     /// The cause that decided how much it got: `reservation`, or the owner of the smallest limit, `throughput` if it is
     /// this one.
@@ -529,9 +530,7 @@ impl GuaranteeState {
             decisions: view.records.iter().filter(|entry| at(entry.from) >= since).map(decision).collect(),
         }
     }
-}
 
-impl GuaranteeState {
     /// The requests that the guarantee is about, as a suffix of a rate in texts; empty for all requests.
     pub fn of_what(&self) -> &'static str {
         match self.of.as_str() {
@@ -629,6 +628,9 @@ pub struct VolumeState {
     /// Its limit, while requests wait.
     #[serde(default)]
     pub throttled_by: Option<ThrottledBy>,
+    /// Requests that waited for the limit.
+    #[serde(default)]
+    pub waits: Option<LimitWaits>,
 }
 
 /// The connections of a server at one moment: the answer of `/api/v1/clients`.
@@ -708,7 +710,7 @@ pub struct RemoteState {
     pub away_ms: Option<u64>,
     /// Writes were acknowledged since the last flush of their connection.
     pub unflushed: bool,
-    /// Why the last connection broke, or could not be made. Stays after it could.
+    /// Reason for which the last connection broke, or could not be made. It stays after a connection was made.
     pub last_error: Option<String>,
 }
 

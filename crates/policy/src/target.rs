@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Bytes, Duration};
 
-/// How a delay is chosen.
+/// The method by which a delay is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {

@@ -185,7 +185,7 @@ pub struct Limit {
     pub iops: u64,
     /// Payload bytes per second, for example "200MB"; 0 = not set.
     pub bytes_per_s: Bytes,
-    /// How much unused limit may be saved up, as time at the limit rate. It also makes up for late wake-ups: 0 costs throughput.
+    /// Unused limit that may be saved up, as time at the limit rate. It also makes up for late wake-ups: 0 costs throughput.
     pub burst: Duration,
     /// Hours of the day in which the limit applies, by the host's clocks: "22:00-06:00". Default: all. They move with clocks that
     /// are set forward or back.
@@ -424,7 +424,7 @@ pub enum Priority {
     /// Takes its share.
     #[default]
     Normal,
-    /// Beyond its reservation only when no normal tenant can go.
+    /// Beyond its reservation, served when no normal tenant can be.
     Background,
 }
 
@@ -444,6 +444,10 @@ pub enum Match {
     Container(String),
     /// Kubernetes pods of this host whose namespaces and names fit the two patterns of `NAMESPACE/NAME`.
     Pod(String),
+    /// Kubernetes pods of this host with a label `KEY=VALUE`; the value is a pattern, as for volumes.
+    PodLabel(String),
+    /// Kubernetes pods of this host with an annotation `KEY=VALUE`; the value is a pattern, as for volumes.
+    PodAnnotation(String),
     /// Virtual machines of this host (libvirt, systemd-machined) whose names fit this pattern.
     Machine(String),
     /// Block devices of this host whose paths or names fit this pattern, with `*` and `?` as for volumes.
@@ -455,11 +459,25 @@ const INITIATOR: &str = "initiator:";
 const CGROUP: &str = "cgroup:";
 const CONTAINER: &str = "container:";
 const POD: &str = "pod:";
+const POD_LABEL: &str = "pod-label:";
+const POD_ANNOTATION: &str = "pod-annotation:";
 const MACHINE: &str = "machine:";
 const DEVICE: &str = "device:";
 /// The prefixes of entries, before the colon, with the kind of entry that each denotes.
-const KINDS: [&str; 10] =
-    ["volume", "address", "uid", "certificate", "initiator", "cgroup", "container", "pod", "machine", "device"];
+const KINDS: [&str; 12] = [
+    "volume",
+    "address",
+    "uid",
+    "certificate",
+    "initiator",
+    "cgroup",
+    "container",
+    "pod",
+    "pod-label",
+    "pod-annotation",
+    "machine",
+    "device",
+];
 
 /// Prefix of a kind of entries with any pattern behind it, what makes an entry of the pattern, and the message for an entry
 /// without a pattern.
@@ -477,6 +495,12 @@ const PATTERNS: [Patterned; 5] = [
     (MACHINE, Match::Machine, "names no virtual machine; write for example \"machine:db-*\""),
     (DEVICE, Match::Device, "names no device; write for example \"device:/dev/mapper/mpatha\""),
 ];
+
+/// The kinds of entries with `KEY=VALUE` behind a prefix.
+const MARKS: [(&str, Marked); 2] = [(POD_LABEL, Match::PodLabel), (POD_ANNOTATION, Match::PodAnnotation)];
+
+/// Makes an entry from its `KEY=VALUE`.
+type Marked = fn(String) -> Match;
 
 impl Match {
     /// True if the entry names this client.
@@ -505,10 +529,15 @@ impl Match {
 
     /// True if the entry names control groups of a host, by their paths or by the names of what runs in them.
     pub const fn is_of_groups(&self) -> bool {
-        matches!(self, Self::Cgroup(_) | Self::Container(_) | Self::Pod(_) | Self::Machine(_))
+        matches!(self, Self::Cgroup(_) | Self::Container(_) | Self::Pod(_) | Self::Machine(_)) || self.is_marked()
     }
 
-    /// How specific the entry is, for comparison with others: of several entries that fit, the one with the greatest value
+    /// True if the entry names pods by a label or annotation, which only the container runtime knows.
+    pub const fn is_marked(&self) -> bool {
+        matches!(self, Self::PodLabel(_) | Self::PodAnnotation(_))
+    }
+
+    /// Specificity of the entry, for comparison with others: of several entries that fit, the one with the greatest value
     /// decides.
     pub fn specificity(&self) -> (u8, usize) {
         // Letters that are given; one without wildcards comes last.
@@ -521,6 +550,8 @@ impl Match {
             | Self::Cgroup(pattern)
             | Self::Container(pattern)
             | Self::Pod(pattern)
+            | Self::PodLabel(pattern)
+            | Self::PodAnnotation(pattern)
             | Self::Machine(pattern)
             | Self::Device(pattern) => given(pattern),
             Self::Initiator(pattern) => {
@@ -564,6 +595,16 @@ impl FromStr for Match {
             }
             return Ok(Self::Pod(pattern.to_owned()));
         }
+        for (prefix, entry) in MARKS {
+            let Some(pattern) = text.strip_prefix(prefix) else { continue };
+            let key = pattern.split_once('=').map_or("", |(key, _)| key);
+            if key.is_empty() || key.contains(['*', '?']) {
+                return Err(UnitError::new(format!(
+                    "{text:?} must be a key and a value, which may have wildcards; write for example \"{prefix}app=postgres-*\""
+                )));
+            }
+            return Ok(entry(pattern.to_owned()));
+        }
         let who = text.parse().map(Self::Client);
         who.map_err(|error: UnitError| {
             let kind = text.split_once(':').and_then(|(kind, name)| Some((kind, closest(kind, &KINDS)?, name)));
@@ -576,7 +617,7 @@ impl FromStr for Match {
                 _ => return error,
             }
             UnitError::new(format!(
-                "{text:?} names neither clients nor volumes; write \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\", \"unix\", \"certificate:db.example.org\", \"initiator:NAME\", \"cgroup:PATH\", \"container:NAME\", \"pod:NAMESPACE/NAME\", \"machine:NAME\" or \"device:PATH\""
+                "{text:?} names neither clients nor volumes; write \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\", \"unix\", \"certificate:db.example.org\", \"initiator:NAME\", \"cgroup:PATH\", \"container:NAME\", \"pod:NAMESPACE/NAME\", \"pod-label:KEY=VALUE\", \"pod-annotation:KEY=VALUE\", \"machine:NAME\" or \"device:PATH\""
             ))
         })
     }
@@ -592,6 +633,8 @@ impl fmt::Display for Match {
             Self::Cgroup(group) => write!(f, "{CGROUP}{group}"),
             Self::Container(pattern) => write!(f, "{CONTAINER}{pattern}"),
             Self::Pod(pattern) => write!(f, "{POD}{pattern}"),
+            Self::PodLabel(pattern) => write!(f, "{POD_LABEL}{pattern}"),
+            Self::PodAnnotation(pattern) => write!(f, "{POD_ANNOTATION}{pattern}"),
             Self::Machine(pattern) => write!(f, "{MACHINE}{pattern}"),
             Self::Device(device) => write!(f, "{DEVICE}{device}"),
         }
@@ -683,6 +726,8 @@ mod tests {
             "cgroup:system.slice/postgresql@*.service",
             "container:db-*",
             "pod:shop/postgres-?",
+            "pod-label:app.kubernetes.io/name=postgres",
+            "pod-annotation:example.org/storage=*",
             "machine:db 1",
             "device:/dev/mapper/mpatha",
         ] {
@@ -704,6 +749,9 @@ mod tests {
             "pod:/db",
             "pod:shop/",
             "pod:shop/db/0",
+            "pod-label:app",
+            "pod-label:=db",
+            "pod-annotation:a*=b",
             "cgroup:/",
             "cgroup:a/../b",
         ] {

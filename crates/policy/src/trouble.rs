@@ -21,7 +21,7 @@ pub struct FailureState {
     pub last_ms: u64,
 }
 
-/// How bad a trouble is. The worst is the first.
+/// Severity of a trouble. The worst is the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
@@ -48,7 +48,7 @@ impl Level {
 /// A trouble with its cause and its cure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Trouble {
-    /// How bad it is.
+    /// Its severity.
     pub level: Level,
     /// Name of the kind of trouble, `io_errors` for example.
     pub kind: String,

@@ -296,6 +296,7 @@ fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
         let guarantee = tenant.guarantees.iter().find(|guarantee| guarantee.binding == by);
         let because =
             guarantee.map_or_else(|| explain::at_limit("it", &how, &by), |guarantee| guarantee.because.clone());
+        let because = with_total(tenant, &by, because);
         return Some(ThrottledBy { by, cause: Cause::Limit, how, because });
     }
     let slots = tenant.slots.as_ref()?;
@@ -312,8 +313,19 @@ fn spaced_by_own(tenant: &TenantState, work: &Counts, window_s: f64, pool: &Limi
     let is_tighter = is_lower(limit.iops, pool.iops) || is_lower(limit.bytes_per_s, pool.bytes_per_s);
     let waits = is_tighter && tenant.queued_requests > 0 && work.has_backlog(window_s);
     let (by, how) = limit_of(limit).filter(|(by, _)| waits && by == "operator")?;
-    let because = explain::spaced("the tenant", &how, &by);
+    let because = with_total(tenant, &by, explain::spaced("the tenant", &how, &by));
     Some(ThrottledBy { by, cause: Cause::Limit, how, because })
+}
+
+/// The reason `because` for a throttle by the limit of the owner `by`, with the total of which this limit is a part in a cluster.
+fn with_total(tenant: &TenantState, by: &str, because: String) -> String {
+    let (iops, bytes_per_s) = (tenant.qos.limit_iops, tenant.qos.limit_bytes_per_s);
+    let is_part = by == "operator" && tenant.parts.is_some() && (iops.is_some() || bytes_per_s.is_some());
+    if is_part {
+        format!("{because}: this is the part here of {} over all hosts of the cluster", rates(iops, bytes_per_s))
+    } else {
+        because
+    }
 }
 
 /// The throttle of a volume whose requests wait for its limit; `None` without one.

@@ -91,7 +91,7 @@ fn settings_are_complete_and_checked_with_place_and_cure() {
     assert_eq!([&read, &without, &alone].map(Cluster::has_totals), [true, false, false]);
     for (text, wanted) in [
         ("[cluster]\netcd = [\"10.0.0.1:2379\"]", "test:2:"),
-        ("[cluster]\netcd = [\"https://etcd:2379\"]", "an https:// address, and no authority is known"),
+        ("[cluster]\netcd = [\"https://etcd:2379\"]", "an https:// address, and no CA certificate is set"),
         ("[cluster]\netcd = [\"https://etcd\"]", "has no port"),
         ("[cluster]\netcd = [\"http://etcd\"]", "has no port"),
         ("[cluster]\netcd = [\"http://:2379\"]", "no usable host name"),

@@ -24,13 +24,13 @@ fn warnings(text: &str) -> Vec<(String, String)> {
 #[test]
 fn a_key_of_another_back_end_is_an_error() {
     for (key, value) in [("connections", "4"), ("reconnect_timeout", "\"5s\""), ("unflushed", "\"kept\"")] {
-        let cure = format!("backend \"file\" has no {key}; remove it, or use backend = \"nbd\"");
+        let cure = format!("backend \"file\" has no {key}; remove this key, or use backend = \"nbd\"");
         assert_errors(
             &format!("[volumes.a]\nsize = 4096\n{key} = {value}\n"),
             &[&format!("test:3:1: volumes.a.{key}: {cure}")],
         );
     }
-    let cure = "has no cache; remove it, or use backend = \"file\"";
+    let cure = "has no cache; remove this key, or use backend = \"file\"";
     assert_errors(
         "[volumes.a]\nbackend = \"memory\"\nsize = 4096\ncache = \"buffered\"\n",
         &[&format!("test:4:1: volumes.a.cache: backend \"memory\" {cure}")],

@@ -6,7 +6,6 @@ mod cluster;
 mod cluster_bytes;
 mod config;
 mod device;
-mod device_disk;
 mod doubts;
 mod explain;
 mod fuzz_smoke;

@@ -12,6 +12,12 @@ pub(super) fn config(text: &str) -> Config {
     Config::parse(text, "test").unwrap_or_else(|errors| panic!("{errors}"))
 }
 
+fn at(text: &str, hour: u16) -> Config {
+    let mut config = config(text);
+    config.set_time(hour * 60);
+    config
+}
+
 #[test]
 fn the_same_text_changes_nothing() {
     assert_eq!(plan(&config(BEFORE), &config(BEFORE)), Ok(Vec::new()));
@@ -49,11 +55,7 @@ fn a_limit_changes_when_its_hours_begin_and_end() {
     let text = "[pools.main]\nlimit = { iops = 9, when = \"08:00-18:00\" }\n\
                 [tenants.gold]\nlimit = { bytes_per_s = \"400MB\", when = \"22:00-06:00\" }\nreservation.iops = 7\n\
                 [tenants.gold.pools.main]\nlimit = { iops = 8, when = \"23:00-24:00\" }\n";
-    let at = |hour: u16| {
-        let mut config = config(text);
-        config.set_time(hour * 60);
-        config
-    };
+    let at = |hour| at(text, hour);
     let changes = |from, to| plan(&at(from), &at(to)).expect("live");
     let (pool, tenant) = (Change::PoolChanged("main".into()), Change::TenantChanged("gold".into()));
     assert_eq!(changes(0, 5), Vec::new());
@@ -74,11 +76,7 @@ fn a_limit_changes_when_its_hours_begin_and_end() {
 #[test]
 fn a_limit_of_a_volume_changes_live_and_with_its_hours() {
     let text = "[volumes.a]\nsize = \"1MiB\"\nlimit = { iops = 9, burst = \"50ms\", when = \"08:00-18:00\" }\n";
-    let at = |hour: u16| {
-        let mut config = config(text);
-        config.set_time(hour * 60);
-        config
-    };
+    let at = |hour| at(text, hour);
     let changed = [Change::VolumeChanged("a".into())];
     let without = config("[volumes.a]\nsize = \"1MiB\"\n");
     assert_eq!(plan(&without, &config(text)).expect("live"), changed);
@@ -94,11 +92,7 @@ fn a_weight_changes_when_its_hours_begin_and_end() {
                 [tenants.gold.pools.own]\nweight = 3\n\
                 [tenants.gold.pools.both]\nweight = 4\nweight_at = { weight = 5, when = \"08:00-18:00\" }\n\
                 [pools.own]\n[pools.both]\n";
-    let at = |hour: u16| {
-        let mut config = config(text);
-        config.set_time(hour * 60);
-        config
-    };
+    let at = |hour| at(text, hour);
     let weight = |hour, pool: &str| Qos::from(&at(hour).tenants["gold"].on(pool)).weight;
     for (hour, everywhere, both) in [(5, 8, 4), (6, 2, 4), (8, 2, 5), (18, 2, 4), (22, 8, 4)] {
         assert_eq!((weight(hour, "main"), weight(hour, "own"), weight(hour, "both")), (everywhere, 3, both), "{hour}");

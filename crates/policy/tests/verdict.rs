@@ -2,8 +2,8 @@
 
 use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::state::{
-    AdmissionState, GuaranteeState, LatencyTargetState, LimitState, PoolState, QosState, TenantSlotsState, TenantState,
-    ThrottledState,
+    AdmissionState, GuaranteeState, LatencyTargetState, LimitState, PartsState, PoolState, QosState, TenantSlotsState,
+    TenantState, ThrottledState,
 };
 use evenkeel_policy::verdict::{
     Cause, Counts, Kind, Lately, Verdict, by_seconds, guarantee, judge, latency, latency_target,
@@ -281,6 +281,26 @@ fn what_is_queued_below_a_limit_waits_for_the_limit_if_the_budget_has_room() {
     // Where both have one, the lower of the two.
     let (_, tenant) = judged(with(0), waiting(iops(200)), slow());
     assert_eq!(cause(&tenant), Some((Cause::PoolLimit, "operator", "100 IOPS")));
+}
+
+#[test]
+fn a_limit_that_is_a_part_is_named_with_its_total() {
+    let qos = QosState { limit_iops: Some(4000), ..QosState::default() };
+    let parts = PartsState { limit_iops: Some(1000), ..PartsState::default() };
+    for (requests, parts, total) in [
+        (1000, Some(parts.clone()), true),
+        // Its requests are spaced.
+        (900, Some(parts), true),
+        (1000, None, false),
+    ] {
+        let tenant =
+            TenantState { limit: iops(1000), qos: qos.clone(), parts, queued_requests: 7, ..TenantState::default() };
+        let admission = AdmissionState { in_flight_bytes: 0, ..pool(7).admission };
+        let (_, tenant) = judged(PoolState { admission, ..pool(7) }, tenant, work(requests, 7.0, 1.0));
+        let because = "this is the part here of 4000 IOPS over all hosts of the cluster";
+        assert_eq!(tenant.because.contains(because), total, "{}", tenant.because);
+        assert_eq!(cause(&tenant), Some((Cause::Limit, "operator", "1000 IOPS")));
+    }
 }
 
 #[test]

@@ -16,6 +16,10 @@
 //! for that volume: clients that connect, send requests and leave would otherwise fill a device faster than it works. If no
 //! request left behind has ended for a second, the device counts as hung, and new requests do not wait for it.
 //!
+//! Requests that wait for the limit of their volume release memory at the rate of that limit only. So the connections of a
+//! volume with a limit hold together as many bytes as the limit lets pass in a fraction of a second, or the limit of the budget
+//! divided by [`LEFT_BEHIND`] if that is more, and each of them may hold one request: other volumes of the tenant get the rest.
+//!
 //! A [`Charge`] returns its bytes to the budget when it is dropped.
 
 mod ahead;
@@ -32,9 +36,9 @@ use crate::clock;
 /// A tenant's floor: the bytes that it may always hold, enough for 16 small requests. A connection that holds no bytes may
 /// also take this many of the free bytes, even if they are more than half of them.
 pub(crate) const FLOOR: u64 = 64 << 10;
-/// How long a connection must wait before it can become the eldest: longer than requests usually hold memory.
+/// Time that a connection must wait before it can become the eldest: longer than requests usually hold memory.
 const ELDEST_AFTER: Duration = Duration::from_secs(1);
-/// How long all bytes that the eldest connection needs are set aside, even beyond its tenant's share.
+/// Time for which all bytes that the eldest connection needs are set aside, even beyond its tenant's share.
 const WHOLE_FOR: Duration = Duration::from_secs(1);
 /// Interval between two beginnings of [`WHOLE_FOR`]. Even if the eldest connection's tenant releases no memory, other tenants
 /// are stopped for only 3 % of the time.
@@ -44,6 +48,9 @@ const WHOLE_EVERY: Duration = Duration::from_secs(32);
 /// device, the tenant's new requests to that volume wait. The quotient is 4 MiB by default, as much as an ordinary bulk
 /// writer has in flight.
 const LEFT_BEHIND: u64 = 64;
+/// Divisor of the least memory that a volume with a limit may hold while its tenant holds more than half of its share: the memory
+/// of a tenant with many such volumes goes to all of its volumes.
+const CROWDED: u64 = 8;
 /// A device counts as hung if it has ended no request left behind for this long.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
 
@@ -279,6 +286,18 @@ impl Account {
             && self.left().get(&volume).is_some_and(|left| left.bytes > most && !left.hangs(clock::now()))
     }
 
+    /// True if a connection that holds `held` bytes for requests to a volume with a limit may not have `bytes` more, because they
+    /// would wait for that limit. `soon`: bytes that the limit lets pass soon; `connections`: number of the volume's connections.
+    pub(crate) fn waits_for_limit(&self, held: u64, bytes: u64, soon: u64, connections: u32) -> bool {
+        // One request may always wait, however large it is.
+        if held == 0 {
+            return false;
+        }
+        let crowded = self.used.load(Relaxed) > self.share() / 2;
+        let least = self.budget.limit / LEFT_BEHIND / if crowded { CROWDED } else { 1 };
+        held + bytes > (soon.max(least) / u64::from(connections.max(1))).max(FLOOR)
+    }
+
     fn left(&self) -> MutexGuard<'_, HashMap<u32, Left>> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -479,6 +498,25 @@ mod tests {
         assert!(account.take(1000 * KIB, 4 * KIB, None).is_none());
         drop(large);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_volume_with_a_limit_leaves_memory_to_the_other_volumes_of_its_tenant() {
+        let budget = Budget::new(256 << 20);
+        let account = budget.account(&"tenant".into());
+        let most = |soon, connections| {
+            let may = |held: &u64| !account.waits_for_limit(*held, 4 * KIB, soon, connections);
+            (0..).step_by(4 << 10).take_while(may).last().map_or(0, |held| held + 4 * KIB)
+        };
+        assert_eq!(most(0, 1), 4 << 20, "a slow limit");
+        assert_eq!(most(25 << 20, 1), 25 << 20, "a fast limit");
+        assert_eq!([4, 1_000].map(|connections| most(0, connections)), [1 << 20, FLOOR], "they share it");
+        assert!(!account.waits_for_limit(0, 32 << 20, 0, 1), "one request may always wait");
+        // The tenant's other requests hold much, and then another tenant wants its share.
+        let _held = account.take(0, 80 << 20, None).unwrap();
+        assert_eq!(most(0, 1), 4 << 20);
+        let _other = budget.account(&"other".into());
+        assert_eq!((most(0, 1), most(25 << 20, 1)), (512 << 10, 25 << 20));
     }
 
     #[test]

@@ -106,7 +106,7 @@ pub enum Error {
     NoAnswer {
         /// Name of the volume.
         volume: String,
-        /// How long the server waited for an answer.
+        /// Time that the server waited for an answer.
         patience: Duration,
     },
     /// Several errors have occurred.

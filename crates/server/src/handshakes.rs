@@ -3,11 +3,14 @@
 //!
 //! A client may have at most as many connections as it leaves free for other clients: the first client half of all places,
 //! the next a quarter, and so on, so that a new client always finds a place. The last places are kept for clients that have
-//! few connections.
+//! few connections. A site, the /48 network of IPv6 addresses that one customer of a provider usually gets, has as many places
+//! as a few clients: it has 65,536 networks that count as clients. The addresses 127.0.0.0/8 of this machine count as clients
+//! of their own, so that programs which stand for several hosts are several clients; all of them together leave some places to
+//! clients from elsewhere, because each local program can use every one of these 16 million addresses.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenkeel_control::duty::{Config, Turn};
@@ -23,6 +26,11 @@ const KEPT: u32 = 16;
 /// A client has few connections if it has less than the number of free places divided by this. With 16,384 places and clients
 /// that want all of them, the last of 32 clients gets 11 places, the last of 100 gets 4.
 const FEW: u32 = 64;
+/// A site may have as many connections and negotiations as this number of clients: of each, at most three quarters of all.
+const SITE: u32 = 4;
+/// Divisor: this part of all places is for clients that do not come from a loopback address. It is half of what is kept for
+/// clients with few connections, so that 32 greedy loopback addresses leave some places to other loopback addresses.
+const NOT_LOOPBACK: u32 = 32;
 /// Time that each answered option adds to a client's handshake timeout, for at most [`MAX_OPTIONS_PER_EXPORT`] options for
 /// each export: a client that asks for every export's description over a slow link is not timed out, an idle one is.
 const PER_OPTION: Duration = Duration::from_millis(250);
@@ -73,6 +81,23 @@ struct Counts {
 }
 
 impl Counts {
+    fn of(&self, client: Client) -> Count {
+        self.of.get(&client).copied().unwrap_or_default()
+    }
+
+    /// Adds `one` to the counts of the client, of its site, and of all.
+    fn more(&mut self, client: Client, one: Count) {
+        let more = |count: &mut Count| {
+            count.negotiating += one.negotiating;
+            count.connections += one.connections;
+        };
+        more(&mut self.all);
+        for client in client.and_site() {
+            more(self.of.entry(client).or_default());
+        }
+    }
+
+    /// Takes `one` off the counts to which [`Self::more`] has added it.
     fn less(&mut self, client: Client, one: Count) {
         let less = |count: &mut Count| {
             count.negotiating -= one.negotiating;
@@ -80,10 +105,12 @@ impl Counts {
             *count == Count::default()
         };
         less(&mut self.all);
-        if let Entry::Occupied(mut count) = self.of.entry(client)
-            && less(count.get_mut())
-        {
-            count.remove();
+        for client in client.and_site() {
+            if let Entry::Occupied(mut count) = self.of.entry(client)
+                && less(count.get_mut())
+            {
+                count.remove();
+            }
         }
     }
 }
@@ -100,9 +127,29 @@ struct Count {
 pub(crate) enum Client {
     V4(u32),
     V6(u64),
+    /// A site, the /48 network of IPv6 addresses, which only counts beside its clients.
+    Site(u64),
+    /// All addresses 127.0.0.0/8, which only count beside their clients.
+    Loopback,
     User(Option<u32>),
     /// A certificate, by the first eight bytes of its fingerprint.
     Certificate(u64),
+}
+
+impl Client {
+    /// The site of the client, if it has one; for a loopback address, all of them.
+    fn site(self) -> Option<Self> {
+        match self {
+            Self::V6(network) => Some(Self::Site(network >> 16)),
+            Self::V4(address) => Ipv4Addr::from_bits(address).is_loopback().then_some(Self::Loopback),
+            Self::Site(_) | Self::Loopback | Self::User(_) | Self::Certificate(_) => None,
+        }
+    }
+
+    /// The client, and its site if it has one.
+    fn and_site(self) -> impl Iterator<Item = Self> {
+        [Some(self), self.site()].into_iter().flatten()
+    }
 }
 
 impl From<&Peer> for Client {
@@ -141,27 +188,36 @@ impl Handshakes {
     /// # Errors
     /// The reason for refusing the connection: the bound that it would exceed.
     pub(crate) fn begin(self: &Arc<Self>, peer: &Peer, now: Instant) -> Result<(Ticket, Place), Reason> {
-        let client = peer.into();
+        let client: Client = peer.into();
         let mut counts = self.counts();
-        let Counts { all, of } = &mut *counts;
-        let own = of.get(&client).copied().unwrap_or_default();
+        let (all, own) = (counts.all, counts.of(client));
+        let of_site = client.site().map(|site| counts.of(site)).unwrap_or_default();
+        let is_loopback = client.site() == Some(Client::Loopback);
+        // As one of the clients among which the site's places are shared out.
+        let site = if is_loopback {
+            Count::default()
+        } else {
+            Count { connections: of_site.connections / SITE, negotiating: of_site.negotiating / SITE }
+        };
+        let is_crowded = |of_site: u32, most: u32| is_loopback && of_site >= most - most / NOT_LOOPBACK;
         if all.negotiating >= self.most {
             return Err(Reason::Handshakes);
         }
-        if own.negotiating >= self.most_of_client || !may_have_another(own.negotiating, all.negotiating, self.most) {
+        let fits = |count: Count| {
+            count.negotiating < self.most_of_client && may_have_another(count.negotiating, all.negotiating, self.most)
+        };
+        if !fits(own) || !fits(site) || is_crowded(of_site.negotiating, self.most) {
             return Err(Reason::HandshakesOfClient);
         }
-        if !may_have_another(own.connections, all.connections, self.most_connections) {
+        let fits = |count: Count| may_have_another(count.connections, all.connections, self.most_connections);
+        if !fits(own) || !fits(site) || is_crowded(of_site.connections, self.most_connections) {
             return Err(if all.connections >= self.most_connections {
                 Reason::Connections
             } else {
                 Reason::ConnectionsOfClient
             });
         }
-        for count in [all, of.entry(client).or_default()] {
-            count.negotiating += 1;
-            count.connections += 1;
-        }
+        counts.more(client, Count { negotiating: 1, connections: 1 });
         let most = self.patience.as_nanos().saturating_mul(LONGEST_WAIT);
         let ticket = Ticket {
             counted: self.counted(client),
@@ -285,14 +341,14 @@ impl Place {
         let client = Client::Certificate(u64::from_be_bytes(*bytes));
         let Counted { handshakes, client: before } = &mut self.0;
         let mut counts = handshakes.counts();
-        let own = counts.of.get(&client).map_or(0, |count| count.connections);
+        let own = counts.of(client).connections;
         // Without this one, which is counted already.
         if !may_have_another(own, counts.all.connections - 1, handshakes.most_connections) {
             return Err(Reason::ConnectionsOfClient);
         }
-        counts.of.entry(client).or_default().connections += 1;
-        counts.all.connections += 1;
-        counts.less(std::mem::replace(before, client), Count { negotiating: 0, connections: 1 });
+        let one = Count { negotiating: 0, connections: 1 };
+        counts.more(client, one);
+        counts.less(std::mem::replace(before, client), one);
         Ok(())
     }
 }
@@ -333,6 +389,80 @@ mod tests {
         held.clear();
         let counts = handshakes.counts();
         assert!(counts.all == Count::default() && counts.of.is_empty(), "nothing is left of those that are done");
+    }
+
+    #[test]
+    fn the_many_networks_of_one_site_leave_places_to_others() {
+        let handshakes = handshakes(64, 8);
+        let begin = |network: u32| handshakes.begin(&at(&format!("2001:db8:1:{network:x}::1")), Instant::ZERO);
+        let mut held: Vec<_> = (0..1_000).filter_map(|network| begin(network).ok()).collect();
+        assert_eq!(held.len(), 32, "as many as four clients");
+        let refused = begin(2_000).err().expect("its client has no connection, its site too many");
+        assert_eq!(refused, Reason::HandshakesOfClient);
+        assert!(refused.because().contains("/48"), "{}", refused.because());
+        for other in ["2001:db8:2::1", "192.0.2.1"] {
+            held.extend((0..8).map(|_| handshakes.begin(&at(other), Instant::ZERO).ok().unwrap()));
+        }
+        // The connections of a site whose clients have finished their negotiations.
+        let of_site = Arc::new(Handshakes::new(u32::MAX, u32::MAX, Duration::from_secs(30), 1024));
+        let begin = |network: u32| of_site.begin(&at(&format!("2001:db8:1:{network:x}::1")), Instant::ZERO);
+        let mut places: Vec<_> = (0..2_000).filter_map(|network| begin(network).ok()).collect();
+        assert!((700..=1024 / 4 * 3).contains(&places.len()), "{} connections", places.len());
+        let refused = begin(0).err().expect("its site has too many");
+        assert_eq!(refused, Reason::ConnectionsOfClient);
+        assert!(refused.because().contains("/48"), "{}", refused.because());
+        let other = of_site.begin(&at("2001:db8:2::1"), Instant::ZERO);
+        assert!(other.is_ok());
+        // A client that shows its certificate does not count for its site any more.
+        let (_ticket, mut place) = places.pop().unwrap();
+        let site = Client::Site(0x2001_0db8_0001);
+        let before = of_site.counts().of(site).connections;
+        assert!(place.shows(&[7; 32]).is_ok());
+        assert_eq!(of_site.counts().of(site).connections, before - 1);
+        drop((held, places, place, _ticket, other));
+        for handshakes in [handshakes, of_site] {
+            let counts = handshakes.counts();
+            assert!(counts.all == Count::default() && counts.of.is_empty(), "nothing is left");
+        }
+    }
+
+    #[test]
+    fn each_loopback_address_is_a_client_and_all_of_them_leave_places_to_others() {
+        let begin = |handshakes: &Arc<Handshakes>, host: u32| {
+            let address = IpAddr::V4(Ipv4Addr::from_bits(0x7f00_0001 + host));
+            handshakes.begin(&Peer { address: Some(address), ..Peer::default() }, Instant::ZERO)
+        };
+        assert_ne!(Client::from(&at("127.0.0.1")), Client::from(&at("127.0.0.2")));
+        // Of 1,024 connections: those of 32 that want all, and then of thousands that want one.
+        let connections = handshakes(u32::MAX, u32::MAX);
+        let mut held = Vec::new();
+        for host in 0..32 {
+            held.extend(std::iter::from_fn(|| begin(&connections, host).ok()));
+        }
+        assert!((900..992).contains(&held.len()), "{} connections of a crowd leave some to others", held.len());
+        held.extend((32..4_000).filter_map(|host| begin(&connections, host).ok()));
+        assert_eq!(held.len(), 1024 - 32);
+        for another in ["127.200.0.1", "::ffff:127.200.0.1"] {
+            assert_eq!(connections.begin(&at(another), Instant::ZERO).err(), Some(Reason::ConnectionsOfClient));
+        }
+        // Of 64 negotiations.
+        let negotiations = handshakes(64, 64);
+        held.extend((0..1_000).filter_map(|host| begin(&negotiations, host).ok()));
+        assert_eq!(negotiations.counts().all.negotiating, 64 - 2);
+        let refused = begin(&negotiations, 2_000).err().expect("all of them together have too many");
+        assert_eq!(refused, Reason::HandshakesOfClient);
+        assert!(refused.because().contains("127.0.0.0/8"), "{}", refused.because());
+        for handshakes in [&connections, &negotiations] {
+            for other in [at("192.0.2.1"), at("2001:db8::1"), Peer { uid: Some(7), ..Peer::default() }] {
+                let other = handshakes.begin(&other, Instant::ZERO);
+                assert!(other.is_ok(), "{:?}", other.err());
+            }
+        }
+        drop(held);
+        for handshakes in [connections, negotiations] {
+            let counts = handshakes.counts();
+            assert!(counts.all == Count::default() && counts.of.is_empty(), "nothing is left");
+        }
     }
 
     #[test]

@@ -53,4 +53,5 @@ pub use paced::{Paced, Work};
 pub use recorder::{Order, Recorded, Sheet, open_recording, shortage};
 pub use registry::inspect;
 pub use server::{Applied, Server, Start};
+pub use space::free_and_capacity;
 pub use spin::Spin;

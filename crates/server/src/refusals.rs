@@ -17,11 +17,11 @@ pub(crate) enum Reason {
     HandshakeTimeout,
     /// Too many connections have not chosen a volume yet.
     Handshakes,
-    /// Too many connections of this client have not chosen a volume yet.
+    /// Too many connections of this client, or of its site, have not chosen a volume yet.
     HandshakesOfClient,
     /// All `server.max_connections` connections are open.
     Connections,
-    /// The client has as many connections as it may have, so that other clients find free ones.
+    /// The client, or its site, has as many connections as it may have, so that other clients find free ones.
     ConnectionsOfClient,
     /// The client's tenant has as many connections as it may have, so that other tenants find free ones.
     ConnectionsOfTenant,
@@ -103,14 +103,14 @@ impl Reason {
                 "all server.max_connections are open; raise that key (needs a restart) and LimitNOFILE="
             }
             Self::ConnectionsOfClient => {
-                "this client has as many connections as it may while others may need the rest; raise server.max_connections (needs a restart)"
+                "this client, its /48 network of IPv6, or 127.0.0.0/8 as a whole has as many connections as it may while others may need the rest; raise server.max_connections (needs a restart)"
             }
             Self::ConnectionsOfTenant => {
                 "the client's tenant has as many connections as it may while others may need the rest; raise server.max_connections (needs a restart)"
             }
             Self::Tls(_) => "TLS failed",
             Self::HandshakesOfClient => {
-                "this client has as many connections without a volume as it may: its part of server.max_handshakes, at most server.max_handshakes_per_client"
+                "this client, its /48 network of IPv6, or 127.0.0.0/8 as a whole has as many connections without a volume as it may: its part of server.max_handshakes, at most server.max_handshakes_per_client (a /48: four times as many)"
             }
         }
     }

@@ -33,7 +33,7 @@ use crate::surroundings;
 use crate::transport::tls::Acceptor;
 use crate::volume::{MoreRoom, Volume};
 
-/// How long the removal of a volume waits for operations in flight before it reports that the file stays locked.
+/// Time for which the removal of a volume waits for operations in flight before it reports that the file stays locked.
 const RETIRE_PATIENCE: StdDuration = StdDuration::from_secs(5);
 
 /// Longest wait for an RBD image to be closed after its data is durable.
@@ -43,8 +43,8 @@ const CLOSE_PATIENCE: StdDuration = StdDuration::from_secs(2);
 pub(crate) struct Registry {
     /// The configuration in force.
     pub(crate) config: Arc<Config>,
-    /// How long a device may take to open or grow a volume; `None`: without a limit, as at the start, before any client is
-    /// served.
+    /// Longest time that a device may take to open or grow a volume; `None`: without a limit, as at the start, before any client
+    /// is served.
     pub(crate) patience: Option<StdDuration>,
     /// Notes and warnings for the operator that the newest change has caused, mostly on files that it opened.
     pub(crate) notes: Vec<String>,
@@ -322,7 +322,7 @@ impl Registry {
             let departed: Vec<_> = tenants.keys().filter(|name| !scheduled.contains_key(&***name)).cloned().collect();
             for name in departed {
                 let Some(id) = tenants.remove(&name) else { continue };
-                let heir = |volume: Option<&Arc<Volume>>| heir(tenants, &name, volume.map(|of| of.name.as_str()));
+                let heir = |of: Option<&Arc<Volume>>| heir(tenants, &name, &next.owners, of.map(|of| &**of));
                 for request in state.leave_to(id, |request| heir(present.volume(request.volume))) {
                     // A worker that has not seen the new snapshot may still carry out a request for a volume that is
                     // removed now; one for a volume removed before is refused when it is its turn.

@@ -169,6 +169,7 @@ impl Snapshot {
         let mut limits = vec![BTreeMap::new(); self.pools.len()];
         for volume in self.volumes.iter().flatten() {
             let limit = self.settings(volume).map(|settings| settings.limit).unwrap_or_default();
+            volume.set_limit(limit.in_force().into());
             if !limit.in_force().is_unset() {
                 limits[volume.pool].insert(volume.id, (limit.in_force().into(), limit.burst));
             }
@@ -232,11 +233,19 @@ impl Snapshot {
 }
 
 /// The tenant that goes on with the requests which the departed tenant `name` had queued for `volume`: if `each` was switched,
-/// the tenant of that volume or of all its volumes, otherwise the default tenant.
-pub(crate) fn heir(tenants: &HashMap<Arc<str>, TenantId>, name: &str, volume: Option<&str>) -> Option<TenantId> {
+/// the tenant of that volume or of all its volumes, otherwise the volume's tenant, by its id in `owners`. The default tenant
+/// takes what is left: its clients would wait behind the backlog of a tenant that was renamed.
+pub(crate) fn heir(
+    tenants: &HashMap<Arc<str>, TenantId>,
+    name: &str,
+    owners: &[Option<Arc<str>>],
+    volume: Option<&Volume>,
+) -> Option<TenantId> {
     let tenant = in_policy(name);
-    let of_volume = volume.and_then(|volume| tenants.get(format!("{tenant}/{volume}").as_str()));
-    of_volume.or_else(|| tenants.get(tenant)).or_else(|| tenants.get(DEFAULT_TENANT)).copied()
+    let of_volume = volume.and_then(|of| tenants.get(format!("{tenant}/{}", of.name).as_str()));
+    let same = of_volume.or_else(|| tenants.get(tenant));
+    let of_owner = || tenants.get(owners.get(volume?.id as usize)?.as_deref()?);
+    same.or_else(of_owner).or_else(|| tenants.get(DEFAULT_TENANT)).copied()
 }
 
 #[cfg(test)]
@@ -250,11 +259,10 @@ mod tests {
     use crate::worker::request::ConnKey;
 
     #[test]
-    fn what_a_tenant_had_queued_stays_its_own_when_each_is_switched() {
+    fn what_a_tenant_had_queued_stays_with_its_volume_when_each_is_switched_or_the_tenant_is_renamed() {
+        let volume = String::from("[volumes.db-1]\nbackend = \"memory\"\nsize = 4096\n");
         let config = |each: bool, tenant: &str| {
-            let text = format!(
-                "[tenants.{tenant}]\neach = {each}\nmatch = [\"volume:db-*\"]\n[volumes.db-1]\nbackend = \"memory\"\nsize = 4096\n"
-            );
+            let text = format!("[tenants.{tenant}]\neach = {each}\nmatch = [\"volume:db-*\"]\n{volume}");
             Config::parse(&text, "test").unwrap()
         };
         let mut registry = Registry::new(0, Vec::new(), Faults::NONE);
@@ -263,7 +271,10 @@ mod tests {
             (config(true, "db"), "db/db-1"),
             (config(false, "db"), "db"),
             (config(true, "db"), "db/db-1"),
-            (config(true, "other"), "default"),
+            // It was renamed, and then removed.
+            (config(true, "other"), "other/db-1"),
+            (config(false, "other"), "other"),
+            (Config::parse(&volume, "test").unwrap(), "default"),
         ] {
             let mut snapshot = registry.plan(&present, &next, true).unwrap();
             registry.apply(&present, &mut snapshot);

@@ -80,13 +80,22 @@ fn measure(path: &Path) -> io::Result<Option<SpaceState>> {
     if !metadata.is_file() {
         return Ok(None);
     }
-    let space = rustix::fs::statvfs(path)?;
+    let (free_bytes, capacity_bytes) = free_and_capacity(path)?;
     Ok(Some(SpaceState {
         allocated_bytes: metadata.blocks().saturating_mul(512),
         file_system: format!("{}:{}", rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev())),
-        free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
-        capacity_bytes: space.f_blocks.saturating_mul(space.f_frsize),
+        free_bytes,
+        capacity_bytes,
     }))
+}
+
+/// Free bytes and size of the file system at `path`. Blocks for as long as the file system does not answer.
+///
+/// # Errors
+/// The system's error.
+pub fn free_and_capacity(path: &Path) -> io::Result<(u64, u64)> {
+    let space = rustix::fs::statvfs(path)?;
+    Ok((space.f_bavail.saturating_mul(space.f_frsize), space.f_blocks.saturating_mul(space.f_frsize)))
 }
 
 #[cfg(test)]

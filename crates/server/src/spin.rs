@@ -30,7 +30,7 @@ const LONGEST_REST: Duration = Duration::from_secs(60);
 pub struct Spin {
     longest: Duration,
     window: Duration,
-    /// Until when the loop sleeps instead of polling.
+    /// Instant until which the loop sleeps instead of polling.
     rests_until: Instant,
 }
 

@@ -20,9 +20,9 @@ use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::explain::{self, OfSlots};
 use evenkeel_policy::health::Health;
 use evenkeel_policy::state::{
-    AdmissionState, ClientState, Clients, GuaranteeState, LatencyState, LatencyTargetState, LimitState, PartsState,
-    PlacementState, PoolState, SlicesState, SlotsState, State, TenantSlotsState, TenantState, ThrottledState,
-    VolumeState, WorkerState,
+    AdmissionState, ClientState, Clients, GuaranteeState, LatencyState, LatencyTargetState, LimitState, LimitWaits,
+    PartsState, PlacementState, PoolState, SlicesState, SlotsState, State, TenantSlotsState, TenantState,
+    ThrottledState, VolumeState, WorkerState,
 };
 use evenkeel_policy::verdict::{self, Counts};
 
@@ -404,6 +404,11 @@ fn volume(shared: &Shared, snapshot: &Snapshot, owners: &Owners<'_>, volume: &Vo
         LimitState::new(&iops, &bytes_per_s)
     });
     let binds = view.is_some_and(|view| view.binds);
+    let waits = view.map(|view| LimitWaits {
+        waiting_requests: view.waiting as u64,
+        waited_requests_total: view.waits,
+        waited_ms_total: view.waited.as_nanos() / 1_000_000,
+    });
     VolumeState {
         name: volume.name.clone(),
         tenant: config.map_or_else(String::new, |v| owners.scheduled(&volume.name, v).into_owned()),
@@ -423,5 +428,6 @@ fn volume(shared: &Shared, snapshot: &Snapshot, owners: &Owners<'_>, volume: &Vo
         trimmed_bytes_total,
         throttled_by: verdict::at_limit_of_volume(&volume.name, &limit).filter(|_| binds),
         limit,
+        waits,
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use evenkeel_control::units::{Kind, Work};
+use evenkeel_control::units::{Kind, Rates, Work};
 use evenkeel_nbd::server::Limits;
 use evenkeel_nbd::wire::{Command, CommandFlags, TransmissionFlags};
 use evenkeel_policy::state::FailureState;
@@ -38,6 +38,10 @@ pub(crate) fn zeros_at_once(offset: u64) -> u64 {
     ZEROS_AT_ONCE - offset % ZEROS_AT_ONCE
 }
 
+/// Requests that a volume's limit lets pass within this part of a second may hold buffer memory: longer than devices take, so
+/// that the volume comes up to its limit.
+const SOON: u64 = 4;
+
 /// A volume that is being served.
 pub(crate) struct Volume {
     /// Number of the volume; no other volume of this process ever gets it.
@@ -66,6 +70,8 @@ pub(crate) struct Volume {
     failures: Mutex<Failures>,
     /// Trims completed, and their bytes.
     trims: (AtomicU64, AtomicU64),
+    /// The volume's limit in force, on IOPS and on bytes per second; 0: none.
+    limit: [AtomicU64; 2],
 }
 
 /// State of the latest growth of a volume's file.
@@ -122,7 +128,24 @@ impl Volume {
             sync_error: Mutex::new(None),
             failures: Mutex::default(),
             trims: Default::default(),
+            limit: Default::default(),
         }
+    }
+
+    /// Sets the volume's limit in force, of which [`Self::passes_soon`] makes use.
+    pub(crate) fn set_limit(&self, limit: Rates) {
+        self.limit[0].store(limit.iops, Ordering::Relaxed);
+        self.limit[1].store(limit.bytes_per_s, Ordering::Relaxed);
+    }
+
+    /// Bytes that the volume's limit lets pass within a [`SOON`]th of a second, if all requests are of `bytes` bytes; `None` if
+    /// the volume has no limit.
+    #[inline]
+    pub(crate) fn passes_soon(&self, bytes: u64) -> Option<u64> {
+        let [iops, bytes_per_s] = [0, 1].map(|rate: usize| self.limit[rate].load(Ordering::Relaxed));
+        let of_iops = (iops > 0).then(|| iops.saturating_mul(bytes) / SOON);
+        let of_bytes = (bytes_per_s > 0).then_some(bytes_per_s / SOON);
+        of_iops.into_iter().chain(of_bytes).min()
     }
 
     /// This volume, with faults that a test injects into calls on its file or memory. Others have them from the start.

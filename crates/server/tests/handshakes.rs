@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use evenkeel_nbd::client::{Handshake, Outcome, Purpose, Wanted};
 use evenkeel_nbd::wire::{Framing, option, reply};
 use evenkeel_policy::config::Engine;
 use support::{Client, PATIENCE, Stop, Stream, TestServer};
@@ -185,6 +186,45 @@ fn ten_thousand_exports_are_listed_and_described_on_one_connection() {
     // 20,000 options each, one after the other, take less than a second on an idle machine. With acknowledgements that are
     // delayed it would be minutes.
     assert!(both < 2 * PATIENCE, "{both:?}");
+}
+
+#[test]
+fn a_client_that_lists_ten_thousand_exports_waits_for_one_answer() {
+    let test = start_many("handshakes-list", "", 10_000);
+    let names: Vec<_> = (0..10_000).map(|n| format!("volume-{n:05}")).collect();
+    for mut stream in [Stream::Tcp(test.raw_tcp()), Stream::Unix(test.raw_unix())] {
+        stream.set_timeout(Some(PATIENCE));
+        let (purpose, framing) = (Purpose::List, Framing::Structured);
+        let mut handshake =
+            Handshake::new(Wanted { export: String::new(), purpose, framing, base_allocation: false, tls: false });
+        let (mut input, mut out, mut round_trips) = (Vec::new(), Vec::new(), 0);
+        let begun = Instant::now();
+        let listed = loop {
+            let step = handshake.advance(&input, &mut out).unwrap_or_else(|violation| panic!("{violation}"));
+            input.drain(..step.consumed);
+            match step.outcome {
+                Some(Outcome::Listed(listed)) => break listed,
+                Some(other) => panic!("{other:?}"),
+                None => {}
+            }
+            if !out.is_empty() {
+                stream.write_all(&out).unwrap();
+                out.clear();
+                round_trips += 1;
+            }
+            let mut more = [0; 16_384];
+            let read = stream.read(&mut more).unwrap();
+            assert!(read > 0, "the server closed the connection");
+            input.extend_from_slice(&more[..read]);
+        };
+        let took = begun.elapsed();
+        println!("10,000 exports listed in {:.2} s", took.as_secs_f64());
+        assert_eq!(round_trips, 1, "one option asks for all of them");
+        let mut found: Vec<_> = listed.into_iter().map(|export| export.name).collect();
+        found.sort();
+        assert!(found == names, "{} exports", found.len());
+        assert!(took < LISTED_WITHIN, "{took:?}");
+    }
 }
 
 #[test]

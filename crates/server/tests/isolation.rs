@@ -192,7 +192,7 @@ fn replies_that_are_not_taken_keep_no_memory_from_another_tenant() {
 }
 
 #[test]
-fn clients_that_come_and_go_leave_no_more_inside_a_device_than_two_have_there() {
+fn clients_that_come_and_go_leave_no_more_in_flight_than_two_have() {
     let text = "[pools.slow]\nemulate = { preset = \"ssd\", read_latency = \"500ms\" }\n\
                 [volumes.noise]\nbackend = \"emulate\"\npool = \"slow\"\nsize = \"8MiB\"\n";
     let test = TestServer::start("left-behind", Engine::Auto, text);

@@ -50,7 +50,7 @@ fn answers_to_block_status_count_until_they_are_read() {
 }
 
 #[test]
-fn what_clients_that_ask_and_go_leave_in_a_queue_takes_neither_their_places_nor_room() {
+fn requests_left_in_a_queue_by_clients_that_go_take_neither_connections_nor_memory() {
     // After the first request of 512 bytes the next turn comes in minutes.
     let text = format!("[server]\nmax_connections = 4\n[tenants.default]\nlimit = {{ bytes_per_s = 1 }}\n{MEMORY}");
     let test = TestServer::start("ask-and-go", Engine::Auto, &text);

@@ -419,10 +419,13 @@ fn two_servers_on_one_volume_are_one_too_many() {
     let scratch = support::Scratch::new("twice-second");
     let mut config = support::config(&scratch, Engine::Auto, "[volumes.disk0]\nsize = \"1MiB\"\n");
     config.volumes.get_mut("disk0").unwrap().path = Some(test.scratch.path().join("disk0.img"));
+    let begun = Instant::now();
     match Server::start(config, Start::default()).err() {
         Some(error @ Error::InUse { .. }) => assert!(error.to_string().contains("in use by process"), "{error}"),
         other => panic!("{other:?}"),
     }
+    // A killed server's operations keep its files locked for a moment.
+    assert!((Duration::from_secs(5)..PATIENCE).contains(&begun.elapsed()), "refused after {:?}", begun.elapsed());
     assert!(test.connect("disk0").read(0, 1).is_ok());
 }
 

@@ -25,7 +25,9 @@ fn budget(config: &Config) -> f64 {
 fn imagine(setup: &Setup) -> Digest {
     let budget = budget(&setup.pool.admission);
     let bytes_per_s = 1e8 * (budget / KNEE_BYTES).min(1.0);
-    let ms = 1e3 * budget / 1e8;
+    // A fixed budget does not suit a device that changes in mid-run.
+    let is_kept = matches!(setup.pool.admission, Config::Fixed { .. }) && !setup.changes.is_empty();
+    let ms = 1e3 * budget / 1e8 * if is_kept { 10.0 } else { 1.0 };
     let latency = LatencyDigest { mean_ms: ms, p50_ms: ms, p95_ms: ms, p99_ms: ms, p999_ms: ms };
     let tenant = |bytes_per_s| TenantDigest {
         requests: 100,
@@ -106,7 +108,20 @@ fn every_case_has_its_metrics_and_their_values() {
     assert!(ratio.baseline.unwrap() > 60.0 && ratio.faithful.unwrap() > 2.9, "{ratio:?}");
     let settle = find("settle_s", None);
     assert_eq!((settle.evenkeel, settle.faithful), (Some(0.0), Some(20.0)));
-    assert!(rows().filter_map(|row| row.is_met()).count() >= 12 * 3 + 42 + 4);
+    let best = find("throughput_vs_best_fixed_percent", None);
+    assert!((best.evenkeel, best.is_met()) == (Some(100.0), Some(true)), "{best:?}");
+    let starved = find("throughput_vs_best_fixed_percent", Some("fixed_128kib"));
+    assert!((32.0..34.0).contains(&starved.baseline.unwrap()), "{starved:?}");
+    // A fixed budget that is kept settles as well, but for the three changes of the device.
+    assert_eq!(rows().filter(|row| row.metric == "settle_s" && row.is_met() == Some(true)).count(), 2 * 3 * 3);
+    let steps = report.sections.last().unwrap();
+    let idle = steps.text.last().unwrap();
+    assert!(idle.contains("store, 4 to 64 KiB;") && !idle.contains("stall"), "{idle}");
+    assert_eq!(find("settle_s", Some("none")).baseline, Some(20.0));
+    for share in ["cases_within_both_bars_percent", "steps_settled_percent"] {
+        assert_eq!((find(share, None).evenkeel, find(share, None).is_met()), (Some(100.0), Some(true)), "{share}");
+    }
+    assert_eq!(rows().filter_map(|row| row.is_met()).count(), 12 * 4 + 18 + 2 + 4);
 }
 
 #[test]

@@ -27,7 +27,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::caller::Caller;
 use crate::refusal::Refusal;
 use crate::request::{Asked, Named, Request};
-use crate::serve::api::{Answer, Changed, NewSettings, NewVolume, Wanted};
+use crate::serve::api::{Answer, Changed, NewSettings, NewVolume, VolumeChange, Wanted};
 use crate::serve::body::Body;
 use crate::serve::edit::{self, Consent};
 use crate::serve::recording::Wished;
@@ -185,14 +185,11 @@ async fn create_volume(State(config): Held, Body(NewVolume { name, volume }): Bo
 }
 
 async fn set_volume(State(config): Held, Named(name): Named, Body(settings): Body<NewSettings>) -> Answer {
-    let NewSettings { size, tenant, description, limit, force } = settings;
-    if size.is_some() == (tenant.is_some() || description.is_some() || limit.is_some()) {
-        return Err(Error::Refused("one of both".into()).into());
-    }
-    let mut after = edit::with_volume_settings(&config, &name, tenant, description)?;
-    if let Some(limit) = limit {
-        after = edit::with_volume_patch(&after, &name, serde_json::json!({ "limit": limit }))?;
-    }
+    let (patch, size, consent) = match settings.change()? {
+        VolumeChange::Size(size) => (serde_json::json!({}), Some(size), Consent::default()),
+        VolumeChange::Settings(patch, consent) => (patch, None, consent),
+    };
+    let mut after = edit::with_volume_patch(&config, &name, patch)?;
     match after.volumes.get_mut(&name).zip(size) {
         Some((volume, size)) if volume.size.is_some_and(|present| size <= present) => {
             return Err(Error::Refused("a volume only grows".into()).into());
@@ -200,7 +197,7 @@ async fn set_volume(State(config): Held, Named(name): Named, Body(settings): Bod
         Some((volume, size)) => volume.size = Some(size),
         None => {}
     }
-    accept(&config, &after, Consent { force, ..Consent::default() })
+    accept(&config, &after, consent)
 }
 
 async fn remove_tenant(State(config): Held, Named(name): Named) -> Answer {

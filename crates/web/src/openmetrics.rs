@@ -57,7 +57,7 @@ pub(crate) mod help {
     pub(crate) const CLUSTERED: &str = "1 if agreed with other hosts.";
     pub(crate) const SCALE: &str =
         "Factor at which all latency targets could be met; up to 1 they are. Absent without targets, or above 10.";
-    pub(crate) const UNACHIEVABLE: &str = "1 while it cannot be met beside the others.";
+    pub(crate) const UNACHIEVABLE: &str = "1 while the target cannot be met beside others.";
     pub(crate) const NEEDED: &str = "Slots that the latency target needs.";
     pub(crate) const GRANTED: &str = "Slots granted; absent: unbounded.";
     pub(crate) const USED: &str = "Slots used in the last period, mean.";

@@ -36,7 +36,7 @@ fn finish(router: Router) -> Router {
             Refusal::new(404, "not_found", "there is nothing at this path", "see /api/v1/state, /metrics and /healthz")
         })
         .method_not_allowed_fallback(async |method: Method| {
-            let message = format!("{method} is not possible at this path");
+            let message = format!("{method} is not allowed at this path");
             Refusal::new(405, "method_not_allowed", message, "see docs/reference/api.md for the methods of each path")
         })
 }

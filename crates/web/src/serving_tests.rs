@@ -29,7 +29,7 @@ const LONG: Bounds = Bounds {
 };
 const NEVER: Duration = Duration::from_secs(3_600);
 const SHORT: Duration = Duration::from_millis(200);
-/// How long an answer may take, even on a busy machine.
+/// Longest time that an answer may take, even on a busy machine.
 const FOR_AN_ANSWER: Duration = Duration::from_secs(2);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
@@ -136,6 +136,12 @@ async fn a_head_that_trickles_is_not_waited_for() {
         }
     };
     timeout(PATIENCE, trickle).await.expect("closed in time");
+}
+
+#[test]
+fn a_half_sent_head_has_five_seconds_and_gives_way_before_that() {
+    let Bounds { head, grace, .. } = Bounds::USUAL;
+    assert!(head == Duration::from_secs(5) && grace < Duration::from_secs(1), "{head:?}, {grace:?}");
 }
 
 #[tokio::test]

@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// The first drawn case; those from 0 on are the ones that controllers were developed with
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// How many cases
+    /// Number of cases
     #[arg(long, default_value_t = 48)]
     cases: u64,
     /// Print the constants and judge nothing

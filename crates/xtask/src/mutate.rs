@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Decides which mutations are drawn, in which order.
     #[arg(long, default_value_t = 20)]
     seed: u64,
-    /// How many are made, besides those that do not compile and those that are skipped.
+    /// Number of mutations, besides those that do not compile and those that are skipped.
     #[arg(long, default_value_t = 30)]
     count: usize,
     /// Numbers of drawn mutations that change nothing that could be seen; the next ones are drawn instead.

@@ -70,6 +70,7 @@ fn lines(name: Name) -> Result<Vec<String>> {
                 "control --bench placement",
                 "control --bench slots",
                 "nbd --bench header",
+                "guard --bench groups",
                 "guard --bench tick",
                 "guard --bench guarantee",
                 "server --bench recording",

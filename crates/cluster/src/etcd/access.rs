@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// Time after which a refused password is tried again: etcd computes long for each attempt, and all members may be refused.
+/// Time after which a refused password is tried again: etcd spends much processor time on each attempt, and all members may
+/// be refused.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Number of bytes of the password file that are read.
 const MAX_PASSWORD_BYTES: u64 = 64 << 10;
@@ -117,7 +118,7 @@ impl Access {
         if !endpoint.is_secure() {
             return Ok(Place::Plain(host, port));
         }
-        let files = self.tls.as_ref().ok_or("no authority is known; set cluster.tls.authorities")?;
+        let files = self.tls.as_ref().ok_or("no CA certificate is set; set cluster.tls.authorities")?;
         Self::secure(files, host, port)
     }
 

@@ -202,7 +202,7 @@ impl Client {
         if made.succeeded {
             return Ok(Claim::Ours(made.header.revision));
         }
-        let holder = made.found().ok_or_else(|| unlike(self.0.endpoint(), &"a key that is there and is not"))?;
+        let holder = made.found().ok_or_else(|| unlike(self.0.endpoint(), &"a key exists, yet has no value"))?;
         Ok(Claim::Taken(holder.mod_revision, self.bytes(&holder.value)?))
     }
 

@@ -122,7 +122,7 @@ impl Default for Config {
     }
 }
 
-/// Why the controller chose the present budget, or the present latency target.
+/// Reason for the present budget, or for the present latency target.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Reason {
     /// There was no decision yet: the initial values are in force.
@@ -233,9 +233,9 @@ pub struct Decision {
     pub budget_bytes: u64,
     /// Target for the smallest latency of an interval; `None` for methods without a target.
     pub target: Option<Duration>,
-    /// Why the budget has this size.
+    /// Reason for the size of the budget.
     pub reason: Reason,
-    /// Why the target has this value: the newest reason of the slow loop of SlowFast CoDel.
+    /// Reason for the value of the target: the newest reason of the slow loop of SlowFast CoDel.
     pub target_reason: Reason,
 }
 

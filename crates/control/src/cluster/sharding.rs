@@ -107,7 +107,7 @@ impl<C: Clone + PartialEq> Cluster<C> {
         self.members.config()
     }
 
-    /// Changes the sizes at which the cluster is divided.
+    /// Changes the number of hosts above which the cluster is divided, and the size of its shards.
     pub fn set_sizes(&mut self, sizes: Sizes) {
         self.sizes = sizes;
         if self.size > 0 {
@@ -154,7 +154,7 @@ impl<C: Clone + PartialEq> Cluster<C> {
     /// Takes in a host's report; see [`Membership::observe`]. Reports of hosts of other shards are ignored without an error.
     ///
     /// # Errors
-    /// Why the report was ignored.
+    /// Reason for which the report was ignored.
     pub fn observe(&mut self, now: Instant, host: &str, report: Report<Contribution<C>>) -> Result<(), Fault> {
         if self.shard.holds(host) { self.members.observe(now, host, report) } else { Ok(()) }
     }
@@ -162,7 +162,7 @@ impl<C: Clone + PartialEq> Cluster<C> {
     /// Takes in a shard's published sum. Sums of this host's own shard are taken in too, when they come back from the cluster.
     ///
     /// # Errors
-    /// Why the sum was ignored.
+    /// Reason for which the sum was ignored.
     pub fn observe_sum(&mut self, now: Instant, sum: Sum<C>) -> Result<(), Fault> {
         let Sum { shard, period, leaving, contribution } = sum;
         // Shards do not join step by step; their hosts do.

@@ -248,6 +248,8 @@ impl Kept {
 pub struct Share {
     /// The reservation as a fraction of the limit; 0 if either is unset.
     ratio: f64,
+    /// True if the member divides a reservation with the others.
+    reserves: bool,
     need: f64,
     requests: f64,
     throttled: bool,
@@ -281,6 +283,7 @@ impl Share {
     pub fn new(reservation: u64, limit: u64) -> Self {
         let mut share = Self {
             ratio: 0.0,
+            reserves: false,
             need: 0.0,
             requests: 0.0,
             throttled: false,
@@ -329,6 +332,7 @@ impl Share {
 
     /// Takes over other totals. Parts are fractions, so that the part in use stays.
     pub fn set_totals(&mut self, reservation: u64, limit: u64) {
+        self.reserves = reservation > 0;
         self.ratio =
             if reservation == 0 || limit == 0 { 0.0 } else { (reservation as f64 / limit as f64).clamp(0.0, 1.0) };
     }
@@ -396,7 +400,7 @@ impl Share {
             need: self.need,
             throttled: if self.throttled { self.need } else { 0.0 },
             lack: self.lack,
-            floor: self.floor,
+            floor: if self.reserves { self.floor } else { 0.0 },
             claim: self.claim,
             safe: self.newest_safe,
         }
@@ -611,6 +615,9 @@ mod tests {
         (0..8).for_each(|_| share.measure(&served(0.2), 0.25));
         let line = share.report();
         assert!(line.floor >= line.need && share.reservation() > 0.5, "{line:?}, {share:?}");
+        // One that enforces the limit alone takes nothing of the others' reservation.
+        share.set_totals(0, 4_000);
+        assert_eq!(share.report().floor, 0.0);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 /// A phase or class that waits behind another one is owed 1 / this number of the other's service, by cost.
 pub(super) const FRACTION: i64 = 64;
 
-/// Account of the service owed to a phase or class that comes second. A 64th of the service of the first one is added; service
-/// of the second one ahead of the first is taken off. The account may be overdrawn by one request, and saves no more than one
-/// request of the first one earned.
+/// Account of the service owed to a phase or class that waits behind another one. A 64th of the service of the other one is
+/// added; service ahead of the other one is taken off. The account may be overdrawn by one request, and saves no more than
+/// one request of the other one earned.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Claim {
     /// Service owed, in cost units times [`FRACTION`]; negative if overdrawn.

@@ -19,7 +19,7 @@ pub(super) type VirtualTime = u128;
 const INVERSE_BITS: u32 = 44;
 const STEP_SHIFT: u32 = 16;
 
-/// How far service by reservation may put a client's weight tag ahead of virtual time, in cost units.
+/// Largest lead of a client's weight tag over virtual time that service by reservation may cause, in cost units.
 ///
 /// Service by reservation counts against the share by weight, so that a client gets the
 /// greater of the two, not the sum. If the reservation exceeds the share, the lead would grow for
@@ -44,7 +44,7 @@ pub(super) const MAX_CREDIT_BYTES: u64 = 256 << 20;
 /// A client's weight tag may in any case be ahead of virtual time by this many requests of the served request's cost.
 const MAX_LEAD_REQUESTS: u64 = 2;
 
-/// How far a client with queued requests may be behind its reservation and still catch up, as time at the reserved rate.
+/// Largest lag of a client with queued requests behind its reservation for which it may catch up, as time at the reserved rate.
 ///
 /// Makes up for late pulls and stalls of the device. Without a bound, an unachievable
 /// reservation would run up a debt, and take all service once the device recovers.

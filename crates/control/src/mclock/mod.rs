@@ -103,14 +103,14 @@ impl CostModel {
         u32::try_from(u64::from(self.base_bytes) + payload).unwrap_or(u32::MAX).max(1)
     }
 
-    /// How far behind virtual time a client may be when it has requests again, in cost units.
+    /// Largest lag of a client behind virtual time when it has requests again, in cost units.
     #[inline]
     fn credit(&self) -> u64 {
         (MAX_CREDIT_REQUESTS * u64::from(self.base_bytes)).clamp(MAX_CREDIT, MAX_CREDIT_BYTES)
     }
 }
 
-/// Why a request was chosen.
+/// Reason for which a request was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The request's client was behind its reservation.
@@ -126,13 +126,13 @@ pub enum Pull<R> {
     Ready {
         /// The client of the request.
         client: ClientId,
-        /// Why the request was chosen.
+        /// Reason for which the request was chosen.
         phase: Phase,
         /// Kind, size and part of the request.
         work: Work,
         /// When the request was pushed.
         queued_at: Instant,
-        /// Since when no limit of its client has throttled the request: since then it has waited for other clients.
+        /// Instant since which no limit of its client has throttled the request: since then it has waited for other clients.
         free_at: Instant,
         /// The request itself.
         payload: R,

@@ -128,8 +128,8 @@ pub struct Move {
     pub to: u32,
 }
 
-/// Why connections move, or do not. A worker's load is the part of the time for which it is busy (0 to 1); for `genetic`, which
-/// counts bytes, a multiple of the workers' mean load.
+/// Reason for which connections move, or do not. A worker's load is the part of the time for which it is busy (0 to 1); for
+/// `genetic`, which counts bytes, a multiple of the workers' mean load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
     /// The method never moves connections.

@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use super::{Entry, Pool, Scheduler, TenantId};
 use crate::time::Instant;
 
-/// A tenant's queue is searched once a request in this many may be unwanted: a request that is dropped then costs a look at this
-/// many.
+/// A tenant's queue is searched for unwanted requests once their share of the queue may be one in this number. So each dropped
+/// request costs the search of at most this number of requests.
 const ONE_IN: u64 = 8;
 
 impl<R> Pool<R> {

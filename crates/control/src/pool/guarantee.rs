@@ -177,7 +177,7 @@ pub(super) struct Guaranteed {
     records: Log<Decision>,
     /// The newest verdict: true if the guarantee is missed.
     is_missed: bool,
-    /// Since when no request in the scope is queued or in flight; `None` while there is one.
+    /// Instant since which no request in the scope is queued or in flight; `None` while there is one.
     idle_since: Option<Instant>,
     /// Time since the last tick in which no request in the scope was queued or in flight, up to `idle_since`.
     idle: Duration,

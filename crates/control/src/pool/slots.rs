@@ -147,7 +147,7 @@ pub struct Missed {
     pub figure: Duration,
     /// Number of earlier seconds in which the latency exceeded the target and which were not reported.
     pub unreported: u64,
-    /// Why the tenant has no more slots; `None` before the first decision about slots.
+    /// Reason for which the tenant has no more slots; `None` before the first decision about slots.
     pub reason: Option<Reason>,
 }
 
@@ -165,7 +165,7 @@ pub struct Granted {
     pub share: Option<f64>,
     /// Number of slots that the tenant needs to meet its target.
     pub need: f64,
-    /// Why the tenant has these slots; `None` before the first decision.
+    /// Reason for the number of slots of the tenant; `None` before the first decision.
     pub reason: Option<Reason>,
     /// The tenant's report on the last period.
     pub report: Report,

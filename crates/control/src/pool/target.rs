@@ -121,7 +121,7 @@ impl Slowed {
 /// A decision for a pool's latency target, as its log keeps it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
-    /// Why the delays are what they are.
+    /// Reason for the present delays.
     pub reason: Reason,
     /// Mean delay of the noisy tenants, weighted by load.
     pub mean_delay: Duration,

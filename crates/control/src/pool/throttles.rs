@@ -29,7 +29,7 @@ pub struct Throttled {
     pub usual: u64,
     /// Time for which a slot stays empty after its request has left the device.
     pub delay: Duration,
-    /// Why the delay has this length.
+    /// Reason for the length of the delay.
     pub reason: ClientReason,
 }
 

@@ -1,8 +1,9 @@
 //! Limits of single volumes, in front of the scheduler.
 //!
 //! A tenant's requests may be of several volumes, and a volume's requests of several tenants. So a request of a volume with a
-//! limit is queued for its tenant once that limit lets it pass, and requests of other volumes go before it. The requests of a
-//! volume keep their order. A pool without such limits pays for the check of a map, and for that of an instant.
+//! limit is queued for its tenant once that limit lets it pass, and requests of other volumes go before it. Tenants that share
+//! a volume take turns at its limit, so that none waits for the backlog of another; the requests of each keep their order. A
+//! pool without such limits pays for the check of a map, and for that of an instant.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -18,8 +19,12 @@ use crate::units::{Rates, Work};
 /// The requests that wait for a volume's limit are searched once a request in this many may be unwanted.
 const ONE_IN: u64 = 8;
 
-/// How long a volume's limit counts as binding after a request has waited for it: one that is idle between its requests often
-/// has none that waits.
+/// Largest number of requests that pass the limits of their volumes in one step of [`Pool::dispatch_wanted`]: about as much work
+/// as one dispatch.
+const PASS_AT_ONCE: usize = 4;
+
+/// Time for which a volume's limit counts as binding after a request has waited for it: a volume that is idle between its
+/// requests often has none that waits.
 const BINDS_FOR: Duration = Duration::from_secs(1);
 
 /// The limit of a volume, and the requests that wait for it.
@@ -31,6 +36,10 @@ pub struct VolumeView {
     pub waiting: usize,
     /// True if a request waits for the limit, or waited for it within the last second.
     pub binds: bool,
+    /// Number of requests that have passed after a wait for the limit, since the volume has one.
+    pub waits: u64,
+    /// The time that these requests waited, added up.
+    pub waited: Duration,
 }
 
 impl VolumeView {
@@ -43,20 +52,109 @@ impl VolumeView {
 /// A request that waits for the limit of its volume.
 struct Waiting<R> {
     tenant: TenantId,
+    /// Number of the request in the order in which requests began to wait for the volume's limit.
+    came: u64,
     since: Instant,
     work: Work,
     request: R,
+}
+
+/// The requests of all tenants that wait for the limit of a volume: one queue for each of these tenants, that of the tenant whose
+/// turn is next first.
+struct Turns<R> {
+    queues: VecDeque<VecDeque<Waiting<R>>>,
+    len: usize,
+    /// Number of requests that have waited so far.
+    came: u64,
+}
+
+impl<R> Turns<R> {
+    const fn new() -> Self {
+        Self { queues: VecDeque::new(), len: 0, came: 0 }
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The queue of a tenant; `None` if no request of the tenant waits.
+    fn queue_of(&mut self, tenant: TenantId) -> Option<&mut VecDeque<Waiting<R>>> {
+        self.queues.iter_mut().find(|queue| queue.front().is_some_and(|waiting| waiting.tenant == tenant))
+    }
+
+    /// Appends a request to its tenant's queue.
+    fn push(&mut self, mut waiting: Waiting<R>) {
+        waiting.came = self.came;
+        self.came += 1;
+        self.put(waiting);
+    }
+
+    fn put(&mut self, waiting: Waiting<R>) {
+        self.len += 1;
+        match self.queue_of(waiting.tenant) {
+            Some(queue) => queue.push_back(waiting),
+            None => self.queues.push_back(VecDeque::from([waiting])),
+        }
+    }
+
+    /// Takes the oldest request of the tenant whose turn it is; the tenant's next turn is behind those of all others.
+    fn pop(&mut self) -> Option<Waiting<R>> {
+        let mut queue = self.queues.pop_front()?;
+        let next = queue.pop_front()?;
+        self.len -= 1;
+        if !queue.is_empty() {
+            self.queues.push_back(queue);
+        }
+        Some(next)
+    }
+
+    /// Takes the requests for which `is_taken` is true; the others keep their order.
+    fn take_if(&mut self, is_taken: impl Fn(&Waiting<R>) -> bool) -> Vec<Waiting<R>> {
+        let mut taken = Vec::new();
+        for queue in core::mem::take(&mut self.queues) {
+            let (of_queue, kept): (VecDeque<_>, VecDeque<_>) = queue.into_iter().partition(&is_taken);
+            taken.extend(of_queue);
+            if !kept.is_empty() {
+                self.queues.push_back(kept);
+            }
+        }
+        self.len -= taken.len();
+        taken
+    }
+
+    /// Makes requests of a tenant requests of the tenants that `heir` names; they go in the order in which they came.
+    fn hand_over(&mut self, from: TenantId, heir: impl Fn(&R) -> Option<TenantId>) {
+        if self.queue_of(from).is_none() {
+            return;
+        }
+        for mut waiting in self.take_if(|waiting| waiting.tenant == from) {
+            waiting.tenant = heir(&waiting.request).unwrap_or(from);
+            self.put(waiting);
+        }
+        // The queue of an heir has two parts now, each of which is sorted.
+        self.queues.iter_mut().for_each(|queue| queue.make_contiguous().sort_by_key(|waiting| waiting.came));
+    }
 }
 
 /// A volume with a limit.
 struct Volume<R> {
     limit: Rates,
     bucket: TokenBucket,
-    waiting: VecDeque<Waiting<R>>,
+    waiting: Turns<R>,
     /// Number of waiting requests that may be unwanted, see [`Pool::drop_unwanted_of`].
     unwanted: u64,
     /// When a request last passed that had waited for the limit.
     bound_at: Option<Instant>,
+    /// Number of requests that have passed after a wait for the limit.
+    waits: u64,
+    /// The time that these requests waited, added up.
+    waited: Duration,
+    /// True if the limit was withdrawn while requests waited: they pass step by step, and new requests wait behind them.
+    withdrawn: bool,
 }
 
 /// The volumes of a pool that have limits.
@@ -87,8 +185,8 @@ impl<R> Volumes<R> {
 
     /// Takes the waiting requests of a tenant that leaves.
     pub(super) fn leave(&mut self, id: TenantId) -> Vec<R> {
-        let theirs = self.limited.iter().filter(|(_, of)| of.waiting.iter().any(|waiting| waiting.tenant == id));
-        let volumes: Vec<u32> = theirs.map(|(&volume, _)| volume).collect();
+        let theirs = self.limited.iter_mut().filter_map(|(&volume, of)| of.waiting.queue_of(id).map(|_| volume));
+        let volumes: Vec<u32> = theirs.collect();
         let taken = volumes.into_iter().flat_map(|volume| self.take_if(volume, |waiting| waiting.tenant == id));
         taken.map(|waiting| waiting.request).collect()
     }
@@ -102,24 +200,43 @@ impl<R> Volumes<R> {
     fn set(&mut self, now: Instant, volume: u32, limit: Rates, burst: Duration) {
         let Some(of) = self.limited.get_mut(&volume) else {
             let bucket = TokenBucket::new(limit, burst);
-            let of = Volume { limit, bucket, waiting: VecDeque::new(), unwanted: 0, bound_at: None };
+            let of = Volume {
+                limit,
+                bucket,
+                waiting: Turns::new(),
+                unwanted: 0,
+                bound_at: None,
+                waits: 0,
+                waited: Duration::ZERO,
+                withdrawn: false,
+            };
             self.limited.insert(volume, of);
             return;
         };
+        if of.limit == limit && of.bucket.burst() == burst && !of.withdrawn {
+            return;
+        }
         self.next.remove(&(of.bucket.ready_at(), volume));
         of.bucket.set_rates(now, limit, burst);
-        of.limit = limit;
+        (of.limit, of.withdrawn) = (limit, false);
         if !of.waiting.is_empty() {
             self.next.insert((of.bucket.ready_at(), volume));
         }
         self.settle();
     }
 
-    /// Withdraws the limit of a volume; returns the requests that waited for it.
-    fn withdraw(&mut self, volume: u32) -> VecDeque<Waiting<R>> {
-        let waiting = self.take_if(volume, |_| true);
-        self.limited.remove(&volume);
-        waiting
+    /// Withdraws the limit of a volume; the requests that wait for it are due at once.
+    fn withdraw(&mut self, volume: u32) {
+        let Some(of) = self.limited.get_mut(&volume) else { return };
+        if of.waiting.is_empty() {
+            self.limited.remove(&volume);
+            return;
+        }
+        self.next.remove(&(of.bucket.ready_at(), volume));
+        of.bucket = TokenBucket::new(Rates::UNSET, Duration::ZERO);
+        (of.limit, of.withdrawn) = (Rates::UNSET, true);
+        self.next.insert((of.bucket.ready_at(), volume));
+        self.settle();
     }
 
     /// Returns a request that passes at `now`, charged to the limit of its volume; otherwise it waits here.
@@ -134,7 +251,7 @@ impl<R> Volumes<R> {
             self.next.insert((ready, volume));
             self.due = self.due.min(ready);
         }
-        of.waiting.push_back(waiting);
+        of.waiting.push(waiting);
         None
     }
 
@@ -144,27 +261,32 @@ impl<R> Volumes<R> {
         let (ready, volume) = self.next.first().copied().filter(|(ready, _)| *ready <= now)?;
         self.next.remove(&(ready, volume));
         let of = self.limited.get_mut(&volume)?;
-        let passed = of.waiting.pop_front()?;
+        let passed = of.waiting.pop()?;
         let is_wanted = is_wanted(&passed.request);
         if is_wanted {
             of.bucket.take(now, &passed.work);
             of.bound_at = Some(now);
+            of.waits += 1;
+            of.waited = of.waited + now.since(passed.since);
         }
         if !of.waiting.is_empty() {
             self.next.insert((of.bucket.ready_at(), volume));
+        } else if of.withdrawn {
+            self.limited.remove(&volume);
         }
         self.settle();
         Some(if is_wanted { Ok(passed) } else { Err(passed.request) })
     }
 
     /// Takes the waiting requests of a volume for which `is_taken` is true; the others keep their order.
-    fn take_if(&mut self, volume: u32, is_taken: impl Fn(&Waiting<R>) -> bool) -> VecDeque<Waiting<R>> {
-        let Some(of) = self.limited.get_mut(&volume) else { return VecDeque::new() };
-        let (taken, kept): (VecDeque<_>, VecDeque<_>) =
-            core::mem::take(&mut of.waiting).into_iter().partition(is_taken);
-        of.waiting = kept;
+    fn take_if(&mut self, volume: u32, is_taken: impl Fn(&Waiting<R>) -> bool) -> Vec<Waiting<R>> {
+        let Some(of) = self.limited.get_mut(&volume) else { return Vec::new() };
+        let taken = of.waiting.take_if(is_taken);
         if of.waiting.is_empty() {
             self.next.remove(&(of.bucket.ready_at(), volume));
+            if of.withdrawn {
+                self.limited.remove(&volume);
+            }
             self.settle();
         }
         taken
@@ -197,7 +319,7 @@ impl<R> Pool<R> {
         if self.live_mut(id).is_none() {
             return Err(request);
         }
-        let waiting = Waiting { tenant: id, since: now, work, request };
+        let waiting = Waiting { tenant: id, came: 0, since: now, work, request };
         match self.volumes.admit(now, volume, waiting) {
             Some(Waiting { request, .. }) => self.submit(now, id, work, request),
             None => Ok(()),
@@ -205,31 +327,27 @@ impl<R> Pool<R> {
     }
 
     /// As [`Pool::leave`], but those of the requests that wait for the limit of a volume become requests of the tenants that
-    /// `heir` names, and keep their places. All others that have an heir have passed the limits of their volumes already.
+    /// `heir` names, in the order in which they came. All others that have an heir have passed the limits of their volumes
+    /// already.
     pub fn leave_to(&mut self, id: TenantId, heir: impl Fn(&R) -> Option<TenantId>) -> Vec<R> {
-        for of in self.volumes.limited.values_mut() {
-            for waiting in of.waiting.iter_mut().filter(|waiting| waiting.tenant == id) {
-                let heir = heir(&waiting.request).filter(|heir| {
-                    let tenant = self.tenants.get(heir.index as usize);
-                    tenant.is_some_and(|tenant| tenant.live && tenant.generation == heir.generation)
-                });
-                waiting.tenant = heir.unwrap_or(id);
-            }
-        }
+        let tenants = &self.tenants;
+        let heir = |request: &R| {
+            heir(request).filter(|heir| {
+                let tenant = tenants.get(heir.index as usize);
+                tenant.is_some_and(|tenant| tenant.live && tenant.generation == heir.generation)
+            })
+        };
+        self.volumes.limited.values_mut().for_each(|of| of.waiting.hand_over(id, heir));
         self.leave(id)
     }
 
     /// Sets the limits of single volumes, each with the unused limit that may be saved up, as time. All clients of a volume
     /// share its limit, which applies beside those of tenants and pool. A volume that `limits` leaves out has none. Effective at
-    /// once, also for requests that wait.
+    /// once, also for requests that wait: without a limit they pass at the next dispatches, in steps.
     pub fn limit_volumes(&mut self, now: Instant, limits: &BTreeMap<u32, (Rates, Duration)>) {
         let withdrawn = self.volumes.limited.keys().filter(|volume| !limits.contains_key(*volume));
         let withdrawn: Vec<u32> = withdrawn.copied().collect();
-        for volume in withdrawn {
-            for waiting in self.volumes.withdraw(volume) {
-                self.pass_on(now, waiting);
-            }
-        }
+        withdrawn.into_iter().for_each(|volume| self.volumes.withdraw(volume));
         for (&volume, &(limit, burst)) in limits {
             self.volumes.set(now, volume, limit, burst);
         }
@@ -237,10 +355,10 @@ impl<R> Pool<R> {
 
     /// The limit of a volume with its state at `now`; `None` for a volume without a limit.
     pub fn volume(&self, now: Instant, volume: u32) -> Option<VolumeView> {
-        let of = self.volumes.limited.get(&volume)?;
+        let of = self.volumes.limited.get(&volume).filter(|of| !of.withdrawn)?;
         let waiting = of.waiting.len();
         let binds = waiting > 0 || of.bound_at.is_some_and(|at| now.since(at) < BINDS_FOR);
-        Some(VolumeView { limit: of.limit, waiting, binds })
+        Some(VolumeView { limit: of.limit, waiting, binds, waits: of.waits, waited: of.waited })
     }
 
     /// As [`Pool::drop_unwanted`], for the requests that wait for the limit of this volume.
@@ -255,28 +373,35 @@ impl<R> Pool<R> {
         dropped.into_iter().map(|waiting| waiting.request).collect()
     }
 
-    /// Queues the waiting requests that the limits of their volumes let pass; returns one that `wish` does not want, before the
-    /// others pass.
+    /// Queues waiting requests that the limits of their volumes let pass, at most [`PASS_AT_ONCE`].
+    ///
+    /// # Errors
+    /// `Some`: a request that `wish` does not want, before the others pass. `None`: more requests are due.
     #[inline]
-    pub(super) fn pass_volumes<W: Into<Wish>>(&mut self, now: Instant, wish: impl Fn(&R) -> W) -> Option<R> {
+    pub(super) fn pass_volumes<W: Into<Wish>>(
+        &mut self,
+        now: Instant,
+        wish: impl Fn(&R) -> W,
+    ) -> Result<(), Option<R>> {
         if self.volumes.due > now {
-            return None;
+            return Ok(());
         }
         self.pass_due_volumes(now, |request| wish(request).into() != Wish::Never)
     }
 
-    fn pass_due_volumes(&mut self, now: Instant, is_wanted: impl Fn(&R) -> bool) -> Option<R> {
-        while let Some(next) = self.volumes.pass(now, &is_wanted) {
-            match next {
-                Ok(waiting) => self.pass_on(now, waiting),
-                Err(unwanted) => return Some(unwanted),
+    fn pass_due_volumes(&mut self, now: Instant, is_wanted: impl Fn(&R) -> bool) -> Result<(), Option<R>> {
+        for _ in 0..PASS_AT_ONCE {
+            match self.volumes.pass(now, &is_wanted) {
+                Some(Ok(waiting)) => self.pass_on(now, waiting),
+                Some(Err(unwanted)) => return Err(Some(unwanted)),
+                None => return Ok(()),
             }
         }
-        None
+        if self.volumes.due > now { Ok(()) } else { Err(None) }
     }
 
     fn pass_on(&mut self, now: Instant, waiting: Waiting<R>) {
-        let Waiting { tenant, since, work, request } = waiting;
+        let Waiting { tenant, since, work, request, .. } = waiting;
         // The tenant is there: one that leaves takes its requests along.
         let _ = self.enqueue(now, tenant, work, request, now.since(since));
     }
@@ -383,7 +508,9 @@ mod tests {
         assert_eq!((stats.queue_latency.max(), stats.latency.max()), (waited, waited));
         assert_eq!(stats.device_latency.max(), Duration::ZERO);
         assert_eq!(stats.limited, waited, "nothing of it is a backlog of the scheduler");
-        assert!(pool.volume(ms(1_000), LIMITED).is_some_and(|view| view.binds));
+        let view = pool.volume(ms(1_000), LIMITED).expect("it has a limit");
+        assert!(view.binds);
+        assert_eq!((view.waits, view.waited), (1, waited), "the first request passed at once");
         assert!(pool.volume(ms(2_000), LIMITED).is_some_and(|view| !view.binds), "that is a while ago");
     }
 
@@ -406,6 +533,74 @@ mod tests {
             assert!(rest.is_sorted(), "in their order");
             assert_eq!(pool.volume(ms(101), LIMITED), None);
         }
+    }
+
+    #[test]
+    fn tenants_that_share_a_volume_take_turns_at_its_limit() {
+        const BUSY: u32 = 0;
+        const QUIET: u32 = 1;
+        let mut pool = pool(Scheduler::Mclock);
+        let reservation = iops(50);
+        let [busy, quiet] = [Qos::default(), Qos { reservation, ..Qos::default() }].map(|qos| pool.join(ms(0), qos));
+        pool.limit_volumes(ms(0), &BTreeMap::from([(LIMITED, (iops(100), Duration::ZERO))]));
+        for _ in 0..10_000 {
+            assert!(pool.submit_of(ms(0), LIMITED, busy, READ, BUSY).is_ok());
+        }
+        // One request at a time, for 2 s.
+        assert!(pool.submit_of(ms(0), LIMITED, quiet, READ, QUIET).is_ok());
+        let mut passed = [0_u32; 2];
+        for now in (0..2_000).map(ms) {
+            for request in run(&mut pool, now).0 {
+                passed[request as usize] += 1;
+                if request == QUIET {
+                    assert!(pool.submit_of(now, LIMITED, quiet, READ, QUIET).is_ok());
+                }
+            }
+        }
+        assert!((95..=101).contains(&passed[QUIET as usize]) && passed[BUSY as usize] >= 95, "{passed:?}");
+        // The busy one's requests become the quiet one's, which keeps the order of all.
+        assert!(pool.leave_to(busy, |_| Some(quiet)).is_empty());
+        let waiting = pool.volume(ms(2_000), LIMITED).map(|view| view.waiting);
+        assert_eq!(waiting, Some(10_000 - passed[BUSY as usize] as usize + 1));
+        let until = run(&mut pool, ms(2_000)).1;
+        assert_eq!(run(&mut pool, until).0, [BUSY], "the newest request of the quiet one came last");
+    }
+
+    #[test]
+    fn requests_whose_limit_was_withdrawn_pass_in_steps_in_their_order() {
+        const MANY: u32 = 10_000;
+        let mut pool = pool(Scheduler::Mclock);
+        let tenant = pool.join(ms(0), Qos::default());
+        let submit = |pool: &mut Pool<u32>, n| assert!(pool.submit_of(ms(1), LIMITED, tenant, READ, n).is_ok());
+        limit(&mut pool, ms(0), iops(1));
+        (0..MANY).for_each(|n| submit(&mut pool, n));
+        assert_eq!(run(&mut pool, ms(1)).0, [0]);
+        pool.limit_volumes(ms(1), &BTreeMap::new());
+        assert_eq!((pool.queued(), pool.volume(ms(1), LIMITED)), (0, None), "the withdrawal itself queues none");
+        let wish = |_: &u32| Wish::Now;
+        for step in 1..=10 {
+            assert!(matches!(pool.dispatch_wanted(ms(1), wish), Err(None)));
+            assert_eq!(pool.queued(), step * PASS_AT_ONCE);
+        }
+        submit(&mut pool, MANY);
+        let (ran, until) = run(&mut pool, ms(1));
+        assert_eq!((ran, until), ((1..=MANY).collect::<Vec<_>>(), Instant::FAR_FUTURE), "a new one goes behind them");
+        assert!(pool.volumes.limited.is_empty());
+        // The limit comes back while requests still pass: the rest waits for it.
+        limit(&mut pool, ms(1), iops(1));
+        (0..100).for_each(|n| submit(&mut pool, n));
+        assert_eq!(run(&mut pool, ms(1)).0, [0]);
+        pool.limit_volumes(ms(1), &BTreeMap::new());
+        assert!(matches!(pool.dispatch_wanted(ms(1), wish), Err(None)));
+        pool.limit_volumes(ms(1), &BTreeMap::from([(LIMITED, (iops(10), Duration::ZERO))]));
+        let (ran, until) = run(&mut pool, ms(1));
+        assert!(ran.len() <= PASS_AT_ONCE + 1 && until > ms(1) && until < ms(102), "{ran:?}, {until:?}");
+        let rest = 99 - ran.len();
+        assert_eq!(pool.volume(ms(1), LIMITED).map(|view| view.waiting), Some(rest));
+        // A tenant that leaves takes the rest along, and nothing of the volume stays.
+        pool.limit_volumes(ms(1), &BTreeMap::new());
+        assert_eq!(pool.leave(tenant).len(), rest);
+        assert!(pool.volumes.limited.is_empty() && pool.volumes.due() == Instant::FAR_FUTURE);
     }
 
     #[test]

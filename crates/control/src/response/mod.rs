@@ -101,7 +101,7 @@ pub enum Method {
 /// Settings of the controller of one pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// How delays are chosen.
+    /// The method by which delays are chosen.
     pub method: Method,
     /// The target for the mean latency of reads (10 us to 100 s).
     pub target: Duration,
@@ -162,7 +162,7 @@ impl Config {
     }
 }
 
-/// Why the delays are what they are. The target is the configured mean latency of reads; the adaptive method controls reads to
+/// Reason for the present delays. The target is the configured mean latency of reads; the adaptive method controls reads to
 /// its *set point*, which lies a margin below the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Reason {
@@ -228,7 +228,7 @@ pub enum Reason {
         /// The target.
         target: Duration,
     },
-    /// Every noisy client is throttled as far as allowed, and reads still exceed the target: the target is out of reach.
+    /// Every noisy client is throttled as far as allowed, and reads still exceed the target: it is unachievable.
     Unachievable {
         /// Mean latency of reads, smoothed.
         measured: Duration,
@@ -292,7 +292,7 @@ impl Reason {
     }
 }
 
-/// Why a client's delay is what it is.
+/// Reason for a client's delay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ClientReason {
     /// All noisy clients have the same delay.
@@ -319,14 +319,14 @@ pub struct ClientDelay {
     /// Time by which answers to the client are delayed; above zero, a multiple of [`Config::step`], at most
     /// [`Config::max_delay`].
     pub delay: Duration,
-    /// Why the delay has this length.
+    /// Reason for the length of the delay.
     pub reason: ClientReason,
 }
 
 /// The delays of a pool's clients until the next decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision<'a> {
-    /// Why the delays are what they are.
+    /// Reason for the present delays.
     pub reason: Reason,
     /// Mean delay of the noisy clients, weighted by their load.
     pub mean_delay: Duration,

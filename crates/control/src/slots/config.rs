@@ -3,7 +3,7 @@
 use crate::invalid::InvalidConfig;
 use crate::time::Duration;
 
-/// How the slots of a device are shared out between its tenants, on all hosts that share it.
+/// The method by which the slots of a device are shared out to its tenants, on all hosts that share it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"), schemars(rename = "Slots"))]
@@ -33,7 +33,7 @@ crate::named!(Method: None "none", Rwd "rwd", Parda "parda", SfqD "sfq_d", Drg "
 /// Settings of a [`Controller`](super::Controller).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// How slots are shared out.
+    /// The method by which slots are shared out.
     pub method: Method,
     /// Time between two decisions (10 ms to 60 s).
     pub period: Duration,

@@ -70,7 +70,7 @@ impl Knee {
         self.used = used;
     }
 
-    /// How much is known of the elasticity: the squared relative distance of the slots in use from their mean, summed over
+    /// Amount of knowledge about the elasticity: the squared relative distance of the slots in use from their mean, summed over
     /// completions. 0 if the slots in use have not varied.
     pub(super) fn known(&self) -> f64 {
         let known = if self.slots > 0.0 { self.spread / (self.slots * self.slots) } else { 0.0 };

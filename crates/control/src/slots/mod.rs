@@ -89,7 +89,7 @@ pub struct Workload {
     pub report: Report,
 }
 
-/// Why a workload has the slots that it has.
+/// Reason for the number of slots of a workload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
     /// The method sets no bound.
@@ -140,7 +140,7 @@ pub struct Share {
     /// Slots that the workload needs to meet its target; 0 if it is idle or the method does not go by need.
     /// [`Method::Needs`] assumes ten times the smallest target for a workload without one.
     pub need: f64,
-    /// Why the workload has these slots.
+    /// Reason for the number of slots.
     pub reason: Reason,
 }
 
@@ -162,7 +162,7 @@ struct Known {
     workload: Workload,
     /// The workload's target, if the device can meet it with any number of slots.
     target: Option<Duration>,
-    /// If the target is out of reach: the latency of a request alone at the device divided by the target, 1 or more.
+    /// If the target is unachievable: the latency of a request alone at the device divided by the target, 1 or more.
     beyond: Option<f64>,
     /// For how long the workload has been idle; [`knee::MEMORY`] if it was idle when first seen.
     idle: Duration,

@@ -61,7 +61,7 @@ pub(super) struct Memory {
     /// While the stream is limited to its share of the slow device: the bytes per second that all streams together had at that
     /// device when shares began to be enforced. Otherwise 0.
     pub(super) cut: f64,
-    /// How the stream's rate responds to bandwidth of the slow device that limits on other streams leave to it.
+    /// Response of the stream's rate to bandwidth of the slow device that limits on other streams leave to it.
     pub(super) wants: share::Wants,
     /// The stream's demand in the latest complete window.
     activity: Activity,

@@ -8,7 +8,7 @@ use crate::time::Duration;
 /// Upper bound on [`Config::interval`] and on [`Config::window`].
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
-/// How limits are assigned.
+/// The method by which limits are assigned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"), schemars(rename = "GuaranteeMethod"))]
@@ -27,7 +27,7 @@ crate::named!(Method: Static "static", Saat "saat", Accurate "accurate");
 /// Settings of the controller of one cached device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// How limits are assigned.
+    /// The method by which limits are assigned.
     pub method: Method,
     /// Time between two calls of [`Controller::tick`](super::Controller::tick), 50 ms to 60 s. [`Method::Saat`] was published
     /// with 1 s; [`Method::Accurate`] holds the guarantee in each [window](Self::window) of several intervals.

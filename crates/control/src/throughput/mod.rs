@@ -190,7 +190,7 @@ impl TenantSample {
 pub struct Limit {
     /// The limit in the unit of the guarantee; above 0 and at most the ceiling.
     pub limit: Rate,
-    /// Why the limit is what it is.
+    /// Reason for the value of the limit.
     pub reason: Reason,
 }
 
@@ -206,7 +206,7 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    /// True if a guarantee to this tenant cannot be kept at the present miss rate.
+    /// True if a guarantee to this tenant cannot be met at the present miss rate.
     pub fn unachievable(&self) -> bool {
         [self.read, self.write].iter().flatten().any(|limit| matches!(limit.reason, Reason::Unachievable { .. }))
     }

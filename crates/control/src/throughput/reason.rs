@@ -1,6 +1,6 @@
 //! Why a limit is what it is.
 
-/// Why a limit is what it is. Rates are in the unit of the guarantee, per second.
+/// Reason for the value of a limit. Rates are in the unit of the guarantee, per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
     /// No interval has been seen yet: the guarantee is the limit.

@@ -72,7 +72,7 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream], second
     }
 }
 
-/// How a stream's rate responds when other streams are limited in its favour. Rates are in units of the stream's guarantee per
+/// Response of a stream's rate to limits on other streams in its favour. Rates are in units of the stream's guarantee per
 /// second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Wants {

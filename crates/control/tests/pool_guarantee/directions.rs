@@ -23,7 +23,7 @@ fn moved(bench: &mut Bench, seconds: u64, tenant: TenantId) -> [f64; 2] {
 }
 
 #[test]
-fn a_guarantee_to_one_direction_holds_nothing_else_back() {
+fn a_guarantee_to_one_direction_throttles_nothing_else() {
     for (targets, guaranteed) in [
         (Throughputs { read: mb(50), ..Throughputs::NONE }, 0),
         (Throughputs { write: mb(50), ..Throughputs::NONE }, 1),

@@ -13,7 +13,7 @@ use super::save::{self, Part, Saved};
 use super::{Connect, OTHER_VERSION, PATIENCE, changes, edit};
 use crate::output::{self, Usage};
 
-/// Which server to talk to, and how its answer is printed.
+/// The server that a command talks to, and the format of the printed answer.
 #[derive(Args)]
 pub(crate) struct Ask {
     /// Print the answer as JSON, as the API gives it

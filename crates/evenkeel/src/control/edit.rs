@@ -123,12 +123,12 @@ enum Holder<'d> {
     Braces(&'d InlineTable),
 }
 
-/// The way from the outermost table to a key, as far as the text has its tables.
+/// The tables on the way from the outermost table to a key, as far as the text has them.
 struct Way<'d> {
     holder: Holder<'d>,
     /// Number of names that lead to `holder`.
     held: usize,
-    /// The last table on the way.
+    /// The innermost of these tables.
     here: &'d dyn TableLike,
     /// Number of names that lead to `here`.
     at: usize,
@@ -181,7 +181,7 @@ fn set(text: &str, path: &[String], depth: usize, value: &Value) -> anyhow::Resu
 }
 
 /// Error message about a part of a parsed text without a place in it.
-const NO_PLACE: &str = "the place of a key is not known";
+const NO_PLACE: &str = "the parsed text does not say where a key is; report this as a bug";
 
 fn insert(
     text: &str,

@@ -269,8 +269,8 @@ fn inside(config: &Value, names: &[&str]) -> Value {
     names.iter().fold(config, |value, name| &value[*name]).clone()
 }
 
-/// Adds to a patch the percentile of a latency target and the kind of admission control where it leaves them as they are in force
-/// and the file has others: without them the values in the patch would mean something else there.
+/// Adds to a patch the percentile of each latency target and the kind of admission control where it leaves them as they are in
+/// force and the file has others: without them the values in the patch would mean something else there.
 fn complete(patch: &mut Map<String, Value>, in_force: &Value, in_file: &Value, names_admission: bool) {
     if let Some(Value::Object(latency)) = patch.get_mut("latency")
         && !latency.contains_key("percentile")
@@ -281,6 +281,11 @@ fn complete(patch: &mut Map<String, Value>, in_force: &Value, in_file: &Value, n
         });
         if there != here {
             latency.insert("percentile".into(), here);
+        }
+    }
+    for (pool, own) in patch.get_mut("pools").and_then(Value::as_object_mut).into_iter().flatten() {
+        if let Some(own) = own.as_object_mut() {
+            complete(own, &in_force["pools"][pool], &in_file["pools"][pool], names_admission);
         }
     }
     if let Some(Value::Object(tuning)) = patch.get_mut("tuning")

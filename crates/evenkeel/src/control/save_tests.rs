@@ -60,7 +60,7 @@ fn an_edited_text_is_read_as_the_old_one_with_the_new_value() {
         "[tenants.a]\n\"limit\" = { iops = 5, } # most\nreservation = { iops = 3 }\n# end",
     ];
     type Change = fn(&mut Tenant);
-    let changes: [(Value, Change); 7] = [
+    let changes: [(Value, Change); 9] = [
         (json!({ "weight": 7 }), |tenant| tenant.weight = 7),
         (json!({ "limit": { "iops": 0 } }), |tenant| tenant.limit.iops = 0),
         (json!({ "limit": { "bytes_per_s": "5MB", "burst": "50ms" }, "priority": "background" }), |tenant| {
@@ -78,6 +78,11 @@ fn an_edited_text_is_read_as_the_old_one_with_the_new_value() {
             (tenant.limit.iops, tenant.limit.when) = (6, Some("22:00-06:00".parse().expect("hours")));
             tenant.weight_at = None;
         }),
+        (json!({ "pools": { "main": { "limit": { "iops": 0 }, "weight": 5 } } }), |tenant| {
+            let own = tenant.pools.entry("main".to_owned()).or_default();
+            (own.limit, own.weight) = (Some(Default::default()), Some(5));
+        }),
+        (json!({ "pools": { "main": null }, "each": true }), |tenant| tenant.each = true),
     ];
     for form in forms {
         for (mark, newline) in [("", "\n"), ("", "\r\n"), ("\u{feff}", "\n")] {
@@ -140,6 +145,21 @@ fn a_change_has_no_other_meaning_in_the_file() {
     let setting = json!({ "tuning": { "admission": { "tolerance": 0.1 } } });
     let text = after(expected, Part::Pool("main"), &setting, &elastic);
     assert_eq!(text, expected.replace("0.05", "0.1"));
+}
+
+#[test]
+fn settings_on_one_pool_are_changed_and_removed() {
+    let p99 = json!({ "main": { "latency": { "target": "20ms", "percentile": 99 } } });
+    let in_force = json!({ "tenants": { "a": { "pools": p99 } } });
+    let target = json!({ "pools": { "main": { "latency": { "target": "10ms" } } } });
+    let expected = "[tenants.a]\npools = { main = { latency = { target = \"10ms\", percentile = 99 } } }\n";
+    assert_eq!(after("[tenants.a]\n", Part::Tenant("a"), &target, &in_force), expected);
+    let none = json!({ "pools": { "main": null } });
+    for text in [expected, "[tenants.a]\n[tenants.a.pools.main]\nweight = 3\nlimit.iops = 5\n"] {
+        let text = after(text, Part::Tenant("a"), &none, &Value::Null);
+        let left = Config::parse(&text, "t").expect("a configuration");
+        assert_eq!(left.tenants["a"], Tenant::default(), "{text}");
+    }
 }
 
 #[test]

@@ -3,38 +3,11 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
+use evenkeel_policy::uri::{Address, Target};
+
+use super::tenant::rates;
+use super::volume::reachable;
 use super::*;
-
-#[test]
-fn a_latency_target_is_a_time_and_perhaps_a_percentile() {
-    for (text, percentile) in [("10ms@mean", json!("mean")), ("10ms@99.9", json!(99.9))] {
-        assert_eq!(parse_latency(text).expect(text), json!({ "target": "10ms", "percentile": percentile }));
-    }
-    assert_eq!(parse_latency("10ms"), Ok(json!({ "target": "10ms" })), "the percentile stays");
-    assert_eq!(parse_latency("none"), Ok(Value::Null));
-    for text in ["10", "10ms@", "10ms@p99", "10ms@nan", "10ms@100", "@99"] {
-        assert!(parse_latency(text).is_err(), "{text}");
-    }
-}
-
-#[test]
-fn hours_are_those_of_the_configuration_and_none_removes_them() {
-    assert_eq!(parse_hours("22:00 - 06:00"), Ok(json!("22:00-06:00")));
-    assert_eq!(parse_weight_at("8@18:00-24:00"), Ok(json!({ "weight": 8, "when": "18:00-24:00" })));
-    for parse in [parse_hours, parse_weight_at] {
-        assert_eq!([parse("none"), parse("")], [Ok(Value::Null), Ok(Value::Null)]);
-    }
-    for text in ["22-06", "8@22:00-06:00", "08:00-08:00"] {
-        assert!(parse_hours(text).is_err_and(|error| error.contains("write for example \"22:00-06:00\"")), "{text}");
-    }
-    for text in ["8", "@22:00-06:00", "8@", "-1@22:00-06:00", "8@none"] {
-        assert!(parse_weight_at(text).is_err(), "{text}");
-    }
-    // Beside other members, and alone.
-    let hours = || Some(json!("22:00-06:00"));
-    assert_eq!(limit(Some(500), None, None, hours()), Some(json!({ "iops": 500, "when": "22:00-06:00" })));
-    assert_eq!(limit(None, None, None, Some(Value::Null)), Some(json!({ "when": null })));
-}
 
 #[test]
 fn admission_is_a_kind_or_settings_of_the_present_one() {
@@ -56,6 +29,31 @@ fn admission_is_a_kind_or_settings_of_the_present_one() {
     assert!(parse_admission("fixed").is_err_and(|error| error.contains("fixed:512KiB")));
 }
 
+#[test]
+fn a_pool_has_the_settings_of_its_options() {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        set: SetPool,
+    }
+    let line = "set main --limit-iops 5 --limit-burst 50ms --max-delay 3s --tuning slots=needs --tuning slots_most=256 \
+                --tuning slots_latency=null --scheduler none --latency 9ms --latency-of writes";
+    let read: Line = clap::Parser::try_parse_from(line.split(' ')).expect(line);
+    let body = pool_body(&read.set).expect(line);
+    let expected = json!({
+        "limit": { "iops": 5, "burst": "50ms" },
+        "max_delay": "3s",
+        "tuning": { "slots": "needs", "slots_most": 256, "slots_latency": null, "scheduler": "none" },
+        "latency": { "target": "9ms", "of": "writes" },
+    });
+    assert_eq!(body, expected);
+    let consent = evenkeel_web::serve::Consent::default();
+    let config = evenkeel_policy::Config::default();
+    let changed = evenkeel_web::serve::with_pool(&config, "main", body, consent).expect("a pool");
+    let pool = &changed.pools["main"];
+    assert_eq!((pool.limit.iops, pool.max_delay, pool.tuning.slots_most), (5, Duration::from_secs(3), 256));
+}
+
 /// Options of commands accept exactly the values that the configuration accepts for the keys of the same meaning.
 #[test]
 fn options_have_the_values_of_their_keys() {
@@ -70,6 +68,9 @@ fn options_have_the_values_of_their_keys() {
         (["volume", "create"], "backend", "Backend"),
         (["volume", "create"], "format", "Format"),
         (["volume", "create"], "cache", "Cache"),
+        (["volume", "create"], "unflushed", "Unflushed"),
+        (["tenant", "set"], "priority", "Priority"),
+        (["tenant", "set"], "latency-of", "Of"),
         (["pool", "set"], "scheduler", "Scheduler"),
     ] {
         let known = schema["$defs"][kind]["oneOf"].as_array().expect(kind).iter();
@@ -114,12 +115,18 @@ fn a_value_that_cannot_be_is_answered_by_what_can() {
         ("pool set a --latency -5ms", "is not a length of time"),
         ("pool set a --limit-when 22-06", "names no hours; write for example"),
         ("tenant set a --limit-when 08:00-08:00", "begins when it ends"),
+        ("volume add a --limit-when 08:00-08:00", "begins when it ends"),
+        ("volume set a --size 2GiB --deny unix", "cannot be used with '--deny"),
+        ("volume set a --allow elsewhere", "names no client; write addresses"),
+        ("tenant set a --each maybe", "[possible values: true, false]"),
+        ("tenant set a --inherit", "--pool <POOL>"),
+        ("pool set a --tuning slots", "write KEY=VALUE"),
         ("tenant set a --weight-at 8", "write WEIGHT@HOURS, for example 8@22:00-06:00"),
         ("load nbd://a --duration -1s", "is not a length of time"),
         ("guard why -n -1", "write a whole number, 0 or more"),
         ("sim a.toml --seed -1", "write a whole number, 0 or more"),
         ("reproduce saat --seed -1", "write a whole number, 0 or more"),
-        ("guard hold --delay 1ms --device a --client foo", "write an address, for example 192.0.2.21"),
+        ("guard delay --delay 1ms --device a --client foo", "write an address, for example 192.0.2.21"),
         ("serve --listen localhost:10809", "names are not looked up"),
         ("volume create a --size 99999999TiB", "is too large; write less than"),
         ("volume create a --backend fil", "[possible values: file, block, memory, emulate, nbd, rbd]"),
@@ -172,6 +179,96 @@ fn each_kind_of_object_has_the_same_commands() {
         let command = described.find_subcommand(kind).expect(kind);
         for words in ["list", "show", "add", "set", "remove"] {
             assert!(command.find_subcommand(words).is_some(), "{kind} {words}");
+        }
+    }
+}
+
+/// For each table of the configuration: the commands with options for its keys, the keys (and tables of keys) whose options have
+/// other names, and the keys that only a file has, because they are of `evenkeel guard` alone.
+type Options = (&'static str, &'static [&'static str], &'static [[&'static str; 2]], &'static [&'static str]);
+
+const OPTIONS: [Options; 3] = [
+    (
+        "tenants",
+        &["set"],
+        &[
+            ["latency.target", "latency"],
+            ["latency.percentile", "latency"],
+            ["weight_at", "weight-at"],
+            ["pools", "pool"],
+        ],
+        &["max_in_flight", "guarantee.read.ceiling", "guarantee.write.ceiling"],
+    ),
+    (
+        "pools",
+        &["set"],
+        &[
+            ["latency.target", "latency"],
+            ["latency.percentile", "latency"],
+            ["tuning.scheduler", "scheduler"],
+            ["tuning.admission", "admission"],
+            ["tuning.base_cost", "base-cost"],
+            ["emulate", "emulate"],
+        ],
+        &["devices", "enforce", "tuning.cache", "tuning.guarantee"],
+    ),
+    (
+        "volumes",
+        &["create", "set"],
+        &[["uri_tls.authorities", "ca"], ["uri_tls.certificate", "cert"], ["uri_tls.key", "key"]],
+        &[],
+    ),
+];
+
+/// The part of a JSON schema to which `at` refers.
+fn referred<'s>(schema: &'s Value, mut at: &'s Value) -> &'s Value {
+    while let Some(path) = at["$ref"].as_str().or_else(|| at["anyOf"][0]["$ref"].as_str()) {
+        at = &schema["$defs"][path.trim_start_matches("#/$defs/")];
+    }
+    at
+}
+
+/// Adds the keys of a table, with dots in those of inner tables; `whole` names inner tables that count as one key.
+fn add_keys(schema: &Value, table: &Value, above: &str, whole: &[&str], keys: &mut BTreeSet<String>) {
+    for (name, property) in table["properties"].as_object().expect("a table") {
+        let (key, inner) = (format!("{above}{name}"), referred(schema, property));
+        if inner["properties"].is_object() && !whole.contains(&key.as_str()) {
+            add_keys(schema, inner, &format!("{key}."), whole, keys);
+        } else {
+            keys.insert(key);
+        }
+    }
+}
+
+/// A new key of the configuration gets an option, or a reason to have none.
+#[test]
+fn every_key_has_an_option_or_is_of_the_agent_alone() {
+    let (described, schema) = (crate::program(), evenkeel_policy::schema());
+    for (table, commands, named, excepted) in OPTIONS {
+        let command = described.find_subcommand(table.trim_end_matches('s')).expect(table);
+        let commands: Vec<_> = commands.iter().map(|name| command.find_subcommand(name).expect(name)).collect();
+        let options: BTreeSet<&str> =
+            commands.iter().flat_map(|command| command.get_arguments()).filter_map(clap::Arg::get_long).collect();
+        let listed: Vec<&str> = named.iter().map(|[key, _]| *key).chain(excepted.iter().copied()).collect();
+        let one = referred(&schema, &referred(&schema, &schema["properties"][table])["additionalProperties"]);
+        let mut keys = BTreeSet::new();
+        add_keys(&schema, one, "", &listed, &mut keys);
+        assert!(keys.len() > 15, "{keys:?}");
+        for key in &keys {
+            let other = named.iter().find(|[known, _]| known == key).map(|[_, option]| (*option).to_owned());
+            let of_tuning = key.strip_prefix("tuning.").filter(|rest| !rest.contains('.')).map(|_| "tuning".to_owned());
+            let option = other.or(of_tuning).unwrap_or_else(|| key.replace(['.', '_'], "-"));
+            assert!(
+                excepted.contains(&key.as_str()) || options.contains(option.as_str()),
+                "{table}.NAME.{key}: `{table}` needs an option --{option}, or the key a place in the list of exceptions"
+            );
+        }
+        for key in &listed {
+            assert!(keys.contains(*key), "{table}.NAME.{key} is no key");
+        }
+        let help = commands[0].get_long_about().map(ToString::to_string).unwrap_or_default();
+        for key in excepted {
+            assert!(help.contains(key), "the help of `{table}` does not say that only a file has {key}: {help}");
         }
     }
 }

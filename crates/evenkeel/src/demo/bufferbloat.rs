@@ -57,8 +57,8 @@ fn setting() -> impl TypedValueParser<Value = &'static str> {
 
 /// Parses a factor by which the device's speed is multiplied, from 0.01 to 100.
 fn speed(text: &str) -> Result<f64, String> {
-    let speed: f64 = text.parse().map_err(|_| "it is a number like 0.4".to_string())?;
-    if (0.01..=100.0).contains(&speed) { Ok(speed) } else { Err("it lies between 0.01 and 100".into()) }
+    let speed: f64 = text.parse().map_err(|_| "write a number such as 0.4".to_string())?;
+    if (0.01..=100.0).contains(&speed) { Ok(speed) } else { Err("use 0.01 to 100".into()) }
 }
 
 /// The line of a pool's configuration that emulates its device: an SSD modelled as a batching store with a deep buffer.

@@ -18,7 +18,7 @@ enum Demo {
     ///
     /// Needs root. Makes a scratch file, a loop device over it and control groups, and removes them at its end.
     Neighbour(neighbour::Args),
-    /// Runs a program of `neighbour`; started by that
+    /// Run the load of `neighbour`, which starts this command
     #[command(hide = true)]
     NeighbourLoad(neighbour::load::Args),
 }

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use anyhow::{Context, ensure};
 use evenkeel_sim::flight::advise::advise;
 use evenkeel_sim::flight::fit::Options;
-use evenkeel_sim::flight::text;
+use evenkeel_sim::flight::{page, text};
 
 use crate::control::whole;
 use crate::output;
+use crate::trace::ensure_apart;
 
 /// Options of `evenkeel advise`.
 #[derive(Debug, clap::Args)]
@@ -22,10 +23,10 @@ pub(crate) struct Args {
     /// The device, as evenkeel fit writes it [default: learned from the recording]
     #[arg(long, value_name = "DEVICE.toml")]
     device: Option<PathBuf>,
-    /// Put a value over that of the policy, by its dotted key: tenants.shop.latency.target=5ms
+    /// Override a value of the policy by its dotted key: tenants.shop.latency.target=5ms
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// The pool that is meant, if the recording has several
+    /// The pool to advise on, if the recording has several
     #[arg(long, value_name = "POOL")]
     pool: Option<String>,
     /// Seed of simulation and bootstrap
@@ -34,13 +35,22 @@ pub(crate) struct Args {
     /// Print the result as one JSON document
     #[arg(long)]
     json: bool,
+    /// Also write the result as one HTML page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// Prints the advice.
 ///
 /// # Errors
-/// A file that cannot be read, or a policy that no setting meets.
+/// A file that cannot be read or written, or a policy that no setting meets.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    if let Some(page) = &args.html {
+        for input in [&args.file, &args.policy].into_iter().chain(&args.device) {
+            ensure_apart(input, page)?;
+        }
+    }
+    let _prepared = args.html.as_deref().map(output::prepare).transpose()?;
     let mut load = super::load(&args.file, args.pool.as_deref())?;
     let assignments = evenkeel_sim::flight::policy::Assignments::new(&args.set, &load.pool);
     let wish = super::policy(&args.policy, &load.pool, &assignments.policy)?;
@@ -61,6 +71,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let advice = advice.with_context(|| args.file.display().to_string())?;
     output::show(args.json, &advice, text::advice)?;
+    if let Some(path) = &args.html {
+        let page = page::advice(&advice, output::command());
+        std::fs::write(path, page.html()).with_context(|| output::cannot_write(path))?;
+    }
     ensure!(advice.chosen.is_some(), "no policy that was tried meets all targets and guarantees: see what is printed");
     Ok(())
 }

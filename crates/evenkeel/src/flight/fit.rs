@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Write the device to this file [default: print it, with the result as comments]
     #[arg(short, long, value_name = "DEVICE.toml")]
     output: Option<PathBuf>,
-    /// The pool whose device is meant, if the recording has several
+    /// The pool whose device is learned, if the recording has several
     #[arg(long, value_name = "POOL")]
     pool: Option<String>,
     /// Try this family of devices only; several may be named

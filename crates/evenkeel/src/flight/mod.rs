@@ -22,7 +22,17 @@ pub(crate) mod replay;
 fn load(path: &Path, pool: Option<&str>) -> anyhow::Result<Load> {
     let recording = crate::trace::open(path)?;
     crate::trace::warn_of_loss(&recording, path);
-    Ok(Load::new(recording, pool)?)
+    let mut load = Load::new(recording, pool)?;
+    let (policy, limited) = policy::without_limits_of_volumes(&load.head.policy);
+    if !limited.is_empty() {
+        warn(&format!(
+            "the simulator does not enforce limits of volumes, which the recording's policy has for {}: simulated requests \
+             of these volumes do not wait for them",
+            limited.join(", ")
+        ));
+        load.head.policy = policy;
+    }
+    Ok(load)
 }
 
 /// Warns of tenants of a policy that have a target or a guarantee, but no requests in the recording.

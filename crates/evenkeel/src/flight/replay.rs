@@ -20,7 +20,8 @@ pub(crate) struct Args {
     /// The device, as evenkeel fit writes it
     #[arg(long, value_name = "DEVICE.toml")]
     device: PathBuf,
-    /// Put a value over that of the policy or, behind device., of the device: pool.tuning.admission=none, device.iops=5000
+    /// Override a value of the policy or, after device., of the device by its dotted key: pool.tuning.admission=none,
+    /// device.iops=5000
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The policy to compare with the recorded one

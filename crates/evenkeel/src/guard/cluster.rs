@@ -1,8 +1,8 @@
-//! The arrays of this host as a participant in the cluster.
+//! The arrays of this host, and its tenants' limits of control groups, as a participant in the cluster.
 
 use std::sync::{Arc, Mutex};
 
-use evenkeel_cluster::{Participant, sums};
+use evenkeel_cluster::{Demands, Participant, Parts, sums};
 use evenkeel_control::cluster::View;
 use evenkeel_control::cluster::sharding::Contribution;
 use evenkeel_guard::host::{Shared, lock};
@@ -10,9 +10,9 @@ use evenkeel_policy::cluster::Pools;
 
 /// The agent's state, shared with its loop. The cluster decides slots under the state's lock, between two ticks of the loop;
 /// only the loop changes settings of the host.
-pub(super) struct SharedArrays(pub(super) Arc<Mutex<Shared>>);
+pub(super) struct GuardedPools(pub(super) Arc<Mutex<Shared>>);
 
-impl Participant for SharedArrays {
+impl Participant for GuardedPools {
     fn report(&mut self) -> Pools {
         lock(&self.0).agent.summaries()
     }
@@ -23,5 +23,13 @@ impl Participant for SharedArrays {
 
     fn alone(&mut self) {
         lock(&self.0).agent.alone();
+    }
+
+    fn demands(&mut self) -> Demands {
+        lock(&self.0).agent.demands()
+    }
+
+    fn divide(&mut self, parts: &Parts) {
+        lock(&self.0).agent.divide(parts);
     }
 }

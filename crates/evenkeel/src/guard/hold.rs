@@ -1,4 +1,4 @@
-//! `evenkeel guard hold`: delays packets to named clients by a fixed time, without a controller.
+//! `evenkeel guard delay`: delays packets to named clients by a fixed time, without a controller.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -21,19 +21,19 @@ use crate::output::{self, Usage};
 /// longer.
 const TICK: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// Arguments of `evenkeel guard hold`.
+/// Arguments of `evenkeel guard delay`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Address of a client; may be repeated
     #[arg(long = "client", required = true, value_name = "ADDRESS", value_parser = address)]
     clients: Vec<IpAddr>,
-    /// How long every packet waits, at most --maximum
+    /// Delay of every packet, at most --maximum
     #[arg(long)]
     delay: Duration,
     /// Network device by which the clients are reached; may be repeated
     #[arg(long = "device", required = true)]
     devices: Vec<String>,
-    /// Which packets wait: acknowledgements slow a client that writes (with a capped receive window), data one that
+    /// Packets that wait: acknowledgements slow a client that writes (with a capped receive window), data one that
     /// reads, all both
     #[arg(long, value_parser = packets(), default_value = "all")]
     packets: Packets,
@@ -125,7 +125,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                     Client::Address(address) => address.to_string(),
                     Client::Connection { address, client_port, .. } => format!("{address} port {client_port}"),
                 };
-                output::say(&format!("holding {name} for {:?}\n", hold.delay));
+                output::say(&format!("delaying {name} by {:?}\n", hold.delay));
             }
         }
         if stop.load(Ordering::Relaxed) || args.time.is_some_and(|time| now.duration_since(started) >= time.into()) {

@@ -56,14 +56,14 @@ pub(crate) enum Command {
         #[command(flatten)]
         connect: Connect,
     },
-    /// Tell why clients are or are not throttled: the newest decisions, newest first
+    /// Explain why clients are or are not throttled: the newest decisions, newest first
     Why {
         /// The pool or OSD; all if left out
         pool: Option<String>,
-        /// Most decisions that are shown
+        /// Largest number of decisions to show
         #[arg(long, short = 'n', default_value_t = 10, value_name = "N", value_parser = control::whole::<usize>)]
         count: usize,
-        /// The newest until this time, of the hour before, from the history: 02:40, 2026-11-28T02:40:00Z, -2h
+        /// Show the newest decisions of the hour before this time, from the history: 02:40, 2026-11-28T02:40:00Z, -2h
         #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
         at: Option<String>,
         /// Print the records as JSON, as /api/v1/decisions does, and with --at as /api/v1/history does
@@ -76,7 +76,7 @@ pub(crate) enum Command {
     ///
     /// Shows what a delay does to a client, without any controller. Needs root. However this command ends, also by
     /// kill -9, the delay ends with it.
-    Hold(hold::Args),
+    Delay(hold::Args),
     /// Put back everything that an agent changed and could not put back itself
     ///
     /// For systemd's ExecStopPost, and after both the agent and its sentinel were killed. Refuses while an agent runs.
@@ -89,7 +89,7 @@ pub(crate) enum Command {
 /// Default path of the journal, on a file system that is lost at a reboot, like the settings that it lists.
 const JOURNAL: &str = "/run/evenkeel/guard.journal";
 
-/// Which journal to put back.
+/// The journal whose settings are put back.
 #[derive(clap::Args)]
 pub(crate) struct JournalArgs {
     /// The agent's journal
@@ -104,7 +104,7 @@ pub(crate) enum ConfigCommand {
     Example,
 }
 
-/// Which agent to ask.
+/// The agent that a command asks.
 #[derive(clap::Args)]
 pub(crate) struct Connect {
     /// Status address of the agent
@@ -130,7 +130,7 @@ pub(crate) fn read_answer<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> 
     serde_json::from_str(text).map_err(|error| match serde_json::from_str::<State>(text) {
         Ok(_) => anyhow!("this is `evenkeel serve`, not an agent; use `evenkeel state` or `evenkeel top`"),
         Err(_) => {
-            let why = "the agent speaks another version of the API: use an evenkeel of its version";
+            let why = "the agent speaks another version of the API: use its version of evenkeel";
             anyhow::Error::new(error).context(why)
         }
     })
@@ -156,7 +156,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             let decisions: Decisions = connect.get(&format!("/api/v1/decisions?count={count}{asked}"))?;
             output::show(json, &decisions, show::decisions)
         }
-        Command::Hold(args) => hold::run(&args),
+        Command::Delay(args) => hold::run(&args),
         Command::Reset(args) => Ok(host::reset(&args.journal, output::say)?),
         // The agent's pipe is standard input.
         Command::Sentinel(args) => Ok(host::sentinel(std::io::stdin(), &args.journal, output::say)?),

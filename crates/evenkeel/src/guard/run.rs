@@ -18,7 +18,7 @@ use evenkeel_web::history::{NO_THREAD_CURE, Place, Recorder};
 use evenkeel_web::process;
 use signal_hook::consts::SIGHUP;
 
-use super::cluster::SharedArrays;
+use super::cluster::GuardedPools;
 use crate::output::{self, Unusable};
 use crate::serve::log_changes;
 use crate::serve::systemd::{self, Condition, Watchdog};
@@ -73,6 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
     let mut host = Host::start(&config, args.dry_run, output::say)?;
     let shared = host.shared();
+    lock(&shared).agent.keep_hours(crate::serve::minute_of_day);
     let history = record(&config.agent, &shared, &certificates);
     if let Some(listener) = status {
         let certificates = Arc::clone(&certificates);
@@ -82,7 +83,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             .context("cannot serve the API")?;
     }
 
-    let cluster = start_cluster(&config, &shared)?;
+    let cluster = start_cluster(&config, &shared, args.dry_run)?;
 
     let stop = Arc::new(AtomicBool::new(false));
     let (stopping, stopped) = (Arc::clone(&stop), thread::current());
@@ -192,13 +193,14 @@ fn reread(path: &Path, policies: &Policies) {
     }
 }
 
-/// Joins the cluster, so that slots of arrays are decided together with other hosts; `None` if the configuration has no arrays
-/// or no cluster.
+/// Joins the cluster, so that slots of arrays and totals of tenants are decided together with other hosts; `None` if the
+/// configuration has neither arrays nor such totals, or no cluster. With `dry_run` this host takes no part of totals.
 fn start_cluster(
     config: &Config,
     shared: &Arc<Mutex<Shared>>,
+    dry_run: bool,
 ) -> anyhow::Result<Option<Arc<evenkeel_cluster::Handle>>> {
-    if config.arrays.is_empty() {
+    if config.arrays.is_empty() && (dry_run || !config.shares_totals()) {
         return Ok(None);
     }
     if config.cluster.etcd.is_empty() {
@@ -207,8 +209,14 @@ fn start_cluster(
         );
         return Ok(None);
     }
-    let settings = evenkeel_cluster::Settings::of_this_host(&config.cluster)?;
-    let handle = Arc::new(evenkeel_cluster::start(settings, SharedArrays(Arc::clone(shared)))?);
+    let mut settings = evenkeel_cluster::Settings::of_this_host(&config.cluster)?;
+    if config.cluster.has_totals() && !dry_run {
+        if let Some(folder) = config.agent.journal.parent() {
+            settings = settings.kept_in(folder);
+        }
+        lock(shared).agent.share_totals();
+    }
+    let handle = Arc::new(evenkeel_cluster::start(settings, GuardedPools(Arc::clone(shared)))?);
     let shown = Arc::clone(&handle);
     lock(shared).cluster = Some(Box::new(move || shown.state()));
     Ok(Some(handle))

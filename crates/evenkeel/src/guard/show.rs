@@ -237,18 +237,18 @@ fn groups(pool: &PoolState, at: &CgroupState) -> String {
     text
 }
 
-/// A device with a latency target for its control groups, and these groups, as text.
+/// A device with a latency target or tenants' limits for its control groups, and these groups, as text.
 fn local(pool: &PoolState, at: &CgroupState, latency: &LocalState) -> String {
     let ms = |ms: Option<f64>| ms.map_or_else(|| "-".into(), |ms| format!("{ms:.2} ms"));
+    let target = latency.target_ms.map_or_else(|| "no target".into(), |ms| format!("target {ms} ms"));
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "\n{}: {}, reads {} {} (target {} ms), measured by {}; limits by {}\n  {}",
+        "\n{}: {}, reads {} {} ({target}), measured by {}; limits by {}\n  {}",
         pool.name,
         at.device,
         latency.percentile,
         ms(latency.figure_ms()),
-        latency.target_ms,
         latency.measured,
         pool.method,
         pool.because

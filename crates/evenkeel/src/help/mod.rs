@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Print a whole page of the manual: serve, guide/serve, glossary
     #[arg(long, value_name = "PAGE", conflicts_with_all = ["terms", "json"])]
     page: Option<String>,
-    /// Print the places that were found as JSON
+    /// Print the search results as JSON
     #[arg(long, requires = "terms")]
     json: bool,
 }

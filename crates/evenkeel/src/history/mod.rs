@@ -133,7 +133,7 @@ pub(crate) fn fetch_from(dir: Option<&Path>, places: &[Place], mut query: Query)
             }
         };
         serde_json::from_str(&text)
-            .context("the program speaks another version of the API: use an evenkeel of its version")
+            .context("the program speaks another version of the API: use its version of evenkeel")
     };
     let mut history = ask(&query)?;
     // The same steps throughout.

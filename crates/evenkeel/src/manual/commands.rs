@@ -22,6 +22,16 @@ impl Facts {
         Self { command, examples: &[], files: &[], status: DONE, see: &[], pages: &[] }
     }
 
+    /// The facts of a command that asks a running server.
+    const fn control(command: &'static str) -> Self {
+        Self { files: CONTROL, ..Self::of(command) }
+    }
+
+    /// The facts of a command that reads a recording.
+    const fn traced(command: &'static str) -> Self {
+        Self { files: TRACED, ..Self::of(command) }
+    }
+
     const fn examples(self, examples: &'static [Pair]) -> Self {
         Self { examples, ..self }
     }
@@ -254,9 +264,9 @@ pub(super) const COMMANDS: &[Facts] = &[
         ])
         .files(&[AGENT_SETTINGS])
         .see(&["evenkeel-guard-status(1)"], &["guide/guard.md", "reference/api.md"]),
-    Facts::of("guard hold")
+    Facts::of("guard delay")
         .examples(&[(
-            "evenkeel guard hold --client 192.0.2.21 --device eth0 --delay 5ms --for 10s",
+            "evenkeel guard delay --client 192.0.2.21 --device eth0 --delay 5ms --for 10s",
             "delay every packet to a client by 5 ms",
         )])
         .files(&[JOURNAL])
@@ -283,7 +293,7 @@ pub(super) const COMMANDS: &[Facts] = &[
         .examples(&[("evenkeel config schema > evenkeel.schema.json", "for an editor that completes keys")])
         .files(&[EXAMPLE])
         .see(&[TOML], &["reference/config.md"]),
-    Facts::of("top")
+    Facts::control("top")
         .examples(&[
             ("evenkeel top", "the server of this folder, else the server or agent of this host"),
             ("evenkeel top --status 127.0.0.1:9810", "the agent (evenkeel guard) of this host"),
@@ -301,14 +311,12 @@ pub(super) const COMMANDS: &[Facts] = &[
                 "a server with TLS",
             ),
         ])
-        .files(CONTROL)
         .see(&["evenkeel-state(1)", "evenkeel-guard-status(1)"], &["guide/top.md", "guide/dashboard.md"]),
-    Facts::of("health")
+    Facts::control("health")
         .examples(&[
             ("evenkeel health", "the server of this folder, else the server or agent of this host"),
             ("evenkeel health --status 192.0.2.10:9809", "a server on another host, for a monitoring system"),
         ])
-        .files(CONTROL)
         .status(HEALTH)
         .see(&["evenkeel-top(1)", "evenkeel-state(1)"], &["guide/monitoring.md"]),
     Facts::of("history")
@@ -334,7 +342,7 @@ pub(super) const COMMANDS: &[Facts] = &[
         ])
         .files(RECORDED)
         .see(&[TOML, "evenkeel-check(1)", "evenkeel-history(1)"], &["reference/config.md", "guide/serve.md"]),
-    Facts::of("record")
+    Facts::control("record")
         .examples(&[
             ("evenkeel record --for 10m night.rec", "ten minutes of all pools; an interrupt ends it before"),
             ("evenkeel record --last 5m incident.rec", "the last five minutes, if record in [server] keeps them"),
@@ -342,36 +350,31 @@ pub(super) const COMMANDS: &[Facts] = &[
             ("evenkeel record --device /dev/nvme0n1 host.rec", "a minute of a disk, by control group; as root"),
             ("evenkeel record --pool vg1 --status 127.0.0.1:9810 vg1.rec", "a pool of the agent of this host; as root"),
         ])
-        .files(CONTROL)
         .see(&["evenkeel-trace-info(1)", "evenkeel-history(1)"], &["guide/flight-recorder.md", "reference/config.md"]),
-    Facts::of("trace").files(TRACED).see(&["evenkeel-history(1)", "evenkeel-sim(1)"], &["guide/flight-recorder.md"]),
-    Facts::of("trace info")
+    Facts::traced("trace").see(&["evenkeel-history(1)", "evenkeel-sim(1)"], &["guide/flight-recorder.md"]),
+    Facts::traced("trace info")
         .examples(&[
             ("evenkeel trace info night.rec", "rates, sizes, latencies and working set of each tenant"),
             ("evenkeel trace info usr_0.csv --json", "those of a trace of another program, as JSON"),
         ])
-        .files(TRACED)
         .see(&["evenkeel-trace-plot(1)"], &["guide/flight-recorder.md"]),
-    Facts::of("trace plot")
+    Facts::traced("trace plot")
         .examples(&[("evenkeel trace plot night.rec -o night.html", "the course of each tenant's figures, as a page")])
-        .files(TRACED)
         .see(&["evenkeel-trace-info(1)"], &["guide/flight-recorder.md"]),
-    Facts::of("trace convert")
+    Facts::traced("trace convert")
         .examples(&[
             ("evenkeel trace convert night.rec -o night.log --to fio", "for a replay by fio"),
             ("evenkeel trace convert usr_0.csv -o usr.rec", "a recording of a trace of another program"),
             ("evenkeel trace convert night.rec -o shared.rec --anonymise my.key", "without names and offsets"),
         ])
-        .files(TRACED)
         .see(&["evenkeel-trace-info(1)"], &["guide/flight-recorder.md"]),
-    Facts::of("fit")
+    Facts::traced("fit")
         .examples(&[
             ("evenkeel fit night.rec -o device.toml", "learn the device, and report the error"),
             ("evenkeel fit night.rec --family nvme --family store", "try two families of models only"),
         ])
-        .files(TRACED)
         .see(&["evenkeel-replay(1)", "evenkeel-sim(1)"], &["guide/flight-recorder.md", "algorithms/models.md"]),
-    Facts::of("replay")
+    Facts::traced("replay")
         .examples(&[
             ("evenkeel replay night.rec --device device.toml --policy new.toml", "compare two policies"),
             (
@@ -379,9 +382,8 @@ pub(super) const COMMANDS: &[Facts] = &[
                 "a faster device, with plots",
             ),
         ])
-        .files(TRACED)
         .see(&[TOML, "evenkeel-fit(1)", "evenkeel-advise(1)"], &["guide/flight-recorder.md"]),
-    Facts::of("advise")
+    Facts::traced("advise")
         .examples(&[
             ("evenkeel advise night.rec --policy wish.toml", "settings that meet the targets of a policy"),
             (
@@ -389,27 +391,22 @@ pub(super) const COMMANDS: &[Facts] = &[
                 "with another target, on a device that is known",
             ),
         ])
-        .files(TRACED)
         .see(&[TOML, "evenkeel-fit(1)", "evenkeel-replay(1)"], &["guide/flight-recorder.md"]),
-    Facts::of("state")
+    Facts::control("state")
         .examples(&[
             ("evenkeel state", "show the server of this folder"),
             ("evenkeel state --config /etc/evenkeel/evenkeel.toml --json", "the whole record of the package's server"),
         ])
-        .files(CONTROL)
         .see(&["evenkeel-top(1)"], &["guide/serve.md", "reference/api.md"]),
-    Facts::of("volume").files(CONTROL).see(&["evenkeel-serve(1)", TOML], &["guide/serve.md"]),
-    Facts::of("volume list")
+    Facts::control("volume").see(&["evenkeel-serve(1)", TOML], &["guide/serve.md"]),
+    Facts::control("volume list")
         .examples(&[("evenkeel volume list", "show all volumes with size, pool and tenant")])
-        .files(CONTROL)
         .see(&["evenkeel-volume-create(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
-    Facts::of("volume show")
+    Facts::control("volume show")
         .examples(&[("evenkeel volume show db1", "its settings, allocated space and connections")])
-        .files(CONTROL)
         .see(&["evenkeel-volume-list(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
-    Facts::of("volume set")
+    Facts::control("volume set")
         .examples(&[("evenkeel volume set db1 --tenant database", "its connections pay as tenant database")])
-        .files(CONTROL)
         .see(&["evenkeel-volume-create(1)", "evenkeel-volume-grow(1)"], &["guide/serve.md"]),
     Facts::of("volume create")
         .examples(&[
@@ -418,84 +415,71 @@ pub(super) const COMMANDS: &[Facts] = &[
         ])
         .files(DATA)
         .see(&["evenkeel-volume-grow(1)", "evenkeel-volume-remove(1)", TOML], &["guide/serve.md"]),
-    Facts::of("volume grow")
+    Facts::control("volume grow")
         .examples(&[("evenkeel volume grow db1 40GiB", "clients see the new size when they reconnect")])
-        .files(CONTROL)
         .see(&["evenkeel-volume-create(1)"], &["guide/serve.md"]),
-    Facts::of("volume remove")
+    Facts::control("volume remove")
         .examples(&[("evenkeel volume remove db1", "end its connections; the file stays")])
-        .files(CONTROL)
         .see(&["evenkeel-volume-create(1)"], &["guide/serve.md"]),
-    Facts::of("tenant").files(CONTROL).see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
-    Facts::of("tenant list")
+    Facts::control("tenant").see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
+    Facts::control("tenant list")
         .examples(&[("evenkeel tenant list", "show the tenants of all pools")])
-        .files(CONTROL)
         .see(&["evenkeel-tenant-set(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
-    Facts::of("tenant show")
+    Facts::control("tenant show")
         .examples(&[("evenkeel tenant show backup", "its settings, verdicts and throttle")])
-        .files(CONTROL)
         .see(&["evenkeel-tenant-list(1)", "evenkeel-why(1)"], &["guide/serve.md"]),
-    Facts::of("tenant add")
+    Facts::control("tenant add")
         .examples(&[
             ("evenkeel tenant add web --match volume:web-*", "a tenant of all volumes web-*"),
             ("evenkeel tenant add web --limit-iops 5000 --save", "in the server's configuration file, too"),
         ])
-        .files(CONTROL)
         .see(&[TOML, "evenkeel-tenant-set(1)", "evenkeel-tenant-remove(1)"], &["guide/serve.md"]),
-    Facts::of("tenant remove")
+    Facts::control("tenant remove")
         .examples(&[("evenkeel tenant remove web --save", "remove it, from the file as well")])
-        .files(CONTROL)
         .see(&["evenkeel-tenant-add(1)", "evenkeel-reload(1)"], &["guide/serve.md"]),
-    Facts::of("tenant set")
+    Facts::control("tenant set")
         .examples(&[
             ("evenkeel tenant set backup --limit-bytes-per-s 50MB", "at most 50 MB/s"),
             ("evenkeel tenant set database --reservation-iops 2000 --weight 4", "2000 IOPS reserved, and weight 4"),
             ("evenkeel tenant set database --latency 10ms@99", "a latency target, on pools with slots"),
             ("evenkeel tenant set backup --limit-when 08:00-20:00", "its limit applies by day alone"),
+            ("evenkeel tenant set backup --pool fast --limit-iops 500", "a limit on the pool fast alone"),
             ("evenkeel tenant set backup --limit-iops 500 --save", "kept in the server's configuration file, too"),
         ])
-        .files(CONTROL)
         .see(&[TOML, "evenkeel-reload(1)", "evenkeel-pool-set(1)"], &["guide/serve.md", "algorithms/mclock.md"]),
-    Facts::of("pool").files(CONTROL).see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
-    Facts::of("pool list")
+    Facts::control("pool").see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
+    Facts::control("pool list")
         .examples(&[("evenkeel pool list", "show all pools with admission and limits")])
-        .files(CONTROL)
         .see(&["evenkeel-pool-set(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
-    Facts::of("pool show")
+    Facts::control("pool show")
         .examples(&[("evenkeel pool show main", "its settings, figures and tenants")])
-        .files(CONTROL)
         .see(&["evenkeel-pool-list(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
-    Facts::of("pool add")
+    Facts::control("pool add")
         .examples(&[("evenkeel pool add fast --limit-iops 50000 --save", "a pool, in the configuration file, too")])
-        .files(CONTROL)
         .see(&[TOML, "evenkeel-pool-set(1)", "evenkeel-pool-remove(1)"], &["guide/serve.md"]),
-    Facts::of("pool remove")
+    Facts::control("pool remove")
         .examples(&[("evenkeel pool remove fast", "remove a pool that has no volumes")])
-        .files(CONTROL)
         .see(&["evenkeel-pool-add(1)", "evenkeel-reload(1)"], &["guide/serve.md"]),
-    Facts::of("pool set")
+    Facts::control("pool set")
         .examples(&[
             ("evenkeel pool set main --latency 20ms@99", "a latency target of reads"),
             ("evenkeel pool set main --limit-iops 20000", "at most 20000 requests a second"),
             ("evenkeel pool set main --admission fixed:1MiB", "1 MiB in flight, in place of elastic"),
             ("evenkeel pool set main --latency none --save", "remove the latency target, from the file as well"),
         ])
-        .files(CONTROL)
         .see(&[TOML, "evenkeel-reload(1)", "evenkeel-tenant-set(1)"], &["guide/serve.md", "algorithms/elastic.md"]),
-    Facts::of("server").files(CONTROL).see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
-    Facts::of("server set")
+    Facts::control("server").see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
+    Facts::control("server set")
         .examples(&[
             ("evenkeel server set --workers 4", "serve with four threads"),
             ("evenkeel server set --drain-timeout 1m --save", "kept in the server's configuration file, too"),
         ])
-        .files(CONTROL)
         .see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
-    Facts::of("reload")
+    Facts::control("reload")
         .examples(&[
             ("evenkeel reload --config /etc/evenkeel/evenkeel.toml", "list the changes, or the cause of none"),
             ("evenkeel reload --dry-run", "list the changes that a reload would make, and make none"),
         ])
-        .files(CONTROL)
         .see(&["evenkeel-check(1)", TOML], &["guide/serve.md"]),
     Facts::of("completions")
         .examples(&[(
@@ -512,7 +496,7 @@ pub(super) const COMMANDS: &[Facts] = &[
         .examples(&[
             ("evenkeel help tenant set", "the help of a command"),
             ("evenkeel help noisy neighbour", "the glossary's definition, keys, metrics and sections of pages"),
-            ("evenkeel help --search pool", "a term that is a command, too"),
+            ("evenkeel help --search pool", "the manual about a term that is also the name of a command"),
             ("evenkeel help --page serve | less", "a whole page"),
         ])
         .files(&[MANUAL])

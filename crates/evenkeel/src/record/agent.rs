@@ -56,9 +56,9 @@ fn elsewhere(state: &State, authority: &str, pool: &str) -> String {
     }
     let host = state.cluster.as_ref().map_or_else(String::new, |cluster| format!(" {}", cluster.host));
     format!(
-        "the devices of pool {pool} are on the agent's host{host} ({authority}), and a recording is made where they \
-         are: run this command there, as root, with the agent's address on that host (127.0.0.1:{PORT}, unless its \
-         configuration has another one)"
+        "the devices of pool {pool} are on the agent's host{host} ({authority}), where they must be recorded: run \
+         this command there, as root, with --status 127.0.0.1:{PORT}, or the address that the agent's configuration \
+         has"
     )
 }
 

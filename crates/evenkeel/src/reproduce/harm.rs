@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::{Context, anyhow};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use evenkeel_record::Origin;
 use evenkeel_sim::experiment::harm::sets::Sets;
 use evenkeel_sim::experiment::harm::{self, Controller, Plan, SET};
 use evenkeel_sim::experiment::{Digest, Options, Report};
@@ -60,8 +61,9 @@ impl HarmArgs {
     }
 
     /// Adds the run with this report to the record of drawn sets, and writes the file.
-    pub(super) fn add(&self, sets: &mut Sets, report: &Report) -> anyhow::Result<()> {
-        std::fs::write(&self.sets, sets.record(report)).with_context(|| {
+    pub(super) fn add(&self, sets: &mut Sets, report: &Report, origin: &Origin) -> anyhow::Result<()> {
+        let origin = [origin.date.as_str(), origin.commit.as_str(), origin.machine.as_str()];
+        std::fs::write(&self.sets, sets.record(report, origin)).with_context(|| {
             format!("cannot write {}; with --sets name a file in a folder that exists", self.sets.display())
         })
     }

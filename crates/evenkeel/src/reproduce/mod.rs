@@ -66,11 +66,11 @@ pub(crate) struct Args {
     /// Print the rows as JSON
     #[arg(long)]
     json: bool,
-    /// Write a page with plots that loads nothing else
+    /// Write an HTML page with plots, which loads nothing else
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
     /// Recorded traces, or folders of them, that are replayed in place of generated load: for saat MSR Cambridge files
-    /// (usr_0.csv), for drg files called like web... or wsrch... and tpcc...
+    /// (usr_0.csv), for drg files whose names begin with web or wsrch, and with tpcc
     #[arg(long, value_name = "PATH")]
     traces: Vec<PathBuf>,
     /// Runs at a time; one for each core if not given
@@ -129,15 +129,15 @@ fn show(args: &Args) -> anyhow::Result<()> {
     );
     let _prepared = args.report.as_deref().map(output::prepare).transpose()?;
     let mut sets = is_harm.then(|| args.harm.read(args.seed.is_none())).transpose()?;
-    let origin = (args.record && !is_harm).then(record::origin).transpose()?;
+    let origin = args.record.then(record::origin).transpose()?;
     let stop = parallel::interrupts()?;
     let begun = Instant::now();
     let report = reproduce(args, &stop)?;
-    if let Some(sets) = sets.as_mut().filter(|_| args.record) {
-        args.harm.add(sets, &report)?;
+    if let (Some(sets), Some(origin)) = (sets.as_mut(), &origin) {
+        args.harm.add(sets, &report, origin)?;
     }
     let took = format!("{:.0} s on {}", begun.elapsed().as_secs_f64(), counted(threads(args) as u64, "thread"));
-    if let Some(origin) = origin {
+    if let Some(origin) = origin.filter(|_| !is_harm) {
         let (experiment, seed, quick, took) = (args.experiment, report.seed, args.quick, took.clone());
         let section = record::Section { experiment, seed, quick, seeds: args.seeds, took };
         record::write(&section, &origin, &report::text(&report))?;

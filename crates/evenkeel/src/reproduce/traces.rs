@@ -87,7 +87,7 @@ pub(super) fn of_drg(paths: &[PathBuf]) -> anyhow::Result<drg::Traces> {
         starts.into_iter().find(|(start, _)| name.to_ascii_lowercase().starts_with(start)).map(|(_, name)| name)
     };
     let mut traces = drg::Traces::default();
-    for (name, paths) in files(paths, name_of, "", "web... or wsrch..., or tpcc...")? {
+    for (name, paths) in files(paths, name_of, "", "web1.csv, wsrch1.csv or tpcc1.csv")? {
         for file in paths {
             let records: Vec<Record> = reader(&file, None)?.take(MAX_REQUESTS).collect::<Result<_, _>>()?;
             ensure!(!records.is_empty(), "{} has no requests", file.display());

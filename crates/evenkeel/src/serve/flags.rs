@@ -14,7 +14,7 @@ pub(super) struct Flags {
     #[arg(long)]
     read_only: bool,
 
-    /// How I/O is submitted to the kernel; auto: io_uring where allowed
+    /// Engine that submits I/O to the kernel; auto: io_uring where allowed
     #[arg(long, value_name = "ENGINE", value_parser = engine())]
     engine: Option<Engine>,
 
@@ -30,7 +30,7 @@ pub(super) struct Flags {
     #[arg(long, value_name = "ADDR:PORT|off")]
     status: Option<Status>,
 
-    /// Where volumes live that have no path of their own [default: ./evenkeel-data]
+    /// Folder of the volumes that have no path of their own [default: ./evenkeel-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 

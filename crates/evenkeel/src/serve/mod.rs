@@ -293,17 +293,15 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
 }
 
 /// The minute of the day by the clocks of this machine.
-fn minute_of_day() -> u16 {
+pub(crate) fn minute_of_day() -> u16 {
     moment::minute_of_day(history::now(), history::zone::local)
 }
 
 /// Puts limits and weights with hours into force and out of it.
 fn keep_hours(manager: &Manager) {
-    match manager.keep_hours() {
-        Ok(changes) => changes.iter().for_each(|change| tracing::info!("hours of the policy begin or end: {change}")),
-        Err(refusal) => {
-            tracing::error!(cure = refusal.cure, "limits and weights with hours stay as they are: {}", refusal.message);
-        }
+    // Changes are in the log already.
+    if let Err(refusal) = manager.keep_hours() {
+        tracing::error!(cure = refusal.cure, "limits and weights with hours stay as they are: {}", refusal.message);
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// The scenario; - is standard input
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
-    /// Put a value over that of the scenario, by its dotted key: pool.tuning.admission=none, client.0.workload.queue_depth=8
+    /// Override a value of the scenario by its dotted key: pool.tuning.admission=none, client.0.workload.queue_depth=8
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Run the scenario with each of these values; several sweeps are combined

@@ -2,7 +2,9 @@
 
 use evenkeel_guard::loops::record;
 use evenkeel_policy::decision::DecisionRecord;
-use evenkeel_policy::state::{ClientState, LatencyState, PoolState, State, TenantSlotsState, TenantState, VolumeState};
+use evenkeel_policy::state::{
+    ClientState, LatencyState, PartsState, PoolState, QosState, State, TenantSlotsState, TenantState, VolumeState,
+};
 
 use super::figures::{bytes, counted, ms, rates, uptime};
 use super::row::{Id, Tab};
@@ -62,6 +64,16 @@ fn of_pool(pool: &PoolState) -> Detail {
     Detail { facts: show::pool_facts(pool), decisions: decisions.collect() }
 }
 
+/// The parts of reservation and limit that apply on this host, with the totals over all hosts of the cluster.
+fn totals(qos: &QosState, parts: &PartsState) -> String {
+    let reserved = [
+        rates(parts.reservation_iops, parts.reservation_bytes_per_s),
+        rates(qos.reservation_iops, qos.reservation_bytes_per_s),
+    ];
+    let limit = [rates(parts.limit_iops, parts.limit_bytes_per_s), rates(qos.limit_iops, qos.limit_bytes_per_s)];
+    format!("here reservation {}, limit {} in the cluster", reserved.join(" of "), limit.join(" of "))
+}
+
 fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
     let qos = &tenant.qos;
     let mut facts = vec![
@@ -87,6 +99,7 @@ fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
             ),
         ),
     ];
+    facts.extend(tenant.parts.as_ref().map(|parts| ("totals", totals(qos, parts))));
     let line = |now: &LatencyState, of: fn(&TenantState) -> &LatencyState| {
         percentiles(now, before.map(of))
             .map(|[p50, p99, p999]| format!("p50 {} ms, p99 {} ms, p99.9 {} ms", ms(p50), ms(p99), ms(p999)))
@@ -213,4 +226,21 @@ fn slots(slots: &TenantSlotsState) -> String {
 
 fn newest_first(decisions: &mut [DecisionRecord]) {
     decisions.sort_by(|a, b| b.until_s.total_cmp(&a.until_s).then(b.from_s.total_cmp(&a.from_s)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_with_parts_has_its_totals_beside_them() {
+        let qos = QosState { limit_iops: Some(800), reservation_iops: Some(300), ..QosState::default() };
+        let parts = PartsState { limit_iops: Some(200), reservation_iops: Some(100), ..PartsState::default() };
+        let tenant = TenantState { qos, parts: Some(parts), ..TenantState::default() };
+        let shown = |tenant: &TenantState| of_tenant(tenant, None).facts;
+        let totals = "here reservation 100 IOPS of 300 IOPS, limit 200 IOPS of 800 IOPS in the cluster";
+        assert!(shown(&tenant).contains(&("totals", totals.to_owned())), "{:?}", shown(&tenant));
+        let whole = TenantState { parts: None, ..tenant };
+        assert!(!shown(&whole).iter().any(|(name, _)| *name == "totals"));
+    }
 }

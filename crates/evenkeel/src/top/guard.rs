@@ -8,7 +8,7 @@ use evenkeel_policy::decision::Unit;
 use evenkeel_policy::health::Trouble;
 use evenkeel_policy::verdict::{self, AT_LIMIT};
 
-use super::figures::{bytes, counted, ms, short, uptime};
+use super::figures::{bytes, bytes_per_s, counted, ms, short, uptime};
 use super::row::{Hold, Row, Sample, Tab, Table};
 use crate::guard::show;
 
@@ -115,7 +115,7 @@ fn of_local(pool: &PoolState, at: &CgroupState, latency: &LocalState) -> Row {
         response_ms: latency.figure_ms().or(latency.read_latency_ms),
         device_ms: latency.read_latency_ms,
         p99_ms: latency.read_percentile_ms.filter(|_| latency.percentile == "p99"),
-        target: Some(latency.target(&pool.reason)),
+        target: latency.target(&pool.reason),
         ..of_throttling(pool, throttled, "group", latency.mean_delay_ms)
     }
 }
@@ -123,13 +123,14 @@ fn of_local(pool: &PoolState, at: &CgroupState, latency: &LocalState) -> Row {
 /// The row of a control group of a device with a latency target.
 fn of_throttled(pool: &PoolState, group: &GroupState, of: &GroupThrottleState, acting: bool) -> Row {
     let held = of.delay_ms > 0.0;
+    let is_at_limit = !held && !of.because.is_empty();
     let would = if acting { "" } else { "would be " };
     let foreign = show::foreign(group);
     let limits = of.limits.as_deref().unwrap_or("not known yet");
-    let why = match (&of.exempt_because, held) {
-        (Some(exempt), _) => format!("never throttled: {exempt}"),
-        (None, true) => format!("{would}throttled, io.max {limits}: {}", of.because),
-        (None, false) => format!("not throttled (throttle = \"{}\")", of.throttle),
+    let why = match &of.exempt_because {
+        Some(exempt) => format!("never throttled: {exempt}"),
+        None if held || is_at_limit => format!("{would}throttled, io.max {limits}: {}", of.because),
+        None => format!("not throttled (throttle = \"{}\")", of.throttle),
     };
     Row {
         name: group.group.clone(),
@@ -138,7 +139,11 @@ fn of_throttled(pool: &PoolState, group: &GroupState, of: &GroupThrottleState, a
         iops: Some(of.iops),
         bytes_per_s: Some(of.bytes_per_s),
         queue_ms: held.then_some(of.delay_ms),
-        hold: held.then(|| Hold { by: "response".into(), how: format!("{} ms", ms(of.delay_ms)) }),
+        hold: if is_at_limit {
+            Some(Hold { by: "operator".into(), how: bytes_per_s(of.bytes_per_s) })
+        } else {
+            held.then(|| Hold { by: "response".into(), how: format!("{} ms", ms(of.delay_ms)) })
+        },
         why: foreign.clone().unwrap_or(why),
         trouble: foreign,
         ..Row::default()

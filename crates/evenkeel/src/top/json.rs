@@ -9,7 +9,7 @@ use evenkeel_policy::verdict::Target;
 use serde::Serialize;
 
 use super::model::{Link, Model};
-use super::row::{Row, Tab};
+use super::row::{Hold, Row, Tab};
 
 /// All servers and agents at one moment.
 #[derive(Debug, Serialize)]
@@ -30,7 +30,7 @@ struct Shown<'m> {
 /// A server or an agent.
 #[derive(Debug, Serialize)]
 struct Server<'m> {
-    /// The place that answers.
+    /// Address or socket of the server or agent.
     server: &'m str,
     /// Facts for people: name and version of the program, time since its start and so on.
     facts: &'m [String],
@@ -63,28 +63,19 @@ struct Line<'m> {
     errors: Option<f64>,
     /// The target with the worst verdict.
     target: Option<&'m Target>,
-    throttled_by: Option<Throttle<'m>>,
+    /// The limit that binds.
+    throttled_by: Option<&'m Hold>,
     trouble: Option<&'m str>,
     because: &'m str,
-}
-
-/// The limit that binds.
-#[derive(Debug, Serialize)]
-struct Throttle<'m> {
-    by: &'m str,
-    how: &'m str,
 }
 
 /// A trouble of a server or an agent.
 #[derive(Debug, Serialize)]
 struct Ill<'m> {
     server: &'m str,
-    level: Level,
-    /// The kind of trouble; empty for one of the past.
-    kind: &'m str,
-    about: &'m str,
-    because: &'m str,
-    cure: &'m str,
+    /// Of the past its sentence alone.
+    #[serde(flatten)]
+    trouble: Trouble,
 }
 
 /// Unix time now, in seconds.
@@ -102,7 +93,7 @@ pub(super) fn line<'m>(models: impl Iterator<Item = &'m Model> + Clone, at_s: f6
         answering.flat_map(|model| lines(model, tabs)).collect()
     };
     let mut health: Vec<Ill<'m>> = models.clone().filter(|model| !is_lost(model)).flat_map(ills).collect();
-    health.sort_by_key(|ill| ill.level);
+    health.sort_by_key(|ill| ill.trouble.level);
     let shown = Shown {
         at_s,
         servers: models.clone().map(server).collect(),
@@ -152,7 +143,7 @@ fn of_row<'m>(server: &'m str, tab: Tab, row: &'m Row) -> Line<'m> {
         device_latency_ms: row.device_ms,
         errors: row.errors,
         target: row.target.as_ref(),
-        throttled_by: row.hold.as_ref().map(|hold| Throttle { by: &hold.by, how: &hold.how }),
+        throttled_by: row.hold.as_ref(),
         trouble: row.trouble.as_deref(),
         because: &row.why,
     }
@@ -161,17 +152,10 @@ fn of_row<'m>(server: &'m str, tab: Tab, row: &'m Row) -> Line<'m> {
 /// The troubles of a server or an agent, of the past as sentences alone.
 fn ills(model: &Model) -> Vec<Ill<'_>> {
     let server = model.place.as_str();
-    if matches!(model.link, Link::Past) {
-        return model.sample.troubles.iter().map(|because| of_past(server, because)).collect();
-    }
-    model.troubles().iter().map(|trouble| of_trouble(server, trouble)).collect()
-}
-
-fn of_past<'m>(server: &'m str, because: &'m str) -> Ill<'m> {
-    Ill { server, level: Level::Warning, kind: "", about: "", because, cure: "" }
-}
-
-fn of_trouble<'m>(server: &'m str, trouble: &'m Trouble) -> Ill<'m> {
-    let Trouble { level, kind, about, because, cure } = trouble;
-    Ill { server, level: *level, kind, about, because, cure }
+    let of_past = |because: &String| Trouble::new(Level::Warning, "", "", because.as_str(), "");
+    let troubles: Vec<Trouble> = match model.link {
+        Link::Past => model.sample.troubles.iter().map(of_past).collect(),
+        _ => model.troubles().to_vec(),
+    };
+    troubles.into_iter().map(|trouble| Ill { server, trouble }).collect()
 }

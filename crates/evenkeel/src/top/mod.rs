@@ -245,7 +245,7 @@ fn renew_all(shown: &mut [(Model, Option<Source>)], several: bool) -> anyhow::Re
     })
 }
 
-/// Prints a line of JSON in every interval, until their reader ends. Of the past there is one line.
+/// Prints a line of JSON in every interval, until the reader of the lines ends; with `--at` one line only.
 fn lines(args: &Args, shown: &mut [(Model, Option<Source>)], interval: Duration) -> anyhow::Result<()> {
     let mut next = Instant::now();
     loop {

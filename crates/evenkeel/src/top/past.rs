@@ -20,6 +20,8 @@ const NEAR_S: u64 = 3;
 const THROTTLED: &str = "throttled_by_";
 /// Reason of a change by command, which says nothing about what is in force.
 const BY_COMMAND: &str = "changed_by_command";
+/// Beginning of the reasons about the limit of one volume; the tenant's own throttle may be another one.
+const OF_VOLUME: &str = "volume_";
 
 /// The minute before a moment: figures, and events of the hour before.
 pub(super) struct Recalled {
@@ -52,7 +54,10 @@ impl Recalled {
     pub(super) fn sample(&self, zone: impl Fn(i64) -> i64 + Copy) -> Sample {
         let Self { at, figures, events } = self;
         let mut newest: HashMap<(&str, &str), &Event> = HashMap::new();
-        let is_decision = |event: &&Event| event.kind == EventKind::Decision && event.reason != BY_COMMAND;
+        let is_decision = |event: &&Event| {
+            let reason = event.reason.as_str();
+            event.kind == EventKind::Decision && reason != BY_COMMAND && !reason.starts_with(OF_VOLUME)
+        };
         for event in events.iter().filter(is_decision).filter(|event| event.at_s <= *at) {
             newest.insert((event.pool.as_str(), event.tenant.as_str()), event);
         }
@@ -202,6 +207,7 @@ mod tests {
             event(50, EventKind::Decision, "released", ""),
             event(40, EventKind::Decision, "throttled_by_operator", ""),
             event(30, EventKind::Decision, "changed_by_command", ""),
+            event(20, EventKind::Decision, "volume_at_limit", ""),
         ];
         let recalled = recalled(steps, events);
         let sample = recalled.sample(moment::utc);

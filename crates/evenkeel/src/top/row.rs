@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use evenkeel_policy::verdict::{Target, Verdict};
+use serde::Serialize;
 
 use super::figures::{count, megabytes, ms};
 
@@ -48,10 +49,11 @@ impl Tab {
         use Column::{Bytes, Device, Errors, Hold, Iops, Name, Owner, P99, Queue, Response, Target, Tenant, Trend};
         const RATED: &[Column] = &[Name, Iops, Bytes, Response, P99, Trend, Queue, Device, Errors, Target, Hold];
         const USED: &[Column] = &[Name, Iops, Bytes, Owner, Tenant];
+        const EXPORTED: &[Column] = &[Name, Iops, Bytes, Owner, Tenant, Hold];
         let (title, one, owner, below, columns): (_, _, _, _, &[Column]) = match self {
             Self::Pools => ("Pools", "pool", None, Some(Self::Tenants), RATED),
             Self::Tenants => ("Tenants", "tenant", Some("pool"), Some(Self::Clients), RATED),
-            Self::Volumes => ("Volumes", "volume", Some("pool"), Some(Self::Clients), USED),
+            Self::Volumes => ("Volumes", "volume", Some("pool"), Some(Self::Clients), EXPORTED),
             Self::Clients => ("Clients", "client", Some("volume"), None, USED),
             Self::Guarded => ("Pools", "pool", None, Some(Self::Initiators), &[Name, Bytes, Response, Target, Hold]),
             Self::Initiators => ("Clients", "client", Some("pool"), None, &[Name, Bytes, Owner, Hold]),
@@ -73,7 +75,7 @@ impl Tab {
 }
 
 /// The throttle that slows a row's requests.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Hold {
     /// Owner of the limit that binds: the operator or a controller. For an agent's pool: text with the number of throttled
     /// clients.

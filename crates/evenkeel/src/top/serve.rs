@@ -124,6 +124,7 @@ fn of_volume(volume: &VolumeState, paces: &[Pace]) -> Row {
         volume: volume.name.clone(),
         iops: sum(|pace| pace.iops),
         bytes_per_s: sum(|pace| pace.bytes_per_s),
+        hold: volume.throttled_by.as_ref().map(|by| Hold { by: by.by.clone(), how: by.how.clone() }),
         trouble,
         why: format!(
             "{}, {}, {}, tenant {}, {}",

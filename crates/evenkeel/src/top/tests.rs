@@ -247,7 +247,7 @@ fn pools_volumes_and_clients_have_their_own_columns() {
     shows(&shown, &why);
     model.show(Tab::Volumes);
     let words: Vec<String> = line_with(&screen(&model), " disk").split_whitespace().map(Into::into).collect();
-    assert_eq!(words, ["disk", "500", "2.05", "main", "database"]);
+    assert_eq!(words, ["disk", "500", "2.05", "main", "database", "-"]);
     model.show(Tab::Clients);
     let shown = screen(&model);
     shows(line_with(&shown, "10.0.0.7:41"), &["500", "2.05", "disk", "database"]);
@@ -255,6 +255,12 @@ fn pools_volumes_and_clients_have_their_own_columns() {
     // Nothing was counted in between: the rates stay.
     model.take(Answer::Serve(Box::new(server(102)), clients(101)));
     shows(line_with(&screen(&model), "10.0.0.7:41"), &["500", "2.05"]);
+    let mut limited = server(103);
+    let limit = LimitState { iops: Some(500), ..LimitState::default() };
+    limited.volumes[0].throttled_by = verdict::at_limit_of_volume("disk", &limit);
+    model.show(Tab::Volumes);
+    model.take(Answer::Serve(Box::new(limited), clients(101)));
+    shows(line_with(&screen(&model), " disk"), &["main", "database", "operator 500 IOPS"]);
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl Format {
     /// The reason why the format leaves requests out.
     fn lacks(self) -> &'static str {
         match self {
-            Self::Evenkeel => "a recording has all",
+            Self::Evenkeel => "a recording has all kinds of requests",
             Self::Fio | Self::Fio2 | Self::Blkparse => {
                 "the format has reads, writes, flushes and trims alone, and all but flushes need a length, which \
                  trims from traces of other programs do not have"

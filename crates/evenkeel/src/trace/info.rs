@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use evenkeel_flight::statistics::{Figures, InFlight, Latency, Sizes, Summary};
+use evenkeel_flight::statistics::{Figures, Latency, Sizes, Summary};
 use evenkeel_policy::figures::{aligned, bytes, count, counted, megabytes, ms, three};
 use evenkeel_policy::moment;
 use serde::Serialize;
@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     output::show(args.json, &document, |document| text(&summary, document.complete, zone::local))
 }
 
-/// The figures of a recording, for programs.
+/// The figures of a recording, for programs; `null` for those that the recording does not have.
 #[derive(Debug, Serialize)]
 struct Document<'s> {
     source: &'s str,
@@ -48,51 +48,8 @@ struct Document<'s> {
     anonymised: bool,
     complete: bool,
     lost: u64,
-    total: Row<'s>,
-    tenants: Vec<Row<'s>>,
-}
-
-/// The figures of a tenant; `null` for figures that the recording does not have.
-#[derive(Debug, Serialize)]
-struct Row<'s> {
-    tenant: &'s str,
-    requests: u64,
-    bytes: u64,
-    iops: f64,
-    peak_iops: u64,
-    bytes_per_s: f64,
-    read_share: Option<f64>,
-    sequential_share: Option<f64>,
-    sizes: Option<SizesRow>,
-    in_flight: Option<InFlightRow>,
-    queue: Option<LatencyRow>,
-    device: Option<LatencyRow>,
-    working_set_bytes: u64,
-    burstiness: f64,
-    failed: u64,
-    cancelled: u64,
-    retried: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct SizesRow {
-    p10: u64,
-    p50: u64,
-    p90: u64,
-    max: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct InFlightRow {
-    mean: f64,
-    peak: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct LatencyRow {
-    p50_ms: f64,
-    p99_ms: f64,
-    p999_ms: f64,
+    total: &'s Figures,
+    tenants: &'s [Figures],
 }
 
 impl<'s> Document<'s> {
@@ -104,38 +61,8 @@ impl<'s> Document<'s> {
             anonymised: summary.head.anonymised,
             complete,
             lost: summary.lost,
-            total: Row::new(&summary.total),
-            tenants: summary.tenants.iter().map(Row::new).collect(),
-        }
-    }
-}
-
-impl<'s> Row<'s> {
-    fn new(figures: &'s Figures) -> Self {
-        let in_ms = |ns: u64| ns as f64 / 1e6;
-        let latency = |Latency { p50_ns, p99_ns, p999_ns }: Latency| LatencyRow {
-            p50_ms: in_ms(p50_ns),
-            p99_ms: in_ms(p99_ns),
-            p999_ms: in_ms(p999_ns),
-        };
-        Self {
-            tenant: &figures.tenant,
-            requests: figures.requests,
-            bytes: figures.bytes,
-            iops: figures.iops,
-            peak_iops: figures.peak_iops,
-            bytes_per_s: figures.bytes_per_s,
-            read_share: figures.read_share,
-            sequential_share: figures.sequential_share,
-            sizes: figures.sizes.map(|Sizes { p10, p50, p90, max }| SizesRow { p10, p50, p90, max }),
-            in_flight: figures.in_flight.map(|InFlight { mean, peak }| InFlightRow { mean, peak }),
-            queue: figures.queue.map(latency),
-            device: figures.device.map(latency),
-            working_set_bytes: figures.working_set_bytes,
-            burstiness: figures.burstiness,
-            failed: figures.failed,
-            cancelled: figures.cancelled,
-            retried: figures.retried,
+            total: &summary.total,
+            tenants: &summary.tenants,
         }
     }
 }

@@ -104,7 +104,8 @@ pub(crate) fn warn_of_loss(recording: &Recording, path: &Path) {
 
 /// The reason why requests are missing in a recording; `None` if there are all.
 fn loss(recording: &Recording) -> Option<String> {
-    let lost = (recording.lost > 0).then(|| format!("{} could not be recorded", counted(recording.lost, "request")));
+    let lost = counted(recording.lost, "request");
+    let lost = (recording.lost > 0).then(|| format!("{lost} could not be recorded: the file lacks them"));
     let end = (!recording.complete).then(|| {
         let from = "the recording goes on, or it was cut off";
         format!("the file has no end mark: {from}, and this is its beginning alone")
@@ -352,7 +353,7 @@ mod tests {
         writer.write(&Item::Lost { requests: 3, from_ns: 0, to_ns: 1 }).expect("written");
         let whole = writer.finish().expect("written");
         let of = |name: &str, bytes: &[u8]| loss(&opened(name, bytes).expect("a recording"));
-        assert_eq!(of("whole", &whole).as_deref(), Some("3 requests could not be recorded"));
+        assert_eq!(of("whole", &whole).as_deref(), Some("3 requests could not be recorded: the file lacks them"));
         let cut = of("cut", &whole[..whole.len() - 1]).expect("cut off");
         assert!(cut.contains("has no end mark"), "{cut}");
         let csv = opened("csv", "128166372000000000,web,0,Read,0,512,7\n").expect("a trace");

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// A recording, or a trace of another program: fio iolog, blkparse text, MSR Cambridge CSV, SPC, MQSim
     file: PathBuf,
 
-    /// The page; it carries all its data and loads nothing
+    /// HTML file to write; it contains all its data and loads nothing else
     #[arg(short, long, value_name = "FILE.html")]
     output: PathBuf,
 }

@@ -161,6 +161,16 @@ impl Case {
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{words:?}: {error}\n{said}"))
     }
 
+    /// Names of the exports that a server lists, sorted.
+    #[track_caller]
+    pub(crate) fn exports(&self, uri: &str) -> Vec<Value> {
+        let list = self.json(&["nbdinfo", "--list", "--json", uri]);
+        let exports = list["exports"].as_array().expect("a list").iter();
+        let mut names: Vec<Value> = exports.map(|export| export["export-name"].clone()).collect();
+        names.sort_by_key(Value::to_string);
+        names
+    }
+
     /// Runs a client program, asserts that it fails with exit status 1, and returns its error message.
     #[track_caller]
     pub(crate) fn fail(&self, words: &[&str]) -> String {

@@ -1,11 +1,15 @@
 //! Tests of content, holes and totals with the NBD clients `nbdinfo` and `nbdcopy`.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 
-use crate::harness::{Case, DATA, SIZE, VOLUMES, assert_same, assert_sparse, data_bytes};
+use crate::harness::{Case, DATA, SIZE, Server, VOLUMES, assert_same, assert_sparse, data_bytes};
 
 on_both_engines! {
     nbdinfo_sees_what_is_offered: "nbdinfo";
+    nbdinfo_lists_ten_thousand_exports_on_a_unix_socket: "nbdinfo";
+    nbdinfo_lists_exports_over_tcp_for_longer_than_the_handshake_timeout: "nbdinfo";
     nbdinfo_maps_data_and_holes: "nbdinfo" "nbdcopy";
     nbdcopy_keeps_content_and_holes: "nbdcopy";
     nbdcopy_makes_holes_in_a_full_volume: "nbdcopy" "nbdinfo";
@@ -29,16 +33,36 @@ fn nbdinfo_sees_what_is_offered(case: &Case) {
         }
     }
     for uri in server.uris("") {
-        let list = case.json(&["nbdinfo", "--list", "--json", &uri]);
-        let mut names: Vec<_> = list["exports"].as_array().expect("a list").iter().map(|e| &e["export-name"]).collect();
-        names.sort_by_key(|name| name.to_string());
-        assert_eq!(names, ["buffered", "direct", "memory"]);
+        assert_eq!(case.exports(&uri), ["buffered", "direct", "memory"]);
     }
     for uri in server.uris("none") {
         let complaint = case.fail(&["nbdinfo", "--size", &uri]);
         assert!(complaint.contains("none"), "{complaint}");
     }
     server.stop();
+}
+
+/// Asserts that `nbdinfo` lists and describes `count` volumes of a server with the keys `server`, at the URI of `place`.
+fn list(case: &Case, count: usize, server: &str, place: impl Fn(&Server) -> String) {
+    let names: Vec<String> = (0..count).map(|n| format!("volume-{n:05}")).collect();
+    let volume = |name: &String| format!("[volumes.{name}]\nbackend = \"memory\"\nsize = 4096\n");
+    let server = case.serve_with(&[], &format!("{server}{}", names.iter().map(volume).collect::<String>()));
+    let begun = Instant::now();
+    let listed = case.exports(&place(&server));
+    println!("{count} exports listed in {:.2} s", begun.elapsed().as_secs_f64());
+    assert_eq!(listed.len(), count);
+    assert!(listed.iter().zip(&names).all(|(listed, name)| listed == name), "{:?}", listed.first());
+    server.stop();
+}
+
+/// Two options for each export are far more than the 4,096 of a server without exports.
+fn nbdinfo_lists_ten_thousand_exports_on_a_unix_socket(case: &Case) {
+    list(case, 10_000, "", |server| server.unix(""));
+}
+
+/// libnbd sends one of the options so that its kernel holds it for 200 ms: this list takes 5 s, and each answer adds to the 1 s.
+fn nbdinfo_lists_exports_over_tcp_for_longer_than_the_handshake_timeout(case: &Case) {
+    list(case, 25, "handshake_timeout = \"1s\"\n", |server| format!("nbd://{}/", server.tcp()));
 }
 
 /// Offset and length in bytes, and flags (1: hole, 2: zero; 3: both), of each extent of a volume, as `nbdinfo` prints them.

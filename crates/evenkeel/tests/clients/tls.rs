@@ -7,7 +7,6 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
 use rustix::process::Signal;
-use serde_json::Value;
 
 use crate::harness::{Case, Process, SIZE, Server, assert_same, until};
 
@@ -254,14 +253,6 @@ fn who_has_no_good_certificate_is_refused(case: &Case) {
     server.stop();
 }
 
-fn exports(case: &Case, uri: &str) -> Vec<Value> {
-    let list = case.json(&["nbdinfo", "--list", "--json", uri]);
-    let mut names: Vec<Value> =
-        list["exports"].as_array().unwrap().iter().map(|export| export["export-name"].clone()).collect();
-    names.sort_by_key(Value::to_string);
-    names
-}
-
 fn what_needs_tls_is_not_shown_without(case: &Case) {
     let authority = Authority::new(case);
     let alice = authority.issue("alice", "client", 2);
@@ -269,15 +260,15 @@ fn what_needs_tls_is_not_shown_without(case: &Case) {
                 [volumes.vault]\nbackend = \"memory\"\nsize = \"1MiB\"\ntls = \"always\"\n";
     let server = authority.serve("", more);
     let clear = |volume: &str| format!("nbd://{}/{volume}", server.tcp());
-    assert_eq!(exports(case, &clear("")), ["open"]);
+    assert_eq!(case.exports(&clear("")), ["open"]);
     case.succeed(&["nbdinfo", "--size", &clear("open")]);
     for volume in ["memory", "vault"] {
         let complaint = case.fail(&["nbdinfo", "--size", &clear(volume)]);
         assert!(complaint.contains("TLS") || complaint.contains("tls"), "{complaint}");
     }
-    assert_eq!(exports(case, &server.unix("")), ["memory", "open"]);
+    assert_eq!(case.exports(&server.unix("")), ["memory", "open"]);
     case.fail(&["nbdinfo", "--size", &server.unix("vault")]);
-    assert_eq!(exports(case, &secure(&server, "", &alice)), ["memory", "open", "vault"]);
+    assert_eq!(case.exports(&secure(&server, "", &alice)), ["memory", "open", "vault"]);
     case.succeed(&["nbdinfo", "--size", &secure(&server, "vault", &alice)]);
     server.stop();
 

@@ -2,7 +2,8 @@
 
 use evenkeel_nbd::wire::{Command, Framing, TransmissionFlags as Flags};
 
-use super::peers::{Scratch, scratch};
+use super::folder::Folder;
+use super::peers::scratch;
 use super::server::{Act, Fake, Seen, Shown};
 
 /// Number of requests that the server answers correctly before its fault shows.
@@ -44,7 +45,7 @@ impl Fault {
 /// A running test server; its threads end with the test process.
 pub(crate) struct Server {
     fake: Fake,
-    _dir: Scratch,
+    _dir: Folder,
 }
 
 impl Server {

@@ -6,38 +6,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::folder::Folder;
 use crate::skip::skip;
 
 /// Upper bound on the wait until a server or a load has started; only a broken program takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A test's temporary directory, removed when the value is dropped.
-pub(crate) struct Scratch(PathBuf);
-
-impl Scratch {
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What remains is in the temporary directory anyway.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Makes a temporary directory. Returns it, and the path of a file `name` in it, which does not exist yet.
-pub(crate) fn scratch(name: &str) -> (Scratch, PathBuf) {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let unique = format!("evenkeel-load-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let dir = std::env::temp_dir().join(unique);
-    fs::create_dir_all(&dir).unwrap();
-    let file = dir.join(name);
-    (Scratch(dir), file)
+/// Makes a temporary folder. Returns it, and the path of a file `name` in it, which does not exist yet.
+pub(crate) fn scratch(name: &str) -> (Folder, PathBuf) {
+    let folder = Folder::new();
+    let file = folder.join(name);
+    (folder, file)
 }
 
 /// True if `program` is installed; otherwise reports the test as skipped.
@@ -66,7 +47,7 @@ pub(crate) fn wait_for_lines(path: &Path, lines: usize) {
 pub(crate) struct Peer {
     child: Child,
     uri: String,
-    _dir: Option<Scratch>,
+    _dir: Option<Folder>,
 }
 
 impl Peer {
@@ -94,7 +75,7 @@ impl Peer {
         })
     }
 
-    fn spawn(mut command: Command, dir: Scratch, socket: &Path) -> Self {
+    fn spawn(mut command: Command, dir: Folder, socket: &Path) -> Self {
         let child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         wait_until("the server", || UnixStream::connect(socket).is_ok());
         Self { child, uri: format!("nbd+unix:///?socket={}", socket.display()), _dir: Some(dir) }

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::peers::{self, Load, Scratch, need, scratch};
+use crate::folder::Folder;
+use crate::peers::{self, Load, need, scratch};
 
 const OPENSSL: &str = "\
 [req]\ndistinguished_name = dn\nprompt = no\n[dn]\nCN = unused\n\
@@ -16,7 +17,7 @@ const MEMORY: &str = "[volumes.ram]\nbackend = \"memory\"\nsize = \"16MiB\"\n";
 /// A certificate authority, with the files of a server and of a client in its folder.
 struct Authority {
     folder: PathBuf,
-    _scratch: Scratch,
+    _scratch: Folder,
 }
 
 impl Authority {
@@ -92,7 +93,7 @@ fn nothing_is_sent_without_tls_that_was_asked_for() {
     let [ca, others] = [&authority, &other].map(|authority| authority.file("ca.pem"));
     Load::run(&[&clear]).fails_before_start(&["requires TLS", "write nbds instead of nbd"]);
     Load::run(&[&clear, "--ca", &ca]).is_misused(&["--ca does nothing here", "nbds://"]);
-    Load::run(&[&uri]).is_misused(&["no authority is known", "give --ca FILE"]);
+    Load::run(&[&uri]).is_misused(&["no CA certificate is set", "give --ca FILE"]);
     Load::run(&[&uri, "--ca", &others]).fails_before_start(&["UnknownIssuer", "name the file of the authority"]);
     // The server wants a certificate: it sends an alert, or ends the connection.
     Load::run(&[&uri, "--ca", &ca]).fails_before_start(&["the server", "log"]);

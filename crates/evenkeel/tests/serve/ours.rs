@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::server::{EVENKEEL, Folder, Server, control, fail, run, succeed};
+use super::server::{EVENKEEL, Folder, Load, Server, control, fail, run, succeed};
 
 /// A temporary folder outside the server's, removed when the value is dropped, and the path of a file of 1 MiB in it.
 fn elsewhere() -> (Folder, PathBuf) {
@@ -316,14 +316,11 @@ fn a_guarantee_that_is_missed_is_one_warning_and_its_return_is_logged() {
     let text = "[pools.main.emulate]\niops = 100\n[tenants.disk]\nguarantee = { iops = 2000 }\n\
                 [volumes.disk]\nbackend = \"emulate\"\nsize = \"1MiB\"\n";
     let mut server = Server::configured(&folder, text);
-    let mut command = std::process::Command::new(EVENKEEL);
-    command.args(["load", server.uri(), "--op", "read", "--queue-depth", "16", "--duration", "300s"]);
-    let silent = std::process::Stdio::null;
-    let mut load = command.stdout(silent()).stderr(silent()).spawn().expect("a client");
+    let load = Load::start(&folder, "disk", &["--op", "read", "--queue-depth", "16"]);
     let log = server.log_until("guaranteed throughput missed");
     succeed(&folder, &["pool", "set", "main", "--emulate", "iops=20000"]);
     let log = log + &server.log_until("guaranteed throughput no longer missed");
-    load.kill().and_then(|()| load.wait()).expect("the client ends");
+    drop(load);
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("guaranteed throughput")).collect();
     assert!(lines.len() == 2 && lines[0].contains("WARN") && lines[1].contains("INFO"), "{log}");
     server.stop();

@@ -4,40 +4,17 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
+#[path = "folder.rs"]
+mod folder;
+
+pub(crate) use folder::Folder;
+
 pub(crate) const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
-
-/// A temporary folder, removed when the value is dropped.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("evenkeel-serve-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("a scratch folder");
-        Self(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub(crate) fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A running `evenkeel serve`, killed when the value is dropped.
 pub(crate) struct Server {
@@ -152,6 +129,27 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A client that sends requests until the value is dropped.
+pub(crate) struct Load(Child);
+
+impl Load {
+    /// Starts the load on a volume of the server whose data are in `folder`.
+    pub(crate) fn start(folder: &Folder, volume: &str, arguments: &[&str]) -> Self {
+        let socket = folder.join("evenkeel-data/nbd.sock");
+        let uri = format!("nbd+unix:///{volume}?socket={}", socket.display());
+        let mut command = Command::new(EVENKEEL);
+        command.args(["load", &uri, "--duration", "300s"]).args(arguments);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a client"))
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

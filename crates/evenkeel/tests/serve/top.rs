@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use super::screen::Screen;
-use super::server::{EVENKEEL, Folder, Server, fail, http, succeed};
+use super::server::{EVENKEEL, Folder, Load, Server, fail, http, succeed};
 
 const CONFIG: &str = "\
 [tenants.backup]\nlimit = { iops = 200 }\n\
@@ -21,30 +21,14 @@ fn serve(folder: &Folder) -> Server {
     Server::start(folder, &["--config", "two.toml"])
 }
 
-/// A client that writes as fast as the server allows, until the value is dropped.
-struct Load(Child);
-
-impl Load {
-    fn start(folder: &Folder, volume: &str) -> Self {
-        let uri = format!("nbd+unix:///{volume}?socket={}", folder.join("evenkeel-data/nbd.sock").display());
-        let mut command = Command::new(EVENKEEL);
-        command.args(["load", &uri, "--op", "write", "--queue-depth", "8", "--duration", "300s"]);
-        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a client"))
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+/// Options of a client that writes as fast as the server allows.
+const WRITES: [&str; 4] = ["--op", "write", "--queue-depth", "8"];
 
 #[test]
 fn top_shows_a_server_its_end_and_its_return() {
     let folder = Folder::new();
     let server = serve(&folder);
-    let loads = [Load::start(&folder, "backup"), Load::start(&folder, "database")];
+    let loads = [Load::start(&folder, "backup", &WRITES), Load::start(&folder, "database", &WRITES)];
     let Some(mut screen) = Screen::start(&folder, "--interval 200ms --view tenants") else { return };
     // The rates of the one are those of its limit, and it is said whose that is.
     let shown = screen.until("backup at its limit", |screen| {
@@ -155,7 +139,7 @@ fn the_state_says_what_got_how_much_and_what_binds() {
     let folder = Folder::new();
     fs::write(folder.join("two.toml"), format!("[pools.main]\nlimit = {{ iops = 100 }}\n{CONFIG}")).expect("written");
     let server = Server::start(&folder, &["--config", "two.toml"]);
-    let load = Load::start(&folder, "database");
+    let load = Load::start(&folder, "database", &WRITES);
     let states = (0..1_200).map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(50));
         let answer = http(server.status(), "GET", "/api/v1/state?brief=true", &[], "");
@@ -195,7 +179,7 @@ fn states_are_brief_or_of_one_tenant_and_clients_are_counted() {
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
         serde_json::from_str(&answer.body).expect("JSON")
     };
-    let load = Load::start(&folder, "backup");
+    let load = Load::start(&folder, "backup", &WRITES);
     let mut looks = (0..1_200).map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(50));
         get("/api/v1/clients")["clients"].clone()

@@ -12,20 +12,22 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The README, and all files in crates, docs, packaging and scenarios whose names have one of `endings`; tests are left out.
+/// The README, and all files in crates, docs, fuzz, packaging and scenarios whose names have one of `endings`; tests are left
+/// out.
 fn shipped(endings: &[&str]) -> Vec<PathBuf> {
-    let folders = ["crates", "docs", "packaging", "scenarios"].map(|folder| files(&root().join(folder), endings));
-    [vec![root().join("README.md")], folders.concat()].concat()
+    let folders = ["crates", "docs", "fuzz", "packaging", "scenarios"];
+    let found = folders.map(|folder| files(&root().join(folder), endings));
+    [vec![root().join("README.md")], found.concat()].concat()
 }
 
-/// Files below `folder` whose names have one of `endings`, sorted. Tests, benches, fuzz targets and build results are left out.
+/// Files below `folder` whose names have one of `endings`, sorted. Tests, benches, corpora and build results are left out.
 fn files(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     for path in entries {
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-        if path.is_dir() && !["target", "tests", "benches", "fuzz", "build"].contains(&&*name) && !name.starts_with('.')
-        {
+        let left_out = ["target", "tests", "benches", "fuzz", "build", "corpus"];
+        if path.is_dir() && !left_out.contains(&&*name) && !name.starts_with('.') {
             found.extend(files(&path, endings));
         } else if endings.iter().any(|ending| name.ends_with(ending)) && !name.ends_with("tests.rs") {
             found.push(path);

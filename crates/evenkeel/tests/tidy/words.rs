@@ -1,6 +1,6 @@
 //! Tests that docs, help, messages and doc comments use the project's words, and that their sentences have a named subject.
 
-use super::{read, shipped, short};
+use super::{read, root, shipped, short};
 
 /// Phrases that texts must not contain (metaphors, and subjects without a name), each with the standard words to use instead.
 const REJECTED: [(&str, &str); 42] = [
@@ -127,11 +127,18 @@ fn rejected(text: &str) -> Vec<(&'static str, &'static str)> {
     REJECTED.into_iter().filter(|(phrase, _)| words.contains(&format!(" {phrase} "))).collect()
 }
 
+/// Ends of the names of the files whose words are checked: sources, pages, the dashboard, and all that the packages install.
+const TEXTS: [&str; 20] = [
+    ".rs", ".md", ".js", ".html", ".css", ".svg", ".yml", ".yaml", ".toml", ".json", ".service", ".socket", ".conf",
+    ".bash", ".fish", ".zsh", "control", "log", "inst", "rm",
+];
+
 #[test]
 fn words_are_those_of_the_field() {
     let mut found = Vec::new();
     let mut lines = 0;
-    for path in shipped(&[".rs", ".md", ".js", ".html", ".yml", ".toml", ".json", ".service"]) {
+    let alone = ["Containerfile", ".ci/run"].map(|name| root().join(name));
+    for path in shipped(&TEXTS).into_iter().chain(alone) {
         let (name, text) = (short(&path), read(&path));
         // Tests at the end of a file are read by developers alone.
         let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
@@ -210,6 +217,24 @@ fn comments_and_messages_begin_with_a_name_or_a_verb() {
         }
     }
     assert!(seen > 10_000, "only {seen} comments and messages are read");
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn panels_and_alerts_begin_with_a_name() {
+    let keys = ["\"title\": \"", "\"description\": \"", "summary: '", "description: '"];
+    let (mut seen, mut complaints) = (0, Vec::new());
+    for path in shipped(&["evenkeel.json", "alerts.yml"]) {
+        for line in read(&path).lines() {
+            let Some(shown) = keys.iter().find_map(|key| line.trim_start().strip_prefix(*key)) else { continue };
+            seen += 1;
+            let first = shown.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_lowercase();
+            if BEGINNINGS.contains(&&*first) || first == "how" {
+                complaints.push(format!("{}: {shown}", short(&path)));
+            }
+        }
+    }
+    assert!(seen > 100, "only {seen} texts are found");
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 

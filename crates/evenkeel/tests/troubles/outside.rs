@@ -25,13 +25,7 @@ fn the_lost_signal_of_an_agent() {
         if state["pools"][0]["condition"] == "watched" { Ok(()) } else { Err(format!("{:#}", state["pools"])) }
     });
     drop(osd);
-    let trouble = Trouble {
-        kind: "osd",
-        about: "osd.3",
-        cause: "no process listens on ",
-        cure: "start the OSD, or take it out of the policy",
-        recorded: "no process listens on ",
-    };
+    let trouble = Trouble::new("osd", "osd.3", "no process listens on ", "start the OSD, or take it out of the policy");
     let at = trouble.is_named(&folder, &agent.status);
     drop(agent);
     let agent = Agent::spawn(&mut Command::new(EVENKEEL), &file);
@@ -59,11 +53,7 @@ fn an_etcd_that_is_lost() {
         // The error of etcd comes a moment later.
         recorded: "",
     };
-    let at = trouble.is_named(&folder, server.status());
-    drop(server);
-    let server = Server::configured(&folder, &text);
-    trouble.is_explained(&folder, server.status(), at);
-    drop(server);
+    trouble.outlives(&folder, server, &text, || ());
 }
 
 #[test]
@@ -81,16 +71,6 @@ fn an_expired_certificate() {
          [volumes.a]\nbackend = \"memory\"\nsize = \"1MiB\"\n"
     );
     let server = Server::configured(&folder, &text);
-    let trouble = Trouble {
-        kind: "certificate",
-        about: "",
-        cause: "the certificate of [server.tls] has expired",
-        cure: "renew it and reload",
-        recorded: "the certificate of [server.tls] has expired",
-    };
-    let at = trouble.is_named(&folder, server.status());
-    drop(server);
-    let server = Server::configured(&folder, &text);
-    trouble.is_explained(&folder, server.status(), at);
-    drop(server);
+    let trouble = Trouble::new("certificate", "", "the certificate of [server.tls] has expired", "renew it and reload");
+    trouble.outlives(&folder, server, &text, || ());
 }

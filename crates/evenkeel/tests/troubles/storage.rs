@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::server::{Folder, Server, run};
-use super::stage::{Load, Trouble};
+use super::server::{Folder, Load, Server, run};
+use super::stage::Trouble;
 
 /// A file system of 8 MiB in memory, unmounted when the value is dropped.
 struct Small(PathBuf);
@@ -46,18 +46,8 @@ fn a_full_disk() {
     let part = ["--offset", "32MiB", "--block-size", "1MiB", "--requests", "32"];
     let written = run(&folder, &[&["load", server.uri(), "--op", "write"], &part[..]].concat());
     assert!(!written.status.success(), "there is room for all");
-    let trouble = Trouble {
-        kind: "io_errors",
-        about: "volume disk",
-        cause: "failed (write: ",
-        cure: "make room on the file system of ",
-        recorded: "failed (write: ",
-    };
-    let at = trouble.is_named(&folder, server.status());
-    drop(server);
-    let server = Server::configured(&folder, &text);
-    trouble.is_explained(&folder, server.status(), at);
-    drop(server);
+    let trouble = Trouble::new("io_errors", "volume disk", "failed (write: ", "make room on the file system of ");
+    trouble.follows_failures(&folder, server, &text);
 }
 
 /// A server, and another one that stores its volume `far`; `keys`: tables before that of the volume.
@@ -74,18 +64,13 @@ fn a_back_end_that_fails() {
     bound_files(&peer, 4096);
     let written = run(&folder, &["load", server.uri(), "--op", "write", "--requests", "10"]);
     assert!(!written.status.success(), "the other server refuses no write");
-    let trouble = Trouble {
-        kind: "io_errors",
-        about: "volume far",
-        cause: "failed (write: ",
-        cure: "look for the error in the log of the server at nbd://",
-        recorded: "failed (write: ",
-    };
-    let at = trouble.is_named(&folder, server.status());
-    drop(server);
-    let server = Server::configured(&folder, &text);
-    trouble.is_explained(&folder, server.status(), at);
-    drop(server);
+    let trouble = Trouble::new(
+        "io_errors",
+        "volume far",
+        "failed (write: ",
+        "look for the error in the log of the server at nbd://",
+    );
+    trouble.follows_failures(&folder, server, &text);
 }
 
 #[test]
@@ -94,19 +79,12 @@ fn a_device_that_stalls() {
     let (server, peer, text) = with_peer(&folder, &far, "[pools.main]\ntuning.stall_report_after = \"1s\"\n");
     peer.signal("STOP");
     let load = Load::start(&folder, "far", &["--op", "read"]);
-    let trouble = Trouble {
-        kind: "stalled",
-        about: "pool main",
-        cause: "OVERDUE: read of ",
-        cure: "the server behind the volume has not answered",
-        recorded: "OVERDUE: read of ",
-    };
-    let at = trouble.is_named(&folder, server.status());
-    drop((load, server));
-    peer.signal("CONT");
-    let server = Server::configured(&folder, &text);
-    trouble.is_explained(&folder, server.status(), at);
-    drop(server);
+    let trouble =
+        Trouble::new("stalled", "pool main", "OVERDUE: read of ", "the server behind the volume has not answered");
+    trouble.outlives(&folder, server, &text, || {
+        drop(load);
+        peer.signal("CONT");
+    });
 }
 
 #[test]
@@ -132,9 +110,5 @@ fn memory_that_is_used_up() {
         cure: "raise server.buffer_memory",
         recorded: "of buffer memory are in use",
     };
-    let at = trouble.is_named(&folder, server.status());
-    drop((loads, server));
-    let server = Server::configured(&folder, &text);
-    trouble.is_explained(&folder, server.status(), at);
-    drop(server);
+    trouble.outlives(&folder, server, &text, || drop(loads));
 }

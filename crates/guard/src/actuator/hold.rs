@@ -36,7 +36,7 @@ impl Client {
     }
 }
 
-/// Which packets are delayed.
+/// The packets that are delayed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "PacketChoice")]

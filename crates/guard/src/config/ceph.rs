@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 /// OSD saturates slowly: the last 2.5 % of throughput double the latency.
 const TOLERANCE: f64 = 0.045;
 
-/// How the OSDs of this host are asked and set.
+/// Settings for measuring and throttling the OSDs of this host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CephSettings {
     /// Time between two readings of an OSD's counters, "5ms" to "1s"; "50ms" costs agent and OSD less, and the controller
     /// reacts later.
     pub sample_every: Duration,
-    /// A later answer counts as none; "10ms" to "10s".
+    /// Deadline of an OSD's answer; "10ms" to "10s".
     pub answer_within: Duration,
     /// Set the throttle of deferred writes too, in the proportion that the two had before.
     pub deferred: bool,
@@ -54,10 +54,10 @@ impl CephSettings {
     }
 }
 
-/// Which OSDs of this host are controlled, and by which settings.
+/// The OSDs of this host that are controlled, and the settings for them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CephConfig {
-    /// How the OSDs are asked and set.
+    /// Settings for measuring and throttling the OSDs.
     pub settings: CephSettings,
     /// Admission control that bounds the bytes in flight in the store of each OSD.
     pub admission: Admission,

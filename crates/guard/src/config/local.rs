@@ -1,20 +1,23 @@
-//! Settings of local devices whose control groups are throttled for a latency target.
+//! Settings of local devices whose control groups are throttled for a latency target, or limited for their tenants' limits.
 
 use evenkeel_control::{Duration, response};
-use evenkeel_policy::config::{Latency, Match, Throttle};
+use evenkeel_policy::config::{Latency, Limit, Match, Percentile, Throttle};
 use evenkeel_policy::target::Method;
-use evenkeel_policy::units::Bytes;
+use evenkeel_policy::units::{Bytes, Rates};
 
 use super::guarantee::own_name;
 use crate::discovery::groups::Names;
 use crate::loops::owed::Owed;
 use crate::sensor::cgroup;
 
-/// A device of this host with a latency target: `io.max` of noisy control groups is set so that the target is met.
+/// A device of this host with a latency target, or with tenants that have limits: `io.max` of noisy control groups is set so that
+/// the target is met, and that of tenants with a limit so that they keep it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LocalConfig {
-    /// The latency target of reads.
-    pub latency: Latency,
+    /// Name of the device's pool.
+    pub pool: String,
+    /// The latency target of reads; without one only tenants' limits are enforced.
+    pub latency: Option<Latency>,
     /// The device that the groups use, by path or name.
     pub device: String,
     /// Method that chooses by how much groups are throttled.
@@ -37,6 +40,8 @@ pub struct LocalTenant {
     pub groups: Vec<Match>,
     /// When the tenant's groups are throttled, in relation to other groups.
     pub throttle: Throttle,
+    /// The tenant's limit on this device: of reads and writes of all its groups together, with [`Self::each`] of each group.
+    pub limit: Limit,
     /// The tenant's reservation and guarantee; no throttle takes the tenant below them.
     pub owed: Owed,
     /// True if the tenant has a throughput guarantee on the device, which takes precedence over the latency target: the
@@ -53,6 +58,19 @@ impl LocalTenant {
             Match::Cgroup(path) => path.clone(),
             other => other.to_string(),
         }
+    }
+
+    /// The rates of the limit at this minute of the day; without a minute those of all hours.
+    pub fn limit_at(&self, minute: Option<u16>) -> Rates {
+        let both = self.limit.when.zip(minute);
+        let is_on = both.is_none_or(|(hours, minute)| hours.contains(minute));
+        if is_on { self.limit.rates() } else { Rates::default() }
+    }
+
+    /// The reason for the limits of a group that uses up its part of the tenant's limit, as a sentence.
+    pub fn limit_reason(&self) -> String {
+        let of = if self.each { "" } else { ", which its groups share by their use" };
+        format!("it is at its part of the limit {} of tenant {}{of}", self.limit, self.name)
     }
 
     /// Name, in records, of the tenant to which a group belongs: this one's, or with [`Self::each`] the group's own.
@@ -93,15 +111,27 @@ impl LocalConfig {
         self.tenants.iter().flat_map(|tenant| &tenant.groups).any(|entry| !matches!(entry, Match::Cgroup(_)))
     }
 
-    /// Settings of the controller that chooses by how much groups are throttled. `interval`: time between decisions.
-    pub fn controller(&self, interval: Duration) -> response::Config {
-        response::Config {
+    /// True if an entry names pods by a label or annotation, for which the container runtime has to be asked.
+    pub fn needs_marks(&self) -> bool {
+        self.tenants.iter().flat_map(|tenant| &tenant.groups).any(Match::is_marked)
+    }
+
+    /// Figure of the latencies that the target bounds; without a target the mean, which is then only shown.
+    pub fn figure(&self) -> Percentile {
+        self.latency.map_or(Percentile::Mean, |latency| latency.percentile)
+    }
+
+    /// Settings of the controller that chooses by how much groups are throttled; `None` without a latency target. `interval`:
+    /// time between decisions.
+    pub fn controller(&self, interval: Duration) -> Option<response::Config> {
+        let latency = self.latency?;
+        Some(response::Config {
             interval,
             // A limit can be any number.
             step: Duration::ZERO,
             max_delay: self.max_delay,
             noisy_bytes_per_s: self.noisy_above.0,
-            ..self.method.published(self.latency.target)
-        }
+            ..self.method.published(latency.target)
+        })
     }
 }

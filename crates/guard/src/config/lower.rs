@@ -6,6 +6,7 @@
 //! | `tuning.slots` | tenants that name its devices (`device:`) | `queue_depth` |
 //! | `devices`, no slots | tenants with control groups (`cgroup:`) and a guarantee | `cgroup` |
 //! | `devices` and `latency`, no slots | tenants with control groups and no guarantee | `cgroup` |
+//! | `devices`, no slots | tenants with control groups and a limit | `cgroup` |
 //! | `latency`, neither slots nor OSDs | tenants that name clients (`initiator:`, `address:`) | `packets` |
 //!
 //! A pool's `enforce` restricts these points. A setting that this host does not enforce becomes a note, not an error: many
@@ -18,12 +19,13 @@ use evenkeel_control::throughput;
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::cluster::MAX_POOLS;
 use evenkeel_policy::config::{
-    DEFAULT_TENANT, Enforcement, Guarantee, Latency, Match, Of, Percentile, Pool, Slots, Status, Tenant, Throttle, Who,
+    DEFAULT_TENANT, Enforcement, Guarantee, Latency, Limit, Match, Of, Percentile, Pool, Slots, Status, Tenant,
+    Throttle, Who,
 };
 use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::{Precedence, Row, latency, listed, settings as settings_of, throttled};
 use evenkeel_policy::tenant::fits;
-use evenkeel_policy::units::{Bytes, Duration};
+use evenkeel_policy::units::{Bytes, Duration, Rates};
 use evenkeel_policy::{Severity, budget_that_hangs, policy_findings, rate_that_hangs};
 
 use super::{
@@ -62,6 +64,7 @@ pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -
         lowered,
         throttles: throttles(&tenants, None),
         grouped: BTreeSet::new(),
+        local_pools: BTreeSet::new(),
         slotted: BTreeSet::new(),
     };
     lowering.policy();
@@ -88,10 +91,12 @@ struct Lowering<'f, 'd> {
     served: BTreeSet<String>,
     document: &'d Document<'d>,
     lowered: Lowered,
-    /// How clients may be throttled on pools for which no tenant has settings of its own.
+    /// Permitted throttling of clients on pools for which no tenant has settings of its own.
     throttles: Throttles,
     /// Names of the tenants whose control groups this host limits.
     grouped: BTreeSet<&'f str>,
+    /// Names of the pools whose control groups are throttled for a latency target or limited for tenants' limits.
+    local_pools: BTreeSet<String>,
     /// Names of the tenants with devices whose queues this host bounds.
     slotted: BTreeSet<&'f str>,
 }
@@ -120,12 +125,18 @@ fn has_slots(pool: &Pool) -> bool {
     (pool.tuning.slots != Slots::None || said()) && allows(pool, Enforcement::QueueDepth)
 }
 
+/// The part of a tenant's limit on a pool that applies on each of so many devices.
+fn on_each(limit: Limit, devices: usize) -> Limit {
+    let part = |rate: u64| if rate == 0 { 0 } else { (rate / devices.max(1) as u64).max(1) };
+    Limit { iops: part(limit.iops), bytes_per_s: Bytes(part(limit.bytes_per_s.0)), ..limit }
+}
+
 /// True if an entry names clients of targets.
 const fn is_client(entry: &Match) -> bool {
     matches!(entry, Match::Initiator(_) | Match::Client(Who::Address(_)))
 }
 
-/// How clients may be throttled on `pool`; without `pool`, on every pool for which no tenant has settings of its own.
+/// Permitted throttling of clients on `pool`; without `pool`, on every pool for which no tenant has settings of its own.
 fn throttles(tenants: &BTreeMap<String, Tenant>, pool: Option<&str>) -> Throttles {
     let on = |name: &str, tenant: &Tenant| {
         let there = pool.map_or_else(|| tenant.clone(), |pool| tenant.on(pool));
@@ -309,7 +320,7 @@ impl<'f> Lowering<'f, '_> {
                 entries.into_iter().partition(|(_, pattern, _)| !pattern.contains(['*', '?']));
             for (_, pattern, tenant) in patterns {
                 let message =
-                    format!("which devices device:{pattern} stands for is unknown; name them in pools.{name}.devices");
+                    format!("device:{pattern} is a pattern, which needs a list of devices; add pools.{name}.devices");
                 self.note(&["tenants", tenant, "match"], message);
             }
             return exact.into_iter().map(|(_, device, tenant)| (device.to_owned(), tenant)).collect();
@@ -504,8 +515,8 @@ impl<'f> Lowering<'f, '_> {
         }
     }
 
-    /// The tenants that name control groups, as terms for a pool's latency target.
-    fn local_tenants(&self, name: &str) -> Vec<LocalTenant> {
+    /// The tenants that name control groups, as terms for a pool's latency target. `devices`: number of the pool's devices.
+    fn local_tenants(&self, name: &str, devices: usize) -> Vec<LocalTenant> {
         let terms = |(tenant, settings): (&'f String, &'f Tenant)| {
             let there = settings.on(name);
             let by_path = settings.matches.iter().any(|entry| matches!(entry, Match::Cgroup(_)));
@@ -518,6 +529,7 @@ impl<'f> Lowering<'f, '_> {
                     throttle => throttle,
                 },
                 each: settings.each,
+                limit: on_each(there.limit, devices),
                 owed: Owed::of(&there),
                 guaranteed: by_path && !(there.guarantee.read.is_unset() && there.guarantee.write.is_unset()),
             }
@@ -525,30 +537,35 @@ impl<'f> Lowering<'f, '_> {
         self.tenants.iter().map(terms).filter(|terms| !terms.groups.is_empty()).collect()
     }
 
-    /// A pool with a latency target and devices of this host: its noisy control groups are throttled.
+    /// A pool with devices of this host and a latency target, for which noisy control groups are throttled, or a tenant's limit.
     fn local(&mut self, name: &str, pool: &Pool, abilities: Abilities) {
         let (_, devices) = devices_of(pool);
-        let Some(latency) = pool.latency else { return };
         if devices.is_empty() || has_slots(pool) || !allows(pool, Enforcement::Cgroup) {
             return;
         }
-        let tenants = self.local_tenants(name);
+        let tenants = self.local_tenants(name, devices.len());
         // Groups with a guarantee are limited by that.
-        if tenants.iter().all(|tenant| tenant.guaranteed) {
+        let mut others = tenants.iter().filter(|tenant| !tenant.guaranteed);
+        if !others.any(|tenant| pool.latency.is_some() || tenant.limit.rates() != Rates::default()) {
             return;
         }
-        self.measurable(name, latency, abilities);
-        self.rows_of_local(name, latency, &devices, &tenants);
+        if let Some(latency) = pool.latency {
+            self.measurable(name, latency, abilities);
+        }
+        self.local_pools.insert(name.to_owned());
+        self.rows_of_local(name, pool.latency, &devices, &tenants);
         for device in &devices {
             let local = LocalConfig {
-                latency,
+                pool: name.to_owned(),
+                latency: pool.latency,
                 device: (*device).to_owned(),
                 method: pool.tuning.method,
                 noisy_above: pool.tuning.noisy_above,
                 max_delay: pool.max_delay,
                 tenants: tenants.clone(),
             };
-            if let Err(invalid) = local.controller(self.lowered.config.agent.interval).validate() {
+            let controller = local.controller(self.lowered.config.agent.interval);
+            if let Some(Err(invalid)) = controller.map(|settings| settings.validate()) {
                 let path: &[&str] = match invalid.setting {
                     "target" => &["pools", name, "latency", "target"],
                     "max_delay" => &["pools", name, "max_delay"],
@@ -563,28 +580,37 @@ impl<'f> Lowering<'f, '_> {
             self.lowered.config.local.insert(named, local);
         }
         if self.lowered.config.local.len() > MAX_ENTRIES {
-            let message = format!("have more than {MAX_ENTRIES} devices with latency targets; leave some out");
+            let message =
+                format!("have more than {MAX_ENTRIES} devices with latency targets or limits; leave some out");
             self.fault(&["pools"], message);
         }
     }
 
-    fn rows_of_local(&mut self, name: &str, target: Latency, devices: &[&str], tenants: &[LocalTenant]) {
+    fn rows_of_local(&mut self, name: &str, target: Option<Latency>, devices: &[&str], tenants: &[LocalTenant]) {
         let on: Vec<String> = devices.iter().map(|device| (*device).to_owned()).collect();
         let named = tenants.iter().filter(|tenant| !tenant.guaranteed);
         let throttled = throttled("io.max of groups of", named.map(|tenant| (tenant.name.as_str(), tenant.throttle)));
-        let or = if target.percentile == Percentile::Mean { " or diskstats" } else { "" };
-        let by = format!("block tracepoints{or}");
-        let row = Row::of_pool(name, Enforcement::Cgroup, Some(Precedence::Latency), latency(target, Of::Reads));
-        let row = row.by(format!("reads of groups that are not noisy on {}, by {by}", listed(devices)), throttled);
-        self.lowered.config.enforced.rows.push(Row { on: on.clone(), ..row });
+        if let Some(target) = target {
+            let or = if target.percentile == Percentile::Mean { " or diskstats" } else { "" };
+            let by = format!("block tracepoints{or}");
+            let row = Row::of_pool(name, Enforcement::Cgroup, Some(Precedence::Latency), latency(target, Of::Reads));
+            let row = row.by(format!("reads of groups that are not noisy on {}, by {by}", listed(devices)), throttled);
+            self.lowered.config.enforced.rows.push(Row { on: on.clone(), ..row });
+        }
         self.lowered.config.enforced.tenants.extend(tenants.iter().map(|tenant| tenant.name.clone()));
         for tenant in tenants.iter().filter(|tenant| !tenant.guaranteed) {
             let Some(settings) = self.tenants.get(&tenant.name) else { continue };
-            let reserved = owed(&settings.on(name)).filter(|(of, _)| *of == Precedence::Reservation);
+            let there = settings.on(name);
+            // Without a latency target there is no throttle that a reservation bounds.
+            let reserved = owed(&there).filter(|(of, _)| target.is_some() && *of == Precedence::Reservation);
             let groups = listed(&tenant.groups.iter().map(LocalTenant::shown).collect::<Vec<_>>());
             let row = Row::of_pool(name, Enforcement::Cgroup, None, String::new());
             let row = row.by(format!("io.stat of {groups}"), format!("io.max of {groups}, never below that"));
-            self.rows(&tenant.name, reserved, &Row { on: on.clone(), ..row });
+            self.rows(&tenant.name, reserved, &Row { on: on.clone(), ..row.clone() });
+            let limit = settings_of(&there).into_iter().filter(|(of, _)| *of == Precedence::TenantLimit);
+            let share = if devices.len() > 1 { ", on each device an equal part" } else { "" };
+            let row = row.by(format!("io.stat of {groups}"), format!("io.max of {groups}, shared by use{share}"));
+            self.rows(&tenant.name, limit, &Row { on: on.clone(), ..row });
         }
     }
 
@@ -603,16 +629,6 @@ impl<'f> Lowering<'f, '_> {
         }
     }
 
-    /// True if a pool's groups are throttled for its latency target.
-    fn is_local(&self, pool: &Pool) -> bool {
-        let (_, devices) = devices_of(pool);
-        let named = |local: &LocalConfig| devices.contains(&local.device.as_str());
-        pool.latency.is_some()
-            && !has_slots(pool)
-            && allows(pool, Enforcement::Cgroup)
-            && self.lowered.config.local.values().any(named)
-    }
-
     fn packets(&mut self, name: &str, pool: &Pool, abilities: Abilities) {
         let (osds, devices) = devices_of(pool);
         let Some(latency) = pool.latency else { return };
@@ -620,7 +636,7 @@ impl<'f> Lowering<'f, '_> {
             return;
         }
         // Groups of this host use the device: it is no target's, unless the policy or the host's settings say so.
-        if pool.enforce.is_none() && self.clients.is_empty() && self.is_local(pool) {
+        if pool.enforce.is_none() && self.clients.is_empty() && self.local_pools.contains(name) {
             if self.lowered.config.agent.interfaces.is_empty() {
                 return;
             }
@@ -667,14 +683,14 @@ impl<'f> Lowering<'f, '_> {
         let groups = config.cached.values().any(|cached| devices.contains(&cached.device.as_str()))
             && !has_slots(pool)
             && allows(pool, Enforcement::Cgroup);
-        let local = self.is_local(pool);
+        let local = self.local_pools.contains(name);
         if !(osds || packets || array || groups || local) {
             let only_elsewhere =
                 pool.enforce.as_ref().is_some_and(|points| points.iter().all(|point| *point == Enforcement::Queue));
             let why = if only_elsewhere {
                 "enforce leaves it to `evenkeel serve`"
             } else if has_slots(pool) && pool.devices.is_empty() && !self.slotted.is_empty() {
-                "it has no devices, which it must name beside another pool with slots"
+                "it names no devices, as it must if another pool has slots too"
             } else if has_slots(pool) {
                 "no tenant names a device of it (match = [\"device:PATH\"])"
             } else if pool.enforce.is_some() {
@@ -684,7 +700,7 @@ impl<'f> Lowering<'f, '_> {
             } else if pool.devices.is_empty() {
                 "it has neither devices nor a latency target"
             } else {
-                "it has no latency target, and no tenant with control groups (match = [\"cgroup:PATH\"]) has a guarantee"
+                "it has no latency target, and no tenant with control groups (match = [\"cgroup:PATH\"]) has a guarantee or a limit"
             };
             return self.note(&["pools", name], format!("nothing to enforce here: {why}"));
         }
@@ -704,7 +720,9 @@ impl<'f> Lowering<'f, '_> {
                 "has no effect here: it is for pools of OSDs and for `evenkeel serve`",
             ));
         }
-        if !local {
+        if local && pool.latency.is_none() {
+            keys.push((&["max_delay"], "has no effect here: the pool has no latency target"));
+        } else if !local {
             keys.push((&["max_delay"], "has no effect here: packets are delayed by at most agent.max_delay"));
         }
         if !(packets || local) {
@@ -741,8 +759,14 @@ impl<'f> Lowering<'f, '_> {
             .iter()
             .any(|row| row.tenant.as_deref() == Some(name) && row.precedence == Some(Precedence::Reservation));
         let taken = "sets only a floor for the throttles of this host, which does not reorder requests";
-        let mut keys: Vec<(&str, &str)> =
-            vec![("reservation", if spared { taken } else { by }), ("limit", by), ("priority", by), ("weight_at", by)];
+        let is_limit = |row: &&Row| (row.point, row.precedence) == (Enforcement::Cgroup, Some(Precedence::TenantLimit));
+        let limited = rows.iter().filter(is_limit).any(|row| row.tenant.as_deref() == Some(name));
+        let mut keys: Vec<(&str, &str)> = vec![("reservation", if spared { taken } else { by })];
+        if !limited {
+            let limit = "has no effect here: `evenkeel serve` enforces it, and this host on control groups without a guarantee, of a pool with devices";
+            keys.push(("limit", limit));
+        }
+        keys.extend([("priority", by), ("weight_at", by)]);
         if !grouped && !tenant.guarantee.sum().is_unset() {
             let together = "has no effect here: limits of control groups are for reads or for writes; write guarantee.read and guarantee.write";
             let groups = "has no effect here: it needs control groups by their paths (match = [\"cgroup:PATH\"]) and a pool with devices";
@@ -750,9 +774,9 @@ impl<'f> Lowering<'f, '_> {
         }
         if !slotted {
             let slots = "has no effect here: it needs a device (match = [\"device:PATH\"]) of a pool with slots";
-            let last = "only has the tenant's control groups throttled last here: the target itself needs a device (match = [\"device:PATH\"]) of a pool with slots";
-            let is_local =
-                self.lowered.config.local.values().flat_map(|local| &local.tenants).any(|of| of.name == name);
+            let last = "has one effect here: the tenant's control groups are throttled last; the target itself needs a device (match = [\"device:PATH\"]) of a pool with slots";
+            let with_target = self.lowered.config.local.values().filter(|local| local.latency.is_some());
+            let is_local = with_target.flat_map(|local| &local.tenants).any(|of| of.name == name);
             keys.extend([("latency", if is_local { last } else { slots }), ("max_in_flight", slots)]);
         }
         for (key, message) in keys {

@@ -9,7 +9,8 @@
 //! | `kubepods-QOS-podUID.slice`, `podUID` | Kubernetes | the folder `/var/log/pods/NAMESPACE_NAME_UID` |
 //! | `machine-qemu\x2d1\x2dNAME.scope` | libvirt | the group's own name |
 //!
-//! Nothing is asked of a daemon or a server. A container without a known name goes by the first twelve digits of its ID, as
+//! Labels and annotations of pods come from the runtime ([`cri`]), if the policy names some; nothing else is asked of a daemon
+//! or a server. A container without a known name goes by the first twelve digits of its ID, as
 //! `docker ps` shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use evenkeel_policy::config::Match;
 use evenkeel_policy::tenant::fits;
 use serde_json::Value;
 
+use super::cri::{self, Marks};
 use super::roots::{self, Roots};
 use super::unescaped;
 use crate::aside::Aside;
@@ -37,10 +39,12 @@ const OF_USERS: &str = "user.slice";
 const ID_DIGITS: usize = 64;
 /// Number of digits of an ID that stand for a name.
 const SHORT_DIGITS: usize = 12;
-/// Number of searches after which the files of a container without a name are no longer read.
+/// Number of searches after which the files of a container without a name are no longer read, and a pod that the runtime does
+/// not know is no reason for a further search. Searches with other reasons go on asking for it: a pod has its group long before
+/// the runtime starts it, as it waits for its volumes.
 const MAX_TRIES: u8 = 10;
-/// Largest number of containers whose files are read at the same time, each by a thread of its own: one that hangs keeps no
-/// other from its name.
+/// Largest number of containers whose files are read at the same time, each by a thread of its own, so that a read that
+/// hangs delays no other container's name.
 const MAX_ASKED: usize = 4;
 /// The annotations of a container's configuration that hold its name, by containerd's CRI, CRI-O and nerdctl.
 const ANNOTATIONS: [&str; 3] = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name", "nerdctl/name"];
@@ -59,11 +63,13 @@ enum Thing {
     Machine(String),
 }
 
-/// A question about files of container runtimes, which may be on a disk that does not answer.
+/// A question to container runtimes or about their files, which may be on a disk that does not answer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Question {
     /// The names of this host's pods.
     Pods,
+    /// Labels and annotations of this host's pods.
+    Marks,
     /// The name of the container with this ID.
     Container(String),
 }
@@ -73,6 +79,8 @@ enum Question {
 enum Answer {
     /// `NAMESPACE/NAME` of pods by their UIDs.
     Pods(BTreeMap<String, String>),
+    /// Labels and annotations of pods by their UIDs, or the reason why they are not known.
+    Marks(Result<BTreeMap<String, Marks>, String>),
     /// The container's name; `None` if no file has it.
     Container(Option<String>),
 }
@@ -81,6 +89,7 @@ impl Question {
     fn answer(&self, roots: &Roots) -> Answer {
         match self {
             Self::Pods => Answer::Pods(pods(roots)),
+            Self::Marks => Answer::Marks(cri::marks(roots).map_err(|error| error.to_string())),
             Self::Container(id) => Answer::Container(container(roots, id)),
         }
     }
@@ -105,6 +114,12 @@ pub struct Names {
     containers: BTreeMap<String, (Option<String>, u8)>,
     /// `NAMESPACE/NAME` of pods by their UIDs.
     pods: BTreeMap<String, String>,
+    /// Labels and annotations of pods by their UIDs, with the number of answers that lacked them.
+    marks: BTreeMap<String, (Option<Marks>, u8)>,
+    /// True if labels and annotations are asked for.
+    wants_marks: bool,
+    /// The reason why the runtime has not answered the latest question for them.
+    unmarked: Option<String>,
     /// Reads the files of runtimes; `None` before the first search.
     reading: Option<Aside<Question, Answer>>,
     /// Number of questions of earlier searches that have no answer yet.
@@ -112,6 +127,25 @@ pub struct Names {
 }
 
 impl Names {
+    /// Sets whether later searches ask the container runtime for labels and annotations of pods.
+    pub fn want_marks(&mut self, wanted: bool) {
+        self.wants_marks = wanted;
+    }
+
+    /// The reason why labels and annotations of some pods are not known, with the runtime's socket.
+    pub fn unmarked(&self) -> Option<&str> {
+        self.unmarked.as_deref().filter(|_| self.marks.values().any(|(marks, _)| marks.is_none()))
+    }
+
+    /// True if a name is not known that a later search may find.
+    pub fn wants_more(&self) -> bool {
+        let is_unknown = |thing: &Thing| matches!(thing, Thing::Pod(uid) if !self.pods.contains_key(uid));
+        self.late > 0
+            || self.containers.values().any(is_to_be_asked)
+            || self.marks.values().any(is_to_be_asked)
+            || self.things.values().any(is_unknown)
+    }
+
     /// Searches for groups below `cgroups`, where cgroup v2 is mounted, and for the names of those that are new. A name once
     /// found is kept for as long as its group is there. Other threads read the files of runtimes, which may be on a disk that
     /// is busy or hangs; this search waits for them up to the time `budget`, and later ones take in what comes late.
@@ -125,9 +159,16 @@ impl Names {
         let there: BTreeSet<String> = self.things.values().filter_map(of_thing).collect();
         self.containers.retain(|id, _| there.contains(id));
         self.pods.retain(|uid, _| there.contains(uid));
+        self.marks.retain(|uid, _| self.wants_marks && there.contains(uid));
         for thing in self.things.values() {
-            if let Thing::Container(id) = thing {
-                self.containers.entry(id.clone()).or_default();
+            match thing {
+                Thing::Container(id) => {
+                    self.containers.entry(id.clone()).or_default();
+                }
+                Thing::Pod(uid) if self.wants_marks => {
+                    self.marks.entry(uid.clone()).or_default();
+                }
+                _ => {}
             }
         }
         self.read(roots, budget);
@@ -141,22 +182,23 @@ impl Names {
     /// Asks for names that are not known yet, and takes in answers, for up to the time `budget`.
     fn read(&mut self, roots: &Roots, budget: Duration) {
         let begin = Instant::now();
-        let unnamed = self.containers.iter().filter(|(_, (name, tries))| name.is_none() && *tries < MAX_TRIES);
+        let unnamed = self.containers.iter().filter(|(_, known)| is_to_be_asked(known));
         let mut unnamed: Vec<(u8, String)> = unnamed.map(|(id, (_, tries))| (*tries, id.clone())).collect();
         // Those with the fewest searches come first.
         unnamed.sort_unstable();
         let is_unknown = |thing: &Thing| matches!(thing, Thing::Pod(uid) if !self.pods.contains_key(uid));
         let pods = self.things.values().any(is_unknown).then_some(Question::Pods);
+        let marks = self.marks.values().any(|(marks, _)| marks.is_none()).then_some(Question::Marks);
         let containers = unnamed.into_iter().map(|(_, id)| Question::Container(id));
-        let mut questions = pods.into_iter().chain(containers).peekable();
+        let mut questions = pods.into_iter().chain(marks).chain(containers).peekable();
         let reading = self.reading.get_or_insert_default();
         // Questions of this search without an answer. Those of earlier ones may hang: nothing waits for them.
         let mut fresh = BTreeSet::new();
         let mut in_time = true;
         loop {
             while in_time
-                && let Some(question) =
-                    questions.next_if(|question| *question == Question::Pods || reading.open() < MAX_ASKED)
+                && let Some(question) = questions
+                    .next_if(|question| !matches!(question, Question::Container(_)) || reading.open() < MAX_ASKED)
             {
                 let roots = roots.clone();
                 if reading.ask(&question, move |question| question.answer(&roots)) {
@@ -173,7 +215,16 @@ impl Names {
                     }
                 }
                 (_, Answer::Pods(names)) => self.pods.extend(names),
-                (Question::Pods, Answer::Container(_)) => {}
+                (_, Answer::Marks(found)) => {
+                    // A runtime that does not answer says nothing of a pod.
+                    let answered = u8::from(found.is_ok());
+                    self.unmarked = found.as_ref().err().cloned();
+                    let mut found = found.unwrap_or_default();
+                    for (uid, known) in self.marks.iter_mut().filter(|(_, known)| known.0.is_none()) {
+                        *known = (found.remove(uid), known.1.saturating_add(answered));
+                    }
+                }
+                (Question::Pods | Question::Marks, Answer::Container(_)) => {}
             }
             in_time = begin.elapsed() < budget;
         }
@@ -238,9 +289,18 @@ impl Names {
                 let called = self.pods.get(uid).and_then(|name| name.split_once('/'));
                 wanted.zip(called).is_some_and(|(wanted, called)| fits(wanted.0, called.0) && fits(wanted.1, called.1))
             }
+            (Match::PodLabel(pattern), Thing::Pod(uid)) => self.has_mark(uid, pattern, |marks| &marks.labels),
+            (Match::PodAnnotation(pattern), Thing::Pod(uid)) => self.has_mark(uid, pattern, |marks| &marks.annotations),
             (Match::Machine(pattern), Thing::Machine(name)) => fits(pattern, name),
             _ => false,
         }
+    }
+
+    /// True if the pod with this UID has a label or annotation, of those that `of` selects, that fits the pattern `KEY=VALUE`.
+    fn has_mark(&self, uid: &str, pattern: &str, of: fn(&Marks) -> &BTreeMap<String, String>) -> bool {
+        let marks = self.marks.get(uid).and_then(|(marks, _)| marks.as_ref()).map(of);
+        let wanted = pattern.split_once('=').zip(marks);
+        wanted.is_some_and(|((key, value), marks)| marks.get(key).is_some_and(|known| fits(value, known)))
     }
 
     /// Paths, relative to `cgroups`, of the groups that `entry` names.
@@ -256,6 +316,11 @@ impl Names {
             }
         }
     }
+}
+
+/// True if a name or the like, with the number of searches for it, is not known and a further search may find it.
+fn is_to_be_asked<T>((known, tries): &(Option<T>, u8)) -> bool {
+    known.is_none() && *tries < MAX_TRIES
 }
 
 /// The thing whose group has the folder `folder` in the folder `parent`; `None` if it is another group.

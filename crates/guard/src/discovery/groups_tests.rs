@@ -111,6 +111,47 @@ fn pods_go_by_namespace_and_name() {
 }
 
 #[test]
+fn pods_go_by_labels_and_annotations_that_their_runtime_knows() {
+    let host = Host::new("marks");
+    host.group("kubepods/besteffort/pod9-9");
+    host.group("kubepods.slice/kubepods-pod77.slice");
+    host.group("user.slice/user-1000.slice/kubepods-pod9-9.slice");
+    let mut names = Names::default();
+    host.refresh(&mut names);
+    assert!(names.marks.is_empty() && names.unmarked().is_none(), "nothing asks for them");
+    names.want_marks(true);
+    host.refresh(&mut names);
+    assert!(names.unmarked().is_some_and(|why| why.contains("CRI socket")), "{names:?}");
+    let socket = host.0.join("run/containerd/containerd.sock");
+    let (labels, annotations) = ([("app", "etl-7"), ("tier", "batch")], [("example.org/storage", "noisy")]);
+    let runtime = cri::tests::play(&socket, &[("9-9", &labels, &annotations)]);
+    host.refresh(&mut names);
+    runtime.join().unwrap();
+    let pod = ["kubepods/besteffort/pod9-9"];
+    for entry in ["pod-label:app=etl-*", "pod-label:tier=batch", "pod-annotation:example.org/storage=*"] {
+        assert_eq!(host.find(&names, entry), pod, "{entry}");
+    }
+    for entry in ["pod-label:app=web", "pod-label:example.org/storage=*", "pod-annotation:app=*", "pod-label:ap=*"] {
+        assert!(host.find(&names, entry).is_empty(), "{entry}");
+    }
+    // The other pod is not among the pods of the answer: it is asked for again, but not without end.
+    assert!(names.unmarked().is_none() && names.marks["77"] == (None, 1));
+    names.marks.insert("77".into(), (None, MAX_TRIES));
+    names.pods.extend(["77", "9-9"].map(|uid| (uid.to_owned(), "shop/x".to_owned())));
+    assert!(!names.wants_more());
+    // A pod that waits for its volumes is started after that, which the next search notices.
+    std::fs::remove_file(&socket).unwrap();
+    let runtime = cri::tests::play(&socket, &[("77", &[("app", "late")], &[])]);
+    host.refresh(&mut names);
+    runtime.join().unwrap();
+    assert_eq!(host.find(&names, "pod-label:app=late"), ["kubepods.slice/kubepods-pod77.slice"]);
+    assert_eq!(host.find(&names, "pod-label:tier=batch"), pod, "known before, and not in this answer");
+    names.want_marks(false);
+    host.refresh(&mut names);
+    assert!(names.marks.is_empty(), "{names:?}");
+}
+
+#[test]
 fn machines_go_by_libvirts_names() {
     let host = Host::new("machines");
     host.group("machine.slice/machine-qemu\\x2d3\\x2ddb\\x2d1.scope/libvirt/vcpu0");

@@ -42,7 +42,7 @@ pub enum Server {
 evenkeel_control::named!(Server: Lio "LIO", Tgt "tgt", Nvmet "nvmet", NbdServer "nbd-server", QemuNbd "qemu-nbd",
     Evenkeel "evenkeel");
 
-/// How it is known that a client reaches a volume.
+/// The source of the knowledge that a client reaches a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KnownBy {
@@ -96,7 +96,7 @@ pub struct Link {
     pub client_name: Option<String>,
     /// Known connections of the client.
     pub connections: Vec<Connection>,
-    /// How the client is known.
+    /// The source of the knowledge about the client.
     pub known_by: KnownBy,
     /// Folder with counters of this client at this volume.
     pub counters: Option<PathBuf>,
@@ -462,7 +462,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
             .filter(|link| link.device.is_none())
             .map(|link| {
                 let path =
-                    link.path.as_ref().map_or_else(|| "an unknown place".into(), |path| path.display().to_string());
+                    link.path.as_ref().map_or_else(|| "an unknown path".into(), |path| path.display().to_string());
                 format!(
                     "volume {} of {} {} is on {path}, which is on no block device known here; the agent throttles no client for it",
                     link.volume,

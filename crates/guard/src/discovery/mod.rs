@@ -10,6 +10,8 @@
 //! | [`blocks`] | block devices whose requests are recorded |
 //! | [`stack`] | the device at which control groups are limited |
 //! | [`groups`] | control groups of containers, pods and virtual machines |
+//! | [`cri`] | labels and annotations of pods |
+//! | [`watch`] | changes of control groups |
 //! | [`roots`] | where the trees are |
 //!
 //! [`Survey::read`] reads the host, [`map::Map::of`] combines the result to a map; the second function is pure.
@@ -20,6 +22,7 @@ use crate::error::Error;
 use crate::sensor::cache::{self, CachedEntry};
 
 pub mod blocks;
+pub mod cri;
 pub mod groups;
 pub mod lio;
 pub mod lvm;
@@ -34,6 +37,7 @@ pub mod sockets;
 pub mod stack;
 pub mod tgt;
 pub mod topology;
+pub mod watch;
 
 pub use map::{KnownBy, Link, Map, Note, Server};
 pub use roots::Roots;

@@ -38,8 +38,8 @@ pub enum NotUsable {
     /// There is nothing of this name on this host.
     #[error("there is no block device {0}")]
     NoDevice(String),
-    /// The entry stands on several devices.
-    #[error("{name} stands on several devices: {devices}")]
+    /// The entry is on several devices.
+    #[error("{name} is on several devices: {devices}")]
     Several {
         /// The entry.
         name: String,

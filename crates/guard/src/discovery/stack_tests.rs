@@ -82,7 +82,7 @@ fn every_kind_of_entry_leads_to_the_device_that_is_limited() {
 fn an_entry_without_a_single_device_says_why_and_what_to_do() {
     let host = Host::new("faults");
     for (entry, words) in [
-        ("wide", "stands on several devices: ek0, ek1; name each"),
+        ("wide", "is on several devices: ek0, ek1; name each"),
         ("/ek-none/b", "kind btrfs, which combines devices"),
         ("/ek-none/z", "kind zfs, whose own threads"),
         ("/ek-none/n", "kind nfs, which has no block device"),

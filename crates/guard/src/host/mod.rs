@@ -12,6 +12,7 @@ use crate::{actuator, error};
 
 mod acting;
 mod actor;
+mod faults;
 mod restore;
 mod sensors;
 mod shared;

@@ -80,7 +80,9 @@ impl GroupReads {
         let start = |events: Events| match ReadTimes::start_by_cgroup(&events, histograms) {
             Ok(times) => Ok((times, Sense::Groups)),
             Err(error) => {
-                tracing::warn!("reads of control groups are not told apart, and all reads of a device count: {error}");
+                tracing::warn!(
+                    "reads of control groups cannot be distinguished, and all reads of a device count: {error}"
+                );
                 ReadTimes::start(&events, histograms).map(|times| (times, Sense::Device))
             }
         };

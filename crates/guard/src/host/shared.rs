@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
+use evenkeel_policy::health::{Health, Trouble};
 use evenkeel_policy::state::ClusterState;
 
 use crate::Agent;
@@ -36,6 +37,8 @@ pub struct Shared {
     pub(super) last_error: Option<String>,
     /// Time of the last error.
     pub(super) failed_at: Option<Instant>,
+    /// Troubles of the pools' devices.
+    pub(super) faults: Vec<Trouble>,
 }
 
 impl Shared {
@@ -60,7 +63,8 @@ impl Shared {
             );
             state.notes.push(Note { kind: "old_map".into(), message });
         }
-        State { health: health::of_agent(&state), ..state }
+        let troubles = health::of_agent(&state).troubles.into_iter().chain(self.faults.iter().cloned());
+        State { health: Health::of(troubles.collect()), ..state }
     }
 
     pub(super) fn failed(&mut self, error: &impl Display) {

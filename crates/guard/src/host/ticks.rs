@@ -12,7 +12,7 @@ use evenkeel_policy::check::Problem;
 use super::actor::Actor;
 use super::sensors::{self, GroupReads, Reads};
 use super::shared::Shared;
-use super::{Error, Say};
+use super::{Error, Say, faults};
 use crate::Agent;
 use crate::agent::DISKSTATS;
 use crate::aside::leave_files;
@@ -46,8 +46,8 @@ pub struct Host {
     maps: Receiver<Map>,
     /// Devices by pool, as the policy in force names them; read by the discovery thread.
     configured: Arc<Mutex<Configured>>,
-    /// Dropping this end of the channel ends the discovery thread.
-    _alive: Sender<()>,
+    /// Dropping these ends of channels ends the discovery thread, and the one that looks for faults of devices.
+    _alive: (Sender<()>, Option<Sender<()>>),
 }
 
 /// Passes newer policies to the agent's loop.
@@ -102,7 +102,10 @@ impl Host {
             errors: 0,
             last_error: None,
             failed_at: None,
+            faults: Vec::new(),
         };
+        let shared = Arc::new(Mutex::new(shared));
+        let looking = if watches { Some(faults::start(&shared)?) } else { None };
         let configured = Arc::new(Mutex::new(config.configured()));
         let (found, maps) = channel();
         let (alive, ended) = channel();
@@ -118,7 +121,7 @@ impl Host {
         Ok(Self {
             interval: if watches { config.agent.interval.into() } else { IDLE_EVERY },
             started,
-            shared: Arc::new(Mutex::new(shared)),
+            shared,
             diskstats,
             reads,
             group_reads,
@@ -129,7 +132,7 @@ impl Host {
             policies,
             maps,
             configured,
-            _alive: alive,
+            _alive: (alive, looking),
         })
     }
 
@@ -303,6 +306,7 @@ mod tests {
             errors: 0,
             last_error: None,
             failed_at: None,
+            faults: Vec::new(),
         }));
         let (newer, offered) = channel();
         let policies = Policies { shared: Arc::clone(&shared), newer, ticking: thread::current() };

@@ -20,7 +20,7 @@ use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
 use evenkeel_policy::explain;
 
 use super::MAX_RECORDS;
-use super::owed::Owed;
+use super::owed::{Owed, Pace};
 use super::record::{CgroupState, DirectionState, GroupState};
 use crate::actuator::io_max::Limits;
 use crate::config::CachedConfig;
@@ -94,12 +94,12 @@ struct Tenant {
     newest: [Newest; 2],
 }
 
-/// A group's rates between its two newest measurements: bytes read, bytes written, reads and writes, each per second.
-/// `cached`: on the device that the group uses; `slow`: on the slow device below it.
+/// A group's throughput between its two newest measurements. `cached`: on the device that the group uses; `slow`: on the slow
+/// device below it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moved {
-    cached: [f64; 4],
-    slow: [f64; 4],
+    cached: Pace,
+    slow: Pace,
 }
 
 /// The controller of one cached device, with the groups that have guarantees on it.
@@ -304,7 +304,7 @@ impl Tenant {
         let Some((at, before)) = before else { return };
         let seconds = now.since(at).as_secs_f64();
         if seconds > 0.0 {
-            let moved = |before: Counters, after: Counters| rates(before, after, seconds);
+            let moved = |before: Counters, after: Counters| Pace::between(before, after, seconds);
             self.moved = Moved { cached: moved(before.cached, usage.cached), slow: moved(before.slow, usage.slow) };
         }
     }
@@ -312,7 +312,7 @@ impl Tenant {
     /// The larger of `limit` and the tenant's reservation, in the unit of `limit`, and at least [`Limits::LEAST`]. The whole
     /// reservation counts for each direction, because reads alone or writes alone may use all of it.
     fn not_below(&self, owed: &Owed, direction: Direction, limit: Rate) -> Rate {
-        let moved = |rate| self.moved.cached[place(direction, rate)];
+        let moved = |rate| self.moved.cached.of(direction, rate);
         let mean_bytes = moved(Rate::BytesPerS(0)) / moved(Rate::RequestsPerS(0)).max(1e-9);
         let reserved = owed.reserved(matches!(limit, Rate::BytesPerS(_)), mean_bytes).ceil() as u64;
         let least = reserved.max(Limits::LEAST);
@@ -354,7 +354,7 @@ impl Tenant {
 
     /// The group's rate between its two newest measurements, in the unit of `rate`.
     fn measured(&self, direction: Direction, rate: Rate) -> f64 {
-        self.moved.cached[place(direction, rate)]
+        self.moved.cached.of(direction, rate)
     }
 
     fn state(&self, config: &CachedConfig) -> GroupState {
@@ -365,8 +365,8 @@ impl Tenant {
                 Direction::Write => guarantee.write,
             })?;
             let limit = limit?;
-            let bytes = place(direction, Rate::BytesPerS(0));
-            let (moved, missed) = (self.moved.cached[bytes], self.moved.slow[bytes]);
+            let bytes = |pace: &Pace| pace.of(direction, Rate::BytesPerS(0));
+            let (moved, missed) = (bytes(&self.moved.cached), bytes(&self.moved.slow));
             let miss_rate = (moved > 0.0).then(|| (missed / moved).min(1.0));
             let measured = self.measured(direction, limit.limit);
             Some(DirectionState {
@@ -396,28 +396,6 @@ const fn name(direction: Direction) -> &'static str {
         Direction::Read => "read",
         Direction::Write => "write",
     }
-}
-
-/// Index of a rate in the arrays of [`Moved`].
-const fn place(direction: Direction, rate: Rate) -> usize {
-    match (direction, rate) {
-        (Direction::Read, Rate::BytesPerS(_)) => 0,
-        (Direction::Write, Rate::BytesPerS(_)) => 1,
-        (Direction::Read, Rate::RequestsPerS(_)) => 2,
-        (Direction::Write, Rate::RequestsPerS(_)) => 3,
-    }
-}
-
-/// Growth per second of bytes read, bytes written, reads and writes between two readings `seconds` apart; 0 for counters that
-/// were reset.
-fn rates(before: Counters, after: Counters, seconds: f64) -> [f64; 4] {
-    let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
-    [
-        rate(before.read_bytes, after.read_bytes),
-        rate(before.written_bytes, after.written_bytes),
-        rate(before.reads, after.reads),
-        rate(before.writes, after.writes),
-    ]
 }
 
 #[cfg(test)]

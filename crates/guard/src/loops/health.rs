@@ -1,12 +1,17 @@
 //! Troubles of an agent with their causes and cures, as `evenkeel_policy::health` has those of a server.
 
-use evenkeel_policy::health::{Health, Level, Trouble, of_cluster};
+use evenkeel_policy::figures::{counted, uptime};
+use evenkeel_policy::health::{Health, Level, Trouble, of_cluster, of_members, of_totals};
 use evenkeel_policy::verdict::Verdict;
 
 use super::record::{CgroupState, OsdState, PacketsState, PoolState, QueueDepthState, State};
+use crate::sensor::faults::{Fault, Faulty};
 
 /// Time in seconds after an error for which it counts as a trouble.
 const RECENT_S: f64 = 60.0;
+/// The cure of a note whose message has none.
+const SEE_MAP: &str =
+    "`evenkeel guard discover` shows what is found, `evenkeel check FILE` which part the policy or the host lacks";
 
 /// The health of an agent.
 #[must_use]
@@ -29,6 +34,8 @@ pub fn of_agent(state: &State) -> Health {
         ));
     }
     troubles.extend(state.cluster.as_ref().and_then(of_cluster));
+    troubles.extend(state.cluster.as_ref().and_then(of_members));
+    troubles.extend(state.cluster.as_ref().and_then(of_totals));
     let packets =
         |(pool, at): (&PoolState, &PacketsState)| of_target(pool, at.target(&pool.reason).verdict, &OF_PACKETS);
     troubles.extend(state.packets().filter_map(packets));
@@ -36,12 +43,80 @@ pub fn of_agent(state: &State) -> Health {
     state.queue_depths().for_each(|(pool, at)| of_queues(pool, at, &mut troubles));
     state.osds().for_each(|(pool, at)| troubles.extend(of_osd(pool, at)));
     for pool in &state.pools {
-        let note = |note: &String| Trouble::new(Level::Warning, "note", about(pool), note, "");
-        troubles.extend(pool.notes.iter().map(note));
+        troubles.extend(pool.notes.iter().map(|note| of_note("note", &about(pool), note)));
     }
-    let note = |note: &crate::discovery::Note| Trouble::new(Level::Warning, &note.kind, "", &note.message, "");
-    troubles.extend(state.notes.iter().map(note));
+    troubles.extend(state.notes.iter().map(|note| of_note(&note.kind, "", &note.message)));
     Health::of(troubles)
+}
+
+/// The trouble that a note is. The cure is that of its kind, or else the last part of the message.
+fn of_note(kind: &str, about: &str, message: &str) -> Trouble {
+    let (because, cure) = match kind {
+        "old_map" => (message, "look for the tool or file that does not answer: try `evenkeel guard discover`"),
+        "other_namespace" => message.rsplit_once(". ").unwrap_or((message, SEE_MAP)),
+        "other_namespaces" => (message, "run an agent of its own in each network namespace that has targets"),
+        "retransmits" => (message, "if it stays, look for losses on the way to the clients, or lower agent.max_delay"),
+        "several_addresses" => (message, "give the client one address, if it is to be throttled as one"),
+        "several_names" => (message, "give each client its own address, if it is to be throttled by itself"),
+        "unknown_device" => (message, "keep the volume on a disk of this host, if its clients are to be throttled"),
+        "unreadable" => (message, "run the agent as root; if it is, report the file, whose format is not known"),
+        _ => message.rsplit_once("; ").unwrap_or((message, SEE_MAP)),
+    };
+    Trouble::new(Level::Warning, kind, about, because, cure)
+}
+
+/// The troubles of devices with faults.
+pub fn of_devices(faulty: &[Faulty]) -> Vec<Trouble> {
+    faulty.iter().map(of_device).collect()
+}
+
+fn of_device(faulty: &Faulty) -> Trouble {
+    let Faulty { device, pools, is_redundant, fault } = faulty;
+    let lost = if *is_redundant { Level::Warning } else { Level::Critical };
+    let others = if *is_redundant { "; other paths or disks take its place" } else { "" };
+    let log = "the kernel's log (`journalctl -k`)";
+    let (level, kind, because, cure) = match fault {
+        Fault::Offline(state) => (
+            lost,
+            "io_errors",
+            format!("{device} is {state}: every request to it fails{others}"),
+            format!("look for its errors in {log}; mend its connection, or replace it"),
+        ),
+        Fault::Waits(state) => (
+            lost,
+            "stalled",
+            format!("{device} is {state}: requests to it wait{others}"),
+            match state.as_str() {
+                "suspended" => format!("end the work on it, or `dmsetup resume /dev/{device}`"),
+                _ => format!("look for it in {log}; of a remote disk look at its target and at the network"),
+            },
+        ),
+        Fault::Failed { commands, since, last } => (
+            Level::Warning,
+            "io_errors",
+            format!(
+                "{} of {device} failed in the last {}, the last of them {} ago; some may have been repeated",
+                counted(*commands, "command"),
+                uptime(since.as_secs_f64()),
+                uptime(last.as_secs_f64())
+            ),
+            format!("look for its errors in {log}, and at its condition: `smartctl -a /dev/{device}`"),
+        ),
+        Fault::Degraded(missing) => (
+            Level::Warning,
+            "degraded",
+            format!("{device} lacks {}: another failure may lose data", counted(*missing, "disk")),
+            format!("replace what has failed: `mdadm --detail /dev/{device}`"),
+        ),
+        Fault::FileSystem(errors) => (
+            Level::Warning,
+            "file_system",
+            format!("ext4 on {device} has found {} since its last check", counted(*errors, "error")),
+            format!("look for them in {log}; unmount and check it: `e2fsck -f /dev/{device}`"),
+        ),
+    };
+    let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
+    Trouble::new(level, kind, format!("pool {}", pools.join(", ")), because, cure)
 }
 
 fn about(pool: &PoolState) -> String {
@@ -88,8 +163,8 @@ fn of_cgroups(pool: &PoolState, at: &CgroupState, troubles: &mut Vec<Trouble>) {
         let cure = "mend the cache with its own tools (lvs, dmsetup status) before its content is lost";
         troubles.push(Trouble::new(Level::Critical, "cache", about(pool), because, cure));
     }
-    if let Some(latency) = &at.latency {
-        troubles.extend(of_target(pool, latency.target(&pool.reason).verdict, &OF_LOCAL));
+    if let Some(target) = at.latency.as_ref().and_then(|latency| latency.target(&pool.reason)) {
+        troubles.extend(of_target(pool, target.verdict, &OF_LOCAL));
     }
     for group in &at.groups {
         let about = format!("tenant {} in {}", group.tenant, about(pool));
@@ -204,6 +279,47 @@ mod tests {
         assert_eq!(found(&failed), []);
         failed.acting = false;
         assert_eq!(found(&failed)[0].1, "not_acting");
+    }
+
+    #[test]
+    fn each_note_has_a_cause_and_a_cure() {
+        let of = |kind: &str, message: &str| {
+            let Trouble { because, cure, .. } = of_note(kind, "", message);
+            [because, cure]
+        };
+        assert_eq!(of("note", "a is on b; it is used twice; keep one"), ["a is on b; it is used twice", "keep one"]);
+        assert_eq!(of("note", "it is late"), ["it is late", SEE_MAP]);
+        assert_eq!(of("other_namespace", "it is elsewhere. Run one there"), ["it is elsewhere", "Run one there"]);
+        for kind in ["old_map", "other_namespaces", "retransmits", "several_addresses", "several_names", "unreadable"] {
+            let [because, cure] = of(kind, "it is so; it stays");
+            assert!(because == "it is so; it stays" && !cure.is_empty() && cure != SEE_MAP, "{kind}: {cure}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_others_replace_is_a_warning() {
+        let pools = ["a", "b"].map(str::to_owned).into();
+        let mut faulty =
+            Faulty { device: "sda".into(), pools, is_redundant: false, fault: Fault::Offline("offline".into()) };
+        let of = |faulty: &Faulty| of_devices(std::slice::from_ref(faulty)).remove(0);
+        let trouble = of(&faulty);
+        assert_eq!((trouble.level, trouble.kind.as_str()), (Level::Critical, "io_errors"));
+        assert_eq!(trouble.sentence(), "pool a, b: sda is offline: every request to it fails");
+        faulty.is_redundant = true;
+        let trouble = of(&faulty);
+        assert_eq!(trouble.level, Level::Warning);
+        assert!(trouble.because.ends_with("other paths or disks take its place"), "{trouble:?}");
+    }
+
+    #[test]
+    fn failed_commands_have_a_number_and_times() {
+        let second = evenkeel_control::Duration::from_secs;
+        let fault = Fault::Failed { commands: 12, since: second(30), last: second(2) };
+        let faulty = Faulty { device: "sda".into(), pools: ["a".to_owned()].into(), is_redundant: false, fault };
+        let troubles = of_devices(&[faulty]);
+        let because = "12 commands of sda failed in the last 30 s, the last of them 2 s ago; ";
+        assert!(troubles[0].level == Level::Warning && troubles[0].because.starts_with(because), "{troubles:?}");
+        assert!(troubles[0].cure.contains("smartctl -a /dev/sda"), "{troubles:?}");
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! enforce either, because other requests are queued where this host cannot reorder them; but no enforcement point throttles
 //! a tenant below its reservation or guarantee.
 
+use evenkeel_control::throughput::{Counters, Rate};
+use evenkeel_control::units::Direction;
 use evenkeel_policy::config::{Guarantee, Tenant};
 use evenkeel_policy::units::Rates;
 
@@ -17,6 +19,23 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// The throughput between two readings of counters `seconds` apart; 0 for counters that were reset.
+    pub fn between(before: Counters, after: Counters, seconds: f64) -> Self {
+        let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
+        Self {
+            bytes: [rate(before.read_bytes, after.read_bytes), rate(before.written_bytes, after.written_bytes)],
+            requests: [rate(before.reads, after.reads), rate(before.writes, after.writes)],
+        }
+    }
+
+    /// The throughput of a direction, in the unit of `rate`.
+    pub const fn of(&self, direction: Direction, rate: Rate) -> f64 {
+        match rate {
+            Rate::BytesPerS(_) => self.bytes[direction as usize],
+            Rate::RequestsPerS(_) => self.requests[direction as usize],
+        }
+    }
+
     /// Adds the throughput `other`, multiplied by the factor `part`.
     pub fn add(&mut self, other: &Self, part: f64) {
         for of in [0, 1] {

@@ -38,7 +38,7 @@ pub struct State {
     pub interval_ms: f64,
     /// True if decisions take effect.
     pub acting: bool,
-    /// Why not, or how, as a sentence.
+    /// Explanation of `acting`, as a sentence.
     pub acting_reason: String,
     /// Decisions more than half an interval late.
     pub late_ticks_total: u64,
@@ -82,6 +82,7 @@ pub struct PoolState {
 /// An enforcement point's figures of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "point", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "there is one for each pool")]
 pub enum At {
     /// Packets of clients wait for a latency target.
     Packets(PacketsState),
@@ -125,7 +126,7 @@ impl PoolState {
     }
 }
 
-macro_rules! latency_target {
+macro_rules! latency_figure {
     ($($state:ty),*) => {
         $(
             impl $state {
@@ -133,20 +134,35 @@ macro_rules! latency_target {
                 pub fn figure_ms(&self) -> Option<f64> {
                     if self.percentile == "mean" { self.read_latency_ms } else { self.read_percentile_ms }
                 }
-
-                /// The latency target with its verdict. `reason`: name of the pool's newest reason.
-                pub fn target(&self, reason: &str) -> Target {
-                    Target {
-                        what: format!("{} < {} ms", self.percentile, short(self.target_ms)),
-                        kind: Kind::Latency,
-                        verdict: verdict::latency(self.target_ms, self.figure_ms(), reason),
-                    }
-                }
             }
         )*
     };
 }
-latency_target!(PacketsState, LocalState);
+latency_figure!(PacketsState, LocalState);
+
+/// A latency target with its verdict.
+fn latency_target(percentile: &str, target_ms: f64, figure_ms: Option<f64>, reason: &str) -> Target {
+    Target {
+        what: format!("{percentile} < {} ms", short(target_ms)),
+        kind: Kind::Latency,
+        verdict: verdict::latency(target_ms, figure_ms, reason),
+    }
+}
+
+impl PacketsState {
+    /// The latency target with its verdict. `reason`: name of the pool's newest reason.
+    pub fn target(&self, reason: &str) -> Target {
+        latency_target(&self.percentile, self.target_ms, self.figure_ms(), reason)
+    }
+}
+
+impl LocalState {
+    /// The latency target with its verdict; `None` without a target. `reason`: name of the pool's newest reason.
+    pub fn target(&self, reason: &str) -> Option<Target> {
+        let target_ms = self.target_ms?;
+        Some(latency_target(&self.percentile, target_ms, self.figure_ms(), reason))
+    }
+}
 
 impl DirectionState {
     /// A rate in the guarantee's unit, as text.
@@ -173,6 +189,9 @@ pub struct PacketsState {
     /// Percentile that the target bounds, over the reads of the last 5 to 10 s, exact to 3 %; `null` without reads, and where the
     /// target bounds the mean.
     pub read_percentile_ms: Option<f64>,
+    /// Percentiles of the reads that are timed one by one; `null` without reads, and where the target bounds the mean.
+    #[serde(default)]
+    pub read_percentiles: Option<ReadPercentiles>,
     /// Requests completed per second in the last interval.
     #[serde(default)]
     pub iops: f64,
@@ -193,6 +212,17 @@ pub struct PacketsState {
     pub devices: Vec<DeviceState>,
     /// Clients that use the pool's devices.
     pub clients: Vec<ClientState>,
+}
+
+/// Percentiles of read latencies over the last 5 to 10 s, exact to 3 %.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReadPercentiles {
+    /// Median.
+    pub p50_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+    /// 99.9th percentile.
+    pub p999_ms: f64,
 }
 
 /// A device of a pool.
@@ -227,7 +257,7 @@ pub struct ClientState {
     pub names: Vec<String>,
     /// Order in which the client is throttled for the latency target: `never`, `last`, `normal` or `always`.
     pub throttle: String,
-    /// Why the client is never throttled, where that is not the policy's `throttle`.
+    /// Reason for which the client is never throttled, where that is not the policy's `throttle`.
     pub exempt_because: Option<String>,
     /// Load of the client, in payload bytes per second of the last interval.
     pub bytes_per_s: f64,
@@ -235,11 +265,11 @@ pub struct ClientState {
     pub load_is_estimated: bool,
     /// Delay of packets to the client.
     pub delay_ms: f64,
-    /// Why the delay is as long as it is; empty if the client is not throttled.
+    /// Reason for the length of the delay; empty if the client is not throttled.
     pub because: String,
 }
 
-/// A device whose control groups have throughput guarantees, or that has a latency target for its control groups.
+/// A device whose control groups have throughput guarantees, or a latency target or limits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CgroupState {
     /// The device as configured.
@@ -260,28 +290,31 @@ pub struct CgroupState {
     pub background_bytes_per_s: f64,
     /// Figures that the cache itself counts, where it does.
     pub cache: Option<CacheState>,
-    /// Latency target of the device; `null` where the pool is for throughput guarantees.
+    /// Latency of the device, with its target; `null` where the pool is for throughput guarantees.
     #[serde(default)]
     pub latency: Option<LocalState>,
     /// Groups with a guarantee, or of a device with a latency target.
     pub groups: Vec<GroupState>,
 }
 
-/// The latency target of a device of this host, for which noisy control groups are throttled.
+/// A device of this host whose noisy control groups are throttled for a latency target, or limited for tenants' limits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LocalState {
-    /// Latency target for reads.
-    pub target_ms: f64,
-    /// Figure of the read latencies that the target bounds: `mean`, or a percentile such as `p99`.
+    /// Latency target for reads; `null` where only tenants' limits are enforced.
+    pub target_ms: Option<f64>,
+    /// Figure of the read latencies that the target bounds: `mean` (also without a target), or a percentile such as `p99`.
     pub percentile: String,
     /// Reads that are measured: `groups` (of groups that are not noisy), `device` (all, one by one), `statistics` (all, by
-    /// the kernel's means).
+    /// the kernel's means), `pressure` (an estimate from `io.pressure` of groups that are not noisy).
     pub measured: String,
     /// Mean latency of these reads in the last interval; `null` if none completed.
     pub read_latency_ms: Option<f64>,
     /// Percentile that the target bounds, over the reads of the last 5 to 10 s; `null` without reads, and where the target
     /// bounds the mean.
     pub read_percentile_ms: Option<f64>,
+    /// Percentiles of the reads that are timed one by one; `null` without such reads.
+    #[serde(default)]
+    pub read_percentiles: Option<ReadPercentiles>,
     /// Requests of the device completed per second in the last interval.
     pub iops: f64,
     /// Bytes that the device read and wrote per second in the last interval.
@@ -297,7 +330,7 @@ pub struct LocalState {
 pub struct GroupThrottleState {
     /// Order in which the group is throttled: `never`, `last`, `normal` or `always`.
     pub throttle: String,
-    /// Why the group is never throttled, where that is not the policy's `throttle`.
+    /// Reason for which the group is never throttled, where that is not the policy's `throttle`.
     pub exempt_because: Option<String>,
     /// Bytes that the group read and wrote per second.
     pub bytes_per_s: f64,
@@ -307,7 +340,7 @@ pub struct GroupThrottleState {
     pub delay_ms: f64,
     /// The limits, as in `io.max`; `null` while the group is not throttled.
     pub limits: Option<String>,
-    /// Why the group is throttled so far; empty if it is not throttled.
+    /// Reason for the present throttle of the group; empty if it is not throttled.
     pub because: String,
 }
 
@@ -428,7 +461,7 @@ pub struct OsdState {
     /// `controlled`, `watched` (nothing is set), `starting`, `absent`, `late`, `foreign` (another program set the throttle and
     /// it is left alone) or `unusable`.
     pub condition: String,
-    /// Why the OSD is neither controlled nor watched; `null` if it is.
+    /// Reason for which the OSD is neither controlled nor watched; `null` if it is.
     pub problem: Option<String>,
     /// Budget of the controller: bytes that it allows in flight.
     pub budget_bytes: u64,

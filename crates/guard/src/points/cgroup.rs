@@ -17,6 +17,7 @@ use crate::loops::cgroup::{Found, Guarantees};
 use crate::loops::record::{At, CgroupState, PoolState};
 use crate::sensor::cache::{CacheState, Cached, NotUsable};
 use crate::sensor::cgroup::{self, GroupFile};
+use crate::sensor::diskstats::DeviceNumber;
 
 /// Interval between searches for the cached device while it is not on this host.
 const FIND_EVERY: Duration = Duration::from_secs(1);
@@ -118,7 +119,7 @@ pub(super) fn counters(
         Err(error) if error.is_absent() => {
             let parent = folder.parent().unwrap_or(cgroups).display();
             notes.push(format!(
-                "the io controller is off for {name}: with systemd set IOAccounting=yes, otherwise write +io to {parent}/cgroup.subtree_control"
+                "the io controller is off for {name}; with systemd set IOAccounting=yes, otherwise write +io to {parent}/cgroup.subtree_control"
             ));
         }
         Err(error) => tick.errors.push(error),
@@ -215,7 +216,9 @@ impl Cgroup {
         match find(self.mind.config(), &self.roots) {
             Ok(device) => self.device = Some(device),
             Err(cause @ NotUsable::NoDevice(_)) => {
-                self.notes.push(format!("not on this host: {cause}; the agent searches every second"));
+                self.notes.push(format!(
+                    "not on this host: {cause}; attach it, or correct devices of the pool: the agent searches every second"
+                ));
             }
             Err(cause) => {
                 self.notes.push(cause.to_string());
@@ -228,7 +231,7 @@ impl Cgroup {
     /// begins again.
     fn lose(&mut self, tick: &mut Tick<'_>) {
         tracing::warn!(
-            "pool {}: its device or one below it is gone; the agent puts its limits back, and searches for the device",
+            "pool {}: its device or one below it is gone; the agent restores the limits that it had changed, and searches for the device",
             self.mind.name()
         );
         let inherited = std::mem::take(&mut self.inherited);
@@ -253,8 +256,9 @@ impl Cgroup {
             }
             let Some(names) = tick.errors.take(cgroup::find(&self.cgroups, &pattern)) else { continue };
             if names.is_empty() {
-                self.notes
-                    .push(format!("no group fits {pattern:?} of tenant {tenant} now; the agent searches every period"));
+                self.notes.push(format!(
+                    "no group fits {pattern:?} of tenant {tenant} now, and the agent goes on searching; start what belongs there, or correct match of the tenant"
+                ));
             }
             for name in names {
                 // Of several tenants that name a group, the most specific decides.
@@ -337,6 +341,11 @@ impl Cgroup {
                 self.mind.is_foreign(id, limits);
             }
         }
+    }
+
+    /// Number of the cached device; `None` while it is not on this host.
+    pub fn device(&self) -> Option<DeviceNumber> {
+        self.device.as_ref().map(|device| device.made().device)
     }
 
     /// The point's newest measurements and decisions.

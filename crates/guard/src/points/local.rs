@@ -20,15 +20,20 @@ use crate::config::{Config, LocalConfig, LocalTenant};
 use crate::discovery::Roots;
 use crate::discovery::groups::Names;
 use crate::discovery::stack::{self, Limited, NotUsable};
+use crate::discovery::watch::Watch;
 use crate::journal::Journal;
 use crate::loops::Due;
 use crate::loops::local::{self, Sense};
 use crate::loops::record::{At, CgroupState, PoolState};
 use crate::sensor::cgroup::{self, GroupFile};
 use crate::sensor::diskstats::{DeviceNumber, Reading, Tracker};
+use crate::sensor::pressure;
 
 /// Interval between searches for the device and for groups, and between checks for limits of other programs.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
+/// Interval between searches for groups while the kernel reports no change of them: it does not report a controller that is
+/// switched on, and the runtime does not report a pod that it starts late.
+const FOLLOW_EVERY: Duration = Duration::from_secs(10);
 /// Interval between searches for a device for which all block devices of the host have to be read. That of a path is searched
 /// for at once if another file system is mounted there.
 const SURVEY_EVERY: Duration = Duration::from_secs(10);
@@ -47,6 +52,8 @@ const MOST_WALKED: usize = 200;
 const FILES_BUDGET: std::time::Duration = std::time::Duration::from_millis(if cfg!(test) { 30_000 } else { 20 });
 /// Longest wait for the devices at all paths when a policy is taken over.
 const OPEN_BUDGET: std::time::Duration = std::time::Duration::from_secs(1);
+/// Major number of NBD devices.
+const NBD: u32 = 43;
 /// Number of levels of groups below a group that are searched for tasks.
 const MAX_DEPTH: u32 = 8;
 
@@ -100,7 +107,7 @@ impl Look {
 
 /// The enforcement point for one device with a latency target: its control groups, and the limits set for them.
 pub struct Local {
-    mind: local::Local,
+    pub(crate) mind: local::Local,
     interval: Duration,
     roots: Roots,
     cgroups: PathBuf,
@@ -118,6 +125,13 @@ pub struct Local {
     unusable: Option<String>,
     /// Names of the containers, pods and virtual machines of this host, if the policy names some.
     names: Names,
+    /// Reports changes of groups.
+    watch: Watch,
+    follow_due: Due,
+    /// True if the newest search for groups has found all that there is to find until groups change.
+    is_settled: bool,
+    /// Notes of the newest search for groups.
+    found_notes: Vec<String>,
     /// Groups by name.
     groups: Vec<Group>,
     /// Index of the group whose counters are read next.
@@ -131,6 +145,8 @@ pub struct Local {
     buffer: Vec<u8>,
     /// True if other devices, groups or noisy groups have to be watched than before.
     changed: bool,
+    /// True if tenants' limits are totals over all members of a cluster.
+    shares_totals: bool,
 }
 
 /// Opens an enforcement point for each device of `config` with a latency target for control groups; `cgroups` is where cgroup
@@ -160,6 +176,10 @@ pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Local>
             surveyed: None,
             unusable: None,
             names: Names::default(),
+            watch: Watch::default(),
+            follow_due: Due::default(),
+            is_settled: false,
+            found_notes: Vec::new(),
             groups: Vec::new(),
             next: 0,
             walked: None,
@@ -167,6 +187,7 @@ pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Local>
             notes: Vec::new(),
             buffer: Vec::new(),
             changed: true,
+            shares_totals: false,
         })
     };
     config.local.iter().map(open).collect()
@@ -249,6 +270,22 @@ impl Local {
         self.mind.wants_percentile()
     }
 
+    /// True if a tenant's limit applies at some hours only, so that [`Self::set_minute`] has to be called.
+    pub fn keeps_hours(&self) -> bool {
+        self.mind.keeps_hours()
+    }
+
+    /// Sets the minute of the day, 0 to 1439, by which limits with hours apply.
+    pub fn set_minute(&mut self, minute: u16) {
+        self.mind.set_minute(minute);
+    }
+
+    /// From now on tenants' limits are totals over all members of a cluster: the least part of each applies here, until
+    /// [`local::Local::set_part`] is called.
+    pub fn share_totals(&mut self) {
+        self.shares_totals = true;
+    }
+
     /// True if the devices or groups to watch have changed since the previous call.
     pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
@@ -283,6 +320,7 @@ impl Local {
         if old.mind.adopt(self.mind.config(), self.interval) {
             *self = old;
         } else if old.mind.config().device == self.mind.config().device && old.device.is_some() {
+            self.mind.take_parts(&mut old.mind);
             self.device = old.device;
             (self.surveyed, self.unusable, self.place) = (old.surveyed, old.unusable, old.place);
             (self.looking, self.names) = (old.looking, old.names);
@@ -317,6 +355,7 @@ impl Local {
         tick.taken.extend(device.timed.iter().map(|number| (*number, self.mind.name().to_owned())));
         self.walk(tick);
         self.measure(now, disk, tick);
+        self.mind.share_totals(self.shares_totals && counts_here(disk));
         let sample = tracker.and_then(|tracker| tracker.get(disk)).and_then(Reading::sample);
         self.mind.tick(now, sample);
         for group in &mut self.groups {
@@ -356,14 +395,31 @@ impl Local {
         self.changed |= self.device != found;
         self.device = found;
         let Some(disk) = self.device.as_ref().map(|device| device.number) else {
-            let searching = || self.unusable.as_ref().map(|why| format!("{why}; the agent goes on searching"));
+            let searching = || self.unusable.as_ref().map(|why| format!("still searching: {why}"));
             let note = other.map(|other| self.is_taken(&other)).or_else(searching);
             self.notes.extend(note);
             return;
         };
-        self.follow(disk, tick);
+        let is_due = self.follow_due.is_over(now, FOLLOW_EVERY);
+        // The changes since the previous search.
+        if self.watch.has_changed() || is_due || !self.is_settled {
+            let others = self.notes.len();
+            self.follow(disk, tick);
+            self.found_notes = self.notes[others..].to_vec();
+        } else {
+            self.notes.extend_from_slice(&self.found_notes);
+        }
         for (_, (row, _)) in std::mem::take(&mut self.inherited) {
             tick.put_back(|journal| row.restore(journal));
+        }
+        let mut groups = self.groups.iter().take(MOST_READ);
+        if self.mind.wants_pressure()
+            && !self.groups.is_empty()
+            && groups.all(|group| pressure::stalled(&group.folder).is_none())
+        {
+            self.notes.push(format!(
+                "latency is not measured: the kernel counts no read of the device, and io.pressure of its groups cannot be read; echo 1 > /sys/dev/block/{disk}/queue/iostats, or boot with psi=1"
+            ));
         }
         self.walked.get_or_insert(0);
     }
@@ -388,7 +444,9 @@ impl Local {
                 self.surveyed = surveyed.ok();
             }
         } else if within.is_zero() && self.looking.open() > 0 {
-            self.notes.push(format!("{name} does not answer; the agent goes on with what it knows of its device"));
+            self.notes.push(format!(
+                "{name} does not answer, and the agent goes on with what it knows of its device; look for a disk or server that hangs"
+            ));
         }
     }
 
@@ -397,10 +455,10 @@ impl Local {
         let (pool, name) = (self.mind.name(), &self.mind.config().device);
         match after {
             Some(after) => tracing::warn!(
-                "pool {pool}: {name} is on device {after} now, and no longer on {before}: the agent puts the limits of groups on {before} back, and sets limits on {after} from now on"
+                "pool {pool}: {name} is on device {after} now, and no longer on {before}: the agent restores the limits of control groups on {before}, and sets limits on {after} from now on"
             ),
             None => tracing::warn!(
-                "pool {pool}: {name} leads to no device now, and led to {before}: the agent puts the limits of groups on {before} back, and goes on searching"
+                "pool {pool}: {name} leads to no device now, and led to {before}: the agent restores the limits of control groups on {before}, and goes on searching"
             ),
         }
     }
@@ -429,6 +487,7 @@ impl Local {
 
     /// Puts back all limits after the device has disappeared or another device has got its number.
     fn lose(&mut self, tick: &mut Tick<'_>) {
+        self.is_settled = false;
         for group in std::mem::take(&mut self.groups) {
             self.mind.leave(group.id);
             tick.put_back(|journal| group.row.restore(journal));
@@ -442,24 +501,37 @@ impl Local {
 
     /// Adds control groups that have appeared since the previous search.
     fn follow(&mut self, disk: DeviceNumber, tick: &mut Tick<'_>) {
+        self.watch.follow(&self.cgroups);
+        self.is_settled = self.watch.is_complete();
         let tenants = self.mind.config().tenants.iter().enumerate();
         let entries: Vec<(usize, Match)> =
             tenants.flat_map(|(tenant, terms)| terms.groups.iter().map(move |entry| (tenant, entry.clone()))).collect();
         if self.mind.config().needs_names() {
+            self.names.want_marks(self.mind.config().needs_marks());
             self.names.refresh(&self.roots, &self.cgroups, FILES_BUDGET);
             self.leave_renamed(tick);
+            self.is_settled &= !self.names.wants_more();
+            if let Some(why) = self.names.unmarked() {
+                self.notes.push(format!(
+                    "{why}: labels and annotations of new pods are not known; check that the container runtime answers: `crictl pods`"
+                ));
+            }
             if self.names.are_late() {
-                let late = "files of container runtimes cannot be read at present, perhaps because their disk hangs: containers and pods whose names are in them go by their IDs";
+                let late = "container runtimes or their files do not answer at present, perhaps because a disk hangs: containers and pods whose names are not known go by their IDs; check both: `crictl ps`";
                 self.notes.push(late.to_owned());
             }
         }
         for (tenant, entry) in entries {
-            let Some(found) = tick.errors.take(self.names.find(&self.cgroups, &entry)) else { continue };
+            let Some(found) = tick.errors.take(self.names.find(&self.cgroups, &entry)) else {
+                self.is_settled = false;
+                continue;
+            };
             if found.is_empty() {
                 let name = self.mind.config().tenants.get(tenant).map_or("", |terms| terms.name.as_str());
                 let shown = LocalTenant::shown(&entry);
-                self.notes
-                    .push(format!("no group fits {shown:?} of tenant {name} now; the agent searches every second"));
+                self.notes.push(format!(
+                    "no group fits {shown:?} of tenant {name} now, and the agent goes on searching; start what belongs there, or correct match of the tenant"
+                ));
             }
             for name in found {
                 // Of several tenants that name a group, the most specific decides.
@@ -488,7 +560,7 @@ impl Local {
             let group = self.groups.remove(at);
             self.mind.leave(group.id);
             tick.put_back(|journal| group.row.restore(journal));
-            self.changed = true;
+            (self.changed, self.is_settled) = (true, false);
         }
     }
 
@@ -509,7 +581,10 @@ impl Local {
             ));
         }
         let folder = self.cgroups.join(&name);
-        let Some(stat) = counters(&name, &folder, &self.cgroups, &mut self.notes, tick) else { return };
+        let Some(stat) = counters(&name, &folder, &self.cgroups, &mut self.notes, tick) else {
+            self.is_settled = false;
+            return;
+        };
         let config = self.mind.config();
         let is_owed = |at: usize| config.tenants.get(at).is_some_and(|terms| terms.guaranteed);
         // The guarantee's loop finds groups by their paths alone, also where a name makes this one another tenant's.
@@ -546,7 +621,13 @@ impl Local {
                 continue;
             }
             match tick.errors.take(group.stat.usage(&mut self.buffer, disk, None)) {
-                Some(Some(usage)) => self.mind.measure(group.id, now, usage.cached),
+                Some(Some(usage)) => {
+                    let total = if self.mind.wants_pressure() { pressure::stalled(&group.folder) } else { None };
+                    if let Some(total) = total {
+                        self.mind.stalled(group.id, total);
+                    }
+                    self.mind.measure(group.id, now, usage.cached);
+                }
                 Some(None) => gone.push(at),
                 None => {}
             }
@@ -663,6 +744,12 @@ impl Local {
     pub fn records(&self, count: usize) -> impl Iterator<Item = DecisionRecord> {
         self.mind.records(count)
     }
+}
+
+/// True if requests to this device count for totals on this host. Those to an NBD device pass another enforcement point, which is
+/// nearer the disk: that of the server.
+const fn counts_here(device: DeviceNumber) -> bool {
+    device.major != NBD
 }
 
 /// Name of the point that throttles groups for one of the devices that are timed for `device`.

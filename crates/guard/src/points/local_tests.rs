@@ -34,9 +34,17 @@ struct Host {
     reads: [f64; 2],
     /// Writes completed.
     writes: f64,
+    /// Sum of the times that they took in the device, in ms.
+    writes_ms: f64,
     /// Latency of the reads of the last interval in ms.
     latency_ms: f64,
     writes_now: bool,
+    /// Speed of the device as a part of that at first.
+    speed: f64,
+    /// False if the kernel counts no requests of the device, but only those of groups, and how long tasks waited.
+    counted: bool,
+    /// Time in ms in which a task of the reading group waited.
+    stalled_ms: f64,
 }
 
 impl Host {
@@ -50,8 +58,19 @@ impl Host {
         std::fs::create_dir_all(root.join("cgroup")).unwrap();
         std::fs::write(root.join("cgroup/cgroup.controllers"), "cpu io memory\n").unwrap();
         let journal = Journal::open(root.join("journal")).unwrap();
-        let host =
-            Self { root, journal, ticks: 0, reads: [0.0; 2], writes: 0.0, latency_ms: FAST_MS, writes_now: true };
+        let host = Self {
+            root,
+            journal,
+            ticks: 0,
+            reads: [0.0; 2],
+            writes: 0.0,
+            writes_ms: 0.0,
+            latency_ms: FAST_MS,
+            writes_now: true,
+            speed: 1.0,
+            counted: true,
+            stalled_ms: 0.0,
+        };
         host.group("slice/db");
         host.group("slice/bulk-1");
         host
@@ -115,18 +134,29 @@ impl Host {
     /// An interval of 100 ms of all groups, as the limits let them.
     fn work(&mut self) -> String {
         let limits = self.limits("slice/bulk-1");
-        let free = if self.writes_now { DEPTH / WRITE_S } else { 0.0 };
+        let most_writes = self.speed * DEPTH / WRITE_S;
+        let free = if self.writes_now { most_writes } else { 0.0 };
         let most = |limit: Option<u64>, each: f64| limit.map_or(f64::INFINITY, |limit| limit as f64 / each);
         let rate = free.min(most(limits.wbps, WRITE)).min(most(limits.wiops, 1.0));
-        self.latency_ms = FAST_MS + SLOW_MS * rate / (DEPTH / WRITE_S);
+        self.latency_ms = (FAST_MS + SLOW_MS * rate / most_writes) / self.speed;
         self.writes += rate * 0.1;
-        self.reads = [self.reads[0] + 10.0, self.reads[1] + 10.0 * self.latency_ms];
+        self.writes_ms += rate * 0.1 * WRITE_S * 1e3 / self.speed;
+        // One task reads all the time, where that is what shows the latency.
+        let reads_now = if self.counted { 10.0 } else { 100.0 / self.latency_ms };
+        self.stalled_ms += 100.0;
+        self.reads = [self.reads[0] + reads_now, self.reads[1] + reads_now * self.latency_ms];
         let (writes, reads, ms) = (self.writes as u64, self.reads[0] as u64, self.reads[1] as u64);
         let [read_bytes, written_bytes] = [reads * READ as u64, writes * WRITE as u64];
         self.stat("slice/db", &format!("4095:1 rbytes={read_bytes} wbytes=0 rios={reads} wios=0\n"));
         self.stat("slice/bulk-1", &format!("4095:1 rbytes=0 wbytes={written_bytes} rios=0 wios={writes}\n"));
         let (read_sectors, written_sectors) = (read_bytes / 512, written_bytes / 512);
-        let writes_ms = (self.writes * WRITE_S * 1e3) as u64;
+        if !self.counted {
+            let total_us = (1e3 * self.stalled_ms) as u64;
+            let pressure = format!("some avg10=90.00 avg60=9.00 avg300=1.00 total={total_us}\n");
+            std::fs::write(self.file("slice/db", "io.pressure"), pressure).unwrap();
+            return "4095 1 no-disk 0 0 0 0 0 0 0 0 0 0 0\n".to_owned();
+        }
+        let writes_ms = self.writes_ms as u64;
         format!("4095 1 no-disk {reads} 0 {read_sectors} {ms} {writes} 0 {written_sectors} {writes_ms} 0 0 0\n")
     }
 
@@ -160,7 +190,7 @@ fn a_noisy_group_is_throttled_until_reads_are_fast_and_released_when_it_is_quiet
     let shown = state(&agent);
     let latency = shown.latency.unwrap();
     let target = (latency.target_ms, latency.percentile.as_str());
-    assert_eq!((target, latency.measured.as_str()), ((10.0, "mean"), "statistics"));
+    assert_eq!((target, latency.measured.as_str()), ((Some(10.0), "mean"), "statistics"));
     let bulk = shown.groups[0].latency.clone().unwrap();
     assert!(bulk.delay_ms > 10.0 && bulk.limits.is_some() && shown.groups[0].tenant == "bulk", "{bulk:?}");
     let because = agent.records(Some("disk"), 1)[0].because.clone();
@@ -169,6 +199,60 @@ fn a_noisy_group_is_throttled_until_reads_are_fast_and_released_when_it_is_quiet
     host.run(&mut agent, 100);
     assert_eq!(host.io_max("slice/bulk-1"), FREE);
     assert!(host.journal.is_clear());
+}
+
+#[test]
+fn where_the_kernel_counts_no_read_pressure_counts_and_the_decision_says_how_coarse_it_is() {
+    let mut host = Host::new("pressure");
+    host.counted = false;
+    let mut agent = host.agent(POLICY);
+    host.run(&mut agent, 20);
+    let measured = |agent: &Agent| state(agent).latency.unwrap().measured;
+    assert_eq!((measured(&agent).as_str(), &*host.io_max("slice/bulk-1")), ("statistics", ""), "not for a moment");
+    host.run(&mut agent, 600);
+    assert_eq!(measured(&agent), "pressure");
+    assert!(host.latency_ms < 20.0, "{} ms, {}", host.latency_ms, host.io_max("slice/bulk-1"));
+    assert!(host.limits("slice/bulk-1").wbps.is_some());
+    let because = agent.records(Some("disk"), 1)[0].because.clone();
+    assert!(because.contains("latency is only estimated, from io.pressure"), "{because}");
+    // Without pressure nothing is measured, and a note names the cure.
+    assert!(agent.locals[0].state().notes.is_empty());
+    std::fs::remove_file(host.file("slice/db", "io.pressure")).unwrap();
+    for _ in 0..11 {
+        host.ticks += 1;
+        let uncounted = b"4095 1 no-disk 0 0 0 0 0 0 0 0 0 0 0\n";
+        let errors = agent.tick(host.now(), uncounted, Some(&mut host.journal));
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+    let notes = agent.locals[0].state().notes;
+    assert!(notes.len() == 1 && notes[0].contains("psi=1"), "{notes:?}");
+    // Once the kernel counts reads again, they count.
+    host.counted = true;
+    host.run(&mut agent, 5);
+    assert_eq!(measured(&agent), "statistics");
+    let because = agent.records(Some("disk"), 1)[0].because.clone();
+    assert!(!because.contains("io.pressure"), "{because}");
+}
+
+#[test]
+fn a_device_that_becomes_slower_and_faster_is_followed() {
+    let mut host = Host::new("speed");
+    let mut agent = host.agent(POLICY);
+    let mut allowed = Vec::new();
+    for speed in [1.0, 0.4, 1.0] {
+        host.speed = speed;
+        host.run(&mut agent, 800);
+        let mut sum_ms = 0.0;
+        for _ in 0..200 {
+            host.run(&mut agent, 1);
+            sum_ms += host.latency_ms;
+        }
+        let mean_ms = sum_ms / 200.0;
+        assert!(mean_ms < 13.0, "{speed}: {mean_ms} ms, {}", host.io_max("slice/bulk-1"));
+        allowed.push(host.limits("slice/bulk-1").wbps.unwrap_or(u64::MAX));
+    }
+    assert!(allowed[1] < allowed[0] / 2, "{allowed:?}");
+    assert!(allowed[2] > 2 * allowed[1], "{allowed:?}");
 }
 
 #[test]
@@ -229,6 +313,28 @@ fn a_group_that_is_gone_leaves_nothing_and_a_new_one_is_found_within_a_second() 
     host.run(&mut agent, 11);
     let groups: Vec<String> = state(&agent).groups.into_iter().map(|group| group.group).collect();
     assert_eq!(groups, ["slice/bulk-1", "slice/bulk-2", "slice/db"]);
+}
+
+#[test]
+fn a_nested_group_is_found_within_a_second_by_the_kernel_s_word() {
+    let mut host = Host::new("watched");
+    let mut agent = host.agent(&POLICY.replace("slice/bulk-*", "slice/a/b/bulk-*"));
+    host.run(&mut agent, 11);
+    assert!(agent.locals[0].is_settled && state(&agent).groups.len() == 1);
+    let notes = agent.locals[0].state().notes;
+    assert!(notes.iter().any(|note| note.contains("no group fits")), "{notes:?}");
+    host.run(&mut agent, 10);
+    assert_eq!(agent.locals[0].state().notes, notes, "of the search before");
+    host.group("slice/a/b/bulk-7");
+    host.run(&mut agent, 11);
+    assert!(agent.locals[0].is_settled && state(&agent).groups.len() == 2);
+    // The kernel says nothing of a controller that is switched on: until it is, each second brings a search.
+    std::fs::create_dir(host.root.join("cgroup/slice/a/b/bulk-8")).unwrap();
+    host.run(&mut agent, 11);
+    assert!(!agent.locals[0].is_settled && state(&agent).groups.len() == 2);
+    host.group("slice/a/b/bulk-8");
+    host.run(&mut agent, 11);
+    assert!(agent.locals[0].is_settled && state(&agent).groups.len() == 3);
 }
 
 #[test]
@@ -580,6 +686,34 @@ fn of_many_groups_some_are_released_and_searched_at_each_tick() {
 }
 
 #[test]
+fn of_five_hundred_groups_few_are_read_and_written_at_each_tick() {
+    let mut host = Host::new("five-hundred");
+    let numbers = 2..=499_u64;
+    numbers.clone().for_each(|number| host.group(&format!("slice/bulk-{number}")));
+    let mut agent = host.agent(&POLICY.replace("[tenants.bulk]\n", "[tenants.bulk]\nthrottle = \"always\"\n"));
+    let mut all = 0;
+    for tick in 1..=100 {
+        for number in numbers.clone() {
+            // Each at a rate of its own, which changes.
+            let writes = tick * (1 + number % 7) + (tick / 20) * tick;
+            let bytes = 65_536 * writes;
+            let text = format!("4095:1 rbytes=0 wbytes={bytes} rios=0 wios={writes}\n");
+            host.stat(&format!("slice/bulk-{number}"), &text);
+        }
+        let set = |agent: &Agent| -> Vec<_> { agent.locals[0].groups.iter().map(|group| group.set).collect() };
+        let (before, from) = (set(&agent), agent.locals[0].next);
+        host.run(&mut agent, 1);
+        let (after, to) = (set(&agent), agent.locals[0].next);
+        assert_eq!(after.len(), 500);
+        assert!(to == from + MOST_READ || to == 0, "{from} {to}");
+        let written = before.iter().zip(&after).filter(|(before, after)| before != after).count();
+        assert!(written <= MOST_WRITTEN, "{written}");
+        all += written;
+    }
+    assert!(all > 100, "limits are set: {all}");
+}
+
+#[test]
 fn rows_that_are_refused_do_not_keep_others_from_being_released() {
     let mut host = Host::new("refused");
     host.writes_now = false;
@@ -606,4 +740,49 @@ fn rows_that_are_refused_do_not_keep_others_from_being_released() {
     refused.iter().for_each(|name| std::fs::write(host.file(name, "io.max"), &row).unwrap());
     host.run(&mut agent, 1);
     assert!(host.journal.is_clear());
+}
+
+#[test]
+fn a_tenant_s_limit_is_written_seldom_and_put_back() {
+    let mut host = Host::new("limit");
+    let mut agent = host.agent(&format!("{POLICY}limit.bytes_per_s = \"10MB\"\n"));
+    let (mut written, mut before) = (0, Limits::NONE);
+    for _ in 0..60 {
+        host.run(&mut agent, 1);
+        let limits = host.limits("slice/bulk-1");
+        let sum: u64 = [limits.rbps, limits.wbps].into_iter().flatten().sum();
+        assert!((1..=10_000_000).contains(&sum), "{limits}");
+        written += u32::from(limits != before);
+        before = limits;
+    }
+    assert!(written <= 6, "{written} times");
+    assert!(before.wbps.is_some_and(|limit| limit > 8_000_000), "nearly all for writes: {before}");
+    assert_eq!(host.io_max("slice/db"), "", "the other tenant has no limit");
+    assert!(!host.journal.is_clear());
+    host.writes_now = false;
+    host.reload(&mut agent, POLICY);
+    host.run(&mut agent, 5);
+    assert!(host.journal.is_clear() && host.io_max("slice/bulk-1") == FREE, "{}", host.io_max("slice/bulk-1"));
+}
+
+#[test]
+fn in_a_cluster_a_host_takes_no_more_than_its_part_of_a_limit() {
+    use evenkeel_control::units::{Fraction, Fractions};
+    let mut host = Host::new("total");
+    let policy = format!("{POLICY}limit.bytes_per_s = \"10MB\"\n");
+    let mut agent = host.agent(&policy);
+    agent.share_totals();
+    host.run(&mut agent, 3);
+    let sum = |host: &Host| host.limits("slice/bulk-1").all().into_iter().flatten().sum::<u64>();
+    assert!((300_000..=625_000).contains(&sum(&host)), "no part is known: {}", host.io_max("slice/bulk-1"));
+    let key = ("disk".to_owned(), "bulk".to_owned());
+    assert_eq!(agent.demands()[&key].limit, [0, 10_000_000]);
+    let half = Fractions { limit: [Fraction::of(0.5); 2], ..Fractions::WHOLE };
+    agent.divide(&BTreeMap::from([(key, half)]));
+    host.run(&mut agent, 60);
+    assert!((4_000_000..=5_000_000).contains(&sum(&host)), "{}", host.io_max("slice/bulk-1"));
+    host.reload(&mut agent, &policy.replace("latency.target", "max_delay = \"1s\"\nlatency.target"));
+    host.run(&mut agent, 2);
+    assert!((4_000_000..=5_000_000).contains(&sum(&host)), "a newer policy: {}", host.io_max("slice/bulk-1"));
+    assert!(!counts_here(DeviceNumber { major: 43, minor: 0 }) && counts_here(DeviceNumber { major: 8, minor: 0 }));
 }

@@ -31,37 +31,6 @@ const PERF_DUMP: &str = "perf dump";
 /// the throttle.
 const FOREIGN_SAMPLES: u32 = 3;
 
-/// The condition of an OSD at its newest tick; a text says why the OSD is absent, late or unusable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Condition {
-    Starting,
-    Controlled,
-    Watched,
-    Absent(String),
-    Late(String),
-    Unusable(String),
-}
-
-impl Condition {
-    const fn name(&self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Controlled => "controlled",
-            Self::Watched => "watched",
-            Self::Absent(_) => "absent",
-            Self::Late(_) => "late",
-            Self::Unusable(_) => "unusable",
-        }
-    }
-
-    fn problem(&self) -> Option<String> {
-        match self {
-            Self::Starting | Self::Controlled | Self::Watched => None,
-            Self::Absent(why) | Self::Late(why) | Self::Unusable(why) => Some(why.clone()),
-        }
-    }
-}
-
 /// The enforcement point for one OSD.
 #[derive(Debug)]
 pub struct Osd {
@@ -85,7 +54,9 @@ pub struct Osd {
     /// True if the throttle of deferred writes has not been set for the newest budget.
     deferred_due: bool,
     disagreeing: u32,
-    condition: Condition,
+    /// Condition of the OSD at its newest tick, as [`OsdState::condition`] names it, and the reason if the OSD is absent, late
+    /// or unusable.
+    condition: (&'static str, Option<String>),
     /// The reason why this OSD is left alone, as a sentence: another program has set one of the options. `None` while the
     /// agent may set them.
     foreign: Option<String>,
@@ -114,7 +85,7 @@ impl Osd {
             throttle_bytes: None,
             deferred_due: false,
             disagreeing: 0,
-            condition: Condition::Starting,
+            condition: ("starting", None),
             foreign: None,
             skipped: 0,
             changes: 0,
@@ -151,12 +122,12 @@ impl Osd {
         let result = self.try_tick(clock, journal);
         if let Err(error) = &result {
             self.errors += 1;
-            let why = error.to_string();
-            self.condition = match error {
-                actuator::Error::Osd(admin_socket::Error::Absent { .. }) => Condition::Absent(why),
-                actuator::Error::Osd(admin_socket::Error::Late { .. }) => Condition::Late(why),
-                _ => Condition::Unusable(why),
+            let condition = match error {
+                actuator::Error::Osd(admin_socket::Error::Absent { .. }) => "absent",
+                actuator::Error::Osd(admin_socket::Error::Late { .. }) => "late",
+                _ => "unusable",
             };
+            self.condition = (condition, Some(error.to_string()));
         }
         result
     }
@@ -181,13 +152,13 @@ impl Osd {
             self.mind.limit(counters.bytes.max);
         }
         let Some(journal) = journal.filter(|_| self.foreign.is_none()) else {
-            self.condition = Condition::Watched;
+            self.condition = ("watched", None);
             return Ok(());
         };
         if taken == Taken::Counted || self.bytes.ours().is_none() {
             self.act(journal, counters.bytes.max)?;
         }
-        self.condition = Condition::Controlled;
+        self.condition = ("controlled", None);
         Ok(())
     }
 
@@ -209,7 +180,7 @@ impl Osd {
     /// After a restart of the OSD: forgets the values that the agent set before.
     fn started_anew(&mut self, journal: Option<&Mutex<Journal>>) -> Result<(), actuator::Error> {
         self.restarts += 1;
-        self.condition = Condition::Starting;
+        self.condition = ("starting", None);
         (self.disagreeing, self.deferred_ratio, self.deferred_due, self.foreign) = (0, None, false, None);
         // The journal finds nothing of ours in the new process, and forgets it.
         let restored = journal.map_or(Ok(()), |journal| self.restore(journal));
@@ -286,8 +257,8 @@ impl Osd {
         let decision = self.mind.decision();
         let at = OsdState {
             socket: self.socket.path().display().to_string(),
-            condition: if self.foreign.is_some() { "foreign" } else { self.condition.name() }.into(),
-            problem: self.foreign.clone().or_else(|| self.condition.problem()),
+            condition: if self.foreign.is_some() { "foreign" } else { self.condition.0 }.into(),
+            problem: self.foreign.clone().or_else(|| self.condition.1.clone()),
             budget_bytes: self.mind.budget_bytes(),
             throttle_bytes: self.throttle_bytes,
             target_ms: decision.target.map(evenkeel_control::Duration::as_millis_f64),

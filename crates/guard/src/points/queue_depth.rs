@@ -123,6 +123,11 @@ impl QueueDepth {
         self.array.alone();
     }
 
+    /// The kernel's names of the volumes' disks.
+    pub fn disks(&self) -> impl Iterator<Item = &str> {
+        self.volumes.iter().flatten().map(|path| path.length.queue().disk.as_str())
+    }
+
     /// The decisions in the log, oldest first.
     pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
         self.array.records()
@@ -135,7 +140,7 @@ impl QueueDepth {
         let mut taken = BTreeMap::new();
         for ((name, volume), paths) in config.volumes.iter().zip(&mut self.volumes) {
             let mut found = queue::find(&self.roots, &volume.device).unwrap_or_else(|why| {
-                self.notes.push(format!("{name}: {why}; the agent searches for its device again every period"));
+                self.notes.push(format!("{name}, searched for again every period: {why}"));
                 Vec::new()
             });
             // Two lengths for one queue would take turns.
@@ -182,7 +187,7 @@ impl QueueDepth {
             let left = |path: &&Path| tick.journal.as_ref().is_some_and(|journal| path.length.is_left(journal));
             for queue in paths.iter().filter(left).map(|path| path.length.queue()) {
                 self.notes.push(format!(
-                    "{name}: {} of {} stays as an earlier run left it: it cannot be put back; the agent tries again at each reload and at its end",
+                    "{name}: {} of {} stays as an earlier run left it: it cannot be put back, and the agent tries again at each reload and at its end; see its log for the reason",
                     queue.knob.name(),
                     queue.disk
                 ));
@@ -228,13 +233,13 @@ impl QueueDepth {
             volume.queues = paths.iter().map(Path::state).collect();
         }
         let lost = self.array.lost().map(|name| {
-            format!("{name}: no statistics of its disks in {LOST_TICKS} intervals: the agent leaves its queues as they are until there are some")
+            format!("{name}: no statistics of its disks in {LOST_TICKS} intervals: the agent leaves its queues as they are until there are some; check that the disks are there: `lsblk`")
         });
         let paths = self.volumes.iter().flatten().chain(&self.inherited);
         let stuck = paths.filter(|path| path.would_block()).map(|path| {
             let queue = path.length.queue();
             format!(
-                "{} completes no request: the agent leaves its {} as it is until one completes",
+                "{} completes no request: the agent leaves its {} as it is until one completes; look for the disk in the kernel's log, `journalctl -k`",
                 queue.disk,
                 queue.knob.name()
             )

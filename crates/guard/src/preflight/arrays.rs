@@ -74,7 +74,7 @@ pub fn judge_etcd(endpoint: &str, answer: &Result<u64, String>) -> Finding {
         ),
         Err(why) => finding(
             Presence::Missing,
-            "etcd was asked".into(),
+            "the request to etcd failed".into(),
             "without any etcd each host decides alone, by the latency that it measures",
             format!("start etcd or correct cluster.etcd: {why}"),
         ),

@@ -74,7 +74,7 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
     for name in config.packets.keys().filter(|name| map.pools.iter().all(|entry| entry.name != **name)) {
         let cure = "correct the name, or name devices: `evenkeel guard discover` shows which are served here";
         let what = ["no client is throttled for its latency target", cure];
-        lack(Packets, Some(name), "", "no target serves a device that stands on it".into(), what);
+        lack(Packets, Some(name), "", "no target serves a device on it".into(), what);
     }
     let interfaces = &config.agent.interfaces;
     let gone = interfaces.iter().find(|name| !roots.sys.join("class/net").join(name).exists());
@@ -98,7 +98,11 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
     for local in config.local.values() {
         if let Err(why) = stack::find(roots, &local.device) {
             let part = if matches!(why, NotUsable::NoDevice(_)) { "" } else { "devices" };
-            let what = ["no group is throttled for its latency target", why.cure()];
+            let lost = match local.latency {
+                Some(_) => "no group is throttled for its latency target",
+                None => "no group is limited for its tenant's limit",
+            };
+            let what = [lost, why.cure()];
             lack(Cgroup, Some(&local.device), part, why.to_string(), what);
         }
     }
@@ -115,9 +119,10 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
     }
     for local in config.local.values() {
         // Without them a mean is that of all reads of the device.
-        let most = match local.latency.percentile {
-            Percentile::At(_) => Presence::Missing,
-            Percentile::Mean => Presence::Unsuitable,
+        let most = match local.latency.map(|latency| latency.percentile) {
+            Some(Percentile::At(_)) => Presence::Missing,
+            Some(Percentile::Mean) => Presence::Unsuitable,
+            None => continue,
         };
         ["tracepoints", "perfmon"].iter().for_each(|of| part(Cgroup, Some(&local.device), most, of));
     }

@@ -14,6 +14,8 @@ use super::{Finding, Presence};
 
 /// Name of the finding about a hierarchy of cgroup v1 for block devices.
 pub(super) const V1: &str = "cgroup v1";
+/// Name of the finding about a container runtime that does not list pods.
+const MARKS: &str = "labels of pods";
 
 /// Longest wait for files of container runtimes, which may be on a disk that hangs.
 const NAMES_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -46,12 +48,26 @@ pub fn judge(config: &Config, roots: &Roots, groups: &Path) -> Vec<Finding> {
     }
     let mut names = Names::default();
     if config.local.values().any(LocalConfig::needs_names) {
+        names.want_marks(config.local.values().any(LocalConfig::needs_marks));
         names.refresh(roots, groups, NAMES_LIMIT);
+    }
+    if let Some(why) = names.unmarked() {
+        findings.push(Finding {
+            part: MARKS.into(),
+            purpose: PURPOSE.into(),
+            presence: Presence::Missing,
+            evidence: why.to_owned(),
+            lost: "no pod belongs to a tenant by a label or annotation".into(),
+            cure: "start the container runtime, or mount its CRI socket into the agent's container".into(),
+        });
     }
     for local in config.local.values() {
         let Ok(limited) = stack::find(roots, &local.device) else { continue };
         findings.extend(throttles(&local.device, &limited, roots, groups));
-        findings.extend(file_system(&local.device, &limited, roots));
+        findings.extend(statistics(&local.device, &limited, roots));
+        let mounted = stack::file_systems(roots, &stack::above(roots, &limited.whole));
+        findings.extend(file_system(&local.device, &mounted));
+        findings.extend(journal(&local.device, &mounted, roots));
         findings.extend(controllers(local, &names, groups));
     }
     findings
@@ -77,7 +93,7 @@ fn throttles(device: &str, limited: &Limited, roots: &Roots, groups: &Path) -> V
             device,
             [
                 format!("{} enables it for {number}", qos.display()),
-                "requests wait by the groups' weights, too; the agent neither measures nor ends these waits".into(),
+                "the kernel also delays requests by weights of groups; the agent cannot measure or end this".into(),
                 format!(
                     "echo \"{number} enable=0\" > {}, or leave \"cgroup\" out of the pool's enforce",
                     qos.display()
@@ -117,6 +133,15 @@ fn throttles(device: &str, limited: &Limited, roots: &Roots, groups: &Path) -> V
     findings
 }
 
+/// A finding about the device if the kernel does not count its requests. Those of devices below it are not used.
+fn statistics(device: &str, limited: &Limited, roots: &Roots) -> Option<Finding> {
+    let path = roots.sys.join(format!("dev/block/{}/queue/iostats", limited.number));
+    roots::value(&path).ok().flatten().filter(|value| value == "0")?;
+    let evidence = format!("{} is 0", path.display());
+    let lost = "unless single reads are timed, latency is only estimated from io.pressure of groups";
+    Some(finding("statistics", device, [evidence, lost.into(), format!("echo 1 > {}", path.display())]))
+}
+
 /// Number of the first of the devices for which `qos`, the file `io.cost.qos`, enables io.cost.
 fn with_io_cost(qos: &Path, limited: &Limited) -> Option<String> {
     let text = roots::text(qos).ok()?;
@@ -126,11 +151,9 @@ fn with_io_cost(qos: &Path, limited: &Limited) -> Option<String> {
 }
 
 /// A finding about the first file system on the device whose buffered writes count for no group.
-fn file_system(device: &str, limited: &Limited, roots: &Roots) -> Option<Finding> {
-    let mounted = stack::file_systems(roots, &stack::above(roots, &limited.whole));
-    let journals = |mount: &Mount| mount.kind == "ext4" && mount.options.split(',').any(|word| word == "data=journal");
+fn file_system(device: &str, mounted: &[Mount]) -> Option<Finding> {
     let is_uncounted = |mount: &&Mount| {
-        let counts = ATTRIBUTING.contains(&mount.kind.as_str()) && !journals(mount);
+        let counts = ATTRIBUTING.contains(&mount.kind.as_str()) && !journals_data(mount);
         !counts && !READ_ONLY.contains(&mount.kind.as_str()) && !mount.point.starts_with("/boot")
     };
     let Mount { point, kind, .. } = mounted.iter().find(is_uncounted)?;
@@ -140,6 +163,29 @@ fn file_system(device: &str, limited: &Limited, roots: &Roots) -> Option<Finding
     };
     let evidence = format!("{} is {kind}{how}, whose pages a thread of the kernel writes", point.display());
     Some(finding("writeback", device, [evidence, UNCOUNTED.into(), cure.into()]))
+}
+
+/// True if pages of files go through the journal of the file system.
+fn journals_data(mount: &Mount) -> bool {
+    mount.kind == "ext4" && mount.options.split(',').any(|word| word == "data=journal")
+}
+
+/// A finding about the first ext4 file system on the device with a journal, which all groups share.
+fn journal(device: &str, mounted: &[Mount], roots: &Roots) -> Option<Finding> {
+    // A folder is named like the device, with the number of the journal's file: dm-0-8.
+    let journals = roots::names(&roots.proc.join("fs/jbd2")).unwrap_or_default();
+    let has_journal = |mount: &&Mount| {
+        let link = roots::link(&roots.sys.join(format!("dev/block/{}", mount.device)));
+        let name = link.as_deref().and_then(Path::file_name).unwrap_or_default();
+        let of_mount = |journal: &String| journal.rsplit_once('-').is_some_and(|(of, _)| name == of);
+        let is_used = mount.kind == "ext4" && !journals_data(mount) && !mount.point.starts_with("/boot");
+        is_used && journals.iter().any(of_mount)
+    };
+    let point = mounted.iter().find(has_journal)?.point.display();
+    let evidence = format!("{point} is ext4 with a journal, whose commits count for no group");
+    let lost = "an fsync of one group waits for the commit of all groups, and with it for pages of throttled groups";
+    let cure = "keep files of throttled groups on a file system of their own, or use xfs";
+    Some(finding("journal", device, [evidence, lost.into(), cure.into()]))
 }
 
 /// Findings about groups of the device's tenants without the controllers `io` and `memory`.

@@ -69,6 +69,7 @@ fn other_throttles_of_the_device_are_named_with_their_cure() {
         ("cgroup/io.cost.qos", "4090:0 enable=1 ctrl=user\n", "io.cost of ek0", "echo \"4090:0 enable=0\" > "),
         ("sys/block/ek0/queue/scheduler", "mq-deadline [bfq] none\n", "BFQ of ek0", "echo mq-deadline > "),
         ("sys/block/ek0/queue/wbt_lat_usec", "75000\n", "wbt of ek0", "echo 0 > "),
+        ("sys/block/ek0/queue/iostats", "0\n", "statistics of ek0", "echo 1 > "),
     ] {
         let host = Host::new("throttles");
         host.file(file, text);
@@ -76,6 +77,19 @@ fn other_throttles_of_the_device_are_named_with_their_cure() {
         assert_eq!((found.part.as_str(), found.presence), (part, Presence::Unsuitable));
         assert!(found.cure.starts_with(cure) && !found.lost.is_empty(), "{found:?}");
     }
+}
+
+#[test]
+fn statistics_of_a_device_below_are_not_needed() {
+    let host = Host::new("statistics");
+    let [number, below] = [0, 1].map(|minor| DeviceNumber { major: 4090, minor });
+    let limited = Limited { number, timed: vec![number], whole: vec![number, below] };
+    let found = |of: &str| {
+        host.file(&format!("sys/dev/block/4090:{of}/queue/iostats"), "0\n");
+        statistics("ek0", &limited, &Roots::under(&host.0))
+    };
+    assert!(found("1").is_none());
+    assert!(found("0").is_some_and(|found| found.evidence.contains("4090:0/queue/iostats is 0")));
 }
 
 #[test]
@@ -87,6 +101,36 @@ fn file_systems_whose_writes_count_for_no_group_are_named() {
         let found = host.only();
         assert!(found.part == "writeback of ek0" && found.evidence.contains(words), "{found:?}");
     }
+}
+
+#[test]
+fn a_journal_that_all_groups_share_is_named() {
+    let host = Host::new("journal");
+    host.file("proc/fs/jbd2/ek1-8/info", "");
+    host.file("proc/fs/jbd2/ek0/info", "");
+    assert!(host.judge().is_empty(), "journals of other devices");
+    host.file("proc/fs/jbd2/ek0-8/info", "");
+    let found = host.only();
+    assert_eq!((found.part.as_str(), found.presence), ("journal of ek0", Presence::Unsuitable));
+    assert!(found.evidence.starts_with("/srv is ext4") && found.lost.contains("fsync"), "{found:?}");
+    host.file("proc/self/mountinfo", "1 0 4090:0 / /boot rw - ext4 /dev/ek0 rw\n");
+    assert!(host.judge().is_empty(), "no group writes to /boot");
+    // With its data in the journal there is another finding about it.
+    host.file("proc/self/mountinfo", "1 0 4090:0 / /srv rw - ext4 /dev/ek0 rw,data=journal\n");
+    assert_eq!(host.only().part, "writeback of ek0");
+}
+
+#[test]
+fn a_runtime_that_does_not_list_pods_is_named() {
+    let host = Host::new("labels");
+    let policy = POLICY.replace("container:web", "pod-label:app=web");
+    let config = Config::parse(&policy, "test", Abilities { tracepoints: true }).unwrap();
+    let judge = || judge(&config, &Roots::under(&host.0), &host.0.join("cgroup"));
+    assert!(judge().is_empty(), "there are no pods");
+    host.file("cgroup/kubepods/pod7/io.stat", "");
+    let found = judge();
+    assert!(found.len() == 1 && found[0].part == MARKS, "{found:?}");
+    assert!(found[0].evidence.contains("CRI socket"), "{found:?}");
 }
 
 #[test]

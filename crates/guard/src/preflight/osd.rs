@@ -81,8 +81,8 @@ impl Scheduling {
             let profile = self.profile.as_deref().unwrap_or("unknown");
             obstacles.push((
                 format!(
-                    "the profile {profile} reserves all IOPS that Ceph takes the OSD to have: where these are more than \
-                     it has, everything is served by reservation and no weight counts"
+                    "the profile {profile} reserves all IOPS that Ceph assumes the OSD to have: where it has fewer, \
+                     everything is served by reservation and no weight counts"
                 ),
                 "measure with `ceph tell osd.N bench` and set osd_mclock_max_capacity_iops_hdd or _ssd to it, or set \
                  osd_mclock_profile = custom with smaller reservations"
@@ -108,8 +108,8 @@ impl Scheduling {
         if let Some((shards, threads)) = most.filter(|&(shards, _)| shards > 1) {
             obstacles.push((
                 format!(
-                    "up to {shards} shards with {threads} threads each: {} requests are past their schedulers while they wait \
-                     at the one throttle, in order of arrival",
+                    "up to {shards} shards with {threads} threads each: {} requests leave the schedulers and wait at \
+                     the common throttle in order of arrival",
                     shards * threads
                 ),
                 "set osd_op_num_shards = 1 and osd_op_num_threads_per_shard = 2 where the OSD's processor time allows it, and \

@@ -75,7 +75,7 @@ fn kernel_part([name, symbol, module, purpose, lost]: [&str; 5], evidence: &Evid
         (Presence::Loadable, "modules.dep".to_owned(), format!("modprobe {module}"))
     } else {
         let cure = format!("use a kernel with {module}; distributions put it into their package of kernel modules");
-        (Presence::Missing, "neither running nor installed".to_owned(), cure)
+        (Presence::Missing, "neither loaded nor installed".to_owned(), cure)
     };
     let lost = if presence == Presence::Present { "" } else { lost };
     Finding { part: name.into(), purpose: purpose.into(), presence, evidence: from, lost: lost.into(), cure }

@@ -1,10 +1,13 @@
 //! Formats of the block layer's tracepoints, and the pieces that BPF programs attached to them have in common.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 use super::diskstats::DeviceNumber;
-use crate::bpf::{Assembler, Do, Label, Map, R0, R1, R2, R10, When};
+use crate::bpf::{Assembler, Do, Label, Map, Program, R0, R1, R2, R10, Sees, When};
 use crate::error::{Error, Fault};
 
 /// Folders in which tracefs may be mounted.
@@ -28,6 +31,16 @@ pub(super) struct Format {
     pub(super) kind: i16,
     /// `None` if the events have no error, as those before the completion.
     pub(super) error: Option<i16>,
+}
+
+/// A program with its attachment to a tracepoint.
+pub(super) type Attached = (Program, OwnedFd);
+
+/// Loads a program, and attaches it to the tracepoint with this format.
+pub(super) fn attach(format: &Format, program: Assembler) -> Result<Attached, Errno> {
+    let program = Program::load(Sees::Event, program)?;
+    let attached = program.attach_to_event(format.id)?;
+    Ok((program, attached))
 }
 
 /// Parses the description of a tracepoint's events, tracefs's file `events/block/NAME/format`.

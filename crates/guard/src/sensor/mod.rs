@@ -5,9 +5,11 @@
 //! | [`cache`] | what a cached device is made of, and what its cache and its slow device did |
 //! | [`cgroup`] | which control groups there are, and what each did on which device |
 //! | [`diskstats`] | latency, rate, size and number inside of each block device |
+//! | [`faults`] | which devices fail, hang or lack a part |
 //! | [`initiators`] | what single initiators moved, where LIO counts it |
 //! | [`queue`] | through which queues a device is reached, and what says how long they are |
 //! | [`osd`] | what a Ceph OSD counts: latency of its store, what waits at its throttle |
+//! | [`pressure`] | how long tasks of a control group waited for I/O |
 //! | [`retransmits`] | TCP segments sent again, for the whole host |
 //! | [`tracepoints`] | how long single reads take |
 //! | [`requests`] | every request of chosen devices, with the control group that submitted it |
@@ -20,8 +22,10 @@ pub mod cgroup;
 pub mod cgroup_paths;
 pub mod diskstats;
 mod events;
+pub mod faults;
 pub mod initiators;
 pub mod osd;
+pub mod pressure;
 pub mod queue;
 pub mod requests;
 mod requests_bpf;

@@ -83,7 +83,7 @@ pub enum NoQueue {
     NoDevice(String),
     /// A disk of the device has no setting for the length of its queues.
     #[error(
-        "{device}: {disk} has neither queue_depth nor nr_requests; name the disks of the array, or what stands on them"
+        "{device}: {disk} has neither queue_depth nor nr_requests; name the disks of the array, or devices on them"
     )]
     NoSetting {
         /// Name of the device as configured.
@@ -92,7 +92,7 @@ pub enum NoQueue {
         disk: String,
     },
     /// The device of this name consists of too many disks.
-    #[error("{0} stands on more than {MAX_QUEUES} disks; name them one by one")]
+    #[error("{0} is on more than {MAX_QUEUES} disks; name them one by one")]
     TooMany(String),
     /// A folder of sysfs cannot be read.
     #[error(transparent)]

@@ -5,20 +5,19 @@
 //! is mostly one of the kernel, in the root group. Requests that were in flight before the start are passed over.
 
 use std::array;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::diskstats::DeviceNumber;
-use super::events::{FOLDERS, formats, in_events, of_events};
+use super::events::{Attached, FOLDERS, attach, formats, in_events, of_events};
 use super::requests_bpf::{
     ARRIVAL, ARRIVALS, BIO_BYTES, CGROUP, COMPLETION, DEVICE, DEVICE_BYTES, DISK, ERROR, ISSUE, KEY_BYTES, LETTERS,
     LOST, Maps, RECORD_BYTES, SECTOR, SECTORS, at_completion, at_issue, at_queue,
 };
 use super::ring::Ring;
-use crate::bpf::{Assembler, Kind, Map, Program, Sees};
+use crate::bpf::{Kind, Map};
 use crate::error::Error;
 
 /// Length of the ring, in bytes: 58,000 requests, as a device completes in 50 ms at 1.1 million IOPS.
@@ -101,9 +100,6 @@ fn part<const N: usize>(record: &[u8], at: i16) -> [u8; N] {
     array::from_fn(|n| record[at as usize + n])
 }
 
-/// A program with its attachment to a tracepoint.
-type Attached = (Program, OwnedFd);
-
 /// The attached BPF programs with what they have recorded. The programs are detached when this value is dropped or this process
 /// ends.
 #[derive(Debug)]
@@ -145,18 +141,13 @@ impl Requests {
             let in_flight = Map::new(Kind::Recent, KEY_BYTES, BIO_BYTES as usize, MAX_IN_FLIGHT)?;
             let counts = Map::new(Kind::Array, 4, 8, 2)?;
             let maps = Maps { devices: &chosen, in_flight: &in_flight, counts: &counts, ring: ring.map() };
-            let attach = |id: u64, program: Assembler| {
-                let program = Program::load(Sees::Event, program)?;
-                let attached = program.attach_to_event(id)?;
-                Ok::<Attached, Errno>((program, attached))
-            };
             // Completions first, so that no request is followed that is not seen to complete.
             let mut others = Vec::new();
             for format in &completions {
-                others.push(attach(format.id, at_completion(format, &maps))?);
+                others.push(attach(format, at_completion(format, &maps))?);
             }
-            others.push(attach(issue.id, at_issue(&issue, &maps))?);
-            let arrivals = attach(queue.id, at_queue(&queue, &maps))?;
+            others.push(attach(&issue, at_issue(&issue, &maps))?);
+            let arrivals = attach(&queue, at_queue(&queue, &maps))?;
             Ok::<_, Errno>((counts, others, arrivals))
         };
         let (counts, others, arrivals) = start().map_err(failed)?;

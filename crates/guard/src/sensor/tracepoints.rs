@@ -16,7 +16,6 @@
 //! for no chosen group.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use evenkeel_control::Duration;
@@ -24,10 +23,10 @@ use rustix::io::Errno;
 
 use super::diskstats::DeviceNumber;
 pub use super::events::FOLDERS;
-use super::events::{CLOCK, CURRENT_CGROUP, Format, MAP_DELETE, MAP_UPDATE, end, formats, in_events, look_up};
-use crate::bpf::{
-    Assembler, Do, Kind, Label, Map, Program, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Sees, Size, When,
+use super::events::{
+    Attached, CLOCK, CURRENT_CGROUP, Format, MAP_DELETE, MAP_UPDATE, attach, end, formats, in_events, look_up,
 };
+use crate::bpf::{Assembler, Do, Kind, Label, Map, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Size, When};
 use crate::error::Error;
 
 /// Names of the tracepoints that are used, in tracefs's folder `events/block`.
@@ -205,15 +204,6 @@ impl Events {
         let [queue, completions @ ..] = formats(folders, EVENTS)?;
         Ok(Self { queue, completions: completions.to_vec() })
     }
-}
-
-/// A program with its attachment to a tracepoint.
-type Attached = (Program, OwnedFd);
-
-fn attach(format: &Format, program: Assembler) -> Result<Attached, Errno> {
-    let program = Program::load(Sees::Event, program)?;
-    let attached = program.attach_to_event(format.id)?;
-    Ok((program, attached))
 }
 
 fn failed(cause: Errno) -> Error {

@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::base::client::Client;
+use crate::base::etcd;
 use crate::base::process::{self, Running};
 use crate::base::spelled::spelled;
 
@@ -156,6 +157,41 @@ pub(crate) fn serve(binary: &Path, config: impl AsRef<Path>) -> Command {
     command
 }
 
+/// Starts an etcd of one member with its files in `folder`, by `command`, which runs etcd. `listen`: where it listens for
+/// clients; `client` and `peer`: its addresses for clients, and for other members.
+pub(crate) fn etcd(folder: &Path, command: Command, [listen, client, peer]: [&str; 3]) -> Result<Running> {
+    etcd_member(folder, command, 0, [listen, client], &[peer.to_owned()])
+}
+
+/// Starts the member with index `member` of an etcd, with its files in `folder`, by `command`, which runs etcd. Addresses as in
+/// [`etcd::options`].
+pub(crate) fn etcd_member(
+    folder: &Path,
+    mut command: Command,
+    member: usize,
+    clients: [&str; 2],
+    peers: &[String],
+) -> Result<Running> {
+    let name = format!("etcd-{member}");
+    command.args(etcd::options(member, &folder.join(&name), clients, peers));
+    process::daemon(folder, &name, &mut command)
+}
+
+/// Starts fio for an hour, with random reads of 4 KiB in the first `size` of a volume of the server `name`, which has its data in
+/// the folder of this name in `folder`. `load`: rate and queue depth.
+pub(crate) fn fio(folder: &Path, name: &str, volume: &str, size: &str, load: &[&str]) -> Result<Running> {
+    let socket = folder.join(name).join("nbd.sock");
+    let mut client = process::program("fio");
+    client
+        .args([&format!("--name={name}"), "--ioengine=nbd", "--rw=randread", "--bs=4k", &format!("--size={size}")])
+        .arg(format!("--uri=nbd+unix:///{volume}?socket={}", socket.display()))
+        .args(["--time_based", "--runtime=3600", "--thread"])
+        .args(load)
+        .arg(format!("--output={}", folder.join(format!("{name}.fio")).display()));
+    let log = std::fs::File::create(folder.join(format!("{name}.fio.log")))?;
+    Running::spawn(client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log))
+}
+
 fn evenkeel_config(server: &Server, storage: &Storage, address: &Address, dir: &Path) -> Result<String> {
     let mut text = String::from("[server]\nstatus = \"off\"\n");
     writeln!(text, "data_dir = {}", quote(&dir.join("data")))?;
@@ -280,6 +316,23 @@ mod tests {
         let text = evenkeel_config(&Server::Evenkeel, &Storage::Emulated(5), &unix, dir).unwrap();
         assert!(text.contains("[pools.main]\nemulate = { preset = \"ssd\" }\n"), "{text}");
         assert!(text.contains("backend = \"emulate\"\nsize = 5"), "{text}");
+    }
+
+    #[test]
+    fn a_member_of_etcd_gets_its_own_addresses_and_those_of_all() {
+        let peers = ["http://h:1", "http://h:2"].map(str::to_owned);
+        let options = etcd::options(1, Path::new("d/etcd-1"), ["http://h:3,http://i:3", "http://h:3"], &peers);
+        let expected = [
+            "--data-dir",
+            "d/etcd-1",
+            "--name=m1",
+            "--listen-client-urls=http://h:3,http://i:3",
+            "--advertise-client-urls=http://h:3",
+            "--listen-peer-urls=http://h:2",
+            "--initial-advertise-peer-urls=http://h:2",
+            "--initial-cluster=m0=http://h:1,m1=http://h:2",
+        ];
+        assert_eq!(options, expected);
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Top {
         let process = Running::spawn(&mut command)?;
         let drawn = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&drawn);
-        // Somebody has to look, or the terminal fills up. It ends with the last who has the terminal open.
+        // A thread has to read, or the terminal fills up. It ends with the last who has the terminal open.
         thread::spawn(move || {
             let (mut screen, mut buffer) = (File::from(screen), [0; 4096]);
             while let Ok(read @ 1..) = screen.read(&mut buffer) {
@@ -103,6 +103,6 @@ fn terminal(columns: u16, rows: u16) -> Result<(OwnedFd, OwnedFd)> {
     // SAFETY: both descriptors and the size outlive the call, name and settings may be null.
     let made = unsafe { libc::openpty(&mut screen, &mut terminal, std::ptr::null_mut(), std::ptr::null(), &size) };
     ensure!(made == 0, "no pseudo terminal: {}", std::io::Error::last_os_error());
-    // SAFETY: both are open, and nobody else has them.
+    // SAFETY: both are open, and owned by no other value.
     Ok(unsafe { (OwnedFd::from_raw_fd(screen), OwnedFd::from_raw_fd(terminal)) })
 }

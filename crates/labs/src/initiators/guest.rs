@@ -17,6 +17,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::base::process::{self, Running};
+use crate::base::servers;
 use crate::check::figures::Figures;
 use crate::check::policy;
 use crate::check::steps::{self, Plan};
@@ -210,10 +211,7 @@ fn one_for_each(stage: &Stage, disks: &[Disk; 2]) -> Result<[Guard; 2]> {
 }
 
 fn start_etcd() -> Result<Running> {
-    let mut command = process::program("etcd");
-    command.args(["--data-dir", "/run/etcd", "--listen-client-urls", ETCD, "--advertise-client-urls", ETCD]);
-    command.args(["--listen-peer-urls", "http://127.0.0.1:2380"]);
-    process::daemon(Path::new("/run"), "etcd", &mut command)
+    servers::etcd(Path::new("/run"), process::program("etcd"), [ETCD, ETCD, "http://127.0.0.1:2380"])
 }
 
 /// Pause between two questions to an agent. Each question starts a program, which takes an emulated processor long.

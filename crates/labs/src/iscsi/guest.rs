@@ -171,12 +171,12 @@ fn until(what: &str, limit: Duration, holds: impl FnMut() -> Result<bool>) -> Re
 fn refuses_foreign(binary: &Path) -> Result<String> {
     tool("tc", &["qdisc", "add", "dev", "br0", "root", "handle", "1:", "pfifo", "limit", "777"])?;
     let output = Command::new(binary)
-        .args(["guard", "hold", "--device", "br0", "--client", "10.0.0.11", "--delay", "1ms", "--for", "1s"])
+        .args(["guard", "delay", "--device", "br0", "--client", "10.0.0.11", "--delay", "1ms", "--for", "1s"])
         .output()?;
     let left = root_qdisc()?;
     tool("tc", &["qdisc", "del", "dev", "br0", "root"])?;
     let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    ensure!(!output.status.success() && message.contains("pfifo 1:"), "guard hold said {message:?}");
+    ensure!(!output.status.success() && message.contains("pfifo 1:"), "guard delay said {message:?}");
     ensure!(left.contains("777"), "the qdisc is now {left:?}");
     Ok(String::new())
 }
@@ -333,7 +333,7 @@ fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
     let request = || Ok::<f64, anyhow::Error>(load(1, &["--seconds", "0.5", "--write"])?.mean_ms);
     let free = request()?;
     let start = || Holding::start(binary, &[1], 9_500, "all", &[&FILTERS[..], &["--timeout", "10s"]].concat());
-    let bites = |held: f64| {
+    let effective = |held: f64| {
         ensure!(held > free + 9.5, "the delay is ineffective: {free:.2} ms, {held:.2} ms held");
         Ok(())
     };
@@ -341,7 +341,7 @@ fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
     // The agent alone.
     let holding = start()?;
     let (held, attached) = (request()?, filters()?);
-    bites(held)?;
+    effective(held)?;
     ensure!(attached.contains("clsact") && attached.contains("evenkeel"), "no filter: {attached}");
     holding.running.kill();
     let gone = until("the sentinel removes the filter", LIMIT, || Ok(filters()?.is_empty() && !has_queues()?))?;
@@ -358,7 +358,7 @@ fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
         let holding = start()?;
         holding.kill_with_sentinel()?;
         let killed_at = Instant::now();
-        bites(request()?)?;
+        effective(request()?)?;
         thread::sleep((TIMEOUT + Duration::from_millis(200)).saturating_sub(killed_at.elapsed()));
         let after = request()?;
         slowest = slowest.max(after);
@@ -377,7 +377,7 @@ fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
             ensure!(output.status.success(), "guard reset: {}", String::from_utf8_lossy(&output.stderr).trim());
         }
         let left = filters()?;
-        // Without the journal nobody knows whose `clsact` it is.
+        // Without the journal the owner of `clsact` is unknown.
         let expected = if forgotten { hooks } else { 0 };
         ensure!(!left.contains("evenkeel") && left.matches("clsact").count() == expected, "left after {cure}: {left}");
         ensure!(!root_qdisc()?.contains("7ee1:"), "left after {cure}: {}", root_qdisc()?);
@@ -387,11 +387,11 @@ fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
         detail += &format!("; both killed: {after:.2} ms after the timeout, removed by {cure}");
     }
 
-    // Somebody else's.
+    // Another program's.
     tool("tc", &["qdisc", "add", "dev", "br0", "clsact"])?;
     tool("tc", &["filter", "add", "dev", "br0", "egress", "matchall", "classid", "1:1"])?;
     let holding = start()?;
-    bites(request()?)?;
+    effective(request()?)?;
     holding.stop()?;
     let left = filters()?;
     ensure!(left.contains("matchall") && !left.contains("evenkeel"), "left beside a foreign filter: {left}");
@@ -453,7 +453,7 @@ fn second_agent(binary: &Path) -> Result<String> {
     let free = load(1, &["--seconds", "0.5", "--write"])?;
     let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
     let output = Command::new(binary)
-        .args(["guard", "hold", "--device", "br0", "--client", "10.0.0.12", "--delay", "1ms", "--for", "1s"])
+        .args(["guard", "delay", "--device", "br0", "--client", "10.0.0.12", "--delay", "1ms", "--for", "1s"])
         .args(["--journal", "/run/second.journal"])
         .output()?;
     let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();

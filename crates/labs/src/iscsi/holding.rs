@@ -1,4 +1,4 @@
-//! Starts and ends `evenkeel guard hold`, which throttles single clients.
+//! Starts and ends `evenkeel guard delay`, which throttles single clients.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::stage::address;
 use crate::base::process::Running;
 use crate::machine::guest::signal;
 
-/// A running `evenkeel guard hold`.
+/// A running `evenkeel guard delay`.
 pub(super) struct Holding {
     pub(super) running: Running,
     lines: std::io::Lines<BufReader<Box<dyn std::io::Read + Send>>>,
@@ -20,7 +20,7 @@ pub(super) struct Holding {
 impl Holding {
     pub(super) fn start(binary: &Path, hosts: &[usize], delay_us: u64, packets: &str, more: &[&str]) -> Result<Self> {
         let mut command = Command::new(binary);
-        command.args(["guard", "hold", "--device", "br0"]);
+        command.args(["guard", "delay", "--device", "br0"]);
         for &host in hosts {
             command.args(["--client", &address(host)]);
         }
@@ -29,12 +29,12 @@ impl Holding {
         let mut running = Running::spawn(&mut command)?;
         let output: Box<dyn std::io::Read + Send> = Box::new(running.take_stdout()?);
         let mut lines = BufReader::new(output).lines();
-        let mut first = lines.next().context("guard hold said nothing")??;
+        let mut first = lines.next().context("guard delay said nothing")??;
         // What an earlier one left comes first.
         while first.ends_with(": put back") {
-            first = lines.next().context("guard hold ended without a word")??;
+            first = lines.next().context("guard delay ended without a word")??;
         }
-        ensure!(first.starts_with("holding "), "guard hold said {first:?}");
+        ensure!(first.starts_with("delaying "), "guard delay said {first:?}");
         Ok(Self { running, lines })
     }
 
@@ -49,11 +49,11 @@ impl Holding {
     /// Ends the program as Ctrl-C does. Returns the number of packets that the program dropped.
     pub(super) fn stop(mut self) -> Result<u64> {
         signal(self.running.id(), libc::SIGTERM);
-        let last = self.lines.by_ref().map_while(Result::ok).last().context("guard hold ended without a word")?;
-        ensure!(self.running.wait(Duration::from_secs(20))?.success(), "guard hold failed");
+        let last = self.lines.by_ref().map_while(Result::ok).last().context("guard delay ended without a word")?;
+        ensure!(self.running.wait(Duration::from_secs(20))?.success(), "guard delay failed");
         let dropped = last.strip_prefix("settings put back; ").and_then(|t| t.split(' ').next());
         let dropped = dropped.and_then(|n| n.parse().ok());
-        dropped.with_context(|| format!("guard hold ended with {last:?}"))
+        dropped.with_context(|| format!("guard delay ended with {last:?}"))
     }
 }
 

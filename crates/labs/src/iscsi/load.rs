@@ -46,7 +46,7 @@ pub(crate) struct Options {
     /// Part of the volume that is used, from its start.
     #[arg(long, default_value_t = 16 << 20)]
     span: usize,
-    /// How long.
+    /// Duration.
     #[arg(long)]
     seconds: f64,
     /// At most as many bytes a second.

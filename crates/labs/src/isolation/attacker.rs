@@ -63,7 +63,7 @@ pub(crate) struct Options {
     /// Number of this process, of those that the attack has.
     #[arg(long)]
     pub(super) process: u32,
-    /// How long.
+    /// Duration.
     #[arg(long)]
     pub(super) milliseconds: u64,
 }

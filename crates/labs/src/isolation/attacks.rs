@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::wire;
+use crate::base::spelled::spelled;
 
 /// Bytes at the start of the attacked volume to which requests go; also the size of this volume, unless it is in memory.
 pub(super) const SPAN: u64 = 128 << 20;
@@ -28,7 +29,7 @@ const STORM_RISE_MS: u64 = 4_000;
 const ALL_4G: u32 = !0xfff;
 
 /// The storage behind the volumes of the attacker and of the light client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Backend {
     File,
     Memory,
@@ -42,8 +43,9 @@ impl Backend {
 }
 
 /// The I/O engine with which the server accesses files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Engine {
+    #[value(name = "io_uring")]
     Uring,
     Threads,
 }
@@ -80,26 +82,6 @@ pub(super) struct Setting {
     pub(super) place: Place,
 }
 
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::File => "file",
-            Self::Memory => "memory",
-            Self::Emulated => "emulated",
-            Self::Remote => "remote",
-        })
-    }
-}
-
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Uring => "io_uring",
-            Self::Threads => "threads",
-        })
-    }
-}
-
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { backend, engine, place } = self;
@@ -110,7 +92,7 @@ impl fmt::Display for Setting {
             Place::OtherPool => "other_pool",
             Place::Tenants => "many_tenants",
         };
-        write!(f, "{backend}_{engine}_{place}")
+        write!(f, "{}_{}_{place}", spelled(backend), spelled(engine))
     }
 }
 

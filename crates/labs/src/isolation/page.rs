@@ -9,6 +9,7 @@ use super::SHORT_BAR_S;
 use super::attacker::ASKS_PER_S;
 use super::attacks::{Backend, CONNECTIONS_PER_S, Engine, Setting};
 use crate::base::record::{Page, own_command};
+use crate::base::spelled::spelled;
 use crate::check::figures::{Figures, Spread};
 
 /// Figures with a bar, in the order in which the page names them.
@@ -36,20 +37,9 @@ pub(super) struct Row {
     setting: Setting,
     /// Failures as text: that of the attack itself, and figures other than the p99 beyond the limit of every working mechanism.
     broken: Vec<String>,
-    /// Fraction of its reservation that the light client got.
-    share: Option<f64>,
-    /// The light client's p99 latency divided by its p99 beside the bulk writer.
-    p99_times: Option<f64>,
-    /// The light client's p99 latency beside the attack, in ms.
-    p99_ms: Option<f64>,
-    /// The light client's p99 latency beside the bulk writer, in ms.
-    bulk_ms: Option<f64>,
-    /// Longest time until a new connection had read, in seconds.
-    connect_s: Option<f64>,
-    /// Longest time until `/healthz` answered, in seconds; `None` if it was not asked.
-    healthz_s: Option<f64>,
-    /// Number of processors that the server used more than without the attack; `None` unless the attack is a storm.
-    processors: Option<f64>,
+    /// The figures with a bar ([`BARS`]), and the light client's p99 latency in ms: `p99_ms` beside the attack, `bulk_ms` beside
+    /// the bulk writer.
+    figures: Figures,
     /// Names of the figures whose bars were missed.
     missed: Vec<String>,
 }
@@ -63,13 +53,7 @@ impl Row {
                 .into_iter()
                 .chain(figures.broken().iter().filter(|what| !what.starts_with(P99)).cloned())
                 .collect(),
-            share: figures.median("share"),
-            p99_times: figures.median(P99),
-            p99_ms: figures.median("p99_ms"),
-            bulk_ms: figures.median("bulk_ms"),
-            connect_s: figures.median("connect_s"),
-            healthz_s: figures.median("healthz_s"),
-            processors: figures.median("processors"),
+            figures: figures.clone(),
             missed: figures.missed(),
         }
     }
@@ -83,16 +67,9 @@ impl Row {
         !self.broken.is_empty() || self.missed.iter().any(|name| name != P99)
     }
 
-    /// The value of a figure that has a bar.
+    /// The median of a figure; `None` if the attack does not measure it.
     fn value(&self, figure: &str) -> Option<f64> {
-        match figure {
-            "share" => self.share,
-            P99 => self.p99_times,
-            "connect_s" => self.connect_s,
-            "healthz_s" => self.healthz_s,
-            "processors" => self.processors,
-            _ => None,
-        }
+        self.figures.median(figure)
     }
 
     /// The missed bars with their values, and the failures, as text.
@@ -100,7 +77,10 @@ impl Row {
         let missed = BARS.into_iter().filter(|bar| self.misses(bar)).map(|bar| {
             let value = show(self.value(bar));
             match bar {
-                P99 => format!("{bar} {value}, {} ms against {} ms", show(self.p99_ms), show(self.bulk_ms)),
+                P99 => {
+                    let (there, bulk) = (show(self.value("p99_ms")), show(self.value("bulk_ms")));
+                    format!("{bar} {value}, {there} ms against {bulk} ms")
+                }
                 bar => format!("{bar} {value}"),
             }
         });
@@ -137,10 +117,10 @@ fn text(repeats: u64, short_s: f64, rows: &[Row]) -> String {
     text += &head("where");
     line(&mut text, "everywhere", rows, |_| true);
     for backend in Backend::ALL {
-        line(&mut text, &format!("{backend} volumes"), rows, |row| row.setting.backend == backend);
+        line(&mut text, &format!("{} volumes", spelled(&backend)), rows, |row| row.setting.backend == backend);
     }
     for engine in Engine::ALL {
-        line(&mut text, &engine.to_string(), rows, |row| row.setting.engine == engine);
+        line(&mut text, &spelled(&engine), rows, |row| row.setting.engine == engine);
     }
     text += "\n";
     text += &head("attack");
@@ -194,22 +174,22 @@ fn missed(rows: &[Row]) -> String {
 /// Appends one line of a table: the summary of the rows for which `meant` is true.
 fn line(text: &mut String, name: &str, rows: &[Row], meant: impl Fn(&Row) -> bool) {
     let rows: Vec<&Row> = rows.iter().filter(|row| meant(row)).collect();
-    let spread = |value: fn(&Row) -> Option<f64>| Spread::of(rows.iter().filter_map(|row| value(row)));
-    let most = |value: fn(&Row) -> Option<f64>| show(spread(value).map(|spread| spread.max));
-    let p99 = spread(|row| row.p99_times);
-    let times = |row: &&&Row| row.p99_times.unwrap_or(0.0);
+    let spread = |figure: &str| Spread::of(rows.iter().filter_map(|row| row.value(figure)));
+    let most = |figure: &str| show(spread(figure).map(|spread| spread.max));
+    let p99 = spread(P99);
+    let times = |row: &&&Row| row.value(P99).unwrap_or(0.0);
     let worst = rows.iter().max_by(|a, b| times(a).total_cmp(&times(b)));
     let cells = [
         rows.len().to_string(),
-        show(spread(|row| row.share).map(|spread| spread.min)),
+        show(spread("share").map(|spread| spread.min)),
         show(p99.map(|spread| spread.median)),
         show(p99.map(|spread| spread.max)),
-        show(worst.and_then(|row| row.p99_ms)),
-        show(worst.and_then(|row| row.bulk_ms)),
+        show(worst.and_then(|row| row.value("p99_ms"))),
+        show(worst.and_then(|row| row.value("bulk_ms"))),
         rows.iter().filter(|row| row.misses(P99)).count().to_string(),
-        most(|row| row.connect_s),
-        most(|row| row.healthz_s),
-        most(|row| row.processors),
+        most("connect_s"),
+        most("healthz_s"),
+        most("processors"),
         rows.iter().filter(|row| row.fails_otherwise()).count().to_string(),
     ];
     let _ = writeln!(text, "{name} | {}", cells.join(" | "));

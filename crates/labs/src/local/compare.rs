@@ -2,8 +2,10 @@
 //!
 //! A step has a disk and a load beside the protected reader, and one row for each means. All rows have the same target for the
 //! reader's p99: half-way between the disk without other load and the disk without any means. A limit by hand is the best of a
-//! sweep: of those under which the reader meets the target, the one with most throughput.
+//! sweep: of those under which the reader meets the target, the one with most throughput. Where the load hardly harms the reader
+//! there is nothing to protect, and no bar is judged.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,15 +14,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::judge::{self, Outcome};
 use super::{BULK, PROTECTED};
 use crate::base::process::{self, Running};
+use crate::check::figures::Figures;
 use crate::check::steps::Plan;
 use crate::machine::devices::make_disk;
 use crate::machine::guard::{self, Guard};
-use crate::machine::guest::{GROUPS, in_group, put};
+use crate::machine::guest::{GROUPS, in_group, put, tool, until};
 
 /// Measured time of a row in seconds: in a short run, and in a full run.
-const SECONDS: [u64; 2] = [10, 100];
+const SECONDS: [u64; 2] = [10, 110];
+/// Largest measured time of the rows whose windows are judged, in seconds.
+const LONGEST: u64 = 600;
 /// Time after which a means has to be in force.
 const SETTLE: Duration = Duration::from_secs(3);
 /// Time of a run of the recipe for io.cost's model, in seconds.
@@ -29,7 +35,13 @@ const MODEL_SECONDS: u64 = 3;
 const SWEEP: [f64; 5] = [0.8, 0.6, 0.4, 0.2, 0.1];
 /// Reads of a window at least; a window lasts for a second at least.
 const WINDOW_READS: usize = 200;
+/// Number of windows below which a part of them says little.
+const ENOUGH_WINDOWS: u32 = 100;
 const PERCENTILE: f64 = 0.99;
+/// Smallest p99 without any means, as a multiple of that without other load, from which on there is something to protect.
+const HARMED: f64 = 1.2;
+/// Where the file system of a load with files is mounted.
+const FOLDER: &str = "/mnt/local-compare";
 /// Weights of the protected group and of the other one, where a means has weights.
 const WEIGHTS: [&str; 2] = ["1000", "100"];
 const LOG: &str = "/run/local-compare";
@@ -42,8 +54,9 @@ pub(super) struct Disk {
     settings: [(&'static str, &'static str); 5],
 }
 
-/// A request of the SSD takes 100 us, of the disk 4 ms; both have a bound on bytes per second.
-pub(super) const DISKS: [Disk; 2] = [
+/// A request of an SSD takes 100 us, of the disk 4 ms; all have a bound on bytes per second. The last one keeps its content for a
+/// file system.
+pub(super) static DISKS: [Disk; 3] = [
     Disk {
         name: "cssd",
         title: "SSD, 100 us, 32 at a time, 200 MiB/s",
@@ -66,21 +79,57 @@ pub(super) const DISKS: [Disk; 2] = [
             ("mbps", "100"),
         ],
     },
+    Disk {
+        name: "cfiles",
+        title: "SSD with ext4, 100 us, 32 at a time, 200 MiB/s",
+        settings: [
+            ("memory_backed", "1"),
+            ("irqmode", "2"),
+            ("completion_nsec", "100000"),
+            ("hw_queue_depth", "32"),
+            ("mbps", "200"),
+        ],
+    },
+];
+
+/// The requests of the protected reader, of 4 KiB each.
+pub(super) struct Reader {
+    pub(super) title: &'static str,
+    pub(super) arguments: &'static [&'static str],
+}
+
+pub(super) static READERS: [Reader; 2] = [
+    Reader { title: "one read in flight", arguments: &["--iodepth=1"] },
+    Reader {
+        title: "bursts of 8 reads",
+        arguments: &["--iodepth=8", "--iodepth_batch=8", "--thinktime=20ms", "--thinktime_blocks=8"],
+    },
 ];
 
 /// A load beside the protected reader.
 pub(super) struct Load {
     title: &'static str,
     arguments: &'static [&'static str],
+    /// True if the load uses a file of a file system on the disk, and not the disk itself.
+    in_file: bool,
 }
 
-pub(super) const LOADS: [Load; 5] = [
-    Load { title: "bulk writer", arguments: &["--direct=1", "--rw=write", "--bs=256k", "--iodepth=32"] },
-    Load { title: "buffered writer", arguments: &["--direct=0", "--rw=write", "--bs=1m", "--size=512m", "--fsync=64"] },
-    Load { title: "bulk reader", arguments: &["--direct=1", "--rw=read", "--bs=256k", "--iodepth=32"] },
+pub(super) static LOADS: [Load; 6] = [
+    Load {
+        title: "bulk writer",
+        arguments: &["--direct=1", "--rw=write", "--bs=256k", "--iodepth=32"],
+        in_file: false,
+    },
+    Load {
+        title: "buffered writer",
+        arguments: &["--direct=0", "--rw=write", "--bs=1m", "--size=512m", "--fsync=64"],
+        in_file: false,
+    },
+    Load { title: "bulk reader", arguments: &["--direct=1", "--rw=read", "--bs=256k", "--iodepth=32"], in_file: false },
     Load {
         title: "mixture",
         arguments: &["--direct=1", "--rw=randrw", "--rwmixread=70", "--bssplit=4k/50:64k/50", "--iodepth=64"],
+        in_file: false,
     },
     Load {
         title: "writer that comes and goes",
@@ -92,6 +141,12 @@ pub(super) const LOADS: [Load; 5] = [
             "--thinktime=2s",
             "--thinktime_iotime=2s",
         ],
+        in_file: false,
+    },
+    Load {
+        title: "buffered writer of a file",
+        arguments: &["--direct=0", "--rw=write", "--bs=1m", "--size=256m", "--fsync=64"],
+        in_file: true,
     },
 ];
 
@@ -125,52 +180,117 @@ impl fmt::Display for Means {
 
 /// The figures of a row.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+pub(super) struct Row {
+    pub(super) mean_ms: f64,
     p50_ms: f64,
-    p99_ms: f64,
+    pub(super) p99_ms: f64,
     p999_ms: f64,
-    /// Part of the windows whose p99 is above the target.
-    missed: f64,
+    windows: Windows,
+    /// Number of seconds whose p99 is above the target.
+    missed_s: usize,
     /// Of both groups, in MB per second.
-    mb_per_s: f64,
+    pub(super) mb_per_s: f64,
     /// Part of the processor's time that was used.
     busy: f64,
+}
+
+/// The windows of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Windows {
+    all: u32,
+    /// Those whose p99 is above the target.
+    missed: u32,
+}
+
+impl Windows {
+    /// Part of the windows that miss the target, in percent; 100 without a window, which has met nothing.
+    fn missed_percent(self) -> f64 {
+        if self.all == 0 { 100.0 } else { f64::from(self.missed) / f64::from(self.all) * 100.0 }
+    }
+}
+
+impl fmt::Display for Windows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (all, part) = (self.all, self.missed_percent());
+        let text = match all {
+            // A run without a window has met nothing.
+            0 => "no window".to_owned(),
+            ENOUGH_WINDOWS.. => format!("{part:.1} % of {all}"),
+            _ => format!("{part:.1} % of only {all}"),
+        };
+        f.pad(&text)
+    }
 }
 
 impl Row {
     fn meets(&self, target_ms: f64) -> bool {
         self.p99_ms <= target_ms
     }
+
+    fn outcome(&self) -> Outcome {
+        Outcome { missed: self.windows.missed_percent(), mb_per_s: self.mb_per_s }
+    }
 }
 
-/// Compares all means on a disk beside a load; prints a line for each.
-pub(super) fn compare(plan: &Plan, disk: &Disk, load: &Load) -> Result<String> {
+/// Measured time of the rows whose windows are judged, in seconds: enough for [`ENOUGH_WINDOWS`] of single reads that take as
+/// long as the target. `seconds`: measured time of the other rows.
+fn judged_seconds(seconds: u64, target_ms: f64) -> u64 {
+    let reads = f64::from(ENOUGH_WINDOWS) * WINDOW_READS as f64;
+    ((reads * target_ms / 1e3).ceil() as u64).clamp(seconds, LONGEST)
+}
+
+/// Compares all means on a disk beside a load; prints a line for each, and records the bars.
+pub(super) fn compare(
+    plan: &Plan,
+    disk: &Disk,
+    load: &Load,
+    reader: &'static Reader,
+    figures: &mut Figures,
+) -> Result<String> {
+    let stage = Stage::new(disk, reader)?;
+    if !load.in_file {
+        return compare_on(plan, &stage, disk, load, figures);
+    }
+    stage.mount()?;
+    let outcome = compare_on(plan, &stage, disk, load, figures);
+    // A program that was killed may still wait for its last write.
+    let unmounted = until("unmounted disk", || tool("umount", &[FOLDER]).ok());
+    let said = outcome?;
+    unmounted?;
+    Ok(said)
+}
+
+fn compare_on(plan: &Plan, stage: &Stage, disk: &Disk, load: &Load, figures: &mut Figures) -> Result<String> {
     let [short, full] = SECONDS;
     let seconds = plan.either(short, full);
-    let stage = Stage::new(disk)?;
+    let reader = stage.reader;
     let alone = stage.measure(seconds, f64::INFINITY)?;
     let unmanaged = stage.row(plan, Means::Nothing, load, seconds, f64::INFINITY)?.context("needs nothing")?;
     let target_ms = f64::midpoint(alone.p99_ms, unmanaged.p99_ms);
     println!(
-        "lab: {} beside {}: p99 {:.2} ms alone, {:.2} ms without means, target {target_ms:.2} ms",
-        disk.title, load.title, alone.p99_ms, unmanaged.p99_ms
+        "lab: {}, {} beside {}: p99 {:.2} ms alone, {:.2} ms without means, target {target_ms:.2} ms",
+        disk.title, reader.title, load.title, alone.p99_ms, unmanaged.p99_ms
     );
-    println!("lab: means           p50 ms   p99 ms  p99.9 ms  windows missed    MB/s  processor");
+    println!("lab: means           p50 ms   p99 ms  p99.9 ms     windows missed  seconds    MB/s  processor");
+    let mut io_cost: Option<Row> = None;
     let mut by_hand: Option<f64> = None;
     let mut ours = None;
     let fixed = [Means::Nothing, Means::Wbt, Means::Bfq, Means::Kyber, Means::IoCost];
     let sweep = SWEEP.map(Means::Limit);
     for means in fixed.into_iter().chain(sweep).chain([Means::Evenkeel]) {
+        let is_judged = plan.full && matches!(means, Means::IoCost | Means::Evenkeel);
+        let seconds = if is_judged { judged_seconds(seconds, target_ms) } else { seconds };
         let Some(row) = stage.row(plan, means, load, seconds, target_ms)? else {
             println!("lab: {means:<14} the kernel has none");
             continue;
         };
         println!(
-            "lab: {means:<14} {:>7.2} {:>8.2} {:>9.2} {:>13.1} % {:>7.1} {:>8.1} %",
+            "lab: {means:<14} {:>7.2} {:>8.2} {:>9.2} {:>18} {:>8} {:>7.1} {:>8.1} %",
             row.p50_ms,
             row.p99_ms,
             row.p999_ms,
-            row.missed * 100.0,
+            row.windows,
+            row.missed_s,
             row.mb_per_s,
             row.busy * 100.0
         );
@@ -178,6 +298,7 @@ pub(super) fn compare(plan: &Plan, disk: &Disk, load: &Load) -> Result<String> {
             Means::Limit(_) if row.meets(target_ms) => {
                 by_hand = Some(by_hand.map_or(row.mb_per_s, |best| best.max(row.mb_per_s)));
             }
+            Means::IoCost => io_cost = Some(row),
             Means::Evenkeel => ours = Some(row),
             _ => {}
         }
@@ -187,32 +308,55 @@ pub(super) fn compare(plan: &Plan, disk: &Disk, load: &Load) -> Result<String> {
         || "no limit of the sweep meets the target".to_owned(),
         |best| format!("{:.0} % of the throughput of the best limit by hand", ours.mb_per_s / best * 100.0),
     );
-    // Where the load does not harm the reader there is nothing to protect.
+    if unmanaged.p99_ms < HARMED * alone.p99_ms {
+        println!("lab: nothing to protect: the load hardly harms the reader, and no bar is judged");
+    } else {
+        let windows = plan.full.then_some([ENOUGH_WINDOWS, ours.windows.all]);
+        judge::bars(figures, &ours.outcome(), windows, by_hand);
+    }
     ensure!(
         ours.p99_ms <= unmanaged.p99_ms.max(1.5 * target_ms),
         "p99 {:.2} ms under the agent, {:.2} ms without it",
         ours.p99_ms,
         unmanaged.p99_ms
     );
-    Ok(format!("target missed in {:.1} % of the windows, {best}", ours.missed * 100.0))
+    let io_cost = io_cost.map_or_else(
+        || "the kernel has no io.cost".to_owned(),
+        |other| judge::beside_io_cost(&ours.outcome(), &other.outcome()),
+    );
+    Ok(format!("windows that miss the target: {}, {best}; {io_cost}", ours.windows))
 }
 
 /// A disk, in a state without any means.
-struct Stage {
+pub(super) struct Stage {
     name: &'static str,
+    reader: &'static Reader,
     /// The device number, such as `259:0`.
     number: String,
 }
 
 impl Stage {
-    fn new(disk: &Disk) -> Result<Self> {
+    fn new(disk: &Disk, reader: &'static Reader) -> Result<Self> {
         if !Path::new("/sys/block").join(disk.name).exists() {
             make_disk(disk.name, 4096, &disk.settings)?;
         }
-        let number = std::fs::read_to_string(format!("/sys/block/{}/dev", disk.name))?.trim().to_owned();
-        let stage = Self { name: disk.name, number };
+        let stage = Self::on(disk.name, reader)?;
         stage.clear()?;
         Ok(stage)
+    }
+
+    /// The disk with this name, as it is.
+    pub(super) fn on(name: &'static str, reader: &'static Reader) -> Result<Self> {
+        let number = std::fs::read_to_string(format!("/sys/block/{name}/dev"))?.trim().to_owned();
+        Ok(Self { name, reader, number })
+    }
+
+    /// Makes a file system on the disk and mounts it: without a journal, as programs of all groups wait for commits.
+    fn mount(&self) -> Result<()> {
+        let device = format!("/dev/{}", self.name);
+        tool("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", &device])?;
+        std::fs::create_dir_all(FOLDER)?;
+        tool("mount", &[&device, FOLDER]).map(drop)
     }
 
     fn queue(&self, file: &str, value: &str) -> Result<()> {
@@ -292,10 +436,7 @@ impl Stage {
 
     /// A command that runs fio on the disk in a control group.
     fn fio(&self, group: &str, seconds: u64) -> Command {
-        let mut fio = in_group(group);
-        fio.args(["fio", "--name=load", "--ioengine=libaio", "--thread", "--time_based"]);
-        fio.arg(format!("--filename=/dev/{}", self.name)).arg(format!("--runtime={seconds}"));
-        fio
+        fio_on(&format!("/dev/{}", self.name), group, seconds)
     }
 
     /// The figures under a means; `None` if the kernel does not have it.
@@ -303,7 +444,8 @@ impl Stage {
         if !self.begin(means, target_ms)? {
             return Ok(None);
         }
-        let mut command = self.fio(BULK, 3600);
+        let file = format!("{FOLDER}/bulk");
+        let mut command = if load.in_file { fio_on(&file, BULK, 3600) } else { self.fio(BULK, 3600) };
         command.args(load.arguments).arg("--output-format=terse").stdin(Stdio::null()).stdout(Stdio::null());
         let beside = Running::spawn(&mut command)?;
         thread::sleep(Duration::from_secs(1));
@@ -344,10 +486,10 @@ impl Stage {
     }
 
     /// Reads in the protected group for `seconds`.
-    fn measure(&self, seconds: u64, target_ms: f64) -> Result<Row> {
+    pub(super) fn measure(&self, seconds: u64, target_ms: f64) -> Result<Row> {
         let (bytes, busy, begun) = (self.moved()?, processor()?, Instant::now());
         let mut fio = self.fio(PROTECTED, seconds);
-        fio.args(["--direct=1", "--rw=randread", "--bs=4k", "--iodepth=1", "--output-format=json"]);
+        fio.args(["--direct=1", "--rw=randread", "--bs=4k", "--output-format=json"]).args(self.reader.arguments);
         process::json(fio.arg(format!("--write_lat_log={LOG}")))?;
         let elapsed = begun.elapsed().as_secs_f64();
         let log = std::fs::read_to_string(format!("{LOG}_clat.1.log")).context("cannot read the latency log of fio")?;
@@ -355,15 +497,17 @@ impl Stage {
         let after = processor()?;
         let used = (after.0 - busy.0) as f64 / (after.1 - busy.1).max(1) as f64;
         let mut reads = reads(&log)?;
-        let missed = missed(&reads, target_ms);
+        let (windows, missed_s) = (windows(&reads, target_ms), missed_seconds(&reads, target_ms));
         reads.sort_unstable_by(|a, b| a.1.total_cmp(&b.1));
         ensure!(!reads.is_empty(), "fio read nothing");
         let at = |part: f64| reads[((part * reads.len() as f64) as usize).min(reads.len() - 1)].1;
         Ok(Row {
+            mean_ms: reads.iter().map(|read| read.1).sum::<f64>() / reads.len() as f64,
             p50_ms: at(0.5),
             p99_ms: at(PERCENTILE),
             p999_ms: at(0.999),
-            missed,
+            windows,
+            missed_s,
             mb_per_s: moved / elapsed / 1e6,
             busy: used,
         })
@@ -376,6 +520,14 @@ impl Stage {
         let [read, written] = [2, 6].map(|at| fields.get(at).copied().unwrap_or(0));
         Ok((read + written) * 512)
     }
+}
+
+/// A command that runs fio on a file or disk in a control group.
+fn fio_on(file: &str, group: &str, seconds: u64) -> Command {
+    let mut fio = in_group(group);
+    fio.args(["fio", "--name=load", "--ioengine=libaio", "--thread", "--time_based"]);
+    fio.arg(format!("--filename={file}")).arg(format!("--runtime={seconds}"));
+    fio
 }
 
 /// Times of the processors since the start, in ticks: used, and all.
@@ -398,9 +550,9 @@ fn reads(log: &str) -> Result<Vec<(f64, f64)>> {
     log.lines().map(|line| read(line).with_context(|| format!("a line of fio's log: {line}"))).collect()
 }
 
-/// The part of the windows whose p99 is above the target, 0 to 1.
-fn missed(reads: &[(f64, f64)], target_ms: f64) -> f64 {
-    let (mut windows, mut missed, mut from) = (0_u32, 0_u32, 0);
+/// The windows of `reads`, and those whose p99 is above the target.
+fn windows(reads: &[(f64, f64)], target_ms: f64) -> Windows {
+    let (mut windows, mut from) = (Windows::default(), 0);
     for to in 0..reads.len() {
         if to + 1 - from < WINDOW_READS || reads[to].0 - reads[from].0 < 1e3 {
             continue;
@@ -408,11 +560,24 @@ fn missed(reads: &[(f64, f64)], target_ms: f64) -> f64 {
         let mut window: Vec<f64> = reads[from..=to].iter().map(|read| read.1).collect();
         window.sort_unstable_by(f64::total_cmp);
         let at = ((PERCENTILE * window.len() as f64) as usize).min(window.len() - 1);
-        windows += 1;
-        missed += u32::from(window[at] > target_ms);
+        windows.all += 1;
+        windows.missed += u32::from(window[at] > target_ms);
         from = to + 1;
     }
-    f64::from(missed) / f64::from(windows.max(1))
+    windows
+}
+
+/// Number of seconds whose p99 is above the target.
+fn missed_seconds(reads: &[(f64, f64)], target_ms: f64) -> usize {
+    let mut seconds: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for (at, latency) in reads {
+        seconds.entry((at / 1e3) as u64).or_default().push(*latency);
+    }
+    let is_missed = |latencies: &mut Vec<f64>| {
+        latencies.sort_unstable_by(f64::total_cmp);
+        latencies[((PERCENTILE * latencies.len() as f64) as usize).min(latencies.len() - 1)] > target_ms
+    };
+    seconds.values_mut().map(is_missed).filter(|missed| *missed).count()
 }
 
 #[cfg(test)]
@@ -420,15 +585,48 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_second_is_missed_if_a_hundredth_of_its_reads_is_slow() {
+        // A read each 5 ms for three seconds: one slow read of 200 is less, two are a hundredth.
+        let slow = |n: u32| n < 1 || (200..202).contains(&n);
+        let reads: Vec<(f64, f64)> = (0..600).map(|n| (f64::from(n) * 5.0, if slow(n) { 9.0 } else { 1.0 })).collect();
+        assert_eq!(missed_seconds(&reads, 5.0), 1);
+        assert_eq!((missed_seconds(&reads, 0.5), missed_seconds(&[], 0.5)), (3, 0));
+    }
+
+    #[test]
     fn windows_hold_200_reads_and_a_second_at_least() {
         // A read each 2 ms: a window holds 501, of which six may be slow.
         let with = |slow: usize| -> Vec<(f64, f64)> {
             (0..1_002).map(|n| (n as f64 * 2.0, if n < slow { 9.0 } else { 1.0 })).collect()
         };
-        assert_eq!([5, 6].map(|slow| missed(&with(slow), 5.0)), [0.0, 0.5]);
+        let of = |all, missed| Windows { all, missed };
+        assert_eq!([5, 6].map(|slow| windows(&with(slow), 5.0)), [of(2, 0), of(2, 1)]);
         // A read each 10 ms: 200 of them take 2 s.
         let slow: Vec<(f64, f64)> = (0..400).map(|n| (f64::from(n) * 10.0, f64::from(n / 200))).collect();
-        assert_eq!(missed(&slow, 0.5), 0.5);
+        assert_eq!(windows(&slow, 0.5), of(2, 1));
+        assert_eq!(windows(&slow[..199], 0.5), of(0, 0));
+    }
+
+    #[test]
+    fn few_windows_are_called_few_and_without_one_no_target_is_met() {
+        let text = |all, missed| Windows { all, missed }.to_string();
+        assert_eq!([text(0, 0), text(99, 0), text(100, 1)], ["no window", "0.0 % of only 99", "1.0 % of 100"]);
+        let missed = |all, missed| Windows { all, missed }.missed_percent();
+        assert_eq!([missed(0, 0), missed(200, 1), missed(9, 9)], [100.0, 0.5, 100.0]);
+    }
+
+    #[test]
+    fn judged_rows_are_long_enough_for_windows_of_slow_reads_but_not_endless() {
+        // 200 reads of 10 ms are 2 s, and 100 of these windows 200 s.
+        assert_eq!([0.3, 10.0, 900.0].map(|target_ms| judged_seconds(110, target_ms)), [110, 200, LONGEST]);
+    }
+
+    #[test]
+    fn a_load_with_files_has_a_disk_that_keeps_them() {
+        for (_, [disk, load, _]) in super::super::guest::COMPARISONS {
+            let keeps = DISKS[disk].settings.contains(&("memory_backed", "1"));
+            assert_eq!(keeps, LOADS[load].in_file, "{} on {}", LOADS[load].title, DISKS[disk].title);
+        }
     }
 
     #[test]

@@ -84,6 +84,13 @@ impl Guard {
         Ok(Self { binary: binary.to_owned(), place, running })
     }
 
+    /// Gives the agent a newer configuration, as systemd does at a reload. `config` is appended to the table `[agent]`.
+    pub(crate) fn reload(&self, config: &str) -> Result<()> {
+        std::fs::write(self.place.file("toml"), self.place.tables(config))?;
+        self.running.signal(libc::SIGHUP);
+        Ok(())
+    }
+
     /// Output of `evenkeel guard status --json`, parsed.
     pub(crate) fn state(&self) -> Result<Value> {
         let text = self.ask(&["status", "--json"])?;

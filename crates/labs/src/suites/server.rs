@@ -16,7 +16,7 @@ const IMAGE: &str = "disk0.img";
 /// Size of one write when the volume is filled with a pattern, in bytes.
 const PIECE: usize = 1 << 20;
 
-/// How a volume is kept and served.
+/// Storage and serving of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
 pub(crate) struct Kind {
     /// On epoll and threads, instead of io_uring where the kernel allows it.

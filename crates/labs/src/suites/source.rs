@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tarball_is_told_from_its_signature() {
+    fn the_tarball_is_distinguished_from_its_signature() {
         let names = ["nbd_3.26.1-6.1.dsc", "nbd_3.26.1.orig.tar.xz", "nbd_3.orig.tar.gz.asc", "nbd_3.debian.tar.xz"];
         let found: Vec<bool> = names.iter().map(|name| is_tarball(Path::new(name))).collect();
         assert_eq!(found, [false, true, false, false]);

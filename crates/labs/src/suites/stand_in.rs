@@ -24,7 +24,7 @@ const SIZE: u64 = 1 << 20;
 /// Environment variable by which systemd's protocol announces a passed socket.
 const ACTIVATION: &str = "LISTEN_FDS";
 
-/// How the lab calls it; the rest is the command line of the program whose place it takes.
+/// The arguments from the lab; the rest is the command line of the program whose place it takes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     #[arg(long)]

@@ -4,7 +4,7 @@ use evenkeel_control::Duration;
 
 use crate::params::{InvalidParams, check};
 
-/// Which blocks the fast device caches.
+/// Rule for the blocks that the fast device caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(from = "u8", into = "u8"))]
@@ -57,7 +57,7 @@ pub struct CachedParams {
     pub slow_bytes_per_s: u64,
     /// Latency of a request on the slow device, added to the time for its payload; latencies of requests overlap.
     pub slow_latency: Duration,
-    /// Which blocks the fast device caches.
+    /// Rule for the blocks that the fast device caches.
     #[cfg_attr(feature = "serde", serde(rename = "promote_after"))]
     pub promotion: Promotion,
     /// Part of the fast device that may be dirty, 0 to 1; above it, dirty blocks are written back.

@@ -31,9 +31,9 @@ struct Place {
 /// A run of neighbouring blocks that passes under the head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pass {
-    /// When the first block begins to pass.
+    /// Instant at which the first block begins to pass.
     pub(super) first: Instant,
-    /// When the last block has passed.
+    /// Instant at which the last block has passed.
     pub(super) end: Instant,
     /// Number of blocks that have passed.
     pub(super) blocks: u64,

@@ -79,15 +79,8 @@ const ENDING: usize = 4;
 pub struct Wear {
     /// Bytes that the host wrote; each write is rounded up to 4 KiB.
     pub written_bytes: u64,
-    /// Bytes that garbage collection moved.
+    /// Bytes that garbage collection moved; data moved out of the fast region does not count.
     pub moved_bytes: u64,
-}
-
-impl Wear {
-    /// Bytes programmed per byte that the host wrote; 1 before the first write. Data moved out of the fast region does not count.
-    pub fn write_amplification(&self) -> f64 {
-        1.0 + self.moved_bytes as f64 / self.written_bytes.max(1) as f64
-    }
 }
 
 /// The drive. See the module's documentation.

@@ -36,7 +36,7 @@ const MAX_FIGURE: f64 = 1e15;
 /// The longest name of a pool in a record, in bytes, as in the configuration.
 const MAX_NAME: usize = 64;
 /// The longest name of a tenant in a record, in bytes: two names and a slash, for a tenant with `each`.
-const MAX_TENANT_NAME: usize = 2 * MAX_NAME + 1;
+pub const MAX_TENANT_NAME: usize = 2 * MAX_NAME + 1;
 /// Number of significant decimal digits of a figure in a record: far more than measurements have.
 const DIGITS: usize = 5;
 
@@ -224,18 +224,18 @@ impl Record {
             return Some(format!("the cluster has 2^{} shards, more than 2^{MAX_BITS}", self.bits));
         }
         if !(1..=MAX_MEMBERS).contains(&self.members) {
-            return Some(format!("its figures are of {} members, not of 1 to {MAX_MEMBERS}", self.members));
+            return Some(format!("it sums up {} members; a record has 1 to {MAX_MEMBERS}", self.members));
         }
         let (most, _) = self.most();
         if self.pools.len() > most {
-            return Some(format!("{} pools are more than {most}", self.pools.len()));
+            return Some(format!("it has {} pools, more than {most}", self.pools.len()));
         }
         if self.joined > self.period {
             return Some("it joined after the period that it reports".into());
         }
         let of_pools = self.pools.iter().find_map(|(name, pool)| {
             if name.is_empty() || name.len() > MAX_NAME {
-                return Some(format!("a pool's name has {} bytes", name.len()));
+                return Some(format!("a pool's name has {} bytes; allowed are 1 to {MAX_NAME}", name.len()));
             }
             let wrong = pool.clone().figures().find(|figure| !(0.0..=MAX_FIGURE).contains(*figure)).copied();
             wrong.map(|figure| format!("pool {name:?}: {figure} is not from 0 to {MAX_FIGURE:e}"))
@@ -246,20 +246,24 @@ impl Record {
     fn fault_of_totals(&self) -> Option<String> {
         let (number, most) = (self.totals.values().map(BTreeMap::len).sum::<usize>(), self.most_totals());
         if number > most {
-            return Some(format!("{number} totals are more than {most}"));
+            return Some(format!("it has {number} totals, more than {most}"));
         }
         let mut tenants = self.totals.iter().flat_map(|(pool, tenants)| tenants.iter().map(move |of| (pool, of)));
         tenants.find_map(|(pool, (tenant, units))| {
             let is_usable = |name: &str, longest: usize| !name.is_empty() && name.len() <= longest;
             if !is_usable(pool, MAX_NAME) || !is_usable(tenant, MAX_TENANT_NAME) {
-                return Some(format!("a name of a total has {} and {} bytes", pool.len(), tenant.len()));
+                let (of_pool, of_tenant) = (pool.len(), tenant.len());
+                return Some(format!(
+                    "the names of a total's pool and tenant have {of_pool} and {of_tenant} bytes; allowed are 1 to \
+                     {MAX_NAME} and 1 to {MAX_TENANT_NAME}"
+                ));
             }
             units.iter().find_map(|Sums { members, lines, reserved }| {
                 if *members > MAX_MEMBERS {
-                    return Some(format!("tenant {tenant:?}: its figures are of {members} members"));
+                    return Some(format!("tenant {tenant:?}: it sums up {members} members, more than {MAX_MEMBERS}"));
                 }
                 if !lines.is_valid_of((*members).max(1)) {
-                    return Some(format!("tenant {tenant:?}: {members} members do not report {lines:?}"));
+                    return Some(format!("tenant {tenant:?}: {lines:?} cannot be of {members} members"));
                 }
                 let Line { need, throttled, lack, floor, claim, safe, .. } = lines;
                 let figures = [*need, *throttled, *lack, *floor, *claim, *safe, *reserved];

@@ -53,7 +53,7 @@ pub(super) fn export(server: &Server, name: &str, volume: &Volume, out: &mut Fin
         (other, Some(_)) => {
             out.error(
                 &at("uri"),
-                format!("backend {:?} has no uri; remove it, or use backend = \"nbd\"", other.name()),
+                format!("backend {:?} has no uri; remove this key, or use backend = \"nbd\"", other.name()),
             );
         }
         (_, None) => {}
@@ -68,7 +68,8 @@ pub(super) fn export(server: &Server, name: &str, volume: &Volume, out: &mut Fin
             ("unflushed", volume.unflushed != Unflushed::Lost),
             ("uri_tls", volume.uri_tls.is_some()),
         ] {
-            let why = format!("backend {:?} has no {key}; remove it, or use backend = \"nbd\"", volume.backend.name());
+            let why =
+                format!("backend {:?} has no {key}; remove this key, or use backend = \"nbd\"", volume.backend.name());
             out.error_if(given, &at(key), &why);
         }
         return;
@@ -84,7 +85,7 @@ fn encryption(name: &str, volume: &Volume, out: &mut Findings) {
     match (&uri.tls, &volume.uri_tls) {
         (Some(_), None) => {
             let cure = "set uri_tls.authorities to the certificate of the authority that signed that server's";
-            out.error(&at("uri"), format!("asks for TLS, and no authority is known; {cure}"));
+            out.error(&at("uri"), format!("asks for TLS, and no CA certificate is set; {cure}"));
         }
         (None, Some(_)) => {
             let cure = "write nbds:// or nbds+unix:// in uri, or remove this key";
@@ -102,7 +103,7 @@ fn encryption(name: &str, volume: &Volume, out: &mut Findings) {
 /// Checks that a volume with a cache setting has its data on this host or is an RBD image, whose client has a cache.
 pub(super) fn cache(name: &str, volume: &Volume, out: &mut Findings) {
     let cached = matches!(volume.backend, Backend::File | Backend::Block | Backend::Rbd);
-    let why = format!("backend {:?} has no cache; remove it, or use backend = \"file\"", volume.backend.name());
+    let why = format!("backend {:?} has no cache; remove this key, or use backend = \"file\"", volume.backend.name());
     out.error_if(!cached && volume.cache != Cache::Direct, &["volumes", name, "cache"], &why);
 }
 
@@ -129,7 +130,8 @@ pub(super) fn image(name: &str, volume: &Volume, out: &mut Findings) {
         ("ceph_user", volume.ceph_user.is_some()),
         ("ceph_keyring", volume.ceph_keyring.is_some()),
     ] {
-        let why = format!("backend {:?} has no {key}; remove it, or use backend = \"rbd\"", volume.backend.name());
+        let why =
+            format!("backend {:?} has no {key}; remove this key, or use backend = \"rbd\"", volume.backend.name());
         out.error_if(given, &at(key), &why);
     }
 }

@@ -29,6 +29,8 @@ const KINDS: [usize; 4] = [2, 1, MAX_THREADS, ORDINARY_JOBS];
 /// with all their ordinary jobs under way. A thread takes some 32 KiB (its kernel stack and the touched part of its own), so
 /// that these take 32 MiB; systemd allows a service 4,915 threads by default.
 const MAX_THREADS_OF_ALL: usize = 64 * ORDINARY_JOBS;
+/// Index of syncs in [`KINDS`].
+const SYNCS: usize = 0;
 /// Index of searches for holes in [`KINDS`].
 const SEARCHES: usize = 1;
 /// Time for which an idle thread waits for a job before it ends.
@@ -104,10 +106,13 @@ struct Shared<V> {
 }
 
 struct State<V> {
-    /// Waiting jobs by kind; for searches, only the first of each tenant.
+    /// Waiting jobs by kind; except for syncs, only the first of each tenant.
     jobs: [VecDeque<Job<V>>; KINDS.len()],
-    /// Waiting searches after the first, by tenant, so that tenants take turns: admission control does not throttle searches.
-    behind: HashMap<TenantId, VecDeque<Job<V>>>,
+    /// Waiting jobs after the first, by kind and tenant, so that tenants take turns: a trim does not wait for all that another
+    /// tenant reads ahead, and admission control does not throttle searches.
+    behind: HashMap<(usize, TenantId), VecDeque<Job<V>>>,
+    /// Number of waiting jobs by kind.
+    waiting: [usize; KINDS.len()],
     under_way: [usize; KINDS.len()],
     threads: usize,
     idle: usize,
@@ -131,6 +136,7 @@ impl<V> State<V> {
         Self {
             jobs: [const { VecDeque::new() }; KINDS.len()],
             behind: HashMap::new(),
+            waiting: [0; KINDS.len()],
             under_way: [0; KINDS.len()],
             threads: 0,
             idle: 0,
@@ -144,22 +150,23 @@ impl<V> State<V> {
 
     /// Number of waiting jobs that threads could begin now.
     fn ready(&self) -> usize {
-        (0..KINDS.len()).map(|kind| self.jobs[kind].len().min(self.room(kind))).sum()
+        (0..KINDS.len()).map(|kind| self.waiting[kind].min(self.room(kind))).sum()
     }
 
     fn push(&mut self, job: Job<V>) {
         let (kind, tenant) = (job.kind(), job.tenant);
-        let is_behind = kind == SEARCHES && self.jobs[kind].iter().any(|first| first.tenant == tenant);
-        if is_behind { self.behind.entry(tenant).or_default() } else { &mut self.jobs[kind] }.push_back(job);
+        self.waiting[kind] += 1;
+        // One sync serves all that have asked for one.
+        let is_behind = kind != SYNCS && self.jobs[kind].iter().any(|first| first.tenant == tenant);
+        if is_behind { self.behind.entry((kind, tenant)).or_default() } else { &mut self.jobs[kind] }.push_back(job);
     }
 
     fn next(&mut self) -> Option<Job<V>> {
         let kind = (0..KINDS.len()).find(|&kind| self.room(kind) > 0 && !self.jobs[kind].is_empty())?;
         self.under_way[kind] += 1;
+        self.waiting[kind] -= 1;
         let job = self.jobs[kind].pop_front()?;
-        if kind == SEARCHES
-            && let Entry::Occupied(mut behind) = self.behind.entry(job.tenant)
-        {
+        if let Entry::Occupied(mut behind) = self.behind.entry((kind, job.tenant)) {
             // Its tenant's next goes behind those of all others.
             self.jobs[kind].extend(behind.get_mut().pop_front());
             if behind.get().is_empty() {
@@ -197,7 +204,9 @@ impl<V: Blocking> Threads<V> {
             Err(_) if state.threads > 0 => self.shared.crew.give_back(),
             Err(error) => {
                 self.shared.crew.give_back();
+                // It is the only one: without a thread none can wait.
                 let job = state.jobs[kind].pop_back();
+                state.waiting[kind] -= usize::from(job.is_some());
                 drop(state);
                 volume.has_no_thread(&error);
                 if let Some(job) = job {
@@ -212,7 +221,7 @@ impl<V> Job<V> {
     /// Index of the job's kind in [`KINDS`].
     fn kind(&self) -> usize {
         match self.io {
-            FileIo::Sync { .. } => 0,
+            FileIo::Sync { .. } => SYNCS,
             FileIo::Extents { .. } => SEARCHES,
             _ => {
                 if self.reserved {
@@ -414,6 +423,36 @@ mod tests {
         assert_eq!((next(&mut state), next(&mut state)), (Some(5), Some(2_002)));
         let rest: Vec<_> = std::iter::from_fn(|| next(&mut state)).collect();
         assert!(rest.iter().copied().eq(6..1_000) && state.behind.is_empty() && state.ready() == 0);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_trim_does_not_wait_for_all_that_another_tenant_reads_ahead() {
+        let (dir, volume, mailbox) = stage("ahead");
+        let tenants = tenants(3);
+        for reserved in [false, true] {
+            let mut state = State::new();
+            let push = |state: &mut State<Volume>, token, tenant: usize, io| {
+                state.push(Job { tenant: tenants[tenant], reserved, ..ordinary(io, token, &volume, &mailbox) });
+            };
+            let kind = if reserved { 2 } else { 3 };
+            (0..1_000).for_each(|token| push(&mut state, token, 0, FileIo::Cache { offset: 0, len: 1 }));
+            assert_eq!(state.ready(), KINDS[kind], "each may have a thread, although they are of one tenant");
+            let began: Vec<_> = std::iter::from_fn(|| state.next()).map(|job| job.token as usize).collect();
+            assert!(began.iter().copied().eq(0..KINDS[kind]));
+            push(&mut state, 2_000, 1, FileIo::Trim { offset: 0, len: 1 });
+            push(&mut state, 2_001, 1, FileIo::Trim { offset: 0, len: 1 });
+            push(&mut state, 3_000, 2, FileIo::Trim { offset: 0, len: 1 });
+            let mut next = || {
+                state.under_way[kind] -= 1;
+                state.next().map(|job| job.token as usize)
+            };
+            let began: Vec<_> = (0..6).filter_map(|_| next()).collect();
+            let first = KINDS[kind];
+            assert_eq!(began, [first, 2_000, 3_000, first + 1, 2_001, first + 2]);
+            assert!(std::iter::from_fn(next).eq(first + 3..1_000), "each once, in the order of its tenant");
+            assert!(state.behind.is_empty() && state.waiting == [0; KINDS.len()]);
+        }
         std::fs::remove_dir_all(dir).unwrap();
     }
 

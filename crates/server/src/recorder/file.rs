@@ -11,7 +11,7 @@ use super::Record;
 use super::names::{Names, Numbers};
 use super::ring::Lost;
 
-/// How often the requests so far are written out, so that they can be read after a crash, if there are [`MANY`].
+/// Interval at which the requests so far are written out, so that they can be read after a crash, if there are [`MANY`].
 const FLUSHED_EVERY: Duration = Duration::from_secs(1);
 /// The same if there are fewer, which in a block of their own take more bytes each.
 const FEW_FLUSHED_EVERY: Duration = Duration::from_secs(10);
@@ -214,7 +214,7 @@ impl Sheet {
         self.lost += pending;
     }
 
-    /// Forgets which clients are in the file of those that `names` has forgotten: they do not come back under their numbers.
+    /// Removes clients that `names` has forgotten from those known to be in the file: they do not come back under their numbers.
     pub(super) fn forget(&mut self, names: &Names) {
         self.introduced.retain(|&(table, number)| table != Table::Client || names.has_client(number));
     }

@@ -12,8 +12,8 @@ use super::clients::Known;
 use super::{Host, Record};
 use crate::worker::request::ConnKey;
 
-/// How long the client of an ended connection is remembered although another one has its slot: records come at most a few
-/// rounds of a worker later.
+/// Time for which the client of an ended connection is remembered although another one has its slot: records come at most a
+/// few rounds of a worker later.
 const REMEMBERED: Duration = Duration::from_secs(2);
 /// Largest number of clients that are remembered: some 10 MB. Clients that come and go a thousand times a second would
 /// otherwise use up the memory in the hour for which an ordered recording remembers them.

@@ -9,7 +9,7 @@ use std::time::{Duration as StdDuration, SystemTime, UNIX_EPOCH};
 use evenkeel_control::Instant;
 use evenkeel_flight::{Head, Reader, Scrambler};
 use evenkeel_policy::Config;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Host;
 use super::folder;
@@ -47,7 +47,7 @@ pub struct Order {
 }
 
 /// The figures of a recording.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Recorded {
     /// Path of the file.
     pub file: PathBuf,

@@ -20,7 +20,7 @@ use crate::paced::Work;
 use crate::refusals::Reason;
 use crate::transport::{Peer, Transport};
 
-/// How long a worker accepts no connections after accepting one failed, for example for want of descriptors or memory.
+/// Time for which a worker accepts no connections after accepting one failed, for example for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Largest number of connections accepted in a row, some 0.3 ms of work, before other events are handled.
 pub(super) const ACCEPT_BATCH: usize = 16;

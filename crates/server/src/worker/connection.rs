@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use evenkeel_control::pool::TenantId;
 use evenkeel_control::units::Work;
@@ -328,13 +329,13 @@ pub(crate) enum Paused {
     /// The connection has as many requests outstanding as it may; the next reply that is sent ends the pause.
     Full,
     /// The connection waits for this number of bytes of buffer memory; the pause ends when other connections' replies release
-    /// memory.
+    /// memory, or when the limit of the connection's volume has let some of its requests pass.
     Memory(u64),
     /// The connection negotiates, and waits for its client's turn.
     Turn,
 }
 
-/// How far the end of a connection has come.
+/// Progress of the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// The connection has not begun to end.
@@ -385,7 +386,7 @@ pub(crate) struct Connection {
     pub(crate) discard: Option<Discard>,
     /// Replies that are not completely sent.
     pub(crate) out: OutQueue,
-    /// How fast payloads are received and sent, to find a stall.
+    /// Rate at which payloads are received and sent, to find a stall.
     pub(crate) progress: Progress,
     /// Number of requests and slices that were handed to the pool and are not done.
     pub(crate) in_flight: u32,
@@ -399,7 +400,7 @@ pub(crate) struct Connection {
     pub(crate) waiting: Option<Waiting>,
     /// While the connection was not read, the end of its stream was looked for when so many bytes had been received.
     pub(crate) looked_at: Option<u64>,
-    /// How far the end of the connection has come.
+    /// Progress of the end of the connection.
     pub(crate) ending: Ending,
     /// If the connection lingers: moment when its socket is closed even if the client has not received everything.
     lingers_until: Instant,
@@ -540,12 +541,24 @@ impl Connection {
         matches!(&self.phase, Phase::Handshake(handshake) if handshake.is_unfinished())
     }
 
+    /// True if a request that needs `bytes` bytes must wait until requests to the volume have ended that its tenant left behind,
+    /// or the connection's own ones that wait for the volume's limit.
+    #[inline]
+    pub(crate) fn waits_for_its_own(&self, bytes: u64) -> bool {
+        let Phase::Attached(attached) = &self.phase else { return false };
+        let Attached { account, volume, .. } = &**attached;
+        let for_limit = volume.passes_soon(bytes).is_some_and(|soon| {
+            account.waits_for_limit(self.charged, bytes, soon, volume.connections.load(Ordering::Relaxed))
+        });
+        for_limit || account.waits_for_the_gone(volume.id, bytes)
+    }
+
     /// True if the connection is paused for want of buffer memory and may not take that memory yet.
     pub(crate) fn waits_for_memory(&mut self, now: Instant) -> bool {
         let held = self.held();
         let (Paused::Memory(bytes), Phase::Attached(attached)) = (self.paused, &self.phase) else { return false };
         let account = &attached.account;
-        if account.waits_for_the_gone(attached.volume.id, bytes) {
+        if self.waits_for_its_own(bytes) {
             // No memory of others would help.
             self.waiting = None;
             return true;
@@ -657,6 +670,8 @@ impl Connection {
             if attached.tenant_name != name {
                 attached.account = attached.account.other(&name).join();
                 self.ahead.belongs_to(&attached.account);
+                // It waits among the connections of the other tenant from its next look on.
+                self.waiting = None;
             }
             attached.tenant_name = name;
         }

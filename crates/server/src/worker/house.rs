@@ -17,16 +17,16 @@ use super::seen::Seen;
 use super::{CLOSING, Worker};
 use crate::refusals::Reason;
 
-/// How often a worker looks after deadlines, overdue operations and statistics.
+/// Interval at which a worker checks deadlines and overdue operations, and updates statistics.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// Largest number of connections that are looked after in one round of the worker's loop, which takes some 100 us.
 pub(super) const IN_A_ROUND: usize = 128;
-/// How long a connection may stall if its tenant holds more than its share of buffer memory while other tenants wait for
-/// some. A bit less than a second, so that the second look finds the connection.
+/// Longest stall of a connection whose tenant holds more than its share of buffer memory while other tenants wait for some. A
+/// bit less than a second, so that the second check finds the connection.
 const GIVES_WAY_AFTER: Duration = Duration::from_millis(900);
-/// How long a connection without requests in flight may stall while the server stops.
+/// Longest stall of a connection without requests in flight while the server stops.
 const KEEPS_A_STOP_WAITING: Duration = Duration::from_secs(2);
-/// How long a connection may stall while other connections of its own tenant wait for buffer memory.
+/// Longest stall of a connection while other connections of its own tenant wait for buffer memory.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(20);
 
 /// Progress of a worker's periodic tasks, which are done in passes over all connections.
@@ -35,11 +35,11 @@ pub(super) struct House {
     /// least once a second.
     every: Duration,
     begun_at: Instant,
-    /// When the newest pass began in which connections were looked after.
+    /// Instant at which the newest pass began that checks connections.
     looked_at: Instant,
-    /// True if connections are looked after in this pass; false if their cost is only reported.
+    /// True if connections are checked in this pass; false if their cost is only reported.
     looks: bool,
-    /// Sum of the worker's busy fractions (0 to 1 each) since the newest pass in which connections were looked after, and
+    /// Sum of the worker's busy fractions (0 to 1 each) since the newest pass in which connections were checked, and
     /// their number.
     busy: (f64, u32),
     /// The slot at which the pass goes on in the next round; `None` between two passes.

@@ -1,4 +1,5 @@
-//! Connections that wait for buffer memory, and the order in which the worker looks at them when memory may be free.
+//! Connections that wait for buffer memory, and the order in which the worker looks at them when memory may be free. A connection
+//! of a volume with a limit also waits here while its requests hold as much as the limit lets pass soon.
 //!
 //! A pass goes over all waiting connections. To look at thousands of them costs milliseconds, mostly for connections that get
 //! no memory. So a pass begins only when the budget has changed, or after [`MEMORY_RETRY`]; and where many wait, the worker
@@ -21,6 +22,9 @@ const FEW: usize = 32;
 /// Interval after which a pass looks at every connection, however many there are: to find those that have waited for a
 /// second, and those whose tenant or reason to wait has changed.
 const THOROUGH_EVERY: Duration = Duration::from_millis(100);
+/// A pass without a change of the budget begins later by [`MEMORY_RETRY`] for each so many waiting connections: to look at them
+/// takes as long.
+const SLOWS: usize = 1024;
 /// Number of connections that can be skipped in the time in which one is looked at.
 const SKIPS: usize = 16;
 
@@ -50,8 +54,8 @@ pub(super) struct Wish {
     account: Arc<Account>,
     volume: u32,
     bytes: u64,
-    /// Number of the connection's wait ([`Waiting::number`]); 0: it waits for requests that gone clients left behind, and not
-    /// for memory of other connections.
+    /// Number of the connection's wait ([`Waiting::number`]); 0: it waits for requests that gone clients left behind, or for its
+    /// own that wait for their volume's limit, and not for memory of other connections.
     number: u64,
 }
 
@@ -86,7 +90,8 @@ impl Hungry {
         if self.wishes.is_empty() || changes == self.changes && now < self.next_at {
             return false;
         }
-        (self.changes, self.next_at) = (changes, now + MEMORY_RETRY);
+        let retry = MEMORY_RETRY.as_nanos() * (1 + self.wishes.len() / SLOWS) as u64;
+        (self.changes, self.next_at) = (changes, now + Duration::from_nanos(retry));
         self.skips = self.wishes.len() > FEW && now < self.thorough_at;
         if !self.skips {
             self.thorough_at = now + THOROUGH_EVERY;
@@ -101,13 +106,13 @@ impl Worker {
     /// pauses it.
     pub(super) fn charge(&mut self, connection: &mut Connection, bytes: u64) -> Option<Charge> {
         let held = connection.held();
-        let (account, volume) = (connection.account()?, connection.volume()?.id);
-        let for_the_gone = account.waits_for_the_gone(volume, bytes);
-        if !for_the_gone && let Some(charge) = account.take(held, bytes, connection.waiting.as_ref()) {
+        let account = connection.account()?;
+        let for_its_own = connection.waits_for_its_own(bytes);
+        if !for_its_own && let Some(charge) = account.take(held, bytes, connection.waiting.as_ref()) {
             connection.charged += bytes;
             return Some(charge);
         }
-        if for_the_gone {
+        if for_its_own {
             connection.waiting = None;
         } else if connection.waiting.is_none() {
             connection.waiting = Some(account.wait(clock::now()));

@@ -86,9 +86,9 @@ const TURN: Duration = Duration::from_micros(250);
 /// Replaces [`SCRATCH`], and [`IN_A_ROW`] under TLS, for connections of tenants that hold too many bytes beside requests, see
 /// [`crate::budget::Ahead`].
 const SCRATCH_UNDER_PRESSURE: usize = 8 << 10;
-/// How soon a worker looks again if connections that wait for buffer memory may have it.
+/// Interval at which a worker checks if connections that wait for buffer memory may have it.
 const MEMORY_RETRY: Duration = Duration::from_millis(2);
-/// How often a worker checks, while the server stops, if clients have received everything.
+/// Interval at which a worker checks, while the server stops, if clients have received everything.
 const LINGER_RETRY: Duration = Duration::from_millis(20);
 /// A connection with at most this number of bytes to send is served before connections that have more.
 const SHORT: usize = 64 << 10;
@@ -327,7 +327,7 @@ impl Worker {
                 self.meter.waited(now.since(begun), now.since(begun));
                 return others;
             }
-            // Whoever wants the processor goes first: often the client that we wait for.
+            // Another thread that wants the processor goes first: often the client that this worker waits for.
             rustix::thread::sched_yield();
             let before = std::mem::replace(&mut now, clock::now());
             if self.spin.is_crowded_out(now.since(before), now) {
@@ -382,7 +382,7 @@ impl Worker {
         }
     }
 
-    /// How long the worker may sleep if no event comes; zero if work is left over from this round.
+    /// Longest time that the worker may sleep if no event comes; zero if work is left over from this round.
     fn timeout(&self) -> Duration {
         let now = clock::now();
         let judged = self.unjudged == self.connections.len();
@@ -550,11 +550,16 @@ impl Worker {
     /// Checks the next [`IN_A_ROUND`] connections against the newest snapshot, for a [`TURN`], and closes those that must end. To
     /// check a certificate once more takes a fraction of a millisecond, and so does discarding what a client has sent.
     fn judge_some(&mut self) {
+        self.judge_some_by(clock::now);
+    }
+
+    /// As [`Self::judge_some`], with the present instant by `time`.
+    fn judge_some_by(&mut self, mut time: impl FnMut() -> Instant) {
         let (mut judged, mut until) = (0, Instant::FAR_FUTURE);
         while judged < IN_A_ROUND && self.unjudged < self.connections.len() {
             let slot = self.unjudged;
             if self.connections[slot].is_some() {
-                let now = clock::now();
+                let now = time();
                 if judged == 0 {
                     until = now + TURN;
                 } else if now >= until {

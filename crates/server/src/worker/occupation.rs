@@ -18,7 +18,7 @@ struct Counted {
     delayed: u64,
 }
 
-/// How busy a worker is, measured between two reports to the placement of connections.
+/// Busy share of a worker, measured between two reports to the placement of connections.
 ///
 /// CPU time alone would show a worker as idle that gets a fifth of a core and uses all of it. So the worker counts as busy
 /// whenever it does *not* wait for events.
@@ -51,7 +51,7 @@ impl Occupation {
         self.earlier_ns + self.before.cpu
     }
 
-    /// How busy the worker was since the previous call, or since [`Self::begin`]. `rounds`: sums over the rounds in that
+    /// Busy share of the worker since the previous call, or since [`Self::begin`]. `rounds`: sums over the rounds in that
     /// time.
     pub(super) fn take(&mut self, now: Instant, rounds: Rounds) -> Usage {
         let counted = self.counted();

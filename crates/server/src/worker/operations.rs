@@ -28,9 +28,9 @@ use crate::volume::Volume;
 #[cfg(test)]
 mod tests;
 
-/// How soon an operation is tried again after the kernel lacked resources for it.
+/// Time after which an operation is tried again because the kernel lacked resources for it.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(10);
-/// How often an operation is tried again for want of resources before it fails: for 5 s.
+/// Number of times that an operation is tried again for lack of resources before it fails: for 5 s.
 const MAX_TRIES: u32 = 500;
 /// Largest number of overdue operations that a worker lists in its report.
 const MAX_REPORTED: usize = 64;
@@ -51,7 +51,7 @@ pub(super) struct Operation {
     unsynced: bool,
     /// True if all bytes are done, and the sync that makes them durable is next or under way.
     syncing: bool,
-    /// How often the kernel lacked resources for the operation.
+    /// Number of times that the kernel lacked resources for the operation.
     tries: u32,
     /// True while the operation is in the worker's io_uring.
     in_ring: bool,
@@ -469,7 +469,7 @@ impl Operation {
             if in_file && durable_write && !not_tried && !matches!(-code, libc::ENOSPC | libc::EDQUOT | libc::EFBIG) {
                 self.volume.sync_has_failed(&error);
             }
-            // What failed because nobody is there was told once; thousands may follow.
+            // The loss of the remote server has been logged once; thousands of failures may follow.
             if !matches!(&self.volume.backend, Backend::Remote(remote) if remote.is_away()) {
                 self.volume.has_failed(
                     kind_name(self.ticket.work().kind),

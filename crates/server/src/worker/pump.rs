@@ -155,7 +155,7 @@ impl Worker {
                     }
                 };
                 pool.note_slices(&state);
-                // Rare: a guarantee that cannot be kept since, or can again.
+                // Rare: a guarantee that has become unachievable, or achievable again.
                 let guaranteed = state.take_guarantee_decision().and_then(|(id, scope, reason)| {
                     let view = state.tenant(id)?.guarantee(scope)?;
                     // The reason of the change, which may not be the newest.

@@ -58,7 +58,7 @@ struct Queue {
 pub(super) struct Readers {
     own: Queue,
     crowd: Queue,
-    /// How often a connection was queued so far; numbers the arrivals.
+    /// Number of times that a connection was queued so far; numbers the arrivals.
     came: u64,
     /// Cost of the reads since the newest call of [`Self::take_unseen`] or [`Self::settle`].
     unseen: u64,

@@ -121,7 +121,7 @@ impl Directory for Exports<'_> {
 
     fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
         let Some(volume) = self.snapshot.find(name) else {
-            // Whoever may have nothing is not told what there is.
+            // A client that may use no volume does not learn which volumes exist.
             let verdict = self.snapshot.config.admits(&self.peer.caller());
             self.barred.set(verdict.err());
             let access = self.access(verdict);

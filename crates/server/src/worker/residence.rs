@@ -176,7 +176,7 @@ impl Worker {
         if !nothing_left {
             return false;
         }
-        // As long as the mailbox is open, nobody else takes this place.
+        // As long as the mailbox is open, no other worker takes this index.
         let stats = &self.shared.stats[self.index];
         let heard = stats.heard_ns.swap(0, Ordering::Relaxed);
         self.occupation.take(clock::now(), self.meter.take_rounds());
@@ -205,7 +205,7 @@ impl Worker {
             // It may come from a worker that has a newer snapshot, with the connection's volume.
             self.refresh();
         }
-        // It may have been under way while everybody else took a new snapshot.
+        // It may have been moving while all workers took a new snapshot.
         if !connection.follow(&self.snapshot) {
             self.close(connection);
             return;

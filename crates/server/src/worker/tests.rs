@@ -28,6 +28,7 @@ mod reload;
 mod ring;
 mod room;
 mod steps;
+mod whole;
 
 /// A worker that serves a volume in memory of 1 MiB to at most two connections.
 pub(super) fn worker() -> Worker {

@@ -11,6 +11,7 @@
 //! | [`totals`] | one reservation and limit of a tenant over a cluster, against a central scheduler |
 //! | [`oracle`] | the best fixed budget of a setup, found by a sweep |
 //! | [`tune`] | one automated search for the parameters of every baseline |
+//! | `limits` | weaknesses of the experiments, which every report prints |
 //! | `paired` | confidence intervals of differences between methods, paired by seed |
 //!
 //! An experiment decides which setups to run, and draws the conclusions. Threads, progress and interrupts belong to the
@@ -22,6 +23,7 @@ mod digest;
 pub mod drg;
 pub mod harm;
 pub mod iscsi;
+pub(crate) mod limits;
 pub mod messenger;
 pub mod oracle;
 mod paired;

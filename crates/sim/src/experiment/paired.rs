@@ -22,6 +22,13 @@ fn difference(ours: &[f64], other: &[f64]) -> Option<[f64; 2]> {
     interval(&ours.iter().zip(other).map(|(ours, other)| ours - other).collect::<Vec<_>>())
 }
 
+/// The least that the mean difference of `ours` from `other` may be: the lower end of its interval, or the mean difference where
+/// there is no interval. At most 0: `ours` is not above `other`, or the methods are tied.
+pub(super) fn at_least(ours: &[f64], other: &[f64]) -> f64 {
+    let mean = || Estimate::of(&ours.iter().zip(other).map(|(ours, other)| ours - other).collect::<Vec<_>>()).mean;
+    difference(ours, other).map_or_else(mean, |[low, _]| low)
+}
+
 /// The rows of a metric, based on `row`: those of [`Row::columns`] with the means over the seeds and, after them, the same
 /// rows with the ends of intervals. Methods with fewer seeds have the first ones. No ends with a single seed.
 pub(super) fn columns(
@@ -81,6 +88,14 @@ mod tests {
         let ends = ["light_p99_ms_wbt_low", "light_p99_ms_wbt_high"].map(|name| find(name).baseline);
         assert_eq!(ends, [Some(-2.0); 2], "over the three seeds that both have");
         assert_eq!(find("light_p99_ms_wbt").baseline, Some(20.0));
+    }
+
+    #[test]
+    fn a_tie_is_not_above_and_a_difference_that_all_seeds_share_is() {
+        assert!(at_least(&[3.0, 5.0, 1.0], &[2.0, 3.0, 3.0]) < 0.0);
+        assert_eq!(at_least(&[3.0, 5.0], &[2.0, 4.0]), 1.0);
+        assert_eq!(at_least(&[3.0, 3.0], &[3.0, 3.0]), 0.0);
+        assert_eq!(at_least(&[3.0], &[2.5]), 0.5);
     }
 
     #[test]

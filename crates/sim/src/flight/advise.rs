@@ -1,10 +1,16 @@
 //! Advice on a policy: which of its targets are achievable for a recorded load on a device, and by which settings.
 //!
-//! The wanted policy is simulated as it is and with changes: without admission control, with slots, with reservations for tenants
-//! that have targets, and with lower limits on the tenant that has the most load. Of the candidates that meet all targets and
-//! guarantees the one with the most throughput is advised. A block bootstrap gives the confidence: the seconds of the simulated
-//! run are drawn anew in blocks, which keeps bursts together, and the share of draws is counted in which all latency targets
-//! hold. It says how much the result depends on the recorded seconds; errors of the device model are not in it.
+//! The wanted policy is simulated as it is and with changes: without admission control, with the default one, with fixed
+//! budgets, with slots, with reservations or higher weights for tenants that have targets, and with lower limits on the three
+//! tenants that have the most load. Of the candidates that meet all targets and guarantees the one with the most throughput is
+//! advised. A block bootstrap gives the confidence: the seconds of the simulated run are drawn anew in blocks, which keeps
+//! bursts together, and the share of draws is counted in which all latency targets hold. It says how much the result depends
+//! on the recorded seconds; errors of the device model are not in it.
+//!
+//! Without such a candidate a smaller load and a faster device are sought. At most 23 policies are tried, and 15 more runs are
+//! made for load and device.
+
+use std::cmp::Reverse;
 
 use evenkeel_control::admission;
 use evenkeel_control::rng::SplitMix64;
@@ -15,19 +21,27 @@ use serde::Serialize;
 use super::figures::{Figures, Second, Target, TargetFigures, TenantFigures, recorded};
 use super::load::Load;
 use super::policy::{Guaranteed, Policy};
-use super::replay::simulate;
+use super::replay::{simulate, simulate_faster};
+use super::speed;
 use crate::world::Failure;
 
 /// The candidate without a difference from the wanted policy.
 const AS_WANTED: &str = "as wanted";
-/// Shares of its recorded rate to which the tenant with the most load is limited.
+/// Shares of its recorded rate to which a tenant with much load is limited.
 const LIMITS: [f64; 4] = [0.75, 0.5, 0.35, 0.25];
+/// Number of tenants that are limited, one at a time.
+const LIMITED: usize = 3;
+/// Fixed budgets that are tried, with their names.
+const BUDGETS: [(u64, &str); 5] =
+    [(64 << 10, "64 KiB"), (256 << 10, "256 KiB"), (1 << 20, "1 MiB"), (4 << 20, "4 MiB"), (16 << 20, "16 MiB")];
 /// Least length of a run for a bootstrap, in seconds.
 const FEWEST_SECONDS: usize = 10;
 /// Number of draws of the bootstrap.
 const DRAWS: u32 = 1_000;
 /// Length of a block of the bootstrap in seconds, if the run is long enough for ten.
 const BLOCK: usize = 5;
+/// Factor by which the weight of a tenant with a target is raised.
+const HEAVIER: u32 = 8;
 /// A reservation is set this much above the recorded rate.
 const HEADROOM: f64 = 1.1;
 /// Share of a guaranteed throughput that has to be achieved.
@@ -68,6 +82,32 @@ pub struct Candidate {
     /// The policy.
     #[serde(skip)]
     pub policy: Policy,
+}
+
+impl Candidate {
+    /// The largest figure of a target as a multiple of it, or of a due rate as a multiple of the achieved one; at most 1 for a
+    /// guarantee that is met. Infinite if requests did not complete.
+    pub fn worst(&self) -> f64 {
+        if self.figures.unfinished > 0 {
+            return f64::INFINITY;
+        }
+        let targets = self.figures.targets.iter().map(|target| target.achieved_ms / target.target_ms.max(1e-9));
+        let guarantees = self.guarantees.iter().map(|kept| {
+            let ratio = kept.due / kept.achieved.max(1e-9);
+            // A rate just below the due one meets the guarantee: the figure does not contradict the verdict.
+            if kept.met { ratio.min(1.0) } else { ratio }
+        });
+        targets.chain(guarantees).fold(0.0, f64::max)
+    }
+}
+
+/// The device that would meet all targets and guarantees, where no candidate does on the device as it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FasterDevice {
+    /// The candidate that was simulated on it, by its difference from the wanted policy.
+    pub change: String,
+    /// Its speed as a multiple of that of the device, in tenths: the least up to 8; `None` if not even 8 is enough.
+    pub factor: Option<f64>,
 }
 
 /// A policy whose simulation failed.
@@ -115,6 +155,8 @@ pub struct Advice {
     /// The largest share of the load, 0 to 1, with which the wanted policy meets its latency targets; 0 if there is none down to
     /// 1/64; `None` with an advice, and if the wanted policy meets its latency targets.
     pub load_share: Option<f64>,
+    /// The device that would meet all targets and guarantees; `None` with an advice, and if a target has no requests.
+    pub faster: Option<FasterDevice>,
     /// The policy to use, as TOML; empty if none meets all targets and guarantees.
     pub advised: String,
 }
@@ -196,6 +238,7 @@ pub fn advise(load: &Load, device: &DeviceParams, wish: &Policy, seed: u64) -> R
         unjudged: Vec::new(),
         unkept: Vec::new(),
         load_share: None,
+        faster: None,
         advised,
         candidates,
         untried,
@@ -214,8 +257,30 @@ pub fn advise(load: &Load, device: &DeviceParams, wish: &Policy, seed: u64) -> R
         if misses && !targets.is_empty() && advice.unjudged.is_empty() {
             advice.load_share = Some(load_share(load, device, wish, &targets, seed));
         }
+        if advice.unjudged.is_empty() {
+            advice.faster = faster(&advice.candidates, |policy, thousandths| {
+                let run = simulate_faster(thousandths, load, device, Some(policy), &targets, seed);
+                let keeps = |figures: &Figures| kept(&guaranteed, &before, figures).iter().all(|kept| kept.met);
+                run.is_ok_and(|figures| figures.meets_targets() && keeps(&figures))
+            });
+        }
     }
     Ok(advice)
+}
+
+/// The least speed of the device at which the nearest candidate `meets` all targets and guarantees; if there is none, that at
+/// which the wanted policy does. `None` without candidates.
+fn faster(candidates: &[Candidate], meets: impl Fn(&Policy, u32) -> bool) -> Option<FasterDevice> {
+    let nearest = candidates.iter().min_by(|a, b| a.worst().total_cmp(&b.worst()))?;
+    let wanted = candidates.iter().find(|candidate| candidate.change == AS_WANTED);
+    let wanted = wanted.filter(|wanted| wanted.change != nearest.change);
+    for candidate in [nearest].into_iter().chain(wanted) {
+        if let Some(least) = speed::least(|thousandths| meets(&candidate.policy, thousandths)) {
+            let factor = Some(f64::from(least) / 1_000.0);
+            return Some(FasterDevice { change: candidate.change.clone(), factor });
+        }
+    }
+    Some(FasterDevice { change: nearest.change.clone(), factor: None })
 }
 
 /// The candidates whose simulations succeed, not judged yet, and the others.
@@ -247,6 +312,12 @@ fn policies(load: &Load, before: &Figures, wish: &Policy, targets: &[Target]) ->
     let mut all = vec![(AS_WANTED.to_owned(), wish.clone())];
     let open = changed(&|policy| policy.pool.tuning.admission = admission::Config::None);
     all.push(("without admission control".to_owned(), open));
+    let usual = changed(&|policy| policy.pool.tuning.admission = admission::Config::default());
+    all.push(("default admission control".to_owned(), usual));
+    for (budget_bytes, name) in BUDGETS {
+        let fixed = changed(&|policy| policy.pool.tuning.admission = admission::Config::Fixed { budget_bytes });
+        all.push((format!("budget of {name}"), fixed));
+    }
     if targets.iter().any(|target| target.tenant.is_some()) {
         all.push(("slots".to_owned(), changed(&|policy| policy.pool.tuning.slots = Method::Needs)));
         let reserved = changed(&|policy| {
@@ -262,11 +333,24 @@ fn policies(load: &Load, before: &Figures, wish: &Policy, targets: &[Target]) ->
             }
         });
         all.push(("reservations of the recorded rates".to_owned(), reserved));
+        let weighted = changed(&|policy| {
+            let owners = targets.iter().filter_map(|target| before.tenants.get(target.tenant?));
+            for figures in owners.filter(|figures| !load.is_root(&figures.tenant)) {
+                if load.is_of_groups() {
+                    policy.adopt_group(&figures.tenant);
+                }
+                // The volumes of a tenant with `each` have one weight, which is raised once.
+                let weight = wish.tenant(&figures.tenant).weight.saturating_mul(HEAVIER);
+                policy.tenant_mut(&figures.tenant).weight = weight;
+            }
+        });
+        all.push((format!("weights times {HEAVIER}"), weighted));
     }
-    let heaviest = heaviest(load, targets).and_then(|place| before.tenants.get(place));
+    let heaviest = heaviest(load, targets, wish);
+    let heaviest = heaviest.into_iter().filter_map(|place| before.tenants.get(place));
     // The hours of a limit are not simulated.
     let is_timed = |figures: &&TenantFigures| wish.tenant(&figures.tenant).limit.when.is_some();
-    if let Some(heaviest) = heaviest.filter(|heaviest| !is_timed(heaviest)) {
+    for heaviest in heaviest.filter(|heaviest| !is_timed(heaviest)) {
         for share in LIMITS {
             let mut policy = wish.clone();
             if load.is_of_groups() {
@@ -281,7 +365,7 @@ fn policies(load: &Load, before: &Figures, wish: &Policy, targets: &[Target]) ->
                 continue;
             }
             tenant.limit.iops = iops;
-            all.push((format!("{} limited to {iops} IOPS", heaviest.tenant), policy));
+            all.push((format!("{} limited to {iops} IOPS", wish.key(&heaviest.tenant)), policy));
         }
     }
     all.retain({
@@ -300,19 +384,38 @@ fn is_accepted(policy: &Policy) -> bool {
     policy.text().is_ok_and(|text| Policy::parse(&text, "a changed policy", &policy.name, &[]).is_ok())
 }
 
-/// The tenant with the most load, if possible of those without a latency target, and never a host's root group; `None` if there
-/// is only one tenant.
-fn heaviest(load: &Load, targets: &[Target]) -> Option<usize> {
+/// Up to three tenants with the most load, those without a latency target first, and never a host's root group; none if there is
+/// only one tenant. The only tenant with targets and guarantees is not among them: its limit would serve none of these. Of the
+/// volumes of a tenant with `each`, which have one limit, the one with the most load stands for all.
+fn heaviest(load: &Load, targets: &[Target], wish: &Policy) -> Vec<usize> {
     if load.tenants.len() < 2 {
-        return None;
+        return Vec::new();
     }
     let mut costs = vec![0u64; load.tenants.len()];
     for request in &load.requests {
         costs[request.tenant] += BASE_BYTES + u64::from(request.io.bytes);
     }
+    let guaranteed = wish.guaranteed(load);
     let has_target = |place: usize| targets.iter().any(|target| target.tenant == Some(place));
-    let places = (0..costs.len()).filter(|&place| !load.is_root(&load.tenants[place]));
-    places.max_by_key(|&place| (!has_target(place), costs[place]))
+    let serves_others = |place: usize| {
+        let of_others = targets.iter().any(|target| target.tenant != Some(place));
+        of_others || guaranteed.iter().any(|guaranteed| guaranteed.tenant != place)
+    };
+    let places = (0..costs.len()).filter(|&place| !load.is_root(&load.tenants[place]) && serves_others(place));
+    let mut places: Vec<usize> = places.collect();
+    places.sort_by_key(|&place| (has_target(place), Reverse(costs[place])));
+    let (mut heaviest, mut keys): (Vec<usize>, Vec<&str>) = (Vec::new(), Vec::new());
+    for place in places {
+        let key = wish.key(&load.tenants[place]);
+        if !keys.contains(&key) {
+            heaviest.push(place);
+            keys.push(key);
+        }
+        if heaviest.len() == LIMITED {
+            break;
+        }
+    }
+    heaviest
 }
 
 fn kept(guaranteed: &[Guaranteed], before: &Figures, after: &Figures) -> Vec<Kept> {
@@ -354,7 +457,7 @@ fn unmet(candidates: &[Candidate]) -> Vec<Unmet> {
     (0..count).filter_map(of).collect()
 }
 
-/// The guarantees that no candidate keeps, with the highest rates.
+/// The guarantees that no candidate meets, with the highest rates.
 fn unkept(candidates: &[Candidate]) -> Vec<Kept> {
     let count = candidates.first().map_or(0, |candidate| candidate.guarantees.len());
     let of = |place: usize| {
@@ -448,6 +551,112 @@ mod tests {
         wish.tenants.insert("t0".into(), toml::from_str(hours).unwrap());
         let all = policies(&load(), &recorded(&load(), &[]), &wish, &wish.targets(&load()));
         assert!(all.iter().all(|(change, _)| !change.contains("limited to")));
+    }
+
+    #[test]
+    fn budgets_and_limits_of_the_three_heaviest_tenants_are_tried() {
+        use evenkeel_flight::{Name, Request, Table};
+        // Tenants t0 to t3 have 400, 300, 200 and 100 reads in one second.
+        let place = [0, 0, 0, 0, 1, 1, 1, 2, 2, 3];
+        let requests = (0..1_000_u64).map(|n| {
+            let tenant = place[(n % 10) as usize];
+            Request { tenant, client: tenant, ..request(n * 1_000_000, 100_000) }
+        });
+        let mut recorded_load = recording(requests.collect());
+        let (name, pool) = ("t3".to_owned(), String::new());
+        recorded_load.names.push(Name { table: Table::Tenant, number: 3, name, pool, bytes: 0 });
+        let load = Load::new(recorded_load, None).unwrap();
+        let changes = |text: &str| -> Vec<String> {
+            let wish = Policy::parse(text, "test", "main", &[]).unwrap();
+            let all = policies(&load, &recorded(&load, &[]), &wish, &wish.targets(&load));
+            all.into_iter().map(|(change, _)| change).collect()
+        };
+        let starting = |all: &[String], begin: &str| all.iter().filter(|change| change.starts_with(begin)).count();
+        let limited = |all: &[String]| {
+            let of = |name: &str| starting(all, &format!("{name} limited to"));
+            ["t0", "t1", "t2", "t3"].map(of)
+        };
+        let own = "[tenants.t1]\nlatency.target = \"5ms\"\n";
+        let all = changes(own);
+        // The wanted admission control is the default one.
+        assert_eq!(starting(&all, "default"), 0, "{all:?}");
+        let budgets: Vec<&String> = all.iter().filter(|change| change.starts_with("budget of")).collect();
+        assert_eq!(budgets, BUDGETS.map(|(_, name)| format!("budget of {name}")).iter().collect::<Vec<_>>());
+        // A limit of t1 would serve none but t1.
+        assert_eq!((limited(&all), all == changes(own)), ([4, 0, 4, 4], true));
+        // It serves the target of the pool, but three others come first.
+        let pool = "[pools.main]\nlatency = { target = \"5ms\", percentile = 99 }\n";
+        let all = changes(&format!("{pool}{own}"));
+        assert!(limited(&all) == [4, 0, 4, 4] && all.len() <= 23, "{all:?}");
+        assert_eq!(limited(&changes(pool)), [4, 4, 4, 0]);
+        let fixed = "[pools.main]\ntuning.admission = { kind = \"fixed\", budget = \"1MiB\" }\n";
+        let all = changes(&format!("{fixed}{own}"));
+        assert_eq!((starting(&all, "default"), starting(&all, "budget of"), all.len() <= 23), (1, 4, true), "{all:?}");
+    }
+
+    #[test]
+    fn the_volumes_of_a_tenant_are_limited_together() {
+        let mut load = load();
+        load.tenants = ["bulk/v0", "bulk/v1"].map(str::to_owned).to_vec();
+        let text = "[pools.main]\nlatency = { target = \"5ms\", percentile = 99 }\n[tenants.bulk]\neach = true\n";
+        let wish = Policy::parse(text, "test", "main", &[]).unwrap();
+        let all = policies(&load, &recorded(&load, &[]), &wish, &wish.targets(&load));
+        let limited: Vec<&(String, Policy)> = all.iter().filter(|(change, _)| change.contains("limited to")).collect();
+        assert_eq!(limited.len(), LIMITS.len());
+        for (change, policy) in limited {
+            let iops = policy.tenant("bulk/v1").limit.iops;
+            // By the load of v0, which is the larger one.
+            assert!(iops > 200 && *change == format!("bulk limited to {iops} IOPS"), "{change}");
+        }
+    }
+
+    #[test]
+    fn the_speed_is_that_of_the_nearest_candidate_or_of_the_wanted_policy() {
+        let figures = recorded(&load(), &[]);
+        let candidate = |change: &str, achieved: f64, weight: u32| {
+            let text = format!("[tenants.t1]\nweight = {weight}\n");
+            let policy = Policy::parse(&text, "test", "main", &[]).unwrap();
+            let kept = Kept { tenant: "t1".into(), unit: "IOPS", due: 100.0, achieved, met: false };
+            let (change, guarantees, figures) = (change.to_owned(), vec![kept], figures.clone());
+            Candidate { change, figures, guarantees, met: false, lost: 0.0, policy }
+        };
+        let all = [candidate(AS_WANTED, 50.0, 1), candidate("far", 20.0, 2), candidate("near", 80.0, 3)];
+        assert_eq!(all[1].worst(), 5.0);
+        let mut met = candidate("met", 98.0, 1);
+        met.guarantees[0].met = true;
+        assert_eq!(met.worst(), 1.0);
+        let weight = |policy: &Policy| policy.tenant("t1").weight;
+        let found = |meets: &dyn Fn(u32, u32) -> bool| {
+            let found = faster(&all, |policy, thousandths| meets(weight(policy), thousandths)).unwrap();
+            (found.change, found.factor)
+        };
+        assert_eq!(found(&|_, speed| speed >= 1_350), ("near".to_owned(), Some(1.4)));
+        assert_eq!(found(&|weight, speed| weight < 3 && speed >= 3_000), (AS_WANTED.to_owned(), Some(3.0)));
+        assert_eq!(found(&|weight, _| weight == 2), ("near".to_owned(), None));
+        assert_eq!(faster(&[], |_, _| true), None);
+    }
+
+    #[test]
+    fn tenants_with_targets_are_tried_with_a_higher_weight() {
+        let weights = |text: &str| {
+            let (load, wish) = (load(), Policy::parse(text, "test", "main", &[]).unwrap());
+            let all = policies(&load, &recorded(&load, &[]), &wish, &wish.targets(&load));
+            let weighted = all.iter().find(|(change, _)| change.starts_with("weights"));
+            weighted.map(|(_, policy)| ["t0", "t1"].map(|name| policy.tenant(name).weight))
+        };
+        let target = "[tenants.t1]\nlatency.target = \"5ms\"\n";
+        assert_eq!(weights(target), Some([1, 8]));
+        assert_eq!(weights(&format!("{target}weight = 3\n")), Some([1, 24]));
+        // The scheduler computes no such weight.
+        assert_eq!(weights(&format!("{target}weight = 900000\n")), None);
+        assert_eq!(weights("pools.main.latency = { target = \"5ms\", percentile = 99 }\n"), None);
+        // Two volumes of a tenant with `each` raise its weight once.
+        let mut load = load();
+        load.tenants = ["db/v0", "db/v1"].map(str::to_owned).to_vec();
+        let wish = Policy::parse("[tenants.db]\neach = true\nlatency.target = \"5ms\"\n", "test", "main", &[]).unwrap();
+        let all = policies(&load, &recorded(&load, &[]), &wish, &wish.targets(&load));
+        let weighted = all.iter().find(|(change, _)| change.starts_with("weights"));
+        assert_eq!(weighted.map(|(_, policy)| policy.tenant("db/v1").weight), Some(8));
     }
 
     #[test]

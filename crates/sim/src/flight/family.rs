@@ -8,6 +8,7 @@ use evenkeel_model::jitter::Jitter;
 use evenkeel_model::raid::Raid0Params;
 use evenkeel_model::ssd::SsdParams;
 use evenkeel_model::store::StoreParams;
+use evenkeel_model::surface::SurfaceParams;
 use serde::Serialize;
 
 use super::direct::Direct;
@@ -30,10 +31,12 @@ pub enum Family {
     Raid0,
     /// A fast device that caches a slow one.
     Cached,
+    /// A table of the recorded latencies, if no other family fits well; nothing of it is searched.
+    Surface,
 }
 
 evenkeel_control::named!(Family: Store "store", Sata "sata", Nvme "nvme", Nearline "nearline", Cheetah9lp "cheetah9lp",
-    Raid0 "raid0", Cached "cached");
+    Raid0 "raid0", Cached "cached", Surface "surface");
 
 /// The requests that depend on a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,6 +241,7 @@ impl Family {
             Self::Nearline | Self::Cheetah9lp => DISK,
             Self::Raid0 => RAID0,
             Self::Cached => CACHED,
+            Self::Surface => &[],
         }
     }
 
@@ -251,6 +255,7 @@ impl Family {
             Self::Cheetah9lp => DeviceParams::Disk(DiskParams::cheetah9lp()),
             Self::Raid0 => DeviceParams::Raid0(Raid0Params::default()),
             Self::Cached => DeviceParams::Cached(cached(direct)),
+            Self::Surface => DeviceParams::Surface(SurfaceParams::default()),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Learns a device from a recording: the family and the parameters with which a simulated run is nearest to the recorded one.
 //!
 //! The first half of the recording is for the search, the second half for its error. Each family starts from direct estimates and
-//! is searched on a small sample; the two nearest are searched on a larger one. A parameter that could as well be [`CHANGE`] times
-//! larger or smaller, if others are adapted, is not known from the recording and is reported so.
+//! is searched on a small sample; the two nearest are searched on a larger one. If the nearest does not fit the second half well
+//! either, a table of the first half's latencies is tried; the one that fits the second half better is the result. A parameter
+//! that could as well be [`CHANGE`] times larger or smaller, if others are adapted, is not known from the recording and is
+//! reported so.
 
 use evenkeel_model::device::DeviceParams;
 use serde::Serialize;
@@ -14,6 +16,7 @@ use super::least_squares::{change, search, squares, uncertainty};
 use super::load::Load;
 pub use super::search::Compared;
 use super::search::{Effort, Sample, descend};
+use super::surface::surface;
 
 /// Fewest requests from which a device is learned.
 pub const FEWEST: usize = 1_000;
@@ -74,7 +77,7 @@ pub enum Refusal {
 /// Options of a fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Families that are tried.
+    /// Families that are tried; [`Family::Surface`] only if no other fits well.
     pub families: Vec<Family>,
     /// The most requests of a run.
     pub sample: usize,
@@ -148,7 +151,7 @@ pub fn fit(load: &Load, options: &Options) -> Result<Fit, Refusal> {
     let seed = options.seed;
     let small = Sample::new(&all, 0..half, options.sample.min(SMALL_SAMPLE), PARTS);
     let mut tried: Vec<(Family, DeviceParams, f64)> = Vec::new();
-    for &family in &options.families {
+    for &family in options.families.iter().filter(|family| **family != Family::Surface) {
         let knobs = shown(family, &small);
         let (device, error) =
             descend(&family.start(&estimates), &knobs, SCREEN, &mut |device| small.error(device, seed));
@@ -167,12 +170,23 @@ pub fn fit(load: &Load, options: &Options) -> Result<Fit, Refusal> {
             best = Some((*family, device, error));
         }
     }
-    let (family, device, training_error) = best.ok_or(Refusal::NoFamily)?;
-    let held_out = Sample::new(&all, half..all.len(), options.sample, PARTS).compare(&device, seed);
-    if held_out.is_empty() {
-        return Err(Refusal::NoFamily);
+    let second = Sample::new(&all, half..all.len(), options.sample, PARTS);
+    let mut found = best.and_then(|(family, device, error)| Found::new(family, device, error, &second, seed));
+    let is_wanted = options.families.contains(&Family::Surface);
+    if is_wanted && found.as_ref().is_none_or(|found| found.error > WELL) {
+        let table = surface(&all[..half]).map(DeviceParams::Surface);
+        let table = table.and_then(|device| {
+            let error = sample.error(&device, seed);
+            tried.push((Family::Surface, device.clone(), error));
+            Found::new(Family::Surface, device, error, &second, seed)
+        });
+        if let Some(table) = table
+            && found.as_ref().is_none_or(|found| table.error < found.error)
+        {
+            found = Some(table);
+        }
     }
-    let error = held_out.iter().map(|compared| compared.off().abs()).sum::<f64>() / held_out.len() as f64;
+    let Found { family, device, training_error, held_out, error } = found.ok_or(Refusal::NoFamily)?;
     let mut parameters = parameters(family, &device, &sample, seed);
     if error > CHANGE - 1.0 {
         // A device that differs from the recorded one in its figures may differ as much in its parameters.
@@ -186,12 +200,33 @@ pub fn fit(load: &Load, options: &Options) -> Result<Fit, Refusal> {
         direct: estimates,
         training_error,
         error,
-        notes: notes(error, &parameters, load),
+        notes: notes(family, error, &parameters, load),
         held_out,
         device,
         parameters,
         tried,
     })
+}
+
+/// A device with its errors.
+struct Found {
+    family: Family,
+    device: DeviceParams,
+    training_error: f64,
+    held_out: Vec<Compared>,
+    error: f64,
+}
+
+impl Found {
+    /// The device with its error on the second half; `None` if it does not come to an end there.
+    fn new(family: Family, device: DeviceParams, training_error: f64, second: &Sample, seed: u64) -> Option<Self> {
+        let held_out = second.compare(&device, seed);
+        if held_out.is_empty() {
+            return None;
+        }
+        let error = held_out.iter().map(|compared| compared.off().abs()).sum::<f64>() / held_out.len() as f64;
+        Some(Self { family, device, training_error, held_out, error })
+    }
 }
 
 /// Checks that the recording shows the device at several queue depths.
@@ -260,11 +295,18 @@ fn replaced(
     })
 }
 
-fn notes(error: f64, parameters: &[Parameter], load: &Load) -> Vec<String> {
+fn notes(family: Family, error: f64, parameters: &[Parameter], load: &Load) -> Vec<String> {
     let mut notes = Vec::new();
+    if family == Family::Surface {
+        notes.push(
+            "the device is a table of the recorded latencies; it has no cache, no order of arrival and no garbage \
+             collection, so that results for other loads are rough"
+                .to_owned(),
+        );
+    }
     if error > WELL {
         notes.push(format!(
-            "no family fits well: on the second half the figures are off by {:.0} % in the mean; take results as rough",
+            "no model fits well: on the second half the figures are off by {:.0} % in the mean; take results as rough",
             error * 100.0
         ));
     }

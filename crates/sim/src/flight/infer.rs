@@ -35,9 +35,9 @@ use serde::Serialize;
 pub const LONGEST_THINK_NS: u64 = 50_000;
 /// Shortest window that is tried, in nanoseconds.
 const SHORTEST_WINDOW_NS: u64 = 1_000;
-/// A client is closed if the share of arrivals right behind a completion exceeds the share by chance by this.
+/// A client counts as a closed loop if the share of arrivals right after a completion exceeds the share by chance by this.
 const SURPLUS: f64 = 0.2;
-/// A client is closed if its largest number in flight is expected to be exceeded so many times, and never is.
+/// A client counts as a closed loop if chance would exceed its largest number in flight so many times, and it never is.
 const EXCESSES: f64 = 10.0;
 /// A client is a closed loop as a whole if this share of its arrivals is right behind completions: the others are late, and
 /// hardly independent.
@@ -76,9 +76,9 @@ pub enum Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "behaviour", rename_all = "snake_case")]
 pub enum Behaviour {
-    /// All requests are sent at their time.
+    /// Open loop: each request is sent at its recorded time, also while earlier ones are in flight.
     Open,
-    /// Requests follow completions within a short think time.
+    /// Closed loop: requests follow completions within a short think time.
     Closed {
         /// Usual longest think time, in nanoseconds.
         window_ns: u64,

@@ -10,8 +10,9 @@
 //! | [`replay`] | a load against a modelled device under a policy |
 //! | `device` | a load against a modelled device alone |
 //! | [`direct`], [`family`], `search` | estimates, families of devices, and the search of parameters |
+//! | `surface` | a table of latencies, for a device that no family is like |
 //! | [`fit`] | the device of a recording |
-//! | [`advise`] | a policy that meets targets |
+//! | [`advise`], `speed` | a policy that meets targets, and the speed of a device that would |
 //! | [`text`], [`page`] | results for a terminal, and as a page |
 
 pub mod advise;
@@ -30,6 +31,8 @@ pub mod policy;
 mod predictions;
 pub mod replay;
 mod search;
+mod speed;
+mod surface;
 #[cfg(test)]
 mod tests;
 pub mod text;

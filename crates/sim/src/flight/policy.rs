@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenkeel_control::units::Rates;
 use evenkeel_model::device::DeviceParams;
 use evenkeel_policy::check::Problem;
-use evenkeel_policy::config::{DEFAULT_POOL, DEFAULT_TENANT, Pool, Tenant, in_policy};
+use evenkeel_policy::config::{DEFAULT_POOL, DEFAULT_TENANT, Pool, Tenant, Volume, in_policy};
 use evenkeel_policy::document::Document;
 use evenkeel_policy::tenant::{Match, Of};
 use evenkeel_policy::{Config, Severity, is_name, simulated};
@@ -92,6 +92,23 @@ pub fn device_text(device: &DeviceParams) -> Result<String, String> {
     toml::to_string(&table).map_err(|error| error.to_string())
 }
 
+/// A recorded policy without the limits of its volumes, which a replay does not enforce, and the names of the volumes that
+/// have one. A text that cannot be read stays as it is.
+pub fn without_limits_of_volumes(text: &str) -> (String, Vec<String>) {
+    let mut table = toml::from_str::<Table>(text).unwrap_or_default();
+    let volumes = table.get_mut("volumes").and_then(Value::as_table_mut).into_iter().flatten();
+    let mut limited = Vec::new();
+    for (name, volume) in volumes {
+        if volume.as_table_mut().is_some_and(|volume| volume.remove("limit").is_some()) {
+            limited.push(name.clone());
+        }
+    }
+    match toml::to_string(&table) {
+        Ok(without) if !limited.is_empty() => (without, limited),
+        _ => (text.to_owned(), Vec::new()),
+    }
+}
+
 impl Policy {
     /// Reads the part of a configuration that concerns the pool `name`; `origin` names the text in errors. If there is no such
     /// pool and only one other, that one is taken, also for assignments to keys of `name`.
@@ -117,6 +134,10 @@ impl Policy {
         let (config, more) = document.read::<Config>();
         errors.extend(more);
         let Some(read) = config.filter(|_| errors.is_empty()) else { return Err(errors) };
+        let limited = |volume: &Volume| volume.pool == taken && !volume.limit.rates().is_unset();
+        for (name, _) in read.volumes.iter().filter(|(_, volume)| limited(volume)) {
+            errors.push(document.complain(&["volumes", name, "limit"], NO_LIMITS_OF_VOLUMES));
+        }
         // A replay has no volumes, no server and no cluster: rules about them have nothing to say.
         let mut config = Config { pools: read.pools, tenants: read.tenants, ..Config::default() };
         config.volumes.clear();
@@ -150,7 +171,7 @@ impl Policy {
 
     /// The name in the policy of a tenant of a recording: that of a tenant with `each` for its volumes' `TENANT/VOLUME`, and for
     /// the path of a control group that of the tenant whose `match` names it.
-    fn key<'n>(&'n self, name: &'n str) -> &'n str {
+    pub(super) fn key<'n>(&'n self, name: &'n str) -> &'n str {
         let base = in_policy(name);
         if is_name(name) || self.tenants.contains_key(name) {
             return name;
@@ -292,6 +313,10 @@ impl Policy {
         toml::to_string(&all).map_err(|error| error.to_string())
     }
 }
+
+/// The reason why limits of volumes are refused.
+const NO_LIMITS_OF_VOLUMES: &str = "a replay does not enforce limits of volumes; remove this key, or move the limit to the \
+                                    tenant if all its requests are of this volume";
 
 /// The reason why limits with `when` are refused.
 const NO_TIME_OF_DAY: &str = "a replay has no time of day; remove this key to simulate the hours of the limit, and the limit \
@@ -441,6 +466,23 @@ mod tests {
         let text = "[tenants.a]\nweight_at = { weight = 2, when = \"22:00-06:00\" }\n";
         let message = Policy::parse(text, "test", "main", &[]).unwrap_err()[0].to_string();
         assert!(message.contains("weight_at: a replay has no time of day"), "{message}");
+    }
+
+    #[test]
+    fn limits_of_volumes_of_the_pool_are_refused() {
+        let text = |pool: &str| {
+            let volume = format!("[volumes.v]\nsize = \"1MiB\"\npool = \"{pool}\"\nlimit = {{ iops = 5 }}\n");
+            format!("[pools.main]\n[pools.other]\n{volume}")
+        };
+        let message = Policy::parse(&text("main"), "test", "main", &[]).unwrap_err()[0].to_string();
+        assert!(message.contains("volumes.v.limit: a replay does not enforce limits of volumes"), "{message}");
+        assert!(Policy::parse(&text("other"), "test", "main", &[]).is_ok(), "of another pool");
+        // That of a recording is replayed without them.
+        let (without, limited) = without_limits_of_volumes(&text("main"));
+        assert_eq!(limited, ["v"]);
+        assert!(Policy::parse(&without, "test", "main", &[]).is_ok(), "{without}");
+        assert_eq!(without_limits_of_volumes("[pools.main]\n"), ("[pools.main]\n".to_owned(), Vec::new()));
+        assert_eq!(without_limits_of_volumes("no = ").0, "no = ");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind as Work;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_flight::{Kind, Recording, Request};
-use evenkeel_model::device::DeviceParams;
+use evenkeel_model::device::{Device, DeviceParams};
 use evenkeel_model::store::StoreParams;
 
 use super::figures::{Figures, TenantFigures, recorded};
@@ -114,7 +114,7 @@ fn run(policy: &Policy, absent: Option<u32>) -> Recording {
             ..Request::default()
         });
     };
-    let ran = run_watched(&setup, 1, &mut |_, tenant, completion| record(tenant, completion), &mut |_| {
+    let ran = run_watched(&setup, 1, Device::new, &mut |_, tenant, completion| record(tenant, completion), &mut |_| {
         ControlFlow::Continue(())
     });
     ran.unwrap();

@@ -9,7 +9,8 @@ use std::ops::ControlFlow;
 
 use evenkeel_control::mclock::Qos;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_model::device::DeviceParams;
+use evenkeel_model::device::{Device, DeviceParams, Machine};
+use evenkeel_model::faster::Faster;
 use serde::Serialize;
 
 use super::figures::{Done, Figures, Tally, Target, TenantFigures, recorded};
@@ -39,6 +40,34 @@ pub fn simulate(
     targets: &[Target],
     seed: u64,
 ) -> Result<Figures, Failure> {
+    simulate_on(Device::new, load, device, policy, targets, seed)
+}
+
+/// Replays as [`simulate`] does, on a device that is `thousandths` / 1,000 times as fast as `device`, at least as fast.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_faster(
+    thousandths: u32,
+    load: &Load,
+    device: &DeviceParams,
+    policy: Option<&Policy>,
+    targets: &[Target],
+    seed: u64,
+) -> Result<Figures, Failure> {
+    let faster = |params: &DeviceParams, seed: u64| Faster::new(Device::new(params, seed), thousandths);
+    simulate_on(faster, load, device, policy, targets, seed)
+}
+
+/// Replays as [`simulate`] does. `make` makes the device from its parameters and a seed.
+fn simulate_on<D: Machine>(
+    make: impl FnOnce(&DeviceParams, u64) -> D,
+    load: &Load,
+    device: &DeviceParams,
+    policy: Option<&Policy>,
+    targets: &[Target],
+    seed: u64,
+) -> Result<Figures, Failure> {
     let setup = setup(load, device, policy);
     let tally = RefCell::new(Tally::new(&load.tenants, targets));
     let all = load.requests.len() as u64;
@@ -56,7 +85,7 @@ pub fn simulate(
             device_ns: completion.left_at.since(completion.admitted_at).as_nanos(),
         });
     };
-    let ran = run_watched(&setup, seed, &mut |now, _, completion| count(now, completion), &mut |_| {
+    let ran = run_watched(&setup, seed, make, &mut |now, _, completion| count(now, completion), &mut |_| {
         if tally.borrow().total() == all { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let tally = tally.into_inner();

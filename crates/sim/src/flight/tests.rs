@@ -4,7 +4,7 @@ use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_flight::{Head, Kind, Name, Recording, Request, Table};
 use evenkeel_model::Io;
-use evenkeel_model::device::{Device, DeviceParams, Machine as _};
+use evenkeel_model::device::{Device, DeviceParams, Machine};
 use evenkeel_model::jitter::Jitter;
 use evenkeel_model::store::StoreParams;
 
@@ -13,10 +13,11 @@ use super::family::Family;
 use super::fit::{Options, Refusal, fit};
 use super::load::Load;
 use super::policy::Policy;
-use super::replay::{Under, compare, simulate};
-use super::text;
+use super::replay::{Under, compare, simulate, simulate_faster};
+use super::{page, text};
 
 mod identifiable;
+mod unlike;
 
 /// A read of 4 KiB of client 0, without queue latency.
 pub(super) fn request(arrival_ns: u64, device_ns: u64) -> Request {
@@ -56,7 +57,12 @@ struct Driver {
 
 /// Records what these clients do on a device, without a pool. The think time of closed loops is 5 µs.
 fn drive(params: &DeviceParams, drivers: &[Driver]) -> Recording {
-    let (mut device, mut rng) = (Device::new(params, 77), SplitMix64::new(5));
+    drive_on(&mut Device::new(params, 77), drivers)
+}
+
+/// Records what these clients do on any device.
+fn drive_on(device: &mut dyn Machine, drivers: &[Driver]) -> Recording {
+    let mut rng = SplitMix64::new(5);
     let mut due: Vec<(u64, usize)> = Vec::new();
     for (place, driver) in drivers.iter().enumerate() {
         due.extend((0..driver.depth.max(1)).map(|turn| (driver.from_ns + u64::from(turn), place)));
@@ -180,7 +186,8 @@ fn a_known_device_is_learned_or_the_result_says_what_is_not_known() {
         closed(1, 65_536, 4, 3_000, 3_300),
     ];
     let load = Load::new(drive(&device, &drivers), None).unwrap();
-    let options = Options { families: vec![Family::Store], seed: 9, ..Options::default() };
+    // The table is for devices that no family is like.
+    let options = Options { families: vec![Family::Store, Family::Surface], seed: 9, ..Options::default() };
     let fit = fit(&load, &options).unwrap();
     assert_eq!(fit.family, "store");
     assert!(fit.error < 0.15, "{:#?}", fit.held_out);
@@ -241,4 +248,41 @@ fn advice_names_a_policy_that_meets_the_targets_or_by_how_much_they_are_missed()
     assert!(shown.contains("times the target") && shown.contains("down to 1/64 of this load"), "{shown}");
     let nothing = Policy::parse("", "test", "main", &[]).unwrap();
     assert_eq!(advise(&load, &device, &nothing, 1), Err(Trouble::NothingWanted));
+}
+
+#[test]
+fn advice_names_the_speed_of_a_device_that_would_meet_the_target() {
+    let device = DeviceParams::Store(store());
+    let load = Load::new(drive(&device, &[paced(0, 4_096, 2_000.0, 1_000)]), None).unwrap();
+    let advised = |target: &str| {
+        let text = format!("[tenants.t0]\nlatency = {{ target = {target:?}, percentile = 99 }}\n");
+        advise(&load, &device, &Policy::parse(&text, "test", "main", &[]).unwrap(), 1).unwrap()
+    };
+    // A read takes more than 200 µs in the median; its 99th percentile is half as much again.
+    let slow = advised("280us");
+    let (faster, ratio) = (slow.faster.clone().expect("no policy meets it"), slow.unmet[0].ratio);
+    let factor = faster.factor.expect("a somewhat faster device is enough");
+    assert!(ratio > 1.1 && (factor - ratio).abs() < 0.2, "{factor} for {ratio} times the target");
+    let shown = format!("a device {factor} times as fast would meet all, {}", faster.change);
+    assert!(text::advice(&slow).contains(&shown), "{}", text::advice(&slow));
+    assert_eq!(serde_json::to_value(&slow).unwrap()["faster"]["factor"], factor);
+    let page = page::advice(&slow, "evenkeel advise".to_owned());
+    assert!(page.intro.contains(&shown) && page.html().contains("Frontier"), "{:?}", page.intro);
+    let hopeless = advised("10us");
+    assert_eq!(hopeless.faster.as_ref().map(|faster| faster.factor), Some(None));
+    assert!(text::advice(&hopeless).contains("not even a device 8 times as fast"), "{}", text::advice(&hopeless));
+    let easy = advised("1s");
+    assert!(easy.chosen().is_some() && easy.faster.is_none(), "{:?}", easy.faster);
+    let page = page::advice(&easy, "evenkeel advise".to_owned());
+    assert!(page.sections.iter().any(|section| section.title == "Policy to use") && page.checks[0].met);
+}
+
+#[test]
+fn a_replay_on_a_faster_device_ends_a_closed_loop_sooner() {
+    let device = DeviceParams::Store(store());
+    let load = Load::new(drive(&device, &[closed(0, 65_536, 8, 0, 1_000)]), None).unwrap();
+    let at = |thousandths| simulate_faster(thousandths, &load, &device, None, &[], 1).unwrap().tenants[0].iops;
+    assert_eq!(simulate(&load, &device, None, &[], 1).unwrap().tenants[0].iops, at(1_000));
+    // Think times stay.
+    assert!((1.8..2.05).contains(&(at(2_000) / at(1_000))), "{} and {}", at(2_000), at(1_000));
 }

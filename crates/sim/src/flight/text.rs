@@ -8,6 +8,7 @@ use super::advise::{Advice, Kept};
 use super::figures::{Figures, TargetFigures};
 use super::fit::Fit;
 use super::replay::Comparison;
+use super::speed;
 use crate::report::short;
 
 /// Largest width of a line, in columns of the terminal.
@@ -154,8 +155,8 @@ pub fn advice(advice: &Advice) -> String {
     out
 }
 
-/// The reasons why no policy is advised.
-fn refusal(advice: &Advice) -> String {
+/// The reasons why no policy is advised, and what would meet the targets.
+pub(super) fn refusal(advice: &Advice) -> String {
     let mut out = "\nno policy that was tried meets all targets and guarantees\n".to_owned();
     for target in &advice.unjudged {
         let _ = writeln!(out, "  {target}: the recording has no requests of it; remove it, or record while there are");
@@ -167,6 +168,14 @@ fn refusal(advice: &Advice) -> String {
     advice.unkept.iter().for_each(|kept| out += &guarantee(kept));
     if advice.unjudged.is_empty() && advice.unmet.is_empty() && advice.unkept.is_empty() {
         out += "  each is met by some of these policies, but not all by one\n";
+    }
+    if let Some(faster) = &advice.faster {
+        let _ = match faster.factor {
+            Some(factor) => {
+                writeln!(out, "a device {} times as fast would meet all, {}", short(factor), faster.change)
+            }
+            None => writeln!(out, "not even a device {} times as fast would meet all", speed::HIGHEST),
+        };
     }
     match advice.load_share {
         Some(share) if share > 0.0 => {

@@ -122,7 +122,7 @@ pub struct Plot {
 pub struct Axis {
     /// The quantity, with its unit.
     pub label: String,
-    /// How values are mapped to positions on the axis.
+    /// Mapping of values to positions on the axis.
     pub scale: Scale,
 }
 
@@ -143,7 +143,7 @@ impl Axis {
     }
 }
 
-/// How values are mapped to positions on an axis.
+/// Mapping of values to positions on an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
@@ -161,7 +161,7 @@ pub enum Scale {
 pub struct Series {
     /// Name of the series in the legend.
     pub name: String,
-    /// How the points of the series are joined.
+    /// Style by which the points of the series are joined.
     pub style: Style,
     /// Points as x and y, in the order in which they are joined. A coordinate that is not finite makes a gap.
     pub points: Vec<(Decimal, Decimal)>,

@@ -105,7 +105,13 @@ pub fn parse(text: &str, origin: &str, assignments: &[String], open: Open<'_>) -
     for assignment in assignments {
         errors.extend(document.assign(assignment).err());
     }
-    let (file, more) = document.read::<File>();
+    let (file, mut more) = document.read::<File>();
+    if document.has(&["volumes"]) {
+        let message = "a scenario has no volumes, and enforces no limits of volumes; write the limit on the tenant of its clients";
+        // Keys of an assignment are at fault one after the other.
+        more.retain(|problem| problem.key != "volumes" && !problem.key.starts_with("volumes."));
+        errors.push(document.complain(&["volumes"], message));
+    }
     errors.extend(more);
     // Rules about what was not read would complain about what is there.
     let (Some(file), true) = (file, errors.is_empty()) else { return Err(errors) };
@@ -234,7 +240,8 @@ impl Reader<'_> {
             None => Duration::from_nanos(duration.as_nanos() / 200).max(Duration::from_millis(1)).min(duration),
         };
         if every == Duration::ZERO || duration.as_nanos() / every.as_nanos() > MAX_SAMPLES {
-            let message = format!("makes more than {MAX_SAMPLES} samples of {duration:?}; leave it out or use more");
+            let message =
+                format!("makes more than {MAX_SAMPLES} samples in {duration:?}; remove this key or use a longer time");
             self.error(&["sample_every"], message);
         }
         every

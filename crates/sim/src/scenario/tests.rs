@@ -232,6 +232,8 @@ fn every_error_has_its_line_its_key_and_a_cure() {
         ("", &["tenants.a.pools.other.weight=4"], "tenants.a.pools.other: there is no pool \"other\""),
         ("", &["tenants.a.match=[\"cgroup:a\"]"], "tenants.a.match: clients of a scenario say themselves"),
         ("", &["tenants.a.each=true"], "tenants.a.each: a scenario has no volumes"),
+        ("[volumes.v]\nlimit.iops = 5\n", &[], "volumes: a scenario has no volumes, and enforces no limits of volumes"),
+        ("", &["volumes.v.limit.iops=5"], "volumes: a scenario has no volumes, and enforces no limits of volumes"),
         ("", &["tenants.a.limit.when=22:00-06:00"], "tenants.a.limit.when: a scenario has no time of day"),
         (
             "",
@@ -256,6 +258,10 @@ fn every_error_has_its_line_its_key_and_a_cure() {
 fn all_errors_come_at_once_and_each_only_once() {
     let errors = errors(&with(""), &["duration=3x", "pool.tuning.scheduler=fifo", "client.0.tenant=z"]);
     assert_eq!(errors.lines().count(), 2, "{errors}");
+    for (text, set) in [(with("[volumes.v]\nlimit.iops = 5\n"), &[][..]), (with(""), &["volumes.v.limit.iops=5"])] {
+        let problems = read(&text, set).unwrap_err();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+    }
     let missing = read("[device]\nkind = 'store'\n[tenants.a]\n", &[]).unwrap_err();
     assert_eq!(missing.len(), 1);
     assert_eq!(missing[0].message, "the key `duration` is missing");

@@ -295,7 +295,7 @@ fn course(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     let interval = plan.points[0].scenario.setup.sample_every;
     let mut text = vec![format!("The run with seed {}, in intervals of {interval:?}.", plan.seed)];
     if plan.points.len() > DRAWN {
-        text.push(format!("Of {} combinations the first {DRAWN} are drawn.", plan.points.len()));
+        text.push(format!("Of {} combinations the first {DRAWN} are plotted.", plan.points.len()));
     }
     Some(Section { title: "Over time".into(), text, blocks })
 }

@@ -104,7 +104,7 @@ fn bounds(plan: &Plan, outcome: &Outcome) -> String {
     let mut out = String::new();
     let all = || outcome.points.iter().flat_map(|point| &point.bounds);
     if all().next().is_none() {
-        return "no bounds to meet\n".into();
+        return "the scenario has no bounds\n".into();
     }
     for (point, result) in plan.points.iter().zip(&outcome.points) {
         let shown = result.bounds.iter().filter(|bound| plan.points.len() == 1 || !bound.met);

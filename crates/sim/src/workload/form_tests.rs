@@ -101,7 +101,7 @@ fn a_form_is_written_as_it_is_read() {
 fn wrong_forms_name_the_key_and_the_cure() {
     for (text, key, words) in [
         ("queue_depth = 0", "queue_depth", "1 to 65536"),
-        ("queue_depth = 4\nrate = 10", "queue_depth", "take one of them out"),
+        ("queue_depth = 4\nrate = 10", "queue_depth", "remove one of them"),
         ("rate = 0", "rate", "above 0"),
         ("rate = nan", "rate", "above 0"),
         ("rate = 10\nthink_time = \"1ms\"", "think_time", "closed loop"),
@@ -118,7 +118,7 @@ fn wrong_forms_name_the_key_and_the_cure() {
         ("size = \"64K\"\nblock_size = \"64K\"\npattern = \"sequential\"\nstreams = 2", "size", "at least 131072"),
         ("offset = 18446744073709551615", "offset", "16EiB"),
         ("idle = true\nqueue_depth = 2", "queue_depth", "means nothing for idle"),
-        ("idle = true\ntrace = \"a\"", "trace", "cannot stand beside idle"),
+        ("idle = true\ntrace = \"a\"", "trace", "cannot be combined with idle"),
         ("for = \"1s\"", "for", "phases only"),
         ("repeat = 2", "repeat", "phases and a trace"),
         ("speed = 2", "speed", "only for a trace"),
@@ -126,7 +126,7 @@ fn wrong_forms_name_the_key_and_the_cure() {
         ("phases = [{ for = \"0s\" }]", "phases.0.for", "more than 0s"),
         ("phases = [{ for = \"1s\" }, { for = \"1s\", rate = -1 }]", "phases.1.rate", "above 0"),
         ("trace = \"a\"\nop = \"read\"", "op", "only for generated requests"),
-        ("trace = \"a\"\nrate = 5\nspeed = 2", "speed", "take one out"),
+        ("trace = \"a\"\nrate = 5\nspeed = 2", "speed", "remove one of them"),
         ("trace = \"a\"\nqueue_depth = 5\nspeed = 2", "speed", "as fast as requests complete"),
         ("trace = \"a\"\nfrom = \"2s\"\nuntil = \"1s\"", "until", "later than from"),
         ("trace = \"a\"\ncount = 0", "count", "at least 1"),

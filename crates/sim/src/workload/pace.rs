@@ -71,7 +71,7 @@ impl Pacer {
             State::Open { mean_gap_ns, arrivals, batch, rng, next_ns, left } => {
                 *left = *batch;
                 *next_ns = match arrivals {
-                    // Nobody waits for the first of evenly spaced arrivals, unless there is none.
+                    // The first of evenly spaced arrivals comes at once, if there is one.
                     Arrivals::Constant if mean_gap_ns.is_finite() => 0.0,
                     _ => gap_ns(*mean_gap_ns, *arrivals, rng),
                 };

@@ -41,8 +41,8 @@ pub enum Failure {
     },
     /// The number of outstanding requests grows beyond what any real system holds.
     #[error(
-        "{source_of} brought the requests under way to {outstanding} at {at:?}: more arrive than the device serves; \
-         lower the rate or bound the queue depth"
+        "{source_of} brought the number of outstanding requests to {outstanding} at {at:?}: more arrive than the \
+         device serves; lower the rate or bound the queue depth"
     )]
     Runaway {
         /// The source of the last request.

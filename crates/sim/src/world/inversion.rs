@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_the_time_in_the_queue_and_inside_behind_what_entered_earlier() {
+    fn counts_the_time_in_the_queue_and_in_flight_behind_what_entered_earlier() {
         let mut inversion = two();
         let low = inversion.submitted(at(0), 1);
         let first = inversion.admitted(at(0), 1, low);

@@ -28,7 +28,7 @@ use evenkeel_control::pool::{self, Scheduler};
 use evenkeel_control::response::Throttle;
 use evenkeel_control::units::Rates;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_model::device::{Device, DeviceParams};
+use evenkeel_model::device::{Device, DeviceParams, Machine};
 use evenkeel_model::worker::WorkerParams;
 
 use crate::workload;
@@ -184,15 +184,17 @@ pub(crate) fn run_hosts<'a>(
     world.run(&mut |_| ControlFlow::Continue(()))
 }
 
-/// Runs `setup` as [`run()`] does, and calls `watch` at each completion.
-pub(crate) fn run_watched<'a>(
+/// Runs `setup` as [`run()`] does, and calls `watch` at each completion. `device` makes the device from its parameters and a
+/// seed.
+pub(crate) fn run_watched<'a, D: Machine>(
     setup: &'a Setup,
     seed: u64,
+    device: impl FnOnce(&DeviceParams, u64) -> D,
     watch: &'a mut Watch<'a>,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Run, Failure> {
     setup.check()?;
-    let mut world = run::World::new(setup, seed, Device::new);
+    let mut world = run::World::new(setup, seed, device);
     world.watch = Some(watch);
     world.run(progress)
 }

@@ -89,10 +89,10 @@ export class Decisions {
     const hold = tenant.throttled;
     if (hold) {
       const because = `${hold.slots} slots, each delayed by ${ms(hold.delay_ms)} ms: ${hold.because}`;
-      this.#stands(subject, `${hold.slots_owner} hold`, "throttled", because, now);
+      this.#stands(subject, `${hold.slots_owner} throttle`, "throttled", because, now);
       this.newest.set(`${subject} held`, hold.slots_owner);
     } else if (this.newest.has(`${subject} held`)) {
-      this.#ends(subject, `${this.newest.get(`${subject} held`)} hold`, "released", "no longer throttled", now);
+      this.#ends(subject, `${this.newest.get(`${subject} held`)} throttle`, "released", "no longer throttled", now);
       this.newest.delete(`${subject} held`);
     }
     const targets = tenant.lately?.targets.filter((target) => target.kind === "guarantee") ?? [];

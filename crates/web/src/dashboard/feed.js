@@ -15,7 +15,7 @@ const SET_S = 2;
 /** What is kept of each subject and sample. */
 const FIELDS = [
   "iops", "bytes", "errors", "queue", "device", "p99", "targetMs", "judgedMs", "guaranteedIops", "guaranteedBytes", "limitIops",
-  "limitBytes", "bound", "used", "waiting", "inside", "delay",
+  "limitBytes", "bound", "used", "waiting", "inFlight", "delay",
 ];
 const COLUMN = Object.fromEntries(FIELDS.map((field, index) => [field, index * SAMPLES]));
 
@@ -125,7 +125,7 @@ export class Feed {
     const admission = pool.admission;
     const subject = {
       id, name: pool.name, pool: pool.name, raw: pool, ...judged(pool.lately), tenants,
-      waiting: pool.queued_requests, inside: admission.in_flight_requests,
+      waiting: pool.queued_requests, inFlight: admission.in_flight_requests,
     };
     this.subjects.set(id, subject);
     this.#keep(id, {
@@ -137,7 +137,7 @@ export class Feed {
       bound: or(admission.budget_bytes),
       used: admission.in_flight_bytes,
       waiting: subject.waiting,
-      inside: subject.inside,
+      inFlight: subject.inFlight,
     });
   }
 
@@ -145,7 +145,7 @@ export class Feed {
     const id = address(pool.name, tenant.name);
     const subject = {
       id, name: tenant.name, pool: pool.name, raw: tenant, ...judged(tenant.lately),
-      waiting: tenant.queued_requests, inside: tenant.in_flight_requests,
+      waiting: tenant.queued_requests, inFlight: tenant.in_flight_requests,
     };
     const slots = tenant.slots;
     this.#keep(id, {
@@ -159,7 +159,7 @@ export class Feed {
       bound: or(slots?.granted ?? (tenant.throttled?.slots || null)),
       used: slots ? slots.used : tenant.in_flight_requests,
       waiting: subject.waiting,
-      inside: subject.inside,
+      inFlight: subject.inFlight,
       delay: or(tenant.throttled?.delay_ms),
     });
     return subject;

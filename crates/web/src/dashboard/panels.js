@@ -150,7 +150,11 @@ function volumeTable() {
       text("pool", "Pool", "the shared device on which it is"),
       { ...text("backend", "Backend", "kind of storage of its data; the place is in the cell's tooltip"), hover: (row) => row.path ?? row.remote?.uri ?? row.rbd?.image },
       { key: "connections", title: "Connections", hint: "connections of clients at present", numeric: true, order: largest((row) => row.connections), text: (row) => count(row.connections) },
-      { key: "trouble", title: "State", hint: "ok, read-only, or what is wrong", order: first((row) => (trouble(row) ? "" : "~")), text: (row) => trouble(row) || (row.read_only ? "read-only" : "ok"), hover: trouble },
+      {
+        key: "trouble", title: "State", hint: "ok, read-only, at its limit, or what is wrong", order: first((row) => (trouble(row) ? "" : row.throttled_by ? " " : "~")),
+        text: (row) => trouble(row) || (row.throttled_by ? `at its limit of ${row.throttled_by.how}` : row.read_only ? "read-only" : "ok"),
+        hover: (row) => trouble(row) || (row.throttled_by?.because ?? ""),
+      },
     ],
   });
 }
@@ -249,7 +253,7 @@ function poolFacts(pool) {
   const facts = [
     ["scheduler", pool.raw.scheduler],
     ["limit", rates(limit.iops, limit.bytes_per_s)],
-    ["requests", `${pool.waiting} queued, ${pool.inside} in flight`],
+    ["requests", `${pool.waiting} queued, ${pool.inFlight} in flight`],
     ["admission", `${admission.kind}: ${bytes(admission.in_flight_bytes)} in flight, budget ${admission.budget_bytes === null ? "without bound" : bytes(admission.budget_bytes)}${admission.target_ms === null ? "" : `, target ${ms(admission.target_ms)} ms`}`],
     ["why", pool.why],
   ];
@@ -266,7 +270,7 @@ function tenantFacts(tenant, whole, before) {
     ["guaranteed", `reservation ${rates(qos.reservation_iops, qos.reservation_bytes_per_s)}, weight ${qos.weight}, ${qos.priority}, ${tenant.raw.throttle}`],
     ["limit", `${rates(limit.iops, limit.bytes_per_s)}${owner ? ` (by ${owner})` : ""}`],
     ["why", tenant.why],
-    ["requests", `${tenant.waiting} queued, ${tenant.inside} in flight, ${plural(tenant.raw.connections, "connection")}, ${plural(tenant.raw.errors_total, "error")}`],
+    ["requests", `${tenant.waiting} queued, ${tenant.inFlight} in flight, ${plural(tenant.raw.connections, "connection")}, ${plural(tenant.raw.errors_total, "error")}`],
   ];
   if (whole) {
     const since = before ? "just now" : "since the start";
@@ -276,7 +280,13 @@ function tenantFacts(tenant, whole, before) {
     }
   }
   if (slots) facts.push(["slots", ofSlots(slots)]);
+  if (tenant.raw.parts) facts.push(["totals", ofTotals(qos, tenant.raw.parts)]);
   return [...facts, ...ofGuarantees(guarantees)];
+}
+
+function ofTotals(qos, parts) {
+  const of = (which) => [parts, qos].map((one) => rates(one[`${which}_iops`], one[`${which}_bytes_per_s`])).join(" of ");
+  return `here reservation ${of("reservation")}, limit ${of("limit")} in the cluster`;
 }
 
 function ofSlots(slots) {

@@ -10,6 +10,8 @@ const SAME_S = 1;
 const THROTTLED = "throttled_by_";
 /** Changes by command have this reason, which says nothing about what is in force. */
 const BY_COMMAND = "changed_by_command";
+/** Decisions about the limit of one volume have reasons that begin so; the tenant's own throttle may be another one. */
+const OF_VOLUME = "volume_";
 
 /** The history of a time. `get(path)` asks the server; without `tenant` all are wanted, with "" whole pools. */
 export async function recall(get, { from, to, step, pool, tenant }) {
@@ -46,18 +48,18 @@ function figures(series) {
     limitBytes: mean(series.limit_bytes_per_s),
     bound: mean(series.tenant === "" ? series.budget_bytes : series.slots),
     waiting: mean(series.queued),
-    inside: mean(series.in_flight),
+    inFlight: mean(series.in_flight),
     delay: mean(series.delay_ms),
   };
 }
 
 /** Figures of a series without requests, which is not recorded. */
-const IDLE = { iops: 0, bytes: 0, errors: 0, waiting: 0, inside: 0 };
+const IDLE = { iops: 0, bytes: 0, errors: 0, waiting: 0, inFlight: 0 };
 
 /** Figures of several devices of a tenant together. */
 function together(all) {
   const [sum, ...others] = all.map(figures);
-  for (const other of others) for (const field of ["iops", "bytes", "errors", "waiting", "inside"]) sum[field] += other[field];
+  for (const other of others) for (const field of ["iops", "bytes", "errors", "waiting", "inFlight"]) sum[field] += other[field];
   return sum;
 }
 
@@ -114,7 +116,7 @@ export function records(events) {
       // The same event has the same name in each answer.
       id: `${key} ${seen.get(key)}`,
       subject: pool === "" ? "" : address(pool, tenant === "" ? undefined : tenant),
-      by: KINDS[kind] ?? (reason.startsWith(THROTTLED) || reason === "released" ? "throttle" : reason === BY_COMMAND ? "command" : "decision"),
+      by: KINDS[kind] ?? (reason.startsWith(THROTTLED) || reason.startsWith(OF_VOLUME) || reason === "released" ? "throttle" : reason === BY_COMMAND ? "command" : "decision"),
       reason, because: about === "" ? event.because : `${about}: ${event.because}`, from: at, until: at, times: 1, event,
     };
     const trouble = `${about} ${reason}`;
@@ -144,7 +146,7 @@ export function troublesAt(entries, at) {
 /** A tenant without figures, as the page shows it. */
 export const absent = (pool, tenant) => ({
   id: address(pool, tenant), name: tenant, pool, raw: { limit: {}, guarantees: [] }, targets: [], target: null, why: "", work: null,
-  waiting: NaN, inside: NaN, hold: null,
+  waiting: NaN, inFlight: NaN, hold: null,
 });
 
 /** Pools and tenants at a moment by address, as the page shows them, from what was recorded just before. */
@@ -157,16 +159,17 @@ export function subjectsAt(recalled, entries, at) {
     groups.set(id, [...(groups.get(id) ?? []), series]);
   }
   const newest = new Map();
-  for (const entry of entries) if (entry.from <= at && entry.event.kind === "decision" && entry.reason !== BY_COMMAND) newest.set(entry.subject, entry);
+  const isOfSubject = ({ event, reason }) => event.kind === "decision" && reason !== BY_COMMAND && !reason.startsWith(OF_VOLUME);
+  for (const entry of entries) if (entry.from <= at && isOfSubject(entry)) newest.set(entry.subject, entry);
   const subjects = new Map();
   for (const [id, all] of groups) {
     const [{ pool, tenant }] = all;
-    const { iops, bytes, mean: response, p99, errors, waiting, inside } = together(all);
+    const { iops, bytes, mean: response, p99, errors, waiting, inFlight } = together(all);
     const decided = newest.get(id);
     const throttled = decided?.reason.startsWith(THROTTLED) ? decided : null;
     subjects.set(id, {
       ...absent(pool, tenant), id, name: tenant || pool, why: decided?.because ?? "",
-      work: { iops, bytes, response, queue: NaN, device: NaN, p99, errors }, waiting, inside,
+      work: { iops, bytes, response, queue: NaN, device: NaN, p99, errors }, waiting, inFlight,
       hold: throttled && { by: throttled.reason.slice(THROTTLED.length), how: throttled.because },
     });
   }

@@ -42,9 +42,9 @@ function people(connections) {
     shape("circle", { class: "level", cx: 15 + (i % 6) * 10, cy: connections > 6 ? 13 + Math.floor(i / 6) * 13 : 20, r: 3.6 }));
 }
 
-function device(inside) {
+function device(inFlight) {
   const platter = (y, busy) => shape("ellipse", { class: busy ? "level" : "trough", cx: 40, cy: y, rx: 26, ry: 6 });
-  const busy = Math.min(4, Math.ceil(Math.log2(1 + inside)));
+  const busy = Math.min(4, Math.ceil(Math.log2(1 + inFlight)));
   return [33, 25, 17, 9].map((y, i) => platter(y, i < busy));
 }
 
@@ -82,9 +82,9 @@ function points(state, pool, subject) {
       notes: [`${actsOn}, by ${method}`, notes[0] ?? ""],
     })),
     {
-      key: "device", title: "Device", picture: device(subject.inside),
+      key: "device", title: "Device", picture: device(subject.inFlight),
       figure: `${ms(pool.work?.device)} ms`,
-      notes: [`${plural(pool.inside, "request")} in flight`, pool.waiting > 0 ? `${count(pool.waiting)} queued` : ""],
+      notes: [`${plural(pool.inFlight, "request")} in flight`, pool.waiting > 0 ? `${count(pool.waiting)} queued` : ""],
     },
   ];
 }
@@ -158,9 +158,9 @@ function stages(state, pool, subject) {
   });
   const backends = [...new Set(volumes.map((volume) => volume.backend))].join(", ");
   list.push({
-    key: "device", title: "Device", picture: device(subject.inside),
+    key: "device", title: "Device", picture: device(subject.inFlight),
     figure: `${ms(subject.work?.device)} ms`, waits: pool.raw.overdue.length > 0,
-    notes: [`${plural(subject.inside, "request")} in flight`, pool.raw.overdue.length > 0 ? `${pool.raw.overdue.length} OVERDUE` : backends],
+    notes: [`${plural(subject.inFlight, "request")} in flight`, pool.raw.overdue.length > 0 ? `${pool.raw.overdue.length} OVERDUE` : backends],
   });
   return list;
 }

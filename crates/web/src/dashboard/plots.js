@@ -34,11 +34,11 @@ function specs(subject, unit) {
     stack: [[unit, "got"]], lines: [[guaranteed, "guaranteed", "guarantee"], [limit, "limit", "limit"]],
   };
   const requests = (lines) => ({
-    key: "requests", title: "Requests", hint: "requests in flight in the device, and queued where they can still be reordered", format: count, stack: [["inside", "in flight", "inside"], ["waiting", "queued", "waiting"]],
+    key: "requests", title: "Requests", hint: "requests in flight in the device, and queued where they can still be reordered", format: count, stack: [["inFlight", "in flight", "inFlight"], ["waiting", "queued", "waiting"]],
     lines: [...lines, ["errors", "failed", "failed"]],
   });
   if (subject.tenants) {
-    const budget = { key: "budget", title: "Cost in flight", hint: "bytes in flight, each request with its base cost, and the budget of admission control", format: bytes, stack: [["used", "in flight", "inside"]], lines: [["bound", "budget", "limit"]] };
+    const budget = { key: "budget", title: "Cost in flight", hint: "bytes in flight, each request with its base cost, and the budget of admission control", format: bytes, stack: [["used", "in flight", "inFlight"]], lines: [["bound", "budget", "limit"]] };
     return [response, throughput, budget, requests([])];
   }
   const delay = { key: "delay", title: "Delay of its slots, ms", hint: "time for which a slot stays empty after a request: the throttle for a latency target", format: ms, stack: [["delay", "delay"]], lines: [] };

@@ -6,7 +6,8 @@ use std::io;
 use std::sync::Arc;
 
 use evenkeel_guard::loops::record::{
-    At, CgroupState, DirectionState, Measured, OsdState, PacketsState, PoolState, QueueDepthState, State,
+    At, CgroupState, DirectionState, Measured, OsdState, PacketsState, PoolState, QueueDepthState, ReadPercentiles,
+    State,
 };
 use evenkeel_history::{Figures, Gauge, Sample, Series};
 use evenkeel_policy::decision::{DecisionRecord, Unit};
@@ -87,21 +88,24 @@ fn done(iops: f64, bytes_per_s: f64, latency_ms: Option<f64>) -> Figures {
     Figures { requests, bytes: whole(bytes_per_s), latency_us, ..Figures::default() }
 }
 
+/// These figures with percentiles, where single reads are timed.
+fn with_percentiles(figures: Figures, of: Option<ReadPercentiles>) -> Figures {
+    let Some(ReadPercentiles { p50_ms, p99_ms, p999_ms }) = of else { return figures };
+    let [p50_us, p99_us, p999_us] = [p50_ms, p99_ms, p999_ms].map(|ms| us(Some(ms)));
+    Figures { p50_us, p99_us, p999_us, ..figures }
+}
+
 fn slots(slots: Option<f64>) -> Gauge {
     slots.map_or_else(Gauge::default, |slots| Gauge::at(whole(slots * 1e3)))
 }
 
 fn packets(pool: &PoolState, at: &PacketsState, samples: &mut Vec<Sample>) {
-    let percentile = |name: &str| if at.percentile == name { us(at.read_percentile_ms) } else { 0 };
     let figures = Figures {
-        p50_us: percentile("p50"),
-        p99_us: percentile("p99"),
-        p999_us: percentile("p99.9"),
         in_flight: Gauge::at(at.in_flight),
         delay_us: Gauge::at(us(Some(at.mean_delay_ms))),
         ..done(at.iops, at.read_bytes_per_s + at.write_bytes_per_s, at.latency_ms)
     };
-    samples.push(sample(pool, "", "", figures));
+    samples.push(sample(pool, "", "", with_percentiles(figures, at.read_percentiles)));
     for device in &at.devices {
         let figures = done(device.iops, device.read_bytes_per_s + device.write_bytes_per_s, device.latency_ms);
         let in_flight = Gauge::at(device.in_flight);
@@ -140,6 +144,10 @@ fn cgroup(pool: &PoolState, at: &CgroupState, samples: &mut Vec<Sample>) {
         samples.push(sample(pool, &group.tenant, device, figures));
     }
     whole_pool.bytes += whole(at.background_bytes_per_s);
+    if let Some(latency) = &at.latency {
+        whole_pool.in_flight = Gauge::at(latency.in_flight);
+        whole_pool = with_percentiles(whole_pool, latency.read_percentiles);
+    }
     samples.push(sample(pool, "", "", whole_pool));
 }
 
@@ -166,4 +174,34 @@ fn osd(at: &OsdState) -> Figures {
     let Measured { store_latency_ms, commits_per_s, cost_bytes_per_s, waiting, .. } = at.measured;
     let (queued, budget) = (Gauge::at(waiting), Gauge::at(at.budget_bytes));
     Figures { queued, budget, ..done(commits_per_s, cost_bytes_per_s, store_latency_ms) }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_guard::loops::record::LocalState;
+
+    use super::*;
+
+    #[test]
+    fn pools_whose_reads_are_timed_have_three_percentiles() {
+        let read_percentiles = Some(ReadPercentiles { p50_ms: 0.5, p99_ms: 2.0, p999_ms: 7.25 });
+        let packets = PacketsState { iops: 10.0, read_percentiles, ..PacketsState::default() };
+        let latency = LocalState { in_flight: 3, read_percentiles, ..LocalState::default() };
+        let local = CgroupState { latency: Some(latency), ..CgroupState::default() };
+        for at in [At::Packets(packets), At::Cgroup(local)] {
+            let pool = PoolState { name: "a".into(), at, ..PoolState::default() };
+            let samples = samples(&State { pools: vec![pool], ..State::default() });
+            let Figures { p50_us, p99_us, p999_us, .. } = samples[0].figures;
+            assert_eq!((samples.len(), [p50_us, p99_us, p999_us]), (1, [500, 2_000, 7_250]));
+        }
+    }
+
+    #[test]
+    fn a_pool_whose_reads_are_not_timed_has_no_percentile() {
+        let at = At::Packets(PacketsState { iops: 10.0, latency_ms: Some(2.0), ..PacketsState::default() });
+        let pool = PoolState { name: "a".into(), at, ..PoolState::default() };
+        let samples = samples(&State { pools: vec![pool], ..State::default() });
+        let Figures { requests, latency_us, p50_us, p99_us, p999_us, .. } = samples[0].figures;
+        assert_eq!((requests, latency_us, [p50_us, p99_us, p999_us]), (10, 20_000, [0; 3]));
+    }
 }

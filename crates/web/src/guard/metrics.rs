@@ -51,7 +51,7 @@ const AGENT: Table<State> = Table {
 const POOL: Table<PoolState> = Table {
     labels: &["pool"],
     metrics: &[
-        gauge("latency_target_missed", "1 while missed, and there are reads.", None, |p| {
+        gauge("latency_target_missed", "1 while reads miss the target.", None, |p| {
             let At::Packets(at) = &p.at else { return None };
             let figure = at.read_percentile_ms.or(at.read_latency_ms);
             whether(verdict::latency(at.target_ms, figure, &p.reason).is_missed())
@@ -103,7 +103,7 @@ const CLIENT: Table<ClientState> = Table {
     labels: &["pool", "client"],
     metrics: &[
         gauge("client_delay", "Delay of packets to the client.", SECONDS, |c| ms(Some(c.delay_ms))),
-        gauge("client_load_bytes_per_second", "Its throughput.", None, |c| Some(c.bytes_per_s)),
+        gauge("client_load_bytes_per_second", "Client's throughput.", None, |c| Some(c.bytes_per_s)),
     ],
 };
 
@@ -111,7 +111,7 @@ const CGROUP: Table<CgroupState> = Table {
     labels: &["pool"],
     metrics: &[
         gauge("slow_device_bytes_per_second", "Assumed throughput of the slow device.", None, |h| h.slow_bytes_per_s),
-        gauge("background_bytes_per_second", "Its load of groups without a guarantee.", None, |h| {
+        gauge("background_bytes_per_second", "Slow device's load from groups without a guarantee.", None, |h| {
             Some(h.background_bytes_per_s)
         }),
     ],
@@ -126,20 +126,19 @@ fn local(pool: &PoolState) -> Option<&LocalState> {
 const LOCAL: Table<PoolState> = Table {
     labels: &["pool"],
     metrics: &[
-        gauge("local_latency_target", "Latency target for reads.", SECONDS, |p| ms(local(p).map(|l| l.target_ms))),
+        gauge("local_latency_target", "Latency target for reads.", SECONDS, |p| ms(local(p)?.target_ms)),
         gauge("local_read_latency", READS, SECONDS, |p| ms(local(p)?.read_latency_ms)),
         gauge("local_read_latency_percentile", "Percentile of the target, over 5 to 10 s.", SECONDS, |p| {
             ms(local(p)?.read_percentile_ms)
         }),
-        gauge("local_latency_target_missed", "1 while missed, and there are reads.", None, |p| {
-            let at = local(p)?;
-            whether(verdict::latency(at.target_ms, at.figure_ms(), &p.reason).is_missed())
+        gauge("local_latency_target_missed", "1 while reads miss the target.", None, |p| {
+            whether(local(p)?.target(&p.reason)?.verdict.is_missed())
         }),
         gauge("local_latency_target_unachievable", "1 while missed with all noisy groups throttled.", None, |p| {
-            whether(p.reason == "unachievable")
+            local(p)?.target_ms.and_then(|_| whether(p.reason == "unachievable"))
         }),
         gauge("local_throttle_ineffective", "1 while a trial has shown no effect of limits.", None, |p| {
-            whether(p.reason == "ineffective")
+            local(p)?.target_ms.and_then(|_| whether(p.reason == "ineffective"))
         }),
         gauge("local_bytes_per_second", "Bytes read and written.", None, |p| Some(local(p)?.bytes_per_s)),
         gauge("local_in_flight_requests", "Requests in flight.", None, |p| some(local(p)?.in_flight)),
@@ -153,7 +152,7 @@ const LOCAL_GROUP: Table<GroupThrottleState> = Table {
     labels: &["pool", "tenant", "group"],
     metrics: &[
         gauge("group_delay", "Wait that limits add to a request.", SECONDS, |g| ms(Some(g.delay_ms))),
-        gauge("group_load_bytes_per_second", "Its throughput.", None, |g| Some(g.bytes_per_s)),
+        gauge("group_load_bytes_per_second", "Group's throughput.", None, |g| Some(g.bytes_per_s)),
     ],
 };
 
@@ -171,8 +170,8 @@ const GUARANTEE: Table<DirectionState> = Table {
         gauge("guarantee_guaranteed_per_second", "Guaranteed throughput.", None, |d| Some(d.guaranteed)),
         gauge("guarantee_measured_per_second", "Throughput in the last period.", None, |d| Some(d.measured)),
         gauge("guarantee_limit_per_second", "Limit assigned.", None, |d| Some(d.limit)),
-        gauge("guarantee_miss_ratio", "Part of its bytes that missed the cache.", None, |d| d.miss_rate),
-        gauge("guarantee_unachievable", "1 while the devices cannot give it.", None, |d| {
+        gauge("guarantee_miss_ratio", "Part of the bytes that missed the cache.", None, |d| d.miss_rate),
+        gauge("guarantee_unachievable", "1 while the devices cannot sustain the guarantee.", None, |d| {
             whether(verdict::guarantee(d.guaranteed, Some(d.measured), &d.reason) == Verdict::Unachievable)
         }),
     ],
@@ -195,7 +194,9 @@ const VOLUME: Table<VolumeState> = Table {
             v.slots.target_ms.and_then(|_| whether(v.slots.reason == "unachievable"))
         }),
         gauge("volume_latency", "Mean latency in the last period.", SECONDS, |v| ms(v.latency_ms)),
-        gauge("volume_device_latency", "Its part in the array.", SECONDS, |v| ms(v.slots.device_latency_ms)),
+        gauge("volume_device_latency", "Mean device latency in the last period.", SECONDS, |v| {
+            ms(v.slots.device_latency_ms)
+        }),
         gauge("volume_needed_slots", help::NEEDED, None, |v| Some(v.slots.need)),
         gauge("volume_granted_slots", help::GRANTED, None, |v| v.slots.granted),
         gauge("volume_used_slots", help::USED, None, |v| Some(v.slots.used)),
@@ -238,7 +239,7 @@ const OSD: Table<OsdState> = Table {
         counter("osd_skipped_samples", "Samples skipped after a late answer.", None, |o| o.skipped_total),
         counter("osd_changes", "Changes of the throttle.", None, |o| o.changes_total),
         counter("osd_restarts", "Restarts seen.", None, |o| o.restarts_total),
-        counter("osd_errors", "Failed questions and changes.", None, |o| o.errors_total),
+        counter("osd_errors", "Failed queries and changes.", None, |o| o.errors_total),
     ],
 };
 
@@ -356,7 +357,7 @@ mod tests {
     #[test]
     fn a_local_device_has_the_figures_of_its_target_and_of_its_groups() {
         let (percentile, read_latency_ms) = ("mean".into(), Some(8.0));
-        let target = LocalState { target_ms: 5.0, percentile, read_latency_ms, ..LocalState::default() };
+        let target = LocalState { target_ms: Some(5.0), percentile, read_latency_ms, ..LocalState::default() };
         let throttled = GroupThrottleState { delay_ms: 250.0, ..GroupThrottleState::default() };
         let group = GroupState {
             tenant: "bulk".into(),

@@ -10,6 +10,7 @@ use axum::routing::on;
 use axum::{Json, Router};
 use evenkeel_guard::loops::record::State;
 use evenkeel_policy::decision::{DecisionRecord, Decisions};
+use evenkeel_policy::health::Health;
 use evenkeel_policy::history::History;
 use serde::Deserialize;
 
@@ -49,9 +50,19 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// The state of the agent, with the trouble that its history is not recorded.
+    fn current(&self) -> State {
+        let mut state = (self.state)();
+        if let Some(trouble) = self.history.as_ref().and_then(|history| history.trouble()) {
+            let troubles = std::mem::take(&mut state.health.troubles);
+            state.health = Health::of(troubles.into_iter().chain([trouble]).collect());
+        }
+        state
+    }
+
     /// The answer to `/healthz` at `now`. For a health the whole state is copied, under the lock that the agent's decisions need.
     fn probed(&self, now: Instant) -> probe::Answer {
-        self.newest.answer(now, || (self.state)().health)
+        self.newest.answer(now, || self.current().health)
     }
 }
 
@@ -60,11 +71,11 @@ type Shared = extract::State<Arc<Agent>>;
 /// The requests that an agent answers.
 pub const READS: &[Request<Arc<Agent>>] = &[
     read("/api/v1/state", "everything measured and decided at the last interval", |method| {
-        on(method, async |extract::State(agent): Shared| Json((agent.state)()))
+        on(method, async |extract::State(agent): Shared| Json(agent.current()))
     }),
     read("/api/v1/pools", "the same in the form of a server's state, for the dashboard", |method| {
         on(method, async |extract::State(agent): Shared| {
-            Json(Shown::of(&(agent.state)(), (agent.records)(None, shown::DECISIONS)))
+            Json(Shown::of(&agent.current(), (agent.records)(None, shown::DECISIONS)))
         })
     }),
     read(
@@ -73,7 +84,7 @@ pub const READS: &[Request<Arc<Agent>>] = &[
         |method| on(method, decisions),
     ),
     read("/api/v1/health", "troubles with cause and cure", |method| {
-        on(method, async |extract::State(agent): Shared| Json((agent.state)().health))
+        on(method, async |extract::State(agent): Shared| Json(agent.current().health))
     }),
     read(
         "/api/v1/history?from=TIME&to=TIME&step=S&pool=NAME&tenant=NAME",
@@ -81,7 +92,7 @@ pub const READS: &[Request<Arc<Agent>>] = &[
         |method| on(method, history),
     ),
     read("/metrics", "Prometheus; names begin with `evenkeel_guard_`", |method| {
-        on(method, async |extract::State(agent): Shared, asked: HeaderMap| metrics::answer(&asked, (agent.state)()))
+        on(method, async |extract::State(agent): Shared, asked: HeaderMap| metrics::answer(&asked, agent.current()))
     }),
     read("/healthz", "200 `ok` or `warning`; 503 with cause and cure while critical", |method| {
         on(method, async |extract::State(agent): Shared| agent.probed(Instant::now()))
@@ -107,7 +118,7 @@ async fn history(
 }
 
 async fn decisions(extract::State(agent): Shared, Asked(wanted): Asked<Wanted>) -> Result<Json<Decisions>, Refusal> {
-    if let Some(refusal) = wanted.pool.as_deref().and_then(|name| unknown(name, &(agent.state)())) {
+    if let Some(refusal) = wanted.pool.as_deref().and_then(|name| unknown(name, &agent.current())) {
         return Err(refusal);
     }
     let decisions = (agent.records)(wanted.pool.as_deref(), wanted.count.unwrap_or(usize::MAX));
@@ -129,7 +140,7 @@ mod tests {
     use std::time::Duration;
 
     use axum::http::StatusCode;
-    use evenkeel_policy::health::{Health, Level, Trouble};
+    use evenkeel_policy::health::{Level, Trouble};
 
     use super::*;
 

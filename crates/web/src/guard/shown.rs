@@ -9,7 +9,7 @@ use evenkeel_guard::loops::record::{
 };
 use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::decision::{DecisionRecord, Unit};
-use evenkeel_policy::figures::{bytes, counted, ms, short};
+use evenkeel_policy::figures::{bytes, bytes_per_s, counted, ms, short};
 use evenkeel_policy::state::{
     AdmissionState, GuaranteeState, LatencyTargetState, PoolState, SlotsState, State, TenantState, ThrottledState,
 };
@@ -217,7 +217,7 @@ fn local(enforced: &record::PoolState, at: &CgroupState, latency: &LocalState) -
         latency_ms: latency.read_latency_ms,
         device_latency_ms: latency.read_latency_ms,
         p99_ms: latency.read_percentile_ms.filter(|_| latency.percentile == "p99"),
-        targets: vec![latency.target(&enforced.reason)],
+        targets: latency.target(&enforced.reason).into_iter().collect(),
         throttled_by: for_target(throttled, "group", latency.mean_delay_ms, &enforced.because),
         because: enforced.because.clone(),
         ..Lately::default()
@@ -226,7 +226,7 @@ fn local(enforced: &record::PoolState, at: &CgroupState, latency: &LocalState) -
     of_groups.for_each(|(group, of)| add(&mut tenants, throttled_group(group, of)));
     PoolState {
         admission: AdmissionState { in_flight_requests: latency.in_flight, ..AdmissionState::default() },
-        latency_target: Some(target(latency.target_ms, &latency.percentile, latency.figure_ms())),
+        latency_target: latency.target_ms.map(|ms| target(ms, &latency.percentile, latency.figure_ms())),
         lately: Some(lately),
         tenants,
         ..PoolState::default()
@@ -236,7 +236,18 @@ fn local(enforced: &record::PoolState, at: &CgroupState, latency: &LocalState) -
 fn throttled_group(group: &GroupState, of: &GroupThrottleState) -> TenantState {
     let because = of.exempt_because.as_ref().unwrap_or(&of.because);
     let lately = Lately { iops: of.iops, bytes_per_s: of.bytes_per_s, ..Lately::default() };
-    slowed(&group.tenant, &of.throttle, of.delay_ms, because, lately)
+    let mut tenant = slowed(&group.tenant, &of.throttle, of.delay_ms, because, lately);
+    // Without a wait for the latency target, it is the tenant's limit that throttles.
+    let is_at_limit = of.delay_ms <= 0.0 && !of.because.is_empty();
+    if let Some(lately) = tenant.lately.as_mut().filter(|_| is_at_limit) {
+        lately.throttled_by = Some(ThrottledBy {
+            by: "operator".into(),
+            cause: Cause::Limit,
+            how: bytes_per_s(of.bytes_per_s),
+            because: of.because.clone(),
+        });
+    }
+    tenant
 }
 
 fn guaranteed(at: &CgroupState) -> PoolState {
@@ -431,7 +442,8 @@ mod tests {
         let cached = CgroupState { groups: vec![group("a", 50e6), group("b", 20e6)], ..CgroupState::default() };
         let noisy = GroupThrottleState { iops: 10.0, delay_ms: 3.0, ..GroupThrottleState::default() };
         let noisy = GroupState { tenant: "batch".into(), latency: Some(noisy), ..GroupState::default() };
-        let latency = LocalState { target_ms: 5.0, percentile: "mean".into(), iops: 10.0, ..LocalState::default() };
+        let (target_ms, percentile) = (Some(5.0), "mean".into());
+        let latency = LocalState { target_ms, percentile, iops: 10.0, ..LocalState::default() };
         let local = CgroupState { latency: Some(latency), groups: vec![noisy], ..CgroupState::default() };
         let queue = QueueState { value: Some(6), before: Some(32), ..QueueState::default() };
         let slots = TenantSlotsState { target_ms: Some(10.0), ..TenantSlotsState::default() };
@@ -508,5 +520,16 @@ mod tests {
             pool.tenants.iter().map(|tenant| (pool.name.clone(), tenant.name.clone())).collect()
         };
         assert_eq!(shown.iter().flat_map(of).collect::<BTreeSet<_>>(), recorded);
+    }
+
+    #[test]
+    fn a_group_at_its_part_of_a_limit_is_throttled_by_the_operator() {
+        let of =
+            GroupThrottleState { bytes_per_s: 2e7, because: "at its limit".into(), ..GroupThrottleState::default() };
+        let by = |of: &GroupThrottleState| throttled_group(&GroupState::default(), of).lately.unwrap().throttled_by;
+        let limited = by(&of).unwrap();
+        assert_eq!((limited.by.as_str(), limited.how.as_str()), ("operator", bytes_per_s(2e7).as_str()));
+        assert_eq!(by(&GroupThrottleState { delay_ms: 3.0, ..of }).unwrap().by, "response");
+        assert!(by(&GroupThrottleState::default()).is_none());
     }
 }

@@ -28,7 +28,7 @@ pub enum Error {
     /// The folder cannot be read.
     #[error(transparent)]
     History(#[from] evenkeel_history::Error),
-    /// There is no such step.
+    /// The history has no steps of this length, in seconds.
     #[error("the history has no step of {0} s; ask for one of 1, 10, 60 or 600 s")]
     Step(u64),
     /// The time ends before it begins.

@@ -124,6 +124,11 @@ impl Ledger {
         paused.or_else(|| self.complained.clone())
     }
 
+    /// Bytes of the history's files; 0 while it is not open.
+    pub(super) fn bytes(&self) -> u64 {
+        self.open.as_ref().map_or(0, |(history, _)| history.status().bytes)
+    }
+
     /// Opens the history at its place, or closes it.
     fn follow(&mut self, now: u64, place: Option<&Place>) {
         if self.open.as_ref().map(|(_, place)| place) == place {

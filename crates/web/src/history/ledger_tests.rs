@@ -122,7 +122,7 @@ fn what_was_recorded_is_there_after_a_stop_and_after_a_kill_and_gaps_are_named()
     assert_eq!(recorded, 101 + 68 + 39);
     let gaps: Vec<_> = answer.gaps.iter().map(|gap| (gap.from_s - T0, gap.to_s - T0)).collect();
     assert_eq!(gaps, [(101, 130), (198, 260)]);
-    assert!(answer.gaps[0].because.contains("had been stopped"), "{:?}", answer.gaps[0]);
+    assert!(answer.gaps[0].because.contains("a graceful stop"), "{:?}", answer.gaps[0]);
     assert!(answer.gaps[1].because.contains("kill -9"), "{:?}", answer.gaps[1]);
     let of = |kind| answer.events.iter().filter(move |event| event.kind == kind).map(|event| event.at_s - T0);
     assert_eq!(of(EventKind::Started).collect::<Vec<_>>(), [0, 130, 260]);

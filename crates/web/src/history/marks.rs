@@ -19,10 +19,10 @@ const BURST: u64 = 500;
 const ENDS_AFTER_S: u64 = 10;
 /// Two decisions about the same within this time are one that was read twice, in seconds: control intervals are 0.1 s or more.
 const SAME_S: f64 = 0.05;
-/// How long the newest decision about a subject is remembered, in seconds; the readings overlap by less.
+/// Time for which the newest decision about a subject is remembered, in seconds; the readings overlap by less.
 const REMEMBERED_S: f64 = 60.0;
 
-/// Name of the reason of a change by a command or a signal.
+/// Name of the reason of a change by a command, a signal or the hours of the policy.
 pub(crate) const BY_COMMAND: &str = "changed_by_command";
 
 /// The subject of a reason that stands until it is replaced.
@@ -30,6 +30,8 @@ pub(crate) const BY_COMMAND: &str = "changed_by_command";
 pub(crate) enum Topic {
     /// The throttle in force.
     Throttle,
+    /// The limit of a volume, for which requests wait.
+    Volume,
     /// The slots granted.
     Slots,
     /// The budget of admission control.
@@ -40,7 +42,7 @@ impl Topic {
     /// Shortest time between two records of one subject, in seconds. Reasons for a budget change with each control interval.
     const fn pause_s(self) -> u64 {
         match self {
-            Self::Throttle | Self::Slots => 10,
+            Self::Throttle | Self::Volume | Self::Slots => 10,
             Self::Budget => 60,
         }
     }
@@ -52,6 +54,8 @@ pub(crate) struct Reason {
     pub(crate) pool: String,
     /// Empty for a pool.
     pub(crate) tenant: String,
+    /// Empty unless it is about a volume.
+    pub(crate) volume: String,
     pub(crate) topic: Topic,
     /// Name of the reason.
     pub(crate) reason: String,
@@ -59,14 +63,14 @@ pub(crate) struct Reason {
     pub(crate) sentence: String,
 }
 
-/// A change by a command or a signal.
+/// A change by a command, a signal or the hours of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ByCommand {
     /// Empty if it is not about a pool.
     pub(crate) pool: String,
     /// Empty if it is not about a tenant.
     pub(crate) tenant: String,
-    /// The caller, the object, and the values before and after, as a sentence.
+    /// The caller or `schedule`, the object, and the values before and after, as a sentence.
     pub(crate) sentence: String,
 }
 
@@ -85,7 +89,7 @@ pub(crate) struct Held {
 
 /// A reason as it was recorded last.
 struct Known {
-    /// Empty after its end.
+    /// The reason; empty after its end.
     reason: String,
     at: u64,
     /// True if it is in force at the present moment.
@@ -103,7 +107,8 @@ struct Ongoing {
 pub(crate) struct Marker {
     /// By level, kind and object.
     troubles: HashMap<(&'static str, String, String), Ongoing>,
-    reasons: HashMap<(String, String, Topic), Known>,
+    /// By pool, tenant, volume and topic.
+    reasons: HashMap<(String, String, String, Topic), Known>,
     /// When the newest recorded decision about a subject was taken, on the scale of the uptime.
     decided: HashMap<(String, String, String), f64>,
     /// Events that may be recorded now, and when that was counted.
@@ -154,9 +159,9 @@ impl Marker {
             Mark { at, event: Event::Decision { pool, tenant, reason, sentence } }
         };
         self.reasons.values_mut().for_each(|known| known.lives = false);
-        for Reason { pool, tenant, topic, reason, sentence } in reasons {
-            let known = self.reasons.entry((pool, tenant, topic));
-            let (pool, tenant, _) = known.key().clone();
+        for Reason { pool, tenant, volume, topic, reason, sentence } in reasons {
+            let known = self.reasons.entry((pool, tenant, volume, topic));
+            let (pool, tenant, ..) = known.key().clone();
             let known = known.or_insert_with(|| Known { reason: String::new(), at: 0, lives: true });
             known.lives = true;
             if known.reason != reason && at >= known.at.saturating_add(topic.pause_s()) {
@@ -164,10 +169,14 @@ impl Marker {
                 (known.reason, known.at) = (reason, at);
             }
         }
-        self.reasons.retain(|(pool, tenant, topic), known| {
+        self.reasons.retain(|(pool, tenant, volume, topic), known| {
             let ends = !known.lives && !known.reason.is_empty() && at >= known.at.saturating_add(topic.pause_s());
             if ends && *topic == Topic::Throttle {
                 marks.push(mark(pool, tenant, "released", explain::RELEASED.to_owned()));
+            }
+            if ends && *topic == Topic::Volume {
+                let sentence = format!("volume {volume} is {}", explain::RELEASED);
+                marks.push(mark(pool, tenant, "volume_released", sentence));
             }
             // A throttle that begins again at once is another one after the pause only.
             if ends {
@@ -218,7 +227,8 @@ mod tests {
 
     fn throttle(reason: &str) -> Held {
         let (pool, tenant, reason) = ("main".into(), "backup".into(), reason.to_owned());
-        let reasons = Reason { pool, tenant, topic: Topic::Throttle, sentence: format!("by {reason}"), reason };
+        let (volume, sentence) = (String::new(), format!("by {reason}"));
+        let reasons = Reason { pool, tenant, volume, topic: Topic::Throttle, sentence, reason };
         Held { reasons: vec![reasons], ..Held::default() }
     }
 
@@ -273,6 +283,33 @@ mod tests {
     }
 
     #[test]
+    fn each_volume_of_a_tenant_has_its_own_throttle() {
+        let mut marker = Marker::default();
+        let at_limit = |volume: &str| Reason {
+            pool: "main".into(),
+            tenant: "shop".into(),
+            volume: volume.into(),
+            topic: Topic::Volume,
+            reason: "volume_at_limit".into(),
+            sentence: format!("volume {volume} is at its limit"),
+        };
+        let mut sentences = Vec::new();
+        for at in 100..130 {
+            let reasons = if at < 110 { vec![at_limit("a"), at_limit("b")] } else { vec![at_limit("b")] };
+            for mark in marker.marks(at, Held { reasons, ..Held::default() }) {
+                let Event::Decision { reason, sentence, .. } = mark.event else { panic!("no decision") };
+                sentences.push((mark.at, reason, sentence));
+            }
+        }
+        let expected = [
+            (100, "volume_at_limit", "volume a is at its limit"),
+            (100, "volume_at_limit", "volume b is at its limit"),
+            (110, "volume_released", "volume a is no longer throttled"),
+        ];
+        assert_eq!(sentences, expected.map(|(at, reason, sentence)| (at, reason.to_owned(), sentence.to_owned())));
+    }
+
+    #[test]
     fn a_trouble_ends_when_it_has_not_been_seen_for_ten_seconds() {
         let mut marker = Marker::default();
         let trouble = || Trouble::new(Level::Critical, "io_errors", "volume db", "requests fail", "make room");
@@ -312,6 +349,7 @@ mod tests {
             let reasons = |tenant: u64| Reason {
                 pool: "main".into(),
                 tenant: format!("t{tenant}"),
+                volume: String::new(),
                 topic: Topic::Throttle,
                 reason: format!("at {}", at / 10),
                 sentence: String::new(),

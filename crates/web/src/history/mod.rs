@@ -9,11 +9,13 @@ mod marks;
 mod place;
 mod recorder;
 mod request;
+mod room;
 
 pub use answer::{Error, Query, answer};
 pub(crate) use ledger::Sense;
 pub(crate) use marks::{BY_COMMAND, ByCommand, Held, Reason, Topic};
 pub use place::Place;
 pub(crate) use place::Program;
+pub(crate) use recorder::HISTORY_LOST;
 pub use recorder::{NO_THREAD_CURE, Recorder};
 pub(crate) use request::{Wanted, answered};

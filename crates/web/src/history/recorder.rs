@@ -6,16 +6,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use evenkeel_policy::health::{Level, Trouble};
+
 use super::ledger::{Ledger, Sense};
 use super::place::{Place, Program};
+use super::room::Room;
 
-/// How long a stop waits for the last second to be recorded: a disk that hangs does not delay it further.
+/// Time for which a stop waits for the last second to be recorded: a disk that hangs does not delay it further.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 /// Time after the begin of a second at which the one before is recorded.
 const AFTER: Duration = Duration::from_millis(5);
 
 /// Cure if [`Recorder`] cannot have a thread.
 pub const NO_THREAD_CURE: &str = "raise the limit of threads (ulimit -u, TasksMax=) and restart";
+
+/// Name of the trouble that nothing is recorded at present.
+pub(crate) const HISTORY_LOST: &str = "history_lost";
 
 /// A function that returns the present place; `None` if no history is recorded.
 type PlaceOf = Arc<dyn Fn() -> Option<Place> + Send + Sync>;
@@ -26,6 +32,8 @@ pub struct Recorder {
     place: PlaceOf,
     /// The error for which nothing is recorded at present.
     problem: Arc<Mutex<Option<String>>>,
+    /// The room for the history; `None` if it is not known.
+    room: Arc<Mutex<Option<Room>>>,
     stops: SyncSender<SyncSender<()>>,
 }
 
@@ -41,10 +49,11 @@ impl Recorder {
     ) -> io::Result<Self> {
         let (stops, stopped) = sync_channel(1);
         let (place, problem): (PlaceOf, Arc<Mutex<Option<String>>>) = (Arc::new(place), Arc::default());
-        let (of_thread, told) = (Arc::clone(&place), Arc::clone(&problem));
-        let work = move || record(program, &*of_thread, sense, &told, &stopped);
+        let room: Arc<Mutex<Option<Room>>> = Arc::default();
+        let (of_thread, told, measured) = (Arc::clone(&place), Arc::clone(&problem), Arc::clone(&room));
+        let work = move || record(program, &*of_thread, sense, (&*told, &*measured), &stopped);
         thread::Builder::new().name("evenkeel-history".into()).spawn(work)?;
-        Ok(Self { program, place, problem, stops })
+        Ok(Self { program, place, problem, room, stops })
     }
 
     /// Records that the program stops. Returns when that is on disk, or after two seconds.
@@ -69,6 +78,26 @@ impl Recorder {
     pub(crate) fn problem(&self) -> Option<String> {
         self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    /// The trouble that nothing is recorded at present although the configuration has a place for it, or that there is soon no
+    /// more room at that place; `None` otherwise.
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        let place = self.place()?;
+        let Some(problem) = self.problem() else {
+            let room = *self.room.lock().unwrap_or_else(PoisonError::into_inner);
+            return room?.trouble(&place, self.key());
+        };
+        let (folder, key) = (place.folder.display(), self.key());
+        Some(Trouble::new(
+            Level::Warning,
+            HISTORY_LOST,
+            "",
+            format!("no history is recorded: {problem}"),
+            format!(
+                "make room in {folder}, make it writable, or end the other program that uses it; or set {key} = \"off\""
+            ),
+        ))
+    }
 }
 
 /// Unix time.
@@ -80,7 +109,7 @@ fn record(
     program: Program,
     place: &dyn Fn() -> Option<Place>,
     mut sense: impl Sense,
-    problem: &Mutex<Option<String>>,
+    (problem, room): (&Mutex<Option<String>>, &Mutex<Option<Room>>),
     stopped: &Receiver<SyncSender<()>>,
 ) {
     let mut ledger = Ledger::new(program, now().as_secs());
@@ -95,7 +124,38 @@ fn record(
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        ledger.record(now().as_secs(), place().as_ref(), &mut sense);
+        let place = place();
+        ledger.record(now().as_secs(), place.as_ref(), &mut sense);
         *problem.lock().unwrap_or_else(PoisonError::into_inner) = ledger.problem();
+        let measured = place.and_then(|place| Room::measure(&place, ledger.bytes()));
+        *room.lock().unwrap_or_else(PoisonError::into_inner) = measured;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_history_that_is_not_recorded_is_a_trouble_unless_it_is_off() {
+        let recorder = |problem: Option<&str>, place: Option<Place>| Recorder {
+            program: Program { name: "server", key: "server.history" },
+            place: Arc::new(move || place.clone()),
+            problem: Arc::new(Mutex::new(problem.map(str::to_owned))),
+            room: Arc::default(),
+            stops: sync_channel(1).0,
+        };
+        let place = || Some(Place { folder: "/srv/history".into(), bytes: 1 << 23 });
+        let trouble = recorder(Some("No space left on device"), place()).trouble().expect("a trouble");
+        assert_eq!((trouble.level, trouble.kind.as_str()), (Level::Warning, HISTORY_LOST));
+        assert!(trouble.because.ends_with("recorded: No space left on device"), "{trouble:?}");
+        let Trouble { cure, .. } = trouble;
+        assert!(cure.contains("/srv/history") && cure.ends_with("server.history = \"off\""), "{cure}");
+        assert_eq!(recorder(None, place()).trouble(), None);
+        assert_eq!(recorder(Some("it was in use"), None).trouble(), None, "it is off");
+        let soon_full = recorder(None, place());
+        let room = Room { free_bytes: 1 << 20, capacity_bytes: 1 << 30, missing_bytes: 1 << 22 };
+        *soon_full.room.lock().expect("no panic") = Some(room);
+        assert_eq!(soon_full.trouble().map(|trouble| trouble.kind).as_deref(), Some("space"));
     }
 }

@@ -13,8 +13,8 @@ use evenkeel_policy::config::Volume;
 use evenkeel_policy::history::History;
 use evenkeel_policy::state::TenantState;
 use evenkeel_policy::units::Bytes;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
 
 use super::audit;
 use super::body::Body;
@@ -90,7 +90,7 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
         method: Method::PATCH,
         path: "/api/v1/volumes/{name}",
         body: r#"{"size": "40GiB"}"#,
-        effect: "makes it longer; or sets `tenant`, `description`, `limit`",
+        effect: "grows it; or sets `tenant`, `description`, `limit`, `tls`, `allow`, `deny`",
         handler: |method| on(method, set_volume),
     },
     Request {
@@ -111,7 +111,7 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
         method: Method::PATCH,
         path: "/api/v1/tenants/{name}",
         body: r#"{"weight": 3, "limit": {"iops": 500}}"#,
-        effect: "merges into the tenant; `\"create\": true` makes a new one",
+        effect: "merges into the tenant; `\"create\": true` makes one",
         handler: |method| on(method, set_tenant),
     },
     Request {
@@ -125,7 +125,7 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
         method: Method::PATCH,
         path: "/api/v1/pools/{name}",
         body: r#"{"tuning": {"admission": "none"}, "emulate": {"iops": 700}}"#,
-        effect: "merges into the pool; `\"create\": true` makes a new one",
+        effect: "merges into the pool; `\"create\": true` makes one",
         handler: |method| on(method, set_pool),
     },
     Request {
@@ -266,30 +266,74 @@ async fn create_volume(
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct NewSettings {
-    pub(crate) size: Option<Bytes>,
-    pub(crate) tenant: Option<String>,
-    pub(crate) description: Option<String>,
-    pub(crate) limit: Option<Value>,
-    pub(crate) force: bool,
+    size: Option<Bytes>,
+    #[serde(deserialize_with = "given")]
+    tenant: Option<Value>,
+    #[serde(deserialize_with = "given")]
+    description: Option<Value>,
+    #[serde(deserialize_with = "given")]
+    limit: Option<Value>,
+    #[serde(deserialize_with = "given")]
+    tls: Option<Value>,
+    #[serde(deserialize_with = "given")]
+    allow: Option<Value>,
+    #[serde(deserialize_with = "given")]
+    deny: Option<Value>,
+    force: bool,
+}
+
+/// Reads a member that is there: null, which removes a setting, is a value.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
+/// A change of a volume.
+#[derive(Debug)]
+pub(crate) enum VolumeChange {
+    /// A new size.
+    Size(Bytes),
+    /// A merge patch of its other settings.
+    Settings(Value, Consent),
+}
+
+impl NewSettings {
+    /// The change that is requested.
+    ///
+    /// # Errors
+    /// If it is none or two: of two changes the first would stay if the second were refused.
+    pub(crate) fn change(self) -> Result<VolumeChange, Refusal> {
+        let Self { size, tenant, description, limit, tls, allow, deny, force } = self;
+        let members = [
+            ("tenant", tenant),
+            ("description", description),
+            ("limit", limit),
+            ("tls", tls),
+            ("allow", allow),
+            ("deny", deny),
+        ];
+        let members = members.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        let patch: Map<String, Value> = members.collect();
+        match (size, patch.is_empty()) {
+            (Some(size), true) => Ok(VolumeChange::Size(size)),
+            (None, false) => Ok(VolumeChange::Settings(patch.into(), Consent { force, ..Consent::default() })),
+            _ => {
+                let message = "a request changes the size of a volume, or its tenant, description, limit and clients";
+                Err(Refusal::new(422, "invalid_request", message, "give one of both; make two requests for both"))
+            }
+        }
+    }
 }
 
 async fn set_volume(
     State(manager): Shared,
     Extension(by): By,
     Named(name): Named,
-    Body(NewSettings { size, tenant, description, limit, force }): Body<NewSettings>,
+    Body(settings): Body<NewSettings>,
 ) -> Answer {
-    // Of two changes the first would stay if the second were refused.
-    if size.is_some() == (tenant.is_some() || description.is_some() || limit.is_some()) {
-        let message = "a request changes the size of a volume, or its tenant, description and limit";
-        return Err(Refusal::new(422, "invalid_request", message, "give one of both; make two requests for both"));
-    }
-    change(move || match size {
-        None => {
-            let consent = Consent { force, ..Consent::default() };
-            manager.set_volume(&by, &name, tenant, description, limit, consent)
-        }
-        Some(size) => {
+    let wanted = settings.change()?;
+    change(move || match wanted {
+        VolumeChange::Settings(patch, consent) => manager.set_volume(&by, &name, patch, consent),
+        VolumeChange::Size(size) => {
             let notes = manager.grow_volume(&by, &name, size)?;
             Ok(std::iter::once(format!("volume {name} grown to {size}")).chain(notes).collect())
         }
@@ -339,4 +383,31 @@ async fn change(make: impl FnOnce() -> Result<Vec<String>, Refusal> + Send + 'st
         |_| Refusal::new(500, "internal", "the change failed inside the server", "see the server's log, and report it");
     let changes = elsewhere(make).await.map_err(failed).and_then(|made| made)?;
     Ok(Json(Changed { changes }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_volume_gets_another_size_or_other_settings() {
+        let read = |body: Value| serde_json::from_value::<NewSettings>(body).expect("settings").change();
+        assert!(matches!(read(json!({ "size": "2MiB" })), Ok(VolumeChange::Size(Bytes(size))) if size == 2 << 20));
+        for patch in [
+            json!({ "allow": null, "deny": ["unix"], "limit": { "when": null }, "tenant": "a", "tls": null }),
+            json!({ "description": null, "limit": null, "tenant": null }),
+        ] {
+            let read_patch = match read(patch.clone()) {
+                Ok(VolumeChange::Settings(read, consent)) if !consent.force => read,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(read_patch, patch, "null is a value");
+        }
+        for body in [json!({}), json!({ "force": true }), json!({ "size": "2MiB", "tls": null })] {
+            assert_eq!(read(body).expect_err("none or two").kind, "invalid_request");
+        }
+        assert!(serde_json::from_value::<NewSettings>(json!({ "path": "/a" })).is_err());
+    }
 }

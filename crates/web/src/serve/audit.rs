@@ -2,6 +2,7 @@
 
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{Change, plan};
+use evenkeel_policy::config::{Limit, Tenant, WeightAt};
 use evenkeel_policy::history::History;
 use serde::Serialize;
 use serde_json::Value;
@@ -22,12 +23,67 @@ pub(crate) fn log<T: Serialize>(by: &Caller, what: &str, before: &T, after: &T) 
     Some(line)
 }
 
+/// Logs which limits and weights hours of the day have put into force or out of it between `before` and `after`. Returns each
+/// object that has one, named as in [`log`], with its line.
+pub(crate) fn log_hours(before: &Config, after: &Config) -> Vec<(String, String)> {
+    let mut changed = Vec::new();
+    for (name, is) in &after.pools {
+        let limit = before.pools.get(name).and_then(|was| by_hours("limit", &was.limit, &is.limit));
+        changed.extend(limit.map(|limit| (format!("pool {name}"), limit)));
+    }
+    for (name, is) in &after.tenants {
+        let values = before.tenants.get(name).map(|was| tenant_by_hours(was, is)).unwrap_or_default();
+        if !values.is_empty() {
+            changed.push((format!("tenant {name}"), values.join(", ")));
+        }
+    }
+    for (name, is) in &after.volumes {
+        let limit = before.volumes.get(name).and_then(|was| by_hours("limit", &was.limit, &is.limit));
+        changed.extend(limit.map(|limit| (format!("volume {name}"), limit)));
+    }
+    let lines = changed.into_iter().map(|(what, values)| {
+        let line = format!("changed by schedule: {what}: {values}");
+        tracing::info!("{line}");
+        (what, line)
+    });
+    lines.collect()
+}
+
+/// The rates of a limit before and after its hours have begun or ended; `None` if they have not. Of a limit that has other values
+/// than before, the line about its change has these.
+fn by_hours(key: &str, before: &Limit, after: &Limit) -> Option<String> {
+    let (from, to, hours) = (before.in_force(), after.in_force(), after.when?);
+    let is_schedule = from != to && Limit { is_off: after.is_off, ..*before } == *after;
+    is_schedule.then(|| format!("{key} from {from} to {to} ({hours})"))
+}
+
+fn tenant_by_hours(before: &Tenant, after: &Tenant) -> Vec<String> {
+    let weight = |key: &str, was: Option<WeightAt>, is: Option<WeightAt>, [from, to]: [u32; 2]| {
+        let (was, is) = (was?, is?);
+        let is_schedule = from != to && was.is_on != is.is_on && WeightAt { is_on: is.is_on, ..was } == is;
+        is_schedule.then(|| format!("{key} from {from} to {to} ({})", is.when))
+    };
+    let weights = [before.weight_in_force(), after.weight_in_force()];
+    let mut changed: Vec<String> = by_hours("limit", &before.limit, &after.limit).into_iter().collect();
+    changed.extend(weight("weight", before.weight_at, after.weight_at, weights));
+    for (pool, is) in &after.pools {
+        let Some(was) = before.pools.get(pool) else { continue };
+        if let (Some(was), Some(is)) = (was.limit, is.limit) {
+            changed.extend(by_hours(&format!("pools.{pool}.limit"), &was, &is));
+        }
+        let weights = [before, after].map(|tenant| tenant.on(pool).weight_in_force());
+        changed.extend(weight(&format!("pools.{pool}.weight"), was.weight_at, is.weight_at, weights));
+    }
+    changed
+}
+
 /// Removes from a history what only the control socket may show, as of the configuration: the values of changes, except those of
 /// a tenant or a pool, which the state shows.
 pub(crate) fn hide_values(history: &mut History) {
     let events = history.events.iter_mut().filter(|event| event.reason == BY_COMMAND);
     for event in events.filter(|event| event.pool.is_empty() && event.tenant.is_empty()) {
-        "changed by command or signal; the log and the control socket have the values".clone_into(&mut event.because);
+        "changed by command, signal or schedule; the log and the control socket have the values"
+            .clone_into(&mut event.because);
     }
 }
 
@@ -149,6 +205,37 @@ mod tests {
         assert_eq!(history.events[..2], shown);
         let because = &history.events[2].because;
         assert!(because.contains("changed by command") && !because.contains("192.0.2.7"), "{because}");
+    }
+
+    #[test]
+    fn hours_that_begin_or_end_have_a_line_for_each_object() {
+        let text = "[pools.main.limit]\nbytes_per_s = \"40MB\"\nwhen = \"08:00-20:00\"\n\
+                    [tenants.gold]\nweight = 2\nweight_at = { weight = 8, when = \"20:00-08:00\" }\n\
+                    limit = { iops = 500, when = \"09:00-10:00\" }\n\
+                    [tenants.gold.pools.main]\nlimit = { iops = 70, when = \"20:00-08:00\" }\n\
+                    weight_at = { weight = 5, when = \"20:00-08:00\" }\n[tenants.other]\nlimit.iops = 5\n\
+                    [volumes.v]\nbackend = \"memory\"\nsize = \"1MiB\"\nlimit = { iops = 9, when = \"08:00-20:00\" }\n";
+        let at = |minute: u16| {
+            let mut config = Config::parse(text, "the test").expect("a configuration");
+            config.set_time(minute);
+            config
+        };
+        let (day, evening) = (at(20 * 60 - 1), at(20 * 60));
+        let expected = [
+            ("pool main", "limit from 40MB/s to none (08:00-20:00)"),
+            (
+                "tenant gold",
+                "weight from 2 to 8 (20:00-08:00), pools.main.limit from none to 70 IOPS (20:00-08:00), pools.main.weight from 2 to 5 (20:00-08:00)",
+            ),
+            ("volume v", "limit from 9 IOPS to none (08:00-20:00)"),
+        ];
+        let line = |(what, values): (&str, &str)| (what.to_owned(), format!("changed by schedule: {what}: {values}"));
+        assert_eq!(log_hours(&day, &evening), expected.map(line));
+        assert!(log_hours(&day, &day).is_empty());
+        // A limit with another rate is in the line of the command that set it.
+        let mut other = evening.clone();
+        other.pools.get_mut("main").expect("a pool").limit.iops = 3;
+        assert_eq!(log_hours(&day, &other), expected[1..].iter().copied().map(line).collect::<Vec<_>>());
     }
 
     #[test]

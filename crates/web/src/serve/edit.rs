@@ -142,29 +142,6 @@ fn needed(what: &str, name: &str) -> Refusal {
     Refusal::new(409, "refused", message, format!("change its settings with `evenkeel {what} set {name}`"))
 }
 
-/// `config` with another tenant and another description of the volume `name`, as far as they are given.
-///
-/// # Errors
-/// If there is no volume of this name.
-pub(crate) fn with_volume_settings(
-    config: &Config,
-    name: &str,
-    tenant: Option<String>,
-    description: Option<String>,
-) -> Result<Config, Refusal> {
-    let mut config = config.clone();
-    let Some(volume) = config.volumes.get_mut(name) else {
-        return Err(unknown("volume", name, config.volumes.keys()));
-    };
-    if let Some(tenant) = tenant {
-        volume.tenant = Some(tenant);
-    }
-    if let Some(description) = description {
-        volume.description = description;
-    }
-    Ok(config)
-}
-
 /// `config` with `patch` merged into the settings of the volume `name`.
 ///
 /// # Errors
@@ -332,13 +309,19 @@ mod tests {
         let text = "[pools.other]\n[volumes.v]\nsize = \"1MiB\"\npool = \"other\"\n";
         let empty = Config::parse(text, "the test").expect("valid");
         assert_eq!(without_pool(&empty, "main").expect_err("needed").kind, "refused");
-        let given = with_volume_settings(&config, "v", Some("a".into()), None).expect("a volume");
+        let given = with_volume_patch(&config, "v", json!({ "tenant": "a" })).expect("a volume");
         assert_eq!(given.volumes["v"].tenant.as_deref(), Some("a"));
         assert_eq!(given.volumes["v"].description, config.volumes["v"].description);
         let limited = with_volume_patch(&given, "v", json!({ "limit": { "iops": 5 } })).expect("a volume");
         assert_eq!(limited.volumes["v"].limit, Limit { iops: 5, ..Limit::default() });
         assert_eq!(with_volume_patch(&limited, "v", json!({ "limit": { "iops": 0 } })).expect("a volume"), given);
         assert_eq!(with_volume_patch(&config, "w", json!({})).expect_err("unknown").kind, "not_found");
+        let lists = json!({ "tls": "always", "allow": ["unix"], "deny": ["192.0.2.7"] });
+        let listed = with_volume_patch(&given, "v", lists).expect("a volume");
+        let volume = &listed.volumes["v"];
+        assert!(volume.tls.is_some() && volume.allow.is_some() && volume.deny.len() == 1, "{volume:?}");
+        let none = json!({ "tls": null, "allow": null, "deny": null });
+        assert_eq!(with_volume_patch(&listed, "v", none).expect("a volume"), given);
     }
 
     #[test]

@@ -7,11 +7,11 @@ use std::time::Instant;
 use evenkeel_history::Sample;
 use evenkeel_policy::config::Bound;
 use evenkeel_policy::explain;
-use evenkeel_policy::state::{PoolState, TenantState};
+use evenkeel_policy::state::{PoolState, TenantState, VolumeState};
 use evenkeel_server::Meter;
 
 use super::manager::Manager;
-use crate::history::{Held, Place, Program, Reason, Recorder, Sense, Topic};
+use crate::history::{HISTORY_LOST, Held, Place, Program, Reason, Recorder, Sense, Topic};
 
 /// Decisions are read from this long before the last reading on, in seconds: their times are exact to milliseconds.
 const OVERLAP_S: f64 = 1.0;
@@ -53,9 +53,12 @@ impl Sense for Sensed {
     fn held(&mut self) -> Held {
         let state = self.manager.state_since(self.read_to_s - OVERLAP_S);
         self.read_to_s = state.uptime_s;
-        let (uptime_s, troubles) = (state.uptime_s, state.health.troubles);
+        let (uptime_s, mut troubles) = (state.uptime_s, state.health.troubles);
+        // The ledger itself records the end of a pause.
+        troubles.retain(|trouble| trouble.kind != HISTORY_LOST);
         let changes = self.manager.take_changes(Instant::now());
         let mut held = Held { uptime_s, troubles, changes, ..Held::default() };
+        held.reasons.extend(state.volumes.iter().filter_map(of_volume));
         for pool in state.pools {
             of_pool(pool, &mut held);
         }
@@ -63,11 +66,25 @@ impl Sense for Sensed {
     }
 }
 
+/// The throttle of a volume whose requests wait for its limit.
+fn of_volume(volume: &VolumeState) -> Option<Reason> {
+    let by = volume.throttled_by.as_ref()?;
+    Some(Reason {
+        pool: volume.pool.clone(),
+        tenant: volume.tenant.clone(),
+        volume: volume.name.clone(),
+        topic: Topic::Volume,
+        reason: "volume_at_limit".to_owned(),
+        sentence: explain::throttle(by),
+    })
+}
+
 /// Adds the reasons and decisions of a pool.
 fn of_pool(pool: PoolState, held: &mut Held) {
     let in_force = |tenant: &str, topic, reason: &str, sentence: String| Reason {
         pool: pool.name.clone(),
         tenant: tenant.to_owned(),
+        volume: String::new(),
         topic,
         reason: reason.to_owned(),
         sentence,
@@ -90,4 +107,27 @@ fn of_pool(pool: PoolState, held: &mut Held) {
     held.decisions.extend(pool.latency_target.into_iter().flat_map(|target| target.decisions));
     let guarantees = pool.tenants.into_iter().flat_map(|tenant| tenant.guarantees);
     held.decisions.extend(guarantees.flat_map(|guarantee| guarantee.decisions));
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_policy::state::LimitState;
+    use evenkeel_policy::verdict::at_limit_of_volume;
+
+    use super::*;
+
+    #[test]
+    fn a_volume_at_its_limit_is_recorded_with_its_tenant_and_the_owner() {
+        let limit = LimitState { iops: Some(100), iops_owner: Some("operator".into()), ..LimitState::default() };
+        let (name, pool, tenant) = ("db".into(), "main".into(), "shop".into());
+        let throttled_by = at_limit_of_volume("db", &limit);
+        let volume = VolumeState { name, pool, tenant, limit, throttled_by, ..VolumeState::default() };
+        let reason = of_volume(&volume).expect("a throttle");
+        let names = [&reason.pool, &reason.tenant, &reason.volume, &reason.reason];
+        assert_eq!(names, ["main", "shop", "db", "volume_at_limit"]);
+        let sentence =
+            "throttled by the operator, 100 IOPS: volume db is at its limit of 100 IOPS, set by the operator";
+        assert_eq!(reason.sentence, sentence);
+        assert_eq!(of_volume(&VolumeState { throttled_by: None, ..volume }), None);
+    }
 }

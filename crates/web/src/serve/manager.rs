@@ -44,7 +44,7 @@ impl From<&Caller> for Asker {
 }
 
 /// Changes that wait for the history at most, should it be off.
-const MAX_CHANGES: usize = 100;
+const MAX_CHANGES: usize = 1_000;
 /// Longest time for which a change waits: the history gives it the time at which it is recorded.
 const CHANGE_WAITS: Duration = Duration::from_secs(60);
 
@@ -83,7 +83,20 @@ impl Manager {
 
     /// Logs a change of the object `what`, and keeps it for the history.
     fn audit<T: Serialize>(&self, by: &Caller, what: &str, before: &T, after: &T) {
-        let Some(sentence) = audit::log(by, what, before, after) else { return };
+        if let Some(sentence) = audit::log(by, what, before, after) {
+            self.keep(what, sentence);
+        }
+    }
+
+    /// As [`Self::audit`], for limits and weights that hours of the day have put into force or out of it.
+    fn audit_hours(&self, before: &Config, after: &Config) {
+        for (what, sentence) in audit::log_hours(before, after) {
+            self.keep(&what, sentence);
+        }
+    }
+
+    /// Keeps the sentence about a change of the object `what` for the history.
+    fn keep(&self, what: &str, sentence: String) {
         let of = |kind: &str| what.strip_prefix(kind).unwrap_or_default().to_owned();
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         changes.push((Instant::now(), ByCommand { pool: of("pool "), tenant: of("tenant "), sentence }));
@@ -125,7 +138,8 @@ impl Manager {
         let cluster = self.cluster.get().map(evenkeel_cluster::Handle::state);
         let state = State { cluster, ..state };
         let of_process = process::troubles("server", self.server.doubt_about_certificate());
-        let troubles = health::of_server(&state).troubles.into_iter().chain(of_process);
+        let of_history = self.history.get().and_then(Recorder::trouble);
+        let troubles = health::of_server(&state).troubles.into_iter().chain(of_process).chain(of_history);
         let health = Health::of(troubles.collect());
         self.newest.set(Instant::now(), &health);
         State { health, ..state }
@@ -210,6 +224,7 @@ impl Manager {
         let warnings = new_warnings(&before, &loaded.config)?;
         let applied = self.server.reload(loaded.config)?;
         self.audit(by, "configuration", &*before, &*self.config());
+        self.audit_hours(&before, &self.config());
         if let Some(cluster) = self.cluster.get() {
             cluster.resize(self.config().cluster.sizes());
         }
@@ -235,7 +250,12 @@ impl Manager {
         if wanted == *present {
             return Ok(Vec::new());
         }
-        Ok(told(self.server.set_time(|| (self.source.minute)())?))
+        let applied = self.server.set_time(|| (self.source.minute)())?;
+        // Without a change it was made meanwhile, by a command that has kept it for the history.
+        if !applied.changes.is_empty() {
+            self.audit_hours(&present, &self.config());
+        }
+        Ok(told(applied))
     }
 
     /// Serves a new volume from now on, also after a restart. Returns notes about the volume's file.
@@ -286,23 +306,19 @@ impl Manager {
         Ok(notes.into_iter().chain(warned(warnings)).collect())
     }
 
-    /// Gives a volume another tenant, description or limit from now on, also after a restart; `limit` is merged into the present
-    /// one. A volume in the configuration file can have another limit until the next reload.
+    /// Merges `patch` into the settings of a volume, from now on, also after a restart. A volume in the configuration file can
+    /// have another limit until the next reload.
     pub(super) fn set_volume(
         &self,
         by: &Caller,
         name: &str,
-        tenant: Option<String>,
-        description: Option<String>,
-        limit: Option<Value>,
+        patch: Value,
         consent: Consent,
     ) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
-        let is_lasting = tenant.is_some() || description.is_some() || !change.fixed_volumes.contains(name);
-        let mut config = edit::with_volume_settings(&self.config(), name, tenant, description)?;
-        if let Some(limit) = limit {
-            config = edit::with_volume_patch(&config, name, json!({ "limit": limit }))?;
-        }
+        let sets_more = patch.as_object().is_some_and(|members| members.keys().any(|key| key != "limit"));
+        let is_lasting = sets_more || !change.fixed_volumes.contains(name);
+        let config = edit::with_volume_patch(&self.config(), name, patch)?;
         if is_lasting {
             self.refuse_fixed(&change.fixed_volumes, name, "change it")?;
             self.check(&change.fixed_volumes, &config)?;
@@ -360,7 +376,7 @@ impl Manager {
         self.put(by, &format!("pool {name}"), config, consent, |config| config.pools.get(name))
     }
 
-    /// Removes a tenant; its connections pass to the tenants that own them then. The change is in force until the next reload.
+    /// Removes a tenant; its connections pass to other tenants. The change is in force until the next reload.
     pub(super) fn remove_tenant(&self, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
         let _one_at_a_time = self.begin();
         let config = edit::without_tenant(&self.config(), name)?;
@@ -390,6 +406,7 @@ impl Manager {
         let applied = self.server.put(config)?;
         let after = self.config();
         self.audit(by, what, &part(&before), &part(&after));
+        self.audit_hours(&before, &after);
         let lines = audit::with_values(told(applied), &before, &after);
         Ok(lines.into_iter().chain(warned(warnings)).collect())
     }

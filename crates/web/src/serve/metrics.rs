@@ -9,8 +9,8 @@ use axum::response::Response;
 use evenkeel_policy::health::file_systems;
 use evenkeel_policy::space::FileSystem;
 use evenkeel_policy::state::{
-    GuaranteeState, LatencyTargetState, PoolState, RemoteState, SlotsState, SpaceState, State, TenantSlotsState,
-    TenantState, VolumeState, WorkerState,
+    GuaranteeState, LatencyTargetState, LimitWaits, PoolState, RemoteState, SlotsState, SpaceState, State,
+    TenantSlotsState, TenantState, VolumeState, WorkerState,
 };
 use evenkeel_policy::verdict::{self, Verdict};
 use prometheus_client::collector::Collector;
@@ -59,7 +59,7 @@ const SERVER: Table<State> = Table {
 };
 
 const REFUSED: Family =
-    Family::counters("refused_clients", &["reason"], "Clients refused a volume, or closed before they had one.");
+    Family::counters("refused_clients", &["reason"], "Connections refused or closed before they had a volume.");
 
 const WORKER: Table<WorkerState> = Table {
     labels: &["worker"],
@@ -80,7 +80,7 @@ const POOL: Table<PoolState> = Table {
         gauge("pool_budget", "Cost that may be in flight; absent: unbounded.", BYTES, |p| {
             p.admission.budget_bytes.and_then(some)
         }),
-        gauge("pool_base_cost", "Cost of a request beside its bytes.", BYTES, |p| some(p.admission.base_cost_bytes)),
+        gauge("pool_base_cost", "Cost of a request beyond its bytes.", BYTES, |p| some(p.admission.base_cost_bytes)),
         gauge("pool_target", "Latency target of admission control.", SECONDS, |p| ms(p.admission.target_ms)),
         gauge("pool_overdue_requests", "Requests in flight for longer than `stall_report_after`.", None, |p| {
             some(p.overdue.len() as u64)
@@ -94,7 +94,7 @@ const TARGET: Table<LatencyTargetState> = Table {
     metrics: &[
         gauge("pool_latency_target", "Latency target for reads.", SECONDS, |g| Some(g.target_ms / 1e3)),
         gauge("pool_latency_measured", "Latency of reads, last measured.", SECONDS, |g| ms(g.measured_ms)),
-        gauge("pool_latency_target_missed", "1 while missed, and there are reads.", None, |g| {
+        gauge("pool_latency_target_missed", "1 while reads miss the target.", None, |g| {
             whether(verdict::latency_target(g).is_missed())
         }),
         gauge(
@@ -131,7 +131,7 @@ const TENANT: Table<TenantState> = Table {
         gauge("tenant_slots", "Requests allowed in flight while throttled for the pool's target.", None, |t| {
             t.throttled.as_ref().and_then(|hold| some(hold.slots))
         }),
-        gauge("tenant_throttle_delay", "Pause of each of these slots after a request.", SECONDS, |t| {
+        gauge("tenant_throttle_delay", "Pause of a throttled tenant's slot after a request.", SECONDS, |t| {
             ms(t.throttled.as_ref().map(|hold| hold.delay_ms))
         }),
         counter("tenant_errors", "Requests that the device failed.", None, |t| t.errors_total),
@@ -164,7 +164,7 @@ const GUARANTEE: Table<GuaranteeState> = Table {
         gauge("tenant_guarantee", "Guaranteed throughput per second.", None, |p| some(p.guaranteed_per_s)),
         gauge("tenant_guarantee_measured", "Throughput in the last interval.", None, |p| p.measured_per_s),
         gauge("tenant_guarantee_limit", "Limit assigned for the guarantee.", None, |p| some(p.limit_per_s)),
-        gauge("tenant_guarantee_unachievable", "1 while the device cannot give it.", None, |p| {
+        gauge("tenant_guarantee_unachievable", "1 while the device cannot sustain the guarantee.", None, |p| {
             let verdict = verdict::guarantee(p.guaranteed_per_s as f64, p.measured_per_s, &p.reason);
             whether(verdict == Verdict::Unachievable)
         }),
@@ -226,6 +226,18 @@ const VOLUME: Table<VolumeState> = Table {
         gauge("volume_failed", "1 after a failed flush: data may be lost.", None, |v| whether(v.error.is_some())),
         counter("volume_trims", "Trims completed.", None, |v| v.trims_total),
         counter("volume_trimmed", "Bytes of completed trims.", BYTES, |v| v.trimmed_bytes_total),
+        gauge("volume_limit_iops", "Limit in force.", None, |v| v.limit.iops.and_then(some)),
+        gauge("volume_limit_bytes_per_second", "Limit in force.", None, |v| v.limit.bytes_per_s.and_then(some)),
+    ],
+};
+
+/// Metrics of volumes with a limit.
+const WAITS: Table<LimitWaits> = Table {
+    labels: &["volume", "pool"],
+    metrics: &[
+        gauge("volume_limit_waiting_requests", "Requests that wait for it.", None, |w| some(w.waiting_requests)),
+        counter("volume_limit_waited_requests", "Requests that waited.", None, |w| w.waited_requests_total),
+        time("volume_limit_waited", "Time of their waits.", |w| w.waited_ms_total as f64 / 1e3),
     ],
 };
 
@@ -246,8 +258,8 @@ const fn of_file_system(name: &'static str, help: &'static str) -> Family {
 /// Metrics of file systems with volumes. The label is the path of one of the volumes.
 const FILE_SYSTEMS: &[(Family, OfFileSystem)] = &[
     (of_file_system("file_system_size", "Size of a file system with volumes."), |f| f.capacity_bytes),
-    (of_file_system("file_system_free", "Its free space."), |f| f.free_bytes),
-    (of_file_system("file_system_unallocated", "Space that its volumes may still allocate."), |f| f.unallocated_bytes),
+    (of_file_system("file_system_free", "Free space."), |f| f.free_bytes),
+    (of_file_system("file_system_unallocated", "Space that volumes on it may allocate."), |f| f.unallocated_bytes),
 ];
 
 /// Metrics of volumes on another server.
@@ -277,6 +289,7 @@ pub(crate) fn described() -> Vec<Description> {
         TARGET.described(PREFIX),
         POOL_SLOTS.described(PREFIX),
         VOLUME.described(PREFIX),
+        WAITS.described(PREFIX),
         SPACE.described(PREFIX),
         REMOTE.described(PREFIX),
         file_systems,
@@ -305,6 +318,7 @@ impl Collector for Snapshot {
             state.volumes.iter().map(|volume| (vec![volume.name.as_str().into(), volume.pool.as_str().into()], volume));
         let volumes: Vec<_> = volumes.collect();
         each(encoder, &VOLUME, &volumes)?;
+        each(encoder, &WAITS, &part(&volumes, |volume| volume.waits.as_ref()))?;
         each(encoder, &SPACE, &part(&volumes, |volume| volume.space.as_ref()))?;
         let systems = file_systems(&state.volumes);
         for (metric, of) in FILE_SYSTEMS {
@@ -354,10 +368,37 @@ fn tenants(encoder: &mut DescriptorEncoder<'_>, pools: &[PoolState]) -> fmt::Res
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_policy::state::LimitState;
     use prometheus_client::encoding::text;
     use prometheus_client::registry::Registry;
 
     use super::*;
+
+    fn scraped(volumes: Vec<VolumeState>) -> String {
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register_collector(Box::new(Snapshot(State { volumes, ..State::default() })));
+        let mut text = String::new();
+        text::encode(&mut text, &registry).unwrap();
+        text
+    }
+
+    #[test]
+    fn a_volume_with_a_limit_shows_it_and_the_requests_that_waited_for_it() {
+        let waits = LimitWaits { waiting_requests: 3, waited_requests_total: 40, waited_ms_total: 2_500 };
+        let volume = |name: &str| VolumeState { name: name.into(), pool: "main".into(), ..VolumeState::default() };
+        let limit = LimitState { iops: Some(100), ..LimitState::default() };
+        let text = scraped(vec![VolumeState { limit, waits: Some(waits), ..volume("a") }, volume("free")]);
+        for line in [
+            "evenkeel_volume_limit_iops{volume=\"a\",pool=\"main\"} 100",
+            "evenkeel_volume_limit_waiting_requests{volume=\"a\",pool=\"main\"} 3",
+            "evenkeel_volume_limit_waited_requests_total{volume=\"a\",pool=\"main\"} 40",
+            "evenkeel_volume_limit_waited_seconds_total{volume=\"a\",pool=\"main\"} 2.5",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+        assert!(!text.contains("limit_bytes_per_second{") && !text.contains("limit_iops{volume=\"free\""), "{text}");
+        assert!(!text.contains("waiting_requests{volume=\"free\""), "{text}");
+    }
 
     #[test]
     fn volumes_in_files_show_their_space_and_each_file_system_its_own_once() {
@@ -377,11 +418,7 @@ mod tests {
             ..VolumeState::default()
         };
         let memory = VolumeState { name: "m".into(), ..VolumeState::default() };
-        let state = State { volumes: vec![volume("a", 60), volume("b", 10), memory], ..State::default() };
-        let mut registry = Registry::with_prefix(PREFIX);
-        registry.register_collector(Box::new(Snapshot(state)));
-        let mut text = String::new();
-        text::encode(&mut text, &registry).unwrap();
+        let text = scraped(vec![volume("a", 60), volume("b", 10), memory]);
         for line in [
             "evenkeel_volume_allocated_bytes{volume=\"a\",pool=\"main\"} 60",
             "evenkeel_volume_trims_total{volume=\"a\",pool=\"main\"} 3",

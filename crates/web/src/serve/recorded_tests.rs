@@ -140,10 +140,14 @@ fn a_limit_with_hours_comes_and_goes_with_them() {
     MINUTE.set(23 * 60);
     manager.keep_hours().expect("a live change");
     assert_eq!((in_force(), manager.config().tenants["gold"].weight), (500, 3));
-    // The history gets the change by command, once.
+    // The history gets the changes by command and by the hours, each once.
     let changes = manager.take_changes(Instant::now());
-    assert!(changes.len() == 1 && changes[0].tenant == "gold", "{changes:?}");
-    assert!(changes[0].sentence.ends_with("tenant gold: weight from 1 to 3"));
+    let sentences: Vec<&str> = changes.iter().map(|change| change.sentence.as_str()).collect();
+    let begins = "changed by schedule: tenant gold: limit from none to 500 IOPS (22:00-06:00)";
+    let ends = "changed by schedule: tenant gold: limit from 500 IOPS to none (22:00-06:00)";
+    let command = "changed by a client of the control socket: tenant gold: weight from 1 to 3";
+    assert_eq!(sentences, [begins, command, ends, begins]);
+    assert!(changes.iter().all(|change| change.tenant == "gold" && change.pool.is_empty()), "{changes:?}");
     assert!(manager.take_changes(Instant::now()).is_empty());
     MINUTE.set(6 * 60);
     assert_eq!(manager.reload(&BY).expect("valid"), ["tenant gold changed"]);
@@ -170,6 +174,10 @@ fn the_limit_of_a_new_volume_applies_in_its_hours_only() {
     MINUTE.set(22 * 60);
     assert_eq!(manager.keep_hours().expect("a live change"), ["volume v changed"]);
     assert_eq!(in_force(), 500);
+    let changes = manager.take_changes(Instant::now());
+    let newest = changes.last().expect("a change");
+    assert_eq!(newest.sentence, "changed by schedule: volume v: limit from none to 500 IOPS (22:00-06:00)");
+    assert!(newest.pool.is_empty() && newest.tenant.is_empty(), "{newest:?}");
 }
 
 #[test]
@@ -188,6 +196,9 @@ fn a_weight_with_hours_comes_and_goes_with_them() {
     MINUTE.set(22 * 60);
     assert_eq!(manager.keep_hours().expect("a live change"), ["tenant gold changed"]);
     assert_eq!(in_force(), Some(9));
+    let changes = manager.take_changes(Instant::now());
+    let sentences: Vec<&str> = changes.iter().map(|change| change.sentence.as_str()).collect();
+    assert_eq!(sentences, ["changed by schedule: tenant gold: weight from 1 to 9 (22:00-06:00)"]);
     manager.set_tenant(&BY, "gold", json!({ "weight_at": { "weight": 7 } }), Consent::default()).expect("valid");
     assert_eq!(in_force(), Some(7), "a command changes the weight of the present hours at once");
     MINUTE.set(6 * 60);
@@ -224,5 +235,5 @@ fn what_the_flags_make_wrong_is_not_blamed_on_the_file() {
     };
     assert!(load("/other").is_ok());
     let errors = load("/s").map(drop).expect_err("used twice").to_string();
-    assert!(errors.starts_with(&format!("the command line, with {}: server.control: ", file.display())), "{errors}");
+    assert!(errors.starts_with(&format!("the command line and {}: server.control: ", file.display())), "{errors}");
 }

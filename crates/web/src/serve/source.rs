@@ -152,7 +152,7 @@ impl Source {
         };
         // The file by itself has passed: what is wrong now came by the flags.
         let origin = match &self.file {
-            Some(file) if has_flags => format!("the command line, with {}", file.display()),
+            Some(file) if has_flags => format!("the command line and {}", file.display()),
             Some(file) => file.display().to_string(),
             None => "command line".into(),
         };

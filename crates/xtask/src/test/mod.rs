@@ -72,7 +72,7 @@ pub(crate) enum Step {
     SyncFailure,
     /// The units under systemd in a virtual machine.
     Systemd,
-    /// One limit over three servers.
+    /// A reservation and a limit over three servers.
     Totals,
 }
 

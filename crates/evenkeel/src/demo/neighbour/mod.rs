@@ -267,7 +267,8 @@ mod tests {
         let text = policy(Path::new("/dev/loop7"), groups, 12.5, Path::new("/tmp/d/journal"));
         let config = Config::parse(&text, "demo", Abilities { tracepoints: false }).unwrap();
         let pool = &config.local["demo"];
-        assert_eq!((pool.device.as_str(), pool.latency.target.as_millis_f64()), ("/dev/loop7", 12.5));
+        let target_ms = pool.latency.map(|latency| latency.target.as_millis_f64());
+        assert_eq!((pool.device.as_str(), target_ms), ("/dev/loop7", Some(12.5)));
         assert_eq!((pool.tenant_of("demo/writer"), pool.tenant_of("demo/other")), (Some(1), None));
     }
 }

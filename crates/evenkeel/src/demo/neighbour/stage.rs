@@ -25,7 +25,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Makes everything; `file` must not exist.
+    /// Makes the file, the loop device and the control groups; `file` must not exist.
     ///
     /// # Errors
     /// A message that names the missing part; what was made is removed.

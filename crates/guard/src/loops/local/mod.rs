@@ -3,6 +3,7 @@
 //! ```text
 //!  timings of reads, diskstats ▶ Local::tick ─▶ control::response::Controller ─▶ wait of each group's requests
 //!  io.stat of each group ──────▶ Local::measure ─▶ Circulation ─▶ limits for io.max that make requests wait so long
+//!                                               └▶ limit::Share ─▶ parts of the tenant's limit; the lower of both is set
 //! ```
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -16,18 +17,22 @@ use evenkeel_policy::config::{Enforcement, Percentile as Figure, Throttle};
 use evenkeel_policy::decision::{DecisionRecord, MostThrottled, Throttled, seconds};
 use evenkeel_policy::explain::{self, Throttles};
 
-use super::MAX_RECORDS;
 use super::owed::Pace;
 use super::packets::percentile::Percentile;
 use super::record::{CgroupState, GroupState, GroupThrottleState, LocalState};
+use super::{Due, MAX_RECORDS};
 use crate::actuator::io_max::Limits;
 use crate::config::LocalConfig;
 use crate::sensor::diskstats;
 use crate::sensor::tracepoints::middle;
 
 mod circulation;
+mod limit;
+mod total;
 
 use circulation::{Circulation, Latencies};
+use limit::Share;
+use total::Totals;
 
 /// Number of groups that a sentence about a decision names at most.
 const LISTED: usize = 2;
@@ -40,6 +45,22 @@ const NOT_THROTTLED: (Duration, ClientReason) = (Duration::ZERO, ClientReason::S
 const CURE: &str = "requests may count for other groups than those that cause them: writes of the page cache count for the \
      group that made the pages dirty only if it has cgroup v2's memory controller on as well as io";
 
+/// The reason of a device without a latency target, and its sentence.
+const NO_TARGET: &str = "no_target";
+const LIMITS_ONLY: &str = "without a latency target: groups are limited only for the limits of their tenants";
+
+/// Time for which groups read, and the device's statistics show no read, until the groups' pressure counts. A read shows in both
+/// within an interval or two; the counters of many groups are read once a second.
+const UNSEEN_FOR: Duration = Duration::from_secs(3);
+
+/// Longest wait, in seconds, that counts for reads which a group submitted in an earlier interval.
+const MOST_PENDING_S: f64 = 1.0;
+
+/// The end of the sentence about a decision by pressure.
+const COARSE: &str = "latency is only estimated, from io.pressure and the number of reads of groups, as no single \
+     read is timed and /proc/diskstats counts none: it includes waits for writes and for other devices, and of reads \
+     that wait together only one counts";
+
 /// The reads whose latency is measured for the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sense {
@@ -50,9 +71,11 @@ pub enum Sense {
     /// The kernel's means of all reads of the device: single reads cannot be timed.
     #[default]
     Statistics,
+    /// An estimate from the groups' pressure: the kernel counts no read of the device (`queue/iostats` is 0) either.
+    Pressure,
 }
 
-evenkeel_control::named!(Sense: Groups "groups", Device "device", Statistics "statistics");
+evenkeel_control::named!(Sense: Groups "groups", Device "device", Statistics "statistics", Pressure "pressure");
 
 /// A group that a decision throttles.
 #[derive(Clone, Debug)]
@@ -69,6 +92,8 @@ struct Held {
 #[derive(Clone, Debug)]
 struct Decision {
     reason: Reason,
+    /// True if the latency was estimated from the groups' pressure.
+    pressed: bool,
     mean_delay: Duration,
     /// The groups that it throttles most, at most [`KEPT`], in ascending order of their numbers.
     held: Vec<Held>,
@@ -84,7 +109,7 @@ struct Decision {
 
 impl Decided for Decision {
     fn is_renewed_by(&self, newer: &Self) -> bool {
-        let groups = |of: &Self| (of.throttled, of.groups);
+        let groups = |of: &Self| (of.throttled, of.groups, of.pressed);
         self.reason.name() == newer.reason.name() && groups(self) == groups(newer)
     }
 
@@ -106,14 +131,36 @@ struct Group {
     guaranteed: bool,
     /// Time and counters of the group's newest measurement.
     seen: Option<(Instant, Counters)>,
+    /// Total time in which tasks of the group have waited for I/O: for the next measurement, and at the newest one.
+    stalled: [Option<Duration>; 2],
+    /// Time that they waited between the newest two measurements, in seconds, and reads in this time, until they are used.
+    waited: Option<(f64, u64)>,
     pace: Pace,
+    /// Requests and bytes that the group has moved since the demand of its tenant was asked for.
+    moved: [u64; 2],
     known: Circulation,
     /// The wait that the controller has decided for the group's requests, and the reason.
     delay: (Duration, ClientReason),
+    /// The group's part of the limit of its tenant.
+    share: Share,
     /// The limits in force.
     in_force: Limits,
     /// Limits that another program has set; while there are some, the agent leaves the group alone.
     foreign: Option<Limits>,
+}
+
+impl Group {
+    /// True if the group has a part of its tenant's limit, if there is one: neither a guarantee limits it nor another program.
+    const fn has_part(&self) -> bool {
+        !self.guaranteed && self.foreign.is_none()
+    }
+
+    /// The limits in force for the latency target. A part of a tenant's limit is no throttle: the use that it allows is all that
+    /// the group can have, and a throttle starts from there.
+    fn throttled_to(&self) -> Limits {
+        let has_part_alone = self.delay.0.is_zero() && self.share.limits() != Limits::NONE;
+        if has_part_alone { Limits::NONE } else { self.in_force }
+    }
 }
 
 /// Single reads of the present interval: their number and the sum of their latencies in seconds.
@@ -123,19 +170,33 @@ struct Timed {
     sum_s: f64,
 }
 
-/// A device of this host with a latency target, and its control groups.
+/// A device of this host with a latency target or tenants' limits, and its control groups.
 pub struct Local {
     name: String,
     config: LocalConfig,
     interval: Duration,
-    controller: Controller,
+    /// The controller of the latency target; `None` without a target.
+    controller: Option<Controller>,
     sense: Sense,
+    /// Times of the first and the newest interval in which groups read and the device's statistics show no read; `None` while
+    /// they show reads.
+    unseen: Option<(Instant, Instant)>,
+    /// True if the device's statistics count no reads.
+    blind: bool,
     /// Counts of single reads, if the latency target is for a percentile; `None` if it is for the mean.
     percentile: Option<Percentile>,
+    /// Counts of single reads for the record, if the latency target is for the mean; `None` if it is for a percentile.
+    shown: Option<Percentile>,
     timed: Timed,
     /// Groups in ascending order of their numbers; the controller's decisions have the same order.
     groups: Vec<Group>,
     next: u64,
+    /// The period in which tenants' limits are shared out.
+    share_due: Due,
+    /// The parts of tenants' limits that apply on this host.
+    totals: Totals,
+    /// The minute of the day, by which limits with hours apply; `None`: they apply at all hours.
+    minute: Option<u16>,
     samples: Vec<ClientSample>,
     latencies: Latencies,
     /// Mean latency of the measured reads of the last interval.
@@ -156,15 +217,21 @@ impl Local {
             name: name.to_owned(),
             config: config.clone(),
             interval,
-            controller: Controller::new(&config.controller(interval))?,
+            controller: config.controller(interval).map(|settings| Controller::new(&settings)).transpose()?,
             sense: Sense::default(),
-            percentile: match config.latency.percentile {
+            unseen: None,
+            blind: false,
+            percentile: match config.figure() {
                 Figure::Mean => None,
                 Figure::At(percentile) => Some(Percentile::new(percentile)),
             },
+            shown: matches!(config.figure(), Figure::Mean).then(|| Percentile::new(99.0)),
             timed: Timed::default(),
             groups: Vec::new(),
             next: 0,
+            share_due: Due::default(),
+            totals: Totals::default(),
+            minute: None,
             samples: Vec::new(),
             latencies: Latencies::default(),
             read_latency: None,
@@ -190,16 +257,32 @@ impl Local {
         self.percentile.is_some()
     }
 
-    /// If the settings of a newer policy differ from the present ones in nothing but the value of the latency target, takes
-    /// them over, keeps the controller's state, and returns true; otherwise changes nothing.
+    /// True if a tenant's limit applies at some hours only, so that [`Self::set_minute`] has to be called.
+    pub fn keeps_hours(&self) -> bool {
+        self.config.tenants.iter().any(|terms| terms.limit.when.is_some())
+    }
+
+    /// Sets the minute of the day, 0 to 1439, by which limits with hours apply.
+    pub fn set_minute(&mut self, minute: u16) {
+        self.minute = Some(minute);
+    }
+
+    /// If the settings of a newer policy differ from the present ones in nothing but the values of the latency target and of
+    /// tenants' limits, takes them over, keeps the controller's state, and returns true; otherwise changes nothing.
     pub fn adopt(&mut self, config: &LocalConfig, interval: Duration) -> bool {
         let mut same = config.clone();
-        same.latency.target = self.config.latency.target;
-        let adopted = same == self.config
-            && interval == self.interval
-            && self.controller.set_target(config.latency.target).is_ok();
+        if let Some((new, old)) = same.latency.as_mut().zip(self.config.latency) {
+            new.target = old.target;
+        }
+        same.tenants.iter_mut().zip(&self.config.tenants).for_each(|(new, old)| new.limit = old.limit);
+        let mut aim = || match (&mut self.controller, config.latency) {
+            (Some(controller), Some(latency)) => controller.set_target(latency.target).is_ok(),
+            _ => true,
+        };
+        let adopted = same == self.config && interval == self.interval && aim();
         if adopted {
             self.config = config.clone();
+            self.share_due = Due::default();
         }
         adopted
     }
@@ -218,9 +301,13 @@ impl Local {
             throttle: if guaranteed { Throttle::Never } else { terms.throttle },
             guaranteed,
             seen: None,
+            stalled: [None; 2],
+            waited: None,
             pace: Pace::default(),
+            moved: [0; 2],
             known: Circulation::default(),
             delay: NOT_THROTTLED,
+            share: Share::default(),
             in_force: Limits::NONE,
             foreign: None,
         });
@@ -242,6 +329,7 @@ impl Local {
         if let Some(known) = self.group(group) {
             known.foreign = Some(limits);
             known.throttle = Throttle::Never;
+            known.share = Share::default();
             known.in_force = Limits::NONE;
         }
     }
@@ -253,25 +341,45 @@ impl Local {
         }
     }
 
+    /// True if [`Self::stalled`] has to be called: no other signal shows how long reads take.
+    pub fn wants_pressure(&self) -> bool {
+        self.signal() == Sense::Pressure
+    }
+
+    /// Takes in the `total` time in which tasks of the group have waited for I/O. Call it before [`Self::measure`].
+    pub fn stalled(&mut self, group: ClientId, total: Duration) {
+        if let Some(known) = self.group(group) {
+            known.stalled[0] = Some(total);
+        }
+    }
+
     /// Takes in the group's counters on the device at `now`.
     pub fn measure(&mut self, group: ClientId, now: Instant, counters: Counters) {
         let latencies = self.latencies;
         let Some(known) = self.group(group) else { return };
         let before = known.seen.replace((now, counters));
         known.pace = Pace::default();
+        let [total, earlier] = known.stalled;
+        let pending = known.waited.take().filter(|(_, reads)| *reads == 0).map_or(0.0, |(waited_s, _)| waited_s);
+        known.stalled = [None, total];
         let Some((at, before)) = before else { return };
+        if let Some((total, earlier)) = total.zip(earlier) {
+            let waited_s = (total.as_secs_f64() - earlier.as_secs_f64()).max(0.0);
+            let reads = counters.reads.saturating_sub(before.reads);
+            // Without a request the group waits for earlier ones; with writes alone it waits for them.
+            let is_of_reads = reads > 0 || counters.writes == before.writes;
+            known.waited = is_of_reads.then_some((pending.min(MOST_PENDING_S) + waited_s, reads));
+        }
+        let more = |before: u64, after: u64| after.saturating_sub(before);
+        known.moved[0] += more(before.reads, counters.reads) + more(before.writes, counters.writes);
+        known.moved[1] +=
+            more(before.read_bytes, counters.read_bytes) + more(before.written_bytes, counters.written_bytes);
         let length = now.since(at);
         let seconds = length.as_secs_f64();
         if seconds > 0.0 {
-            let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
-            known.pace = Pace {
-                bytes: [
-                    rate(before.read_bytes, counters.read_bytes),
-                    rate(before.written_bytes, counters.written_bytes),
-                ],
-                requests: [rate(before.reads, counters.reads), rate(before.writes, counters.writes)],
-            };
-            known.known.learn(length, &known.pace, &latencies, &known.in_force);
+            known.pace = Pace::between(before, counters, seconds);
+            known.share.measure(length, &known.pace);
+            known.known.learn(length, &known.pace, &latencies, &known.throttled_to());
         }
     }
 
@@ -280,8 +388,8 @@ impl Local {
     pub fn begin(&mut self, now: Instant, sense: Sense) {
         self.sense = sense;
         self.timed = Timed::default();
-        if let Some(percentile) = &mut self.percentile {
-            percentile.advance(now);
+        for counts in self.percentile.iter_mut().chain(&mut self.shown) {
+            counts.advance(now);
         }
     }
 
@@ -289,15 +397,19 @@ impl Local {
     pub fn count(&mut self, bucket: usize, reads: u64) {
         self.timed.reads += reads;
         self.timed.sum_s += middle(bucket).as_secs_f64() * reads as f64;
-        if let Some(percentile) = &mut self.percentile {
-            percentile.count(bucket, reads);
+        for counts in self.percentile.iter_mut().chain(&mut self.shown) {
+            counts.count(bucket, reads);
         }
     }
 
-    /// Decides on all groups' waits. `device`: the device's figures in the latest interval; `None` if they are not known.
-    /// O(groups · log groups).
+    /// Decides on all groups' waits, and on their parts of tenants' limits. `device`: the device's figures in the latest
+    /// interval; `None` if they are not known. O(groups · log groups).
     pub fn tick(&mut self, now: Instant, device: Option<diskstats::Sample>) {
-        if let Some(device) = device {
+        self.look_for_reads(now, device.as_ref());
+        if self.blind {
+            self.last = device.unwrap_or_default();
+            self.observe(now, &device.unwrap_or_default());
+        } else if let Some(device) = device {
             self.last = device;
             let means = [device.reads.mean_latency(), device.writes.mean_latency()];
             self.latencies.learn(device.interval, means);
@@ -307,10 +419,71 @@ impl Local {
             }
         }
         self.decide(now);
+        self.share_out(now);
+    }
+
+    /// Shares out the tenants' limits, once in a period, and when the part of a limit that applies here changes. Groups that a
+    /// guarantee limits, or another program, have no part.
+    fn share_out(&mut self, now: Instant) {
+        let is_over = self.share_due.is_over(now, limit::EVERY);
+        let Self { config, groups, minute, totals, .. } = self;
+        if is_over {
+            groups.iter_mut().for_each(|group| group.share.end_period());
+        }
+        if !totals.look(groups.iter().filter(|group| group.has_part())) && !is_over {
+            return;
+        }
+        let mut members: Vec<Vec<&mut Share>> = config.tenants.iter().map(|_| Vec::new()).collect();
+        for group in groups.iter_mut().filter(|group| group.has_part()) {
+            let Some(terms) = config.tenants.get(group.tenant) else { continue };
+            if terms.each {
+                let limit = totals.limit_of(&group.shown, terms.limit_at(*minute));
+                limit::divide(limit, &mut [&mut group.share]);
+            } else {
+                members[group.tenant].push(&mut group.share);
+            }
+        }
+        for (terms, mut shares) in config.tenants.iter().zip(members) {
+            limit::divide(totals.limit_of(&terms.name, terms.limit_at(*minute)), &mut shares);
+        }
+    }
+
+    /// Notes if the device's statistics show no read although groups read.
+    fn look_for_reads(&mut self, now: Instant, device: Option<&diskstats::Sample>) {
+        let shows = |device: &diskstats::Sample| device.reads.completed > 0 || device.in_flight > 0;
+        if device.is_some_and(shows) {
+            (self.unseen, self.blind) = (None, false);
+        } else if self.groups.iter().any(|group| group.pace.requests[0] > 0.0) {
+            // A read of long before may have been seen in another interval than its group's.
+            let recent = self.unseen.filter(|(_, newest)| now.since(*newest) < UNSEEN_FOR);
+            let since = recent.map_or(now, |(since, _)| since);
+            self.unseen = Some((since, now));
+            self.blind |= now.since(since) >= UNSEEN_FOR;
+        }
+    }
+
+    /// Signal by which latency is measured.
+    fn signal(&self) -> Sense {
+        let is_mean = self.controller.is_some() && self.percentile.is_none();
+        let pressed = self.blind && self.sense == Sense::Statistics && is_mean;
+        if pressed { Sense::Pressure } else { self.sense }
+    }
+
+    /// Mean time for which a read of groups that are not noisy waited, by their pressure, and the number of these reads.
+    fn waited(&mut self) -> (Option<Duration>, u64) {
+        let (mut waited_s, mut reads) = (0.0, 0);
+        for group in &mut self.groups {
+            let Some((group_s, count)) = group.waited.take_if(|(_, count)| *count > 0) else { continue };
+            if !self.controller.as_ref().is_some_and(|controller| controller.is_noisy(group.id)) {
+                (waited_s, reads) = (waited_s + group_s, reads + count);
+            }
+        }
+        ((reads > 0).then(|| Duration::from_nanos((1e9 * waited_s / reads as f64) as u64)), reads)
     }
 
     fn observe(&mut self, now: Instant, device: &diskstats::Sample) {
-        let (mut read_latency, reads) = match self.sense {
+        let (mut read_latency, reads) = match self.signal() {
+            Sense::Pressure => self.waited(),
             Sense::Statistics => (device.reads.mean_latency(), device.reads.completed),
             Sense::Groups | Sense::Device => {
                 let Timed { reads, sum_s } = self.timed;
@@ -319,6 +492,10 @@ impl Local {
             }
         };
         self.read_latency = read_latency;
+        if self.blind {
+            // Nothing better is known about the time that reads, and writes, take in the device.
+            self.latencies.learn(self.interval, [read_latency; 2]);
+        }
         if let Some((percentile, mean)) = self.percentile.as_mut().zip(read_latency) {
             read_latency = percentile.figure(now, mean);
             if read_latency.is_none() {
@@ -326,6 +503,7 @@ impl Local {
                 return;
             }
         }
+        let Some(controller) = &mut self.controller else { return };
         let mut tenants = vec![Pace::default(); self.config.tenants.len()];
         self.groups.iter().for_each(|group| tenants[group.tenant].add(&group.pace, 1.0));
         let sample = |group: &Group| {
@@ -337,18 +515,19 @@ impl Local {
                 throttle: group.throttle,
                 bytes_per_s: load,
                 all_bytes_per_s: load,
-                freed_bytes_per_s: group.known.freed(load, &group.in_force),
+                freed_bytes_per_s: group.known.freed(load, &group.throttled_to()),
                 reads: group.known.reads(&group.pace),
                 paid: terms.owed.paid(pace, [true; 2]),
             }
         };
         self.samples.clear();
         self.samples.extend(self.groups.iter().map(sample));
-        self.controller.observe(now, &Sample { read_response: read_latency, reads, clients: &self.samples });
+        controller.observe(now, &Sample { read_response: read_latency, reads, clients: &self.samples });
     }
 
     fn decide(&mut self, now: Instant) {
-        let decision = self.controller.tick(now);
+        let Some(controller) = &mut self.controller else { return };
+        let decision = controller.tick(now);
         (self.reason, self.mean_delay) = (decision.reason, decision.mean_delay);
         let (mut released, mut all_released) = (Vec::new(), 0);
         let mut decided = decision.delays.iter().peekable();
@@ -366,7 +545,8 @@ impl Local {
             group.delay = new;
         }
         let (reason, mean_delay, (held, throttled, groups)) = (self.reason, self.mean_delay, self.held());
-        let mut new = Decision { reason, mean_delay, held, throttled, groups, released, all_released };
+        let pressed = self.wants_pressure();
+        let mut new = Decision { reason, pressed, mean_delay, held, throttled, groups, released, all_released };
         if let Some(newest) = self.decisions.last_mut()
             && newest.decision.is_renewed_by(&new)
         {
@@ -401,19 +581,21 @@ impl Local {
         (held.collect(), throttled, groups)
     }
 
-    /// The limits that the newest decision asks for; [`Limits::NONE`] for a group that is not throttled.
+    /// The limits that the newest decision asks for, at most the group's part of its tenant's limit; [`Limits::NONE`] for a
+    /// group with neither.
     pub fn limits(&self, group: ClientId) -> Limits {
         let place = self.groups.binary_search_by_key(&group, |known| known.id);
         place.ok().and_then(|place| self.groups.get(place)).map_or(Limits::NONE, |group| self.limits_of(group))
     }
 
     fn limits_of(&self, group: &Group) -> Limits {
-        let delay = group.delay.0;
+        let (delay, share) = (group.delay.0, group.share.limits());
         match self.config.tenants.get(group.tenant) {
             Some(terms) if !delay.is_zero() => {
-                group.known.limits(delay, self.config.max_delay, &self.latencies, &terms.owed)
+                let throttle = group.known.limits(delay, self.config.max_delay, &self.latencies, &terms.owed);
+                throttle.at_most(share)
             }
-            _ => Limits::NONE,
+            _ => share,
         }
     }
 
@@ -426,27 +608,24 @@ impl Local {
 
     /// True if the group was noisy at the latest decision: its own reads do not count for the target.
     pub fn is_noisy(&self, group: ClientId) -> bool {
-        self.controller.is_noisy(group)
+        self.controller.as_ref().is_some_and(|controller| controller.is_noisy(group))
     }
 
     /// Name of the newest decision's reason.
     pub fn reason(&self) -> &'static str {
-        self.reason.name()
+        if self.controller.is_some() { self.reason.name() } else { NO_TARGET }
     }
 
     /// The newest decision as a sentence.
     pub fn because(&self) -> String {
-        let undecided = || Decision {
-            reason: self.reason,
-            mean_delay: self.mean_delay,
-            held: Vec::new(),
-            throttled: 0,
-            groups: 0,
-            released: Vec::new(),
-            all_released: 0,
-        };
-        let newest = self.decisions.last().map_or_else(undecided, |entry| entry.decision.clone());
-        self.record(&newest, DecisionRecord::default()).because
+        if self.controller.is_none() {
+            return LIMITS_ONLY.to_owned();
+        }
+        let newest = self.decisions.last().map(|entry| self.record(&entry.decision, DecisionRecord::default()));
+        let percentile = self.config.figure();
+        let undecided =
+            || DecisionRecord::default().with_latency(&self.name, percentile, &self.reason, self.mean_delay);
+        newest.map_or_else(|| explain::latency(&self.reason, Throttles::Groups, &undecided()), |record| record.because)
     }
 
     /// The newest `count` decisions in the log, oldest first.
@@ -459,7 +638,7 @@ impl Local {
 
     /// The record of a decision, with the times of `at`.
     fn record(&self, decision: &Decision, at: DecisionRecord) -> DecisionRecord {
-        let Decision { reason, mean_delay, held, throttled, released, all_released, .. } = decision;
+        let Decision { reason, pressed, mean_delay, held, throttled, released, all_released, .. } = decision;
         let mut most: Vec<&Held> = held.iter().collect();
         most.sort_by_key(|held| std::cmp::Reverse(held.delay));
         let most = most.into_iter().take(LISTED).map(|held| MostThrottled {
@@ -480,11 +659,14 @@ impl Local {
             released: *all_released as u64,
             some_released: released.iter().map(ToString::to_string).collect(),
             clients: held.iter().map(client).collect(),
-            ..at.with_latency(&self.name, self.config.latency.percentile, reason, *mean_delay)
+            ..at.with_latency(&self.name, self.config.figure(), reason, *mean_delay)
         };
         record.because = explain::latency(reason, Throttles::Groups, &record);
         if matches!(reason, Reason::Ineffective { .. }) {
             record.because = format!("{}; {CURE}", record.because);
+        }
+        if *pressed {
+            record.because = format!("{}; {COARSE}", record.because);
         }
         record
     }
@@ -497,11 +679,12 @@ impl Local {
         let mut groups: Vec<GroupState> = self.groups.iter().map(|group| self.group_state(group)).collect();
         groups.sort_by(|a, b| a.group.cmp(&b.group));
         let latency = LocalState {
-            target_ms: config.latency.target.as_millis_f64(),
-            percentile: config.latency.percentile.to_string(),
-            measured: self.sense.name().into(),
+            target_ms: ms(config.latency.map(|latency| latency.target)),
+            percentile: config.figure().to_string(),
+            measured: self.signal().name().into(),
             read_latency_ms: ms(self.read_latency),
             read_percentile_ms: ms(self.percentile.as_ref().and_then(Percentile::measured)),
+            read_percentiles: self.percentile.as_ref().or(self.shown.as_ref()).and_then(Percentile::usual),
             iops: last.all().iops(last.interval),
             bytes_per_s: last.all().bytes_per_s(last.interval),
             in_flight: last.in_flight,
@@ -525,7 +708,11 @@ impl Local {
                 iops: group.pace.requests.iter().sum(),
                 delay_ms: delay.as_millis_f64(),
                 limits: (limits != Limits::NONE).then(|| limits.to_string()),
-                because: if delay.is_zero() { String::new() } else { explain::throttled(reason) },
+                because: match self.config.tenants.get(group.tenant) {
+                    _ if !delay.is_zero() => explain::throttled(reason),
+                    Some(terms) if group.share.is_used_up() => self.limit_reason(group, terms),
+                    _ => String::new(),
+                },
             }),
             ..GroupState::default()
         }

@@ -178,6 +178,11 @@ impl Packets {
         }
     }
 
+    /// The devices of all pools, each with the name of its pool.
+    pub fn devices(&self) -> impl Iterator<Item = (&str, DeviceNumber)> {
+        self.pools.iter().flat_map(|pool| pool.devices().map(move |device| (pool.name(), device)))
+    }
+
     /// Devices on which single reads have to be timed, each with the number of its pool: the devices of pools with a latency
     /// target for a percentile. The set changes with [`Packets::follow`].
     pub fn timed_devices(&self) -> impl Iterator<Item = (DeviceNumber, u32)> {

@@ -3,6 +3,7 @@
 use evenkeel_control::response::Shape;
 use evenkeel_control::{Duration, Instant};
 
+use crate::loops::record::ReadPercentiles;
 use crate::sensor::tracepoints::{BUCKETS, middle};
 
 /// Length of one half of the window over which a percentile is taken. The window covers the latest 5 to 10 s: its older half
@@ -56,9 +57,19 @@ impl Percentile {
 
     /// The percentile of all reads in the window (latest 5 to 10 s); `None` without reads.
     pub(in crate::loops) fn measured(&self) -> Option<Duration> {
+        self.at(self.quantile)
+    }
+
+    /// The usual percentiles of all reads in the window; `None` without reads.
+    pub(in crate::loops) fn usual(&self) -> Option<ReadPercentiles> {
+        let ms = |quantile| self.at(quantile).map(Duration::as_millis_f64);
+        Some(ReadPercentiles { p50_ms: ms(0.5)?, p99_ms: ms(0.99)?, p999_ms: ms(0.999)? })
+    }
+
+    fn at(&self, quantile: f64) -> Option<Duration> {
         let counts = || self.full.iter().zip(&self.filling).map(|(full, filling)| full + filling);
         let total: u64 = counts().sum();
-        let rank = ((self.quantile * total as f64).ceil() as u64).clamp(1, total.max(1));
+        let rank = ((quantile * total as f64).ceil() as u64).clamp(1, total.max(1));
         let mut seen = 0;
         let reached = |count| {
             seen += count;
@@ -85,11 +96,14 @@ mod tests {
         assert_eq!(percentile.measured(), Some(middle(bucket(2))), "899.1 of 999");
         percentile.count(bucket(40), 2);
         assert_eq!(percentile.measured(), Some(middle(bucket(40))), "901 of 1,001");
+        let usual = percentile.usual().expect("reads");
+        let [two, forty] = [2, 40].map(|ms| middle(bucket(ms)).as_millis_f64());
+        assert_eq!((usual.p50_ms, usual.p99_ms, usual.p999_ms), (two, forty, forty));
         let at = |s| Instant::ZERO + Duration::from_secs(s);
         percentile.advance(at(4));
         percentile.advance(at(5));
         assert!(percentile.measured().is_some());
         percentile.advance(at(10));
-        assert_eq!(percentile.measured(), None);
+        assert_eq!((percentile.measured(), percentile.usual()), (None, None));
     }
 }

@@ -320,7 +320,7 @@ impl Guarded {
         Some(first).filter(|first| is_other(first) && ports.all(|port| is_other(&port)))
     }
 
-    /// How a client may be throttled, and a reason if it is exempt for another cause than the policy. `guessed`: true if the
+    /// Permitted throttling of a client, and a reason if it is exempt for another cause than the policy. `guessed`: true if the
     /// client may reach only another volume of the same server, not this pool. `other_port`: a port from which packets to the
     /// client leave and cannot be delayed.
     fn throttle(
@@ -339,7 +339,7 @@ impl Guarded {
             return (Throttle::Never, Some("is one of several clients, any of which may use the volume".into()));
         }
         if keys.is_empty() {
-            let why = "reaches several pools by connections that cannot be told apart";
+            let why = "reaches several pools by connections that cannot be distinguished";
             return (Throttle::Never, Some(why.into()));
         }
         if address.is_loopback() {
@@ -552,15 +552,11 @@ impl Guarded {
 
     /// The newest decision as a sentence.
     fn because(&self) -> String {
-        let undecided = || Decision {
-            reason: self.reason,
-            mean_delay: self.mean_delay,
-            also: None,
-            held: Vec::new(),
-            released: Vec::new(),
-        };
-        let newest = self.decisions.last().map_or_else(undecided, |entry| entry.decision.clone());
-        self.plain_record(&newest, DecisionRecord::default()).because
+        let newest = self.decisions.last().map(|entry| self.plain_record(&entry.decision, DecisionRecord::default()));
+        let percentile = self.config.latency.percentile;
+        let undecided =
+            || DecisionRecord::default().with_latency(&self.name, percentile, &self.reason, self.mean_delay);
+        newest.map_or_else(|| explain::latency(&self.reason, Throttles::Clients, &undecided()), |record| record.because)
     }
 
     /// Writes the delays of the pool's clients to their entries in `holds`.
@@ -612,6 +608,7 @@ impl Guarded {
             percentile: self.config.latency.percentile.to_string(),
             read_latency_ms: ms(sample.reads.mean_latency()),
             read_percentile_ms: ms(self.percentile.as_ref().and_then(Percentile::measured)),
+            read_percentiles: self.percentile.as_ref().and_then(Percentile::usual),
             iops: sample.all().iops(sample.interval),
             latency_ms: ms(sample.all().mean_latency()),
             read_bytes_per_s: sample.reads.bytes_per_s(sample.interval),

@@ -99,26 +99,9 @@ pub(super) fn eight_digits(bytes: [u8; 8], digits: usize) -> u64 {
     fours.wrapping_mul(10_000 << 32 | 1) >> 32
 }
 
-/// Number of leading bytes in which `one` and `other` agree.
-#[cfg(target_arch = "x86_64")]
+/// Number of leading bytes in which `one` and `other`, of whole words of eight bytes, agree.
 #[inline(always)]
 pub(super) fn leading_same<const N: usize>(one: &[u8; N], other: &[u8; N]) -> usize {
-    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8};
-    let mut same = 0;
-    for (n, (one, other)) in one.as_chunks::<16>().0.iter().zip(other.as_chunks::<16>().0).enumerate() {
-        // SAFETY: every x86-64 processor has SSE2; the loads may be unaligned and read the 16 bytes of each.
-        let bits = unsafe {
-            let (one, other) = (_mm_loadu_si128(one.as_ptr().cast()), _mm_loadu_si128(other.as_ptr().cast()));
-            _mm_movemask_epi8(_mm_cmpeq_epi8(one, other))
-        };
-        same |= u64::from(bits as u32) << (16 * n);
-    }
-    same.trailing_ones() as usize
-}
-
-/// As `leading_same`, by words of eight bytes, for processors other than x86-64.
-#[cfg(any(test, not(target_arch = "x86_64")))]
-pub(super) fn leading_same_by_words<const N: usize>(one: &[u8; N], other: &[u8; N]) -> usize {
     let words = one.as_chunks::<8>().0.iter().zip(other.as_chunks::<8>().0);
     for (n, (one, other)) in words.enumerate() {
         let differ = u64::from_le_bytes(*one) ^ u64::from_le_bytes(*other);
@@ -128,6 +111,3 @@ pub(super) fn leading_same_by_words<const N: usize>(one: &[u8; N], other: &[u8; 
     }
     N
 }
-
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) use leading_same_by_words as leading_same;

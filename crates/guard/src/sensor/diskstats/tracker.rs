@@ -1,7 +1,6 @@
 //! Keeps every device's totals from one reading of `/proc/diskstats` to the next.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 
 use evenkeel_control::{Duration, Instant};
 
@@ -98,26 +97,6 @@ struct Identity {
     name: Box<str>,
 }
 
-/// A fast hasher of device numbers, which are few and not chosen by an adversary.
-#[derive(Debug, Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u32(u32::from(byte));
-        }
-    }
-
-    fn write_u32(&mut self, n: u32) {
-        self.0 = (self.0.rotate_left(20) ^ u64::from(n)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-}
-
 /// The device number that all disks share that are hidden from /dev, such as paths of the kernel's own NVMe multipath.
 const HIDDEN: DeviceNumber = DeviceNumber { major: 0, minor: 0 };
 
@@ -135,7 +114,7 @@ pub struct Tracker {
     moves: Vec<Move>,
     identities: Vec<Identity>,
     /// Indices of devices by their numbers; `hidden` has the indices of hidden devices by their names.
-    places: HashMap<DeviceNumber, u32, BuildHasherDefault<NumberHasher>>,
+    places: HashMap<DeviceNumber, u32>,
     hidden: HashMap<Box<str>, u32>,
     /// For a reading in which some devices have changed their places: the line number of each device, from 0.
     lines: Vec<u32>,

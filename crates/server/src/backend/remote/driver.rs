@@ -82,7 +82,7 @@ pub(super) struct Driver {
     flushes: Flushes,
     /// Number of connections that were lost with unflushed acknowledged writes, if the server is trusted to keep such writes.
     broken: u64,
-    /// How many of the connections in `broken` a later round of flushes has covered.
+    /// Number of the connections in `broken` that a later round of flushes has covered.
     covered: u64,
     is_dialing: bool,
     dial_at: Instant,

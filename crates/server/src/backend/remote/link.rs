@@ -117,7 +117,7 @@ pub(super) struct Link {
     pub(super) is_blocked: bool,
     /// Number of writes, trims and zeroings that were acknowledged on this connection and not durable at that time.
     acknowledged: u64,
-    /// How many of the requests in `acknowledged` a later flush has covered.
+    /// Number of the requests in `acknowledged` that a later flush has covered.
     flushed: u64,
     /// True if the server has answered a request on this connection other than with the error that it is shutting down.
     pub(super) has_answered: bool,

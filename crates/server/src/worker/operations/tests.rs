@@ -52,7 +52,7 @@ fn inside(volume: &Arc<Volume>, request: Request, work: Work) -> (Operations, u3
 /// An operation holds its volume as long as it holds its buffer, so the number of references to the volume shows if the
 /// operation was freed.
 #[test]
-fn what_is_inside_the_device_outlives_a_panic() {
+fn requests_in_flight_outlive_a_panic() {
     let memory = Memory::new(1 << 20).unwrap();
     let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::Memory(memory), 1 << 20));
 

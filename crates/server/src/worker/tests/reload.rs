@@ -48,6 +48,27 @@ fn a_reload_judges_some_connections_in_a_round_and_each_before_its_next_request(
 }
 
 #[test]
+fn a_reload_judges_connections_for_no_longer_than_a_turn_in_a_round() {
+    const MANY: usize = 20;
+    let (mut worker, mut registry) = worker_and_registry(DISK, 16, 1024);
+    let _clients: Vec<_> = (0..MANY).map(|_| attach(&mut worker)).collect();
+    reload(&mut worker, &mut registry, &DISK.replace("disk0", "another"));
+    let (turn, mut now) = (TURN.as_nanos(), clock::now());
+    // Connections of which a turn judges four, and then one that takes longer than a turn.
+    for (each, left) in [(turn / 4, MANY - 4), (turn / 4, MANY - 8), (2 * turn, MANY - 9)] {
+        worker.judge_some_by(|| {
+            now += Duration::from_nanos(each);
+            now
+        });
+        assert_eq!(open(&worker), left, "{each} ns each");
+        assert_eq!(worker.timeout(), Duration::ZERO, "the next round goes on at once");
+    }
+    // None is forgotten, and none is judged twice.
+    worker.judge_some_by(|| now);
+    assert_eq!((open(&worker), worker.unjudged), (0, worker.connections.len()));
+}
+
+#[test]
 fn a_request_of_a_tenant_that_was_removed_finds_the_next_one_at_once() {
     let tenant = "[tenants.gold]\n";
     let with = format!("{tenant}{DISK}tenant = \"gold\"\n");
@@ -101,6 +122,63 @@ fn a_limit_of_a_volume_comes_and_goes_with_a_reload() {
     worker.close(connection);
     worker.pump();
     assert_eq!(view(&worker).map(|view| view.waiting), Some(0));
+}
+
+#[test]
+fn a_connection_that_waits_for_memory_waits_for_its_new_tenant_after_a_reload() {
+    let of = |tenant: &str| format!("[tenants.{tenant}]\nmatch = [\"volume:disk0\"]\n{DISK}");
+    let (mut worker, mut registry) = worker_and_registry(&of("old"), 16, 2);
+    let (mut client, key) = attach(&mut worker);
+    let budget = worker.shared.budget.clone();
+    let [old, new] = ["old", "new"].map(|name| budget.account(&name.into()));
+    let held = [&old, &new].map(|account| account.take(0, FLOOR, None).expect("its floor"));
+    let rest = budget.account(&"other".into()).take(0, MEMORY - 2 * FLOOR, None).expect("all that is free");
+    client.write_all(&writes(1)).unwrap();
+    worker.on_event(key.to_event(), READ);
+    assert_eq!((worker.hungry.len(), old.waits(), new.waits()), (1, true, false));
+    reload(&mut worker, &mut registry, &of("new"));
+    worker.judge_some();
+    assert!(!old.waits(), "none of its connections is left");
+    // A look at each of them, however many wait.
+    worker.feed(clock::now() + Duration::from_millis(200));
+    assert_eq!((worker.hungry.len(), old.waits(), new.waits()), (1, false, true));
+    drop(rest);
+    worker.feed(clock::now() + Duration::from_millis(400));
+    worker.pump();
+    worker.send_replies();
+    assert_eq!((drain(&mut client), worker.hungry.len(), new.waits()), (16, 0, false));
+    drop(held);
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn requests_beyond_those_that_may_wait_for_a_limit_stay_unread_until_the_limit_lets_more_pass() {
+    const READ_BYTES: u32 = 64 << 10;
+    const MANY: u64 = 40;
+    let text = |iops: u32| {
+        let limit = format!("limit = {{ iops = {iops}, burst = \"0s\" }}");
+        format!(
+            "[pools.device.emulate]\n[volumes.disk0]\nbackend = \"emulate\"\npool = \"device\"\nsize = \"1MiB\"\n{limit}\n"
+        )
+    };
+    let (mut worker, mut registry) = worker_and_registry(&text(1), 256, 2);
+    let (mut client, key) = attach(&mut worker);
+    let read = [&0x2560_9513_u32.to_be_bytes()[..], &[0; 20], &READ_BYTES.to_be_bytes()].concat();
+    client.write_all(&read.repeat(MANY as usize)).unwrap();
+    (0..3).for_each(|_| round(&mut worker));
+    worker.feed(clock::now() + MEMORY_RETRY);
+    let (requests, paused) = (at(&mut worker, key).requests, at(&mut worker, key).paused);
+    // The first one may have left the device.
+    assert!((8..=9).contains(&requests), "{requests} have memory: a 64th of the server's");
+    assert_eq!((paused, worker.hungry.len()), (Paused::Memory(READ_BYTES.into()), 1));
+    assert!(worker.shared.budget.used() <= MEMORY / 64);
+    let account = at(&mut worker, key).account().map(Arc::clone).expect("it has a tenant");
+    assert!(!account.waits(), "no memory of other connections would help it");
+
+    reload(&mut worker, &mut registry, &text(1_000_000));
+    // Later than the next pass, however fast the reload was.
+    worker.feed(clock::now() + Duration::from_millis(200));
+    assert_eq!((at(&mut worker, key).requests, worker.hungry.len()), (MANY, 0));
 }
 
 /// Two workers, of which only the first has seen that the volume was replaced, and a connection of the first to the new

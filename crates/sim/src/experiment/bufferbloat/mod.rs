@@ -35,7 +35,7 @@ pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report,
     let intro = [
         "A scheduler can only reorder what still waits in front of it. A back end that accepts everything at once takes \
          that away: a request that matters waits behind all that was handed over before it. Admission control bounds what \
-         is inside. This compares ways to choose the bound: fixed ones, those of the literature, and Evenkeel's.",
+         is in flight. This compares ways to choose the bound: fixed ones, those of the literature, and Evenkeel's.",
         "Everything happens in virtual time on modelled devices; the same seed gives the same figures on every machine.",
     ].map(str::to_owned).to_vec();
     Ok(Report {

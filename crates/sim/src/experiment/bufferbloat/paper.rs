@@ -180,7 +180,7 @@ fn claim_recovery(
     });
     claims.push(Claim {
         source: "fig. 5",
-        text: format!("128 KiB starves the back end: slightly higher tails than 256 and 512 KiB ({name})."),
+        text: format!("A budget of 128 KiB starves the back end: slightly higher tails than 256 and 512 KiB ({name})."),
         reproduced: p99(Method::Fixed(128)) > fixed_256.max(fixed_512),
         numbers: numbers.clone(),
     });

@@ -156,7 +156,7 @@ impl Case {
             let target = self.targets()[place];
             Workload {
                 name: NAMES[place],
-                // The published method and those beside it are calculated in one place, with nobody to wait for.
+                // The published method and those beside it are calculated in one place, without waiting for other hosts.
                 host: if ours { place } else { 0 },
                 source: match recorded {
                     Some(records) => Source::Recorded(habits, Arc::clone(records)),

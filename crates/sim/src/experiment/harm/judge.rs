@@ -139,12 +139,12 @@ impl Case {
         }
     }
 
-    /// The effect of the method with this number.
+    /// The effect of a controller or fixed setting on the case, against none; `method` is its place in the list of methods.
     pub fn effect(&self, method: usize) -> &Effect {
         &self.effects[method]
     }
 
-    /// The verdict on the method with this number.
+    /// The verdict on a controller or fixed setting in the case; `method` is its place in the list of methods.
     pub fn verdict(&self, method: usize) -> Verdict {
         self.effects[method].verdict()
     }

@@ -275,7 +275,7 @@ pub fn run<E>(options: &Options, plan: &Plan, ask: &mut Ask<'_, E>) -> Result<Re
             "Each controller against none, on devices and loads drawn at random. A case is harmed if total throughput is \
              below 0.95 of none's or a light tenant's p50 or p99 above 1.1 of none's, beyond doubt (99 %); it is helped if \
              light tenants have half of none's p99 at 0.97 of its throughput. A case may be both. Where the best constant \
-             helps (chosen on one seed, judged on another), a method has gained if it has half of that.",
+             helps (chosen on one seed, judged on another), a method has gained if it helps half as much.",
             "Half of the cases of admission control carry a limit, a reservation or a latency target. In those the best fixed \
              setting under the same policy, chosen on a seed of its own, takes the place of none, and less than 0.95 of a \
              reservation is harm, too.",

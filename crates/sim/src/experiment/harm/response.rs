@@ -123,12 +123,12 @@ impl Case {
         self.effects[method].beyond(HARM, |values| (mean(values), mean(values)))
     }
 
-    /// The effect of the method with this number.
+    /// The effect of a controller or fixed setting on the case, against none; `method` is its place in the list of methods.
     pub fn effect(&self, method: usize) -> &Effect {
         &self.effects[method]
     }
 
-    /// The verdict on the method with this number.
+    /// The verdict on a controller or fixed setting in the case; `method` is its place in the list of methods.
     pub fn verdict(&self, method: usize) -> Verdict {
         let effect = &self.effects[method];
         let missed = mean(&effect.none_of_target) > 0.0;

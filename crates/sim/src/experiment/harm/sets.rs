@@ -12,12 +12,13 @@ const HEAD: &str = "\
 # Sets of drawn cases
 
 `evenkeel reproduce harm --record` adds a line: the hash of the controllers' constants, the seed of the set that follows \
-from it, and what came of admission control. Another hash draws another set ([reproduce.md](../guide/reproduce.md#sets)).
+from it, what came of admission control, and where it ran. Another hash draws another set \
+([sets](../guide/reproduce.md#sets)).
 
-| constants | seed | cases | harmed | gravely | helped |
-|---|---|---|---|---|---|
+| constants | seed | cases | harmed | gravely | helped | date | commit | machine |
+|---|---|---|---|---|---|---|---|---|
 ";
-const COLUMNS: usize = 6;
+const COLUMNS: usize = 9;
 
 /// The hash of this program's constants, and the record of the sets that were drawn.
 #[derive(Debug, PartialEq)]
@@ -64,8 +65,8 @@ impl Sets {
         self.used.as_ref().map(BTreeSet::len)
     }
 
-    /// Adds a line about this run to the record. Returns the record's new text.
-    pub fn record(&mut self, report: &Report) -> &str {
+    /// Adds a line about this run to the record. Returns the record's new text. `origin`: date, commit and machine of the run.
+    pub fn record(&mut self, report: &Report, origin: [&str; 3]) -> &str {
         let admission = report.sections.iter().find(|section| section.title == Controller::Admission.name());
         let rows = admission.map_or(&[][..], |section| &section.rows);
         let of = |metric: &str| {
@@ -81,6 +82,7 @@ impl Sets {
             of("harmed_gravely"),
             of("helped"),
         ];
+        let cells: Vec<String> = cells.into_iter().chain(origin.map(|text| text.replace('|', "/"))).collect();
         if !self.text.ends_with('\n') {
             self.text.push('\n');
         }
@@ -124,12 +126,13 @@ mod tests {
     fn each_hash_counts_once_and_lines_that_are_none_are_refused() {
         let mut sets = Sets::read(None, true).expect("no record is no error");
         assert!(sets.used().is_none() && sets.words("sets.md").contains("--sets"), "{}", sets.words("sets.md"));
-        let line = format!("| {} | 7 | 40 | 3 | 1 | 12 |\n", sets.constants);
-        sets.record(&report());
-        let text = sets.record(&report()).to_owned();
+        let line = format!("| {} | 7 | 40 | 3 | 1 | 12 | 2026-01-02 | abc | M/N, 2 cores |\n", sets.constants);
+        let origin = ["2026-01-02", "abc", "M|N, 2 cores"];
+        sets.record(&report(), origin);
+        let text = sets.record(&report(), origin).to_owned();
         assert_eq!(text, format!("{HEAD}{line}{line}"));
         // A set of other constants.
-        let other = "| 0123456789abcdef | 1 | 60 | 0 | 0 | 1 |\n";
+        let other = "| 0123456789abcdef | 1 | 60 | 0 | 0 | 1 | 2026-01-01 | abc | M |\n";
         let used = |text: String, drawn| Sets::read(Some(text), drawn).expect("a record").used();
         assert_eq!(used(text + other, true), Some(2));
         assert_eq!(used(format!("{HEAD}{other}"), false), Some(1));

@@ -186,7 +186,7 @@ fn set_ms(table: &mut Table, key: &str, ms: i64) {
     table.insert(key.to_owned(), format!("{ms}ms").into());
 }
 
-/// How far the run `with` the method is beyond the bounds of harm, compared with the reference run `none`: the largest
+/// Excess of the run `with` the method over the bounds of harm, compared with the reference run `none`: the largest
 /// natural logarithm of a figure's ratio to its bound. A value above 0 means harm.
 fn excess(case: &Case, none: &Digest, with: &Digest) -> f64 {
     let lost = |part: f64| libm::log(HARM.0) - libm::log(part);
@@ -233,7 +233,7 @@ fn with_bounds<E>(
             metric,
             "min",
             libm::floor(HARM.0 * due * 1e3) / 1e3,
-            format!("{} of what is due to it", HARM.0),
+            format!("{} of the rate that is due to the tenant", HARM.0),
         ));
     }
     for place in case.light(none) {
@@ -243,7 +243,7 @@ fn with_bounds<E>(
             bounds.push(bound(format!("{name}.{metric}"), "max", most, why(HARM.1)));
         }
     }
-    let title = format!("Case {} of evenkeel reproduce harm, harmed by {}", case.seed, method.name);
+    let title = format!("Case {} of evenkeel reproduce harm, harmed by admission control {}", case.seed, method.name);
     let description = format!("Shrunk while it stayed harmed, over {MORE_SEEDS} seeds: {}.", case.effect(0));
     table.insert("title".to_owned(), title.into());
     table.insert("description".to_owned(), description.into());

@@ -201,7 +201,7 @@ pub(super) fn competition<E>(
     }
     claims.push(Claim {
         source: "fig. 10",
-        text: "A small reader's wait grows with the number of hosts that write.".to_owned(),
+        text: "A small reader's latency grows with the number of hosts that write.".to_owned(),
         reproduced: waits.windows(2).all(|pair| pair[1] > 1.5 * pair[0]),
         numbers: format!("{:.1}, {:.1} and {:.1} ms beside 0, 1 and 3 hosts", waits[0], waits[1], waits[2]),
     });

@@ -44,10 +44,10 @@ pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report,
     sections.extend(targets::run(options, execute, &mut claims)?);
     sections.push(cases::run(options, execute)?);
     let intro = [
-        "Many hosts share one target; the one that reads a little waits behind those that write a lot. No host owns \
-         the queue, but the packets that are sent back to a writer can be delayed, and then its next request comes later. \
-         A controller chooses the delay so that reads stay below a target: none, the best constant delay, the published PID \
-         controller, and Evenkeel's.",
+        "Many hosts share one target; a host that reads a little waits behind hosts that write a lot. No host owns \
+         the queue, but packets to a writer can be delayed, and then its next request comes later. This compares ways \
+         to choose the delay so that reads stay below a latency target: no delay, the best constant delay, the \
+         published PID controller, and Evenkeel's controller.",
         "Everything happens in virtual time on a modelled target; the same seed gives the same figures on every machine.",
     ].map(str::to_owned).to_vec();
     Ok(Report { experiment: NAME, seed: options.seed, intro, sections, claims })

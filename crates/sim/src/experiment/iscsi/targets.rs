@@ -225,7 +225,7 @@ fn target_claims(claims: &mut Vec<Claim>, target_ms: f64, none: &Judged, publish
     let settle = published.estimate(|verdict| first(&verdict.settle_s)).mean;
     claims.push(Claim {
         source: "fig. 12, 14",
-        text: format!("The controller takes the reader's mean wait from far above {target_ms} ms to that."),
+        text: format!("The controller lowers the reader's mean latency from far above {target_ms} ms to that target."),
         reproduced: late(none) > 1.5 && late(published) < 1.05,
         numbers: format!(
             "second halves of the bursts: {:.2} times the target without control, {:.2} times with; the mean is the target, so \
@@ -267,7 +267,7 @@ fn over_time(outcomes: &Outcomes) -> Vec<Plot> {
     };
     let plots = |ours: bool| {
         [
-            plot("Response time of reads", "ms", ours, &read_ms),
+            plot("Latency of reads", "ms", ours, &read_ms),
             plot("Written by all", "MB/s", ours, &|window| Some(written_mb_per_s(window))),
             plot("Mean delay of the writers", "ms", ours, &delay),
         ]
@@ -288,8 +288,8 @@ fn trade_off(outcomes: &Outcomes, bursts: &[(Instant, Instant)], claims: &mut Ve
     };
     let points: Vec<(f64, f64, f64)> = (0..=MOST_TENTHS).step_by(STEP_TENTHS as usize).map(means).collect();
     let mut section = Section {
-        title: "Figures 11 and 13: what shorter waits cost".to_owned(),
-        text: vec!["Constant delays, all seeds: mean wait of a read and payload written by 12 writers.".to_owned()],
+        title: "Figures 11 and 13: the cost of lower latency".to_owned(),
+        text: vec!["Constant delays, all seeds: mean latency of a read and payload written by 12 writers.".to_owned()],
         ..Section::default()
     };
     for &(delay_ms, wait, written) in points.iter().filter(|(delay_ms, ..)| [0.0, 4.5, 9.5, 20.0].contains(delay_ms)) {
@@ -300,7 +300,7 @@ fn trade_off(outcomes: &Outcomes, bursts: &[(Instant, Instant)], claims: &mut Ve
     }
     let named = points.iter().map(|&(delay_ms, wait, written)| (written, wait, format!("{delay_ms} ms")));
     section.figures.push(Plot::new(
-        "Wait of a read against payload written",
+        "Latency of a read over payload written",
         "One point for each constant delay, 0 to 20 ms.",
         Axis::linear("MB/s"),
         Axis::linear("ms"),

@@ -80,6 +80,21 @@ mod tests {
     }
 
     #[test]
+    fn text_has_what_sections_say_and_methods_without_a_column_and_the_limits() {
+        let mut report = report();
+        report.sections[0].text = vec!["Without a bar: the store.".to_owned()];
+        let text = super::text(&report);
+        let all = ["About it.", "Without a bar: the store.", "  others  store, <4 KiB>: theta 6", "\nLIMITS\n  - "];
+        let places = all.map(|part| text.find(part).unwrap_or_else(|| panic!("{part}: {text}")));
+        assert!(places.is_sorted(), "{places:?}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        assert!(page(&report, false, None).html().contains("\"Limits\""));
+        report.experiment = crate::experiment::harm::NAME;
+        let text = super::text(&report);
+        assert!(all.iter().all(|part| !text.contains(part)), "{text}");
+    }
+
+    #[test]
     fn ends_of_intervals_have_a_table_of_their_own_and_suffixes_in_json() {
         let mut report = report();
         let ends = [(End::Low, -36.5, -4.25), (End::High, -34.5, -2.75)];

@@ -22,7 +22,10 @@ pub fn page(report: &Report, quick: bool, seeds: Option<usize>) -> Page {
         intro: report.intro.clone(),
         facts: facts.map(|(name, value)| (name.to_owned(), value)).to_vec(),
         checks: report.sections.iter().flat_map(|section| &section.rows).filter_map(check).collect(),
-        sections: std::iter::once(claims(report)).chain(report.sections.iter().map(section)).collect(),
+        sections: std::iter::once(claims(report))
+            .chain(report.sections.iter().map(section))
+            .chain(limits(report.experiment))
+            .collect(),
     }
 }
 
@@ -54,6 +57,12 @@ fn claims(report: &Report) -> Section {
     };
     let table = Table { title: String::new(), columns: columns.map(str::to_owned).to_vec(), rows: rows.collect() };
     Section { title: title.to_owned(), text: Vec::new(), blocks: vec![Block::Table(table)] }
+}
+
+/// The section with the limits of the experiment; `None` if it has none.
+fn limits(experiment: &str) -> Option<Section> {
+    let text: Vec<String> = experiment::limits::of(experiment).iter().map(|&limit| limit.to_owned()).collect();
+    (!text.is_empty()).then(|| Section { title: "Limits".to_owned(), text, blocks: Vec::new() })
 }
 
 fn section(part: &Part) -> Section {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::distinct;
-use crate::experiment::{End, Report, Row, Section, drg, harm, iscsi, messenger, saat, totals};
+use crate::experiment::{End, Report, Row, Section, drg, harm, iscsi, limits, messenger, saat, totals};
 
 use crate::report::short;
 
@@ -12,23 +12,23 @@ fn about(experiment: &str) -> &'static [&'static str] {
     match experiment {
         iscsi::NAME => &[
             "baseline: no control, or as the section says. faithful: the published PID controller.",
-            "evenkeel: adaptive, mean over seeds ± 95 % confidence. Best constant delay: --json and --report.",
+            "evenkeel: adaptive, mean over seeds ± 95 % confidence. others: methods without a column.",
         ],
         saat::NAME => &[
             "baseline: the guarantee as the limit. faithful: SAAT as published, every second.",
-            "evenkeel: accurate, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.",
+            "evenkeel: accurate, every 100 ms, mean over seeds ± 95 % confidence. others: no column.",
         ],
         messenger::NAME => &[
             "baseline: round robin. faithful: the genetic algorithm as published, every 5 s.",
-            "evenkeel: waits, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.",
+            "evenkeel: waits, every 100 ms, mean over seeds ± 95 % confidence. others: no column.",
         ],
         drg::NAME => &[
             "baseline: RW(D), weights after the targets. faithful: DRG as published, every second.",
-            "evenkeel: needs, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.",
+            "evenkeel: needs, every 100 ms, mean over seeds ± 95 % confidence. others: no column.",
         ],
         totals::NAME => &[
             "baseline: equal parts of reservation and limit. evenkeel: parts by demand, decided by each",
-            "member, mean over seeds ± 95 % confidence. A central scheduler: --json and --report.",
+            "member, mean over seeds ± 95 % confidence. others: a central scheduler.",
         ],
         harm::NAME => &[
             "Cases that each method harms or helps, against no control. baseline: the fixed budget that harms the",
@@ -36,9 +36,9 @@ fn about(experiment: &str) -> &'static [&'static str] {
             "Which cases are harmed, and by how much: --report.",
         ],
         _ => &[
-            "baseline: no admission control; for steps the best fixed budget of the old state, kept.",
+            "baseline: no admission control; for steps the fixed budget that was best before the step.",
             "faithful: SlowFast CoDel as published. evenkeel: elastic, mean over seeds ± 95 % confidence.",
-            "All other methods: --json and --report.",
+            "others: methods without a column.",
         ],
     }
 }
@@ -46,13 +46,25 @@ fn about(experiment: &str) -> &'static [&'static str] {
 /// Largest width of a line of text, in columns.
 const WIDTH: usize = 100;
 
-/// The report as text: for each metric a table with a line per case, then the missed bars, then the claims.
+/// The report as text: the introduction, for each metric a table with a line per case and the figures of methods without a
+/// column, then the limits, the missed bars and the claims. The report of [`harm`] has tables, bars and aims alone.
 pub fn text(report: &Report) -> String {
     let mut text = String::new();
+    let is_whole = report.experiment != harm::NAME;
+    if is_whole {
+        write_paragraphs(&mut text, &report.intro);
+    }
     for section in &report.sections {
-        write_section(&mut text, section);
+        write_section(&mut text, section, is_whole);
     }
     let _ = writeln!(text, "\n{}", about(report.experiment).join("\n"));
+    let limits = limits::of(report.experiment);
+    if !limits.is_empty() {
+        let _ = writeln!(text, "\nLIMITS");
+    }
+    for limit in limits {
+        write_wrapped(&mut text, "  - ", limit);
+    }
     let rows = || report.sections.iter().flat_map(|section| &section.rows);
     let (met, judged) = rows().filter_map(Row::is_met).fold((0, 0), |(met, all), is| (met + u32::from(is), all + 1));
     if judged > 0 {
@@ -93,8 +105,20 @@ fn write_wrapped(text: &mut String, lead: &str, words: &str) {
     let _ = writeln!(text, "{}", line.trim_end());
 }
 
-fn write_section(text: &mut String, section: &Section) {
+/// Appends each paragraph after an empty line.
+fn write_paragraphs(text: &mut String, paragraphs: &[String]) {
+    for paragraph in paragraphs {
+        text.push('\n');
+        write_wrapped(text, "", paragraph);
+    }
+}
+
+/// Appends a section. `is_whole`: with its paragraphs, which name cases without bars, and with methods that have no column.
+fn write_section(text: &mut String, section: &Section, is_whole: bool) {
     let _ = writeln!(text, "\n{}", section.title.to_uppercase());
+    if is_whole {
+        write_paragraphs(text, &section.text);
+    }
     let columns = || section.rows.iter().filter(|row| row.method.is_none() && row.end.is_none());
     for metric in distinct(columns().map(|row| row.metric.as_str())) {
         let rows: Vec<&Row> = columns().filter(|row| row.metric == metric).collect();
@@ -125,6 +149,22 @@ fn write_section(text: &mut String, section: &Section) {
             );
         }
         write_differences(text, section, metric);
+        if is_whole {
+            write_others(text, section, metric);
+        }
+    }
+}
+
+/// Appends a line for each case with the figures of the methods that have no column.
+fn write_others(text: &mut String, section: &Section, metric: &str) {
+    let rows = || {
+        let rows = section.rows.iter().filter(|row| row.metric == metric && row.end.is_none());
+        rows.filter_map(|row| Some((row.case.as_str(), row.method.as_deref()?, row.baseline?)))
+    };
+    for case in distinct(rows().map(|(case, ..)| case)) {
+        let figure = |(_, method, figure): (&str, &str, f64)| format!("{method} {}", short(figure));
+        let figures: Vec<String> = rows().filter(|(other, ..)| *other == case).map(figure).collect();
+        write_wrapped(text, "  others  ", &format!("{case}: {}", figures.join(", ")));
     }
 }
 

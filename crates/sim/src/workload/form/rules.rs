@@ -108,13 +108,13 @@ fn misplaced(form: &Form, in_phase: bool, wrong: &mut impl FnMut(&str, String)) 
     let also = [("phases", !form.phases.is_empty(), Sort::Phases), ("trace", form.trace.is_some(), Sort::Trace)];
     for (key, there, sort) in also {
         if there && sort != here {
-            wrong(key, format!("cannot stand beside {}; take one of them out, or make each a phase", name(here)));
+            wrong(key, format!("cannot be combined with {}; remove one of them, or make each a phase", name(here)));
         }
     }
     for (key, there, where_to) in keys {
         if there && !where_to.contains(&here) {
             let right: Vec<&str> = where_to.iter().map(|&sort| name(sort)).collect();
-            wrong(key, format!("means nothing for {}, only for {}; take it out", name(here), right.join(" and ")));
+            wrong(key, format!("means nothing for {}, only for {}; remove this key", name(here), right.join(" and ")));
         }
     }
     match (in_phase, form.length) {
@@ -167,26 +167,26 @@ fn load(form: &Form, wrong: &mut impl FnMut(&str, String)) {
         _ => {}
     }
     if open && bursts {
-        wrong("rate", "follows from burst_requests and burst_every; take it out".into());
+        wrong("rate", "follows from burst_requests and burst_every; remove this key".into());
     }
     if form.queue_depth.is_some() && (open || bursts) {
-        let message = "bounds a closed loop; with rate or burst_requests the loop is open: take one of them out";
+        let message = "bounds a closed loop, and rate or burst_requests makes the loop open: remove one of them";
         wrong("queue_depth", message.into());
     }
     if form.think_time.is_some() && (open || bursts) {
-        wrong("think_time", "is for a closed loop; take it out, or rate (burst_requests)".into());
+        wrong("think_time", "is for a closed loop; remove this key, or rate (burst_requests)".into());
     }
     if form.arrivals.is_some() && !(open || bursts) {
-        wrong("arrivals", "is for an open loop; add rate (or burst_requests), or take it out".into());
+        wrong("arrivals", "is for an open loop; add rate (or burst_requests), or remove this key".into());
     }
     if form.read_percent.is_some() && matches!(form.op, Some(Op::Read | Op::Write)) {
-        wrong("read_percent", "is for a mix; write op = \"mix\", or take it out".into());
+        wrong("read_percent", "is for a mix; write op = \"mix\", or remove this key".into());
     }
     if form.streams.is_some() && form.pattern != Some(Pattern::Sequential) {
         wrong("streams", "is for pattern = \"sequential\"".into());
     }
     if form.flush_every == Some(0) {
-        wrong("flush_every", "must be at least 1; take it out for no flushes".into());
+        wrong("flush_every", "must be at least 1; remove this key for no flushes".into());
     }
     if form.flush_every.is_some() && form.reads() >= 100.0 {
         wrong("flush_every", "counts writes, and there are none; write op = \"write\" or \"mix\"".into());
@@ -203,11 +203,11 @@ fn load(form: &Form, wrong: &mut impl FnMut(&str, String)) {
 
 fn trace(form: &Form, wrong: &mut impl FnMut(&str, String)) {
     if form.rate.is_some() && form.speed.is_some() {
-        wrong("speed", "and rate both say how fast; take one out".into());
+        wrong("speed", "and rate both set the speed; remove one of them".into());
     }
     if form.queue_depth.is_some() && (form.rate.is_some() || form.speed.is_some()) {
         let key = if form.rate.is_some() { "rate" } else { "speed" };
-        wrong(key, "means nothing with queue_depth, which replays as fast as requests complete; take one out".into());
+        wrong(key, "means nothing with queue_depth, which replays as fast as requests complete; remove one".into());
     }
     if form.from.unwrap_or_default() >= form.until.unwrap_or(evenkeel_control::Duration::MAX) {
         wrong("until", "must be later than from".into());
@@ -216,6 +216,6 @@ fn trace(form: &Form, wrong: &mut impl FnMut(&str, String)) {
         wrong("count", "must be at least 1".into());
     }
     if form.devices.as_ref().is_some_and(Vec::is_empty) {
-        wrong("devices", "names none; take it out for all".into());
+        wrong("devices", "names none; remove this key for all".into());
     }
 }

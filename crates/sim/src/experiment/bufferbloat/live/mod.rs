@@ -79,12 +79,12 @@ impl std::str::FromStr for Bulk {
         let parsed = text.split_once(['x', 'X']).and_then(|(size, depth)| {
             Some(Self { block_kib: size.strip_suffix(['k', 'K'])?.parse().ok()?, depth: depth.parse().ok()? })
         });
-        let parsed = parsed.ok_or_else(|| "it is a size in KiB and a depth like 64Kx64".to_string())?;
+        let parsed = parsed.ok_or_else(|| "write a size in KiB and a depth, for example 64Kx64".to_string())?;
         if !(4..=1024).contains(&parsed.block_kib) || parsed.block_kib % 4 != 0 {
-            return Err("the size is a multiple of 4K, up to 1024K".into());
+            return Err("the size must be a multiple of 4K, up to 1024K".into());
         }
         if !(1..=1024).contains(&parsed.depth) {
-            return Err("the depth lies between 1 and 1024".into());
+            return Err("the depth must be 1 to 1024".into());
         }
         Ok(parsed)
     }
@@ -311,10 +311,10 @@ mod tests {
     #[test]
     fn wrong_words_are_refused_with_the_cure() {
         for (wrong, why) in [
-            ("64K", "like 64Kx64"),
+            ("64K", "for example 64Kx64"),
             ("3Kx1", "multiple of 4K"),
             ("0Kx1", "multiple of 4K"),
-            ("4Kx0", "between 1 and 1024"),
+            ("4Kx0", "must be 1 to 1024"),
         ] {
             assert!(wrong.parse::<Bulk>().unwrap_err().contains(why), "{wrong}");
         }

@@ -11,7 +11,7 @@ const PER_S: f64 = 450_000.0;
 /// Least and largest load of all light connections together, as a fraction of all workers' capacity.
 const LIGHT_SHARE: (f64, f64) = (0.002, 0.05);
 
-/// How a connection sends requests.
+/// Load of a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Asks {
     /// Closed loop: each reply is followed by the next request after a think time.

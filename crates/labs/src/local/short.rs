@@ -1,0 +1,47 @@
+//! The short comparison of each run: a protected reader beside the bulk writer, without any means and under the agent.
+//!
+//! The reader makes pauses, so that the machine idles and virtual time passes quickly.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::compare::{Reader, Stage};
+use super::load::{DISK, policy, write};
+use crate::check::figures::Figures;
+use crate::check::steps::Plan;
+use crate::machine::guard::{self, Guard};
+
+/// Measured time, and time in which the controller finds its limits, in seconds.
+const SECONDS: u64 = 5;
+const SETTLE_S: u64 = 20;
+const END_LIMIT: Duration = Duration::from_secs(60);
+/// Largest p99 under the agent as a part of that without any means: of a single measurement, and of the median.
+const P99: [f64; 2] = [0.8, 0.5];
+/// Smallest throughput of both groups as a part of that without any means, likewise.
+const THROUGHPUT: [f64; 2] = [0.05, 0.3];
+
+static READER: Reader = Reader { title: "a read each 5 ms", arguments: &["--iodepth=1", "--thinktime=5ms"] };
+
+/// Compares the agent with no means.
+pub(super) fn nothing_and_the_agent(plan: &Plan, figures: &mut Figures) -> Result<String> {
+    let stage = Stage::on(DISK, &READER)?;
+    let alone = stage.measure(SECONDS, f64::INFINITY)?;
+    let writer = write()?;
+    let unmanaged = stage.measure(SECONDS, f64::INFINITY)?;
+    let target_ms = (2.0 * alone.mean_ms + unmanaged.mean_ms) / 3.0;
+    let guard = Guard::start(&plan.binary, guard::ONLY, &policy(target_ms))?;
+    stage.measure(SETTLE_S, target_ms)?;
+    let managed = stage.measure(SECONDS, target_ms)?;
+    guard.stop()?;
+    writer.signal(libc::SIGINT);
+    writer.wait(END_LIMIT)?;
+    let [sure, bound] = P99;
+    figures.at_most("part_of_the_p99", managed.p99_ms / unmanaged.p99_ms, sure, bound);
+    let [sure, bound] = THROUGHPUT;
+    figures.at_least("part_of_the_throughput", managed.mb_per_s / unmanaged.mb_per_s, sure, bound);
+    Ok(format!(
+        "p99 {:.2} ms alone, {:.2} ms at {:.1} MB/s beside the writer, {:.2} ms at {:.1} MB/s under the agent (target of the mean {target_ms:.2} ms)",
+        alone.p99_ms, unmanaged.p99_ms, unmanaged.mb_per_s, managed.p99_ms, managed.mb_per_s
+    ))
+}
