@@ -14,8 +14,9 @@ use evenkeel_labs::base::tally::{Harness, Lines, Tally};
 
 use super::Step;
 
-/// Time limit of a job, after which a hanging job is ended: far above a job's duration on two slow cores.
-const LIMIT: Duration = Duration::from_secs(20 * 60);
+/// Time limit of a job, after which a hanging job is ended: well above that of the longest, the tests of the simulator with some
+/// 1,000 s on two slow cores.
+const LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Number of lines at the end of a failed job's output that are shown; the job's log file has all lines.
 const SHOWN_LINES: usize = 200;
 /// Number of quarters of a processor that jobs may take in excess of the machine's processors, because jobs that mostly wait
