@@ -13,7 +13,7 @@ use evenkeel_control::cluster::{Fault, Presence, Report, Status};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Fractions;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_policy::cluster::{Pools, Record, Totals, Unreadable, VERSION};
+use evenkeel_policy::cluster::{Header, Pools, READS, Record, Totals, Unreadable, VERSION};
 use evenkeel_policy::figures::counted;
 use evenkeel_policy::state::{ClusterState, MemberState, ShardState};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -283,7 +283,20 @@ impl<M: Participant> Driver<M> {
     ) -> Record {
         let period_us = self.cluster.config().period.as_nanos() / 1_000;
         let (incarnation, Contribution { bits, members, content: pools }) = (self.settings.incarnation, contribution);
-        Record { v: VERSION, incarnation, period, early: 0, joined, period_us, leaving, bits, members, pools, totals }
+        Record {
+            v: VERSION,
+            reads: READS,
+            incarnation,
+            period,
+            early: 0,
+            joined,
+            period_us,
+            leaving,
+            bits,
+            members,
+            pools,
+            totals,
+        }
     }
 
     /// Handles an event from the watcher or the publisher.
@@ -347,7 +360,12 @@ impl<M: Participant> Driver<M> {
         if !evenkeel_policy::is_name(host) {
             return self.faults.note(now, host, "corrupt", "is not the name of a host: delete this key from etcd");
         }
-        let Some(record) = self.read(now, host, value) else { return };
+        let Some(record) = self.read(now, host, value) else {
+            if let Some(header) = Header::of_other_version(value, &Record::versions()) {
+                self.totals.unread(host, header.leaving);
+            }
+            return;
+        };
         // Whatever the clocks: the order of the store counts.
         self.totals.heard(self.elapsed(), host, &record, self.cluster.is_divided());
         let Record { incarnation, period, joined, leaving, bits, pools, .. } = record;
@@ -365,7 +383,12 @@ impl<M: Participant> Driver<M> {
         let Ok(shard) = name.parse::<Shard>() else {
             return self.faults.note(now, name, "corrupt", "is not the name of a shard: delete this key from etcd");
         };
-        let Some(record) = self.read(now, name, value) else { return };
+        let Some(record) = self.read(now, name, value) else {
+            if let Some(header) = Header::of_other_version(value, &Record::versions()) {
+                self.totals.unread_sum(self.elapsed(), shard, (!header.leaving).then_some(header.members));
+            }
+            return;
+        };
         let Record { period, leaving, bits, members, pools, totals, .. } = record;
         if bits != shard.bits() {
             return self.faults.note(now, name, "corrupt", "holds reports of another shard: delete this key from etcd");
@@ -401,10 +424,27 @@ impl<M: Participant> Driver<M> {
         Some(record)
     }
 
+    /// Status of this host in the cluster. Beside members whose slots are unknown it is as if the cluster were lost: those do
+    /// the same, so that slots never exceed the device's.
+    fn status(&self, now: Instant) -> Status {
+        if self.totals.unread_now() > 0 { Status::Lost } else { self.cluster.status(now) }
+    }
+
+    /// The trouble of members whose reports this host cannot read; `None` without such members.
+    fn mixed(&self) -> Option<String> {
+        let unread = self.totals.unread_now();
+        let members = counted(unread, "member");
+        (unread > 0).then(|| {
+            format!(
+                "the reports of {members} are in a format that this host cannot read; run the same version of Evenkeel on all hosts"
+            )
+        })
+    }
+
     /// Decides all periods that are due, and notes if the cluster was lost or restored.
     pub(crate) fn decide(&mut self, now: Instant) {
         loop {
-            let status = self.cluster.status(now);
+            let status = self.status(now);
             let Some(view) = self.cluster.poll(now) else { break };
             if let Status::Shared { ramp } = status {
                 self.participant.decide(&view, ramp);
@@ -412,13 +452,15 @@ impl<M: Participant> Driver<M> {
             let mut state = lock(&self.state);
             (state.decided_period, state.decided_periods_total) = (Some(view.period), state.decided_periods_total + 1);
         }
-        let status = self.cluster.status(now);
+        let status = self.status(now);
         let lost = |status: &Status| *status == Status::Lost;
         match (lost(&self.status), lost(&status)) {
             (false, true) => {
-                let why = self.fault().unwrap_or("the reports of this host do not come back from etcd");
+                let mixed = self.mixed();
+                let why = mixed.as_deref().or(self.fault());
+                let why = why.unwrap_or("the reports of this host do not come back from etcd");
                 tracing::warn!(
-                    "cluster lost: {why}; this host decides alone now: it takes the smallest number of slots that is safe, and more only as its own latency allows"
+                    "cluster lost: {why}; this host decides alone now: it takes the smallest safe number of slots (requests in flight), and more only as its own latency allows"
                 );
                 self.participant.alone();
                 lock(&self.state).lost_total += 1;
@@ -460,12 +502,15 @@ impl<M: Participant> Driver<M> {
                 ),
                 1.0,
             ),
+            Status::Lost if self.totals.unread_now() > 0 => {
+                ("lost", "this host decides its slots alone: other members run another version".into(), 0.0)
+            }
             Status::Lost => {
                 ("lost", "the reports of this host do not come back from etcd: it decides its slots alone".into(), 0.0)
             }
         };
         (state.status, state.because, state.ramp) = (status.into(), because, ramp);
-        state.error = self.fault().map(str::to_owned);
+        state.error = self.fault().map(str::to_owned).or_else(|| self.mixed());
         let members = self.cluster.members(now).map(|(name, presence)| {
             let (presence, missed_periods) = described(presence);
             MemberState { name: name.to_owned(), presence, missed_periods }

@@ -3,6 +3,8 @@
 //! Members of this host's shard count one by one. Members of other shards count by the newest sums of their shards; a sum of a
 //! larger shard that contains this host's shard counts as a whole, so that some members may count twice, never none. A shard
 //! whose sums end is forgotten after the lease and the safe time.
+//!
+//! Members whose reports cannot be read, because they have another version, are counted only ([`Ledger::unread`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,17 +12,43 @@ use std::sync::Arc;
 use evenkeel_control::cluster::shard::{Seen, Shard, cover};
 use evenkeel_control::cluster::totals::{Line, Sums};
 use evenkeel_control::{Duration, Instant};
-use evenkeel_policy::cluster::{MAX_SUM_TOTALS, Totals};
+use evenkeel_policy::cluster::{MAX_SUM_TOTALS, MAX_TOTALS, Totals, tenant_of_total};
+use evenkeel_policy::state::{HostPartState, TotalState};
 
 use crate::participant::Key;
 
 /// The most members whose reports are kept; a shard has far fewer.
 const MAX_HOSTS: usize = 1_024;
+/// The most members of a total whose parts are shown one by one.
+const SHOWN_HOSTS: usize = 8;
+/// Names of the units, as in the state.
+const UNITS: [&str; 2] = ["requests", "bytes"];
+
+/// Key of a total in the state: false for a tenant of this host, so that these come first, pool, tenant and number of the unit.
+type ShownKey<'a> = (bool, &'a str, &'a str, usize);
+
+/// The members of a total with their parts, if the total is among the first [`MAX_TOTALS`]. What is behind these is dropped at
+/// once: in a large cluster each host may have tenants of its own.
+fn first_of<'a, 'b>(
+    totals: &'b mut BTreeMap<ShownKey<'a>, Vec<(&'a str, f64)>>,
+    key: ShownKey<'a>,
+) -> Option<&'b mut Vec<(&'a str, f64)>> {
+    let is_full = totals.len() >= MAX_TOTALS;
+    if is_full && totals.last_key_value().is_some_and(|(last, _)| *last < key) {
+        return None;
+    }
+    if is_full && !totals.contains_key(&key) {
+        totals.pop_last();
+    }
+    Some(totals.entry(key).or_default())
+}
 
 /// The newest report of a member.
 #[derive(Clone, Debug)]
 struct Entry {
     totals: Totals,
+    /// True if the report cannot be read; it has no figures then.
+    is_unread: bool,
     /// When the member expired; `None` while its report counts.
     ended: Option<Instant>,
 }
@@ -117,6 +145,10 @@ pub(crate) struct Ledger {
     counted: BTreeMap<Shard, Arc<Totals>>,
     /// True if a sum has changed since `far` was made.
     far_is_old: bool,
+    /// Number of other members of this host's shard whose newest reports cannot be read, expired ones included.
+    unread: u64,
+    /// Newest sums of shards that cannot be read: when they were read, and the number of their members.
+    unread_sums: BTreeMap<Shard, (Instant, u64)>,
 }
 
 impl Ledger {
@@ -132,6 +164,8 @@ impl Ledger {
             far: BTreeMap::new(),
             counted: BTreeMap::new(),
             far_is_old: false,
+            unread: 0,
+            unread_sums: BTreeMap::new(),
         }
     }
 
@@ -156,6 +190,8 @@ impl Ledger {
                 entry.ended = entry.ended.or(Some(now));
             }
         }
+        let others = self.hosts.iter().filter(|(host, _)| **host != self.own);
+        self.unread = others.filter(|(_, entry)| entry.is_unread).count() as u64;
         self.near.clear();
         for (_, entry) in self.hosts.iter().filter(|(host, _)| **host != self.own) {
             change_all(&mut self.near, &entry.totals, |count, sums| count.add(&entry.counted(sums)));
@@ -164,11 +200,53 @@ impl Ledger {
 
     /// Takes in a member's newest report, or with `None` that it has left. Returns the tenants whose sums may have changed.
     pub(crate) fn put(&mut self, host: &str, totals: Option<Totals>) -> BTreeSet<Key> {
+        self.put_entry(host, totals.map(|totals| Entry { totals, is_unread: false, ended: None }))
+    }
+
+    /// Takes in that a member's newest report cannot be read, or that such a member is `leaving`. Returns the tenants whose sums
+    /// may have changed.
+    pub(crate) fn put_unread(&mut self, host: &str, leaving: bool) -> BTreeSet<Key> {
+        let entry = Entry { totals: Totals::new(), is_unread: true, ended: None };
+        self.put_entry(host, (!leaving).then_some(entry))
+    }
+
+    fn put_entry(&mut self, host: &str, entry: Option<Entry>) -> BTreeSet<Key> {
         let is_known = self.hosts.contains_key(host);
         if !self.shard.holds(host) || (!is_known && self.hosts.len() >= MAX_HOSTS) {
             return BTreeSet::new();
         }
-        self.replace(host, totals.map(|totals| Entry { totals, ended: None }))
+        self.replace(host, entry)
+    }
+
+    /// Takes in that the newest sum of a shard cannot be read, with its number of members, or with `None` that the shard's last
+    /// such member has left. It counts beside the shard's newest sum that can be read, as members of both versions write sums.
+    pub(crate) fn put_unread_sum(&mut self, now: Instant, shard: Shard, members: Option<u64>) {
+        match members {
+            Some(members) => self.unread_sums.insert(shard, (now, members)),
+            None => self.unread_sums.remove(&shard),
+        };
+    }
+
+    /// Number of other members whose reports cannot be read, expired ones included. Some may count twice, none is left out.
+    pub(crate) fn unread(&self) -> u64 {
+        self.unread_sums().fold(self.unread, u64::saturating_add)
+    }
+
+    /// Number of other members whose reports cannot be read and count at present.
+    pub(crate) fn unread_now(&self) -> u64 {
+        let others = self.hosts.iter().filter(|(host, _)| **host != self.own);
+        let present = others.filter(|(_, entry)| entry.is_unread && entry.ended.is_none()).count() as u64;
+        self.unread_sums().fold(present, u64::saturating_add)
+    }
+
+    fn unread_sums(&self) -> impl Iterator<Item = u64> {
+        let outside = self.unread_sums.iter().filter(move |(shard, _)| self.is_outside(shard));
+        outside.map(|(_, (_, members))| *members)
+    }
+
+    /// True of a shard with members that are not in this host's shard.
+    fn is_outside(&self, shard: &Shard) -> bool {
+        *shard != self.shard && !shard.within().any(|larger| larger == self.shard)
     }
 
     /// Notes that a member has expired. Returns the tenants whose sums may have changed.
@@ -184,6 +262,7 @@ impl Ledger {
 
     /// Forgets members that expired at least `after` ago. Returns the tenants whose sums may have changed.
     pub(crate) fn forget(&mut self, now: Instant, after: Duration) -> BTreeSet<Key> {
+        self.unread_sums.retain(|_, (read, _)| now.since(*read) < after);
         let is_old = |entry: &Entry| entry.ended.is_some_and(|ended| now.since(ended) >= after);
         let old: Vec<String> =
             self.hosts.iter().filter(|(_, entry)| is_old(entry)).map(|(host, _)| host.clone()).collect();
@@ -194,6 +273,8 @@ impl Ledger {
         let mut changed = BTreeSet::new();
         let before = self.hosts.remove(host);
         if host != self.own {
+            let number = |entry: &Option<Entry>| u64::from(entry.as_ref().is_some_and(|entry| entry.is_unread));
+            self.unread = (self.unread + number(&entry)).saturating_sub(number(&before));
             if let Some(before) = &before {
                 change_all(&mut self.near, &before.totals, |count, sums| count.remove(&before.counted(sums)));
             }
@@ -234,9 +315,7 @@ impl Ledger {
             return false;
         }
         let newest = self.newest_period();
-        let own = self.shard;
-        let is_outside = |shard: &Shard| *shard != own && !shard.within().any(|larger| larger == own);
-        let outside = self.shards.iter().filter(|(shard, _)| is_outside(shard));
+        let outside = self.shards.iter().filter(|(shard, _)| self.is_outside(shard));
         let seen: Vec<Seen> = outside
             .map(|(shard, sum)| Seen { shard: *shard, age: newest - sum.period, members: sum.members })
             .collect();
@@ -267,6 +346,53 @@ impl Ledger {
             sums.iter_mut().zip(counts).for_each(|(to, count)| add(to, &count.sums));
         }
         sums
+    }
+
+    /// The totals of tenants by host, this host included, for the state: first those of this host's tenants. Members of other
+    /// shards count together.
+    pub(crate) fn by_host(&self) -> Vec<TotalState> {
+        let own = self.hosts.get(&self.own).map(|entry| &entry.totals);
+        let is_other = |pool: &str, tenant: &str| {
+            let of_pool = own.and_then(|totals| totals.get(pool));
+            of_pool.is_none_or(|tenants| !tenants.contains_key(tenant))
+        };
+        let mut totals: BTreeMap<ShownKey<'_>, Vec<(&str, f64)>> = BTreeMap::new();
+        for (host, entry) in &self.hosts {
+            for (pool, tenants) in &entry.totals {
+                for (tenant, units) in tenants {
+                    for (n, sums) in units.iter().enumerate().filter(|(_, sums)| sums.members > 0) {
+                        let part = if entry.ended.is_none() { sums.lines.claim } else { sums.lines.safe };
+                        let key = (is_other(pool, tenant), pool.as_str(), tenant.as_str(), n);
+                        if let Some(of_tenant) = first_of(&mut totals, key) {
+                            of_tenant.push((host.as_str(), part));
+                        }
+                    }
+                }
+            }
+        }
+        for ((pool, tenant), counts) in &self.far {
+            for (n, _) in counts.iter().enumerate().filter(|(_, count)| count.sums.members > 0) {
+                first_of(&mut totals, (is_other(pool, tenant), pool.as_str(), tenant.as_str(), n));
+            }
+        }
+        let shown = totals.into_iter().map(|((_, pool, tenant, n), mut hosts)| {
+            let key = (pool.to_owned(), tenant.to_owned());
+            let far = self.far.get(&key).map(|counts| counts[n].sums).unwrap_or_default();
+            hosts.sort_by(|(a, part_a), (b, part_b)| part_b.total_cmp(part_a).then(a.cmp(b)));
+            let more = hosts.split_off(hosts.len().min(SHOWN_HOSTS));
+            let hosts = hosts.into_iter().map(|(host, part)| HostPartState { host: host.to_owned(), part });
+            let (pool, total) = key;
+            let (tenant, guarantee) = tenant_of_total(&total);
+            TotalState {
+                pool,
+                tenant: tenant.to_owned(),
+                unit: guarantee.map_or_else(|| UNITS[n].to_owned(), |key| format!("{} of {key}", UNITS[n])),
+                hosts: hosts.collect(),
+                more_hosts: far.members.saturating_add(more.len() as u64),
+                more_part: far.lines.claim + more.iter().map(|(_, part)| part).sum::<f64>(),
+            }
+        });
+        shown.collect()
     }
 
     /// Sums over this host's shard, this host included, for the other shards.
@@ -329,6 +455,64 @@ mod tests {
     }
 
     #[test]
+    fn totals_are_shown_by_host_with_the_largest_parts_first() {
+        let mut ledger = Ledger::new("h0", 5);
+        assert!(ledger.by_host().is_empty());
+        for n in 0..12_u32 {
+            ledger.put(&format!("h{n}"), Some(claims(f64::from(n) / 100.0)));
+        }
+        // Of an expired member the safe part, a tenth.
+        ledger.end(Instant::ZERO, "h11");
+        let shown = ledger.by_host();
+        let [total] = shown.as_slice() else { panic!("{shown:?}") };
+        assert_eq!((total.pool.as_str(), total.tenant.as_str(), total.unit.as_str()), ("main", "db", "requests"));
+        let hosts: Vec<&str> = total.hosts.iter().map(|of| of.host.as_str()).collect();
+        assert_eq!(hosts, ["h10", "h11", "h9", "h8", "h7", "h6", "h5", "h4"]);
+        assert_eq!(total.more_hosts, 4);
+        assert!((total.more_part - 0.06).abs() < 1e-9, "{total:?}");
+        // Members of another shard, of which only the sum is known.
+        let own = Shard::of("h0", 1);
+        let other: Shard = if own.to_string() == "1-000" { "1-001" } else { "1-000" }.parse().expect("a shard");
+        let mut ledger = Ledger::new("h0", 5);
+        ledger.begin(Instant::ZERO, own, &BTreeSet::new());
+        ledger.put_sum(other, 1, Some((3, claims(0.4))));
+        ledger.refresh();
+        let shown = ledger.by_host();
+        let [total] = shown.as_slice() else { panic!("{shown:?}") };
+        assert_eq!((total.hosts.len(), total.more_hosts, total.more_part), (0, 1, 0.4));
+    }
+
+    #[test]
+    fn a_guarantee_is_shown_with_its_tenant() {
+        let sums = Sums { members: 1, lines: Line { claim: 0.5, ..Line::default() }, reserved: 0.0 };
+        let mut ledger = Ledger::new("own", 5);
+        let of_pool = BTreeMap::from([("read db".into(), [Sums::default(), sums]), ("db".into(), [sums; 2])]);
+        ledger.put("own", Some(Totals::from([("main".into(), of_pool)])));
+        let shown = ledger.by_host();
+        let shown: Vec<(&str, &str)> = shown.iter().map(|of| (of.tenant.as_str(), of.unit.as_str())).collect();
+        assert_eq!(shown, [("db", "requests"), ("db", "bytes"), ("db", "bytes of guarantee.read")]);
+    }
+
+    #[test]
+    fn of_many_totals_those_of_this_hosts_tenants_are_shown_first_and_the_last_ones_not() {
+        let sums = Sums { members: 1, lines: Line { claim: 0.25, ..Line::default() }, reserved: 0.0 };
+        let totals = |names: Vec<String>| {
+            let of_pool = names.into_iter().map(|name| (name, [sums, Sums::default()])).collect();
+            Totals::from([("main".into(), of_pool)])
+        };
+        let many = |start: &str| totals((0..MAX_TOTALS).map(|n| format!("{start}{n:03}")).collect());
+        let mut ledger = Ledger::new("own", 5);
+        ledger.put("c", Some(many("b")));
+        ledger.put("d", Some(many("a")));
+        ledger.put("own", Some(totals(vec!["a001".into(), "z".into()])));
+        let shown = ledger.by_host();
+        let names: Vec<&str> = shown.iter().map(|of| of.tenant.as_str()).collect();
+        assert_eq!((names.len(), &names[..3], names.last()), (MAX_TOTALS, &["a001", "z", "a000"][..], Some(&"a254")));
+        let hosts: Vec<usize> = shown[..3].iter().map(|of| of.hosts.len()).collect();
+        assert_eq!(hosts, [2, 1, 1]);
+    }
+
+    #[test]
     fn a_member_that_is_missing_when_a_watch_begins_has_expired() {
         let mut ledger = Ledger::new("a", 5);
         ["b", "c"].into_iter().for_each(|host| drop(ledger.put(host, Some(claims(0.2)))));
@@ -338,6 +522,42 @@ mod tests {
         let shard = Shard::of("c", 12);
         ledger.begin(Instant::ZERO, shard, &BTreeSet::from(["c"]));
         assert_eq!(of(&ledger), (1, 0.2, u64::from(shard.holds("b")) as f64 * 0.1));
+    }
+
+    #[test]
+    fn members_that_cannot_be_read_are_counted_until_they_leave_or_are_forgotten() {
+        let mut ledger = Ledger::new("a", 5);
+        let at = |s: u64| Instant::ZERO + Duration::from_secs(s);
+        let counts = |ledger: &Ledger| (ledger.unread(), ledger.unread_now());
+        ledger.put("b", Some(claims(0.2)));
+        // The second version takes the place of the first one on the same host.
+        assert_eq!(ledger.put_unread("b", false), BTreeSet::from([key()]));
+        ["a", "b", "c"].into_iter().for_each(|host| drop(ledger.put_unread(host, false)));
+        assert_eq!((counts(&ledger), of(&ledger)), ((2, 2), (0, 0.0, 0.0)), "this host is none of the others");
+        ledger.end(at(1), "b");
+        assert_eq!(counts(&ledger), (2, 1));
+        ledger.put_unread("c", true);
+        assert_eq!(counts(&ledger), (1, 0));
+        ledger.begin(at(2), Shard::WHOLE, &BTreeSet::new());
+        assert_eq!(counts(&ledger), (1, 0));
+        ledger.put("b", Some(claims(0.2)));
+        assert_eq!((counts(&ledger), of(&ledger)), ((0, 0), (1, 0.2, 0.0)));
+        ledger.put_unread("d", false);
+        ledger.end(at(3), "d");
+        ledger.forget(at(63), Duration::from_secs(60));
+        assert_eq!(counts(&ledger), (0, 0));
+        // Sums of other shards, too.
+        let own = Shard::of("a", 1);
+        let other: Shard = if own.to_string() == "1-000" { "1-001" } else { "1-000" }.parse().expect("a shard");
+        [(own, 4), (other, 3)].into_iter().for_each(|(of, members)| ledger.put_unread_sum(at(70), of, Some(members)));
+        assert_eq!(counts(&ledger), (0, 0), "all are members of the whole cluster");
+        ledger.begin(at(70), own, &BTreeSet::from(["a", "b"]));
+        assert_eq!(counts(&ledger), (3, 3));
+        ledger.forget(at(130), Duration::from_secs(60));
+        assert_eq!(counts(&ledger), (0, 0));
+        ledger.put_unread_sum(at(130), other, Some(3));
+        ledger.put_unread_sum(at(131), other, None);
+        assert_eq!(counts(&ledger), (0, 0));
     }
 
     #[test]

@@ -38,5 +38,5 @@ mod watcher;
 pub use error::Error;
 pub use handle::{Handle, start};
 pub use participant::{Demands, Key, Participant, Parts, sums};
-pub use reach::{Answer, reach};
+pub use reach::{Answer, password_fault, reach};
 pub use settings::Settings;

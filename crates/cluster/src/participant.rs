@@ -9,13 +9,13 @@ use evenkeel_control::slots::Summary;
 use evenkeel_control::units::Fractions;
 use evenkeel_policy::cluster::{self, Pools};
 
-/// Name of a pool, and of a tenant in it.
+/// Name of a pool, and of a tenant in it or of the total that a tenant's guarantee is.
 pub type Key = (String, String);
 
-/// The demand of each tenant that has a reservation or a limit.
+/// The demand of each tenant that has a reservation or a limit, and for each guarantee, as for a limit.
 pub type Demands = BTreeMap<Key, Demand>;
 
-/// The fractions of tenants' reservations and limits that apply on this host.
+/// The fractions of tenants' reservations and limits that apply on this host; of a guarantee the fraction of the limit.
 pub type Parts = BTreeMap<Key, Fractions>;
 
 /// The pools of this host, which report and decide.

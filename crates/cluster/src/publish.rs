@@ -188,7 +188,7 @@ impl Publisher {
             && !self.is_unkept
         {
             tracing::warn!(
-                "cluster: {} cannot be written, so that a restart without etcd serves almost nothing of limits at first: {why}; make room there, or make the folder writable",
+                "cluster: {} cannot be written, so that a restart without etcd serves almost nothing of limits at first (to control groups at least a 16th), and an eighth after three leases: {why}; make room there, or make the folder writable",
                 path.display()
             );
         }
@@ -222,7 +222,7 @@ impl Publisher {
             self.endpoint = (self.endpoint + 1) % self.settings.cluster.etcd.len();
         }
         Err(Unwritten::Unsent(format!(
-            "a report of this host was not written within {lease:?}, and is too old now: etcd or the disk of server.data_dir is slow; use a faster disk, or a longer cluster.lease"
+            "a report of this host was not written within {lease:?}, and is too old now: etcd or a disk of this host is slow; use a faster disk, or a longer cluster.lease"
         )))
     }
 

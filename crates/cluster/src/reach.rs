@@ -13,6 +13,12 @@ use crate::watcher::MEMBERS;
 /// The result of asking an etcd server: the number of the cluster's members, or the reason why the server did not answer.
 pub type Answer = Result<u64, String>;
 
+/// The reason why the file with the password of etcd's user cannot be used, with the cure; `None` if it can be used, or there is
+/// no user.
+pub fn password_fault(cluster: &config::Cluster) -> Option<String> {
+    Access::of(cluster).password_fault()
+}
+
 /// Asks each etcd server of the configuration for the number of the cluster's members; returns each server's address with its
 /// answer.
 ///

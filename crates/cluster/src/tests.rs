@@ -584,9 +584,59 @@ fn what_cannot_be_read_is_reported_and_ignored() {
         let ignored = a.handle.state().ignored_total;
         ignored.get("version").is_some_and(|times| ignored == counts(*times))
     });
+    // One of them may be a member of another version, whose slots are unknown.
+    wait("it decides alone, and says why", || a.is_alone() && a.error().contains("format that this host cannot read"));
+    etcd.ctl(&["del", &key_of("c")]).expect("deleted");
     let before = a.last_period();
     wait("it goes on", || a.last_period() > before + 5);
     wait("on its own terms", || a.sees() == ["a"] && a.status() == "shared");
+}
+
+#[test]
+fn a_member_of_another_version_makes_a_host_decide_alone_until_it_is_gone() {
+    /// A quarter of period 2500.
+    fn clock() -> Instant {
+        Instant::from_nanos(1_000_100_000_000)
+    }
+    let (seen, state) = (Arc::<Mutex<Seen>>::default(), Arc::<Mutex<evenkeel_policy::state::ClusterState>>::default());
+    let recorder = Recorder { seen: Arc::clone(&seen), reports: 0 };
+    let settings = settings("http://127.0.0.1:1", "a", clock);
+    let incarnation = settings.incarnation;
+    let mut driver = Driver::new(settings, recorder, Arc::clone(&state)).expect("good settings");
+    let mut shown = |event: Event| {
+        driver.take_in(event);
+        driver.decide(clock());
+        driver.publish_state(clock());
+        let state = lock(&state).clone();
+        let members: Vec<String> = state.members.into_iter().map(|member| member.name).collect();
+        (state.status, state.error.unwrap_or_default(), members)
+    };
+    let reported = |host: &str, value: &str| Event::Reported { host: host.into(), value: value.into() };
+    let record = |v: &str, incarnation: u64| {
+        format!(
+            "{{{v},\"incarnation\":{incarnation},\"period\":2499,\"joined\":2400,\"period_us\":400000,\"pools\":{{\"main\":{{\"used\":1}}}}}}"
+        )
+    };
+    let shared = |names: &[&str]| {
+        ("shared".to_owned(), String::new(), names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+    };
+    let (endpoint, shard) = ("http://127.0.0.1:1".into(), Shard::WHOLE);
+    shown(Event::Watching { endpoint, shard, all: Vec::new(), sums: Vec::new() });
+    let own = record("\"v\":3", incarnation);
+    assert_eq!(shown(reported("a", &own)), shared(&["a"]));
+    assert!(!lock(&seen).alone && !lock(&seen).periods.is_empty());
+    // It may be older or newer, and leaves, or its lease ends.
+    for v in ["\"v\":2", "\"v\":4"] {
+        for end in [reported("b", &format!("{{{v},\"leaving\":true}}")), Event::Ended { host: "b".into() }] {
+            let (status, error, _) = shown(reported("b", &record(v, 7)));
+            assert_eq!(status, "lost");
+            assert!(error.contains("the reports of 1 member are in a format that this host cannot read"), "{error}");
+            assert!(lock(&seen).alone);
+            assert_eq!(shown(end), shared(&["a"]));
+        }
+    }
+    // A newer one that says that this version can read it is a member as any other.
+    assert_eq!(shown(reported("c", &record("\"v\":4,\"reads\":3", 8))), shared(&["a", "c"]));
 }
 
 #[test]

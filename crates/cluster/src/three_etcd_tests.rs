@@ -85,6 +85,12 @@ impl Three {
         self.children[member].wait().expect("gone");
     }
 
+    /// Stalls this member, as a disk does that does not answer, or lets it go on.
+    fn signal(&self, member: usize, signal: Signal) {
+        let pid = Pid::from_raw(self.children[member].id() as i32).expect("a process");
+        kill_process(pid, signal).expect("a signal");
+    }
+
     fn restart(&mut self, member: usize) {
         self.children[member] = self.spawn(member);
         self.await_health(member);
@@ -156,4 +162,48 @@ fn parts_stay_when_another_etcd_member_leads_and_when_the_leader_is_killed() {
     go_on("reports come back from all three", &b, &a);
     assert_eq!(lost(), before, "the cluster was never lost");
     assert!([&a, &b].iter().all(|member| member.contact() == "shared"));
+}
+
+#[test]
+fn decisions_go_on_beside_stalled_members_and_no_part_doubles() {
+    let Some(three) = Three::start() else { return };
+    let [a, b] = ["a", "b"].map(|name| three.host(name));
+    a.ask(4_000);
+    wait("the busy one has most", || a.part() > 0.7 && a.contact() == "shared" && b.contact() == "shared");
+    let check = || {
+        // Between two readings a part may move from one to the other.
+        let (before, of_b) = (a.part(), b.part());
+        let parts = [before.min(a.part()), of_b];
+        assert!(parts.iter().sum::<f64>() <= 1.05, "{parts:?}");
+    };
+    let decided = || [&a, &b].map(|member| member.handle.state().decided_periods_total);
+    let go_on = |what: &str| {
+        let before = decided();
+        wait(what, || {
+            check();
+            decided().iter().zip(&before).all(|(now, before)| *now > before + 4)
+        });
+    };
+
+    // The leader stalls: the others elect another one, and hosts that use it go to another member.
+    three.lead(0);
+    three.signal(0, Signal::STOP);
+    go_on("decisions go on while the leader stalls");
+    three.signal(0, Signal::CONT);
+    go_on("decisions go on with all three");
+
+    // All stall for longer than a request may take, and for less than the lease.
+    let patience = StdDuration::from(LONG_LEASE) / 3;
+    [0, 1, 2].into_iter().for_each(|member| three.signal(member, Signal::STOP));
+    let begun = StdInstant::now();
+    wait("requests have failed", || {
+        check();
+        begun.elapsed() > patience + StdDuration::from_secs(1)
+    });
+    [0, 1, 2].into_iter().for_each(|member| three.signal(member, Signal::CONT));
+    go_on("decisions go on after the stall");
+    wait("demand counts again", || {
+        check();
+        a.part() > 0.7 && [&a, &b].iter().all(|member| member.contact() == "shared")
+    });
 }

@@ -1,4 +1,5 @@
-//! Parts of tenants' totals: reservations and limits that hold for the sum over all members.
+//! Parts of tenants' totals: reservations, limits and guarantees that hold for the sum over all members. A guarantee is a total
+//! of its own, divided like a limit.
 //!
 //! [`evenkeel_control::cluster::totals`] decides a tenant's part in one unit. This module has the units of all tenants, the
 //! sums over the other members ([`Ledger`]), and the times at which the cluster counts as lost. Times are of a clock of this
@@ -12,10 +13,10 @@ use evenkeel_control::cluster::totals::{Asked, Contact, Kept, Line, Share, Sums}
 use evenkeel_control::pool::Demand;
 use evenkeel_control::units::{Fraction, Fractions};
 use evenkeel_control::{Duration, Instant};
-use evenkeel_policy::cluster::{MAX_TOTALS, Record, Totals};
+use evenkeel_policy::cluster::{MAX_TOTALS, Record, Totals, tenant_of_total};
 use evenkeel_policy::config;
 use evenkeel_policy::figures::counted;
-use evenkeel_policy::state::TotalsState;
+use evenkeel_policy::state::{TotalState, TotalsState};
 
 use crate::kept::KeptParts;
 use crate::ledger::Ledger;
@@ -157,6 +158,8 @@ pub(crate) struct Sharing {
     kept: KeptParts,
     /// Number of tenants beyond those that a report may have.
     excess: u64,
+    /// The totals by host at the newest report, for the state.
+    by_host: Vec<TotalState>,
     /// When this host's newest reports were made.
     sent: BTreeMap<Number, Instant>,
     /// The newest report.
@@ -186,6 +189,7 @@ impl Sharing {
             tenants: BTreeMap::new(),
             kept: KeptParts::new(),
             excess: 0,
+            by_host: Vec::new(),
             sent: BTreeMap::new(),
             newest: None,
             read: None,
@@ -232,9 +236,12 @@ impl Sharing {
         // Not close to 0, whatever the clock did.
         let periods = (now.since(self.measured).as_secs_f64() / period_s).max(0.05);
         self.measured = now;
+        let unread = self.ledger.unread();
         for (key, tenant) in &mut self.tenants {
             if let Some(demand) = demands.get(key) {
                 tenant.measure(now, demand, periods, period_s, &self.ledger.others(key), create);
+                // A share may be new.
+                tenant.units.iter_mut().flatten().for_each(|unit| unit.share.set_unread(unread));
             }
         }
         self.units().any(|unit| unit.share.is_due())
@@ -258,6 +265,7 @@ impl Sharing {
             self.tenants.insert(key.clone(), Tenant { kept, ..Tenant::default() });
         }
         self.measure(now, demands, true);
+        self.by_host = self.ledger.by_host();
         self.figures(now, (period, 0), Share::report)
     }
 
@@ -288,12 +296,14 @@ impl Sharing {
     /// that of this host last.
     pub(crate) fn begin(&mut self, now: Instant, shard: Shard, present: &BTreeSet<&str>) {
         self.ledger.begin(now, shard, present);
+        self.count_unread();
         self.observe_all();
     }
 
     /// Takes in a member's report, in the order of the store. `divided`: members of other shards know only sums.
     pub(crate) fn heard(&mut self, now: Instant, host: &str, record: &Record, divided: bool) {
         let changed = self.ledger.put(host, (!record.leaving).then(|| record.totals.clone()));
+        self.count_unread();
         self.observe(&changed);
         let is_ours = host == self.ledger.own() && record.incarnation == self.incarnation && !record.leaving;
         let number = (record.period, record.early);
@@ -303,6 +313,31 @@ impl Sharing {
                 self.returned(now, number, None);
             }
         }
+    }
+
+    /// Takes in that a member's report cannot be read, because it has another version, or that such a member is `leaving`.
+    pub(crate) fn unread(&mut self, host: &str, leaving: bool) {
+        let changed = self.ledger.put_unread(host, leaving);
+        self.count_unread();
+        self.observe(&changed);
+    }
+
+    /// Takes in that a shard's sum over this number of members cannot be read. `None`: the last such member has left.
+    pub(crate) fn unread_sum(&mut self, now: Instant, shard: Shard, members: Option<u64>) {
+        self.ledger.put_unread_sum(now, shard, members);
+        self.count_unread();
+    }
+
+    /// Number of other members whose reports cannot be read and count at present: the slots of these are unknown.
+    pub(crate) fn unread_now(&self) -> u64 {
+        self.ledger.unread_now()
+    }
+
+    /// Makes the number of members whose reports cannot be read count in all shares.
+    fn count_unread(&mut self) {
+        let unread = self.ledger.unread();
+        let units = self.tenants.values_mut().flat_map(|tenant| &mut tenant.units).flatten();
+        units.for_each(|unit| unit.share.set_unread(unread));
     }
 
     /// Takes in the sum of a shard about `period`, in the order of the store: number of members, and their figures. `None`: the
@@ -360,6 +395,7 @@ impl Sharing {
         }
         let remembered = Duration::from_nanos(self.lease.as_nanos().saturating_mul(REMEMBERED_LEASES));
         let changed = self.ledger.forget(now, remembered);
+        self.count_unread();
         self.observe(&changed);
         let (lost_after, lease, alone_after) = (self.lost_after(), self.lease, self.alone_after);
         for unit in self.tenants.values_mut().flat_map(|tenant| &mut tenant.units).flatten() {
@@ -436,36 +472,49 @@ impl Sharing {
             Contact::Lost => 1,
             Contact::Alone => 2,
             Contact::None => 3,
-        })?;
-        let tenants = self.tenants.len() as u64;
+        });
+        let Some(worst) = worst else {
+            let by_host = self.by_host.clone();
+            return (!by_host.is_empty()).then(|| TotalsState { by_host, ..TotalsState::default() });
+        };
+        let tenants: BTreeSet<_> = self.tenants.keys().map(|(pool, name)| (pool, tenant_of_total(name).0)).collect();
+        let tenants = tenants.len() as u64;
         let had_contact = self.units().any(|unit| unit.share.had_contact());
         let wait = (self.lease + self.alone_after).as_secs_f64();
         let (contact, because) = match worst {
-            Contact::Shared => ("shared", "parts of reservations and limits follow demand on all members".to_owned()),
+            Contact::Shared if self.ledger.unread() > 0 => (
+                "shared",
+                format!(
+                    "the reports of {} are in a format that this host cannot read: each of these has an equal part of reservations, limits and guarantees, and the rest follows demand",
+                    counted(self.ledger.unread(), "member")
+                ),
+            ),
+            Contact::Shared => ("shared", "parts of reservations, limits and guarantees follow demand on all members".to_owned()),
             Contact::Lost => (
                 "lost",
-                "reports of this host do not come back from etcd: its parts of reservations and limits do not grow, and its limits are no larger than the safe parts".to_owned(),
+                "reports of this host do not come back from etcd: its parts of reservations, limits and guarantees do not grow, and its limits and guarantees are no larger than the safe parts".to_owned(),
             ),
             Contact::Alone if had_contact => (
                 "alone",
-                "reports of this host do not come back from etcd: it has the safe parts of limits, which the other members keep free".to_owned(),
+                "reports of this host do not come back from etcd: it has the safe parts of limits and guarantees, which the other members keep free".to_owned(),
             ),
             Contact::Alone => (
                 "alone",
                 format!(
-                    "no report of this host has come back from etcd since its start, and it does not know the number of members: it serves an eighth of the reservations and limits of {}",
+                    "no report of this host has come back from etcd since its start, and it does not know the number of members: it serves an eighth of the reservations, limits and guarantees of {}",
                     counted(tenants, "tenant")
                 ),
             ),
             Contact::None => (
                 "none",
                 format!(
-                    "no report of this host has come back from etcd since its start: it serves almost nothing (to control groups at least a 16th) of the reservations and limits of {}, because the other members may use all of them; an eighth from {wait:.0} s after the start on",
+                    "no report of this host has come back from etcd since its start: it serves almost nothing (to control groups at least a 16th) of the reservations, limits and guarantees of {}, because the other members may use all of them; an eighth from {wait:.0} s after the start on",
                     counted(tenants, "tenant")
                 ),
             ),
         };
-        Some(TotalsState { contact: contact.to_owned(), because, tenants, excess_tenants: self.excess })
+        let (contact, by_host) = (contact.to_owned(), self.by_host.clone());
+        Some(TotalsState { contact, because, tenants, excess_tenants: self.excess, by_host })
     }
 }
 

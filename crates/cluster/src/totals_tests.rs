@@ -1,9 +1,14 @@
 //! Tests of the shares of several hosts whose reports go through a store with one order, with delays and faults.
 
+use std::ops::RangeInclusive;
+
 use evenkeel_control::rng::SplitMix64;
-use evenkeel_policy::cluster::{Pools, VERSION};
+use evenkeel_policy::cluster::{Header, Pools, READS, VERSION};
 
 use super::*;
+
+#[path = "versions_tests.rs"]
+mod versions;
 
 /// Limit of the tenant, in IOPS.
 const LIMIT: u64 = 3_000;
@@ -24,6 +29,7 @@ fn record(incarnation: u64, period: u64, totals: Totals) -> Record {
     let (early, joined, period_us, bits, pools) = (0, 0, 1_000_000, 0, Pools::new());
     Record {
         v: VERSION,
+        reads: READS,
         incarnation,
         period,
         early,
@@ -47,18 +53,38 @@ struct Host {
     is_cut: bool,
     is_dead: bool,
     last_put: u64,
+    /// The start of its records, and the versions that it reads.
+    v: String,
+    reads: RangeInclusive<u32>,
 }
 
 impl Host {
     fn new(name: &str, incarnation: u64) -> Self {
         let sharing = Sharing::new(&config::Cluster::default(), name, incarnation);
-        Self { sharing, read: 0, rate: 0, arrived: 0, is_cut: false, is_dead: false, last_put: 0 }
+        let (v, reads) = (format!("\"v\":{VERSION}"), VERSION..=VERSION);
+        Self { sharing, read: 0, rate: 0, arrived: 0, is_cut: false, is_dead: false, last_put: 0, v, reads }
     }
 
     /// The part of the limit that applies on the host.
     fn part(&self) -> f64 {
         let parts = self.sharing.parts();
         parts.get(&key()).map_or(0.0, |fractions| fractions.limit[0].of_rate(1_000_000_000) as f64 / 1e9)
+    }
+
+    /// The text of a record of this host's version.
+    fn text(&self, record: &Record) -> String {
+        record.text().expect("no pools").replacen(&format!("\"v\":{VERSION}"), &self.v, 1)
+    }
+
+    /// Takes in the value of another host's key, or of its own.
+    fn take_in(&mut self, tick: u64, host: &str, text: &str) {
+        match Record::parse_as(text.as_bytes(), &self.reads) {
+            Ok(record) => self.sharing.heard(at(tick), host, &record, false),
+            Err(_) => {
+                let header = Header::of_other_version(text.as_bytes(), &self.reads).expect("of another version");
+                self.sharing.unread(host, header.leaving);
+            }
+        }
     }
 
     fn contact(&self) -> String {
@@ -84,6 +110,8 @@ struct World {
     hosts: Vec<Host>,
     /// Each change with the host that it is of.
     log: Vec<(usize, Change)>,
+    /// Changes that a stalled store has not taken in yet, with the ticks of their reports.
+    stalled: Option<Vec<(u64, usize, String)>>,
     rng: SplitMix64,
     tick: u64,
 }
@@ -93,7 +121,7 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 impl World {
     fn new(seed: u64) -> Self {
         let hosts = (1..).zip(NAMES).map(|(incarnation, name)| Host::new(name, incarnation)).collect();
-        Self { hosts, log: Vec::new(), rng: SplitMix64::new(seed), tick: 0 }
+        Self { hosts, log: Vec::new(), stalled: None, rng: SplitMix64::new(seed), tick: 0 }
     }
 
     fn ask(&mut self, rates: [u64; 3]) {
@@ -123,30 +151,42 @@ impl World {
             if tick % TICKS == 3 * n as u64 {
                 let totals = host.report(tick, period);
                 if !host.is_cut {
-                    host.last_put = tick;
-                    let text = record(n as u64 + 1, period, totals).text().expect("no pools");
-                    self.log.push((n, Change::Put(text)));
+                    let text = host.text(&record(n as u64 + 1, period, totals));
+                    match &mut self.stalled {
+                        Some(waiting) => waiting.push((tick, n, text)),
+                        None => {
+                            host.last_put = tick;
+                            self.log.push((n, Change::Put(text)));
+                        }
+                    }
                 }
             }
             let some = self.rng.next_below(4);
             let host = &mut self.hosts[n];
-            let reads = if host.is_cut { 0 } else { some };
+            let reads = if host.is_cut || self.stalled.is_some() { 0 } else { some };
             for _ in 0..reads {
                 let Some((of, change)) = self.log.get(host.read) else { break };
                 host.read += 1;
                 match change {
-                    Change::Put(text) => {
-                        let record = Record::parse(text.as_bytes()).expect("a record");
-                        host.sharing.heard(at(tick), NAMES[*of], &record, false);
-                    }
+                    Change::Put(text) => host.take_in(tick, NAMES[*of], text),
                     Change::Ended => host.sharing.ended(at(tick), NAMES[*of]),
                 }
             }
             host.sharing.keep_time(at(tick));
-            assert!(host.is_cut || host.sharing.deadline() > at(tick));
+            assert!(host.is_cut || self.stalled.is_some() || host.sharing.deadline() > at(tick));
         }
         let parts = self.parts();
         assert!(parts.iter().sum::<f64>() <= 1.0 + 1e-4, "tick {tick}: {parts:?}");
+    }
+
+    /// The store goes on, with the reports that are not older than the lease.
+    fn resume(&mut self) {
+        for (made, n, text) in self.stalled.take().unwrap_or_default() {
+            if self.tick < made + 3 * TICKS {
+                self.hosts[n].last_put = self.tick;
+                self.log.push((n, Change::Put(text)));
+            }
+        }
     }
 
     fn run(&mut self, seconds: u64) {
@@ -209,6 +249,27 @@ fn a_host_without_the_store_keeps_its_safe_part_and_comes_back() {
 }
 
 #[test]
+fn a_store_that_stalls_delays_parts_and_doubles_none() {
+    for seed in 0..20 {
+        // Shorter than the lease, and longer.
+        for stall in [1, 2, 5, 15] {
+            let mut world = World::new(seed);
+            world.ask([4_000, 400, 100]);
+            world.run(8);
+            world.stalled = Some(Vec::new());
+            world.ask([100, 400, 4_000]);
+            // Each tick checks the sum.
+            world.run(stall);
+            world.resume();
+            world.run(8);
+            let parts = world.parts();
+            assert!(parts[2] > 0.6 && parts[0] < 0.25, "seed {seed}, {stall} s: {parts:?}");
+            assert!(world.hosts.iter().all(|host| host.contact() == "shared"), "seed {seed}, {stall} s");
+        }
+    }
+}
+
+#[test]
 fn a_host_that_restarts_without_the_store_continues_with_its_safe_part() {
     fn restart(world: &mut World) {
         let before = &world.hosts[0];
@@ -262,6 +323,27 @@ fn what_a_restart_keeps_is_for_tenants_of_the_first_report() {
 }
 
 #[test]
+fn each_host_shows_the_parts_of_all() {
+    let mut world = World::new(1);
+    world.ask([4_000, 400, 100]);
+    world.run(8);
+    for host in &world.hosts {
+        let by_host = host.sharing.state().map(|state| state.by_host).unwrap_or_default();
+        let [total] = by_host.as_slice() else { panic!("{by_host:?}") };
+        let names: Vec<&str> = total.hosts.iter().map(|of| of.host.as_str()).collect();
+        assert_eq!((names, total.more_hosts), (vec!["a", "b", "c"], 0));
+        assert!(total.hosts[0].part > 0.7 && total.hosts.iter().all(|of| of.part > 0.0), "{total:?}");
+    }
+    // One without such tenants shows those of the others.
+    let mut other = Sharing::new(&config::Cluster::default(), "d", 9);
+    let totals = world.hosts[0].report(90, 9);
+    other.heard(at(90), "a", &record(1, 9, totals), false);
+    other.report(at(91), 9, &Demands::new());
+    let state = other.state().expect("the totals of a");
+    assert_eq!((state.contact.as_str(), state.tenants, state.by_host.len()), ("", 0, 1));
+}
+
+#[test]
 fn a_limit_that_is_set_after_the_first_report_begins_anew() {
     let kept = Kept { safe: 0.25, members: 4, is_alone: true };
     let mut host = Host::new("a", 2);
@@ -286,7 +368,7 @@ fn a_host_that_was_never_in_contact_says_so() {
     world.run(3);
     assert_eq!((world.hosts[0].contact(), world.hosts[0].part()), ("alone".to_owned(), 0.125));
     let because = world.hosts[0].sharing.state().map(|state| state.because).unwrap_or_default();
-    assert!(because.contains("an eighth of the reservations and limits of 1 tenant"), "{because}");
+    assert!(because.contains("an eighth of the reservations, limits and guarantees of 1 tenant"), "{because}");
 }
 
 #[test]

@@ -10,14 +10,14 @@ pub enum Owner {
     /// A person, by configuration or API.
     Operator,
     /// The controller of latency targets ([`crate::response`]).
-    Response,
+    Latency,
     /// The controller of throughput guarantees ([`crate::throughput`]).
     Throughput,
     /// The controller of slots, which are requests in flight ([`crate::slots`]).
     Slots,
 }
 
-crate::named!(Owner: Operator "operator", Response "response", Throughput "throughput", Slots "slots");
+crate::named!(Owner: Operator "operator", Latency "latency", Throughput "throughput", Slots "slots");
 
 /// Limits on one quantity (requests per second, bytes per second or requests in flight), at most one from each [`Owner`]. The
 /// smallest is in effect.
@@ -65,10 +65,10 @@ mod tests {
         let mut limits = LimitSet::NONE;
         assert_eq!(limits.binding(), None);
         assert!(limits.set(Owner::Operator, Some(1_000)));
-        assert!(limits.set(Owner::Response, Some(400)));
+        assert!(limits.set(Owner::Latency, Some(400)));
         assert!(!limits.set(Owner::Slots, Some(700)));
-        assert_eq!(limits.binding(), Some((Owner::Response, 400)));
-        assert!(limits.set(Owner::Response, None));
+        assert_eq!(limits.binding(), Some((Owner::Latency, 400)));
+        assert!(limits.set(Owner::Latency, None));
         assert_eq!(limits.binding(), Some((Owner::Slots, 700)));
     }
 

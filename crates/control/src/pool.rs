@@ -207,6 +207,7 @@ struct Tenant {
     usual_before: u64,
     seen: Seen,
     guaranteed: Vec<Guaranteed>,
+    totals: guarantee::Totals,
     tally: Tally,
     granted: Granted,
     /// The shape of the tenant's latencies, while a target for a percentile needs it.
@@ -330,6 +331,7 @@ impl<R> Pool<R> {
             usual_before: 0,
             seen: Seen::default(),
             guaranteed: Vec::new(),
+            totals: guarantee::Totals::default(),
             tally: Tally::default(),
             granted: Granted::default(),
             shape: None,

@@ -104,8 +104,8 @@ fn a_request_that_its_limit_admits_does_not_wait_for_one_that_does_not_fit() {
 fn the_smallest_of_all_owners_limits_binds_and_its_owner_is_named() {
     let mut pool = pool(config());
     let tenant = pool.join(at(0), Qos { limit: Rates { iops: 1000, bytes_per_s: 0 }, ..Qos::default() });
-    pool.set_limit(at(0), tenant, Owner::Response, Rates { iops: 100, bytes_per_s: 0 });
-    assert_eq!(pool.tenant(tenant).unwrap().limit_iops.binding(), Some((Owner::Response, 100)));
+    pool.set_limit(at(0), tenant, Owner::Latency, Rates { iops: 100, bytes_per_s: 0 });
+    assert_eq!(pool.tenant(tenant).unwrap().limit_iops.binding(), Some((Owner::Latency, 100)));
     (0..200).for_each(|n| pool.submit(at(0), tenant, READ, n).unwrap());
     let count = |pool: &mut Pool<u64>, from_us: u64, us: u64| {
         let mut count = 0;
@@ -119,7 +119,7 @@ fn the_smallest_of_all_owners_limits_binds_and_its_owner_is_named() {
     };
     let slow = count(&mut pool, 0, 100_000);
     assert!((10..=11).contains(&slow), "{slow} in 0.1 s at 100 IOPS");
-    pool.set_limit(at(100_000), tenant, Owner::Response, Rates::UNSET);
+    pool.set_limit(at(100_000), tenant, Owner::Latency, Rates::UNSET);
     assert_eq!(pool.tenant(tenant).unwrap().limit_iops.binding(), Some((Owner::Operator, 1000)));
     let fast = count(&mut pool, 100_000, 100_000);
     assert!((95..=101).contains(&fast), "{fast} in 0.1 s at 1000 IOPS");

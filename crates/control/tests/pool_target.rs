@@ -114,7 +114,7 @@ fn who_writes_much_while_reads_are_late_is_throttled_with_its_reason() {
     assert!(hold.delay > Duration::ZERO);
     assert_eq!(bench.throttled(bench.reader), None);
     let view = bench.pool.tenant(bench.writer).unwrap();
-    assert_eq!(view.slots.binding(), Some((Owner::Response, hold.slots)), "the owner is shown");
+    assert_eq!(view.slots.binding(), Some((Owner::Latency, hold.slots)), "the owner is shown");
     let told = bench.pool.target().unwrap();
     assert_eq!(told.measured, Some(Duration::from_millis(40)));
     let kinds: Vec<&str> = told.records.iter().map(|record| record.decision.reason.name()).collect();

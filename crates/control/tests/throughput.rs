@@ -2,8 +2,8 @@
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::throughput::{
-    Bounds, Config, Controller, Counters, Demand, Guarantee, InForce, Method, Rate, Reason, SlowDevice, TenantId,
-    TenantSample,
+    Bounds, Config, Controller, Counters, Demand, Guarantee, InForce, InvalidConfig, Method, Rate, Reason, SlowDevice,
+    TenantId, TenantSample,
 };
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
@@ -614,6 +614,53 @@ fn the_slow_device_is_estimated_while_busy_and_never_while_idle() {
     assert_eq!((estimate.bytes_per_s, estimate.trusted), (Some(50e6), true));
     let old = second(110 + 700, 0, 0);
     assert_eq!((old.bytes_per_s, old.trusted), (Some(50e6), false));
+}
+
+#[test]
+fn another_part_of_a_guarantee_scales_the_limit_and_keeps_the_debt() {
+    // A reader gets half of its guarantee for a while, so that it is owed something; then its part is halved.
+    let limit_after = |change: fn(&mut Controller, TenantId, &Guarantee) -> Result<(), InvalidConfig>| {
+        let mut controller = Controller::new(&Config::DEFAULT).unwrap();
+        let tenant = controller.join(&reads(10.0 * MB)).unwrap();
+        let mut counters = Counters::ZERO;
+        for second in 0..=4 {
+            let sample = TenantSample { cached: counters, demand: Demand::Backlogged, ..TenantSample::new(tenant) };
+            controller.observe(Instant::ZERO + Duration::from_secs(second), None, &[sample]);
+            controller.tick(Instant::ZERO + Duration::from_secs(second));
+            counters = Counters { read_bytes: counters.read_bytes + 5_000_000, ..counters };
+        }
+        let limit = |controller: &Controller| controller.decision().assignments[0].read.unwrap().limit.value() as f64;
+        let before = limit(&controller);
+        change(&mut controller, tenant, &reads(5.0 * MB)).unwrap();
+        assert!((limit(&controller) / before - 0.5).abs() < 0.01, "{before} {}", limit(&controller));
+        // From now on it gets its guarantee.
+        let now = Instant::ZERO + Duration::from_secs(5);
+        let sample = TenantSample { cached: counters, demand: Demand::Backlogged, ..TenantSample::new(tenant) };
+        controller.observe(now, None, &[sample]);
+        controller.tick(now);
+        limit(&controller)
+    };
+    let (part, new) = (limit_after(Controller::part), limit_after(Controller::guarantee));
+    assert!(part > new, "the debt is repaid: {part}, and a new guarantee owes nothing: {new}");
+}
+
+#[test]
+fn a_large_request_at_a_tiny_part_is_no_large_debt_after_the_part_has_grown() {
+    let mut controller = Controller::new(&Config::DEFAULT).unwrap();
+    let tenant = controller.join(&reads(0.01 * MB)).unwrap();
+    let mut counters = Counters::ZERO;
+    for (second, moved) in [(0, 1_000_000), (1, 0), (2, 10_000_000), (3, 10_000_000), (4, 0)] {
+        let now = Instant::ZERO + Duration::from_secs(second);
+        let sample = TenantSample { cached: counters, demand: Demand::Backlogged, ..TenantSample::new(tenant) };
+        controller.observe(now, None, &[sample]);
+        controller.tick(now);
+        if second == 2 {
+            controller.part(tenant, &reads(10.0 * MB)).unwrap();
+        }
+        counters = Counters { read_bytes: counters.read_bytes + moved, ..counters };
+    }
+    let limit = controller.decision().assignments[0].read.unwrap().limit.value();
+    assert!((9_900_000..=10_100_000).contains(&limit), "it moved 1 MB more than its part: {limit}");
 }
 
 #[test]

@@ -419,3 +419,54 @@ fn early_reports_take_parts_along_within_a_period() {
         assert_eq!(world.log.len(), before, "{count}: reports without need");
     }
 }
+
+#[test]
+fn members_that_cannot_be_read_have_equal_parts_and_more_waits_for_a_second_report() {
+    let rest = |members: u64, claim: f64| {
+        let lines = Line { need: 0.9, claim, ..Line::default() };
+        Sums { members, lines, reserved: 0.0 }
+    };
+    let asked = Asked { requests: 10_000.0, arrived: 0.9, queued: 0.1, served: 0.9 };
+    let mut share = Share::new(3_000, 4_000);
+    let report = |share: &mut Share| {
+        share.measure(&asked, 1.0);
+        share.report()
+    };
+    share.observe(&rest(1, 0.5), false);
+    report(&mut share);
+    share.observe(&rest(1, 0.5), true);
+    let before = share.limit();
+    share.set_unread(2);
+    // Two of four members: half of the limit, at once.
+    assert!(before > 0.4 && (share.limit() - before * 0.5 / (0.5 + before)).abs() < 1e-9, "{share:?}");
+    let line = report(&mut share);
+    assert!(line.claim <= 0.5 && line.safe <= 0.25 && share.reservation() <= 0.6, "{line:?}, {share:?}");
+    // One of the two was replaced by a member that can be read.
+    share.set_unread(1);
+    for _ in 0..2 {
+        share.observe(&rest(2, 0.2), true);
+        assert!(share.limit() <= 0.3, "the others may not have made room: {share:?}");
+        report(&mut share);
+    }
+    share.observe(&rest(2, 0.2), true);
+    assert!((0.35..=0.55).contains(&share.limit()), "{share:?}");
+    // All can be read: the claims alone count.
+    share.set_unread(0);
+    report(&mut share);
+    share.observe(&rest(2, 0.2), true);
+    assert!(share.limit() > 0.4, "{share:?}");
+}
+
+#[test]
+fn without_floors_members_that_read_each_other_divide_what_the_unread_ones_leave() {
+    let rest = Sums { members: 1, lines: Line { claim: 0.2, ..Line::default() }, reserved: 0.0 };
+    let mut share = Share::new(1_000, 4_000);
+    share.set_unread(2);
+    share.observe(&rest, false);
+    for _ in 0..3 {
+        share.report();
+        share.observe(&rest, true);
+    }
+    // A quarter of the reservation, and a little more.
+    assert!((0.25..0.28).contains(&share.reservation()), "{share:?}");
+}

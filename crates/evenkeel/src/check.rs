@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use evenkeel_cluster::reach;
+use evenkeel_cluster::{password_fault, reach};
 use evenkeel_guard::admin_socket::AdminSocket;
 use evenkeel_guard::discovery::{Map, Roots, Survey, osds, resolved};
 use evenkeel_guard::preflight::{self, osd::Scheduling};
 use evenkeel_guard::sensor::cgroup;
 use evenkeel_net::tls;
 use evenkeel_policy::check::{Errors, Problem, check_with};
-use evenkeel_policy::config::{EtcdTls, Terms};
+use evenkeel_policy::config::{Cluster, EtcdTls, Terms};
 use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::{
     Checked, Enforced, Missing, Precedence, Preflight, Presence, Row, served, unenforced,
@@ -120,6 +120,7 @@ fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
             let of_remote = remote.flat_map(|(name, files)| own_certificates(&["volumes", name, "uri_tls"], files));
             let of_etcd = config.cluster.tls.iter().flat_map(|files| own_certificates(&["cluster", "tls"], files));
             let of_server = certificates(&config.server.terms());
+            let of_etcd = of_etcd.chain(password(&config.cluster));
             of_server.into_iter().chain(of_files).chain(of_remote).chain(of_etcd).collect()
         });
         queue = served(&report.config);
@@ -139,6 +140,7 @@ fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
             }
             let etcd = config.cluster.tls.iter().filter(|_| !is_served);
             let of_etcd = etcd.flat_map(|files| own_certificates(&["cluster", "tls"], files));
+            let of_etcd = of_etcd.chain(password(&config.cluster).filter(|_| !is_served));
             let findings: Vec<Finding> = certificates(&config.agent.terms()).into_iter().chain(of_etcd).collect();
             for Finding { severity, path, message } in findings {
                 let path: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -173,6 +175,15 @@ fn certificates(terms: &Terms) -> Vec<Finding> {
 fn own_certificates(table: &[&str], files: &EtcdTls) -> Vec<Finding> {
     let path = |name: &str| -> Vec<String> { table.iter().copied().chain([name]).map(str::to_owned).collect() };
     of_certificates(tls::client_faults(files), tls::client_doubts(files), path)
+}
+
+/// The finding about a file with the password of etcd's user that cannot be used, as of [`certificates`].
+fn password(cluster: &Cluster) -> Option<Finding> {
+    let file = cluster.password_file.as_ref().filter(|_| !cluster.etcd.is_empty())?;
+    let message = password_fault(cluster)?;
+    let unreadable = File::open(file).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+    let severity = if unreadable { Severity::Warning } else { Severity::Error };
+    Some(Finding { severity, path: vec!["cluster".to_owned(), "password_file".to_owned()], message })
 }
 
 /// Findings about files that cannot be used (`faults`) or are doubtful (`doubts`). `path`: the path of the key that an error names.

@@ -67,7 +67,8 @@ impl Log {
         let parsed = parse(filter)?;
         let log = if serves {
             // Not by `io::stderr`, whose lock would be held by a write that never returns.
-            let stderr = io::stderr().as_fd().try_clone_to_owned().context("cannot use stderr")?;
+            let stderr = io::stderr().as_fd().try_clone_to_owned();
+            let stderr = stderr.context("cannot write the log to stderr; start the server with stderr open")?;
             let log = Self::by_thread(File::from(stderr)).context("cannot start a thread for the log")?;
             let panics = log.clone();
             std::panic::set_hook(Box::new(move |panic| {

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use anyhow::bail;
 use evenkeel_policy::closest;
 use evenkeel_policy::explain::owner_name;
-use evenkeel_policy::figures::{count, megabytes, milliseconds, ms};
+use evenkeel_policy::figures::{count, megabytes, milliseconds, ms, rates};
 use evenkeel_policy::health::{Health, Trouble};
 use evenkeel_policy::history::{Event, EventKind, History, Series};
 use evenkeel_policy::moment;
-use evenkeel_policy::state::{State, VolumeState};
+use evenkeel_policy::state::{State, TotalState, VolumeState};
 use evenkeel_policy::verdict::Lately;
 use evenkeel_web::history::Query;
 use serde::Serialize;
@@ -118,7 +118,8 @@ fn is_known(state: &State, why: &Why) -> anyhow::Result<()> {
     let known: BTreeSet<&str> =
         state.pools.iter().flat_map(|pool| &pool.tenants).map(|tenant| tenant.name.as_str()).collect();
     let of_figures = why.figures.iter().map(|series| &series.tenant);
-    let mut had = of_figures.chain(why.decisions.iter().map(|event| &event.tenant));
+    let of_cluster = totals(state).map(|of| &of.tenant);
+    let mut had = of_figures.chain(why.decisions.iter().map(|event| &event.tenant)).chain(of_cluster);
     if known.contains(name) || had.any(|tenant| tenant == name) {
         return Ok(());
     }
@@ -209,7 +210,28 @@ fn present(state: &State, tenant: Option<&str>) -> Vec<String> {
     for volume in state.volumes.iter().filter(concerns) {
         sentences.extend(volume.throttled_by.as_ref().map(|by| format!("{}: {}", volume.pool, by.because)));
     }
+    let parts = totals(state).filter(|of| tenant == Some(of.tenant.as_str()));
+    sentences.extend(parts.map(|of| {
+        let total = total(state, of).unwrap_or_else(|| "its total".into());
+        format!("{} {}: parts of {total} over all hosts, {}", of.pool, of.tenant, of.text())
+    }));
     sentences
+}
+
+/// Tenants' totals with their parts by host, as far as the cluster is known.
+fn totals(state: &State) -> impl Iterator<Item = &TotalState> {
+    state.cluster.iter().filter_map(|cluster| cluster.totals.as_ref()).flat_map(|totals| &totals.by_host)
+}
+
+/// The limit or reservation that a total is, as text; `None` if the tenant has none on this server, and of a guarantee.
+fn total(state: &State, of: &TotalState) -> Option<String> {
+    let pool = state.pools.iter().find(|pool| pool.name == of.pool)?;
+    let qos = &pool.tenants.iter().find(|tenant| tenant.name == of.tenant)?.qos;
+    match of.unit.as_str() {
+        "bytes" => qos.limit_bytes_per_s.or(qos.reservation_bytes_per_s).map(|rate| rates(None, Some(rate))),
+        "requests" => qos.limit_iops.or(qos.reservation_iops).map(|rate| rates(Some(rate), None)),
+        _ => None,
+    }
 }
 
 fn sentence(about: &str, lately: &Lately) -> String {
@@ -282,7 +304,7 @@ fn text(why: &Why, zone: impl Fn(i64) -> i64 + Copy) -> String {
 mod tests {
     use evenkeel_policy::health::Level;
     use evenkeel_policy::history::Step;
-    use evenkeel_policy::state::{LimitState, PoolState, TenantState};
+    use evenkeel_policy::state::{ClusterState, HostPartState, LimitState, PoolState, TenantState, TotalsState};
     use evenkeel_policy::verdict::{Kind, Target, Verdict, at_limit_of_volume};
 
     use super::*;
@@ -424,5 +446,23 @@ mod tests {
         assert!(is_known(&state, &of("silent")).is_ok());
         let error = is_known(&state, &of("shopp")).expect_err("no such tenant").to_string();
         assert_eq!(error, "there is no tenant \"shopp\"; did you mean \"shop\"?");
+        // Totals of a tenant, with the parts of all hosts, whichever serve it.
+        let total = |tenant: &str| TotalState {
+            pool: "main".into(),
+            tenant: tenant.into(),
+            unit: "requests".into(),
+            hosts: vec![HostPartState { host: "a".into(), part: 0.75 }],
+            more_hosts: 1,
+            more_part: 0.25,
+        };
+        let totals = TotalsState { by_host: vec![total("web"), total("far")], ..TotalsState::default() };
+        state.cluster = Some(ClusterState { totals: Some(totals), ..ClusterState::default() });
+        let unset = "main web: parts of its total over all hosts, requests: a 75 %, 1 more 25 %";
+        assert_eq!(present(&state, Some("web")).last().map(String::as_str), Some(unset));
+        state.pools[0].tenants[1].qos.limit_iops = Some(800);
+        let last = |name: &str| present(&state, Some(name)).pop().unwrap_or_default();
+        assert_eq!(last("web"), "main web: parts of 800 IOPS over all hosts, requests: a 75 %, 1 more 25 %");
+        assert_eq!(last("far"), "main far: parts of its total over all hosts, requests: a 75 %, 1 more 25 %");
+        assert!(is_known(&state, &of("far")).is_ok());
     }
 }

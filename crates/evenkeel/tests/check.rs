@@ -298,6 +298,10 @@ fn files_that_the_server_would_refuse_are_errors() {
     let etcd = "[cluster]\netcd = [\"https://127.0.0.1:1\"]\ntls = { authorities = \"disk\" }\n";
     let words = ["cluster.tls.authorities: disk has no certificate"];
     refused("etcds-authority", &format!("{etcd}{volume}"), &disk, &words);
+    let user = "user = \"evenkeel\"\npassword_file = \"password\"\n";
+    let words = ["cluster.password_file: password cannot be read: No such file"];
+    refused("etcds-password", &format!("{etcd}{user}{volume}"), &disk, &words);
+    refused("agents-password", &format!("{etcd}{user}[agent]\ninterval = \"100ms\"\n"), &disk, &words);
     for (name, volume, words) in [
         (
             "no-size",

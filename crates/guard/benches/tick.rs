@@ -88,11 +88,11 @@ fn main() {
             let now = Instant::ZERO + Duration::from_millis(100 * tick);
             let errors = agent.tick(now, source.read().expect("read"), None);
             assert!(errors.is_empty(), "{errors:?}");
-            black_box(agent.packets.holds());
+            black_box(agent.packets.delays());
             // At the first one all devices are new.
             *if tick == 0 { &mut first } else { &mut spent } += cpu_time() - started;
             // As reads stay slow, throttles are lifted and put in turn.
-            held = held.max(agent.packets.holds().len());
+            held = held.max(agent.packets.delays().len());
         }
         assert!(held as u32 > pools * CLIENTS / 2, "most clients are throttled");
         let mean_ms = spent.as_secs_f64() * 1e3 / (TICKS - 1) as f64;

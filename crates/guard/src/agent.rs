@@ -45,7 +45,7 @@ pub struct Agent {
     osds: Option<Arc<Osds>>,
     /// True if this host decides about arrays' slots (requests in flight) alone, without summaries of other hosts.
     alone: bool,
-    /// True if tenants' limits are totals over all members of a cluster.
+    /// True if tenants' limits and guarantees are totals over all members of a cluster.
     shares_totals: bool,
     /// The function that returns the minute of the day; without it limits with hours apply at all hours.
     minute_of_day: Option<fn() -> u16>,
@@ -134,7 +134,7 @@ impl Agent {
     }
 
     /// One tick: measures, decides, and changes settings; without a journal no setting is changed. `diskstats` is the content
-    /// of [`DISKSTATS`] at `now`. The caller has to put [`Packets::holds`] in force. An error at one enforcement point does
+    /// of [`DISKSTATS`] at `now`. The caller has to put [`Packets::delays`] in force. An error at one enforcement point does
     /// not keep the others from their work; all errors are returned.
     pub fn tick(&mut self, now: Instant, diskstats: &[u8], journal: Option<&mut Journal>) -> Vec<Error> {
         (self.ticks, self.ticked_at) = (self.ticks + 1, now);
@@ -179,20 +179,29 @@ impl Agent {
         self.queue_depths.iter_mut().for_each(QueueDepth::alone);
     }
 
-    /// From now on limits of control groups are totals over all members of a cluster: the least part of each applies here, until
-    /// [`Self::divide`] is called.
+    /// From now on limits and guarantees of control groups are totals over all members of a cluster: the least part of each
+    /// applies here, until [`Self::divide`] is called.
     pub fn share_totals(&mut self) {
         self.shares_totals = true;
         self.locals.iter_mut().for_each(Local::share_totals);
+        self.cgroups.iter_mut().for_each(Cgroup::share_totals);
     }
 
-    /// Demand of the tenants with control groups here whose limits are totals, by names of pool and tenant.
+    /// True after [`Self::share_totals`].
+    pub const fn shares_totals(&self) -> bool {
+        self.shares_totals
+    }
+
+    /// Demand for the totals of tenants with control groups here, by names of pool and tenant; for guarantees by
+    /// [`guarantee_total`](evenkeel_policy::cluster::guarantee_total).
     pub fn demands(&mut self) -> BTreeMap<(String, String), Demand> {
         let mut demands: BTreeMap<(String, String), Demand> = BTreeMap::new();
-        for point in &mut self.locals {
-            for (tenant, of) in point.mind.demands() {
-                // Each device of a pool has its part of the limit.
-                let sum = demands.entry((point.mind.config().pool.clone(), tenant)).or_default();
+        let of_limits = self.locals.iter_mut().map(|point| (point.mind.demands(), &point.mind.config().pool));
+        let of_guarantees = self.cgroups.iter_mut().map(|point| (point.mind.demands(), &point.mind.config().pool));
+        for (of_point, pool) in of_limits.chain(of_guarantees) {
+            for (total, of) in of_point {
+                // Each device of a pool has its part of a limit, and a guarantee of its own.
+                let sum = demands.entry((pool.clone(), total)).or_default();
                 for n in [0, 1] {
                     sum.limit[n] += of.limit[n];
                     sum.arrived[n] += of.arrived[n];
@@ -204,12 +213,15 @@ impl Agent {
         demands
     }
 
-    /// Makes these fractions of tenants' limits apply from the next tick on, by names of pool and tenant; other tenants keep
+    /// Makes these fractions of tenants' totals apply from the next tick on, by the names of [`Self::demands`]; other totals keep
     /// theirs.
     pub fn divide(&mut self, parts: &BTreeMap<(String, String), Fractions>) {
-        for ((pool, tenant), fractions) in parts {
+        for ((pool, total), fractions) in parts {
             for point in self.locals.iter_mut().filter(|point| point.mind.config().pool == *pool) {
-                point.mind.set_part(tenant, fractions.limit);
+                point.mind.set_part(total, fractions.limit);
+            }
+            for point in self.cgroups.iter_mut().filter(|point| point.mind.config().pool == *pool) {
+                point.mind.set_part(total, fractions.limit);
             }
         }
     }

@@ -63,7 +63,7 @@ impl<Q: Clone + Ord + Send + 'static, A: Send + 'static> Aside<Q, A> {
 
 /// Gives the calling thread a table of files of its own, which holds only standard input, output and error. A thread that
 /// hangs in the kernel outlives a kill of its process: with the table of the process it would keep the journal's lock and the
-/// pipe to the sentinel open, and no setting would be put back. Kernels before 5.9 and some filters of system calls refuse;
+/// pipe to the sentinel open, and no setting would be restored. Kernels before 5.9 and some filters of system calls refuse;
 /// the thread then goes on with the files of the process.
 pub(crate) fn leave_files() {
     // SAFETY: closes descriptors in a copy of the table, which only this thread has. Callers call it before they open files.

@@ -35,7 +35,7 @@ mod lower;
 pub use array::{ArrayConfig, ArrayVolume};
 pub use ceph::{CephConfig, CephSettings};
 pub use guarantee::{CachedConfig, GuaranteeConfig};
-pub use local::{LocalConfig, LocalTenant};
+pub use local::{LocalConfig, LocalTenant, NamedBy};
 
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../guard.example.toml");
@@ -116,7 +116,7 @@ pub struct AgentConfig {
     pub max_delay: Duration,
     /// A delay that the agent does not renew ends after this; set it longer for 100,000 delayed clients.
     pub timeout: Duration,
-    /// The settings to put back.
+    /// The settings to restore.
     pub journal: PathBuf,
     /// Folder with the history in its subfolder `history`. Default: `$STATE_DIRECTORY`, as systemd sets it, else no history.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -285,15 +285,18 @@ impl Config {
         self.delays_packets() || groups || !self.arrays.is_empty() || self.ceph.is_some()
     }
 
-    /// True if limits of control groups on this host are totals over all members of the cluster.
+    /// True if limits or guarantees of control groups on this host are totals over all members of the cluster. Limits of tenants
+    /// with a throughput guarantee are not: the guarantee limits their groups.
     pub fn shares_totals(&self) -> bool {
-        let has_limit = |tenant: &LocalTenant| !tenant.limit.rates().is_unset();
-        self.cluster.has_totals() && self.local.values().flat_map(|local| &local.tenants).any(has_limit)
+        let has_limit = |tenant: &LocalTenant| !tenant.guaranteed && !tenant.limit.rates().is_unset();
+        let has_limits = || self.local.values().flat_map(|local| &local.tenants).any(has_limit);
+        self.cluster.has_totals() && (!self.cached.is_empty() || has_limits())
     }
 
     /// The changes in `newer` that need a restart of the agent, as texts: changed keys of `[agent]`, `[cluster]` and OSDs,
-    /// and the first use of a part of the agent that is not running.
-    pub fn needs_restart(&self, newer: &Self) -> Vec<String> {
+    /// and the first use of a part of the agent that is not running. `has_joined`: true if the agent shares totals of limits in
+    /// a cluster, which it does from its start on or never.
+    pub fn needs_restart(&self, newer: &Self, has_joined: bool) -> Vec<String> {
         let values = |config: &Self| serde_json::to_value(&config.agent).unwrap_or_default();
         let (old, new) = (values(self), values(newer));
         let keys = old.as_object().into_iter().chain(new.as_object()).flat_map(|values| values.keys());
@@ -306,8 +309,8 @@ impl Config {
         let slots = begins(|config| !config.arrays.is_empty());
         changed.extend(slots.then(|| "adding the first pool with slots".to_owned()));
         // Without arrays and totals the agent has not joined the cluster.
-        let totals = begins(Self::shares_totals) && self.arrays.is_empty();
-        changed.extend(totals.then(|| "adding the first limit of control groups in a cluster".to_owned()));
+        let totals = begins(Self::shares_totals) && self.arrays.is_empty() && !has_joined;
+        changed.extend(totals.then(|| "adding the first limit or guarantee of control groups in a cluster".to_owned()));
         let only_watched = self.watches_devices() && !self.sets_something();
         changed.extend((only_watched && !newer.cached.is_empty()).then(|| "adding the first guarantee".to_owned()));
         let targets = begins(|config| !config.packets.is_empty());

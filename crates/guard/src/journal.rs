@@ -10,13 +10,13 @@
 //! {"restored":{"knob":{"file":"/sys/fs/cgroup/a/io.max"}}}
 //! ```
 //!
-//! A process that dies between `intend` and `confirm` may or may not have changed the setting: the setting is put back (set
-//! to its value `before`) whatever it holds. After `confirm` a setting is put back only if it still holds the value `seen`;
+//! A process that dies between `intend` and `confirm` may or may not have changed the setting: the setting is restored (set
+//! to its value `before`) whatever it holds. After `confirm` a setting is restored only if it still holds the value `seen`;
 //! otherwise another program has changed it since. A last line that is cut short is an intention that was never acted on.
 //! While no setting is changed, the journal is empty.
 //!
-//! From a journal in another format, this version uses the lines that it understands: the settings in these lines can be put
-//! back. The old journal is kept beside the new one, with `.format-N` appended to its name.
+//! From a journal in another format, this version uses the lines that it understands: the settings in these lines can be
+//! restored. The old journal is kept beside the new one, with `.format-N` appended to its name.
 //!
 //! Only the process that holds the lock (a file beside the journal) may change settings: the agent, or after its end the
 //! sentinel, `guard reset`, or the next agent. Journal and lock can only be written by their owner: the settings that the
@@ -52,7 +52,7 @@ pub enum Knob {
     /// The setting in the file at this path.
     File(PathBuf),
     /// The traffic-control filter that runs the agent's program on packets of this network device. This variant comes before
-    /// `Qdisc`, because settings are put back in the variants' order: when the queueing discipline is removed, no more
+    /// `Qdisc`, because settings are restored in the variants' order: when the queueing discipline is removed, no more
     /// packets may come to wait in it.
     Filter(String),
     /// The queueing discipline, of this network device, in which delayed packets wait.
@@ -120,8 +120,8 @@ pub struct Journal {
     /// True if an incomplete line follows the complete ones and could not be cut off yet.
     torn: bool,
     states: BTreeMap<Knob, State>,
-    /// Settings that an earlier run, or an ended part of this one, left changed and that could not be put back so far; the
-    /// agent does not set them before they are put back.
+    /// Settings that an earlier run, or an ended part of this one, left changed and that could not be restored so far; the
+    /// agent does not set them before they are restored.
     left: BTreeSet<Knob>,
     /// The locked file beside the journal; dropping it releases the lock.
     _lock: File,
@@ -178,13 +178,13 @@ impl Journal {
             std::fs::copy(&journal.path, &aside).map_err(|e| failed("write", &aside, e))?;
             journal.compact()?;
             tracing::warn!(
-                "the journal {} is of format {format}, this version writes {FORMAT}: it lists {} settings that can be put back, {unread} of its lines mean nothing to this version; it is kept as {}",
+                "the journal {} is of format {format}, this version writes {FORMAT}: it lists {} settings that can be restored, {unread} of its lines mean nothing to this version; it is kept as {}",
                 journal.path.display(),
                 journal.states.len(),
                 aside.display()
             );
         }
-        // On a full disk there is no room for a new one, and what the old one lists can still be put back.
+        // On a full disk there is no room for a new one, and what the old one lists can still be restored.
         if journal.lines > 1 + 2 * journal.states.len() {
             let _ = journal.compact();
         }
@@ -222,20 +222,20 @@ impl Journal {
         self.left = self.states.keys().cloned().collect();
     }
 
-    /// Marks a setting that could not be put back and is no longer controlled as left changed, if the journal lists it.
+    /// Marks a setting that could not be restored and is no longer controlled as left changed, if the journal lists it.
     pub(crate) fn leave(&mut self, knob: &Knob) {
         if self.states.contains_key(knob) {
             self.left.insert(knob.clone());
         }
     }
 
-    /// The settings that an earlier run, or an ended part of this one, left changed and that could not be put back so far.
+    /// The settings that an earlier run, or an ended part of this one, left changed and that could not be restored so far.
     pub(crate) fn left(&self) -> &BTreeSet<Knob> {
         &self.left
     }
 
     /// Writes that a setting is about to be changed from `before` to `set`; when this call returns, the line is on disk. The
-    /// first `before` counts until the setting is put back.
+    /// first `before` counts until the setting is restored.
     ///
     /// # Errors
     /// [`Error::File`]; on an error the setting must not be changed.
@@ -311,7 +311,7 @@ impl Journal {
         self.bytes += text.len() as u64;
         self.lines += lines.len();
         lines.into_iter().for_each(|line| update(&mut self.states, line));
-        // Nothing to put back, nothing to read: an older version need not know the knobs that were there. If it cannot be
+        // Nothing to restore, nothing to read: an older version need not know the knobs that were there. If it cannot be
         // emptied, or a crash undoes that, it says the same, only longer.
         if self.states.is_empty() && self.file.set_len(0).is_ok() {
             (self.bytes, self.lines) = (0, 0);

@@ -76,7 +76,7 @@ fn faults_name_file_line_key_and_cure() {
         ("[agent]\ntimeout = \"100ms\"\n", "at least three times agent.interval (300ms)"),
         ("[agent]\nstep = \"0\"\n", "agent.step: is 0"),
         ("[agent]\ndiscover_every = \"1ms\"\n", "agent.discover_every: is 1ms"),
-        ("[pools.a]\nlatency.target = \"15ms\"\nlatency.percentile = \"median\"\n", "no figure of latencies"),
+        ("[pools.a]\nlatency.target = \"15ms\"\nlatency.percentile = \"median\"\n", "no statistic of latencies"),
         (
             "[agent]\n[agent.http]\ntls = \"always\"\n",
             "guard.toml:3:1: agent.http.tls: there is no certificate for HTTPS; add [agent.tls]",
@@ -507,7 +507,47 @@ fn the_most_specific_entry_decides_whether_a_client_is_throttled() {
     assert_eq!(of("cached", "192.0.2.1", &[]), Throttle::Normal);
 }
 
+#[test]
+fn of_equally_specific_patterns_that_of_the_first_tenant_decides_for_guarantees_too() {
+    let owner = |guaranteed: &str| {
+        let text = format!(
+            "[pools.cached]\ndevices = [\"dm-0\"]\n[tenants.a]\nmatch = [\"cgroup:x?*\"]\n\
+             [tenants.b]\nmatch = [\"cgroup:x*?\"]\n[tenants.{guaranteed}.guarantee]\nread.bytes_per_s = \"9MB\"\n"
+        );
+        let config = Config::parse(&text, "guard.toml", NONE).expect("valid");
+        config.cached["cached"].tenant_of("xyz").map(str::to_owned)
+    };
+    assert_eq!((owner("a").as_deref(), owner("b")), (Some("a"), None));
+}
+
 proptest! {
+    /// If the tenants' names decide whose a group is, the check of the policy warns; otherwise it does not.
+    #[test]
+    fn the_order_of_tenants_decides_only_with_a_warning(one in "[ab*?]{1,3}", other in "[ab*?]{1,3}") {
+        prop_assume!(one != other);
+        let read = |one: &str, other: &str| {
+            let text = format!(
+                "[pools.disk]\ndevices = [\"sda\"]\nlatency.target = \"5ms\"\n\
+                 [tenants.x]\nmatch = [\"cgroup:{one}\"]\n[tenants.y]\nmatch = [\"cgroup:{other}\"]\n"
+            );
+            Config::check(&Source::of(&text, "guard.toml"), NONE).expect("valid")
+        };
+        let ((forth, doubts), (back, _)) = (read(&one, &other), read(&other, &one));
+        let owner = |config: &Config, path: &str| {
+            let disk = &config.local["disk"];
+            disk.tenant_of(path).map(|place| disk.tenants[place].groups[0].to_string())
+        };
+        // All paths of up to six letters.
+        let mut paths = vec![String::new()];
+        for at in 0..63 {
+            let longer = ["a", "b"].map(|letter| format!("{}{letter}", paths[at]));
+            paths.extend(longer);
+        }
+        let differs = paths[1..].iter().any(|path| owner(&forth, path) != owner(&back, path));
+        let warns = doubts.iter().any(|doubt| doubt.to_string().contains("which is first by name"));
+        prop_assert_eq!(differs, warns);
+    }
+
     #[test]
     fn arbitrary_text_does_not_panic(text in "(\\[agent\\]\n|\\[pools.a\\]\n|\\[tenants.a\\]\n)?[ -~\né]{0,200}") {
         let _ = Config::parse(&text, "guard.toml", NONE);
@@ -549,22 +589,22 @@ fn what_takes_a_restart_is_named_and_what_changes_is_listed() {
     let pool = "[pools.vg]\nlatency.target = \"15ms\"\n";
     let old = read(pool);
     let new = read(&format!("{pool}tuning.method = \"pid\"\n[pools.other]\nlatency.target = \"9ms\"\n"));
-    assert_eq!((old.needs_restart(&new), old.changed_pools(&new)), (vec![], vec!["other".into(), "vg".into()]));
+    assert_eq!((old.needs_restart(&new, false), old.changed_pools(&new)), (vec![], vec!["other".into(), "vg".into()]));
     assert!(old.changed_pools(&old).is_empty());
     let beyond = read(&format!("[agent]\ninterval = \"50ms\"\njournal = \"/tmp/j\"\n{pool}"));
-    assert_eq!(old.needs_restart(&beyond), ["agent.interval", "agent.journal"]);
+    assert_eq!(old.needs_restart(&beyond, false), ["agent.interval", "agent.journal"]);
     let arrays = read(&format!("{pool}[pools.san]\ntuning.slots = \"needs\"\n[tenants.a]\nmatch = [\"device:sda\"]\n"));
-    assert_eq!(old.needs_restart(&arrays), ["adding the first pool with slots"]);
+    assert_eq!(old.needs_restart(&arrays, false), ["adding the first pool with slots"]);
     // An agent that only watches has no journal.
     let cached = "[pools.fast]\ndevices = [\"dm-0\"]\n[tenants.db]\nmatch = [\"cgroup:db\"]\nguarantee.read = { bytes_per_s = \"9MB\" }\n";
-    assert_eq!(old.needs_restart(&read(&format!("{pool}{cached}"))), ["adding the first guarantee"]);
+    assert_eq!(old.needs_restart(&read(&format!("{pool}{cached}")), false), ["adding the first guarantee"]);
     // Single reads are measured by programs that are loaded at the start.
     let percentile = read(&format!("{pool}latency.percentile = 99\n"));
-    assert_eq!(old.needs_restart(&percentile), ["adding the first latency target for a percentile"]);
-    assert_eq!(percentile.needs_restart(&percentile), Vec::<String>::new());
+    assert_eq!(old.needs_restart(&percentile, false), ["adding the first latency target for a percentile"]);
+    assert_eq!(percentile.needs_restart(&percentile, false), Vec::<String>::new());
     let interfaces = "[agent]\ninterfaces = [\"eth0\"]\n";
     let acting = read(&format!("{interfaces}{pool}"));
-    assert!(acting.needs_restart(&read(&format!("{interfaces}{pool}{cached}"))).is_empty());
+    assert!(acting.needs_restart(&read(&format!("{interfaces}{pool}{cached}")), false).is_empty());
 }
 
 #[test]
@@ -623,6 +663,15 @@ fn limits_of_control_groups_are_totals_in_a_cluster() {
     assert_eq!(limited.local["disk"].pool, "disk");
     assert!(!limited.notes.iter().any(|note| note.to_string().contains("tenants.bulk.limit")), "{:?}", limited.notes);
     // The agent joins a cluster at its start or never.
-    assert_eq!(without.needs_restart(&limited), ["adding the first limit of control groups in a cluster"]);
-    assert!(limited.needs_restart(&without).is_empty());
+    let first = "adding the first limit or guarantee of control groups in a cluster";
+    assert_eq!(without.needs_restart(&limited, false), [first]);
+    assert!(limited.needs_restart(&without, true).is_empty());
+    // The last limit went, the agent has stayed in the cluster.
+    assert!(without.needs_restart(&limited, true).is_empty());
+    // A guarantee limits the tenant's groups, and is a total itself.
+    let other = "[tenants.other]\nmatch = [\"cgroup:c\"]\n";
+    let guaranteed = read(&format!("limit.iops = 1000\nguarantee.read.iops = 900\n{other}"), "");
+    assert!(guaranteed.local["disk"].tenants.iter().any(|tenant| tenant.guaranteed && tenant.limit.iops == 1000));
+    assert_eq!((guaranteed.cached["disk"].pool.as_str(), guaranteed.shares_totals()), ("disk", true));
+    assert!(read(&format!("{LIMIT}{other}"), "").shares_totals());
 }

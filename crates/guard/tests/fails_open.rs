@@ -173,8 +173,8 @@ fn wait(moment: u64) {
 }
 
 #[test]
-fn the_sentinel_puts_back_what_a_killed_agent_had_set() {
-    const TEST: &str = "the_sentinel_puts_back_what_a_killed_agent_had_set";
+fn the_sentinel_restores_what_a_killed_agent_had_set() {
+    const TEST: &str = "the_sentinel_restores_what_a_killed_agent_had_set";
     if played(TEST) {
         return;
     }
@@ -211,8 +211,8 @@ fn a_killed_sentinel_is_replaced() {
 }
 
 #[test]
-fn the_journal_puts_back_what_is_left_when_both_are_killed() {
-    const TEST: &str = "the_journal_puts_back_what_is_left_when_both_are_killed";
+fn the_journal_restores_what_is_left_when_both_are_killed() {
+    const TEST: &str = "the_journal_restores_what_is_left_when_both_are_killed";
     if played(TEST) {
         return;
     }
@@ -233,5 +233,5 @@ fn the_journal_puts_back_what_is_left_when_both_are_killed() {
         assert_eq!(trial.settings(), original());
         assert!(journal.is_clear());
     }
-    assert!(left > 0, "in no trial was anything left to put back");
+    assert!(left > 0, "in no trial was anything left to restore");
 }

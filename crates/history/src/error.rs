@@ -69,7 +69,7 @@ pub enum Note {
     SetAside {
         /// New path of the file.
         path: PathBuf,
-        /// The reason, as what the file is: `damaged`, `of another format`.
+        /// The reason, as what the file is: `damaged`, `from another version of Evenkeel`.
         because: &'static str,
     },
     /// The newest block of a file was not written to its end, and was cut off.

@@ -204,7 +204,9 @@ fn unusable(path: &Path, expected: Head) -> Result<Option<Note>, Error> {
     let note = match Head::read(&head) {
         Ok(head) if head == expected => return Ok(None),
         Ok(_) | Err(Unusable::Damaged) => set_aside(path, "damaged", "damaged")?,
-        Err(Unusable::Version(found)) => set_aside(path, &format!("format-{found}"), "of another format")?,
+        Err(Unusable::Version(found)) => {
+            set_aside(path, &format!("format-{found}"), "from another version of Evenkeel")?
+        }
         Err(Unusable::Short) => {
             remove(path)?;
             Note::Cut { path: path.to_owned(), bytes: head.len() as u64 }

@@ -204,7 +204,7 @@ fn kill() -> Result<String> {
     systemctl(&["kill", "--signal=KILL", "--kill-who=all", GUARD])?;
     until("the end of the agent", PATIENCE, waits)?;
     let (result, left) = (show(GUARD, "Result")?, has_queues()?);
-    ensure!(!left, "queues are left when everything has been put back (result {result})");
+    ensure!(!left, "queues are left when every setting has been restored (result {result})");
     systemctl(&["restart", GUARD])?;
     ensure!(is_running(GUARD)? && has_queues()?, "the new agent has no queues");
     Ok(format!("result {result}; nothing left between two starts"))
@@ -218,7 +218,7 @@ fn stop() -> Result<String> {
     }
     ensure!(!has_queues()?, "queues are left");
     let said = tool(PROGRAM, &["guard", "reset"])?;
-    ensure!(said.contains("nothing to put back"), "guard reset said {said:?}");
+    ensure!(said.contains("nothing to restore"), "guard reset said {said:?}");
     Ok(String::new())
 }
 

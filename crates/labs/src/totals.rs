@@ -63,60 +63,25 @@ struct Event {
     lost: Option<usize>,
 }
 
+impl Event {
+    /// An event that cuts no server off.
+    const fn of(name: &'static str, happens: fn(&mut Stage) -> Result<()>, loads: [Load; SERVERS.len()]) -> Self {
+        Self { name, happens, loads, within: SETTLED_WITHIN, lost: None }
+    }
+}
+
 /// Events in their order. Each begins in the state in which its predecessor ends; the first one begins in the state in which the
 /// last one ends.
 static EVENTS: [Event; 7] = [
-    Event {
-        name: "demand_moves",
-        happens: Stage::nothing,
-        loads: [LIGHT, LIGHT, BUSY],
-        within: MOVED_WITHIN,
-        lost: None,
-    },
-    Event {
-        name: "the_leader_of_etcd_is_killed",
-        happens: Stage::leader_is_killed,
-        loads: [LIGHT, BUSY, LIGHT],
-        within: SETTLED_WITHIN,
-        lost: None,
-    },
-    Event {
-        name: "the_leader_of_etcd_is_paused",
-        happens: Stage::leader_is_paused,
-        loads: [LIGHT, LIGHT, BUSY],
-        within: SETTLED_WITHIN,
-        lost: None,
-    },
+    Event { within: MOVED_WITHIN, ..Event::of("demand_moves", Stage::nothing, [LIGHT, LIGHT, BUSY]) },
+    Event::of("the_leader_of_etcd_is_killed", Stage::leader_is_killed, [LIGHT, BUSY, LIGHT]),
+    Event::of("the_leader_of_etcd_is_paused", Stage::leader_is_paused, [LIGHT, LIGHT, BUSY]),
     // The busy one.
-    Event {
-        name: "a_server_is_killed",
-        happens: Stage::server_is_killed,
-        loads: [BUSY, BUSY, NONE],
-        within: SETTLED_WITHIN,
-        lost: None,
-    },
-    Event {
-        name: "it_is_back",
-        happens: Stage::server_is_back,
-        loads: [BUSY, LIGHT, LIGHT],
-        within: SETTLED_WITHIN,
-        lost: None,
-    },
+    Event::of("a_server_is_killed", Stage::server_is_killed, [BUSY, BUSY, NONE]),
+    Event::of("it_is_back", Stage::server_is_back, [BUSY, LIGHT, LIGHT]),
     // The busy one again.
-    Event {
-        name: "a_server_is_cut_off",
-        happens: Stage::server_is_cut_off,
-        loads: [BUSY, BUSY, LIGHT],
-        within: SETTLED_WITHIN,
-        lost: Some(CUT_OFF),
-    },
-    Event {
-        name: "it_is_found_again",
-        happens: Stage::server_is_found_again,
-        loads: [BUSY, LIGHT, LIGHT],
-        within: SETTLED_WITHIN,
-        lost: None,
-    },
+    Event { lost: Some(CUT_OFF), ..Event::of("a_server_is_cut_off", Stage::server_is_cut_off, [BUSY, BUSY, LIGHT]) },
+    Event::of("it_is_found_again", Stage::server_is_found_again, [BUSY, LIGHT, LIGHT]),
 ];
 /// Index of the first event that needs a network namespace.
 const FIRST_CUT: usize = 5;

@@ -98,7 +98,9 @@ impl Record {
         let bytes = std::fs::read(path).at_with(|| format!("cannot read the journal {}", path.display()))?;
         // Serial lines turn line ends into CR LF.
         let text = String::from_utf8_lossy(&bytes).replace('\r', "");
-        Self::parse(&text).at_with(|| format!("in the journal {}", path.display()))
+        Self::parse(&text).at_with(|| {
+            format!("{} is damaged or no journal; give the file that --journal wrote, unchanged", path.display())
+        })
     }
 
     fn parse(text: &str) -> Result<Self, Error> {
@@ -122,9 +124,9 @@ impl Record {
             ensure!(
                 Journal,
                 offset.is_multiple_of(grain) && length.is_multiple_of(grain),
-                "the range does not fit the grain"
+                "offset and length are not both multiples of the grain, {grain} bytes"
             );
-            ensure!(Journal, offset.checked_add(length).is_some(), "the range ends beyond 2^64");
+            ensure!(Journal, offset.checked_add(length).is_some(), "the range ends beyond 2^64 bytes");
             Ok(Floor { offset, length, generation })
         };
         let floors = lines.enumerate().map(|(index, line)| floor(line).at_with(|| format!("line {}", index + 2)));
@@ -161,7 +163,8 @@ mod tests {
             ("evenkeel-journal 1 seed x grain 512\n", "`x` is not a number"),
             ("evenkeel-journal 1 seed 1 grain 100\n", "multiple of 512"),
             ("evenkeel-journal 1 seed 1 grain 512\n512 512 1\n0 512\n", "line 3"),
-            ("evenkeel-journal 1 seed 1 grain 512\n100 512 1\n", "grain"),
+            ("evenkeel-journal 1 seed 1 grain 512\n100 512 1\n", "grain, 512 bytes"),
+            ("evenkeel-journal 1 seed 1 grain 512\n18446744073709551104 512 1\n", "beyond 2^64"),
         ] {
             let error = Record::parse(text).unwrap_err().in_full();
             assert!(error.contains(words), "{text}: {error}");

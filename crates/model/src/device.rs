@@ -13,6 +13,20 @@ use crate::ssd::{Ssd, SsdParams};
 use crate::store::{Store, StoreParams};
 use crate::surface::{Surface, SurfaceParams};
 
+/// The value of an expression about the parameters or the device of any model, by the name `$one`.
+macro_rules! of_any {
+    ($any:expr, $one:ident => $value:expr) => {
+        match $any {
+            Self::Store($one) => $value,
+            Self::Ssd($one) => $value,
+            Self::Disk($one) => $value,
+            Self::Raid0($one) => $value,
+            Self::Cached($one) => $value,
+            Self::Surface($one) => $value,
+        }
+    };
+}
+
 /// Parameters of any model. In TOML: a table whose key `kind` names the model; other keys override that model's preset.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -38,14 +52,7 @@ impl DeviceParams {
     /// # Errors
     /// The first parameter that is wrong, with its rule.
     pub fn validate(&self) -> Result<(), InvalidParams> {
-        match self {
-            Self::Store(params) => params.validate(),
-            Self::Ssd(params) => params.validate(),
-            Self::Disk(params) => params.validate(),
-            Self::Raid0(params) => params.validate(),
-            Self::Cached(params) => params.validate(),
-            Self::Surface(params) => params.validate(),
-        }
+        of_any!(self, params => params.validate())
     }
 }
 
@@ -110,26 +117,12 @@ impl Machine for Device {
 
     #[inline]
     fn submit(&mut self, now: Instant, id: u64, io: Io) {
-        match self {
-            Self::Store(device) => device.submit(now, id, io),
-            Self::Ssd(device) => device.submit(now, id, io),
-            Self::Disk(device) => device.submit(now, id, io),
-            Self::Raid0(device) => device.submit(now, id, io),
-            Self::Cached(device) => device.submit(now, id, io),
-            Self::Surface(device) => device.submit(now, id, io),
-        }
+        of_any!(self, device => device.submit(now, id, io));
     }
 
     #[inline]
     fn next_event(&self) -> Instant {
-        match self {
-            Self::Store(device) => device.next_event(),
-            Self::Ssd(device) => device.next_event(),
-            Self::Disk(device) => device.next_event(),
-            Self::Raid0(device) => device.next_event(),
-            Self::Cached(device) => device.next_event(),
-            Self::Surface(device) => device.next_event(),
-        }
+        of_any!(self, device => device.next_event())
     }
 
     #[inline]
@@ -145,14 +138,7 @@ impl Machine for Device {
     }
 
     fn stall(&mut self, now: Instant, length: Duration) {
-        match self {
-            Self::Store(device) => device.stall(now, length),
-            Self::Ssd(device) => device.stall(now, length),
-            Self::Disk(device) => device.stall(now, length),
-            Self::Raid0(device) => device.stall(now, length),
-            Self::Cached(device) => device.stall(now, length),
-            Self::Surface(device) => device.stall(now, length),
-        }
+        of_any!(self, device => device.stall(now, length));
     }
 
     fn set_params(&mut self, now: Instant, params: &DeviceParams) {

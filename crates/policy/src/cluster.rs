@@ -15,8 +15,8 @@ use crate::units::{Duration, UnitError, as_text};
 mod record;
 
 pub use record::{
-    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, MAX_SUM_TOTALS, MAX_TENANT_NAME,
-    MAX_TOTALS, Pools, Record, TooLarge, Totals, Unreadable, VERSION, received_bytes, together,
+    Header, MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, MAX_SUM_TOTALS, MAX_TENANT_NAME,
+    MAX_TOTALS, Pools, READS, Record, TooLarge, Totals, Unreadable, VERSION, received_bytes, together,
 };
 
 /// The most addresses of etcd: no etcd cluster has more members that serve clients.
@@ -59,8 +59,28 @@ pub struct Cluster {
     /// Mean members of a shard, 1 to 200. Default: found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard_size: Option<u64>,
-    /// Tenants' reservations and limits are totals over all members; `false`: each host has the whole values.
+    /// Tenants' reservations, limits and guarantees are totals over all members; `false`: each host has the whole values.
     pub totals: bool,
+}
+
+/// Name, in a [`Record`], of the total that a tenant's throughput guarantee is; the tenant's own name stands for its reservation
+/// and limit. `of`: the requests that the guarantee is about, `all`, `read` or `write`. `None` if the name is too long for a
+/// record: the guarantee then holds on each host.
+pub fn guarantee_total(of: &str, tenant: &str) -> Option<String> {
+    // No name of a tenant begins with a word and a space.
+    let name = format!("{of} {tenant}");
+    (name.len() <= MAX_TENANT_NAME).then_some(name)
+}
+
+/// The tenant of a total in a [`Record`], and the policy's key of the guarantee that the total is; `None`: reservation and limit.
+pub fn tenant_of_total(name: &str) -> (&str, Option<&'static str>) {
+    let guarantee = name.split_once(' ').and_then(|(of, tenant)| match of {
+        "all" => Some((tenant, "guarantee")),
+        "read" => Some((tenant, "guarantee.read")),
+        "write" => Some((tenant, "guarantee.write")),
+        _ => None,
+    });
+    guarantee.map_or((name, None), |(tenant, key)| (tenant, Some(key)))
 }
 
 /// Certificates with which a host reaches etcd or the NBD server of a volume. The files are read again for each new connection.
@@ -121,7 +141,7 @@ impl Cluster {
         Sizes { above: self.shards_above, most: self.shard_size }
     }
 
-    /// True if tenants' reservations and limits are totals over all members: `totals` is set, and there is an etcd.
+    /// True if tenants' reservations, limits and guarantees are totals over all members: `totals` is set, and there is an etcd.
     pub fn has_totals(&self) -> bool {
         self.totals && !self.etcd.is_empty()
     }
@@ -265,3 +285,23 @@ as_text!(Endpoint, "the address of an etcd server such as \"https://10.0.0.1:237
     "type": "string",
     "pattern": "^https?://"
 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guarantee_is_a_total_of_its_own_beside_its_tenant() {
+        for (of, key) in [("all", "guarantee"), ("read", "guarantee.read"), ("write", "guarantee.write")] {
+            for tenant in ["db", "db/slice of db.service"] {
+                let name = guarantee_total(of, tenant).expect("a short name");
+                assert_eq!(tenant_of_total(&name), (tenant, Some(key)));
+            }
+        }
+        for tenant in ["db", "read", "read/all of it", "db/read 1"] {
+            assert_eq!(tenant_of_total(tenant), (tenant, None));
+        }
+        assert_eq!(guarantee_total("read", &"x".repeat(MAX_TENANT_NAME - 4)), None);
+        assert!(guarantee_total("read", &"x".repeat(MAX_TENANT_NAME - 5)).is_some());
+    }
+}

@@ -384,9 +384,12 @@ fn put_in_array<'t>(
         (Some(element), []) => *element = value,
         (Some(element), inner) => match element.get_mut() {
             DeValue::Table(table) => return put(table, inner, value, place),
-            other => return Err(format!("an element of {name} is a {}, not a table", other.type_str())),
+            other => {
+                let (at, kind) = (format!("{name}.{}", rest[0]), other.type_str());
+                return Err(format!("{at} is a {kind}, not a table; set {at} itself"));
+            }
         },
-        (None, _) if count == 0 => return Err(format!("{name} is empty; set {name} itself")),
+        (None, _) if count == 0 => return Err(format!("{name} has no elements; set {name} as a whole")),
         (None, _) => {
             let last = count - 1;
             return Err(format!("{name} has the elements 0 to {last}; write {name}.0, not {name}.{}", rest[0]));

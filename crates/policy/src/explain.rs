@@ -515,7 +515,7 @@ pub fn spaced(what: &str, limit: &str, owner: &str) -> String {
 pub fn owner_name(owner: &str) -> &str {
     match owner {
         "operator" => "the operator",
-        "response" => "the latency target",
+        "latency" => "the latency target",
         "throughput" => "the throughput guarantee",
         "slots" => "the shares of slots",
         "reservation" => "the reservation",
@@ -542,7 +542,7 @@ pub fn queued(requests: u64, because: Option<&str>) -> String {
 /// Sentence about a tenant that is throttled for the latency target of its pool.
 pub fn throttled_for_target(slots_owner: &str, because: &str) -> String {
     let slots = match slots_owner {
-        "response" => String::new(),
+        "latency" => String::new(),
         owner => format!(" (slots set by {})", owner_name(owner)),
     };
     format!("throttled for the pool's latency target{slots}: {because}")

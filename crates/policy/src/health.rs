@@ -275,9 +275,11 @@ fn cure_of_etcd(cluster: &ClusterState) -> &'static str {
     } else if says(&["cluster.tls", "certificate"]) {
         "correct the certificates of cluster.tls, or those of etcd; `evenkeel check FILE` tries each address"
     } else if says(&["cluster.json"]) {
-        "remove cluster.json in data_dir, or make data_dir writable"
+        "remove cluster.json, or make its folder writable: server.data_dir, or of an agent the folder of agent.journal"
     } else if says(&["another process is host"]) {
         "give each host a name of its own with cluster.host"
+    } else if says(&["format that this host cannot read"]) {
+        "finish the upgrade: run the same version of Evenkeel on all hosts"
     } else {
         "check that the addresses in cluster.etcd answer from this host; `evenkeel check FILE` tries each"
     }
@@ -363,7 +365,9 @@ mod tests {
             ("https://a:1 refuses: user name is empty: set cluster.user and cluster.password_file", "cluster.user"),
             ("https://a:1: the connection broke: invalid peer certificate: Expired", "cluster.tls"),
             ("https://a:1: cluster.tls.key: /k cannot be read", "cluster.tls"),
-            ("/d/cluster.json can be neither written nor removed", "make data_dir writable"),
+            ("the reports of 2 members are in a format that this host cannot read", "finish the upgrade"),
+            ("/d/cluster.json can be neither written nor removed", "server.data_dir"),
+            ("/d/cluster.json can be neither written nor removed", "of an agent the folder of agent.journal"),
             ("another process is host \"a\"", "cluster.host"),
             ("http://a:1: no answer within 1s", "answer from this host"),
             ("", "answer from this host"),

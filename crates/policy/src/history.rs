@@ -220,7 +220,7 @@ pub struct Event {
     /// `critical` or `warning`, of a trouble.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub level: String,
-    /// Name of a decision's reason, of a throttle's owner (`throttled_by_response`), or of the kind of trouble.
+    /// Name of a decision's reason, of a throttle's owner (`throttled_by_latency`), or of the kind of trouble.
     pub reason: String,
     /// Reason as a sentence.
     pub because: String,

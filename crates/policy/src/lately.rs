@@ -76,7 +76,7 @@ pub enum Cause {
 /// The throttle of a tenant or pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ThrottledBy {
-    /// The owner of what binds: `operator`, `response`, `throughput`, `slots`, or the kind of admission control.
+    /// The owner of what binds: `operator`, `latency`, `throughput`, `slots`, or the kind of admission control.
     pub by: String,
     /// The cause.
     pub cause: Cause,

@@ -53,6 +53,7 @@ pub mod rbd;
 mod rules;
 pub mod source;
 pub mod space;
+pub mod specificity;
 pub mod state;
 pub mod target;
 pub mod tenant;

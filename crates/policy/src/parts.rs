@@ -37,26 +37,76 @@ impl PartsState {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TotalsState {
     /// `shared`: by the reports of all members; `none`: no report of this host has come back since its start; `lost`: the
-    /// cluster was lost, and parts do not grow; `alone`: the other members keep the parts of this host free.
+    /// cluster was lost, and parts do not grow; `alone`: the other members keep the parts of this host free. Empty without such
+    /// tenants here.
     pub contact: String,
     /// The same as a sentence.
     pub because: String,
-    /// Tenants with a reservation or a limit, counted once for each pool that they use.
+    /// Tenants with a reservation, limit or guarantee, counted once for each pool that they use.
     pub tenants: u64,
-    /// Tenants beyond the number that a report may have, which keep almost no part.
+    /// Totals beyond the number that a report may have, of which this host keeps almost no part.
     pub excess_tenants: u64,
+    /// Totals with the parts of all members whose reports this host reads, at most 256: first those of this host's tenants,
+    /// then those of tenants that it does not serve.
+    #[serde(default)]
+    pub by_host: Vec<TotalState>,
+}
+
+/// A tenant's total in one unit, by members of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TotalState {
+    /// Name of the pool.
+    pub pool: String,
+    /// Name of the tenant.
+    pub tenant: String,
+    /// `requests` or `bytes`; of a guarantee with its key, such as `bytes of guarantee.read`.
+    pub unit: String,
+    /// The members with the largest parts, at most 8.
+    pub hosts: Vec<HostPartState>,
+    /// Number of further members.
+    pub more_hosts: u64,
+    /// Parts of these members together.
+    pub more_part: f64,
+}
+
+/// A member's part of a total.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HostPartState {
+    /// Name of the member.
+    pub host: String,
+    /// Upper bound of its part by its last report, 0 to 1; of an expired member the safe part.
+    pub part: f64,
+}
+
+impl TotalState {
+    /// The parts as text: `requests: a 62 %, b 30 %, 4 more 8 %`.
+    pub fn text(&self) -> String {
+        let percent = |part: f64| format!("{:.0} %", 100.0 * part);
+        let mut parts: Vec<String> = self.hosts.iter().map(|of| format!("{} {}", of.host, percent(of.part))).collect();
+        if self.more_hosts > 0 {
+            parts.push(format!("{} more {}", self.more_hosts, percent(self.more_part)));
+        }
+        format!("{}: {}", self.unit, parts.join(", "))
+    }
 }
 
 impl TotalsState {
+    /// The parts by host of a tenant's totals in a pool, as text; `None` if no member has reported any.
+    pub fn parts_of(&self, pool: &str, tenant: &str) -> Option<String> {
+        let units = self.by_host.iter().filter(|of| of.pool == pool && of.tenant == tenant);
+        let units: Vec<String> = units.map(TotalState::text).collect();
+        (!units.is_empty()).then(|| units.join("; "))
+    }
+
     /// The trouble of a host whose parts do not follow demand; `None` if they do.
     pub fn trouble(&self) -> Option<Trouble> {
         let about = "totals of tenants";
         if self.excess_tenants > 0 {
             let because = format!(
-                "{} tenants with reservations or limits are more than a report may have: they get almost nothing here, control groups a 16th",
+                "{} totals (reservations, limits and guarantees of tenants) are more than a report may have: this host has almost nothing of each, control groups a 16th",
                 self.excess_tenants
             );
-            let cure = "spread these tenants over more hosts, or give them neither a reservation nor a limit";
+            let cure = "spread these tenants over more hosts, or give some of them no reservation, limit or guarantee";
             return Some(Trouble::new(Level::Warning, "totals_excess", about, because, cure));
         }
         let follows = self.contact.is_empty() || self.contact == "shared";
@@ -88,6 +138,23 @@ mod tests {
         assert_eq!(parts, PartsState { limit_iops: Some(1_000), ..PartsState::default() });
         assert_eq!(PartsState::of(&limited, &Fractions::WHOLE), None);
         assert_eq!(PartsState::of(&free, &third), None);
+    }
+
+    #[test]
+    fn parts_by_host_are_shown_with_the_rest_together() {
+        let hosts = [("a", 0.624), ("b", 0.3)].map(|(host, part)| HostPartState { host: host.into(), part });
+        let of = |unit: &str, more_hosts: u64| TotalState {
+            pool: "main".into(),
+            tenant: "db".into(),
+            unit: unit.into(),
+            hosts: hosts.to_vec(),
+            more_hosts,
+            more_part: 0.08,
+        };
+        let totals = TotalsState { by_host: vec![of("requests", 4), of("bytes", 0)], ..TotalsState::default() };
+        let text = "requests: a 62 %, b 30 %, 4 more 8 %; bytes: a 62 %, b 30 %";
+        assert_eq!(totals.parts_of("main", "db").as_deref(), Some(text));
+        assert_eq!((totals.parts_of("main", "web"), totals.parts_of("other", "db")), (None, None));
     }
 
     #[test]

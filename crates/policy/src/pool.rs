@@ -31,8 +31,8 @@ pub struct Pool {
     /// Latency target of reads: `{ target = "20ms", percentile = 99, of = "reads" }`; `percentile` defaults to "mean".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
-    /// Most that the pool dispatches: `iops`, `bytes_per_s`, `burst` (unused limit saved up, as time at its rate; "0s" costs
-    /// throughput).
+    /// Most that the pool dispatches: `iops`, `bytes_per_s`, `when`, `burst` (unused limit saved up, as time at its rate; "0s"
+    /// costs throughput).
     pub limit: Limit,
     /// Longest extra wait of a throttled request.
     pub max_delay: Duration,
@@ -54,7 +54,7 @@ pub struct Tuning {
     pub scheduler: Scheduler,
     /// Bound on what may be in flight.
     pub admission: Admission,
-    /// Cost of a request beside its payload, at least; measured while requests wait for the pool's budget.
+    /// Least cost of a request beside its payload; more where measured, while requests wait for the pool's budget.
     pub base_cost: Bytes,
     /// Cost of a written byte in percent of a read one, for weights; 1 to 10000.
     #[schemars(range(min = 1, max = 10_000))]

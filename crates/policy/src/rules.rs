@@ -7,6 +7,7 @@ mod hangs;
 mod idle;
 mod remote;
 mod scope;
+mod ties;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -175,6 +176,7 @@ fn tenants(tenants: &BTreeMap<String, Tenant>, pools: &BTreeMap<String, Pool>, o
         }
     }
     matches(tenants, out);
+    ties::warn(tenants, out);
 }
 
 /// True if `name` can be the name of a pool: by the rule for other names, but also with ':' and '+', as in the name of an iSCSI

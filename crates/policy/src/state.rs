@@ -18,7 +18,7 @@ use crate::explain::{self, Throttles};
 pub use crate::lately::LimitWaits;
 use crate::lately::{Lately, ThrottledBy};
 use crate::parts::set;
-pub use crate::parts::{PartsState, TotalsState};
+pub use crate::parts::{HostPartState, PartsState, TotalState, TotalsState};
 pub use crate::space::SpaceState;
 use crate::tenant::Percentile;
 pub use crate::trouble::FailureState;
@@ -111,7 +111,7 @@ pub struct ClusterState {
     /// Shards that reported sums, this host's included.
     #[serde(default)]
     pub shards: Vec<ShardState>,
-    /// Totals of tenants; `null` if this host has none.
+    /// Totals of tenants; `null` if this host has none and knows of none.
     #[serde(default)]
     pub totals: Option<TotalsState>,
     /// Periods decided since the start.
@@ -463,7 +463,7 @@ impl LatencyTargetState {
 pub struct ThrottledState {
     /// Requests it may have in flight, slots that are delayed included: the smallest that any owner set.
     pub slots: u64,
-    /// The owner of that, for example `response`.
+    /// The owner of that, for example `latency`.
     pub slots_owner: String,
     /// Time for which a slot stays empty after a request.
     pub delay_ms: f64,
@@ -480,6 +480,8 @@ pub struct GuaranteeState {
     pub unit: String,
     /// Guaranteed number each second.
     pub guaranteed_per_s: u64,
+    /// The same on all hosts of the cluster; `null` = all is guaranteed here.
+    pub total_per_s: Option<u64>,
     /// Number each second that it got in the last interval; `null` before the first.
     pub measured_per_s: Option<f64>,
     /// The limit that was assigned for it. The smallest limit of all owners is in force.
@@ -522,6 +524,7 @@ impl GuaranteeState {
             }
             .into(),
             guaranteed_per_s: view.guaranteed.value(),
+            total_per_s: (view.total != view.guaranteed).then_some(view.total.value()),
             measured_per_s: view.measured,
             limit_per_s: view.limit.limit.value(),
             reason: view.limit.reason.name().into(),

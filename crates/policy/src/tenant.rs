@@ -38,7 +38,7 @@ pub struct Tenant {
     pub limit: Limit,
     /// Throughput guarantee over each second in which the tenant asks for it: `iops` or `bytes_per_s`, not above `limit`,
     /// useless below `reservation`. For one direction `read` or `write` (`guarantee.read = { bytes_per_s = "40MB" }`), beside
-    /// it `ceiling`, the largest limit of a control group.
+    /// it `ceiling`, the most to which `guard` sets `io.max`.
     pub guarantee: Guarantee,
     /// Latency target over each second, on pools with `slots`: `{ target = "10ms", percentile = 99, of = "all" }`; `percentile`
     /// defaults to "mean".
@@ -380,7 +380,7 @@ impl<'de> Deserialize<'de> for Percentile {
                 match text {
                     "mean" => Ok(Percentile::Mean),
                     _ => Err(E::custom(format!(
-                        "{text:?} is no figure of latencies; write \"mean\", or a percentile such as 99"
+                        "{text:?} is no statistic of latencies; write \"mean\", or a percentile such as 99"
                     ))),
                 }
             }
@@ -535,34 +535,6 @@ impl Match {
     /// True if the entry names pods by a label or annotation, which only the container runtime knows.
     pub const fn is_marked(&self) -> bool {
         matches!(self, Self::PodLabel(_) | Self::PodAnnotation(_))
-    }
-
-    /// Specificity of the entry, for comparison with others: of several entries that fit, the one with the greatest value
-    /// decides.
-    pub fn specificity(&self) -> (u8, usize) {
-        // Letters that are given; one without wildcards comes last.
-        let given = |pattern: &str| {
-            let given = pattern.bytes().filter(|letter| !b"*?".contains(letter)).count();
-            (u8::from(given == pattern.len()), given)
-        };
-        match self {
-            Self::Volume(pattern)
-            | Self::Cgroup(pattern)
-            | Self::Container(pattern)
-            | Self::Pod(pattern)
-            | Self::PodLabel(pattern)
-            | Self::PodAnnotation(pattern)
-            | Self::Machine(pattern)
-            | Self::Device(pattern) => given(pattern),
-            Self::Initiator(pattern) => {
-                let (exact, given) = given(pattern);
-                (6 + exact, given)
-            }
-            Self::Client(Who::Unix) => (2, 0),
-            Self::Client(Who::Address(block)) => (3, block.specificity() as usize),
-            Self::Client(Who::Uid(_)) => (4, 0),
-            Self::Client(Who::Certificate(_)) => (5, 0),
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the cluster's settings, and of the validation of received records.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use evenkeel_control::Duration;
 use evenkeel_control::cluster::totals::{Line, Sums};
@@ -8,8 +9,8 @@ use evenkeel_control::slots::{CLASSES, Class, Summary};
 use evenkeel_policy::Config;
 use evenkeel_policy::change::plan;
 use evenkeel_policy::cluster::{
-    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, MAX_SUM_TOTALS, MAX_TOTALS, Record,
-    TooLarge, Totals, Unreadable, VERSION,
+    Header, MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, MAX_SUM_TOTALS, MAX_TOTALS, READS,
+    Record, TooLarge, Totals, Unreadable, VERSION,
 };
 use evenkeel_policy::config::Cluster;
 use proptest::prelude::*;
@@ -51,6 +52,7 @@ fn classes(used: impl IntoIterator<Item = (usize, f64, f64)>) -> [Class; CLASSES
 fn record(pools: BTreeMap<String, Summary>) -> Record {
     Record {
         v: VERSION,
+        reads: READS,
         incarnation: u64::MAX,
         period: u64::MAX,
         early: u8::MAX,
@@ -251,6 +253,38 @@ fn what_cannot_be_a_record_is_told_apart() {
     ] {
         assert!(matches!(parse(text), Err(Unreadable::Corrupt(_))), "{text}: {:?}", parse(text));
     }
+}
+
+#[test]
+fn two_versions_read_each_other_if_the_newer_one_says_so() {
+    let start = r#""incarnation":1,"period":5,"joined":5,"period_us":1000000"#;
+    let newer = |reads: &str| format!("{{\"v\":4,{reads}{start},\"members\":7,\"later\":[1]}}");
+    let parse = |text: &str, versions: RangeInclusive<u32>| Record::parse_as(text.as_bytes(), &versions);
+    let (says_so, silent) = (newer("\"reads\":3,"), newer(""));
+    assert_eq!(Record::versions(), VERSION..=VERSION);
+    let read = parse(&says_so, 3..=3).expect("it can be read");
+    assert_eq!((read.v, read.members), (VERSION, 7));
+    assert_eq!(Record::parse(read.text().expect("no pools").as_bytes()), Ok(read), "written as one of this version");
+    let other = Unreadable::OtherVersion { version: 4 };
+    for (text, versions) in [(&silent, 3..=3), (&says_so, 1..=2), (&newer("\"reads\":0,"), 3..=3)] {
+        assert_eq!(parse(text, versions), Err(other.clone()), "{text}");
+    }
+    // The newer one reads the older one's records, or not.
+    let older = format!("{{\"v\":3,{start}}}");
+    assert!(parse(&older, 3..=4).is_ok() && parse(&older, 4..=4).is_err());
+    // What all versions have in common is known of the others.
+    let header = |text: &str, versions: RangeInclusive<u32>| Header::of_other_version(text.as_bytes(), &versions);
+    assert_eq!(header(&silent, 3..=3), Some(Header { v: 4, reads: None, leaving: false, members: 7 }));
+    let left = header("{\"v\":9,\"leaving\":true,\"members\":0}", 3..=3);
+    assert_eq!(left.map(|of| (of.leaving, of.members)), Some((true, 1)));
+    let odd = header("{\"v\":9,\"leaving\":\"soon\"}", 3..=3);
+    assert_eq!(odd, Some(Header { v: 9, reads: None, leaving: false, members: 1 }));
+    for text in [says_so.as_str(), older.as_str(), "{", "{}", "{\"v\":0}"] {
+        assert_eq!(header(text, 3..=3), None, "{text}");
+    }
+    // Nothing is said while there is nothing to say.
+    let text = record(BTreeMap::new()).text().expect("no pools");
+    assert_eq!(text.contains("reads"), READS != VERSION, "{text}");
 }
 
 #[test]

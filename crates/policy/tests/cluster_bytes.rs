@@ -10,7 +10,7 @@ use evenkeel_control::Duration;
 use evenkeel_control::cluster::shard::Shard;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::{Config, Controller, Report, Workload, WorkloadId};
-use evenkeel_policy::cluster::{Cluster, Pools, Record, Totals, VERSION, received_bytes, together};
+use evenkeel_policy::cluster::{Cluster, Pools, READS, Record, Totals, VERSION, received_bytes, together};
 
 /// Upper bound on the bytes that a host receives per period in divided clusters, divided by the square root of the number of
 /// hosts.
@@ -41,6 +41,7 @@ fn text(bits: u8, members: u64, pools: Pools) -> String {
     let (incarnation, period) = (1_795_329_373_123_456_789, 1_795_329_373);
     let record = Record {
         v: VERSION,
+        reads: READS,
         incarnation,
         period,
         early: 0,

@@ -323,7 +323,7 @@ fn verdicts(page: &mut Page) {
     say("tenant at the limit of its guarantee", &pool, TenantState { limit: by_guarantee, ..queued(1) }, 32_552);
     for slots in [1, 64] {
         let because = explain::throttled(&ClientReason::ShareOfLoad { share: 1.0 });
-        let throttled = ThrottledState { slots, slots_owner: "response".into(), delay_ms: 24.2, because };
+        let throttled = ThrottledState { slots, slots_owner: "latency".into(), delay_ms: 24.2, because };
         say(
             "tenant throttled for the pool's target",
             &pool,

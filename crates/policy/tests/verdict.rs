@@ -349,7 +349,7 @@ fn what_is_queued_for_a_tenants_own_limit_does_not_wait_for_admission() {
 
 #[test]
 fn the_strictest_throttle_of_a_tenant_is_named() {
-    let throttled = ThrottledState { slots: 4, slots_owner: "response".into(), delay_ms: 12.5, because: "91 %".into() };
+    let throttled = ThrottledState { slots: 4, slots_owner: "latency".into(), delay_ms: 12.5, because: "91 %".into() };
     let slots = |used| TenantSlotsState {
         granted: Some(4.0),
         used,
@@ -371,7 +371,7 @@ fn the_strictest_throttle_of_a_tenant_is_named() {
     for (tenant, expected, because) in [
         (
             with(Some(throttled), iops(100), 4.0),
-            Some((Cause::LatencyTarget, "response", "4 slots, 12.5 ms delay")),
+            Some((Cause::LatencyTarget, "latency", "4 slots, 12.5 ms delay")),
             "throttled for the pool's latency target: 91 %",
         ),
         (

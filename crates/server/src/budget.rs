@@ -16,7 +16,7 @@
 //! for that volume: clients that connect, send requests and leave would otherwise fill a device faster than it works. If no
 //! request left behind has ended for a second, the device counts as hung, and new requests do not wait for it.
 //!
-//! Requests that wait for the limit of their volume release memory at the rate of that limit only. So the connections of a
+//! Requests that wait for the limit of their volume release memory at the rate of that limit only. So a tenant's connections to a
 //! volume with a limit hold together as many bytes as the limit lets pass in a fraction of a second, or the limit of the budget
 //! divided by [`LEFT_BEHIND`] if that is more, and each of them may hold one request: other volumes of the tenant get the rest.
 //!
@@ -287,7 +287,8 @@ impl Account {
     }
 
     /// True if a connection that holds `held` bytes for requests to a volume with a limit may not have `bytes` more, because they
-    /// would wait for that limit. `soon`: bytes that the limit lets pass soon; `connections`: number of the volume's connections.
+    /// would wait for that limit. `soon`: bytes that the limit lets pass soon; `connections`: upper bound on the number of the
+    /// tenant's connections to the volume.
     pub(crate) fn waits_for_limit(&self, held: u64, bytes: u64, soon: u64, connections: u32) -> bool {
         // One request may always wait, however large it is.
         if held == 0 {

@@ -22,6 +22,7 @@ mod holder;
 mod listen;
 mod mailbox;
 mod paced;
+mod parts;
 mod places;
 mod prompt;
 mod ram;

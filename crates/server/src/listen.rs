@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_control::Duration;
 use evenkeel_policy::uri::{Address, Target};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketFlags, acceptfrom_with, getsockname, listen, sockopt};
 
 use crate::error::Error;
 use crate::faults::{Call, Faults};
 use crate::holder;
-use crate::transport::{Peer, Transport, passed, prepare};
+use crate::transport::{Peer, Transport, passed, prepare, users};
 
 /// Number of connections that may wait to be accepted at a socket, as far as `net.core.somaxconn` allows: a host that boots
 /// opens hundreds at once.
@@ -64,8 +65,15 @@ impl Listener {
     }
 
     /// Accepts a waiting connection without blocking.
+    ///
+    /// # Errors
+    /// ETOOMANYREFS for a Unix socket while too many descriptors that came over such sockets are not closed; otherwise those
+    /// of the kernel.
     pub(crate) fn accept(&self, faults: &Faults) -> rustix::io::Result<(Transport, Peer)> {
         faults.check(Call::Accept)?;
+        if matches!(self, Self::Unix(..)) && users::have_too_many_open() {
+            return Err(Errno::TOOMANYREFS);
+        }
         let (fd, address) = acceptfrom_with(self, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
         Ok(match self {
             Self::Tcp(_) => {

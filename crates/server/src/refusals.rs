@@ -25,6 +25,8 @@ pub(crate) enum Reason {
     ConnectionsOfClient,
     /// The client's tenant has as many connections as it may have, so that other tenants find free ones.
     ConnectionsOfTenant,
+    /// Of the descriptors that the client's user has passed over Unix sockets, too many are not closed yet.
+    Descriptors,
     /// TLS with the client has failed, for this reason.
     Tls(Fault),
 }
@@ -64,7 +66,7 @@ impl From<&rustls::Error> for Fault {
 
 impl Reason {
     /// All reasons, each with its name in the state and in metrics.
-    const NAMED: [(Self, &'static str); 18] = [
+    const NAMED: [(Self, &'static str); 19] = [
         (Self::Barred(Barred::ServerDeny), "server_deny"),
         (Self::Barred(Barred::ServerAllow), "server_allow"),
         (Self::Barred(Barred::VolumeDeny), "volume_deny"),
@@ -77,6 +79,7 @@ impl Reason {
         (Self::Connections, "connections"),
         (Self::ConnectionsOfClient, "connections_of_client"),
         (Self::ConnectionsOfTenant, "connections_of_tenant"),
+        (Self::Descriptors, "descriptors"),
         (Self::Tls(Fault::NoCertificate), "tls_no_certificate"),
         (Self::Tls(Fault::Expired), "tls_expired"),
         (Self::Tls(Fault::Revoked), "tls_revoked"),
@@ -103,10 +106,13 @@ impl Reason {
                 "all server.max_connections are open; raise that key (needs a restart) and LimitNOFILE="
             }
             Self::ConnectionsOfClient => {
-                "this client, its /48 network of IPv6, or 127.0.0.0/8 as a whole has as many connections as it may while others may need the rest; raise server.max_connections (needs a restart)"
+                "this client, its /48 network of IPv6, or 127.0.0.0/8 as a whole has as many connections as it may while others may need the rest; raise server.max_connections and LimitNOFILE= (needs a restart)"
             }
             Self::ConnectionsOfTenant => {
-                "the client's tenant has as many connections as it may while others may need the rest; raise server.max_connections (needs a restart)"
+                "the client's tenant has as many connections as it may while others may need the rest; raise server.max_connections and LimitNOFILE= (needs a restart)"
+            }
+            Self::Descriptors => {
+                "a user of this machine has passed file descriptors over Unix sockets that cannot be closed, usually of a FUSE file system that does not answer; end that file system's process"
             }
             Self::Tls(_) => "TLS failed",
             Self::HandshakesOfClient => {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration as StdDuration;
 
 use evenkeel_control::pool::Pool as PoolState;
-use evenkeel_control::units::{Fraction, Fractions, Kind, Work};
+use evenkeel_control::units::{Kind, Work};
 use evenkeel_model::store::StoreParams;
 use evenkeel_policy::config::{self, Cache};
 use evenkeel_policy::{Config, Finding, Severity};
@@ -25,6 +25,7 @@ use crate::backend::remote::Remote;
 use crate::clock;
 use crate::error::Error;
 use crate::faults::Faults;
+use crate::parts;
 use crate::places::{OwnFiles, Target, foreign_size, gone, resolved, shortage};
 use crate::ram::{self, Room};
 use crate::settle::{side_by_side, within};
@@ -307,12 +308,10 @@ impl Registry {
                 }
                 let there = tenant.on(&shared.name);
                 let id = known.unwrap_or_else(|| state.join(now, (&there).into()));
-                if let (None, Some(fractions)) = (known, at_first(&config)) {
-                    state.set_fractions(now, id, fractions);
-                }
                 if known.is_some() {
                     state.set_qos(now, id, (&there).into());
                 } else {
+                    parts::begin(&config, &mut state, now, id, name);
                     tenants.insert(Arc::from(&**name), id);
                 }
                 state.set_throttle(id, there.throttle);
@@ -335,13 +334,6 @@ impl Registry {
         next.limit_volumes(now);
         self.config = Arc::clone(&next.config);
     }
-}
-
-/// The fractions of the totals of a tenant whose parts are not known yet; `None` where reservations and limits are values for
-/// each host.
-fn at_first(config: &Config) -> Option<Fractions> {
-    let least = [Fraction::of(0.0); 2];
-    config.cluster.has_totals().then_some(Fractions { reservation: least, limit: least })
 }
 
 /// Served volumes that the configuration makes longer, with their new sizes in bytes.

@@ -114,7 +114,7 @@ impl Server {
     /// error nothing is left running or locked.
     pub fn start(config: Config, start: Start) -> Result<Self, Error> {
         let engine = choose_engine(config.server.engine, &start.faults)?;
-        check_descriptors(&config)?;
+        let most_connections = check_descriptors(&config)?;
         check_memory(&config)?;
         let needs_folder = config.volumes.iter().any(|(name, v)| config.path_of(name, v).is_some() && v.path.is_none())
             || (start.inherited.is_empty() && config.server.unix.is_none());
@@ -138,12 +138,13 @@ impl Server {
         };
         let mut shared = Shared::new(
             workers,
-            config.server.max_connections,
+            most_connections,
             Budget::new(memory),
             bounds,
             config.server.placement.control(),
             start.faults.clone(),
         );
+        shared.limits_descriptors = most_connections < config.server.max_connections;
         shared.raises_priority = priority::probe().unwrap_or(false);
         shared.own_files = start.own_files.clone();
         if let Some(lack) = lacks_priority(&config) {
@@ -358,7 +359,7 @@ impl Server {
         let mut registry = self.registry();
         let mut config = Config::clone(&registry.config);
         if config.volumes.contains_key(name) {
-            return Err(Error::Refused(format!("there is a volume named \"{name}\" already")));
+            return Err(Error::Refused(format!("there is a volume named \"{name}\" already; choose another name")));
         }
         if let Some(path) = config.path_of(name, &volume) {
             let (server, asked) = (config.server.clone(), path.clone());
@@ -674,12 +675,16 @@ const DESCRIPTORS_OF_VOLUME: u64 = 2;
 const LEAST_CLIENTS: u64 = 8;
 
 /// Raises the process's limit of open files to the maximum that the system allows, and checks that the limit is sufficient:
-/// each connection needs a descriptor.
-fn check_descriptors(config: &Config) -> Result<(), Error> {
+/// each connection needs a descriptor. Returns the largest number of connections.
+fn check_descriptors(config: &Config) -> Result<u32, Error> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
+    getrlimit(Resource::Nofile).current.map_or(Ok(config.server.max_connections), |limit| connections_of(limit, config))
+}
+
+/// The largest number of connections under a limit of open files, of which each client and each tenant may have a part.
+fn connections_of(limit: u64, config: &Config) -> Result<u32, Error> {
     let workers = count_of(config.server.workers) as u64;
     let in_memory = |volume: &&VolumeConfig| matches!(volume.backend, VolumeBackend::Memory | VolumeBackend::Emulate);
     let volumes = config.volumes.values().filter(|volume| !in_memory(volume)).count() as u64;
@@ -694,12 +699,12 @@ fn check_descriptors(config: &Config) -> Result<(), Error> {
     let clients = limit - own;
     if clients < config.server.max_connections.into() {
         tracing::warn!(
-            "the limit of open files, {limit}, allows {}; server.max_connections allows {}, and those beyond wait until others leave. {CURE}, or lower max_connections",
+            "the limit of open files, {limit}, allows {}, of which each client and each tenant may have a part; server.max_connections allows {}, and those beyond wait until others leave. {CURE}, or lower max_connections",
             counted(clients, "client"),
             config.server.max_connections
         );
     }
-    Ok(())
+    Ok(u32::try_from(clients).unwrap_or(u32::MAX).min(config.server.max_connections))
 }
 
 /// Checks that the limits of address space (`RLIMIT_AS`) and of data (`RLIMIT_DATA`) are sufficient. With less, an allocation

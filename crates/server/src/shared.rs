@@ -100,6 +100,8 @@ pub(crate) struct Shared {
     pub(crate) own_files: Vec<PathBuf>,
     /// True once the server is stopping.
     pub(crate) draining: AtomicBool,
+    /// True if the limit of open files allows fewer connections than the configuration: further clients wait.
+    pub(crate) limits_descriptors: bool,
     /// True if the process may give requests to files a raised I/O priority.
     pub(crate) raises_priority: bool,
     /// Faults that a test injects.
@@ -107,7 +109,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The shared state for `workers` workers, none of which has started, and at most `slots` connections.
+    /// The shared state for `workers` workers, none of which has started, and at most `slots` connections, of which each client
+    /// and each tenant may have a part.
     pub(crate) fn new(
         workers: usize,
         slots: u32,
@@ -141,9 +144,15 @@ impl Shared {
             recorder: Recorder::default(),
             own_files: Vec::new(),
             draining: AtomicBool::new(false),
+            limits_descriptors: false,
             raises_priority: false,
             faults,
         }
+    }
+
+    /// True if the limit of open files allows no further connection.
+    pub(crate) fn lacks_descriptors(&self) -> bool {
+        self.limits_descriptors && self.slots.taken() as usize >= self.slots.len()
     }
 
     /// The newest snapshot.

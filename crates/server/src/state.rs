@@ -346,7 +346,7 @@ fn slots(tenant: &str, granted: &Granted) -> TenantSlotsState {
 }
 
 fn throttled_state(throttled: &Throttled, slots: &LimitSet) -> ThrottledState {
-    let (owner, slots) = slots.binding().unwrap_or((Owner::Response, throttled.slots));
+    let (owner, slots) = slots.binding().unwrap_or((Owner::Latency, throttled.slots));
     ThrottledState {
         slots,
         slots_owner: owner.name().into(),

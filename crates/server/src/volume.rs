@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use evenkeel_control::pool::TenantId;
 use evenkeel_control::units::{Kind, Rates, Work};
 use evenkeel_nbd::server::Limits;
 use evenkeel_nbd::wire::{Command, CommandFlags, TransmissionFlags};
@@ -473,11 +474,11 @@ impl Volume {
 }
 
 impl Blocking for Volume {
-    fn run(&self, io: FileIo) -> IoResult {
+    fn run(&self, io: FileIo, tenant: TenantId) -> IoResult {
         match (&self.backend, io) {
             (Backend::File(_), FileIo::Sync { turn }) => IoResult::of(self.sync(turn).map(|()| 0)),
             (Backend::File(file), FileIo::Extents { .. }) => {
-                let _search = searches::all().begin();
+                let _search = searches::all().begin((self.pool, tenant));
                 file.run(io)
             }
             (Backend::File(file), _) => file.run(io),
@@ -505,6 +506,7 @@ fn saturate(length: u64) -> u32 {
 mod tests {
     use super::*;
     use crate::backend::file::{File, Open};
+    use crate::engine::threads::tests::tenants;
     use crate::faults::{Fault, Injection};
 
     #[test]
@@ -531,7 +533,8 @@ mod tests {
         (0..5).for_each(|_| volume.has_found(1));
         assert!(status(&volume, 1 << 30) > 400, "a large one is not forgotten at once");
         let came = searches::all().came();
-        assert!(matches!(volume.run(FileIo::Extents { offset: 0, len: 4096, max: 1 }), IoResult::Extents(_)));
+        let search = FileIo::Extents { offset: 0, len: 4096, max: 1 };
+        assert!(matches!(volume.run(search, tenants(1)[0]), IoResult::Extents(_)));
         assert!(searches::all().came() > came, "it waits for those of other volumes");
         std::fs::remove_dir_all(dir).unwrap();
     }
@@ -575,7 +578,7 @@ mod tests {
         let fault = Fault::Errno(libc::EOPNOTSUPP);
         faults.add(Injection { place: String::new(), call: Call::Fallocate, fault, skip: 0, times: 1 });
         let zero = FileIo::Zero { offset: 0, len: LENGTH, punch: true, may_write: false };
-        assert!(matches!(volume.run(zero), IoResult::Code(code) if code == -libc::EOPNOTSUPP));
+        assert!(matches!(volume.run(zero, tenants(1)[0]), IoResult::Code(code) if code == -libc::EOPNOTSUPP));
         assert_eq!(counted(&volume, Command::WriteZeroes, none), (whole, whole));
         assert_eq!(counted(&volume, Command::Trim, none), (0, whole / ratio), "a trim writes nothing");
         std::fs::remove_file(path).unwrap();

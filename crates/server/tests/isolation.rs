@@ -193,7 +193,7 @@ fn replies_that_are_not_taken_keep_no_memory_from_another_tenant() {
 
 #[test]
 fn clients_that_come_and_go_leave_no_more_in_flight_than_two_have() {
-    let text = "[pools.slow]\nemulate = { preset = \"ssd\", read_latency = \"500ms\" }\n\
+    let text = "[pools.slow]\ntuning.admission = \"none\"\nemulate = { preset = \"ssd\", read_latency = \"500ms\" }\n\
                 [volumes.noise]\nbackend = \"emulate\"\npool = \"slow\"\nsize = \"8MiB\"\n";
     let test = TestServer::start("left-behind", Engine::Auto, text);
     let mut most = 0;

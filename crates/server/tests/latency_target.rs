@@ -84,7 +84,7 @@ fn writes_are_throttled_for_a_target_that_a_reload_brings_and_takes() {
         assert!(target.decisions.iter().any(|decision| decision.reason == "reads_over_target"), "{target:#?}");
         let hold = tenant(&state, "backup").throttled.as_ref().unwrap();
         // The reason is the load in most cases. Reads that a busy machine makes slow may ask for the longest delay.
-        assert!(hold.delay_ms > 0.0 && hold.slots_owner == "response" && !hold.because.is_empty(), "{hold:?}");
+        assert!(hold.delay_ms > 0.0 && hold.slots_owner == "latency" && !hold.because.is_empty(), "{hold:?}");
         assert!(tenant(&state, "database").throttled.is_none());
         let with = writes_ahead_of_a_read(&test, &mut reader);
         println!("{without} writes before a read without the target, {with} with it");

@@ -482,7 +482,8 @@ fn a_server_that_accepts_and_says_nothing_is_away() {
 
 #[test]
 fn requests_that_wait_are_answered_when_the_server_is_back() {
-    let pair = Pair::new("back", Shown::default(), "", |_| Act::Serve);
+    let settings = "[pools.main]\ntuning.admission = \"none\"\n";
+    let pair = Pair::new("back", Shown::default(), settings, |_| Act::Serve);
     let mut client = pair.client();
     pair.fake.go_away();
     pair.wait_for("it is gone", |remote| !remote.connected);

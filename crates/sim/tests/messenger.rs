@@ -32,6 +32,11 @@ fn workers_become_alike_and_more_gets_done() {
         let done = |outcome: &Outcome| outcome.per_s[0] + outcome.per_s[1];
         assert!(done(&ours) > done(&round_robin), "{} instead of {}", done(&ours), done(&round_robin));
         assert!(round_robin.moves == 0 && ours.p99_ms < round_robin.p99_ms);
+        assert_eq!((ours.busiest.len(), ours.busiest_1s.len()), (OSDS, 5 * OSDS));
+        let mut ratios = round_robin.busiest.iter().chain(&round_robin.busiest_1s);
+        assert!(ratios.all(|&ratio| ratio > 1.0 - 1e-6), "the bound holds without moves: {:?}", round_robin.busiest);
+        let mean = |outcome: &Outcome| outcome.busiest.iter().sum::<f64>() / OSDS as f64;
+        assert!(mean(&ours) < mean(&round_robin), "{} instead of {}", mean(&ours), mean(&round_robin));
     }
 }
 
@@ -83,13 +88,15 @@ fn what_makes_no_sense_is_refused() {
 #[test]
 fn rows_hold_what_was_measured() {
     // Round robin and least connections leave σ = 1 and do 100 a second; the best would be 0.5. The others: 0.6 and 121, the
-    // genetic algorithm 0.75 and 110. p99: 4 ms, 3.5 and 3.
+    // genetic algorithm 0.75 and 110. p99: 4 ms, 3.5 and 3. The busiest workers are at 1.5 times the bound, 1.01 and 1.2, in two
+    // of 100 windows 0.02 above that; in seconds twice that.
     let outcome = |(setup, _): &(Setup, u64)| {
-        let (sigma, rate, p99_ms) = match setup.placement {
-            Config::RoundRobin | Config::LeastConnections => (1.0, 100.0, 4.0),
-            Config::Genetic(_) => (0.75, 110.0, 3.0),
-            _ => (0.6, 121.0, 3.5),
+        let (sigma, rate, p99_ms, most) = match setup.placement {
+            Config::RoundRobin | Config::LeastConnections => (1.0, 100.0, 4.0, 1.5),
+            Config::Genetic(_) => (0.75, 110.0, 3.0, 1.2),
+            _ => (0.6, 121.0, 3.5, 1.01),
         };
+        let busiest: Vec<f64> = [vec![most; 98], vec![most + 0.02; 2]].concat();
         let spread = |best| vec![Spread { mean: 1.0, sigma, best }; 4];
         let mut received = vec![10; 128];
         (received[0], received[1]) = (2, 18);
@@ -102,6 +109,8 @@ fn rows_hold_what_was_measured() {
             windows: spread(0.5),
             seconds: spread(0.5),
             bytes: spread(0.0),
+            busiest_1s: busiest.iter().map(|ratio| 2.0 * ratio).collect(),
+            busiest,
             moves: 832,
         }
     };
@@ -128,13 +137,22 @@ fn rows_hold_what_was_measured() {
     check("most_messages_ratio", 1, [1.8; 3]);
     check("least_messages_ratio", 1, [0.2; 3]);
     check("busiest_worker_percent", 6, [50.0; 3]);
+    check("busiest_vs_bound_ratio", 6, [1.5004, 1.2004, 1.0104]);
+    check("busiest_vs_bound_p99_ratio", 6, [1.52, 1.22, 1.03]);
+    check("busiest_vs_bound_1s_ratio", 6, [3.0008, 2.4008, 2.0208]);
+    check("busiest_vs_bound_1s_p99_ratio", 6, [3.04, 2.44, 2.06]);
     // All 832 connections in 4 s are 125 % of them in 5.
     check("moved_percent", 6, [125.0; 3]);
     let of = |metric: &str| rows.iter().filter(|row| row.full_metric() == metric).collect::<Vec<_>>();
     assert!(of("sigma_reduction_percent").iter().all(|row| row.is_met() == Some(true)));
+    let met = |metric: &str| of(metric).iter().map(|row| row.is_met()).collect::<Vec<_>>();
+    assert_eq!(met("busiest_vs_bound_ratio"), [Some(true); 6], "1.0104 is below 1.02");
+    assert_eq!(met("busiest_vs_bound_p99_ratio"), [Some(false); 6]);
+    assert_eq!(met("busiest_vs_bound_1s_ratio"), [None; 6]);
     assert!(of("sigma_reduction_raw_percent_best").iter().all(|row| row.baseline == Some(50.0)));
     for method in ["lpt", "lpt_5s", "genetic_1s", "genetic_tuned", "waits_1s", "waits_5s", "least_connections"] {
         assert_eq!(of(&format!("iops_gain_percent_{method}")).len(), 8, "{method}");
+        assert_eq!(of(&format!("busiest_vs_bound_p99_ratio_{method}")).len(), 6, "{method}");
     }
     assert!(of("iops_gain_percent_lpt_tuned").is_empty(), "LPT was not tuned");
     // Two seeds with the same figures: ends of intervals are differences.

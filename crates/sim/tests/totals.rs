@@ -102,8 +102,18 @@ fn windows_are_judged_as_documented() {
     assert_eq!((of(4_300.0).limit_exceeded, of(4_100.0).limit_exceeded), (100.0, 0.0));
     assert_eq!((of(2_800.0).reservation_missed, of(2_900.0).reservation_missed), (100.0, 0.0));
     assert!((of(2_000.0).throughput - 50.0).abs() < 1e-9);
+    // Of 3,000 IOPS.
+    for (iops, deficit) in [(3_500.0, 0.0), (2_970.0, 1.0), (1_500.0, 50.0)] {
+        assert!((of(iops).reservation_deficit - deficit).abs() < 1e-6, "{iops} IOPS: {:?}", of(iops));
+    }
     // A device that cannot serve the reservation is no fault of the parts.
-    assert_eq!(judge(&setup, &rate(960.0), &rate(1_000.0)).reservation_missed, 0.0);
+    let slow = judge(&setup, &rate(960.0), &rate(1_000.0));
+    assert!(slow.reservation_missed <= 0.0 && (slow.reservation_deficit - 4.0).abs() < 1e-6, "{slow:?}");
+    // What is served later makes up for nothing.
+    let mut late = rate(3_000.0);
+    late[15 * STEPS_PER_S..17 * STEPS_PER_S].fill(0.0);
+    late[17 * STEPS_PER_S..].fill(80.0);
+    assert!(judge(&setup, &late, &central).reservation_deficit > 5.0);
     // Demand moves at the 10th second: what is missed within 3 s is not counted, but among all windows.
     let mut dip = rate(3_500.0);
     dip[10 * STEPS_PER_S..12 * STEPS_PER_S].fill(0.0);
@@ -131,6 +141,7 @@ fn rows_hold_what_was_measured() {
     for (metric, equal, ours) in [
         ("limit_exceeded_percent", 0.0, 0.0),
         ("reservation_missed_percent", 100.0, 0.0),
+        ("reservation_deficit_vs_central_percent", 100.0 / 3.0, 0.0),
         ("throughput_vs_central_percent", 50.0, 99.0),
     ] {
         assert_eq!(of(metric).len(), 15, "{metric}");

@@ -179,9 +179,9 @@ fn shown() -> state::State {
     state::State { pools: vec![pool], ..state::State::default() }
 }
 
-async fn create_volume(State(config): Held, Body(NewVolume { name, volume }): Body<NewVolume>) -> Answer {
+async fn create_volume(State(config): Held, Body(NewVolume { name, volume, force }): Body<NewVolume>) -> Answer {
     let after = edit::with_volume(&config, &name, volume)?;
-    accept(&config, &after, Consent::default())
+    accept(&config, &after, Consent { force, ..Consent::default() })
 }
 
 async fn set_volume(State(config): Held, Named(name): Named, Body(settings): Body<NewSettings>) -> Answer {

@@ -31,6 +31,17 @@ pub(crate) const fn read<S>(
     Request { method: Method::GET, path, body: "", effect, handler }
 }
 
+/// A request that makes a change. `body`: an example of its body; empty if it has none.
+pub(crate) const fn write<S>(
+    method: Method,
+    path: &'static str,
+    body: &'static str,
+    effect: &'static str,
+    handler: fn(MethodFilter) -> MethodRouter<S>,
+) -> Request<S> {
+    Request { method, path, body, effect, handler }
+}
+
 /// The parameters of a request: those after `?` in its URL.
 pub(crate) struct Asked<T>(pub(crate) T);
 

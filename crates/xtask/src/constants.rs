@@ -30,7 +30,7 @@ const CONTROLLERS: [Controller; 5] = [
     Controller {
         name: "admission",
         sources: &["admission/elastic/mod.rs", "admission/elastic/evidence.rs", "admission/elastic/meter.rs"],
-        others: &["MOST_BYTES"],
+        others: &[],
     },
     Controller {
         name: "latency target",

@@ -22,6 +22,8 @@ use tokio::time::timeout;
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Number of bytes of the password file that are read.
 const MAX_PASSWORD_BYTES: u64 = 64 << 10;
+/// Begin of words about the password file: its key.
+const PASSWORD_FILE: &str = "cluster.password_file: ";
 
 /// Bytes of HTTP bodies sent to and received from etcd servers since the start.
 #[derive(Debug, Default)]
@@ -84,6 +86,13 @@ impl Access {
         self.question().map(drop)
     }
 
+    /// Words for a password file that cannot be used, with the cure and without the key; `None` if it can be used, or there is
+    /// no user.
+    pub(crate) fn password_fault(&self) -> Option<String> {
+        let fault = self.question().err()?;
+        Some(fault.trim_start_matches(PASSWORD_FILE).to_owned())
+    }
+
     /// Reads files by `read` on another thread, for at most `patience`. The driver's thread does not wait for a file system that
     /// hangs: parts of totals have to shrink in time.
     ///
@@ -137,7 +146,7 @@ impl Access {
     /// Words for a password file that cannot be used, with the cure.
     pub(super) fn question(&self) -> Result<Option<Value>, String> {
         let Some(Login { user, file }) = &self.login else { return Ok(None) };
-        let place = || format!("cluster.password_file: {}", file.display());
+        let place = || format!("{PASSWORD_FILE}{}", file.display());
         let mut text = String::new();
         let read = File::open(file).and_then(|opened| opened.take(MAX_PASSWORD_BYTES).read_to_string(&mut text));
         read.map_err(|error| {
@@ -217,11 +226,14 @@ mod tests {
         assert!(why.starts_with("cluster.password_file: /") && why.contains("correct the path"), "{why}");
         fs::write(&file, "\n").expect("written");
         assert!(access.check().expect_err("no password").contains("first line"));
+        let fault = access.password_fault().expect("no password");
+        assert!(fault.starts_with(&format!("{} has no password", file.display())), "{fault}");
         for (content, password) in [("secret", "secret"), ("other one\r\nmore\n", "other one")] {
             fs::write(&file, content).expect("written");
             let question = access.question().expect("a password").expect("a user");
             assert_eq!(question, json!({ "name": "evenkeel", "password": password }));
         }
+        assert_eq!((access.password_fault(), Access::default().password_fault()), (None, None));
         fs::remove_file(&file).expect("removed");
         assert_eq!(Access::default().question(), Ok(None));
     }

@@ -58,8 +58,13 @@
 //! the safe time after the start they know of the expiry, as the earlier process had ended before. If the earlier process had its
 //! safe part in use without the cluster, its newest report claims no less, and the part is in use at once.
 //!
+//! **Versions.** Members whose reports this member cannot read ([`Share::set_unread`]) count by their number alone: of N members,
+//! u unread, those that read each other divide 1 − u / N by need, and safe parts are 1 / N. The members of the other version do
+//! the same, so that the sum stays. A part grows one report later then, as no claims of the others order it.
+//!
 //! **Limits.** Others that forget an expired member, and members that start without ever having had contact, void the bound by
-//! a safe part each. The order of the store holds among the reports that a member reads in one stream.
+//! a safe part each. The order of the store holds among the reports that a member reads in one stream. Members of another
+//! version that read late may exceed the total, by what they have not yet given up, for a lease at most.
 
 /// Fraction of a total that no member's target uses.
 const SLACK: f64 = 1.0 / 64.0;
@@ -258,6 +263,12 @@ pub struct Share {
     /// Means of the part that was served and of the part in use, over about a period.
     means: [f64; 2],
     others: Sums,
+    /// Number of members whose reports cannot be read.
+    unread: u64,
+    /// Rest that the members that cannot be read left when the newest report was made.
+    left: f64,
+    /// True if they left no less at the report before, which had come back by then.
+    is_settled: bool,
     /// The claim in the newest report.
     claim: f64,
     /// The safe part that all others' safe parts leave, at most that in any report that may be the one in the store.
@@ -291,6 +302,9 @@ impl Share {
             floor: 0.0,
             means: [0.0; 2],
             others: Sums::default(),
+            unread: 0,
+            left: 0.0,
+            is_settled: false,
             claim: 0.0,
             safe: 0.0,
             newest_safe: 0.0,
@@ -395,6 +409,10 @@ impl Share {
             self.newest_safe = self.safe_part();
             self.safe = self.safe.min(self.newest_safe);
         }
+        // Members that cannot be read have had the time between two reports to make room.
+        let free = self.free();
+        self.is_settled = self.is_back && self.contact == Contact::Shared && free <= self.left;
+        self.left = free;
         (self.is_back, self.is_new) = (false, true);
         Line {
             need: self.need,
@@ -409,22 +427,35 @@ impl Share {
     /// Takes in the sums over the other members, in the order of the store: call this after each change that was read.
     /// `own_is_back`: the newest report of this member is among the reports that were read, and was made within the last lease.
     pub fn observe(&mut self, others: &Sums, own_is_back: bool) {
-        let more_reserved = others.reserved > self.others.reserved;
+        let before = self.free();
         self.others = *others;
+        self.make_room(before);
         let free = self.free();
-        let claimed = others.lines.claim + self.granted;
-        if more_reserved && claimed > free {
-            self.granted *= free / claimed;
-        }
         if own_is_back && self.is_new {
             (self.is_back, self.contact) = (true, Contact::Shared);
             (self.had_contact, self.remembered) = (true, 0);
         }
-        if self.is_back && self.contact == Contact::Shared {
+        let may_grow = self.unread == 0 || self.is_settled;
+        if self.is_back && self.contact == Contact::Shared && may_grow {
             // With claims beyond the total, a part in use stays: the member whose claim is later waits.
             self.granted = self.granted.max(self.claim.min(free - others.lines.claim));
             // Safe parts are claims, too: all members may lose the cluster.
             self.safe = self.safe.max(self.newest_safe.min(free - others.lines.safe));
+        }
+    }
+
+    /// Takes in the number of members whose reports cannot be read, because they have another version.
+    pub fn set_unread(&mut self, members: u64) {
+        let before = self.free();
+        self.unread = members;
+        self.make_room(before);
+    }
+
+    /// Shrinks the part in use, with those of the others, if what all may use is less than `before`.
+    fn make_room(&mut self, before: f64) {
+        let (free, claimed) = (self.free(), self.others.lines.claim + self.granted);
+        if free < before && claimed > free {
+            self.granted *= free / claimed;
         }
     }
 
@@ -467,9 +498,9 @@ impl Share {
             Contact::Lost | Contact::Alone => 1.0 / self.members(),
             Contact::None => self.granted / self.free().max(LEAST),
             Contact::Shared => {
-                let floors = self.floor + self.others.lines.floor;
-                let by_floor = if floors > 0.0 { self.floor / floors } else { 1.0 / self.members() };
-                (LEAST / self.members() + (1.0 - LEAST) * by_floor) * (1.0 + RESERVED_MORE)
+                let (floors, read) = (self.floor + self.others.lines.floor, self.others.members as f64 + 1.0);
+                let by_floor = if floors > 0.0 { self.floor / floors } else { 1.0 / read };
+                (LEAST / read + (1.0 - LEAST) * by_floor) * (1.0 + RESERVED_MORE) * self.read_part()
             }
         };
         if self.ratio > 0.0 { part.min(self.granted / self.ratio).min(1.0) } else { part.min(1.0) }
@@ -477,13 +508,20 @@ impl Share {
 
     /// Number of members that serve the tenant, this one included, as last seen.
     pub fn members(&self) -> f64 {
-        let is_known = self.contact != Contact::None || self.others.members > 0;
-        let members = if is_known { self.others.members + 1 } else { UNKNOWN_MEMBERS };
+        let others = self.others.members.saturating_add(self.unread);
+        let is_known = self.contact != Contact::None || others > 0;
+        let members = if is_known { others.saturating_add(1) } else { UNKNOWN_MEMBERS };
         members.max(self.remembered) as f64
     }
 
     fn free(&self) -> f64 {
-        (1.0 - self.others.reserved).clamp(0.0, 1.0)
+        (1.0 - self.others.reserved).clamp(0.0, 1.0) * self.read_part()
+    }
+
+    /// The members that can be read, this one included, as a fraction of all.
+    fn read_part(&self) -> f64 {
+        let read = self.others.members as f64 + 1.0;
+        read / (read + self.unread as f64)
     }
 
     fn safe_part(&self) -> f64 {
@@ -494,7 +532,7 @@ impl Share {
 
     /// The part that this member should have by the newest sums; see the module's documentation.
     fn target(&self) -> f64 {
-        if self.others.members == 0 && self.others.reserved <= 0.0 {
+        if self.others.members == 0 && self.unread == 0 && self.others.reserved <= 0.0 {
             return 1.0;
         }
         let members = (self.others.members + 1) as f64;

@@ -91,12 +91,14 @@ mod tests {
     use alloc::vec::Vec;
     use core::ops::Range;
 
+    use super::super::guarantee::{Scope, Throughputs};
     use super::super::{Config, Next, Outcome, Pool, Scheduler, TenantId};
     use crate::admission;
     use crate::limits::Owner;
     use crate::mclock::{CostModel, Qos};
+    use crate::throughput::Rate;
     use crate::time::{Duration, Instant};
-    use crate::units::{Fraction, Fractions, Kind, Rates, Work};
+    use crate::units::{Direction, Fraction, Fractions, Kind, Rates, Work};
 
     const READ: Work = Work::new(Kind::Read, 4_096);
 
@@ -249,17 +251,45 @@ mod tests {
     }
 
     #[test]
+    fn a_fraction_of_a_guarantee_is_kept_and_its_demand_counted() {
+        let mut pool = pool();
+        let id = pool.join(at(0), Qos::default());
+        let quarter = [Fraction::of(0.25), Fraction::WHOLE];
+        pool.set_guarantee_part(at(0), id, Scope::All, quarter);
+        pool.set_guarantees(at(0), id, &Throughputs::of_all(Rate::RequestsPerS(400)));
+        let shown = |pool: &Pool<()>| {
+            let guarantee = pool.tenant(id).and_then(|tenant| tenant.guarantee(Scope::All));
+            guarantee.map(|guarantee| (guarantee.guaranteed.value(), guarantee.total.value()))
+        };
+        assert_eq!(shown(&pool), Some((100, 400)));
+        let of_quarter = served(&mut pool, id, 0..5_000, |_| None).len() as u64;
+        assert!((470..=530).contains(&of_quarter), "{of_quarter}");
+        let demand = pool.guarantee_demand(id, Scope::All).expect("a guarantee");
+        assert_eq!((demand.limit, demand.reservation, demand.queued), ([400, 0], [0, 0], 64));
+        assert_eq!((demand.arrived, demand.served), ([of_quarter, 4_096 * of_quarter], demand.arrived));
+        assert_eq!(pool.guarantee_demand(id, Scope::Of(Direction::Read)), None);
+        // Another part applies at once, and stays under a newer policy.
+        pool.set_guarantee_part(at(5_000), id, Scope::All, [Fraction::of(0.5), Fraction::WHOLE]);
+        let of_half = served(&mut pool, id, 5_000..10_000, |_| None).len();
+        assert!((950..=1_050).contains(&of_half), "{of_half}");
+        pool.set_guarantees(at(10_000), id, &Throughputs::of_all(Rate::RequestsPerS(100)));
+        assert_eq!(shown(&pool), Some((50, 100)));
+        pool.set_guarantees(at(10_000), id, &Throughputs::NONE);
+        assert_eq!((shown(&pool), pool.guarantee_demand(id, Scope::All)), (None, None));
+    }
+
+    #[test]
     fn another_owners_smaller_limit_binds_as_a_whole() {
         let mut pool = pool();
         let id = pool.join(at(0), Qos { limit: iops(1_000), ..Qos::default() });
         pool.set_fractions(at(0), id, of_limit(0.5));
         let binding = |pool: &Pool<()>| pool.tenant(id).and_then(|tenant| tenant.limit_iops.binding());
         assert_eq!(binding(&pool), Some((Owner::Operator, 500)));
-        pool.set_limit(at(0), id, Owner::Response, iops(100));
-        assert_eq!(binding(&pool), Some((Owner::Response, 100)));
+        pool.set_limit(at(0), id, Owner::Latency, iops(100));
+        assert_eq!(binding(&pool), Some((Owner::Latency, 100)));
         let hundred = served(&mut pool, id, 0..1_000, |_| None).len();
         assert!((99..=101).contains(&hundred), "{hundred}");
-        pool.set_limit(at(1_000), id, Owner::Response, Rates::UNSET);
+        pool.set_limit(at(1_000), id, Owner::Latency, Rates::UNSET);
         let half = served(&mut pool, id, 1_000..2_000, |_| None).len();
         assert!((495..=502).contains(&half), "{half}");
         // A new policy keeps the fraction.

@@ -15,12 +15,13 @@ use alloc::vec::Vec;
 use super::{Pool, Scheduler, Tenant, TenantId};
 use crate::limits::Owner;
 use crate::log::{Decided, Log};
+use crate::mclock::{ClientId, Queue};
 use crate::throughput::{
-    self, Assignment, Bounds, Config, Controller, Counters, Demand, ENOUGH, Guarantee, InForce, LEAST, Limit, Rate,
-    Reason, TenantSample,
+    self, Assignment, Bounds, Config, Controller, Counters, Demand, ENOUGH, Guarantee, InForce, InvalidConfig, LEAST,
+    Limit, Rate, Reason, TenantSample,
 };
 use crate::time::{Duration, Instant};
-use crate::units::{Direction, Kind, Rates};
+use crate::units::{Direction, Fraction, Kind, Rates};
 
 /// Time between two measurements and decisions; a guarantee holds in each window of ten of these intervals (1 s).
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -90,6 +91,41 @@ impl Throughputs {
     }
 }
 
+/// The throughput guarantees of the policy, and the fractions of them that apply in this pool, because other servers have the
+/// rest: of each scope the fraction in requests, and the one in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Totals {
+    of: Throughputs,
+    parts: [[Fraction; 2]; Scope::ALL.len()],
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Self { of: Throughputs::NONE, parts: [[Fraction::WHOLE; 2]; Scope::ALL.len()] }
+    }
+}
+
+impl Totals {
+    fn part_mut(&mut self, scope: Scope) -> &mut [Fraction; 2] {
+        match scope {
+            Scope::All => &mut self.parts[0],
+            Scope::Of(Direction::Read) => &mut self.parts[1],
+            Scope::Of(Direction::Write) => &mut self.parts[2],
+        }
+    }
+
+    /// The guarantee of this scope, and the part of it that applies in this pool.
+    fn here(mut self, scope: Scope) -> Option<(Rate, Rate)> {
+        let total = self.of.of(scope)?;
+        let [requests, bytes] = *self.part_mut(scope);
+        let part = if matches!(total, Rate::BytesPerS(_)) { bytes } else { requests };
+        Some((total, total.with_value(part.of_rate(total.value()))))
+    }
+}
+
+/// The change of a guarantee that the controller knows: to another one, or to another part of the same one.
+type Change = fn(&mut Controller, throughput::TenantId, &Guarantee) -> Result<(), InvalidConfig>;
+
 /// The reservation or limit that decided how much throughput a tenant with a guarantee got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
@@ -135,6 +171,8 @@ pub struct View<'a> {
     pub scope: Scope,
     /// The guaranteed rate.
     pub guaranteed: Rate,
+    /// The guaranteed rate over all servers, of which `guaranteed` is the part in this pool.
+    pub total: Rate,
     /// The tenant's rate in the last interval, per second in the unit of the guarantee; `None` before the first interval.
     pub measured: Option<f64>,
     /// The limit assigned for the guarantee, with the reason.
@@ -167,6 +205,7 @@ pub(super) struct Guaranteed {
     id: throughput::TenantId,
     pub(super) scope: Scope,
     pub(super) guaranteed: Rate,
+    total: Rate,
     /// Bytes or requests in the guarantee's scope that the tenant had completed by the last tick.
     counted: u64,
     /// All requests and bytes that the tenant had completed by the last tick; counters, not rates.
@@ -202,6 +241,7 @@ impl Guaranteed {
         View {
             scope: self.scope,
             guaranteed: self.guaranteed,
+            total: self.total,
             measured: self.measured,
             limit: self.limit,
             binding: self.binding,
@@ -305,13 +345,39 @@ impl Tenant {
 impl<R> Pool<R> {
     /// Sets, changes or withdraws a tenant's throughput guarantees. They take effect only with [`Scheduler::Mclock`].
     pub fn set_guarantees(&mut self, now: Instant, id: TenantId, throughputs: &Throughputs) {
-        if self.live_mut(id).is_some() {
-            Scope::ALL.into_iter().for_each(|scope| self.set_guarantee(now, id, scope, throughputs.of(scope)));
+        let Some(tenant) = self.live_mut(id) else { return };
+        tenant.totals.of = *throughputs;
+        Scope::ALL.into_iter().for_each(|scope| self.set_guarantee(now, id, scope, Controller::guarantee));
+    }
+
+    /// Makes only these fractions of a tenant's guarantee of this scope apply in this pool, in requests and in bytes;
+    /// [`Fraction::WHOLE`] for all of it. What the controller has learned stays, so that fractions may change each period.
+    pub fn set_guarantee_part(&mut self, now: Instant, id: TenantId, scope: Scope, part: [Fraction; 2]) {
+        let Some(tenant) = self.live_mut(id) else { return };
+        if core::mem::replace(tenant.totals.part_mut(scope), part) != part {
+            self.set_guarantee(now, id, scope, Controller::part);
         }
     }
 
-    fn set_guarantee(&mut self, now: Instant, id: TenantId, scope: Scope, guaranteed: Option<Rate>) {
-        let Some(rate) = guaranteed else {
+    /// Demand for a tenant's guarantee of this scope, in the form of that for a limit: requests count as arrived when they have
+    /// completed. `None` if the tenant has left the pool, or has no such guarantee that is in force.
+    pub fn guarantee_demand(&self, id: TenantId, scope: Scope) -> Option<super::Demand> {
+        let tenant = self.tenants.get(id.index as usize).filter(|t| t.live && t.generation == id.generation)?;
+        let is_in_force = self.config.scheduler == Scheduler::Mclock;
+        let total = rates(tenant.totals.of.of(scope).filter(|_| is_in_force)?);
+        let moved = [Rate::RequestsPerS(0), Rate::BytesPerS(0)].map(|unit| tenant.done(scope, unit));
+        Some(super::Demand {
+            reservation: [0; 2],
+            limit: [total.iops, total.bytes_per_s],
+            arrived: moved,
+            served: moved,
+            queued: waiting(&self.queue, tenant.client, scope) as u64,
+        })
+    }
+
+    /// Makes the part of a guarantee that applies in this pool known to the controller; an earlier one is changed by `change`.
+    fn set_guarantee(&mut self, now: Instant, id: TenantId, scope: Scope, change: Change) {
+        let Some((total, rate)) = self.tenants[id.index as usize].totals.here(scope) else {
             self.withdraw_guarantee(now, id.index, scope);
             return;
         };
@@ -341,8 +407,8 @@ impl<R> Pool<R> {
         }
         let Some(guarantees) = &mut self.guarantees else { return };
         if let Some(known) = tenant.guaranteed.iter_mut().find(|guaranteed| guaranteed.scope == scope) {
-            if guarantees.controller.guarantee(known.id, &guarantee).is_ok() {
-                known.guaranteed = rate;
+            if change(&mut guarantees.controller, known.id, &guarantee).is_ok() {
+                (known.guaranteed, known.total) = (rate, total);
             }
         } else if let Ok(throughput_id) = guarantees.controller.join(&guarantee) {
             let idle = tenant.has_none_inside(scope) && self.queue.client_len(tenant.client) == 0;
@@ -352,6 +418,7 @@ impl<R> Pool<R> {
                 id: throughput_id,
                 scope,
                 guaranteed: rate,
+                total,
                 counted,
                 counted_in_all,
                 measured: None,
@@ -381,12 +448,9 @@ impl<R> Pool<R> {
 
     /// Sets a tenant's guarantees anew after the operator's limit or the tenant's weight has changed.
     pub(super) fn renew_guarantees(&mut self, now: Instant, id: TenantId) {
-        let guaranteed =
-            self.live_mut(id).map(|tenant| tenant.guaranteed.iter().map(|p| (p.scope, p.guaranteed)).collect());
-        let guaranteed: Vec<_> = guaranteed.unwrap_or_default();
-        for (scope, rate) in guaranteed {
-            self.set_guarantee(now, id, scope, Some(rate));
-        }
+        let scopes = self.live_mut(id).map(|tenant| tenant.guaranteed.iter().map(|known| known.scope).collect());
+        let scopes: Vec<Scope> = scopes.unwrap_or_default();
+        scopes.into_iter().for_each(|scope| self.set_guarantee(now, id, scope, Controller::guarantee));
     }
 
     /// Notes for a tenant's guarantees that a request of this kind has arrived.
@@ -409,11 +473,7 @@ impl<R> Pool<R> {
         let tenant = &mut self.tenants[index as usize];
         let mut guaranteed = core::mem::take(&mut tenant.guaranteed);
         for guarantee in guaranteed.iter_mut().filter(|guarantee| tenant.has_none_inside(guarantee.scope)) {
-            let waiting = match guarantee.scope {
-                Scope::All => self.queue.client_len(tenant.client),
-                Scope::Of(direction) => self.queue.client_len_of(tenant.client, direction),
-            };
-            if waiting == 0 {
+            if waiting(&self.queue, tenant.client, guarantee.scope) == 0 {
                 guarantee.sleeps(now);
             }
         }
@@ -538,7 +598,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Lifts the limits assigned for a tenant's guarantees of single directions, or puts them back in force.
+    /// Lifts the limits assigned for a tenant's guarantees of single directions, or restores them.
     pub(super) fn apply_directions(&mut self, now: Instant, index: u32, in_force: bool) {
         let tenant = &self.tenants[index as usize];
         for guarantee in &tenant.guaranteed {
@@ -554,6 +614,14 @@ impl<R> Pool<R> {
     #[inline]
     pub fn take_guarantee_decision(&mut self) -> Option<(TenantId, Scope, Reason)> {
         self.guarantee_decided.take()
+    }
+}
+
+/// Number of a tenant's queued requests in this scope.
+fn waiting<T>(queue: &Queue<T>, client: ClientId, scope: Scope) -> usize {
+    match scope {
+        Scope::All => queue.client_len(client),
+        Scope::Of(direction) => queue.client_len_of(client, direction),
     }
 }
 

@@ -309,7 +309,7 @@ impl<R> Pool<R> {
             tenant.delayed = 0;
         }
         tenant.throttled = throttled;
-        tenant.slots.set(Owner::Response, throttled.map(|throttled| throttled.slots));
+        tenant.slots.set(Owner::Latency, throttled.map(|throttled| throttled.slots));
         self.apply_slots(now, index);
     }
 }

@@ -236,7 +236,7 @@ pub enum Reason {
         target: Duration,
     },
     /// Reads exceed the set point although all noisy clients are throttled as far as allowed, and the effect of the throttle
-    /// is not known: in a trial of some seconds the delay is lifted and put back in force in turn.
+    /// is not known: in a trial of some seconds the delay is lifted and restored in turn.
     TestingEffect {
         /// The mean delay, weighted by load, that is tried.
         delay: Duration,

@@ -2,7 +2,7 @@
 //!
 //! An acknowledgement that travels on data is not delayed by delaying bare ones, so that a throttle can be without any
 //! effect. Samples alone cannot show that: while reads stay slow at the longest delay, clients that come and go change
-//! more than the delay does. So the controller lifts the delay and puts it back in force in turn, in pairs of blocks (one
+//! more than the delay does. So the controller lifts the delay and restores it in turn, in pairs of blocks (one
 //! with the delay, one without) whose order alternates, so that a slow drift cancels.
 //!
 //! By Little's law (see [`super::gain`]) a pair gives y = (X·R without the delay) − (X·R with the delay) = k·q + chance, with

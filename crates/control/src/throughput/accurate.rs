@@ -105,6 +105,27 @@ impl Memory {
     pub(super) fn without_debt(&self) -> Self {
         Self { owed: 0.0, window: Window::default(), ..*self }
     }
+
+    /// The state after the part of a guarantee that applies here has changed from `before` to `guaranteed` units per second;
+    /// windows are `length` seconds long. The debt stays as a number of units, up to the bound of the new part, and so does what
+    /// the stream got beyond an even pace: one large request at a tiny part is no large excess of the whole guarantee.
+    pub(super) fn in_part(&self, before: f64, guaranteed: f64, length: f64) -> Self {
+        let window = self.window;
+        if window.elapsed == 0.0 && window.due == 0.0 {
+            return *self;
+        }
+        let bound = most_owed(guaranteed, length);
+        let was_repaid = window.due - before * length;
+        let repaid = was_repaid.clamp(-NEWEST * bound, NEWEST * bound);
+        let owed = (self.owed + was_repaid - repaid).clamp(-bound, bound);
+        let ahead = window.got - before * window.elapsed;
+        let ahead = if ahead < 0.0 { ahead * (guaranteed / before).min(1.0) } else { ahead };
+        // A stream that got nothing so far still did not.
+        let got = if window.got > 0.0 { guaranteed * window.elapsed + ahead } else { 0.0 };
+        let assigned = window.assigned * guaranteed / before;
+        let window = Window { due: guaranteed * length + repaid, got, assigned, ..window };
+        Self { owed, window, ..*self }
+    }
 }
 
 pub(super) fn decide(config: &Config, device: &Device, mut streams: Vec<&mut Stream>) {

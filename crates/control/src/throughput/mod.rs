@@ -312,12 +312,32 @@ impl Controller {
     /// # Errors
     /// The part of the guarantee that makes no sense; the old guarantee stays.
     pub fn guarantee(&mut self, tenant: TenantId, guarantee: &Guarantee) -> Result<(), InvalidConfig> {
+        self.change(tenant, guarantee, Stream::learned_from)
+    }
+
+    /// Changes the part of its guarantee that a tenant has here, because other hosts have the rest, and its limits in proportion.
+    /// The debt stays as an amount, as far as the new part allows one. All state that was learned stays. An unknown number
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// The part of the guarantee that makes no sense; the old guarantee stays.
+    pub fn part(&mut self, tenant: TenantId, guarantee: &Guarantee) -> Result<(), InvalidConfig> {
+        let length = self.config.window_s();
+        self.change(tenant, guarantee, |new, old| new.in_part_from(old, length))
+    }
+
+    fn change(
+        &mut self,
+        tenant: TenantId,
+        guarantee: &Guarantee,
+        learned: impl Fn(Stream, &Stream) -> Stream,
+    ) -> Result<(), InvalidConfig> {
         config::validate_guarantee(guarantee)?;
         if let Some(Some(known)) = self.tenants.get_mut(tenant.0 as usize) {
             let changed = |stream: &mut Option<Stream>, bounds: Option<Bounds>| {
                 let next = bounds.map(|bounds| Stream::new(bounds, guarantee.weight, self.config.max_raise));
                 *stream = match (stream.take(), next) {
-                    (Some(old), Some(next)) => Some(next.learned_from(&old)),
+                    (Some(old), Some(next)) => Some(learned(next, &old)),
                     (_, next) => next,
                 };
             };

@@ -113,6 +113,15 @@ impl Stream {
         self
     }
 
+    /// The same for another part of one guarantee, of which other hosts have the rest: the debt and the present window stay, too.
+    /// `length`: seconds of a window.
+    pub(super) fn in_part_from(self, old: &Self, length: f64) -> Self {
+        let is_same_unit = core::mem::discriminant(&self.unit) == core::mem::discriminant(&old.unit);
+        let new = self.learned_from(old);
+        let memory = old.memory.in_part(old.guaranteed, new.guaranteed, length);
+        if is_same_unit { Self { memory, ..new } } else { new }
+    }
+
     pub(super) fn assign(&mut self, limit: f64, reason: Reason) {
         // A limit of nothing would be "none" to some, and starves.
         self.assigned = libm::round(limit).clamp(1.0, self.most);

@@ -169,7 +169,7 @@ fn a_throughput_guarantee_is_above_a_latency_target() {
     assert!(view.throttled.is_none(), "{:?}", view.throttled);
     let guarantee = view.guarantee(Scope::All).expect("was guaranteed something");
     let by_target =
-        guarantee.records.iter().filter(|record| record.decision.binding == Binding::Limit(Owner::Response)).count();
+        guarantee.records.iter().filter(|record| record.decision.binding == Binding::Limit(Owner::Latency)).count();
     assert_eq!(by_target, 0, "{:?}", guarantee.records);
     let reason = bench.pool.target().and_then(|target| target.records.last()).map(|entry| entry.decision.reason.name());
     assert_eq!(reason, Some("no_noisy"));

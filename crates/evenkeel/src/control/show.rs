@@ -128,7 +128,9 @@ pub(crate) fn guarantee(of: &GuaranteeState) -> String {
         _ => count(value) + " IOPS",
     };
     let (guaranteed, got) = (rate(of.guaranteed_per_s as f64), of.measured_per_s.map_or_else(|| "-".into(), rate));
-    format!("{guaranteed}{}, got {got}; what binds: {}; {}", of.of_what(), owner_name(&of.binding), of.because)
+    let part = of.total_per_s.map(|total| format!(", part of {} in the cluster", rate(total as f64)));
+    let guaranteed = format!("{guaranteed}{}{}", of.of_what(), part.unwrap_or_default());
+    format!("{guaranteed}, got {got}; what binds: {}; {}", owner_name(&of.binding), of.because)
 }
 
 /// A pool: its settings and figures, its throttles and a table of its tenants.
@@ -316,7 +318,7 @@ mod tests {
     #[test]
     fn a_tenant_is_throttled_before_its_first_window_too() {
         let throttled =
-            ThrottledState { slots: 64, slots_owner: "response".into(), delay_ms: 24.2, because: "it is noisy".into() };
+            ThrottledState { slots: 64, slots_owner: "latency".into(), delay_ms: 24.2, because: "it is noisy".into() };
         let mut tenant = TenantState { name: "backup".into(), throttled: Some(throttled), ..TenantState::default() };
         let line = "backup is throttled by the latency target: 64 slots, 24.2 ms delay; throttled for the pool's latency target: it is \
                     noisy\n";
@@ -345,13 +347,23 @@ mod tests {
         let text = "14.6 MB/s, got 9.50 MB/s; what binds: the throughput guarantee; why";
         assert_eq!(of("bytes", 14_600_000, Some(9.5e6)), text);
         assert_eq!(of("requests", 12_500, None), "12.5k IOPS, got -; what binds: the throughput guarantee; why");
+        let total = GuaranteeState {
+            of: "read".into(),
+            unit: "requests".into(),
+            guaranteed_per_s: 300,
+            total_per_s: Some(900),
+            binding: "throughput".into(),
+            ..GuaranteeState::default()
+        };
+        let part = "300 IOPS of reads, part of 900 IOPS in the cluster, got -; ";
+        assert!(guarantee(&total).starts_with(part), "{}", guarantee(&total));
     }
 
     #[test]
     fn shows_what_matters_and_why() {
         let tenant = TenantState {
             name: "database".into(),
-            limit: LimitState { iops: Some(400), iops_owner: Some("response".into()), ..LimitState::default() },
+            limit: LimitState { iops: Some(400), iops_owner: Some("latency".into()), ..LimitState::default() },
             reads_total: 41,
             writes_total: 1,
             ..TenantState::default()

@@ -170,6 +170,10 @@ pub(crate) struct Create {
     #[command(flatten)]
     #[serde(skip)]
     clients: ClientOptions,
+    /// Accept values that make clients seem to hang, such as a limit of less than one request a second
+    #[serde(skip)]
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     #[serde(skip)]
     ask: Ask,
@@ -263,15 +267,18 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             let body = object(settings.into_iter().chain(set.clients.members()?));
             set.keep.patch(Part::Volume(&set.name), &body, "--limit-iops 500")
         }
-        VolumeCommand::Create(create) => {
-            let body = json!({ "name": create.name, "volume": new_volume(&create)? });
-            create.ask.change(Method::POST, "/api/v1/volumes", Some(&body))
-        }
+        VolumeCommand::Create(create) => create.ask.change(Method::POST, "/api/v1/volumes", Some(&creation(&create)?)),
         VolumeCommand::Grow { name, size, ask } => {
             ask.change(Method::PATCH, &path("/api/v1/volumes/", &name), Some(&json!({ "size": size })))
         }
         VolumeCommand::Remove { name, ask } => ask.change(Method::DELETE, &path("/api/v1/volumes/", &name), None),
     }
+}
+
+/// The request that creates a volume.
+fn creation(create: &Create) -> anyhow::Result<Value> {
+    let force = create.force.then_some(Value::from(true));
+    Ok(object([("name", Some(json!(create.name))), ("volume", Some(new_volume(create)?)), ("force", force)]))
 }
 
 /// The settings of a new volume for the request.
@@ -330,6 +337,18 @@ mod tests {
         let read: evenkeel_policy::config::Volume = serde_json::from_value(volume).expect("a volume");
         assert_eq!((read.limit.iops, read.connections, read.deny.len()), (500, 4, 1));
         assert_eq!(created("volume add v --allow all --deny none --tls default").expect("a volume"), json!({}));
+    }
+
+    #[test]
+    fn a_new_volume_may_be_forced() {
+        let body = |line: &str| match Line::try_parse_from(line.split(' ')).expect(line).command {
+            VolumeCommand::Create(create) => creation(&create).expect(line),
+            _ => panic!("{line}"),
+        };
+        let slow = body("volume add v --limit-bytes-per-s 10");
+        assert_eq!(slow, json!({ "name": "v", "volume": { "limit": { "bytes_per_s": Bytes(10) } } }));
+        let forced = body("volume add v --limit-bytes-per-s 10 --force");
+        assert_eq!(forced, json!({ "name": "v", "volume": slow["volume"], "force": true }));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The arrays of this host, and its tenants' limits of control groups, as a participant in the cluster.
+//! The arrays of this host, and its tenants' limits and guarantees of control groups, as a participant in the cluster.
 
 use std::sync::{Arc, Mutex};
 

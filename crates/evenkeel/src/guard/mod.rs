@@ -21,7 +21,7 @@ use crate::history;
 use crate::output;
 
 mod cluster;
-mod hold;
+mod delay;
 mod run;
 pub(crate) mod show;
 
@@ -72,16 +72,16 @@ pub(crate) enum Command {
         #[command(flatten)]
         connect: Connect,
     },
-    /// Delay what is sent to some clients, for a while, and put everything back
+    /// Delay what is sent to some clients, for a while, and restore every setting
     ///
     /// Shows what a delay does to a client, without any controller. Needs root. However this command ends, also by
     /// kill -9, the delay ends with it.
-    Delay(hold::Args),
-    /// Put back everything that an agent changed and could not put back itself
+    Delay(delay::Args),
+    /// Restore every setting that an agent changed and could not restore itself
     ///
     /// For systemd's ExecStopPost, and after both the agent and its sentinel were killed. Refuses while an agent runs.
     Reset(JournalArgs),
-    /// Waits for the agent's death and puts everything back; started by the agent
+    /// Waits for the agent's death and restores every setting; started by the agent
     #[command(hide = true)]
     Sentinel(JournalArgs),
 }
@@ -89,7 +89,7 @@ pub(crate) enum Command {
 /// Default path of the journal, on a file system that is lost at a reboot, like the settings that it lists.
 const JOURNAL: &str = "/run/evenkeel/guard.journal";
 
-/// The journal whose settings are put back.
+/// The journal whose settings are restored.
 #[derive(clap::Args)]
 pub(crate) struct JournalArgs {
     /// The agent's journal
@@ -156,7 +156,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             let decisions: Decisions = connect.get(&format!("/api/v1/decisions?count={count}{asked}"))?;
             output::show(json, &decisions, show::decisions)
         }
-        Command::Delay(args) => hold::run(&args),
+        Command::Delay(args) => delay::run(&args),
         Command::Reset(args) => Ok(host::reset(&args.journal, output::say)?),
         // The agent's pipe is standard input.
         Command::Sentinel(args) => Ok(host::sentinel(std::io::stdin(), &args.journal, output::say)?),

@@ -26,7 +26,7 @@ use crate::signals;
 
 const AFTER_HELP: &str = "\
 Signals: HUP reads the policy and the certificates of the status address again (bad ones change nothing; what takes a restart is \
-named); TERM and INT stop, and put everything back that was changed. So does the sentinel, should the agent be killed.";
+named); TERM and INT stop, and restore all changed settings. So does the sentinel, should the agent be killed.";
 
 /// Options of `evenkeel guard run`.
 #[derive(clap::Args)]
@@ -182,7 +182,7 @@ fn record(config: &AgentConfig, shared: &Arc<Mutex<Shared>>, certificates: &Arc<
 }
 
 fn last_words(dry_run: bool) -> &'static str {
-    if dry_run { "stopping: a dry run has changed nothing" } else { "stopping: putting everything back" }
+    if dry_run { "stopping: a dry run has changed nothing" } else { "stopping: restoring all settings" }
 }
 
 /// Reads the policy file again and hands the new policy to the agent's loop. An invalid file is logged and changes nothing.
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_does_not_say_that_it_puts_anything_back() {
-        assert!(last_words(false).contains("putting everything back") && !last_words(true).contains("putting"));
+    fn a_dry_run_does_not_say_that_it_restores_settings() {
+        assert!(last_words(false).contains("restoring all settings") && !last_words(true).contains("restoring"));
     }
 }

@@ -6,8 +6,8 @@ use evenkeel_guard::discovery::map::PoolEntry;
 use evenkeel_guard::discovery::osds::OsdEntry;
 use evenkeel_guard::discovery::{Link, Map};
 use evenkeel_guard::loops::record::{
-    At, CgroupState, ClientState, GroupState, LocalState, OsdState, PacketsState, PoolState, QueueDepthState,
-    QueueState, State,
+    At, CgroupState, ClientState, DirectionState, GroupState, LocalState, OsdState, PacketsState, PoolState,
+    QueueDepthState, QueueState, State,
 };
 use evenkeel_guard::sensor::cache::CachedEntry;
 use evenkeel_policy::decision::{Decisions, Unit};
@@ -225,7 +225,7 @@ fn groups(pool: &PoolState, at: &CgroupState) -> String {
                 tenant.group.clone(),
                 tenant.tenant.clone(),
                 name.to_owned(),
-                state.unit.text(state.guaranteed),
+                guaranteed(state),
                 state.unit.text(state.measured),
                 state.miss_rate.map_or_else(|| "-".into(), |part| format!("{:.1} %", part * 100.0)),
                 if foreign.is_some() { "-".into() } else { state.unit.text(state.limit) },
@@ -253,9 +253,11 @@ fn local(pool: &PoolState, at: &CgroupState, latency: &LocalState) -> String {
         pool.method,
         pool.because
     );
-    let head = ["group", "tenant", "throttle", "MB/s", "IOPS", "delay ms", "limits", "because"];
+    let head = ["group", "tenant", "throttle", "MB/s", "IOPS", "p50 ms", "p99 ms", "delay ms", "limits", "because"];
+    let figure = |ms: Option<f64>| ms.map_or_else(|| "-".into(), |ms| format!("{ms:.2}"));
     let row = |group: &GroupState| {
         let throttled = group.latency.clone().unwrap_or_default();
+        let reads = throttled.read_percentiles;
         let because = foreign(group).or(throttled.exempt_because).unwrap_or(throttled.because);
         vec![
             group.group.clone(),
@@ -263,6 +265,8 @@ fn local(pool: &PoolState, at: &CgroupState, latency: &LocalState) -> String {
             throttled.throttle,
             format!("{:.2}", throttled.bytes_per_s / 1e6),
             format!("{:.0}", throttled.iops),
+            figure(reads.map(|reads| reads.p50_ms)),
+            figure(reads.map(|reads| reads.p99_ms)),
             format!("{:.1}", throttled.delay_ms),
             throttled.limits.unwrap_or_else(|| "-".into()),
             because,
@@ -270,7 +274,24 @@ fn local(pool: &PoolState, at: &CgroupState, latency: &LocalState) -> String {
     };
     let rows: Vec<_> = at.groups.iter().map(row).collect();
     text += &if rows.is_empty() { "  no groups found\n".into() } else { table(&head, &rows) };
+    for group in at.groups.iter().filter(|group| !group.also_matched_by.is_empty()) {
+        let _ = writeln!(text, "  {}: by {}", group.group, matched(group));
+    }
     text
+}
+
+/// The entry of `match` by which a group belongs to its tenant, with those of other tenants that it precedes.
+pub(crate) fn matched(group: &GroupState) -> String {
+    if group.also_matched_by.is_empty() {
+        return group.matched_by.clone();
+    }
+    format!("{}, which precedes {}", group.matched_by, group.also_matched_by.join(", "))
+}
+
+/// A guarantee as text; in a cluster this host's part of it, and the whole.
+fn guaranteed(state: &DirectionState) -> String {
+    let here = state.unit.text(state.guaranteed);
+    state.total.map_or_else(|| here.clone(), |total| format!("{here} of {}", state.unit.text(total)))
 }
 
 /// The reason why the agent does not control a group; `None` if it does.

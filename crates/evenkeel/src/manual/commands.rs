@@ -64,8 +64,8 @@ const SERVED: &[Pair] = &[
     USAGE,
 ];
 const GUARDED: &[Pair] = &[
-    ("0", "The agent stopped, and put back every setting that it had changed."),
-    ("1", "The agent could not start, or could not put back a setting: evenkeel guard reset tries again."),
+    ("0", "The agent stopped, and restored every setting that it had changed."),
+    ("1", "The agent could not start, or could not restore a setting: evenkeel guard reset tries again."),
     USAGE,
     ("78", "The configuration cannot be used, or has nothing to enforce: the service does not start again."),
 ];
@@ -110,7 +110,7 @@ const EXAMPLE: Pair = ("/usr/share/doc/evenkeel/examples/evenkeel.toml", "every 
 const AGENT_EXAMPLE: Pair = ("/usr/share/doc/evenkeel/examples/guard.toml", "every key of the agent with its default");
 const SCENARIOS: Pair = ("/usr/share/doc/evenkeel/examples/scenarios", "scenarios, and models of devices");
 const MANUAL: Pair = ("/usr/share/doc/evenkeel", "the manual's pages");
-const JOURNAL: Pair = ("/run/evenkeel/guard.journal", "the settings that the agent puts back");
+const JOURNAL: Pair = ("/run/evenkeel/guard.journal", "the settings that the agent restores");
 const CONTROL: &[Pair] = &[
     (
         "./evenkeel-data/control.sock",
@@ -210,6 +210,7 @@ pub(super) const COMMANDS: &[Facts] = &[
         .examples(&[
             ("evenkeel reproduce bufferbloat --quick", "the admission control of the first paper, in short runs"),
             ("evenkeel reproduce saat --report page.html", "throughput guarantees on a cached device, with plots"),
+            ("evenkeel reproduce all --quick --json", "every experiment, one document of JSON per line"),
         ])
         .files(&[("FILE.html of --report", "the plots")])
         .status(REPRODUCED)
@@ -272,7 +273,7 @@ pub(super) const COMMANDS: &[Facts] = &[
         .files(&[JOURNAL])
         .see(&["evenkeel-guard-reset(1)"], &["algorithms/packet-delay.md"]),
     Facts::of("guard reset")
-        .examples(&[("evenkeel guard reset", "put back the settings of a killed agent")])
+        .examples(&[("evenkeel guard reset", "restore the settings of a killed agent")])
         .files(&[JOURNAL])
         .see(&["evenkeel-guard-run(1)"], &["guide/guard.md"]),
     Facts::of("check")

@@ -1,4 +1,4 @@
-//! The keys of the configuration for the manual: the agent's from its commented example, all others from the JSON schema.
+//! The keys of the configuration for the manual, from the JSON schemas of the configuration and of the agent's table.
 
 use serde_json::Value;
 
@@ -30,10 +30,10 @@ impl Key {
 
 /// All keys of the configuration, sorted by path, each once.
 pub(crate) fn keys() -> Vec<Key> {
-    let schema = evenkeel_policy::schema();
     let mut keys = Vec::new();
-    collect(&schema, &schema, "", &mut keys);
-    keys.extend(of_example(evenkeel_guard::config::EXAMPLE, "agent"));
+    for (schema, table) in [(evenkeel_policy::schema(), ""), (evenkeel_guard::config::schema(), "agent")] {
+        collect(&schema, &schema, table, &mut keys);
+    }
     keys.sort_by(|a, b| a.path.cmp(&b.path));
     keys.dedup_by(|later, first| later.path == first.path);
     keys
@@ -138,54 +138,4 @@ fn range(part: &Value, name: &str) -> Option<String> {
 /// A description from the schema as one line, without links.
 fn sentence(text: &str) -> String {
     unlinked(&text.split_whitespace().collect::<Vec<_>>().join(" "))
-}
-
-/// The keys of a table and its subtables, read from the example `text`. In the example every key follows the comment that
-/// explains it; a key that is commented out shows its default.
-fn of_example(text: &str, table: &str) -> Vec<Key> {
-    let (mut keys, mut path, mut comment) = (Vec::new(), String::new(), Vec::new());
-    let mut closed = true;
-    for line in text.lines() {
-        let content = line.trim_start_matches('#').trim();
-        let assigned = content.split_once(" = ").filter(|(name, _)| is_bare(name));
-        if let Some(name) = content.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            name.clone_into(&mut path);
-            closed = true;
-        } else if let Some((name, value)) = assigned {
-            let commented = line.starts_with('#') && !line.starts_with("# ");
-            if path == table || path.strip_prefix(table).is_some_and(|rest| rest.starts_with('.')) {
-                keys.push(Key {
-                    path: format!("{path}.{name}"),
-                    kind: kind_of(value).to_owned(),
-                    default: commented.then(|| value.to_owned()),
-                    meaning: comment.join(" "),
-                    values: Vec::new(),
-                });
-            }
-            closed = true;
-        } else if line.starts_with("# ") && !content.starts_with('-') {
-            if std::mem::take(&mut closed) {
-                comment.clear();
-            }
-            comment.push(content);
-        }
-    }
-    keys
-}
-
-fn is_bare(name: &str) -> bool {
-    name.chars().all(|c| c.is_ascii_lowercase() || c == '_')
-}
-
-/// The type of a value in an example, as text; `value` is written in TOML.
-fn kind_of(value: &str) -> &'static str {
-    match value {
-        "true" | "false" => "true or false",
-        _ if value.starts_with('[') => "list",
-        _ if value.starts_with('"') && value[1..].starts_with(|c: char| c.is_ascii_digit()) && !value.contains(':') => {
-            "time"
-        }
-        _ if value.starts_with('"') => "text",
-        _ => "number",
-    }
 }

@@ -32,7 +32,7 @@ fn list(metrics: &[Description], known: &[Description], prefix: &str) -> String 
         }
         if !old.is_empty() {
             let names: Vec<String> = old.into_iter().map(name).collect();
-            text += &format!("- as of the server: {}\n", names.join(", "));
+            text += &format!("- as in the server's list: {}\n", names.join(", "));
         }
         text += "\n";
     }
@@ -62,7 +62,8 @@ fn metrics_stand_below_their_labels_and_types_show_in_names() {
         metric("evenkeel_guard_b_total", "counter", &[][..], "Bs."),
         metric("evenkeel_guard_c", "gauge", &[], "1 while it is."),
     ];
-    let text = "No labels:\n\n- `evenkeel_guard_c`: 1 while it is\n- as of the server: `evenkeel_guard_b_total`\n\n";
+    let text = "No labels:\n\n- `evenkeel_guard_c`: 1 while it is\n\
+                - as in the server's list: `evenkeel_guard_b_total`\n\n";
     assert_eq!(list(&agent, &server, "evenkeel_guard_"), text);
     for metric in evenkeel_web::metrics().concat() {
         assert_eq!(metric.name.ends_with("_total"), metric.kind == "counter", "{}", metric.name);

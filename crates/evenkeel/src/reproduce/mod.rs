@@ -1,5 +1,6 @@
 //! `evenkeel reproduce`: repeats the papers' experiments in virtual time, with Evenkeel's methods beside those of the papers.
 
+mod chosen;
 mod harm;
 mod record;
 #[cfg(test)]
@@ -15,12 +16,14 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use evenkeel_policy::figures::counted;
+use evenkeel_record::Origin;
 use evenkeel_sim::experiment::harm::constants;
 use evenkeel_sim::experiment::harm::sets::Sets;
 use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, iscsi, messenger, saat, totals};
 use evenkeel_sim::report;
 use evenkeel_sim::world::Setup;
 
+use self::chosen::Chosen;
 use crate::control::whole;
 use crate::output::{self, Usage};
 use crate::parallel::{self, INTERRUPTED, Stopped};
@@ -48,7 +51,7 @@ enum Experiment {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The experiment
-    experiment: Experiment,
+    experiment: Chosen,
     /// Seed; the same seed gives the same figures on every machine. Without it 1; for harm the seed that follows from the
     /// controllers' source and defaults, so that a changed controller is judged on new cases
     #[arg(long, value_name = "N", value_parser = seed)]
@@ -63,7 +66,7 @@ pub(crate) struct Args {
     /// values into docs/results/tuned, from where later runs of the experiment take them
     #[arg(long, conflicts_with_all = ["quick", "json", "report", "traces", "record", "seeds"])]
     tune: bool,
-    /// Print the rows as JSON
+    /// Print the rows as JSON; with all one document per line
     #[arg(long)]
     json: bool,
     /// Write an HTML page with plots, which loads nothing else
@@ -108,12 +111,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn show(args: &Args) -> anyhow::Result<()> {
-    let is_harm = args.experiment == Experiment::Harm;
+    let experiments = args.experiment.experiments();
+    let (is_all, is_harm) = (args.experiment == Chosen::All, args.experiment == Chosen::One(Experiment::Harm));
+    let has_harm = experiments.contains(&Experiment::Harm);
     if let Some(option) = args.harm.given().filter(|_| !is_harm) {
         bail!(Usage(format!("{option} is for harm: other experiments draw no cases")));
     }
     ensure!(
-        !(is_harm && args.record && args.seed.is_some()),
+        !(has_harm && args.record && args.seed.is_some()),
         Usage("--record of harm takes no --seed: the record is of sets whose seed follows from the constants".into())
     );
     ensure!(
@@ -121,33 +126,54 @@ fn show(args: &Args) -> anyhow::Result<()> {
         Usage("--seeds is for other experiments: harm judges --cases, each with its own seeds".into())
     );
     if args.tune {
-        return tuned::tune(args);
+        let Chosen::One(experiment) = args.experiment else {
+            bail!(Usage("--tune is for one experiment at a time: tune each by its name, then run all".into()));
+        };
+        return tuned::tune(args, experiment);
     }
     ensure!(
-        args.traces.is_empty() || matches!(args.experiment, Experiment::Saat | Experiment::Drg),
+        args.traces.is_empty() || [Experiment::Saat, Experiment::Drg].map(Chosen::One).contains(&args.experiment),
         Usage("--traces is for saat and drg: the tenants of other experiments are not recorded".into())
     );
+    ensure!(
+        !is_all || args.report.is_none(),
+        Usage("--report is for one experiment: write the page of each by its name".into())
+    );
     let _prepared = args.report.as_deref().map(output::prepare).transpose()?;
-    let mut sets = is_harm.then(|| args.harm.read(args.seed.is_none())).transpose()?;
+    // All that is read is checked before hours of work.
+    for &experiment in &experiments {
+        tuned::read(experiment).map(drop)?;
+    }
+    if has_harm {
+        args.harm.read(args.seed.is_none()).map(drop)?;
+    }
     let origin = args.record.then(record::origin).transpose()?;
     let stop = parallel::interrupts()?;
+    chosen::in_turn(&experiments, |experiment| one(args, experiment, origin.as_ref(), &stop))
+}
+
+/// Runs one experiment and prints its results. `origin`: date, commit and machine, if the results are recorded.
+fn one(args: &Args, experiment: Experiment, origin: Option<&Origin>, stop: &AtomicBool) -> anyhow::Result<()> {
+    let is_harm = experiment == Experiment::Harm;
+    let mut sets = is_harm.then(|| args.harm.read(args.seed.is_none())).transpose()?;
     let begun = Instant::now();
-    let report = reproduce(args, &stop)?;
-    if let (Some(sets), Some(origin)) = (sets.as_mut(), &origin) {
+    let report = reproduce(args, experiment, stop)?;
+    if let (Some(sets), Some(origin)) = (sets.as_mut(), origin) {
         args.harm.add(sets, &report, origin)?;
     }
     let took = format!("{:.0} s on {}", begun.elapsed().as_secs_f64(), counted(threads(args) as u64, "thread"));
     if let Some(origin) = origin.filter(|_| !is_harm) {
-        let (experiment, seed, quick, took) = (args.experiment, report.seed, args.quick, took.clone());
+        let (seed, quick, took) = (report.seed, args.quick, took.clone());
         let section = record::Section { experiment, seed, quick, seeds: args.seeds, took };
-        record::write(&section, &origin, &report::text(&report))?;
+        record::write(&section, origin, &report::text(&report))?;
     }
     if let Some(path) = &args.report {
         let html = report::page(&report, args.quick, args.seeds.map(usize::from)).html();
         std::fs::write(path, html).with_context(|| output::cannot_write(path))?;
     }
     let (constants, used) = (sets.as_ref().map(|sets| sets.constants.as_str()), sets.as_ref().and_then(Sets::used));
-    output::show(args.json, &report::document(&report, constants, used), |_| {
+    let document = report::document(&report, constants, used);
+    let text = || {
         let mut text = report::text(&report);
         text += &format!("\n{took}, seed {}.\n", report.seed);
         if let Some(sets) = &sets {
@@ -160,7 +186,12 @@ fn show(args: &Args) -> anyhow::Result<()> {
             text += &format!("Recorded: {}\n", record::FILE);
         }
         text
-    })?;
+    };
+    match args.experiment {
+        Chosen::All if args.json => output::print(&(serde_json::to_string(&document)? + "\n"))?,
+        Chosen::All => output::print(&format!("\nevenkeel reproduce {}\n{}", record::name(experiment), text()))?,
+        Chosen::One(_) => output::show(args.json, &document, |_| text())?,
+    }
     if stop.load(Ordering::Relaxed) { Err(Partial.into()) } else { Ok(()) }
 }
 
@@ -173,13 +204,14 @@ fn threads(args: &Args) -> usize {
     args.jobs.map_or_else(parallel::cores, usize::from)
 }
 
-fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
-    let usual = if args.experiment == Experiment::Harm { constants::seed(constants::hash()) } else { 1 };
+fn reproduce(args: &Args, experiment: Experiment, stop: &AtomicBool) -> anyhow::Result<Report> {
+    let is_harm = experiment == Experiment::Harm;
+    let usual = if is_harm { constants::seed(constants::hash()) } else { 1 };
     let options = Options {
         seed: args.seed.unwrap_or(usual),
         quick: args.quick,
-        seeds: args.seeds.map(usize::from),
-        tuned: tuned::read(args.experiment)?,
+        seeds: args.seeds.filter(|_| !is_harm).map(usize::from),
+        tuned: tuned::read(experiment)?,
     };
     let mut execute = |name: &str, runs: &[(Setup, u64)]| -> Result<Vec<Digest>, Stopped> {
         if stop.load(Ordering::Relaxed) {
@@ -192,7 +224,7 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
         Ok(digests)
     };
     let execute: &mut experiment::Execute<'_, Stopped> = &mut execute;
-    Ok(match args.experiment {
+    Ok(match experiment {
         Experiment::Bufferbloat => bufferbloat::run(&options, execute)?,
         Experiment::Harm => harm::run(&options, &args.harm, threads(args), stop)?,
         Experiment::Iscsi => {

@@ -28,11 +28,19 @@ fn options_for_harm_are_read_and_others_are_refused() {
         (&["drg", "--tune"], "run it in their root folder"),
         (&["harm", "--seeds", "3"], "--seeds is for other experiments"),
         (&["bufferbloat", "--tune"], "--tune is for iscsi, saat, messenger, drg"),
+        (&["all", "--record"], "run it in their root folder"),
+        (&["all", "--record", "--seed", "1"], "--record of harm takes no --seed"),
+        (&["all", "--tune"], "--tune is for one experiment"),
+        (&["all", "--report", "page.html"], "--report is for one experiment"),
+        (&["all", "--traces", "folder"], "--traces is for saat and drg"),
+        (&["all", "--controller", "slots"], "--controller is for harm"),
     ] {
         let error = format!("{:#}", super::show(&parse(words).unwrap()).unwrap_err());
         assert!(error.contains(why), "{error}");
     }
     assert_eq!(parse(&["saat", "--seeds", "30"]).unwrap().seeds, Some(30));
+    let all = parse(&["all", "--seeds", "30", "--quick", "--json"]).unwrap();
+    assert_eq!((all.seeds, all.quick, all.json, all.experiment), (Some(30), true, true, super::Chosen::All));
     let report = std::env::temp_dir().join(format!("evenkeel-reproduce-{}.html", std::process::id()));
     let words = ["drg", "--cases", "9", "--report", report.to_str().unwrap()];
     assert!(super::show(&parse(&words).unwrap()).unwrap_err().is::<super::Usage>());

@@ -50,9 +50,9 @@ fn read_from(folder: &Path, experiment: Experiment) -> anyhow::Result<Tuned> {
 ///
 /// # Errors
 /// When the experiment has no baseline to tune, a run fails or is interrupted, or the file cannot be written.
-pub(super) fn tune(args: &Args) -> anyhow::Result<()> {
-    let name = record::name(args.experiment);
-    if !TUNED.contains(&args.experiment) {
+pub(super) fn tune(args: &Args, experiment: Experiment) -> anyhow::Result<()> {
+    let name = record::name(experiment);
+    if !TUNED.contains(&experiment) {
         let known = TUNED.map(record::name).join(", ");
         bail!(Usage(format!("--tune is for {known}: the methods of {name} are compared as they are")));
     }
@@ -60,7 +60,7 @@ pub(super) fn tune(args: &Args) -> anyhow::Result<()> {
     let stop = parallel::interrupts()?;
     let options = Options { seed: args.seed.unwrap_or(1), ..Options::default() };
     let begun = Instant::now();
-    let tuned = match args.experiment {
+    let tuned = match experiment {
         Experiment::Iscsi => {
             iscsi::tuned(&options, &mut |name, runs| each(args, &stop, name, runs, iscsi::world::simulate))?
         }
@@ -72,7 +72,7 @@ pub(super) fn tune(args: &Args) -> anyhow::Result<()> {
         }
         _ => drg::tuned(&options, &mut |name, runs| each(args, &stop, name, runs, drg::world::simulate))?,
     };
-    let path = write_into(Path::new(FOLDER), args.experiment, &tuned)?;
+    let path = write_into(Path::new(FOLDER), experiment, &tuned)?;
     let took = format!("{:.0} s on {}", begun.elapsed().as_secs_f64(), counted(threads(args) as u64, "thread"));
     output::print(&format!("{}\n{took}. Written: {}\n", tuned.text(), path.display()))
 }

@@ -255,7 +255,9 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
             (_, Some(_)) => {
                 tracing::warn!("a second signal: stopping without answering what is in flight");
                 manager.server().abort();
-                return Err(anyhow!("stopped before everything was answered and made durable"));
+                return Err(anyhow!(
+                    "stopped before everything was answered and made durable, at a second signal: writes since the last flush may be lost"
+                ));
             }
             (_, None) => {
                 let patience = manager.config().server.drain_timeout;

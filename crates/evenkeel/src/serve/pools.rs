@@ -1,4 +1,4 @@
-//! The pools of this server as a participant in the cluster: they share slots, and reservations and limits of tenants.
+//! The pools of this server as a participant in the cluster: they share slots, and tenants' reservations, limits and guarantees.
 
 use std::sync::Arc;
 

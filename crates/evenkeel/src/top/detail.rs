@@ -1,9 +1,10 @@
 //! The content of the detail view: settings, figures and decisions of one row.
 
-use evenkeel_guard::loops::record;
+use evenkeel_guard::loops::record::{self, GroupState};
 use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::state::{
-    ClientState, LatencyState, PartsState, PoolState, QosState, State, TenantSlotsState, TenantState, VolumeState,
+    ClientState, LatencyState, PartsState, PoolState, QosState, State, TenantSlotsState, TenantState, TotalState,
+    VolumeState,
 };
 
 use super::figures::{bytes, counted, ms, rates, uptime};
@@ -12,6 +13,9 @@ use super::serve::{client_name, percentiles};
 use super::source::{Answer, More, Wanted};
 use crate::control::show;
 use crate::guard;
+
+/// The most totals of tenants of other hosts that are shown with a pool.
+const OTHERS: usize = 8;
 
 /// The content of the detail view of one row.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,14 +44,24 @@ fn of_server(
     more: (Option<&More>, Option<&More>),
 ) -> Option<Detail> {
     match tab {
-        Tab::Pools => state.pools.iter().find(|pool| pool.name == id.name).map(of_pool),
+        Tab::Pools => {
+            let pool = state.pools.iter().find(|pool| pool.name == id.name)?;
+            let mut detail = of_pool(pool);
+            let is_here = |name: &str| pool.tenants.iter().any(|tenant| tenant.name == name);
+            let others = totals_by_host(state).filter(|of| of.pool == pool.name && !is_here(&of.tenant));
+            detail.facts.extend(others.take(OTHERS).map(|of| ("elsewhere", format!("{}, {}", of.tenant, of.text()))));
+            Some(detail)
+        }
         Tab::Tenants => {
             let tenant = |state: &State| {
                 let pool = state.pools.iter().find(|pool| pool.name == id.of)?;
                 pool.tenants.iter().find(|tenant| tenant.name == id.name).cloned()
             };
             let full = |more: Option<&More>| if let Some(More::Serve(state)) = more { tenant(state) } else { None };
-            Some(of_tenant(&full(more.0).or_else(|| tenant(state))?, full(more.1).as_ref()))
+            let mut detail = of_tenant(&full(more.0).or_else(|| tenant(state))?, full(more.1).as_ref());
+            let ours = totals_by_host(state).filter(|of| of.pool == id.of && of.tenant == id.name);
+            detail.facts.extend(ours.map(|of| ("by host", of.text())));
+            Some(detail)
         }
         Tab::Volumes => state.volumes.iter().find(|volume| volume.name == id.name).map(of_volume),
         Tab::Clients => {
@@ -57,6 +71,11 @@ fn of_server(
         }
         Tab::Guarded | Tab::Initiators | Tab::Groups | Tab::Queues | Tab::Osds => None,
     }
+}
+
+/// Tenants' totals with their parts by host, as far as the cluster is known.
+fn totals_by_host(state: &State) -> impl Iterator<Item = &TotalState> {
+    state.cluster.iter().filter_map(|cluster| cluster.totals.as_ref()).flat_map(|totals| &totals.by_host)
 }
 
 fn of_pool(pool: &PoolState) -> Detail {
@@ -173,7 +192,14 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
     let mut facts = Vec::new();
     match tab {
         Tab::Guarded => {
-            let (pool, packets) = state.packets().find(|(pool, _)| pool.name == id.name)?;
+            let Some((pool, packets)) = state.packets().find(|(pool, _)| pool.name == id.name) else {
+                let (pool, at) = state.cgroups().find(|(pool, _)| pool.name == id.name)?;
+                let latency = at.latency.as_ref()?;
+                facts.push(("device", format!("{}, {} in flight", at.device, counted(latency.in_flight, "request"))));
+                facts.extend(latency.read_percentiles.as_ref().map(reads));
+                facts.push(("why", pool.because.clone()));
+                return Some(facts);
+            };
             let devices: Vec<&str> = packets.devices.iter().map(|device| device.name.as_str()).collect();
             facts.push((
                 "devices",
@@ -181,6 +207,7 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
             ));
             facts.push(("clients", packets.clients.len().to_string()));
             facts.push(("packets", packets.packets.clone()));
+            facts.extend(packets.read_percentiles.as_ref().map(reads));
             facts.push(("why", pool.because.clone()));
         }
         Tab::Initiators => {
@@ -192,8 +219,16 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
             facts.extend(client.exempt_because.iter().map(|why| ("exempt", why.clone())));
         }
         Tab::Groups => {
-            let (pool, at) = state.cgroups().find(|(pool, _)| pool.name == id.of)?;
+            let of_pool = |(pool, _): &(&record::PoolState, &record::CgroupState)| pool.name == id.of;
+            let point = state.cgroups().filter(of_pool).find(|(_, at)| group_of(at, &id.name).is_some());
+            let (pool, at) = point.or_else(|| state.cgroups().find(of_pool))?;
             facts.push(("device", format!("{} {}, by {}", at.kind, at.device, pool.method)));
+            if let Some(group) = group_of(at, &id.name) {
+                let matched = Some(guard::show::matched(group)).filter(|by| !by.is_empty());
+                facts.extend(matched.map(|by| ("matched by", by)));
+                let throttled = group.latency.as_ref();
+                facts.extend(throttled.and_then(|of| of.read_percentiles.as_ref()).map(reads));
+            }
         }
         Tab::Queues => {
             let (_, array) = state.queue_depths().find(|(pool, _)| pool.name == id.of)?;
@@ -217,6 +252,20 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
     Some(facts)
 }
 
+/// The group of the row with this name. With a guarantee each direction has a row, with a latency target the group has one. A
+/// pool with both has two points, and a group may be at both.
+fn group_of<'a>(at: &'a record::CgroupState, row: &str) -> Option<&'a GroupState> {
+    let ends: &[&str] = if at.latency.is_some() { &[""] } else { &[" read", " write"] };
+    let is_of_row = |group: &&GroupState| row.strip_prefix(group.group.as_str()).is_some_and(|end| ends.contains(&end));
+    at.groups.iter().find(is_of_row)
+}
+
+/// The fact about the percentiles of the reads of a pool or group.
+fn reads(of: &record::ReadPercentiles) -> (&'static str, String) {
+    let [p50, p99, p999] = [of.p50_ms, of.p99_ms, of.p999_ms].map(ms);
+    ("reads", format!("p50 {p50} ms, p99 {p99} ms, p99.9 {p999} ms, last 5 to 10 s"))
+}
+
 /// A tenant's slots as text: granted, needed and used, and the number of seconds in which its latency target was missed.
 fn slots(slots: &TenantSlotsState) -> String {
     let granted = slots.granted.map_or_else(|| "without bound".into(), |granted| format!("{granted:.1}"));
@@ -230,7 +279,66 @@ fn newest_first(decisions: &mut [DecisionRecord]) {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_guard::loops::record::{
+        At, CgroupState, GroupThrottleState, LocalState, PacketsState, ReadPercentiles,
+    };
+    use evenkeel_policy::state::{ClusterState, HostPartState, TotalsState};
+
     use super::*;
+
+    #[test]
+    fn pools_of_an_agent_have_the_percentiles_of_their_reads() {
+        let read_percentiles = Some(ReadPercentiles { p50_ms: 0.5, p99_ms: 2.0, p999_ms: 7.25 });
+        let packets = At::Packets(PacketsState { read_percentiles, ..PacketsState::default() });
+        let latency = Some(LocalState { read_percentiles, ..LocalState::default() });
+        let local = At::Cgroup(CgroupState { latency, ..CgroupState::default() });
+        for at in [packets, local] {
+            let pool = record::PoolState { name: "a".into(), at, ..record::PoolState::default() };
+            let state = record::State { pools: vec![pool], ..record::State::default() };
+            let id = Id { name: "a".into(), ..Id::default() };
+            let facts = guard_facts(&state, Tab::Guarded, &id).expect("facts");
+            let reads = "p50 0.500 ms, p99 2.00 ms, p99.9 7.25 ms, last 5 to 10 s";
+            assert!(facts.contains(&("reads", reads.to_owned())), "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_has_the_percentiles_of_its_own_reads_and_the_entry_that_names_it() {
+        let read_percentiles = Some(ReadPercentiles { p50_ms: 0.5, p99_ms: 2.0, p999_ms: 7.25 });
+        let latency = Some(GroupThrottleState { read_percentiles, ..GroupThrottleState::default() });
+        let group = GroupState {
+            group: "kubepods/pod7".into(),
+            matched_by: "pod:shop/db".into(),
+            also_matched_by: vec!["cgroup:kubepods/* of tenant rest".into()],
+            latency,
+            ..GroupState::default()
+        };
+        let other = GroupState { group: "kubepods/pod77".into(), ..GroupState::default() };
+        // A guarantee for this group is at another point of the pool.
+        let matched_by = "cgroup:kubepods/*".into();
+        let guaranteed = GroupState { group: group.group.clone(), matched_by, ..GroupState::default() };
+        let cached = CgroupState { groups: vec![guaranteed], ..CgroupState::default() };
+        let latency = Some(LocalState::default());
+        let local = CgroupState { groups: vec![other, group], latency, ..CgroupState::default() };
+        let pool = |at| record::PoolState { name: "disk".into(), at: At::Cgroup(at), ..record::PoolState::default() };
+        let state = record::State { pools: vec![pool(cached), pool(local)], ..record::State::default() };
+        let facts = |name: &str| {
+            let id = Id { of: "disk".into(), name: name.into() };
+            guard_facts(&state, Tab::Groups, &id).expect("facts")
+        };
+        let found = facts("kubepods/pod7");
+        for (name, text) in [
+            ("reads", "p50 0.500 ms, p99 2.00 ms, p99.9 7.25 ms, last 5 to 10 s"),
+            ("matched by", "pod:shop/db, which precedes cgroup:kubepods/* of tenant rest"),
+        ] {
+            assert!(found.contains(&(name, text.to_owned())), "{found:?}");
+        }
+        assert_eq!(facts("kubepods/pod77").len(), 1, "nothing is known of its reads");
+        for row in ["kubepods/pod7 read", "kubepods/pod7 write"] {
+            assert_eq!(facts(row)[1..], [("matched by", "cgroup:kubepods/*".to_owned())]);
+        }
+        assert_eq!(facts("kubepods/pod7 other").len(), 1, "the device alone");
+    }
 
     #[test]
     fn a_tenant_with_parts_has_its_totals_beside_them() {
@@ -242,5 +350,34 @@ mod tests {
         assert!(shown(&tenant).contains(&("totals", totals.to_owned())), "{:?}", shown(&tenant));
         let whole = TenantState { parts: None, ..tenant };
         assert!(!shown(&whole).iter().any(|(name, _)| *name == "totals"));
+    }
+
+    #[test]
+    fn totals_have_their_parts_by_host_also_of_tenants_of_other_hosts() {
+        let total = |tenant: &str| TotalState {
+            pool: "main".into(),
+            tenant: tenant.into(),
+            unit: "requests".into(),
+            hosts: vec![HostPartState { host: "storage2".into(), part: 0.75 }],
+            more_hosts: 2,
+            more_part: 0.25,
+        };
+        let totals = TotalsState { by_host: vec![total("db"), total("web")], ..TotalsState::default() };
+        let tenants = vec![TenantState { name: "db".into(), ..TenantState::default() }];
+        let state = State {
+            pools: vec![PoolState { name: "main".into(), tenants, ..PoolState::default() }],
+            cluster: Some(ClusterState { totals: Some(totals), ..ClusterState::default() }),
+            ..State::default()
+        };
+        let facts = |tab: Tab, of: &str, name: &str| {
+            let id = Id { of: of.into(), name: name.into() };
+            of_server(&state, &[], tab, &id, (None, None)).expect("a row").facts
+        };
+        let parts = "requests: storage2 75 %, 2 more 25 %";
+        let db = facts(Tab::Tenants, "main", "db");
+        assert!(db.contains(&("by host", parts.to_owned())), "{db:?}");
+        let main = facts(Tab::Pools, "", "main");
+        let others: Vec<&String> = main.iter().filter(|(name, _)| *name == "elsewhere").map(|(_, text)| text).collect();
+        assert_eq!(others, [&format!("web, {parts}")]);
     }
 }

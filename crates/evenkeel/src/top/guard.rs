@@ -80,7 +80,7 @@ fn of_pool(pool: &PoolState, packets: &PacketsState) -> Row {
         bytes_per_s: Some(packets.read_bytes_per_s + packets.write_bytes_per_s),
         response_ms: packets.figure_ms().or(packets.read_latency_ms),
         device_ms: packets.read_latency_ms,
-        p99_ms: packets.read_percentile_ms.filter(|_| packets.percentile == "p99"),
+        p99_ms: packets.p99_ms(),
         target: Some(packets.target(&pool.reason)),
         ..of_throttling(pool, held, "client", packets.mean_delay_ms)
     }
@@ -100,7 +100,7 @@ fn of_client(pool: &PoolState, client: &ClientState, acting: bool) -> Row {
         of: pool.name.clone(),
         bytes_per_s: Some(client.bytes_per_s),
         queue_ms: held.then_some(client.delay_ms),
-        hold: held.then(|| Hold { by: "response".into(), how: format!("{} ms", ms(client.delay_ms)) }),
+        hold: held.then(|| Hold { by: "latency".into(), how: format!("{} ms", ms(client.delay_ms)) }),
         why: if names.is_empty() { why } else { format!("{names}: {why}") },
         ..Row::default()
     }
@@ -114,7 +114,7 @@ fn of_local(pool: &PoolState, at: &CgroupState, latency: &LocalState) -> Row {
         bytes_per_s: Some(latency.bytes_per_s),
         response_ms: latency.figure_ms().or(latency.read_latency_ms),
         device_ms: latency.read_latency_ms,
-        p99_ms: latency.read_percentile_ms.filter(|_| latency.percentile == "p99"),
+        p99_ms: latency.p99_ms(),
         target: latency.target(&pool.reason),
         ..of_throttling(pool, throttled, "group", latency.mean_delay_ms)
     }
@@ -139,10 +139,11 @@ fn of_throttled(pool: &PoolState, group: &GroupState, of: &GroupThrottleState, a
         iops: Some(of.iops),
         bytes_per_s: Some(of.bytes_per_s),
         queue_ms: held.then_some(of.delay_ms),
+        p99_ms: of.read_percentiles.map(|reads| reads.p99_ms),
         hold: if is_at_limit {
             Some(Hold { by: "operator".into(), how: bytes_per_s(of.bytes_per_s) })
         } else {
-            held.then(|| Hold { by: "response".into(), how: format!("{} ms", ms(of.delay_ms)) })
+            held.then(|| Hold { by: "latency".into(), how: format!("{} ms", ms(of.delay_ms)) })
         },
         why: foreign.clone().unwrap_or(why),
         trouble: foreign,
@@ -220,5 +221,34 @@ fn of_osd(pool: &PoolState, osd: &OsdState) -> Row {
         trouble: osd.problem.as_ref().map(|problem| format!("{}: {problem}", osd.condition)),
         why: pool.because.clone(),
         ..Row::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_guard::loops::record::{At, ReadPercentiles};
+
+    use super::*;
+
+    /// The p99 in the row of a pool of which `at` is the record.
+    fn p99_ms(at: At) -> Option<f64> {
+        let pool = PoolState { name: "a".into(), at, ..PoolState::default() };
+        let state = State { pools: vec![pool], ..State::default() };
+        sample(&state, &state).tables[0].rows[0].p99_ms
+    }
+
+    #[test]
+    fn pools_whose_reads_are_timed_have_p99_for_each_target() {
+        let read_percentiles = Some(ReadPercentiles { p50_ms: 0.5, p99_ms: 2.0, p999_ms: 7.25 });
+        let (percentile, read_percentile_ms) = ("p90".to_owned(), Some(1.0));
+        let packets = PacketsState { percentile, read_percentile_ms, ..PacketsState::default() };
+        assert_eq!(p99_ms(At::Packets(packets.clone())), None);
+        // An older agent has the percentile of the target alone.
+        let older = PacketsState { percentile: "p99".into(), ..packets.clone() };
+        assert_eq!(p99_ms(At::Packets(older)), Some(1.0));
+        assert_eq!(p99_ms(At::Packets(PacketsState { read_percentiles, ..packets })), Some(2.0));
+        let latency = LocalState { percentile: "mean".into(), read_percentiles, ..LocalState::default() };
+        let local = CgroupState { latency: Some(latency), ..CgroupState::default() };
+        assert_eq!(p99_ms(At::Cgroup(local)), Some(2.0));
     }
 }

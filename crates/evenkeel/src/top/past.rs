@@ -223,6 +223,13 @@ mod tests {
     }
 
     #[test]
+    fn a_recorded_throttle_of_an_unknown_owner_is_shown_by_its_name() {
+        let recorded = event(40, EventKind::Decision, "throttled_by_another", "");
+        let expected = Hold { by: "another".into(), how: "4 slots, 5 ms delay".into() };
+        assert_eq!(hold(&recorded).as_ref(), Some(&expected));
+    }
+
+    #[test]
     fn troubles_are_those_that_had_not_ended_and_a_gap_is_named() {
         use EventKind::{Started, TroubleBegins, TroubleEnds};
         let events = vec![

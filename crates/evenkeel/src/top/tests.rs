@@ -107,11 +107,12 @@ fn server(seconds: u64) -> State {
         decisions: vec![DecisionRecord { because: "the first".into(), ..decision.clone() }, decision],
     };
     let hold =
-        ThrottledState { slots: 4, slots_owner: "response".into(), delay_ms: 12.5, because: "91 % of the load".into() };
+        ThrottledState { slots: 4, slots_owner: "latency".into(), delay_ms: 12.5, because: "91 % of the load".into() };
     let guarantee = GuaranteeState {
         of: "write".into(),
         unit: "bytes".into(),
         guaranteed_per_s: 50_000_000,
+        total_per_s: None,
         measured_per_s: Some(2e6),
         limit_per_s: 60_000_000,
         reason: "unachievable".into(),
@@ -206,7 +207,7 @@ fn tenants_show_rates_times_targets_and_who_throttles() {
     assert!(screen.lines().all(|line| line.chars().count() <= 80));
     let rows: Vec<Vec<&str>> = screen.lines().skip(5).take(3).map(|line| line.split_whitespace().collect()).collect();
     let expected = [
-        ">backup 1000 4.10 50.0 40.0 10.0 - response 4",
+        ">backup 1000 4.10 50.0 40.0 10.0 - latency 4",
         "database 500 2.05 1.50 0.250 1.25 met 400 IOPS -",
         "shop 50 0.20 3.00 2.00 1.00 UNACH. 50.0 MB/s operator 50 IOPS",
     ];
@@ -216,7 +217,7 @@ fn tenants_show_rates_times_targets_and_who_throttles() {
     }
     // Of the pool's target, the reservation and the guarantee.
     shows(&screen, &["targets: 1 met, 1 MISSED, 1 UNACHIEVABLE, 0 idle", "throttled: 2", "[Tenants 3]", "live"]);
-    shows(&screen, &["backup: [response 4 slots, 12.5 ms delay] throttled for the pool's latency target: 91 %"]);
+    shows(&screen, &["backup: [latency 4 slots, 12.5 ms delay] throttled for the pool's latency target: 91 %"]);
     shows(&screen, &["far: AWAY: nbd://far: refused", "evenkeel serve 0.1.0", "up 101 s"]);
     let wide = text(terminal(&model, PLAIN, 100, 24).0.backend().buffer());
     shows(&wide, &["0 idle - throttled: 2", "at ./control.sock"]);
@@ -294,7 +295,7 @@ fn keys_sort_and_filter() {
     keys(&mut model, "/unach");
     assert_eq!(names(&model), ["shop"]);
     key(&mut model, KeyCode::Esc);
-    keys(&mut model, "/response");
+    keys(&mut model, "/latency");
     assert_eq!(names(&model), ["backup"]);
     assert_eq!(press(&mut model, KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL), 1), After::Quit);
     key(&mut model, KeyCode::Esc);
@@ -500,7 +501,7 @@ fn agents_show_pools_clients_groups_and_queues() {
     shows(line_with(&shown, ">vg0"), &["5.00", "15.0", "met mean<20ms", "1 client throttled"]);
     key(&mut model, KeyCode::Right);
     let shown = screen(&model);
-    shows(line_with(&shown, "10.0.0.2"), &["10.0", "vg0", "response 34.5 ms"]);
+    shows(line_with(&shown, "10.0.0.2"), &["10.0", "vg0", "latency 34.5 ms"]);
     keys(&mut model, "G");
     shows(&screen(&model), &["throttled by 34.5 ms: 91 % of the noisy clients' load"]);
     keys(&mut model, "3");
@@ -547,7 +548,7 @@ fn large_screens_have_room_for_reasons() {
     let mut model = watching();
     model.show(Tab::Tenants);
     let shown = text(terminal(&model, PLAIN, 160, 50).0.backend().buffer());
-    shows(line_with(&shown, ">backup"), &["response 4 slots, 12.5 ms delay"]);
+    shows(line_with(&shown, ">backup"), &["latency 4 slots, 12.5 ms delay"]);
     assert_eq!(shown.lines().count(), 50);
 }
 
@@ -559,7 +560,7 @@ fn figures_are_never_cut() {
     for (by, how, expected) in [
         ("operator", "20.0 MB/s", "operat. 20.0 MB/s"),
         ("throughput", "5.01 MB/s, 12.5k IOPS", "throug. 5.01 MB/s"),
-        ("response", "4 slots, 12.5 ms delay", "response 4 slots"),
+        ("latency", "4 slots, 12.5 ms delay", "latency 4 slots"),
     ] {
         model.sample.tables[1].rows[0].hold = Some(Hold { by: by.into(), how: how.into() });
         let shown = screen(&model);
@@ -749,7 +750,7 @@ fn a_line_of_json_has_the_figures_of_the_screen_and_the_troubles() {
     for (key, expected) in [("latency_ms", 50.0), ("queue_latency_ms", 40.0), ("device_latency_ms", 10.0)] {
         assert!(backup[key].as_f64().is_some_and(|ms| (ms - expected).abs() < 1e-6), "{key}: {backup}");
     }
-    assert_eq!(backup["throttled_by"], json!({ "by": "response", "how": "4 slots, 12.5 ms delay" }));
+    assert_eq!(backup["throttled_by"], json!({ "by": "latency", "how": "4 slots, 12.5 ms delay" }));
     assert_eq!(rows("volumes", "storage1")[0]["trouble"], json!("AWAY: nbd://far: refused"));
     // The worst first, with cause and cure.
     let kinds: Vec<&Value> = line["health"].as_array().expect("troubles").iter().map(|one| &one["kind"]).collect();

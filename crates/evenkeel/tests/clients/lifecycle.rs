@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
@@ -44,27 +44,47 @@ fn until_in_flight(server: &Server, client: &mut Process, before: u64) {
     });
 }
 
+/// A TCP connection to the server from the local address 127.0.0.`host`.
+fn connect_from(server: &Server, host: u8) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let stream = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&stream, &SocketAddr::from(([127, 0, 0, host], 0))).expect("a local address");
+    let to: SocketAddr = server.tcp().parse().expect("an address");
+    connect(&stream, &to).expect("there is room to wait");
+    stream.into()
+}
+
+/// Panics unless the server greets a new connection.
+#[track_caller]
+fn assert_greeted(client: &mut TcpStream) {
+    let mut greeting = [0; 8];
+    client.set_read_timeout(Some(std::time::Duration::from_secs(60))).expect("a bound");
+    client.read_exact(&mut greeting).expect("it is served");
+    assert_eq!(&greeting, b"NBDMAGIC");
+}
+
 fn without_descriptors_those_who_are_in_stay_and_others_wait(case: &Case) {
     let volume = "[volumes.v]\nsize = \"32MiB\"\n";
     let server = case.serve_with(&["prlimit", "--nofile=64"], volume);
     let mut session = Session::open(case, &server.unix("v"));
     session.ask("write -P 0x11 0 1M", "wrote 1048576/1048576");
-    let mut crowd: Vec<_> =
-        (0..100).map(|_| TcpStream::connect(server.tcp()).expect("there is room to wait")).collect();
+    // One client does not get all that the descriptors allow.
+    let mut greedy: Vec<_> = (0..100).map(|_| connect_from(&server, 1)).collect();
+    assert_greeted(&mut connect_from(&server, 2));
+    assert_greeted(&mut greedy[0]);
+    // Many get it, and those beyond wait.
+    let mut crowd: Vec<_> = (3..103).map(|host| connect_from(&server, host)).collect();
     server.until_logged("cannot accept connections");
-    let mut greeting = [0; 8];
-    crowd[0].set_read_timeout(Some(std::time::Duration::from_secs(60))).expect("a bound");
-    crowd[0].read_exact(&mut greeting).expect("the first of the crowd is served");
-    assert_eq!(&greeting, b"NBDMAGIC");
+    assert_greeted(&mut crowd[0]);
     session.ask("read -P 0x11 0 1M", "read 1048576/1048576");
     session.ask("write -P 0x22 1M 1M", "wrote 1048576/1048576");
     // Those that wait are admitted as soon as some leave.
     let last = crowd.pop();
     crowd.clear();
+    greedy.clear();
     let mut last = last.expect("a hundred");
-    last.set_read_timeout(Some(std::time::Duration::from_secs(60))).expect("a bound");
-    last.read_exact(&mut greeting).expect("the last of the crowd is served");
-    assert_eq!(&greeting, b"NBDMAGIC");
+    assert_greeted(&mut last);
+    until("the end of the crowd", || (server.state()["connections"] == 2).then_some(()));
     for uri in server.uris("v") {
         assert_eq!(case.succeed(&["nbdinfo", "--size", &uri]).trim(), SIZE.to_string());
     }

@@ -167,6 +167,12 @@ fn values_that_hang_are_refused_unless_forced() {
     assert!(refused.status == 422 && refused.body.contains("would_hang"), "{}", refused.body);
     assert_eq!(patch("{\"limit\": {\"bytes_per_s\": 11}, \"force\": true}").status, 200);
     assert_eq!(patch("{\"weight\": 2, \"force\": \"yes\"}").status, 422);
+    let slow = ["volume", "add", "slow", "--backend", "memory", "--size", "1MiB", "--limit-bytes-per-s", "10"];
+    let complaint = fail(&folder, &slow);
+    assert!(complaint.contains("less than one request") && complaint.contains("--force"), "{complaint}");
+    assert_eq!(server.state()["volumes"].as_array().map(Vec::len), Some(1));
+    let said = succeed(&folder, &[&slow[..], &["--force"]].concat());
+    assert!(said.contains("volume slow added") && said.contains("warning: volumes.slow.limit"), "{said}");
     server.stop();
 
     let file = "[tenants.default]\nlimit = { bytes_per_s = 10 }\n";

@@ -14,7 +14,7 @@ use crate::admin_socket::{self, AdminSocket};
 use crate::aside::lock;
 use crate::journal::{Journal, Knob, Restored};
 
-/// Time limit for each answer of an OSD while an option is put back; longer than the limit for samples, because a missed
+/// Time limit for each answer of an OSD while an option is restored; longer than the limit for samples, because a missed
 /// sample does less harm than an option that is not restored.
 const RESTORE_LIMIT: Duration = Duration::from_secs(2);
 /// The journal's spelling of "the option was not set in the running daemon".
@@ -77,16 +77,16 @@ impl CephOption {
     pub fn settle(&self, journal: &Mutex<Journal>) -> Result<bool, Error> {
         let is_left = lock(journal).left().contains(&self.knob());
         if is_left {
-            self.put_back(journal)?;
+            self.restore_listed(journal)?;
         }
         Ok(is_left)
     }
 
-    fn put_back(&self, journal: &Mutex<Journal>) -> Result<(), Error> {
+    fn restore_listed(&self, journal: &Mutex<Journal>) -> Result<(), Error> {
         let state = lock(journal).state(&self.knob()).cloned();
         let Some(state) = state else { return Ok(()) };
         if let Some(before) = &state.before {
-            put_back(self.socket.path(), self.option, before, state.seen.as_deref())?;
+            restore(self.socket.path(), self.option, before, state.seen.as_deref())?;
         }
         lock(journal).restored(&self.knob())
     }
@@ -135,7 +135,7 @@ impl CephOption {
         if self.ours.is_none() {
             return Ok(());
         }
-        self.put_back(journal)?;
+        self.restore_listed(journal)?;
         self.forget();
         Ok(())
     }
@@ -154,7 +154,7 @@ fn noted(value: Option<String>) -> String {
 
 /// Restores an option by its journal entry: `before` is the value before the agent's first change, spelled as by [`noted`];
 /// `seen` is the value read after the agent's last change, `None` if that was not confirmed.
-pub(crate) fn put_back(path: &Path, option: &str, before: &str, seen: Option<&str>) -> Result<Restored, Error> {
+pub(crate) fn restore(path: &Path, option: &str, before: &str, seen: Option<&str>) -> Result<Restored, Error> {
     let socket = AdminSocket::new(path, RESTORE_LIMIT);
     let found = match socket.option_override(option) {
         // With the daemon went what was set in it.

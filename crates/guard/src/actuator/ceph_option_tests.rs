@@ -76,7 +76,7 @@ fn what_another_program_sets_meanwhile_is_left_alone() {
 }
 
 #[test]
-fn with_a_daemon_that_is_gone_or_new_there_is_nothing_to_put_back() {
+fn with_a_daemon_that_is_gone_or_new_there_is_nothing_to_restore() {
     let mut bench = bench("gone");
     bench.set("262144");
     bench.osd.inside.lock().unwrap().overrides.clear();
@@ -90,7 +90,7 @@ fn with_a_daemon_that_is_gone_or_new_there_is_nothing_to_put_back() {
 }
 
 #[test]
-fn a_change_that_was_not_answered_is_put_back_too() {
+fn a_change_that_was_not_answered_is_restored_too() {
     let mut bench = bench("late");
     bench.set("262144");
     let path = bench.folder.join("osd.0.asok");
@@ -124,7 +124,7 @@ fn daemons_that_hang_do_not_hold_up_others() {
 }
 
 #[test]
-fn what_an_earlier_run_left_is_put_back_before_it_is_set() {
+fn what_an_earlier_run_left_is_restored_before_it_is_set() {
     let mut bench = bench("left");
     bench.set("262144");
     bench.journal.lock().unwrap().leave_pending();

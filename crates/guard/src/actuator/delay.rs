@@ -7,20 +7,20 @@ use rustix::io::Errno;
 use rustix::net::netdevice::{index_to_name, name_to_index};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
+use super::client_delay::Delays;
 use super::departure::Departures;
 use super::error::Error;
 use super::filter::{Filters, Refused};
-use super::hold::Holds;
 use super::only::Only;
 use super::qdisc::{self, Qdisc, Qdiscs};
 use crate::journal::{Journal, Knob};
 
 /// Largest number of clients whose packets are delayed at one time. Each client is an element of the BPF program's map, which
 /// takes some 100 bytes of kernel memory and 1 us to write, and is rewritten after each third of the timeout.
-pub const MAX_HOLDS: usize = 131_072;
+pub const MAX_DELAYS: usize = 131_072;
 /// The longest delay of a packet that may be configured.
 pub(crate) const LONGEST_DELAY: Duration = Duration::from_secs(1);
-/// The shortest timeout of holds that may be configured; with a shorter one, one late tick would end all delays.
+/// The shortest timeout of delays that may be configured; with a shorter one, one late tick would end all delays.
 pub(crate) const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 /// Interval between checks that the agent's queueing disciplines and BPF program are in place; a check takes three netlink
 /// messages for each device.
@@ -31,11 +31,11 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 pub struct Settings {
     /// Network devices by which the clients are reached.
     pub devices: Vec<String>,
-    /// Ports of the services on this host whose packets may be held (iSCSI: 3260).
+    /// Ports of the services on this host whose packets may be delayed (iSCSI: 3260).
     pub ports: Vec<u16>,
-    /// Longest delay of a packet; a hold with a longer delay is cut to this.
+    /// Longest delay of a packet; a longer one is cut to this.
     pub maximum: Duration,
-    /// Time after which a hold in the kernel expires unless the agent renews it.
+    /// Time after which a delay in the kernel expires unless the agent renews it.
     pub timeout: Duration,
     /// True to attach the BPF program by filters (`cls_bpf`) even if the kernel has links (TCX): for tests.
     #[doc(hidden)]
@@ -140,7 +140,7 @@ impl Plan {
             journal.intend(knob, None, None)?;
         }
         let made = self.make(&qdiscs, journal, &mut knobs);
-        // In this order they are put back: filters first, so that no more packets come to wait.
+        // In this order they are restored: filters first, so that no more packets come to wait.
         knobs.sort_unstable();
         match made {
             Ok(departures) => {
@@ -164,7 +164,7 @@ impl Plan {
         }
         // Before Linux 5.11 the map counts as locked memory. Where that may not be raised it may be enough already.
         let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
-        let mut departures = Departures::load(&self.settings.ports, MAX_HOLDS).map_err(|e| match e {
+        let mut departures = Departures::load(&self.settings.ports, MAX_DELAYS).map_err(|e| match e {
             Errno::PERM => Error::NotAllowed { doing: "load a BPF program" },
             Errno::ACCESS | Errno::INVAL | Errno::NOSYS => Error::NoProgram,
             e => Error::kernel("load the BPF program", e),
@@ -240,7 +240,7 @@ fn device_name(index: u32) -> String {
 /// The result of [`PacketDelay::set`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// True if the BPF program's map was written; false if all holds were in force already and none was due for renewal.
+    /// True if the BPF program's map was written; false if all delays were in force already and none was due for renewal.
     pub written: bool,
     /// True if another program had removed the agent's queueing discipline or BPF program, which has been made again.
     pub repaired: bool,
@@ -261,23 +261,23 @@ pub struct PacketDelay {
 }
 
 impl PacketDelay {
-    /// Puts exactly `holds` in force. Call it at every tick, also if no hold has changed: the call renews holds before their
-    /// timeout, and once a second repairs queueing disciplines and programs that were removed. Writes only holds that differ
-    /// or are due for renewal.
+    /// Puts exactly `delays` in force. Call it at every tick, also if no delay has changed: the call renews delays before
+    /// their timeout, and once a second repairs queueing disciplines and programs that were removed. Writes only delays that
+    /// differ or are due for renewal.
     ///
     /// # Errors
-    /// [`Error::Settings`] for more than [`MAX_HOLDS`] holds. Errors of the kernel: earlier holds stay in force until their
+    /// [`Error::Settings`] for more than [`MAX_DELAYS`] delays. Errors of the kernel: earlier delays stay in force until their
     /// timeout. [`Error::ForeignQdisc`] or [`Error::NoDevice`] while a device has another program's queueing discipline in
-    /// place of the agent's, or is gone: the holds have been written all the same.
-    pub fn set(&mut self, now: Instant, holds: &Holds) -> Result<Outcome, Error> {
-        let count = holds.len();
-        if count > MAX_HOLDS {
+    /// place of the agent's, or is gone: the delays have been written all the same.
+    pub fn set(&mut self, now: Instant, delays: &Delays) -> Result<Outcome, Error> {
+        let count = delays.len();
+        if count > MAX_DELAYS {
             let problem = format!(
-                "are {count}: an agent can delay the packets of at most {MAX_HOLDS} at one time, and changes no delay while there are more; set throttle = \"never\" for some tenants"
+                "are {count}: an agent can delay the packets of at most {MAX_DELAYS} at one time, and changes no delay while there are more; set throttle = \"never\" for some tenants"
             );
             return Err(Error::Settings { key: "clients to throttle", problem });
         }
-        let written = self.departures.set(now, holds, self.settings.maximum, self.settings.timeout);
+        let written = self.departures.set(now, delays, self.settings.maximum, self.settings.timeout);
         let written = written.map_err(|e| Error::kernel("change which clients are throttled", e))?;
         let is_due = self.checked.is_none_or(|at| now.saturating_duration_since(at) >= CHECK_EVERY);
         if !is_due {
@@ -323,12 +323,12 @@ impl PacketDelay {
         Ok(repaired)
     }
 
-    /// The holds in force.
-    pub fn held(&self) -> Holds {
-        self.departures.held()
+    /// The delays in force.
+    pub fn delays(&self) -> Delays {
+        self.departures.delays()
     }
 
-    /// True if the kernel ends all holds by itself when this process ends; otherwise holds last until their timeout.
+    /// True if the kernel ends all delays by itself when this process ends; otherwise delays last until their timeout.
     pub fn ends_with_process(&self) -> bool {
         self.departures.ends_with_process()
     }
@@ -446,7 +446,7 @@ mod tests {
             let gone = DevicePlan { name: "gone".into(), index: 77, found: "none".into(), ours: false };
             delay.devices.insert(0, gone);
             assert!(delay.qdiscs.remove(LOOPBACK).unwrap());
-            let mended = delay.set(Instant::now(), &Holds::default());
+            let mended = delay.set(Instant::now(), &Delays::default());
             assert!(matches!(&mended, Err(Error::NoDevice { device }) if device == "gone"), "{mended:?}");
             assert_eq!(delay.qdiscs.is_whole(LOOPBACK), Ok(true));
             // A root alone is none.
@@ -454,7 +454,7 @@ mod tests {
             assert!(delay.qdiscs.halve(LOOPBACK));
             assert_eq!(delay.qdiscs.is_whole(LOOPBACK), Ok(false));
             let later = Instant::now() + CHECK_EVERY;
-            assert_eq!(delay.set(later, &Holds::default()).unwrap(), Outcome { written: false, repaired: true });
+            assert_eq!(delay.set(later, &Delays::default()).unwrap(), Outcome { written: false, repaired: true });
             assert_eq!(delay.qdiscs.is_whole(LOOPBACK), Ok(true));
             delay.restore(&mut journal).unwrap();
         });

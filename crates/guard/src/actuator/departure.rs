@@ -6,8 +6,8 @@
 //!                             └─ no ────────────────────────────────────────────────────────────▶ past the class ──▶
 //! ```
 //!
-//! Delays are exact to the nanosecond. A hold is an element of a BPF hash map, with an expiry that the program compares with
-//! the clock: a hold that is not renewed ends by itself. The program is attached by a link, which ends with this process, or
+//! Delays are exact to the nanosecond. A delay is an element of a BPF hash map, with an expiry that the program compares with
+//! the clock: a delay that is not renewed ends by itself. The program is attached by a link, which ends with this process, or
 //! by a [filter](super::filter) where the kernel has no such links (before 6.6).
 //!
 //! `fq` sends the packets of one connection in the order of their departure, but looks at a connection again only when its
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::client_delay::{Client, Delay, Delays, Packets};
 use super::filter::{Filters, Refused};
-use super::hold::{Client, Hold, Holds, Packets};
 use super::qdisc::CLASS;
 use crate::bpf::{
     self, Assembler, Do, Kind, Map, Program, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Register, Sees, Size, When,
@@ -72,7 +72,7 @@ const RENEW_AT_ONCE: usize = 4_096;
 /// expire.
 const RENEW_AT_LATEST: u32 = 2;
 /// Time without a throttled client after which the program is detached from the devices, because it costs processor time for
-/// every packet. Attaching the program again takes no longer than writing a hold.
+/// every packet. Attaching the program again takes no longer than writing a delay.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Emits a copy of `bytes` bytes of the packet, at the offset in register `offset` from the network header, to the stack at
@@ -95,10 +95,10 @@ fn in_memory(n: u16) -> i32 {
 }
 
 /// Assembles the program. Registers: R6: the packet; R7: first the length after the IP header, later 1 if there is payload
-/// and 0 if not; R8: the hold; R9: first the offset of the TCP header, later the time.
-fn program(holds: &Map, ports: &[u16]) -> Assembler {
+/// and 0 if not; R8: the delay; R9: first the offset of the TCP header, later the time.
+fn program(delays: &Map, ports: &[u16]) -> Assembler {
     let mut p = Assembler::default();
-    let [v6, tcp, known, found, acks, hold, pass] = std::array::from_fn(|_| p.label());
+    let [v6, tcp, known, found, acks, delay, pass] = std::array::from_fn(|_| p.label());
     let [v4_length, v6_length, payload, later] = std::array::from_fn(|_| p.label());
     p.set(R6, R1);
     p.store(Size::Double, R10, KEY, 0);
@@ -170,7 +170,7 @@ fn program(holds: &Map, ports: &[u16]) -> Assembler {
         if !connection {
             p.store(Size::Word, R10, KEY + 16, 0);
         }
-        p.load_map(R1, holds);
+        p.load_map(R1, delays);
         p.set(R2, R10);
         p.alu(Do::Add, R2, i32::from(KEY));
         p.call(MAP_LOOKUP);
@@ -184,14 +184,14 @@ fn program(holds: &Map, ports: &[u16]) -> Assembler {
     p.load(Size::Double, R1, R8, EXPIRES);
     p.jump_when(When::AtLeast, R9, R1, pass);
     p.load(Size::Word, R0, R8, KIND);
-    p.jump_when(When::Equal, R0, ALL, hold);
+    p.jump_when(When::Equal, R0, ALL, delay);
     p.jump_when(When::Equal, R0, ACKNOWLEDGEMENTS, acks);
-    p.jump_when(When::Equal, R7, 1, hold);
+    p.jump_when(When::Equal, R7, 1, delay);
     p.jump(pass);
     p.place(acks);
     p.jump_when(When::Unequal, R7, 0, pass);
 
-    p.place(hold);
+    p.place(delay);
     p.set(R0, WAITS);
     p.store(Size::Word, R6, PRIORITY, R0);
     p.load(Size::Double, R1, R6, DEPARTURE);
@@ -223,15 +223,15 @@ fn key(client: &Client) -> [u8; KEY_BYTES] {
     key
 }
 
-fn value(hold: &Hold, expires_ns: u64) -> [u8; VALUE_BYTES] {
-    let kind = match hold.packets {
+fn value(delay: &Delay, expires_ns: u64) -> [u8; VALUE_BYTES] {
+    let kind = match delay.packets {
         Packets::All => ALL,
         Packets::Acknowledgements => ACKNOWLEDGEMENTS,
         Packets::Data => DATA,
     };
-    let delay = u64::try_from(hold.delay.as_nanos()).unwrap_or(u64::MAX);
+    let delay_ns = u64::try_from(delay.delay.as_nanos()).unwrap_or(u64::MAX);
     let mut value = [0; VALUE_BYTES];
-    value[..8].copy_from_slice(&delay.to_ne_bytes());
+    value[..8].copy_from_slice(&delay_ns.to_ne_bytes());
     value[8..16].copy_from_slice(&expires_ns.to_ne_bytes());
     value[16..20].copy_from_slice(&kind.to_ne_bytes());
     value
@@ -250,7 +250,7 @@ enum Attached {
     Filter,
 }
 
-/// The BPF program that sets departure times, and its map of holds.
+/// The BPF program that sets departure times, and its map of delays.
 #[derive(Debug)]
 pub(crate) struct Departures {
     map: Map,
@@ -264,15 +264,15 @@ pub(crate) struct Departures {
     /// Latest time at which a client was throttled.
     needed: Option<Instant>,
     /// The entries of the map, sorted by client, each with the time at which it was written.
-    held: Vec<(Client, Hold, Instant)>,
+    delayed: Vec<(Client, Delay, Instant)>,
 }
 
 impl Departures {
-    /// Loads the program for packets from `ports`, with a map for `most` holds; does not attach the program yet.
+    /// Loads the program for packets from `ports`, with a map for `most` delays; does not attach the program yet.
     pub(crate) fn load(ports: &[u16], most: usize) -> Result<Self, Errno> {
         let map = Map::new(Kind::Hash, KEY_BYTES, VALUE_BYTES, most)?;
         let program = Program::load(Sees::Packets, program(&map, ports))?;
-        Ok(Self { map, program, filters: None, devices: Vec::new(), needed: None, held: Vec::new() })
+        Ok(Self { map, program, filters: None, devices: Vec::new(), needed: None, delayed: Vec::new() })
     }
 
     /// True if the kernel can attach the program by a link, as tried on this network device.
@@ -331,7 +331,7 @@ impl Departures {
     /// Attaches the program while a client is throttled, and detaches it once no client has been throttled for [`LINGER`],
     /// because it costs processor time for every packet.
     fn follow_need(&mut self, now: Instant) -> Result<(), Errno> {
-        if !self.held.is_empty() {
+        if !self.delayed.is_empty() {
             self.needed = Some(now);
         }
         let needed = *self.needed.get_or_insert(now);
@@ -347,7 +347,7 @@ impl Departures {
                     _ => *attached = None,
                 }
             }
-        } else if !self.held.is_empty() {
+        } else if !self.delayed.is_empty() {
             for place in 0..self.devices.len() {
                 let (device, None) = &self.devices[place] else { continue };
                 match self.attached(*device) {
@@ -362,26 +362,26 @@ impl Departures {
         failure
     }
 
-    /// Puts exactly `holds` in force, with no delay above `maximum`. An element that is written expires after `timeout`; only
+    /// Puts exactly `delays` in force, but none above `maximum`. An element that is written expires after `timeout`; only
     /// elements that differ or are due for renewal are written. True if the map was written.
     pub(crate) fn set(
         &mut self,
         now: Instant,
-        holds: &Holds,
+        delays: &Delays,
         maximum: Duration,
         timeout: Duration,
     ) -> Result<bool, Errno> {
         let expires_ns = clock_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
-        let mut wanted = Vec::with_capacity(self.held.len());
+        let mut wanted = Vec::with_capacity(self.delayed.len());
         let (mut written, mut renewed) = (false, 0);
-        let mut old = self.held.iter().peekable();
-        for (client, hold) in holds.iter() {
-            let hold = Hold { delay: hold.delay.min(maximum), ..*hold };
-            while let Some((gone, ..)) = old.next_if(|(held, ..)| held < client) {
+        let mut old = self.delayed.iter().peekable();
+        for (client, delay) in delays.iter() {
+            let delay = Delay { delay: delay.delay.min(maximum), ..*delay };
+            while let Some((gone, ..)) = old.next_if(|(delayed, ..)| delayed < client) {
                 self.map.remove(&key(gone))?;
                 written = true;
             }
-            let same = old.next_if(|(held, ..)| held == client).filter(|(_, held, _)| *held == hold);
+            let same = old.next_if(|(delayed, ..)| delayed == client).filter(|(_, before, _)| *before == delay);
             let kept = same.map(|(.., at)| *at).filter(|at| {
                 let age = now.saturating_duration_since(*at);
                 let is_due =
@@ -390,23 +390,23 @@ impl Departures {
                 !is_due
             });
             if kept.is_none() {
-                self.map.update(&key(client), &value(&hold, expires_ns))?;
+                self.map.update(&key(client), &value(&delay, expires_ns))?;
                 written = true;
             }
-            wanted.push((*client, hold, kept.unwrap_or(now)));
+            wanted.push((*client, delay, kept.unwrap_or(now)));
         }
         for (gone, ..) in old {
             self.map.remove(&key(gone))?;
             written = true;
         }
-        self.held = wanted;
+        self.delayed = wanted;
         self.follow_need(now)?;
         Ok(written)
     }
 
-    /// The holds in force.
-    pub(crate) fn held(&self) -> Holds {
-        self.held.iter().map(|(client, hold, _)| (*client, *hold)).collect()
+    /// The delays in force.
+    pub(crate) fn delays(&self) -> Delays {
+        self.delayed.iter().map(|(client, delay, _)| (*client, *delay)).collect()
     }
 }
 

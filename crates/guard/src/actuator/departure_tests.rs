@@ -73,8 +73,8 @@ fn fate(departures: &Departures, frame: &[u8]) -> Fate {
     }
 }
 
-fn hold(packets: Packets) -> Hold {
-    Hold { packets, delay: Duration::from_nanos(DELAY_NS) }
+fn delay(packets: Packets) -> Delay {
+    Delay { packets, delay: Duration::from_nanos(DELAY_NS) }
 }
 
 fn address(text: &str) -> Client {
@@ -86,15 +86,15 @@ fn each_client_waits_as_it_is_to() {
     let Some(mut departures) = loaded() else { return };
     let connection =
         Client::Connection { address: "10.0.0.5".parse().unwrap(), client_port: 40_001, service_port: 3260 };
-    let holds: Holds = [
-        (address("10.0.0.2"), hold(Packets::All)),
-        (address("10.0.0.3"), hold(Packets::Acknowledgements)),
-        (address("fd00::4"), hold(Packets::Data)),
-        (connection, hold(Packets::All)),
+    let delays: Delays = [
+        (address("10.0.0.2"), delay(Packets::All)),
+        (address("10.0.0.3"), delay(Packets::Acknowledgements)),
+        (address("fd00::4"), delay(Packets::Data)),
+        (connection, delay(Packets::All)),
     ]
     .into_iter()
     .collect();
-    assert!(departures.set(Instant::now(), &holds, MAXIMUM, TIMEOUT).unwrap());
+    assert!(departures.set(Instant::now(), &delays, MAXIMUM, TIMEOUT).unwrap());
     for (to, service, client, payload, options, expected) in [
         ("10.0.0.2", 3260, 1, 0, 0, Fate::Held),
         ("10.0.0.2", 10_809, 1, 100, 0, Fate::Held),
@@ -120,15 +120,15 @@ fn each_client_waits_as_it_is_to() {
     let mut fragment = frame("10.0.0.2", 3260, 1, 0, 0);
     fragment[14 + 7] = 9;
     assert_eq!(fate(&departures, &fragment), Fate::Untouched);
-    assert!(departures.set(Instant::now(), &Holds::new(), MAXIMUM, TIMEOUT).unwrap());
+    assert!(departures.set(Instant::now(), &Delays::new(), MAXIMUM, TIMEOUT).unwrap());
     assert_eq!(fate(&departures, &frame("10.0.0.2", 3260, 1, 0, 0)), Fate::Untouched);
 }
 
 #[test]
 fn a_departure_that_is_later_already_is_the_one_that_counts() {
     let Some(mut departures) = loaded() else { return };
-    let holds: Holds = [(address("10.0.0.2"), hold(Packets::All))].into_iter().collect();
-    departures.set(Instant::now(), &holds, MAXIMUM, TIMEOUT).unwrap();
+    let delays: Delays = [(address("10.0.0.2"), delay(Packets::All))].into_iter().collect();
+    departures.set(Instant::now(), &delays, MAXIMUM, TIMEOUT).unwrap();
     let paced = clock_ns() + 1_000_000_000;
     let mut context = [0; 192];
     context[DEPARTURE_AT..DEPARTURE_AT + 8].copy_from_slice(&paced.to_ne_bytes());
@@ -138,15 +138,15 @@ fn a_departure_that_is_later_already_is_the_one_that_counts() {
 }
 
 #[test]
-fn a_hold_that_is_not_renewed_ends_by_itself() {
+fn a_delay_that_is_not_renewed_ends_by_itself() {
     let Some(mut departures) = loaded() else { return };
-    let holds: Holds = [(address("10.0.0.2"), hold(Packets::All))].into_iter().collect();
+    let delays: Delays = [(address("10.0.0.2"), delay(Packets::All))].into_iter().collect();
     let packet = frame("10.0.0.2", 3260, 1, 0, 0);
     let timeout = Duration::from_millis(300);
     let started = Instant::now();
-    departures.set(started, &holds, MAXIMUM, timeout).unwrap();
-    assert!(!departures.set(started, &holds, MAXIMUM, timeout).unwrap(), "nothing to write");
-    assert!(departures.set(started + timeout / 2, &holds, MAXIMUM, timeout).unwrap(), "renewed");
+    departures.set(started, &delays, MAXIMUM, timeout).unwrap();
+    assert!(!departures.set(started, &delays, MAXIMUM, timeout).unwrap(), "nothing to write");
+    assert!(departures.set(started + timeout / 2, &delays, MAXIMUM, timeout).unwrap(), "renewed");
     let renewed = Instant::now();
     while fate(&departures, &packet) == Fate::Held {
         assert!(renewed.elapsed() < Duration::from_secs(10), "it stays");
@@ -166,25 +166,25 @@ fn in_a_namespace(test: impl FnOnce(Departures) + Send + 'static) {
 
 const LOOPBACK: u32 = 1;
 
-/// Checks that the program is attached while a client is held, and detached 5 s after the last hold.
+/// Checks that the program is attached while a client is delayed, and detached 5 s after the last delay.
 fn comes_and_goes(departures: &mut Departures, attached: impl Fn() -> u32) {
     assert_eq!(attached(), 1);
     let start = Instant::now();
     let at = |s| start + Duration::from_secs(s);
     let timeout = Duration::from_secs(60);
-    let hold = Hold { packets: Packets::All, delay: Duration::from_millis(1) };
-    let one: Holds = [(Client::Address([10, 0, 0, 1].into()), hold)].into_iter().collect();
-    for (s, holds, expected) in [
-        (0, Holds::new(), 1),
-        (4, Holds::new(), 1),
-        (5, Holds::new(), 0),
+    let short = Delay { packets: Packets::All, delay: Duration::from_millis(1) };
+    let one: Delays = [(Client::Address([10, 0, 0, 1].into()), short)].into_iter().collect();
+    for (s, delays, expected) in [
+        (0, Delays::new(), 1),
+        (4, Delays::new(), 1),
+        (5, Delays::new(), 0),
         (6, one.clone(), 1),
         (20, one.clone(), 1),
-        (21, Holds::new(), 1),
-        (25, Holds::new(), 0),
+        (21, Delays::new(), 1),
+        (25, Delays::new(), 0),
         (26, one, 1),
     ] {
-        departures.set(at(s), &holds, MAXIMUM, timeout).unwrap();
+        departures.set(at(s), &delays, MAXIMUM, timeout).unwrap();
         assert_eq!(attached(), expected, "after {s} s");
     }
 }
@@ -265,15 +265,15 @@ fn a_hundred_thousand_are_held_and_renewed_bit_by_bit() {
     const CLIENTS: usize = 100_000;
     let Ok(mut departures) = Departures::load(&[3260], CLIENTS) else { return skip("may not load BPF programs") };
     let client =
-        |n: usize| (Client::Address([10, (n >> 16) as u8, (n >> 8) as u8, n as u8].into()), hold(Packets::All));
-    let holds: Holds = (0..CLIENTS).map(client).collect();
+        |n: usize| (Client::Address([10, (n >> 16) as u8, (n >> 8) as u8, n as u8].into()), delay(Packets::All));
+    let delays: Delays = (0..CLIENTS).map(client).collect();
     let start = Instant::now();
-    departures.set(start, &holds, MAXIMUM, TIMEOUT).unwrap();
-    println!("{CLIENTS} clients held in {:?}", start.elapsed());
-    assert_eq!(departures.held(), holds);
+    departures.set(start, &delays, MAXIMUM, TIMEOUT).unwrap();
+    println!("{CLIENTS} clients delayed in {:?}", start.elapsed());
+    assert_eq!(departures.delays(), delays);
     let renewed = |departures: &mut Departures, after: Duration| {
-        departures.set(start + after, &holds, MAXIMUM, TIMEOUT).unwrap();
-        departures.held.iter().filter(|(.., at)| *at == start + after).count()
+        departures.set(start + after, &delays, MAXIMUM, TIMEOUT).unwrap();
+        departures.delayed.iter().filter(|(.., at)| *at == start + after).count()
     };
     assert_eq!(renewed(&mut departures, TIMEOUT / 4), 0);
     assert_eq!(renewed(&mut departures, TIMEOUT / 3), RENEW_AT_ONCE);
@@ -283,8 +283,8 @@ fn a_hundred_thousand_are_held_and_renewed_bit_by_bit() {
 #[test]
 fn no_delay_is_longer_than_the_maximum() {
     let Some(mut departures) = loaded() else { return };
-    let long = Hold { packets: Packets::All, delay: Duration::from_secs(3600) };
-    let holds = [(address("10.0.0.2"), long)].into_iter().collect();
-    departures.set(Instant::now(), &holds, Duration::from_nanos(DELAY_NS), TIMEOUT).unwrap();
+    let long = Delay { packets: Packets::All, delay: Duration::from_secs(3600) };
+    let delays = [(address("10.0.0.2"), long)].into_iter().collect();
+    departures.set(Instant::now(), &delays, Duration::from_nanos(DELAY_NS), TIMEOUT).unwrap();
     assert_eq!(fate(&departures, &frame("10.0.0.2", 3260, 1, 0, 0)), Fate::Held);
 }

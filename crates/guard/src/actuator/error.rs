@@ -117,7 +117,7 @@ pub enum Error {
     },
     /// The journal was written by another version, or damaged in the middle.
     #[error(
-        "the journal {path}, line {line}: {problem}. This version cannot put back the settings that it lists; use the \
+        "the journal {path}, line {line}: {problem}. This version cannot restore the settings that it lists; use the \
          version that wrote it, or remove the file once these settings are right"
     )]
     JournalFormat {
@@ -130,11 +130,11 @@ pub enum Error {
     },
     /// Some settings could not be restored to their values before the agent.
     #[error(
-        "{} could not be put back; the journal keeps what is left for the next start of the agent, or for \
+        "{} could not be restored; the journal keeps what is left for the next start of the agent, or for \
          `evenkeel guard reset` while no agent runs",
         counted(*failures as u64, "setting")
     )]
-    NotPutBack {
+    NotRestored {
         /// Number of settings that were not restored.
         failures: usize,
     },

@@ -3,7 +3,7 @@
 //!
 //! The filter (`cls_bpf`, direct action) hangs on `clsact`, which queues no packets and stands beside the root queueing
 //! discipline. Filter and `clsact` outlive the process: the agent, the sentinel or `guard reset` removes them, and until then
-//! the program ignores expired holds. The agent's filter is recognised by number, priority and name.
+//! the program ignores expired delays. The agent's filter is recognised by number, priority and name.
 
 use rustix::io::Errno;
 

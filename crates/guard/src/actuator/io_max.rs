@@ -137,7 +137,7 @@ pub enum Change {
     /// The row has been written.
     Made,
     /// Another program has changed the row since the agent's last write. These limits are in force now: values that were
-    /// still the agent's have been put back, and the agent leaves the row alone from now on.
+    /// still the agent's have been restored, and the agent leaves the row alone from now on.
     Foreign(Limits),
     /// The group no longer exists, and neither do its limits.
     Gone,
@@ -194,7 +194,7 @@ impl IoMax {
     /// Restores the limits before the agent's first change, unless another program has changed the row since.
     ///
     /// # Errors
-    /// [`Error::File`]; on an error the row stays in the journal, and is put back at a reload, at the agent's end, or before
+    /// [`Error::File`]; on an error the row stays in the journal, and is restored at a reload, at the agent's end, or before
     /// it is set again.
     pub fn restore(mut self, journal: &mut Journal) -> Result<Restored, Error> {
         self.release(journal).inspect_err(|_| journal.leave(&self.knob()))
@@ -332,9 +332,9 @@ fn gone(error: &Error) -> bool {
 
 /// Restores a row of `io.max` by its journal entry: `before` are the limits before the agent's first change, `seen` those
 /// read after the agent's last write, both spelled as [`Limits`] are printed.
-pub(crate) fn put_back(path: &Path, device: &str, before: &str, seen: Option<&str>) -> Result<Restored, Error> {
+pub(crate) fn restore(path: &Path, device: &str, before: &str, seen: Option<&str>) -> Result<Restored, Error> {
     let odd = |problem: String| Error::File {
-        doing: "put back",
+        doing: "restore",
         path: path.to_owned(),
         cause: std::io::Error::new(std::io::ErrorKind::InvalidData, problem),
     };

@@ -115,7 +115,7 @@ fn what_another_program_sets_stays_also_without_a_value_read_back() {
 }
 
 #[test]
-fn the_journal_alone_puts_back_what_was_there() {
+fn the_journal_alone_restores_what_was_there() {
     let mut group = Group::new("journal", "253:0 rbps=50 wbps=max riops=max wiops=9\n");
     let mut row = group.row();
     for limit in [100, 110, 120] {
@@ -134,7 +134,7 @@ fn the_journal_alone_puts_back_what_was_there() {
 }
 
 #[test]
-fn what_was_changed_after_us_is_not_put_back_by_the_journal() {
+fn what_was_changed_after_us_is_not_restored_by_the_journal() {
     let mut group = Group::new("later", "");
     let mut row = group.row();
     group.set(&mut row, reads(100));
@@ -206,7 +206,7 @@ fn one_row_that_is_refused_keeps_no_other_from_being_set() {
 }
 
 #[test]
-fn what_an_earlier_run_left_is_put_back_before_it_is_set() {
+fn what_an_earlier_run_left_is_restored_before_it_is_set() {
     let mut group = Group::new("left", "253:0 rbps=50 wbps=max riops=max wiops=max\n");
     let mut earlier = group.row();
     group.set(&mut earlier, reads(100));
@@ -219,7 +219,7 @@ fn what_an_earlier_run_left_is_put_back_before_it_is_set() {
 }
 
 #[test]
-fn a_row_that_could_not_be_put_back_is_put_back_before_it_is_set_again() {
+fn a_row_that_could_not_be_restored_is_restored_before_it_is_set_again() {
     let mut group = Group::new("unrestored", "");
     let mut row = group.row();
     assert_eq!(group.set(&mut row, reads(100)), Change::Made);

@@ -4,12 +4,12 @@
 //! Queueing disciplines and program are made once; later a tick changes only the delays in the program's map.
 
 pub mod ceph_option;
+mod client_delay;
 mod delay;
 mod departure;
 mod error;
 mod file;
 mod filter;
-mod hold;
 pub mod io_max;
 mod netlink;
 mod only;
@@ -27,9 +27,9 @@ pub(crate) fn read_netlink(bytes: &[u8]) {
     }
 }
 
+pub use client_delay::{Client, Delay, Delays, Packets};
 pub(crate) use delay::{LONGEST_DELAY, SHORTEST_TIMEOUT};
-pub use delay::{MAX_HOLDS, Outcome, PacketDelay, Plan, Settings, remove_leftovers};
+pub use delay::{MAX_DELAYS, Outcome, PacketDelay, Plan, Settings, remove_leftovers};
 pub use error::Error;
 pub use file::FileKnob;
-pub use hold::{Client, Hold, Holds, Packets};
 pub use queue_length::QueueLength;

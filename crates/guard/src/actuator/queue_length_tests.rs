@@ -61,7 +61,7 @@ fn a_length_is_changed_when_it_is_worth_it_and_never_beyond_what_was_there() {
     ] {
         assert_eq!((disk.set(&mut length, slots), disk.value()), (changed, value.to_owned()), "{slots} slots");
     }
-    // It is as it was: nothing is left to be put back.
+    // It is as it was: nothing is left to be restored.
     assert!(disk.journal.is_clear());
     assert_eq!((length.before(), length.changes()), (Some(32), 5));
 }
@@ -77,7 +77,7 @@ fn slots_are_shared_between_hardware_queues_of_four_requests_at_least() {
 }
 
 #[test]
-fn what_was_there_before_is_put_back_by_each_process() {
+fn what_was_there_before_is_restored_by_each_process() {
     let mut disk = Disk::new("back", "32");
     let mut length = disk.length(Knob::QueueDepth, 1);
     for slots in [20.0, 4.0, 9.0] {
@@ -106,7 +106,7 @@ fn a_foreign_setting_is_left_alone_while_it_is_there() {
 }
 
 #[test]
-fn a_length_that_the_kernel_lowered_is_put_back() {
+fn a_length_that_the_kernel_lowered_is_restored() {
     for (found, restored) in [("2", "32"), ("4", "32"), ("16", "16"), ("all", "all")] {
         let mut disk = Disk::new(&format!("lowered-{found}"), "32");
         assert!(disk.set(&mut disk.length(Knob::QueueDepth, 1), 4.0));
@@ -183,7 +183,7 @@ fn what_is_no_number_is_reported() {
 }
 
 #[test]
-fn what_an_earlier_run_left_is_not_set_before_it_is_put_back() {
+fn what_an_earlier_run_left_is_not_set_before_it_is_restored() {
     let mut disk = Disk::new("left", "32");
     assert!(disk.set(&mut disk.length(Knob::QueueDepth, 1), 8.0));
     disk.journal.leave_pending();

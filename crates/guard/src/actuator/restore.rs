@@ -16,7 +16,7 @@ impl Journal {
     /// [`Error::File`], or an error of the kernel or of a Ceph daemon; on an error the setting stays in the journal.
     pub fn restore(&mut self, knob: &Knob) -> Result<Restored, Error> {
         let Some(state) = self.state(knob) else { return Ok(Restored::Nothing) };
-        let result = put_back(knob, state)?;
+        let result = restore(knob, state)?;
         self.restored(knob)?;
         Ok(result)
     }
@@ -27,7 +27,7 @@ impl Journal {
         self.restore_each(knobs)
     }
 
-    /// Tries once more to put back all settings that an earlier run left changed.
+    /// Tries once more to restore all settings that an earlier run left changed.
     pub(crate) fn restore_left(&mut self) -> Restoration {
         let knobs = self.left().iter().cloned().collect();
         self.restore_each(knobs)
@@ -51,7 +51,7 @@ impl Journal {
         let (options, quick): (Vec<Knob>, Vec<Knob>) =
             quick.into_iter().partition(|knob| matches!(knob, Knob::CephOption { .. }));
         let mut results: Restoration = quick.into_iter().map(|knob| self.restore_one(knob)).collect();
-        let answers = self.put_back_side_by_side(&options);
+        let answers = self.restore_in_parallel(&options);
         results.extend(options.into_iter().zip(answers).map(|(knob, answer)| {
             let result = answer.and_then(|restored| self.restored(&knob).map(|()| restored));
             (knob, result)
@@ -67,14 +67,14 @@ impl Journal {
 
     /// Restores settings in parallel, each in a thread of its own, or in this thread if no thread can be started; the journal
     /// still lists the settings afterwards.
-    fn put_back_side_by_side(&self, knobs: &[Knob]) -> Vec<Result<Restored, Error>> {
-        let put = |knob: &Knob| self.state(knob).map_or(Ok(Restored::Nothing), |state| put_back(knob, state));
+    fn restore_in_parallel(&self, knobs: &[Knob]) -> Vec<Result<Restored, Error>> {
+        let one = |knob: &Knob| self.state(knob).map_or(Ok(Restored::Nothing), |state| restore(knob, state));
         thread::scope(|scope| {
-            let threads = knobs.iter().map(|knob| thread::Builder::new().spawn_scoped(scope, move || put(knob)));
+            let threads = knobs.iter().map(|knob| thread::Builder::new().spawn_scoped(scope, move || one(knob)));
             let threads: Vec<_> = threads.collect();
             let answers = threads.into_iter().zip(knobs).map(|(thread, knob)| match thread {
                 Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-                Err(_) => put(knob),
+                Err(_) => one(knob),
             });
             answers.collect()
         })
@@ -89,7 +89,7 @@ fn lowered_by_kernel(path: &Path, seen: &str, found: &str) -> bool {
         && number(found).zip(number(seen)).is_some_and(|(now, ours)| now < ours)
 }
 
-fn put_back(knob: &Knob, state: &State) -> Result<Restored, Error> {
+fn restore(knob: &Knob, state: &State) -> Result<Restored, Error> {
     let done = |had| if had { Restored::Done } else { Restored::Nothing };
     let seen = state.seen.as_deref();
     match (knob, state.before.as_deref()) {
@@ -97,8 +97,8 @@ fn put_back(knob: &Knob, state: &State) -> Result<Restored, Error> {
         // What was there before says whether `clsact` is ours.
         (Knob::Filter(device), before) => remove_filter(device, before == Some("")).map(done),
         (_, None) => Ok(Restored::Nothing),
-        (Knob::IoMax { path, device }, Some(before)) => io_max::put_back(path, device, before, seen),
-        (Knob::CephOption { socket, option }, Some(before)) => ceph_option::put_back(socket, option, before, seen),
+        (Knob::IoMax { path, device }, Some(before)) => io_max::restore(path, device, before, seen),
+        (Knob::CephOption { socket, option }, Some(before)) => ceph_option::restore(socket, option, before, seen),
         // A cgroup or device that is gone took its setting along.
         (Knob::File(path), Some(_)) if !path.exists() => Ok(Restored::Nothing),
         (Knob::File(path), Some(before)) => {

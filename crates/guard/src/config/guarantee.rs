@@ -1,8 +1,10 @@
 //! Settings of the control-group loop: devices whose control groups have throughput guarantees.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use evenkeel_control::throughput;
+use evenkeel_policy::cluster::guarantee_total;
 use evenkeel_policy::config::{CachedDevice, Direction, GuaranteeTuning, Match};
 
 use crate::loops::owed::Owed;
@@ -11,6 +13,8 @@ use crate::sensor::cgroup;
 /// A device, usually a slow one behind a fast cache, whose control groups have throughput guarantees.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CachedConfig {
+    /// Name of the device's pool.
+    pub pool: String,
     /// The device that the groups use, by path or name: a dm-cache, dm-writecache or bcache.
     pub device: String,
     /// The slow and the fast device below `device`; the agent finds a device that the configuration leaves out.
@@ -19,16 +23,18 @@ pub struct CachedConfig {
     pub tuning: GuaranteeTuning,
     /// Guarantees and the groups that have them, by the names of their tenants.
     pub tenants: BTreeMap<String, GuaranteeConfig>,
-    /// Control groups (paths or patterns) of tenants without a guarantee on this device; less specific patterns of other
-    /// tenants do not apply to these groups.
-    pub exempt: Vec<String>,
+    /// Control groups (paths or patterns) of tenants without a guarantee on this device, each after its tenant; less specific
+    /// patterns of other tenants do not apply to these groups.
+    pub exempt: Vec<(String, String)>,
 }
 
 /// A tenant's throughput guarantee, and the control groups that have it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GuaranteeConfig {
+    /// Name of the tenant in the policy.
+    pub tenant: String,
     /// Path of the control group below /sys/fs/cgroup, in which `*` and `?` may stand for parts of a name; each group that
-    /// matches has the whole guarantee for itself.
+    /// matches has the whole guarantee for itself, or in a cluster the tenant's groups share this host's part of it.
     pub group: String,
     /// Throughput guarantee and ceiling of reads.
     pub read: Direction,
@@ -57,6 +63,12 @@ impl GuaranteeConfig {
         self.each.as_ref().map_or_else(|| tenant.to_owned(), |owner| own_name(owner, &self.group, group))
     }
 
+    /// Names of the totals that a group's guarantees of reads and of writes are in a cluster: those of the policy's tenant, or
+    /// with `each` the group's own. `None` for a name that is too long.
+    pub fn totals(&self, group: &str) -> [Option<String>; 2] {
+        ["read", "write"].map(|of| guarantee_total(of, &self.shown(&self.tenant, group)))
+    }
+
     /// The guarantee as the controller's type.
     pub fn guarantee(&self) -> throughput::Guarantee {
         throughput::Guarantee { read: self.read.control(), write: self.write.control(), weight: f64::from(self.weight) }
@@ -64,14 +76,15 @@ impl GuaranteeConfig {
 }
 
 impl CachedConfig {
-    /// The key in [`Self::tenants`] of the guarantee that a group has, by the most specific pattern that fits. `None` if no
-    /// pattern fits, or that pattern belongs to a tenant without a guarantee.
+    /// The key in [`Self::tenants`] of the guarantee that a group has, by the most specific pattern that fits, and of equally
+    /// specific ones that of the tenant that is first by name. `None` if no pattern fits, or that pattern belongs to a tenant
+    /// without a guarantee.
     pub fn tenant_of(&self, group: &str) -> Option<&str> {
-        let exempt = self.exempt.iter().map(|pattern| (pattern, None));
-        let tenants = self.tenants.iter().rev().map(|(name, tenant)| (&tenant.group, Some(name.as_str())));
-        let naming = exempt.chain(tenants).filter(|(pattern, _)| cgroup::names(pattern, group));
-        let specificity = |pattern: &str| Match::Cgroup(pattern.trim_matches('/').to_owned()).specificity();
-        naming.max_by_key(|(pattern, _)| specificity(pattern)).and_then(|(_, tenant)| tenant)
+        let exempt = self.exempt.iter().map(|(owner, pattern)| (pattern, owner, None));
+        let tenants = self.tenants.iter().map(|(key, of)| (&of.group, &of.tenant, Some(key.as_str())));
+        let naming = exempt.chain(tenants).filter(|(pattern, ..)| cgroup::names(pattern, group));
+        let rank = |pattern: &str| Reverse(Match::Cgroup(pattern.to_owned()).specificity());
+        naming.min_by_key(|(pattern, owner, _)| (rank(pattern), *owner)).and_then(|(.., key)| key)
     }
 
     /// Time between decisions. For the methods "saat" and "static" this is their period.

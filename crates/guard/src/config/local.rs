@@ -1,5 +1,8 @@
 //! Settings of local devices whose control groups are throttled for a latency target, or limited for their tenants' limits.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use evenkeel_control::{Duration, response};
 use evenkeel_policy::config::{Latency, Limit, Match, Percentile, Throttle};
 use evenkeel_policy::target::Method;
@@ -9,6 +12,20 @@ use super::guarantee::own_name;
 use crate::discovery::groups::Names;
 use crate::loops::owed::Owed;
 use crate::sensor::cgroup;
+
+/// Largest number of other tenants that a record of a group names.
+const MOST_OTHERS: usize = 4;
+
+/// The entry by which a group belongs to its tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedBy {
+    /// Index of the tenant in [`LocalConfig::tenants`].
+    pub tenant: usize,
+    /// The entry, as in `match`.
+    pub entry: String,
+    /// Entries of other tenants that name the group too, and that it precedes, each with its tenant, the most specific first.
+    pub others: Vec<String>,
+}
 
 /// A device of this host with a latency target, or with tenants that have limits: `io.max` of noisy control groups is set so that
 /// the target is met, and that of tenants with a limit so that they keep it.
@@ -96,14 +113,30 @@ impl LocalConfig {
     /// Index, in [`Self::tenants`], of the tenant of a group, by the most specific entry that names the group; `None` if no
     /// entry does. `names`: the containers, pods and virtual machines of this host.
     pub fn tenant_among(&self, names: &Names, group: &str) -> Option<usize> {
-        let entries = self.tenants.iter().enumerate().rev();
-        let entries = entries.flat_map(|(place, tenant)| tenant.groups.iter().map(move |entry| (entry, place)));
-        let naming = entries.filter(|(entry, _)| names.names(entry, group));
-        let specificity = |entry: &Match| match entry {
-            Match::Cgroup(pattern) => Match::Cgroup(pattern.trim_matches('/').to_owned()).specificity(),
-            other => other.specificity(),
+        self.naming(names, group).first().map(|(_, place)| *place)
+    }
+
+    /// The entries that name a group, the most specific first, each with the index of its tenant in [`Self::tenants`]. Of equally
+    /// specific ones that of the tenant that is first by name comes first.
+    fn naming(&self, names: &Names, group: &str) -> Vec<(&Match, usize)> {
+        let tenants = self.tenants.iter().enumerate();
+        let entries = tenants.flat_map(|(place, tenant)| tenant.groups.iter().map(move |entry| (entry, place)));
+        let mut naming: Vec<(&Match, usize)> = entries.filter(|(entry, _)| names.names(entry, group)).collect();
+        naming.sort_by_key(|(entry, _)| Reverse(entry.specificity()));
+        naming
+    }
+
+    /// The entry by which a group belongs to its tenant, and what else names the group; `None` if no entry does.
+    pub fn named_by(&self, names: &Names, group: &str) -> Option<NamedBy> {
+        let naming = self.naming(names, group);
+        let (entry, tenant) = *naming.first()?;
+        let mut seen = BTreeSet::from([tenant]);
+        let others = naming.iter().filter(|(_, other)| seen.insert(*other)).take(MOST_OTHERS);
+        let shown = |(other, place): &(&Match, usize)| {
+            let owner = self.tenants.get(*place).map_or("", |terms| terms.name.as_str());
+            format!("{other} of tenant {owner}")
         };
-        naming.max_by_key(|(entry, _)| specificity(entry)).map(|(_, place)| place)
+        Some(NamedBy { tenant, entry: entry.to_string(), others: others.map(shown).collect() })
     }
 
     /// True if an entry names containers, pods or virtual machines, whose names have to be searched for.

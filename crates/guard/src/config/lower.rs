@@ -327,7 +327,8 @@ impl<'f> Lowering<'f, '_> {
         }
         let mut volumes = Vec::new();
         for device in devices {
-            let named = entries.iter().filter(|(_, pattern, _)| fits(pattern, device));
+            // Of equally specific entries the first decides.
+            let named = entries.iter().rev().filter(|(_, pattern, _)| fits(pattern, device));
             match named.max_by_key(|(rank, _, _)| *rank) {
                 Some((_, _, tenant)) => volumes.push((device.to_owned(), *tenant)),
                 None if entries.is_empty() => {}
@@ -437,7 +438,7 @@ impl<'f> Lowering<'f, '_> {
                 continue;
             }
             if read.is_unset() && write.is_unset() {
-                exempt.extend(groups.into_iter().map(str::to_owned));
+                exempt.extend(groups.into_iter().map(|group| (tenant.clone(), group.to_owned())));
                 continue;
             }
             self.grouped.insert(tenant);
@@ -453,6 +454,7 @@ impl<'f> Lowering<'f, '_> {
                 let throttled = format!("{}, never below that", row.throttled);
                 self.rows(tenant, reserved.into_iter(), &Row { throttled, ..row });
                 let guarantee = GuaranteeConfig {
+                    tenant: tenant.clone(),
                     group: (*group).to_owned(),
                     read,
                     write,
@@ -500,6 +502,7 @@ impl<'f> Lowering<'f, '_> {
         }
         for device in &devices {
             let cached = CachedConfig {
+                pool: name.to_owned(),
                 device: (*device).to_owned(),
                 cache: cache.clone(),
                 tuning: tuning.clone(),

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::{Abilities, Config, NamedBy};
 use crate::fake_osd::{Folder, folder};
 
 /// Longest time that names may take.
@@ -108,6 +109,51 @@ fn pods_go_by_namespace_and_name() {
     assert_eq!(host.find(&names, "pod:kube-*/etcd"), ["kubepods.slice/kubepods-pod77.slice"]);
     assert_eq!(host.find(&names, "pod:*/*").len(), 3, "and not other/pod5");
     assert_eq!(host.find(&names, "container:1*").len(), 1, "a pod's container, too");
+}
+
+#[test]
+fn of_entries_of_all_kinds_the_most_specific_decides_whose_a_group_is() {
+    let host = Host::new("ranks");
+    let pod = "kubepods/besteffort/pod9-9";
+    host.group(pod);
+    host.file("var/log/pods/shop_db-0_9-9/log", "");
+    let socket = host.0.join("run/containerd/containerd.sock");
+    let runtime = cri::tests::play(&socket, &[("9-9", &[("app", "db")], &[("a", "b")])]);
+    let mut names = Names::default();
+    names.want_marks(true);
+    host.refresh(&mut names);
+    runtime.join().unwrap();
+    let falling = [
+        "cgroup:kubepods/besteffort/pod9-9",
+        "pod:shop/db-0",
+        "pod-label:app=db",
+        "pod-annotation:a=b",
+        "pod-label:app=d*",
+        "pod-annotation:a=*",
+        "cgroup:kubepods/besteffort/pod*",
+        "pod:shop/db-*",
+        "pod:*/*",
+    ];
+    let owner = |entries: [&str; 2]| {
+        let text = format!(
+            "[pools.disk]\ndevices = [\"sda\"]\nlatency.target = \"5ms\"\n[tenants.x]\nmatch = [\"{}\"]\n\
+             [tenants.y]\nmatch = [\"{}\"]\n",
+            entries[0], entries[1]
+        );
+        let config = Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap();
+        config.local["disk"].named_by(&names, pod).unwrap()
+    };
+    for (at, first) in falling.into_iter().enumerate() {
+        for &second in &falling[at + 1..] {
+            let by = |tenant, other: &str| NamedBy {
+                tenant,
+                entry: first.to_owned(),
+                others: vec![format!("{second} of tenant {other}")],
+            };
+            assert_eq!(owner([first, second]), by(0, "y"));
+            assert_eq!(owner([second, first]), by(1, "x"));
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::{Say, lock, restore};
-use crate::actuator::{Error, Holds, PacketDelay, Plan, Settings};
+use crate::actuator::{Delays, Error, PacketDelay, Plan, Settings};
 use crate::journal::Journal;
 use crate::sentinel::Sentinel;
 
@@ -28,7 +28,7 @@ impl Acting {
     pub fn start(settings: Option<Settings>, journal_path: &Path, say: Say) -> Result<Self, Error> {
         let mut journal = Journal::open_within(journal_path, restore::SENTINEL_LIMIT)?;
         if !journal.is_clear() {
-            tracing::warn!("an earlier run did not put all settings back: the agent does it now");
+            tracing::warn!("an earlier run did not restore all settings: the agent does it now");
             restore::begin(&mut journal, say);
         }
         let plan = settings.map(Plan::new).transpose()?;
@@ -39,20 +39,20 @@ impl Acting {
         Ok(Self { path: journal_path.to_owned(), say, journal, sentinel, delay })
     }
 
-    /// Puts exactly `holds` in force, and replaces a sentinel that has died. Call it at every tick: a hold must be renewed
+    /// Puts exactly `delays` in force, and replaces a sentinel that has died. Call it at every tick: a delay must be renewed
     /// several times within its timeout.
     ///
     /// # Errors
-    /// An error of the kernel; on an error, earlier holds last until their timeout.
-    pub fn set(&mut self, now: Instant, holds: &Holds) -> Result<(), Error> {
+    /// An error of the kernel; on an error, earlier delays last until their timeout.
+    pub fn set(&mut self, now: Instant, delays: &Delays) -> Result<(), Error> {
         if !self.sentinel.is_alive() {
             tracing::warn!(
-                "the sentinel, the process that puts settings back if the agent is killed, was gone: the agent starts another"
+                "the sentinel, the process that restores settings if the agent is killed, was gone: the agent starts another"
             );
             self.sentinel = restore::start_sentinel(&self.path)?;
         }
         if let Some(delay) = &mut self.delay
-            && delay.set(now, holds)?.repaired
+            && delay.set(now, delays)?.repaired
         {
             tracing::warn!(
                 "another program removed the queueing discipline or the BPF program of a device: the agent made it anew"
@@ -73,8 +73,8 @@ impl Acting {
     }
 
     /// The packet delays in force.
-    pub fn held(&self) -> Holds {
-        self.delay.as_ref().map(PacketDelay::held).unwrap_or_default()
+    pub fn delays(&self) -> Delays {
+        self.delay.as_ref().map(PacketDelay::delays).unwrap_or_default()
     }
 
     /// True if the kernel ends all delays by itself when this process ends; `None` if packets are not delayed.
@@ -85,13 +85,13 @@ impl Acting {
     /// Restores all settings. Returns how many packets the agent's queueing disciplines have dropped, if that is known.
     ///
     /// # Errors
-    /// [`Error::NotPutBack`] or the error of a setting that could not be restored; such settings stay in the journal.
+    /// [`Error::NotRestored`] or the error of a setting that could not be restored; such settings stay in the journal.
     pub fn stop(self) -> Result<Option<u64>, Error> {
         let Self { say, journal, sentinel, delay, .. } = self;
         let drops = delay.as_ref().and_then(|delay| delay.drops().ok());
         let mut held = lock(&journal);
         let restored = delay.map_or(Ok(()), |delay| delay.restore(&mut held));
-        // Limits of groups and options of OSDs; what the delay could not put back is tried once more.
+        // Limits of groups and options of OSDs; what the delay could not restore is tried once more.
         restore::report_failures(held.restore_all(), say)?;
         restored?;
         // The sentinel waits for the lock.

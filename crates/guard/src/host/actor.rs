@@ -7,7 +7,7 @@ use evenkeel_policy::figures::counted;
 
 use super::acting::Acting;
 use super::{Error, Say, restore};
-use crate::actuator::{self, Holds, Settings};
+use crate::actuator::{self, Delays, Settings};
 use crate::config::Config;
 use crate::journal::Journal;
 
@@ -28,13 +28,13 @@ impl Actor {
         if dry_run {
             return Ok(Self::Watching("--dry-run: decides and records, and throttles no client".into()));
         }
-        let holds = config.delays_packets();
+        let delays_packets = config.delays_packets();
         if !config.sets_something() {
             restore::leftovers(&config.agent.journal, say);
             let why = "the configuration names no interfaces by which clients are reached, so no packet is delayed";
             return Ok(Self::Watching(why.into()));
         }
-        let settings = holds.then(|| Settings {
+        let settings = delays_packets.then(|| Settings {
             devices: config.agent.interfaces.clone(),
             ports: config.agent.ports.clone(),
             maximum: config.agent.max_delay.into(),
@@ -50,7 +50,7 @@ impl Actor {
         match self {
             Self::Watching(why) => why.clone(),
             Self::Acting(acting) => match acting.ends_with_process() {
-                None => "io.max of groups, queue depths and throttles of OSDs are set as pools need, and put back at the end; no packet is delayed".into(),
+                None => "io.max of groups, queue depths and throttles of OSDs are set as pools need, and restored at the end; no packet is delayed".into(),
                 Some(ends) => {
                     let attached = if ends { "TCX" } else { "cls_bpf" };
                     format!("packets to noisy clients are delayed, by BPF at {attached}; a delay ends by itself unless renewed")
@@ -66,11 +66,11 @@ impl Actor {
     /// Puts exactly these packet delays in force.
     ///
     /// # Errors
-    /// An error of the kernel; on an error, earlier holds end at their timeout.
-    pub(super) fn hold(&mut self, now: Instant, holds: &Holds) -> Result<(), actuator::Error> {
+    /// An error of the kernel; on an error, earlier delays end at their timeout.
+    pub(super) fn delay(&mut self, now: Instant, delays: &Delays) -> Result<(), actuator::Error> {
         match self {
             Self::Watching(_) => Ok(()),
-            Self::Acting(acting) => acting.set(now, holds),
+            Self::Acting(acting) => acting.set(now, delays),
         }
     }
 
@@ -95,10 +95,10 @@ impl Actor {
     /// Restores all settings that this agent has changed.
     ///
     /// # Errors
-    /// [`Error::PutBack`] if settings could not be restored; they stay in the journal.
+    /// [`Error::NotRestored`] if settings could not be restored; they stay in the journal.
     pub(super) fn stop(self) -> Result<(), Error> {
         let Self::Acting(acting) = self else { return Ok(()) };
-        let drops = acting.stop().map_err(Error::PutBack)?;
+        let drops = acting.stop().map_err(Error::NotRestored)?;
         if let Some(drops) = drops.filter(|&drops| drops > 0) {
             let drops = counted(drops, "packet");
             tracing::warn!(

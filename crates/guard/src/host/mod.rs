@@ -1,7 +1,7 @@
 //! The agent on a live host: the loop with clock, files and threads; putting decisions in force; restoring all settings.
 //!
 //! ```text
-//!  Host::start ─▶ Host::keep: Sensors ─▶ Agent::tick ─▶ Actor::hold ─▶ … ─▶ Host::stop
+//!  Host::start ─▶ Host::keep: Sensors ─▶ Agent::tick ─▶ Actor::delay ─▶ … ─▶ Host::stop
 //!                   ▲ maps (discovery), policies (reloads)    └─▶ Shared: what others are shown
 //! ```
 
@@ -13,6 +13,7 @@ use crate::{actuator, error};
 mod acting;
 mod actor;
 mod faults;
+mod group_histograms;
 mod restore;
 mod sensors;
 mod shared;
@@ -58,8 +59,8 @@ pub enum Error {
     #[error(transparent)]
     Thread(#[from] io::Error),
     /// Some settings could not be restored to their values before the agent's first change.
-    #[error("not everything could be put back; run `evenkeel guard reset`: {0}")]
-    PutBack(actuator::Error),
+    #[error("not all settings could be restored; run `evenkeel guard reset`: {0}")]
+    NotRestored(actuator::Error),
 }
 
 #[cfg(test)]

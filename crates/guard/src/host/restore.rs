@@ -24,7 +24,7 @@ pub fn reset(journal: &Path, say: Say) -> Result<(), Error> {
     // What was set with another journal, or one that is lost, is known by its name.
     let more = remove_leftovers()?;
     if nothing && more.is_empty() {
-        say("nothing to put back\n");
+        say("nothing to restore\n");
     }
     report(more.into_iter().map(|knob| (knob, Ok(Restored::Done))).collect(), say)
 }
@@ -32,7 +32,7 @@ pub fn reset(journal: &Path, say: Say) -> Result<(), Error> {
 /// Runs the sentinel ([`sentinel::watch`]) and prints the result of restoring each setting.
 ///
 /// # Errors
-/// As [`sentinel::watch`], and [`Error::NotPutBack`] if settings could not be restored.
+/// As [`sentinel::watch`], and [`Error::NotRestored`] if settings could not be restored.
 pub fn sentinel(pipe: impl Read, journal: &Path, say: Say) -> Result<(), Error> {
     sentinel::watch(pipe, journal)?.map_or(Ok(()), |results| report(results, say))
 }
@@ -50,7 +50,7 @@ pub(super) fn start_sentinel(journal: &Path) -> Result<Sentinel, Error> {
 pub(super) fn begin(journal: &mut Journal, say: Say) {
     if let Err(error) = report(journal.restore_all(), say) {
         tracing::warn!(
-            "{error}. The agent starts, and leaves these settings alone; a reload tries again to put them back"
+            "{error}. The agent starts, and leaves these settings alone; a reload tries again to restore them"
         );
         journal.leave_pending();
     }
@@ -64,13 +64,13 @@ pub fn leftovers(journal: &Path, say: Say) {
     }
     match Journal::open(journal) {
         Ok(mut journal) if !journal.is_clear() => {
-            tracing::warn!("an earlier run did not put all settings back: the agent does it now");
+            tracing::warn!("an earlier run did not restore all settings: the agent does it now");
             if let Err(error) = report(journal.restore_all(), say) {
                 tracing::warn!("{error}");
             }
         }
         Ok(_) | Err(Error::JournalInUse { .. }) => {}
-        Err(error) => tracing::warn!("settings that an earlier run left changed cannot be put back: {error}"),
+        Err(error) => tracing::warn!("settings that an earlier run left changed cannot be restored: {error}"),
     }
 }
 
@@ -80,7 +80,7 @@ pub(super) fn report_failures(mut results: Restoration, say: Say) -> Result<(), 
     report(results, say)
 }
 
-/// Prints the result of restoring each setting; [`Error::NotPutBack`] if some could not be restored.
+/// Prints the result of restoring each setting; [`Error::NotRestored`] if some could not be restored.
 pub(super) fn report(results: Restoration, say: Say) -> Result<(), Error> {
     let mut failures = 0;
     for (knob, result) in results {
@@ -92,7 +92,7 @@ pub(super) fn report(results: Restoration, say: Say) -> Result<(), Error> {
             Knob::IoMax { path, device } => format!("{} of {device}", path.display()),
         };
         let text = match result {
-            Ok(Restored::Done) => format!("{name}: put back"),
+            Ok(Restored::Done) => format!("{name}: restored"),
             Ok(Restored::Nothing) => format!("{name}: was as before"),
             Ok(Restored::Foreign { found }) => format!("{name}: left alone: another program set it to {found:?}"),
             Err(e) => {
@@ -102,7 +102,7 @@ pub(super) fn report(results: Restoration, say: Say) -> Result<(), Error> {
         };
         say(&format!("{text}\n"));
     }
-    if failures > 0 { Err(Error::NotPutBack { failures }) } else { Ok(()) }
+    if failures > 0 { Err(Error::NotRestored { failures }) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ mod tests {
     use crate::actuator::FileKnob;
 
     #[test]
-    fn what_an_earlier_run_left_is_put_back_also_where_nothing_is_to_be_set_any_more() {
+    fn what_an_earlier_run_left_is_restored_also_where_nothing_is_to_be_set_any_more() {
         let root = std::env::temp_dir().join(format!("evenkeel-leftovers-{}", std::process::id()));
         let (knob, path) = (root.join("knob"), root.join("journal"));
         leftovers(&path, |_| {});
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_cannot_be_put_back_keeps_no_agent_from_starting() {
+    fn a_setting_that_cannot_be_restored_keeps_no_agent_from_starting() {
         let root = std::env::temp_dir().join(format!("evenkeel-begin-{}", std::process::id()));
         std::fs::create_dir_all(&root).expect("made");
         let (good, bad, path) = (root.join("good"), root.join("bad"), root.join("journal"));

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_control::Instant;
 
+use super::group_histograms::{self, GroupHistograms};
 use crate::error::Error;
 use crate::loops::local::Sense;
 use crate::loops::packets::Packets;
@@ -56,6 +57,8 @@ impl Reads {
 /// single reads cannot be timed.
 pub(super) struct GroupReads {
     times: Option<(ReadTimes, Sense)>,
+    /// The groups whose reads count in histograms of their own, behind those of devices.
+    own: GroupHistograms,
     /// True if devices or groups could not be watched, which is tried again at the next tick.
     stale: bool,
 }
@@ -67,16 +70,22 @@ impl GroupReads {
         (2 * place, 2 * place + 1)
     }
 
+    /// Number of the first histogram of a single group. The devices are the same until the agent ends.
+    const fn first_own(locals: &[Local]) -> u32 {
+        2 * locals.len() as u32
+    }
+
     /// Starts to measure single reads on the devices of `locals`. If groups cannot be told apart, all reads of a device are
     /// measured; if single reads cannot be timed, none, and the kernel's means count.
     ///
     /// # Errors
     /// If a latency target is for a percentile and the kernel refuses the BPF programs that time reads.
     pub(super) fn start(locals: &[Local]) -> Result<Self, Error> {
+        let started = |times| Self { times, own: GroupHistograms::default(), stale: false };
         if locals.is_empty() {
-            return Ok(Self { times: None, stale: false });
+            return Ok(started(None));
         }
-        let histograms = 2 * locals.len();
+        let histograms = Self::first_own(locals) as usize + group_histograms::MOST as usize;
         let start = |events: Events| match ReadTimes::start_by_cgroup(&events, histograms) {
             Ok(times) => Ok((times, Sense::Groups)),
             Err(error) => {
@@ -87,13 +96,13 @@ impl GroupReads {
             }
         };
         match Events::read(&FOLDERS.map(PathBuf::from)).and_then(start) {
-            Ok(times) => Ok(Self { times: Some(times), stale: false }),
+            Ok(times) => Ok(started(Some(times))),
             Err(error) if locals.iter().any(Local::wants_percentile) => Err(error),
             Err(error) => {
                 tracing::warn!(
                     "reads of control groups are not timed, and the mean of all reads of a device counts: {error}"
                 );
-                Ok(Self { times: None, stale: false })
+                Ok(started(None))
             }
         }
     }
@@ -106,26 +115,7 @@ impl GroupReads {
             return Ok(());
         };
         let mut result = Ok(());
-        // Each is asked, so that none stays changed.
-        let mut changed = self.stale;
-        for local in &mut *locals {
-            changed |= local.take_changed();
-        }
-        if changed {
-            let devices = locals
-                .iter()
-                .zip(0..)
-                .flat_map(|(local, place)| local.devices().map(move |device| (device, Self::numbers(place).0)));
-            result = times.watch(devices);
-            let groups = locals.iter().zip(0..).flat_map(|(local, place)| {
-                let (others, counted) = Self::numbers(place);
-                local.counted().map(move |group| (group, others, counted))
-            });
-            // Also without some of the devices.
-            let told_apart = times.watch_cgroups(groups);
-            result = result.and(told_apart);
-            self.stale = result.is_err();
-        }
+        let first_own = Self::first_own(locals);
         for (local, place) in locals.iter_mut().zip(0..) {
             local.begin(now, *sense);
             let (others, counted) = Self::numbers(place);
@@ -137,7 +127,61 @@ impl GroupReads {
             });
             result = result.and(read).and(times.read(counted, |bucket, reads| local.count(bucket, reads)));
         }
+        for ((place, group), own) in self.own.iter() {
+            let Some(local) = locals.get_mut(*place as usize) else { continue };
+            let read = times.read(first_own + own.histogram, |bucket, reads| {
+                local.count_of(group, now, bucket, reads);
+                if own.counts {
+                    local.count(bucket, reads);
+                }
+            });
+            result = result.and(read);
+        }
+        // Each is asked, so that none stays changed.
+        let mut changed = self.stale;
+        for local in &mut *locals {
+            changed |= local.take_changed();
+        }
+        if changed {
+            let watched = Self::watch(times, *sense, &mut self.own, locals);
+            self.stale = watched.is_err();
+            result = result.and(watched);
+        }
         result
+    }
+
+    /// From now on times reads of the devices and groups that `locals` have now.
+    fn watch(times: &mut ReadTimes, sense: Sense, own: &mut GroupHistograms, locals: &[Local]) -> Result<(), Error> {
+        let first_own = Self::first_own(locals);
+        let mut result = Ok(());
+        if sense == Sense::Groups {
+            let mut watched: Vec<(u32, &str, bool)> = Vec::new();
+            for (local, place) in locals.iter().zip(0..) {
+                watched.extend(local.watched().map(|(group, counts, _)| (place, group, counts)));
+            }
+            for histogram in own.renew(watched) {
+                // Late reads of the group before count for no group.
+                result = result.and(times.read(first_own + histogram, |_, _| {}));
+            }
+        }
+        let own = &*own;
+        let devices = locals
+            .iter()
+            .zip(0..)
+            .flat_map(|(local, place)| local.devices().map(move |device| (device, Self::numbers(place).0)));
+        let timed = times.watch(devices);
+        let mut groups: Vec<(u64, u32, u32)> = Vec::new();
+        for (local, place) in locals.iter().zip(0..) {
+            let (others, counted) = Self::numbers(place);
+            for (group, counts, numbers) in local.watched() {
+                let histogram = own.histogram(place, group).map(|own| first_own + own);
+                let Some(histogram) = histogram.or(counts.then_some(counted)) else { continue };
+                groups.extend(numbers.iter().map(|number| (*number, others, histogram)));
+            }
+        }
+        // Also without some of the devices.
+        let distinguished = times.watch_cgroups(groups);
+        result.and(timed).and(distinguished)
     }
 }
 

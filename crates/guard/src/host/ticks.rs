@@ -204,7 +204,7 @@ impl Host {
         // Without a reading an empty file: every device is gone, and controllers release all clients after a while.
         let (text, failure) = read.map_or_else(|error| (&[] as &[u8], Some(error)), |text| (text, None));
         let errors = shared.agent.tick(at, text, self.actor.journal().as_deref_mut());
-        let acted = self.actor.hold(now, shared.agent.packets.holds());
+        let acted = self.actor.delay(now, shared.agent.packets.delays());
         failure.iter().for_each(|error| shared.failed(error));
         errors.iter().for_each(|error| shared.failed(error));
         timed.err().iter().for_each(|error| shared.failed(error));
@@ -214,7 +214,7 @@ impl Host {
     /// Ends the agent, and restores all settings that it has changed.
     ///
     /// # Errors
-    /// [`Error::PutBack`] if settings could not be restored; they stay in the journal.
+    /// [`Error::NotRestored`] if settings could not be restored; they stay in the journal.
     pub fn stop(self) -> Result<(), Error> {
         if let Some(osds) = self.osds {
             osds.stop();
@@ -227,8 +227,11 @@ impl Policies {
     /// Passes a policy to the loop, with its warnings to the log. A policy that needs a restart of the agent is refused; the
     /// log says why.
     pub fn offer(&self, config: Config, doubts: &[Problem]) {
-        let running = lock(&self.shared).config.clone();
-        let fixed = running.needs_restart(&config);
+        let (running, has_joined) = {
+            let shared = lock(&self.shared);
+            (shared.config.clone(), shared.agent.shares_totals())
+        };
+        let fixed = running.needs_restart(&config, has_joined);
         if !fixed.is_empty() {
             tracing::error!("policy refused, the one in force stays: restart the agent for {}", fixed.join(", "));
             return;
@@ -291,12 +294,11 @@ mod tests {
         assert_eq!(agent.state().boot_id, roots.boot_id());
     }
 
-    #[test]
-    fn the_policy_that_was_offered_last_is_the_one_in_force() {
-        let (first, second) = (policy("10ms"), policy("20ms"));
-        let shared = Arc::new(Mutex::new(Shared {
-            agent: Agent::open(&first, &Roots::under(Path::new("none")), Path::new("none")).expect("opened"),
-            config: first.clone(),
+    /// An agent that is not on this host, under a policy.
+    fn shared(config: &Config) -> Arc<Mutex<Shared>> {
+        Arc::new(Mutex::new(Shared {
+            agent: Agent::open(config, &Roots::under(Path::new("none")), Path::new("none")).expect("opened"),
+            config: config.clone(),
             cluster: None,
             acting: false,
             acting_reason: String::new(),
@@ -307,7 +309,33 @@ mod tests {
             last_error: None,
             failed_at: None,
             faults: Vec::new(),
-        }));
+        }))
+    }
+
+    #[test]
+    fn the_first_limit_of_a_cluster_is_taken_by_an_agent_that_has_joined_it() {
+        let read = |limit: &str| {
+            let text = format!(
+                "[pools.disk]\ndevices = [\"sda\"]\nlatency.target = \"5ms\"\n[tenants.bulk]\nmatch = [\"cgroup:b\"]\n\
+                 {limit}[cluster]\netcd = [\"http://a:2379\"]\n"
+            );
+            Config::parse(&text, "test", Abilities { tracepoints: false }).expect("valid")
+        };
+        // The policy in force when the last limit has gone.
+        let shared = shared(&read(""));
+        let (newer, offered) = channel();
+        let policies = Policies { shared: Arc::clone(&shared), newer, ticking: thread::current() };
+        policies.offer(read("limit.iops = 100\n"), &[]);
+        assert!(offered.try_recv().is_err(), "an agent outside the cluster needs a restart");
+        lock(&shared).agent.share_totals();
+        policies.offer(read("limit.iops = 100\n"), &[]);
+        assert!(offered.try_recv().is_ok_and(|config| config.shares_totals()));
+    }
+
+    #[test]
+    fn the_policy_that_was_offered_last_is_the_one_in_force() {
+        let (first, second) = (policy("10ms"), policy("20ms"));
+        let shared = shared(&first);
         let (newer, offered) = channel();
         let policies = Policies { shared: Arc::clone(&shared), newer, ticking: thread::current() };
         // All within one tick.

@@ -28,7 +28,7 @@ fn content(path: &Path) -> String {
 }
 
 #[test]
-fn the_first_value_is_put_back_after_many_changes() {
+fn the_first_value_is_restored_after_many_changes() {
     let dir = Dir::new("first");
     let path = dir.knob("limit", "max\n");
     let mut journal = Journal::open(dir.journal()).unwrap();
@@ -65,7 +65,7 @@ fn a_foreign_change_is_noticed_and_respected() {
 }
 
 #[test]
-fn a_change_that_was_interrupted_is_put_back_whatever_the_file_holds() {
+fn a_change_that_was_interrupted_is_restored_whatever_the_file_holds() {
     let dir = Dir::new("interrupted");
     let path = dir.knob("limit", "max\n");
     let mut journal = Journal::open(dir.journal()).unwrap();
@@ -109,7 +109,7 @@ fn a_torn_last_line_is_passed_over_and_a_damaged_one_is_not() {
 }
 
 #[test]
-fn a_journal_of_the_next_format_is_put_back_as_far_as_it_is_understood() {
+fn a_journal_of_the_next_format_is_restored_as_far_as_it_is_understood() {
     let dir = Dir::new("next");
     let (one, two) = (dir.knob("one", "5"), dir.knob("two", "6"));
     let intend = |path: &Path, more: &str| {
@@ -150,7 +150,7 @@ fn the_journal_stays_short_and_loses_nothing() {
 }
 
 #[test]
-fn when_everything_was_put_back_nothing_is_left_to_read() {
+fn when_everything_was_restored_nothing_is_left_to_read() {
     let dir = Dir::new("empty");
     let path = dir.knob("limit", "max\n");
     let mut journal = Journal::open(dir.journal()).unwrap();
@@ -161,7 +161,7 @@ fn when_everything_was_put_back_nothing_is_left_to_read() {
         journal.intend(&filter, Some(""), Some("clsact, cls_bpf")).unwrap();
         knob.set(&mut journal, "100").unwrap();
         journal.restore(&filter).unwrap();
-        assert!(content(&dir.journal()).contains("intend"), "round {round}: the file is still to be put back");
+        assert!(content(&dir.journal()).contains("intend"), "round {round}: the file is still to be restored");
         if round == 0 {
             knob.restore(&mut journal).unwrap();
             assert_eq!(std::fs::metadata(dir.journal()).unwrap().len(), 0);
@@ -209,7 +209,7 @@ fn on_a_full_disk(dir: &Path) {
     let text = std::fs::read(&journal_path).unwrap();
     assert_eq!(whole(&text), text.len(), "half a line was left");
     drop(journal);
-    // Still full: it opens, and puts back.
+    // Still full: it opens, and restores.
     let mut journal = Journal::open(&journal_path).unwrap();
     let _ = journal.restore_all();
     assert_eq!(content(&path), "max");
@@ -240,7 +240,7 @@ fn a_full_disk_loses_nothing() {
 }
 
 #[test]
-fn what_may_wait_for_a_disk_is_put_back_last() {
+fn what_may_wait_for_a_disk_is_restored_last() {
     let dir = Dir::new("last");
     let mut journal = Journal::open(dir.journal()).unwrap();
     for name in ["nr_requests", "queue_depth"] {
@@ -292,7 +292,7 @@ fn without_descriptors_nothing_is_lost() {
 
 proptest! {
     #[test]
-    fn a_journal_cut_anywhere_still_puts_back_what_had_been_changed(changes in 1usize..5, cut in 0usize..2000) {
+    fn a_journal_cut_anywhere_still_restores_what_had_been_changed(changes in 1usize..5, cut in 0usize..2000) {
         let before = Some("max".to_owned());
         let knob = Knob::File("/limit".into());
         let mut text = String::new();

@@ -6,22 +6,27 @@
 //!  stat of the slow device ────────▶
 //! ```
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_control::log::{Decided, Log, Newest};
+use evenkeel_control::pool::Demand;
 use evenkeel_control::throughput::{
-    Bandwidth, Bounds, Controller, Counters, InForce, InvalidConfig, Limit, Rate, Reason, SlowDevice, TenantId,
-    TenantSample,
+    Bandwidth, Bounds, Controller, Counters, Guarantee, InForce, InvalidConfig, Limit, Rate, Reason, SlowDevice,
+    TenantId, TenantSample,
 };
-use evenkeel_control::units::Direction;
+use evenkeel_control::units::{Direction, Fraction};
 use evenkeel_control::{Duration, Instant};
-use evenkeel_policy::config::Enforcement;
+use evenkeel_policy::config::{Enforcement, Match};
 use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
 use evenkeel_policy::explain;
+use evenkeel_policy::units::{Bytes, Rates};
 
-use super::MAX_RECORDS;
+use super::local::limit::{self, Place};
 use super::owed::{Owed, Pace};
 use super::record::{CgroupState, DirectionState, GroupState};
+use super::totals::{Totals, with_part};
+use super::{Due, MAX_RECORDS};
 use crate::actuator::io_max::Limits;
 use crate::config::CachedConfig;
 use crate::sensor::cgroup::Usage;
@@ -40,6 +45,7 @@ struct Decision {
     group: Arc<Names>,
     limit: Limit,
     measured: f64,
+    of_total: Option<[Rates; 2]>,
 }
 
 impl Decided for Decision {
@@ -61,6 +67,8 @@ struct Names {
     shown: String,
     /// Path of the group.
     group: String,
+    /// Names of the totals that the guarantees of reads and of writes are in a cluster.
+    totals: [Option<Arc<str>>; 2],
 }
 
 /// Readings of a group's counters and limits at one tick.
@@ -82,6 +90,16 @@ struct Tenant {
     seen: Option<(Instant, Usage)>,
     /// True if the newest measurement is older than [`LOST_INTERVALS`] intervals.
     lost: bool,
+    /// The guarantee that the group has: in a cluster its part of this host's part.
+    guarantee: Guarantee,
+    /// The guarantee that the controller knows.
+    known: Guarantee,
+    /// Rates of reads and of writes in the last period in which parts were shared out, and the parts in it.
+    places: [Place; 2],
+    /// Time and counters at the end of that period.
+    ended: Option<(Instant, Counters)>,
+    /// Requests and bytes that the group has read, and written, since the demand was asked for.
+    asked: [[u64; 2]; 2],
     moved: Moved,
     read: Option<Limit>,
     write: Option<Limit>,
@@ -113,6 +131,10 @@ pub struct Guarantees {
     samples: Vec<TenantSample>,
     slow_device: Bandwidth,
     background_bytes_per_s: f64,
+    /// The period in which parts of totals are shared out among groups.
+    share_due: Due,
+    /// The parts of guarantees that apply on this host.
+    totals: Totals,
     decisions: Log<Decision>,
 }
 
@@ -130,6 +152,8 @@ impl Guarantees {
             samples: Vec::new(),
             slow_device: Bandwidth::default(),
             background_bytes_per_s: 0.0,
+            share_due: Due::default(),
+            totals: Totals::default(),
             decisions: Log::new(MAX_RECORDS),
         })
     }
@@ -150,7 +174,9 @@ impl Guarantees {
     /// A guarantee that the controller refuses; a configuration that has passed the checks on reading contains none.
     pub fn join(&mut self, tenant: &str, group: &str) -> Result<Option<TenantId>, InvalidConfig> {
         let Some(config) = self.config.tenants.get(tenant) else { return Ok(None) };
-        let id = self.controller.join(&config.guarantee())?;
+        let guarantee = config.guarantee();
+        let id = self.controller.join(&guarantee)?;
+        self.share_due = Due::default();
         let index = id.0 as usize;
         if self.tenants.len() <= index {
             self.tenants.resize_with(index + 1, || None);
@@ -160,9 +186,15 @@ impl Guarantees {
                 tenant: tenant.to_owned(),
                 shown: config.shown(tenant, group),
                 group: group.to_owned(),
+                totals: config.totals(group).map(|name| name.map(Arc::from)),
             }),
             seen: None,
             lost: false,
+            guarantee,
+            known: guarantee,
+            places: [Place::default(); 2],
+            ended: None,
+            asked: [[0; 2]; 2],
             moved: Moved::default(),
             read: None,
             assigned: [None; 2],
@@ -177,6 +209,7 @@ impl Guarantees {
     /// Forgets the group with this number, which no longer exists.
     pub fn leave(&mut self, tenant: TenantId) {
         self.controller.leave(tenant);
+        self.share_due = Due::default();
         if let Some(known) = self.tenants.get_mut(tenant.0 as usize) {
             *known = None;
         }
@@ -212,8 +245,89 @@ impl Guarantees {
         for tenant in self.tenants.iter_mut().flatten() {
             tenant.lost = tenant.seen.is_some_and(|(at, _)| now.since(at) > patience);
         }
+        self.share_out(now);
         self.list();
         self.record(now);
+    }
+
+    /// Sets if guarantees are totals over all members of a cluster: the least part of each applies here then, until
+    /// [`Self::set_part`] is called.
+    pub fn share_totals(&mut self, are_shared: bool) {
+        if self.totals.share(are_shared) {
+            self.share_due = Due::default();
+        }
+    }
+
+    /// Takes over the parts of guarantees from the device's controller under the policy before.
+    pub fn take_parts(&mut self, old: &mut Self) {
+        self.totals = std::mem::take(&mut old.totals);
+    }
+
+    /// Makes these fractions of the guarantee with this total's name apply from the next tick on: of requests, and of bytes.
+    pub fn set_part(&mut self, total: &str, part: [Fraction; 2]) {
+        self.totals.grant(total, part);
+    }
+
+    /// Demand for the guarantees of groups here that are totals, by the names of the totals.
+    pub fn demands(&mut self) -> BTreeMap<String, Demand> {
+        let Self { config, tenants, totals, .. } = self;
+        let mut demands = BTreeMap::new();
+        for tenant in tenants.iter_mut().flatten() {
+            let asked = std::mem::take(&mut tenant.asked);
+            let terms = config.tenants.get(&tenant.names.tenant).filter(|_| tenant.foreign.is_none());
+            let Some(whole) = terms.map(|terms| terms.guarantee()) else { continue };
+            for direction in Direction::ALL {
+                let total = tenant.names.totals[direction as usize].as_ref();
+                if let Some((total, bounds)) = total.zip(bounds_of(&whole, direction)) {
+                    let whole = rates(bounds.guaranteed);
+                    let moved = asked[direction as usize];
+                    totals.count(&mut demands, (total, whole), moved, tenant.wants_more(direction));
+                }
+            }
+        }
+        totals.keep(&demands);
+        demands
+    }
+
+    /// Decides on the guarantees of the groups: of a total this host's part, which the tenant's groups share by their use, once
+    /// in a period and when this host's part changes; otherwise the whole guarantee.
+    fn share_out(&mut self, now: Instant) {
+        let is_over = self.share_due.is_over(now, limit::EVERY);
+        let Self { config, controller, tenants, totals, .. } = self;
+        if is_over {
+            tenants.iter_mut().flatten().for_each(Tenant::end_period);
+        }
+        if !totals.look(tenants.iter().flatten().flat_map(Tenant::busy)) && !is_over {
+            return;
+        }
+        for direction in Direction::ALL {
+            let mut sharers: BTreeMap<Arc<str>, (Bounds, Vec<&mut Tenant>)> = BTreeMap::new();
+            for tenant in tenants.iter_mut().flatten().filter(|tenant| tenant.foreign.is_none()) {
+                let terms = config.tenants.get(&tenant.names.tenant);
+                let Some(whole) = terms.and_then(|terms| bounds_of(&terms.guarantee(), direction)) else { continue };
+                match tenant.names.totals[direction as usize].clone().filter(|name| totals.cover(name)) {
+                    Some(name) => sharers.entry(name).or_insert_with(|| (whole, Vec::new())).1.push(tenant),
+                    None => tenant.has(direction, &whole, whole.guaranteed.value()),
+                }
+            }
+            for (name, (whole, groups)) in sharers {
+                let here = totals.part_of(&name, rates(whole.guaranteed));
+                let places: Vec<Place> = groups.iter().map(|tenant| tenant.places[direction as usize]).collect();
+                let parts = limit::parts(here.iops.max(here.bytes_per_s.0) as f64, &places);
+                // The first request of a group beside busy ones does not wait long; 0 for a guarantee in requests.
+                let begin = limit::begin(here.bytes_per_s.0, groups.len());
+                for ((tenant, place), part) in groups.into_iter().zip(places).zip(parts) {
+                    let least = if place.uses_up() { 0 } else { begin };
+                    tenant.has(direction, &whole, (part.round() as u64).max(least));
+                }
+            }
+        }
+        for (index, tenant) in tenants.iter_mut().enumerate() {
+            let Some(tenant) = tenant.as_mut().filter(|tenant| tenant.guarantee != tenant.known) else { continue };
+            if controller.part(TenantId(index as u32), &tenant.guarantee).is_ok() {
+                tenant.known = tenant.guarantee;
+            }
+        }
     }
 
     /// Takes over the limits of the controller's newest decision; a limit below the tenant's reservation is raised to the
@@ -223,7 +337,7 @@ impl Guarantees {
             if let Some(Some(tenant)) = self.tenants.get_mut(assignment.tenant.0 as usize) {
                 let config = self.config.tenants.get(&tenant.names.tenant);
                 let owed = config.map(|config| config.owed).unwrap_or_default();
-                let lost = config.filter(|_| tenant.lost).map(|config| config.guarantee());
+                let lost = tenant.lost.then_some(tenant.known);
                 let at_least = |limit: Option<Limit>, bounds: Option<Bounds>, direction| {
                     let lost = bounds.map(|bounds| Limit { limit: bounds.guaranteed, reason: Reason::SignalLost });
                     let limit = lost.or(limit)?;
@@ -245,7 +359,8 @@ impl Guarantees {
             for (direction, limit) in [(Direction::Read, tenant.read), (Direction::Write, tenant.write)] {
                 let Some(limit) = limit else { continue };
                 let (group, measured) = (Arc::clone(&tenant.names), tenant.measured(direction, limit.limit));
-                let decision = Decision { direction, group, limit, measured };
+                let of_total = tenant.of_total(&self.totals, &self.config, direction);
+                let decision = Decision { direction, group, limit, measured, of_total };
                 self.decisions.record_of(&mut tenant.newest[direction as usize], now, decision);
             }
         }
@@ -263,7 +378,8 @@ impl Guarantees {
     /// The state of the device and its groups; the enforcement point fills in the fields that only it knows, such as the
     /// device numbers.
     pub fn state(&self) -> CgroupState {
-        let mut groups: Vec<_> = self.tenants.iter().flatten().map(|tenant| tenant.state(&self.config)).collect();
+        let tenants = self.tenants.iter().flatten();
+        let mut groups: Vec<_> = tenants.map(|tenant| tenant.state(&self.totals, &self.config)).collect();
         groups.sort_by(|a, b| a.group.cmp(&b.group));
         CgroupState {
             device: self.config.device.clone(),
@@ -278,7 +394,7 @@ impl Guarantees {
     /// The decisions in the log, oldest first.
     pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
         self.decisions.iter().map(|entry| {
-            let Decision { direction, group, limit, measured } = &entry.decision;
+            let Decision { direction, group, limit, measured, of_total } = &entry.decision;
             let (unit, of) = (Unit::from(limit.limit), name(*direction));
             DecisionRecord {
                 point: Enforcement::Cgroup,
@@ -286,7 +402,7 @@ impl Guarantees {
                 tenant: group.shown.clone(),
                 of: format!("{} {of}", group.group),
                 reason: limit.reason.name().into(),
-                because: explain::guarantee(limit, None, &explain::part_of(&group.shown, of)),
+                because: because(limit, &explain::part_of(&group.shown, of), of_total.as_ref()),
                 measured: Some(*measured),
                 measured_in: unit,
                 set: Some(limit.limit.value() as f64),
@@ -307,6 +423,70 @@ impl Tenant {
             let moved = |before: Counters, after: Counters| Pace::between(before, after, seconds);
             self.moved = Moved { cached: moved(before.cached, usage.cached), slow: moved(before.slow, usage.slow) };
         }
+        let (from, to) = (before.cached, usage.cached);
+        let grown = [(from.reads, to.reads), (from.read_bytes, to.read_bytes), (from.writes, to.writes)];
+        let grown = grown.into_iter().chain([(from.written_bytes, to.written_bytes)]);
+        for (asked, (from, to)) in self.asked.iter_mut().flatten().zip(grown) {
+            *asked = asked.saturating_add(to.saturating_sub(from));
+        }
+    }
+
+    /// Ends the period in which parts were shared out.
+    fn end_period(&mut self) {
+        let Some((at, usage)) = self.seen else { return };
+        let Some((from, before)) = self.ended.replace((at, usage.cached)) else { return };
+        let seconds = at.since(from).as_secs_f64();
+        if seconds > 0.0 {
+            let pace = Pace::between(before, usage.cached, seconds);
+            for direction in Direction::ALL {
+                let unit = bounds_of(&self.guarantee, direction).map(|bounds| bounds.guaranteed);
+                self.places[direction as usize].rate = unit.map_or(0.0, |unit| pace.of(direction, unit));
+            }
+        }
+    }
+
+    /// True if the group has moved nothing in this direction in the last period and since.
+    fn rests(&self, direction: Direction) -> bool {
+        let since = self.ended.zip(self.seen).map(|((_, from), (_, to))| Pace::between(from, to.cached, 1.0));
+        let at = direction as usize;
+        self.places[at].rate <= 0.0 && since.is_none_or(|since| since.requests[at] <= 0.0)
+    }
+
+    /// Names of the totals of which the group moves something.
+    fn busy(&self) -> impl Iterator<Item = &str> {
+        let directions = Direction::ALL.into_iter().filter(move |direction| !self.rests(*direction));
+        let busy = directions.filter(move |_| self.foreign.is_none());
+        busy.filter_map(move |direction| self.names.totals[direction as usize].as_deref())
+    }
+
+    /// True if the group uses up its part of a guarantee, or gets less although it asks for more.
+    fn wants_more(&self, direction: Direction) -> bool {
+        let (place, limit) = (self.places[direction as usize], [self.read, self.write][direction as usize]);
+        let now = limit.map_or(0.0, |limit| self.measured(direction, limit.limit));
+        let is_missed = limit.is_some_and(|limit| limit.reason.is_missed());
+        place.uses_up() || Place { rate: now, ..place }.uses_up() || is_missed
+    }
+
+    /// Gives the group this part of the guarantee `whole`, with as large a part of the ceiling.
+    fn has(&mut self, direction: Direction, whole: &Bounds, part: u64) {
+        let all = whole.guaranteed.value();
+        let part = part.clamp(1, all.max(1));
+        let of_ceiling = |ceiling: u64| ((ceiling as f64 * part as f64 / all as f64) as u64).max(part);
+        let ceiling = if part == all { whole.ceiling } else { whole.ceiling.map(of_ceiling) };
+        let bounds = Some(Bounds { guaranteed: whole.guaranteed.with_value(part), ceiling });
+        match direction {
+            Direction::Read => self.guarantee.read = bounds,
+            Direction::Write => self.guarantee.write = bounds,
+        }
+        self.places[direction as usize].part = part as f64;
+    }
+
+    /// This host's part of the total that a guarantee of the group is, and the total; `None` if the guarantee is no total.
+    fn of_total(&self, totals: &Totals, config: &CachedConfig, direction: Direction) -> Option<[Rates; 2]> {
+        let name = self.names.totals[direction as usize].as_ref().filter(|name| totals.cover(name))?;
+        let whole = bounds_of(&config.tenants.get(&self.names.tenant)?.guarantee(), direction)?;
+        let total = rates(whole.guaranteed);
+        Some([totals.part_of(name, total), total])
     }
 
     /// The larger of `limit` and the tenant's reservation, in the unit of `limit`, and at least [`Limits::LEAST`]. The whole
@@ -357,14 +537,12 @@ impl Tenant {
         self.moved.cached.of(direction, rate)
     }
 
-    fn state(&self, config: &CachedConfig) -> GroupState {
-        let guarantee = config.tenants.get(&self.names.tenant).map(|tenant| tenant.guarantee());
+    fn state(&self, totals: &Totals, config: &CachedConfig) -> GroupState {
+        let terms = config.tenants.get(&self.names.tenant);
         let direction = |direction, limit: Option<Limit>| {
-            let bounds = guarantee.and_then(|guarantee| match direction {
-                Direction::Read => guarantee.read,
-                Direction::Write => guarantee.write,
-            })?;
+            let bounds = bounds_of(&self.guarantee, direction)?;
             let limit = limit?;
+            let of_total = self.of_total(totals, config, direction);
             let bytes = |pace: &Pace| pace.of(direction, Rate::BytesPerS(0));
             let (moved, missed) = (bytes(&self.moved.cached), bytes(&self.moved.slow));
             let miss_rate = (moved > 0.0).then(|| (missed / moved).min(1.0));
@@ -372,11 +550,12 @@ impl Tenant {
             Some(DirectionState {
                 unit: Unit::from(limit.limit),
                 guaranteed: bounds.guaranteed.value() as f64,
+                total: of_total.map(|[_, total]| total.iops.max(total.bytes_per_s.0) as f64),
                 measured,
                 miss_rate,
                 limit: limit.limit.value() as f64,
                 reason: limit.reason.name().into(),
-                because: explain::guarantee(&limit, None, &explain::part_of(&self.names.shown, name(direction))),
+                because: because(&limit, &explain::part_of(&self.names.shown, name(direction)), of_total.as_ref()),
             })
         };
         GroupState {
@@ -385,8 +564,34 @@ impl Tenant {
             read: direction(Direction::Read, self.read),
             write: direction(Direction::Write, self.write),
             foreign_limit: self.foreign.map(|limits| limits.to_string()),
-            latency: None,
+            matched_by: terms.map_or_else(String::new, |terms| Match::Cgroup(terms.group.clone()).to_string()),
+            ..GroupState::default()
         }
+    }
+}
+
+/// The part of a guarantee that is about a direction.
+const fn bounds_of(guarantee: &Guarantee, direction: Direction) -> Option<Bounds> {
+    match direction {
+        Direction::Read => guarantee.read,
+        Direction::Write => guarantee.write,
+    }
+}
+
+/// A rate as the policy's type.
+fn rates(rate: Rate) -> Rates {
+    match rate {
+        Rate::BytesPerS(rate) => Rates { bytes_per_s: Bytes(rate), ..Rates::default() },
+        Rate::RequestsPerS(iops) => Rates { iops, ..Rates::default() },
+    }
+}
+
+/// Sentence with the reason for a limit. `of_total`: this host's part of the total that the guarantee is, and the total.
+fn because(limit: &Limit, who: &str, of_total: Option<&[Rates; 2]>) -> String {
+    let because = explain::guarantee(limit, None, who);
+    match of_total {
+        Some([here, total]) => with_part(&format!("{because}; its guarantee is a part of {total}"), here),
+        None => because,
     }
 }
 

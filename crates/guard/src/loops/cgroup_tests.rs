@@ -169,3 +169,67 @@ fn no_limit_takes_a_reservation() {
         assert_ne!(reason.name(), "other_limit", "{reservation}: it is the agent's own");
     }
 }
+
+#[test]
+fn in_a_cluster_a_part_of_the_guarantee_is_kept_and_demand_is_counted() {
+    let mut guarantees = guarantees(ONE);
+    let tenant = guarantees.join("db", "db").unwrap().unwrap();
+    guarantees.share_totals(true);
+    let limit = |guarantees: &Guarantees| guarantees.limits().next().unwrap().1.rbps.unwrap();
+    guarantees.tick(at(0), None, &[found(tenant, usage(0, 0), None)]);
+    assert_eq!(limit(&guarantees), 1_250_000, "a 16th before a part is known");
+    let before = guarantees.demands()["read db"];
+    assert_eq!((before.limit, before.arrived, before.queued), ([0, 20_000_000], [0, 0], 0));
+    guarantees.set_part("read db", [1.0, 0.5].map(Fraction::of));
+    // It moves nine tenths of what it may, and wants more.
+    let raised = run(&mut guarantees, tenant, 1..31);
+    assert!((10_500_000..=12_500_000).contains(&raised), "10 MB/s need a limit of 11.1: {raised}");
+    let demand = guarantees.demands()["read db"];
+    assert_eq!((demand.queued, demand.served, demand.limit), (1, demand.arrived, [0, 20_000_000]));
+    assert!((250_000_000..=320_000_000).contains(&demand.arrived[1]), "{demand:?}");
+    let read = guarantees.state().groups.remove(0).read.unwrap();
+    assert_eq!((read.guaranteed, read.total), (10e6, Some(20e6)));
+    let part = "this total holds for all hosts of the cluster together, and this host has 10";
+    assert!(read.because.contains(part), "{}", read.because);
+    assert!(guarantees.records().last().unwrap().because.contains(part));
+    // Less applies from the next decision on, and the ceiling with it.
+    guarantees.set_part("read db", [Fraction::of(0.1); 2]);
+    let moved = demand.arrived[1];
+    guarantees.tick(at(31), None, &[found(tenant, usage(moved + 9_000_000, moved / 10), Some(raised))]);
+    assert!(limit(&guarantees) <= 3_000_000, "{}", limit(&guarantees));
+    guarantees.share_totals(false);
+    let now = Some(limit(&guarantees));
+    guarantees.tick(at(32), None, &[found(tenant, usage(moved + 11_000_000, moved / 10), now)]);
+    let read = guarantees.state().groups.remove(0).read.unwrap();
+    assert_eq!((read.guaranteed, read.total, guarantees.demands().len()), (20e6, None, 0), "the whole guarantee");
+}
+
+#[test]
+fn in_a_cluster_groups_of_a_tenant_share_this_hosts_part() {
+    let policy = "[tenants.db]\nmatch = [\"cgroup:db-*\"]\nguarantee.read = { bytes_per_s = \"20MB\" }\n";
+    for (each, names) in [("", vec!["read db"]), ("each = true\n", vec!["read db/db-1", "read db/db-2"])] {
+        let mut guarantees = guarantees(&format!("{policy}{each}"));
+        guarantees.share_totals(true);
+        let groups = ["db-1", "db-2"].map(|group| guarantees.join("db", group).unwrap().unwrap());
+        let mut moved = [0, 0];
+        for second in 0..40 {
+            let limits: Vec<_> = guarantees.limits().map(|(_, limits)| limits.rbps).collect();
+            let found: Vec<_> = (0..2).map(|n| found(groups[n], usage(moved[n], 0), limits[n])).collect();
+            guarantees.tick(at(second), None, &found);
+            if second == 0 {
+                assert_eq!(guarantees.demands().into_keys().collect::<Vec<_>>(), names);
+                names.iter().for_each(|name| guarantees.set_part(name, [Fraction::of(0.5); 2]));
+            }
+            // The first one uses all that it may, and the other one nothing.
+            moved[0] += guarantees.limits().next().unwrap().1.rbps.unwrap();
+        }
+        let states = guarantees.state().groups;
+        let parts: Vec<f64> = states.iter().map(|group| group.read.as_ref().unwrap().guaranteed).collect();
+        if each.is_empty() {
+            assert!((9e6..10e6).contains(&parts[0]), "{parts:?}");
+            assert_eq!(parts[1], 262_144.0, "its first request does not wait long");
+        } else {
+            assert_eq!(parts[0], 10e6, "a total of its own");
+        }
+    }
+}

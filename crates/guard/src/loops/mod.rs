@@ -22,6 +22,7 @@ pub mod owed;
 pub mod packets;
 pub mod queue_depth;
 pub mod record;
+mod totals;
 
 pub use due::Due;
 

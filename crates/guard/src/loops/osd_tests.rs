@@ -157,8 +157,13 @@ fn the_budget_becomes_small_and_the_throughput_stays_also_after_the_device_has_c
     let mut mind = elastic();
     let mut osd = Osd::new(40e6, 64);
     let mut from = 0.0;
-    for speed in [40e6, 16e6, 40e6] {
+    for (speed, unnoticed) in [(40e6, None), (16e6, None), (40e6, Some(1_500.0))] {
         osd.bytes_per_s = speed;
+        // A faster device shows at the next question upwards, which comes after minutes.
+        if let Some(seconds) = unnoticed {
+            run(&mut mind, &mut osd, from, seconds);
+            from += seconds;
+        }
         let (bytes_per_s, budget) = run(&mut mind, &mut osd, from, 60.0);
         from += 60.0;
         assert!(bytes_per_s > 0.95 * speed, "{bytes_per_s} of {speed} with {budget}");
@@ -181,8 +186,10 @@ fn slowfast_holds_its_target_within_reach() {
 fn light_load_teaches_nothing() {
     let mut mind = elastic();
     let mut osd = Osd::new(40e6, 1);
+    // The first budget grows until it is as large as a first budget may be.
+    run(&mut mind, &mut osd, 0.0, 10.0);
     let before = mind.budget_bytes();
-    run(&mut mind, &mut osd, 0.0, 20.0);
+    run(&mut mind, &mut osd, 10.0, 20.0);
     // One request after the other, none of which waits.
     assert_eq!(mind.budget_bytes(), before);
     assert!(explain::admission(&mind.decision().reason).contains("too light"), "{:?}", mind.decision());

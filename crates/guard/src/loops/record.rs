@@ -134,6 +134,12 @@ macro_rules! latency_figure {
                 pub fn figure_ms(&self) -> Option<f64> {
                     if self.percentile == "mean" { self.read_latency_ms } else { self.read_percentile_ms }
                 }
+
+                /// 99th percentile of the read latencies, in milliseconds; `None` if reads are not timed one by one.
+                pub fn p99_ms(&self) -> Option<f64> {
+                    let bounded = self.read_percentile_ms.filter(|_| self.percentile == "p99");
+                    self.read_percentiles.map(|of| of.p99_ms).or(bounded)
+                }
             }
         )*
     };
@@ -338,6 +344,10 @@ pub struct GroupThrottleState {
     pub iops: f64,
     /// Wait that the limits add to a request of the group.
     pub delay_ms: f64,
+    /// Percentiles of the group's own reads, without those that `io.max` delays; `null` without such reads, where reads of groups
+    /// cannot be distinguished, and for groups beyond 128 on a host.
+    #[serde(default)]
+    pub read_percentiles: Option<ReadPercentiles>,
     /// The limits, as in `io.max`; `null` while the group is not throttled.
     pub limits: Option<String>,
     /// Reason for the present throttle of the group; empty if it is not throttled.
@@ -357,6 +367,13 @@ pub struct GroupState {
     pub write: Option<DirectionState>,
     /// Limits in `io.max` that another program has set; the agent then leaves the group alone.
     pub foreign_limit: Option<String>,
+    /// Entry of `match` by which the group belongs to its tenant: of all that fit, the most specific.
+    #[serde(default)]
+    pub matched_by: String,
+    /// Entries of other tenants that fit the group too, each with its tenant, the most specific first; at most 4. Empty where
+    /// only guarantees are enforced.
+    #[serde(default)]
+    pub also_matched_by: Vec<String>,
     /// Load and limits for the device's latency target; `null` for a group with a guarantee.
     #[serde(default)]
     pub latency: Option<GroupThrottleState>,
@@ -365,10 +382,13 @@ pub struct GroupState {
 /// One direction of a guarantee.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DirectionState {
-    /// Unit of the three rates below.
+    /// Unit of the rates below.
     pub unit: Unit,
     /// The guaranteed rate.
     pub guaranteed: f64,
+    /// The rate that is guaranteed on all hosts of the cluster together; `null` = all is guaranteed here.
+    #[serde(default)]
+    pub total: Option<f64>,
     /// The rate in the last period.
     pub measured: f64,
     /// Part of the bytes of this direction that reached the slow device in the last period, 0 to 1; `null` without I/O.

@@ -48,7 +48,10 @@ pub enum Unable {
     )]
     NoGroups(PathBuf),
     /// The file at this path (`cgroup.controllers`) does not list the io controller.
-    #[error("{} does not list io: this kernel has no io controller, or it is in use by cgroup v1", .0.display())]
+    #[error(
+        "{} does not list io: this kernel has no io controller, or cgroup v1 uses it; start the system with cgroup_no_v1=all",
+        .0.display()
+    )]
     NoController(PathBuf),
 }
 
@@ -64,7 +67,7 @@ struct Group {
 /// The enforcement point for one cached device: its control groups, and the limits set for them.
 #[derive(Debug)]
 pub struct Cgroup {
-    mind: Guarantees,
+    pub(crate) mind: Guarantees,
     roots: Roots,
     cgroups: PathBuf,
     /// The open cached device; `None` while it is not on this host.
@@ -79,6 +82,8 @@ pub struct Cgroup {
     cache: Option<CacheState>,
     notes: Vec<String>,
     buffer: Vec<u8>,
+    /// True if guarantees are totals over all members of a cluster.
+    shares_totals: bool,
 }
 
 /// Opens an enforcement point for each cached device of `config`; `cgroups` is where cgroup v2 is mounted. Changes no
@@ -149,6 +154,7 @@ impl Cgroup {
             cache: None,
             notes: Vec::new(),
             buffer: Vec::new(),
+            shares_totals: false,
         })
     }
 
@@ -157,16 +163,23 @@ impl Cgroup {
         self.mind.name()
     }
 
+    /// From now on guarantees are totals over all members of a cluster: the least part of each applies here, until
+    /// [`Guarantees::set_part`] is called.
+    pub fn share_totals(&mut self) {
+        self.shares_totals = true;
+    }
+
     /// Takes the place of `old`, the point of the previous policy. If no setting differs, `old` simply goes on. If only the
     /// device is the same, the new point takes over the limits of `old`: they stay in force until the new point sets its own,
-    /// and are put back for groups that the new policy does not limit. If the device differs, `old` is returned and has to be
+    /// and are restored for groups that the new policy does not limit. If the device differs, `old` is returned and has to be
     /// ended.
     #[must_use]
-    pub fn succeed(&mut self, old: Self) -> Option<Self> {
+    pub fn succeed(&mut self, mut old: Self) -> Option<Self> {
         let number = |point: &Self| point.device.as_ref().map(|device| device.made().device);
         if old.mind.config() == self.mind.config() {
             *self = old;
         } else if number(self) == number(&old) {
+            self.mind.take_parts(&mut old.mind);
             let groups = old.groups.into_iter().map(|group| (group.name, group.row));
             self.inherited = groups.chain(old.inherited).collect();
         } else {
@@ -175,7 +188,7 @@ impl Cgroup {
         None
     }
 
-    /// Ends this point, and puts back all limits that the point has set.
+    /// Ends this point, and restores all limits that the point has set.
     pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
         let rows = self.groups.into_iter().map(|group| group.row).chain(self.inherited.into_values());
         for row in rows {
@@ -197,10 +210,11 @@ impl Cgroup {
             }
             self.follow(&device, tick);
             for (_, row) in std::mem::take(&mut self.inherited) {
-                tick.put_back(|journal| row.restore(journal));
+                tick.restore(|journal| row.restore(journal));
             }
             let slow = tick.errors.take(device.slow_device());
             self.measure(&device, tick);
+            self.mind.share_totals(self.shares_totals);
             self.mind.tick(now, slow, &self.found);
             if let Some(status) = tick.errors.take(device.status()) {
                 self.cache = status;
@@ -227,7 +241,7 @@ impl Cgroup {
         }
     }
 
-    /// Puts back all limits after the device has disappeared or another device has got its number; the search for the device
+    /// Restores all limits after the device has disappeared or another device has got its number; the search for the device
     /// begins again.
     fn lose(&mut self, tick: &mut Tick<'_>) {
         tracing::warn!(
@@ -240,7 +254,7 @@ impl Cgroup {
             group.row
         });
         for row in groups.chain(inherited.into_values()) {
-            tick.put_back(|journal| row.restore(journal));
+            tick.restore(|journal| row.restore(journal));
         }
         (self.cache, self.find_due) = (None, Due::default());
     }
@@ -312,8 +326,8 @@ impl Cgroup {
         for at in gone.into_iter().rev() {
             let group = self.groups.remove(at);
             self.mind.leave(group.id);
-            // Nothing is left to put back; the journal forgets it.
-            tick.put_back(|journal| group.row.restore(journal));
+            // Nothing is left to restore; the journal forgets it.
+            tick.restore(|journal| group.row.restore(journal));
         }
     }
 

@@ -327,3 +327,36 @@ fn what_is_missing_is_named_before_anything_starts() {
     assert!(matches!(open("no-cached"), Err(Unable::NoGroups(_))));
     assert!(open("no-such").is_ok(), "what is not here needs no control groups");
 }
+
+#[test]
+fn in_a_cluster_a_host_takes_no_more_than_its_part_of_a_guarantee() {
+    use evenkeel_control::units::{Fraction, Fractions};
+    let mut host = Host::new("total");
+    host.group("slice/db-1");
+    host.moved("slice/db-1", 0);
+    let mut agent = host.agent();
+    agent.share_totals();
+    host.tick(&mut agent, 0);
+    let limited_to = |bytes: u64| format!("4095:1 rbps={bytes} wbps=max riops=max wiops=max");
+    assert_eq!(host.io_max("slice/db-1"), limited_to(625_000), "no part is known");
+    let key = ("pool".to_owned(), "read db".to_owned());
+    assert_eq!(agent.demands()[&key].limit, [0, 10_000_000]);
+    let half = Fractions { limit: [Fraction::of(0.5); 2], ..Fractions::WHOLE };
+    agent.divide(&BTreeMap::from([(key.clone(), half)]));
+    // It moves less than its part.
+    for second in 1..6 {
+        host.moved("slice/db-1", second * 1_000_000);
+        host.tick(&mut agent, second);
+    }
+    let guaranteed = |agent: &Agent| state(agent).groups[0].read.as_ref().map(|read| (read.guaranteed, read.total));
+    assert_eq!(guaranteed(&agent), Some((5e6, Some(10e6))));
+    let demand = agent.demands()[&key];
+    assert_eq!((demand.arrived[1], demand.queued), (5_000_000, 0));
+    // A newer policy keeps the part.
+    host.reload(&mut agent, &GUARANTEE.replace("10MB", "30MB"));
+    host.moved("slice/db-1", 6_000_000);
+    host.tick(&mut agent, 6);
+    host.moved("slice/db-1", 7_000_000);
+    host.tick(&mut agent, 7);
+    assert_eq!(guaranteed(&agent), Some((15e6, Some(30e6))));
+}

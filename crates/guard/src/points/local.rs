@@ -69,7 +69,7 @@ struct Group {
     row: IoMax,
     /// The limits that the agent has set; `None` while the group is not throttled.
     set: Option<Limits>,
-    /// Number of times in succession that the row could not be written or put back; of many rows those with the fewest
+    /// Number of times in succession that the row could not be written or restored; of many rows those with the fewest
     /// failures come first.
     refused: u32,
     /// Numbers by which the kernel knows the group and the groups below it.
@@ -296,9 +296,10 @@ impl Local {
         self.device.iter().flat_map(|device| device.timed.iter().copied())
     }
 
-    /// Numbers of the control groups whose reads count for the target: those of groups that are not noisy.
-    pub fn counted(&self) -> impl Iterator<Item = u64> {
-        self.groups.iter().filter(|group| !group.noisy).flat_map(|group| group.numbers.iter().copied())
+    /// Paths of the control groups, each with true if its reads count for the target, as it is not noisy, and with the numbers of
+    /// the group and of those below it.
+    pub fn watched(&self) -> impl Iterator<Item = (&str, bool, &[u64])> {
+        self.groups.iter().map(|group| (group.name.as_str(), !group.noisy, group.numbers.as_slice()))
     }
 
     /// Begins an interval that ends at `now`; `sense`: the reads that are measured in it. Call it before [`Self::count`].
@@ -311,9 +312,16 @@ impl Local {
         self.mind.count(bucket, reads);
     }
 
+    /// Takes in single reads of the group with this path, beside [`Self::count`], in the interval that ends at `now`.
+    pub fn count_of(&mut self, group: &str, now: Instant, bucket: usize, reads: u64) {
+        if let Ok(at) = self.groups.binary_search_by(|known| known.name.as_str().cmp(group)) {
+            self.mind.count_of(self.groups[at].id, now, bucket, reads);
+        }
+    }
+
     /// Takes the place of `old`, the point of the previous policy. If at most the value of the target differs, `old` goes on
     /// with the new one. If the device is the same, the new point takes over the limits of `old`: they stay in force until
-    /// the new point sets its own, and are put back for groups that the new policy does not throttle. If the device differs,
+    /// the new point sets its own, and are restored for groups that the new policy does not throttle. If the device differs,
     /// `old` is returned and has to be ended.
     #[must_use]
     pub fn succeed(&mut self, mut old: Self) -> Option<Self> {
@@ -332,7 +340,7 @@ impl Local {
         None
     }
 
-    /// Ends this point, and puts back all limits that the point has set.
+    /// Ends this point, and restores all limits that the point has set.
     pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
         let inherited = self.inherited.into_values().map(|(row, _)| row);
         for row in self.groups.into_iter().map(|group| group.row).chain(inherited) {
@@ -410,7 +418,7 @@ impl Local {
             self.notes.extend_from_slice(&self.found_notes);
         }
         for (_, (row, _)) in std::mem::take(&mut self.inherited) {
-            tick.put_back(|journal| row.restore(journal));
+            tick.restore(|journal| row.restore(journal));
         }
         let mut groups = self.groups.iter().take(MOST_READ);
         if self.mind.wants_pressure()
@@ -485,16 +493,16 @@ impl Local {
         self.walked = (at < self.groups.len()).then_some(at);
     }
 
-    /// Puts back all limits after the device has disappeared or another device has got its number.
+    /// Restores all limits after the device has disappeared or another device has got its number.
     fn lose(&mut self, tick: &mut Tick<'_>) {
         self.is_settled = false;
         for group in std::mem::take(&mut self.groups) {
             self.mind.leave(group.id);
-            tick.put_back(|journal| group.row.restore(journal));
+            tick.restore(|journal| group.row.restore(journal));
         }
         if self.device.is_some() {
             for (_, (row, _)) in std::mem::take(&mut self.inherited) {
-                tick.put_back(|journal| row.restore(journal));
+                tick.restore(|journal| row.restore(journal));
             }
         }
     }
@@ -545,21 +553,25 @@ impl Local {
     }
 
     /// Forgets the groups that belong to another tenant, or to none, now that more names are known; [`Self::follow`] takes
-    /// them in again.
+    /// them in again. Of the others it records the entries that name them now.
     fn leave_renamed(&mut self, tick: &mut Tick<'_>) {
-        let config = self.mind.config();
-        let is_renamed = |group: &Group| config.tenant_among(&self.names, &group.name) != Some(group.tenant);
-        let renamed: Vec<usize> = (0..self.groups.len()).filter(|&at| is_renamed(&self.groups[at])).collect();
+        let mut renamed = Vec::new();
+        for (at, group) in self.groups.iter().enumerate() {
+            match self.mind.config().named_by(&self.names, &group.name) {
+                Some(by) if by.tenant == group.tenant => self.mind.set_named_by(group.id, by),
+                _ => renamed.push(at),
+            }
+        }
         self.leave(&renamed, tick);
     }
 
-    /// Forgets the groups at these places, which are in order. Of a group that is gone nothing is left to put back, and the
+    /// Forgets the groups at these places, which are in order. Of a group that is gone nothing is left to restore, and the
     /// journal forgets it.
     fn leave(&mut self, places: &[usize], tick: &mut Tick<'_>) {
         for &at in places.iter().rev() {
             let group = self.groups.remove(at);
             self.mind.leave(group.id);
-            tick.put_back(|journal| group.row.restore(journal));
+            tick.restore(|journal| group.row.restore(journal));
             (self.changed, self.is_settled) = (true, false);
         }
     }
@@ -589,11 +601,13 @@ impl Local {
         let is_owed = |at: usize| config.tenants.get(at).is_some_and(|terms| terms.guaranteed);
         // The guarantee's loop finds groups by their paths alone, also where a name makes this one another tenant's.
         let guaranteed = is_owed(tenant) || config.tenant_of(&name).is_some_and(is_owed);
+        let by = config.named_by(&self.names, &name).unwrap_or_default();
         let Some(id) = self.mind.join(tenant, &name, guaranteed) else { return };
+        self.mind.set_named_by(id, by);
         let mut inherited = self.inherited.remove(&name);
         if guaranteed && let Some((row, _)) = inherited.take() {
             // The guarantee's loop reads the limits in this tick.
-            tick.put_back(|journal| row.restore(journal));
+            tick.restore(|journal| row.restore(journal));
         }
         let (mut row, set) = inherited.unwrap_or_else(|| (IoMax::new(&folder, disk), None));
         if set.is_none() && row.is_foreign() {

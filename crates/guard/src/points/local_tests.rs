@@ -355,6 +355,9 @@ fn a_container_belongs_to_the_tenant_that_its_name_fits() {
     std::fs::write(files.join("config.v2.json"), "{\"Name\":\"/bulk-7\"}").unwrap();
     host.run(&mut agent, 11);
     assert_eq!(tenants(&agent), ["db", "bulk"]);
+    let group = state(&agent).groups.pop().unwrap();
+    assert_eq!(group.matched_by, "container:bulk-*");
+    assert_eq!(group.also_matched_by, ["container:* of tenant rest"]);
     std::fs::remove_dir_all(host.root.join("cgroup/slice").join(format!("docker-{id}.scope"))).unwrap();
     host.run(&mut agent, 11);
     assert_eq!(tenants(&agent), ["db"]);
@@ -638,11 +641,12 @@ fn of_a_group_and_one_below_it_one_is_throttled() {
     let notes = agent.locals[0].state().notes;
     let of = |name: &str| notes.iter().any(|note| note.starts_with(&format!("{name} is left alone")));
     assert!(notes.len() == 2 && of("slice/bulk-1/inner") && of("slice"), "{notes:?}");
-    assert_eq!(agent.locals[0].counted().count(), 4, "tasks of the inner group are of the outer one");
+    let numbers = agent.locals[0].watched().flat_map(|(_, _, numbers)| numbers);
+    assert_eq!(numbers.count(), 4, "tasks of the inner group are of the outer one");
 }
 
 #[test]
-fn a_limit_that_could_not_be_confirmed_is_put_back_as_well() {
+fn a_limit_that_could_not_be_confirmed_is_restored_as_well() {
     let mut host = Host::new("unconfirmed");
     let mut agent = host.agent(POLICY);
     host.run(&mut agent, 200);
@@ -743,7 +747,7 @@ fn rows_that_are_refused_do_not_keep_others_from_being_released() {
 }
 
 #[test]
-fn a_tenant_s_limit_is_written_seldom_and_put_back() {
+fn a_tenant_s_limit_is_written_seldom_and_restored() {
     let mut host = Host::new("limit");
     let mut agent = host.agent(&format!("{POLICY}limit.bytes_per_s = \"10MB\"\n"));
     let (mut written, mut before) = (0, Limits::NONE);

@@ -64,10 +64,10 @@ impl Errors {
 }
 
 impl Tick<'_> {
-    /// Has a setting put back, if settings may be changed.
-    pub(crate) fn put_back<T>(&mut self, put_back: impl FnOnce(&mut Journal) -> Result<T, actuator::Error>) {
+    /// Has a setting restored, if settings may be changed.
+    pub(crate) fn restore<T>(&mut self, restore: impl FnOnce(&mut Journal) -> Result<T, actuator::Error>) {
         if let Some(journal) = self.journal.as_deref_mut() {
-            self.errors.take(put_back(journal));
+            self.errors.take(restore(journal));
         }
     }
 }

@@ -248,7 +248,7 @@ impl Osd {
         );
         tracing::warn!("{}: {why}", self.name);
         self.foreign = Some(why);
-        // Of the two, what is still ours is put back.
+        // Of the two, what is still ours is restored.
         self.restore(journal)
     }
 

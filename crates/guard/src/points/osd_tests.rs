@@ -130,7 +130,7 @@ fn a_throttle_that_another_program_sets_is_left_alone() {
     let state = bench.state();
     assert_eq!(state.condition, "foreign");
     assert!(state.problem.unwrap().contains("999999"));
-    // What was ours alone is put back, what was theirs stays.
+    // What was ours alone is restored, what was theirs stays.
     assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (Some("999999".into()), None));
     assert!(bench.journal.lock().unwrap().is_clear());
 }

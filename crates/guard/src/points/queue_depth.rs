@@ -74,7 +74,7 @@ impl QueueDepth {
     }
 
     /// Takes the place of `old`, the point of the previous policy. If no setting differs, `old` simply goes on. Otherwise the
-    /// new point takes over the queues: their lengths stay until the new point sets its own, and are put back for queues that
+    /// new point takes over the queues: their lengths stay until the new point sets its own, and are restored for queues that
     /// the new policy does not bound.
     pub fn succeed(&mut self, old: Self) {
         if old.array.config() == self.array.config() {
@@ -84,7 +84,7 @@ impl QueueDepth {
         }
     }
 
-    /// Ends this point, and puts back all queue lengths that the point has set.
+    /// Ends this point, and restores all queue lengths that the point has set.
     pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
         let paths = self.volumes.into_iter().flatten().chain(self.inherited);
         // What is stuck stays in the journal.
@@ -161,7 +161,7 @@ impl QueueDepth {
                 if path.has_to_wait() {
                     self.inherited.push(path);
                 } else {
-                    tick.put_back(|journal| path.length.forget(journal));
+                    tick.restore(|journal| path.length.forget(journal));
                 }
             }
             for queue in found {
@@ -187,7 +187,7 @@ impl QueueDepth {
             let left = |path: &&Path| tick.journal.as_ref().is_some_and(|journal| path.length.is_left(journal));
             for queue in paths.iter().filter(left).map(|path| path.length.queue()) {
                 self.notes.push(format!(
-                    "{name}: {} of {} stays as an earlier run left it: it cannot be put back, and the agent tries again at each reload and at its end; see its log for the reason",
+                    "{name}: {} of {} stays as an earlier run left it: it cannot be restored, and the agent tries again at each reload and at its end; see its log for the reason",
                     queue.knob.name(),
                     queue.disk
                 ));
@@ -196,7 +196,7 @@ impl QueueDepth {
         let (stuck, others): (Vec<Path>, Vec<Path>) = self.inherited.drain(..).partition(Path::has_to_wait);
         self.inherited = stuck;
         for path in others {
-            tick.put_back(|journal| path.length.forget(journal));
+            tick.restore(|journal| path.length.forget(journal));
         }
     }
 

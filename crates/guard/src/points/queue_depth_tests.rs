@@ -239,12 +239,12 @@ fn a_device_that_comes_late_or_goes_is_followed() {
     std::fs::remove_file(link).unwrap();
     host.seconds(2, true);
     assert!(host.volume(0).queues.is_empty());
-    // Its setting was put back when its disk was forgotten.
+    // Its setting was restored when its disk was forgotten.
     assert_eq!(host.depth("no-backup"), 64.0);
 }
 
 #[test]
-fn a_newer_policy_keeps_the_queues_and_puts_back_those_it_does_not_name() {
+fn a_newer_policy_keeps_the_queues_and_restores_those_it_does_not_name() {
     let mut host = Host::new("reload", &DISKS, CONFIG);
     host.seconds(20, true);
     let short = host.depth("no-backup");

@@ -92,7 +92,7 @@ fn throttles(device: &str, limited: &Limited, roots: &Roots, groups: &Path) -> V
             "io.cost",
             device,
             [
-                format!("{} enables it for {number}", qos.display()),
+                format!("{} enables io.cost for the device {number}", qos.display()),
                 "the kernel also delays requests by weights of groups; the agent cannot measure or end this".into(),
                 format!(
                     "echo \"{number} enable=0\" > {}, or leave \"cgroup\" out of the pool's enforce",
@@ -110,7 +110,7 @@ fn throttles(device: &str, limited: &Limited, roots: &Roots, groups: &Path) -> V
             "BFQ",
             device,
             [
-                format!("{} selects it", path.display()),
+                format!("{} selects BFQ", path.display()),
                 "BFQ keeps the device idle for one group after the other: latencies have jumps that no limit removes"
                     .into(),
                 format!("echo mq-deadline > {} (or none for a fast SSD)", path.display()),

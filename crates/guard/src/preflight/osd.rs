@@ -98,7 +98,7 @@ impl Scheduling {
             };
             if all {
                 obstacles.push((
-                    format!("reservations of {reserved} are over-committed: no weight counts"),
+                    format!("the reservations add up to {reserved}, the OSD's capacity or more: no weight counts"),
                     format!("lower {}", RESERVATIONS.join(", ")),
                 ));
             }
@@ -191,8 +191,8 @@ mod tests {
 
     #[test]
     fn over_committed_reservations_are_reported_in_either_unit() {
-        assert!(lost(Scheduling { reserved: Some(400.0), ..suitable() }).contains("over-committed"));
-        assert!(lost(Scheduling { reserved: Some(1.2), ..suitable() }).contains("over-committed"));
+        assert!(lost(Scheduling { reserved: Some(400.0), ..suitable() }).contains("capacity or more"));
+        assert!(lost(Scheduling { reserved: Some(1.2), ..suitable() }).contains("capacity or more"));
         assert_eq!(lost(Scheduling { reserved: Some(0.9), ..suitable() }), "");
         assert_eq!(lost(Scheduling { reserved: None, ..suitable() }), "");
     }

@@ -172,8 +172,8 @@ fn another_version_is_set_aside_and_begun_anew() {
     assert!(matches!(wrong[0], Err(Error::Version { found: 2, .. })), "{wrong:?}");
     let (mut history, notes) = open(scratch.path(), AMPLE);
     let aside = path.with_extension("evh.format-2");
-    assert_eq!(notes, [Note::SetAside { path: aside.clone(), because: "of another format" }]);
-    assert!(notes[0].to_string().contains("is of another format: it is kept as"), "{}", notes[0]);
+    assert_eq!(notes, [Note::SetAside { path: aside.clone(), because: "from another version of Evenkeel" }]);
+    assert!(notes[0].to_string().contains("is from another version of Evenkeel: it is kept as"), "{}", notes[0]);
     assert!(aside.exists() && !path.exists());
     history.append(&second(T0 + 20, 2));
     assert_eq!(same_at_all(scratch.path())[0], 1);

@@ -52,6 +52,19 @@ const EARLY: &str = "(() => {
     };
 })()";
 
+/// JavaScript that puts one trouble in place of those that the server answers: a target of pool `small`, which does least.
+const TROUBLED: &str = "(() => {
+    const real = fetch;
+    const trouble = { level: 'warning', kind: 'target_missed', about: 'tenant hopeless in pool small', because: 'its reservation is missed', cure: 'lower it' };
+    window.fetch = async (path, ...others) => {
+        const answer = await real(path, ...others);
+        if (!path.startsWith('/api/v1/state')) return answer;
+        const state = await answer.json();
+        state.health.troubles = [trouble];
+        return new Response(JSON.stringify(state), answer);
+    };
+})()";
+
 /// JavaScript that defines `row(name)`, the row of a tenant in the page's table.
 const ROW: &str = "const row = name => [...document.querySelectorAll('#tenants tbody tr')].find(tr => tr.cells[0].textContent === name);";
 
@@ -70,6 +83,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     browser.open(&server.page_of("main"))?;
     figures(lab, &mut browser)?;
     queued(lab, &mut browser)?;
+    limited(lab, &mut browser)?;
     decisions(lab, &mut browser)?;
     keys(lab, &mut browser)?;
     access(lab, &mut browser)?;
@@ -116,6 +130,34 @@ fn opening(lab: &mut Lab, browser: &mut Browser, server: &Server) -> Result<()> 
         "{first} !== null && document.getElementById('subject').textContent === 'Pool ' + {first}.hash.split('/')[1]"
     ))?;
     lab.passed("it_opens_at_the_first_trouble", &browser.text(&format!("{first}.textContent"))?);
+
+    let added = browser.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": TROUBLED}))?;
+    browser.open(&server.page())?;
+    let subject = "document.getElementById('subject').textContent";
+    browser.wait_for(&format!("{subject} === 'Pool small' && {first}?.hash === '#/small/hopeless'"))?;
+    lab.passed("though_another_pool_does_most", &browser.text(&format!("{first}.textContent"))?);
+    browser.value("location.hash = '#/main'")?;
+    browser.wait_for(&format!("{subject} === 'Pool main' && {first} !== null"))?;
+    browser.value(&format!("{first}.click()"))?;
+    browser.wait_for(&format!("{subject} === 'Tenant hopeless'"))?;
+    lab.passed("and_a_trouble_is_a_link_to_its_subject", &browser.text("location.hash")?);
+    browser.call("Page.removeScriptToEvaluateOnNewDocument", json!({"identifier": added["identifier"]})).map(drop)
+}
+
+/// Checks that a volume whose requests wait for its limit is shown as at that limit, with the reason in the cell's tooltip, and
+/// one that waits for its pool's limit is not.
+fn limited(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
+    let state = |volume: &str| {
+        format!(
+            "[...document.querySelectorAll('#volumes tbody tr')].find(tr => tr.cells[0].textContent === '{volume}')?.querySelector('[data-key=trouble]')"
+        )
+    };
+    let (limited, capped) = (state("limited"), state("capped"));
+    let why = "volume limited is at its limit of 20 IOPS, set by the operator";
+    browser.wait_for(&format!(
+        "{limited}?.textContent === 'at its limit of 20 IOPS' && {limited}.title === '{why}' && {capped}?.textContent === 'ok'"
+    ))?;
+    lab.passed("a_volume_at_its_limit_is_marked", why);
     Ok(())
 }
 
@@ -248,7 +290,7 @@ fn figures(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.wait_for(&format!("{rates} !== '{first}'"))?;
     lab.passed("figures_of_tenants_appear_and_change", &format!("IOPS {first}, then {}", browser.text(&rates)?));
     let held = format!("(() => {{ {ROW} return row('backup').querySelector('[data-key=hold]').textContent; }})()");
-    browser.wait_for(&format!("/operator|response/.test({held})"))?;
+    browser.wait_for(&format!("/operator|latency/.test({held})"))?;
     lab.passed("who_is_throttled_is_shown", &browser.text(&held)?);
     let met = judged(browser, "database", "met")?;
     browser.value("location.hash = '#/small'")?;

@@ -20,7 +20,8 @@ pub(super) const MANY: usize = 1_000;
 const LOADED: usize = 100;
 
 /// Configuration of the small server, with content for every panel: latency targets, reservations, a guarantee, limits, several
-/// pools. A reservation in pool `small` is 25 times the device's rate; pool `capped` has a limit below its device's rate.
+/// pools. A reservation in pool `small` is 25 times the device's rate; pool `capped` and volume `limited` have
+/// limits below their devices' rates.
 const SOME: &str = r#"
 [pools.main]
 latency.target = "12ms"
@@ -33,6 +34,8 @@ tuning.admission = { kind = "fixed", budget = "4KiB" }
 emulate = { preset = "ssd", iops = 200 }
 [pools.capped]
 limit = { iops = 300 }
+emulate = { preset = "ssd", iops = 6000 }
+[pools.plain]
 emulate = { preset = "ssd", iops = 6000 }
 [tenants.hopeless]
 reservation = { iops = 5000 }
@@ -52,16 +55,18 @@ backup = { backend = "emulate", size = "64MiB" }
 mail = { backend = "emulate", size = "64MiB", pool = "shared" }
 hopeless = { backend = "emulate", size = "64MiB", pool = "small" }
 capped = { backend = "emulate", size = "64MiB", pool = "capped" }
+limited = { backend = "emulate", size = "64MiB", pool = "plain", limit = { iops = 20 } }
 "#;
 
 /// The small server's clients: volume, and options of `evenkeel load`. `database` sends 15 times its reservation.
-const CLIENTS: [(&str, &[&str]); 6] = [
+const CLIENTS: [(&str, &[&str]); 7] = [
     ("database", &["--op", "mix", "--rate", "900", "--queue-depth", "8"]),
     ("shop", &["--op", "mix", "--block-size", "16k", "--queue-depth", "8"]),
     ("backup", &["--op", "write", "--block-size", "64k", "--queue-depth", "16"]),
     ("mail", &["--op", "mix", "--queue-depth", "16"]),
     ("hopeless", &["--op", "mix", "--queue-depth", "16"]),
     ("capped", &["--op", "mix", "--queue-depth", "16"]),
+    ("limited", &["--op", "mix", "--queue-depth", "4"]),
 ];
 
 /// A server, with its configuration.

@@ -257,7 +257,7 @@ fn killed(binary: &Path, both: bool) -> Result<String> {
     agent.guard.kill(both)?;
     let detail = if both {
         std::thread::sleep(Duration::from_secs(2));
-        ensure!(limits(&tenants) == Some(vec![Some(GUARANTEED); 2]), "who put back {:?}?", limits(&tenants));
+        ensure!(limits(&tenants) == Some(vec![Some(GUARANTEED); 2]), "who restored {:?}?", limits(&tenants));
         let said = guard::reset(binary, guard::ONLY)?;
         ensure!(said.matches("io.max").count() == 2, "guard reset said {said}");
         ensure!(limits(&tenants) == Some(before.to_vec()), "guard reset left {:?}", limits(&tenants));
@@ -273,7 +273,7 @@ fn killed(binary: &Path, both: bool) -> Result<String> {
         "limits stayed until `guard reset`, and until the next start".to_owned()
     } else {
         until("end of the limits", || (limits(&tenants)? == before).then_some(()))?;
-        format!("the sentinel put both back within {:.2} s", killed_at.elapsed().as_secs_f64())
+        format!("the sentinel restored both within {:.2} s", killed_at.elapsed().as_secs_f64())
     };
     tenants.into_iter().try_for_each(Tenant::remove)?;
     cached.remove()?;

@@ -408,7 +408,7 @@ fn killed(stage: &Stage, both: bool) -> Result<String> {
         agent.kill(both)?;
         if both {
             std::thread::sleep(Duration::from_secs(1));
-            ensure!(backup.length()? < before, "{kind:?}: who put it back?");
+            ensure!(backup.length()? < before, "{kind:?}: who restored it?");
             let said = guard::reset(&stage.binary, guard::ONLY)?;
             ensure!(backup.length()? == before, "{kind:?}: guard reset left {}: {said}", backup.length()?);
             let agent = one_for_both(stage, disks)?;
@@ -428,7 +428,7 @@ fn killed(stage: &Stage, both: bool) -> Result<String> {
             details += &format!("{kind:?}: queue depth stays low until `guard reset` or the next start. ");
         } else {
             until("original length", || (backup.length().ok()? == before).then_some(()))?;
-            details += &format!("{kind:?}: queue depth put back within {:.2} s. ", at.elapsed().as_secs_f64());
+            details += &format!("{kind:?}: queue depth restored within {:.2} s. ", at.elapsed().as_secs_f64());
         }
         noise.into_iter().for_each(Running::kill);
     }

@@ -31,7 +31,7 @@ impl Holding {
         let mut lines = BufReader::new(output).lines();
         let mut first = lines.next().context("guard delay said nothing")??;
         // What an earlier one left comes first.
-        while first.ends_with(": put back") {
+        while first.ends_with(": restored") {
             first = lines.next().context("guard delay ended without a word")??;
         }
         ensure!(first.starts_with("delaying "), "guard delay said {first:?}");
@@ -51,7 +51,7 @@ impl Holding {
         signal(self.running.id(), libc::SIGTERM);
         let last = self.lines.by_ref().map_while(Result::ok).last().context("guard delay ended without a word")?;
         ensure!(self.running.wait(Duration::from_secs(20))?.success(), "guard delay failed");
-        let dropped = last.strip_prefix("settings put back; ").and_then(|t| t.split(' ').next());
+        let dropped = last.strip_prefix("settings restored; ").and_then(|t| t.split(' ').next());
         let dropped = dropped.and_then(|n| n.parse().ok());
         dropped.with_context(|| format!("guard delay ended with {last:?}"))
     }

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 
 use crate::base::process;
 use crate::check::figures::Figures;
-use crate::machine::devices::{CONFIG, lvm};
+use crate::machine::devices::{CONFIG, lvm, make_disk};
 use crate::machine::guest::{self, put, tool};
 
 /// Number of initiator hosts.
@@ -120,8 +120,11 @@ pub(super) fn build() -> Result<()> {
         let _ = tool("mount", &["-t", "configfs", "configfs", CONFIG]);
     }
     let service = SERVICE_NS.to_string();
-    make_disk("slow", &[("irqmode", "2"), ("completion_nsec", &service), ("hw_queue_depth", "1")])?;
-    make_disk("fast", &[("irqmode", "0")])?;
+    let slow = [("blocksize", "512"), ("irqmode", "2"), ("completion_nsec", &*service), ("hw_queue_depth", "1")];
+    for (name, settings) in [("slow", &slow[..]), ("fast", &[("blocksize", "512"), ("hw_queue_depth", "64")])] {
+        make_disk(name, 1024, settings)?;
+        put(format!("/sys/block/{name}/queue/scheduler"), "none")?;
+    }
     make_volumes()?;
     // The target's side first: its window counts when the portal is made.
     for (key, value) in [("tcp_rmem", TARGET_WINDOW), ("tcp_early_retrans", "0")] {
@@ -143,17 +146,6 @@ pub(super) fn keep_in_memory(binary: &Path) -> Result<()> {
     let library = library.lines().find(|line| line.trim_start().starts_with("libiscsi.so.7"));
     files.extend(library.and_then(|line| line.split(" => ").nth(1)).map(PathBuf::from));
     guest::keep_in_memory(files)
-}
-
-/// Makes a device in memory (null_blk) with the name `name` and these settings.
-fn make_disk(name: &str, settings: &[(&str, &str)]) -> Result<()> {
-    let disk = format!("{CONFIG}/nullb/{name}");
-    make_dir(&disk)?;
-    let common = [("memory_backed", "1"), ("size", "1024"), ("blocksize", "512"), ("submit_queues", "1")];
-    for (key, value) in common.iter().chain(settings).chain(&[("power", "1")]) {
-        put(format!("{disk}/{key}"), value)?;
-    }
-    put(format!("/sys/block/{name}/queue/scheduler"), "none")
 }
 
 /// Makes the volume group with all its volumes.

@@ -54,42 +54,28 @@ pub(super) struct Disk {
     settings: [(&'static str, &'static str); 5],
 }
 
+impl Disk {
+    /// A disk with a time for each request in ns, so many requests at a time, and a bound in MiB per second. `keeps`: "1" if the
+    /// disk keeps its content, else "0".
+    const fn new(name: &'static str, title: &'static str, keeps: &'static str, speed: [&'static str; 3]) -> Self {
+        let [ns, at_a_time, mbps] = speed;
+        let settings = [
+            ("memory_backed", keeps),
+            ("irqmode", "2"),
+            ("completion_nsec", ns),
+            ("hw_queue_depth", at_a_time),
+            ("mbps", mbps),
+        ];
+        Self { name, title, settings }
+    }
+}
+
 /// A request of an SSD takes 100 us, of the disk 4 ms; all have a bound on bytes per second. The last one keeps its content for a
 /// file system.
 pub(super) static DISKS: [Disk; 3] = [
-    Disk {
-        name: "cssd",
-        title: "SSD, 100 us, 32 at a time, 200 MiB/s",
-        settings: [
-            ("memory_backed", "0"),
-            ("irqmode", "2"),
-            ("completion_nsec", "100000"),
-            ("hw_queue_depth", "32"),
-            ("mbps", "200"),
-        ],
-    },
-    Disk {
-        name: "cdisk",
-        title: "disk, 4 ms, 2 at a time, 100 MiB/s",
-        settings: [
-            ("memory_backed", "0"),
-            ("irqmode", "2"),
-            ("completion_nsec", "4000000"),
-            ("hw_queue_depth", "2"),
-            ("mbps", "100"),
-        ],
-    },
-    Disk {
-        name: "cfiles",
-        title: "SSD with ext4, 100 us, 32 at a time, 200 MiB/s",
-        settings: [
-            ("memory_backed", "1"),
-            ("irqmode", "2"),
-            ("completion_nsec", "100000"),
-            ("hw_queue_depth", "32"),
-            ("mbps", "200"),
-        ],
-    },
+    Disk::new("cssd", "SSD, 100 us, 32 at a time, 200 MiB/s", "0", ["100000", "32", "200"]),
+    Disk::new("cdisk", "disk, 4 ms, 2 at a time, 100 MiB/s", "0", ["4000000", "2", "100"]),
+    Disk::new("cfiles", "SSD with ext4, 100 us, 32 at a time, 200 MiB/s", "1", ["100000", "32", "200"]),
 ];
 
 /// The requests of the protected reader, of 4 KiB each.
@@ -114,35 +100,25 @@ pub(super) struct Load {
     in_file: bool,
 }
 
+impl Load {
+    /// A load that uses the disk itself.
+    const fn of_disk(title: &'static str, arguments: &'static [&'static str]) -> Self {
+        Self { title, arguments, in_file: false }
+    }
+}
+
 pub(super) static LOADS: [Load; 6] = [
-    Load {
-        title: "bulk writer",
-        arguments: &["--direct=1", "--rw=write", "--bs=256k", "--iodepth=32"],
-        in_file: false,
-    },
-    Load {
-        title: "buffered writer",
-        arguments: &["--direct=0", "--rw=write", "--bs=1m", "--size=512m", "--fsync=64"],
-        in_file: false,
-    },
-    Load { title: "bulk reader", arguments: &["--direct=1", "--rw=read", "--bs=256k", "--iodepth=32"], in_file: false },
-    Load {
-        title: "mixture",
-        arguments: &["--direct=1", "--rw=randrw", "--rwmixread=70", "--bssplit=4k/50:64k/50", "--iodepth=64"],
-        in_file: false,
-    },
-    Load {
-        title: "writer that comes and goes",
-        arguments: &[
-            "--direct=1",
-            "--rw=write",
-            "--bs=256k",
-            "--iodepth=32",
-            "--thinktime=2s",
-            "--thinktime_iotime=2s",
-        ],
-        in_file: false,
-    },
+    Load::of_disk("bulk writer", &["--direct=1", "--rw=write", "--bs=256k", "--iodepth=32"]),
+    Load::of_disk("buffered writer", &["--direct=0", "--rw=write", "--bs=1m", "--size=512m", "--fsync=64"]),
+    Load::of_disk("bulk reader", &["--direct=1", "--rw=read", "--bs=256k", "--iodepth=32"]),
+    Load::of_disk(
+        "mixture",
+        &["--direct=1", "--rw=randrw", "--rwmixread=70", "--bssplit=4k/50:64k/50", "--iodepth=64"],
+    ),
+    Load::of_disk(
+        "writer that comes and goes",
+        &["--direct=1", "--rw=write", "--bs=256k", "--iodepth=32", "--thinktime=2s", "--thinktime_iotime=2s"],
+    ),
     Load {
         title: "buffered writer of a file",
         arguments: &["--direct=0", "--rw=write", "--bs=1m", "--size=256m", "--fsync=64"],

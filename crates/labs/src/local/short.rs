@@ -16,8 +16,9 @@ use crate::machine::guard::{self, Guard};
 const SECONDS: u64 = 5;
 const SETTLE_S: u64 = 20;
 const END_LIMIT: Duration = Duration::from_secs(60);
-/// Largest p99 under the agent as a part of that without any means: of a single measurement, and of the median.
-const P99: [f64; 2] = [0.8, 0.5];
+/// Largest mean latency under the agent as a part of that without any means: of a single measurement, and of the median. The
+/// target is a third, and of the mean: the p99 of so few reads is one or two of them.
+const MEAN: [f64; 2] = [0.8, 0.5];
 /// Smallest throughput of both groups as a part of that without any means, likewise.
 const THROUGHPUT: [f64; 2] = [0.05, 0.3];
 
@@ -36,12 +37,15 @@ pub(super) fn nothing_and_the_agent(plan: &Plan, figures: &mut Figures) -> Resul
     guard.stop()?;
     writer.signal(libc::SIGINT);
     writer.wait(END_LIMIT)?;
-    let [sure, bound] = P99;
-    figures.at_most("part_of_the_p99", managed.p99_ms / unmanaged.p99_ms, sure, bound);
+    let [sure, bound] = MEAN;
+    figures.at_most("part_of_the_mean", managed.mean_ms / unmanaged.mean_ms, sure, bound);
     let [sure, bound] = THROUGHPUT;
     figures.at_least("part_of_the_throughput", managed.mb_per_s / unmanaged.mb_per_s, sure, bound);
+    let shown = |row: &Row| format!("mean {:.2} ms, p99 {:.2} ms, {:.1} MB/s", row.mean_ms, row.p99_ms, row.mb_per_s);
     Ok(format!(
-        "p99 {:.2} ms alone, {:.2} ms at {:.1} MB/s beside the writer, {:.2} ms at {:.1} MB/s under the agent (target of the mean {target_ms:.2} ms)",
-        alone.p99_ms, unmanaged.p99_ms, unmanaged.mb_per_s, managed.p99_ms, managed.mb_per_s
+        "alone: {}; beside the writer: {}; under the agent (target of the mean {target_ms:.2} ms): {}",
+        shown(&alone),
+        shown(&unmanaged),
+        shown(&managed)
     ))
 }

@@ -2,16 +2,24 @@
 //! received report is validated before use.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use evenkeel_control::cluster::shard::MAX_BITS;
 use evenkeel_control::cluster::totals::{Line, Sums};
 use evenkeel_control::slots::Summary;
 use serde::{Deserialize, Serialize};
 
-/// Version of the record's format, which is raised when the name or meaning of a field changes. A reader ignores records of
-/// other versions, because unknown fields would count as no demand. A field may be added without a new version if records
-/// without the field stay correct: a member that reports no totals has no part of them.
+/// Version of the record's format, which is raised when the name or meaning of a field changes. A field may be added without a
+/// new version if records without the field stay correct: a member that reports no totals has no part of them.
+///
+/// Members of two versions run side by side during an upgrade. A record that says by [`Record::reads`] that this version can
+/// read it is read. Of all others only the [`Header`] is read, whose fields have the same meaning in all versions: unknown
+/// fields would count as no demand. Such a member counts by its number alone.
 pub const VERSION: u32 = 3;
+/// The oldest version whose readers read the records of [`VERSION`] correctly.
+pub const READS: u32 = 3;
+/// The oldest version whose records this program reads.
+const OLDEST: u32 = 3;
 /// The most pools in the record of one host. A pool is a shared device; hosts have at most some tens of them.
 pub const MAX_POOLS: usize = 32;
 /// The most tenants with totals in the record of one host, counted once for each of their pools.
@@ -47,8 +55,11 @@ const DIGITS: usize = 5;
 /// tenants. The sum over a whole shard has the form of a record, too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Version of the record's format, [`VERSION`].
+    /// Version of the record's format: [`VERSION`], also of a record that was read as one of this version.
     pub v: u32,
+    /// The oldest version whose readers read this record correctly; without the field it is `v`.
+    #[serde(default = "version", skip_serializing_if = "is_version")]
+    pub reads: u32,
     /// Start of the host's program, in nanoseconds since 1970; it tells the program's restarts apart.
     pub incarnation: u64,
     /// Number of the period that the report is about: wall-clock time since 1970 divided by `period_us`, rounded down.
@@ -77,13 +88,22 @@ pub struct Record {
     pub totals: Totals,
 }
 
-/// Figures of tenants with a reservation or a limit, in requests and in payload bytes, by the pool's name and the tenant's: of
-/// one host, or added up over the hosts of a shard. A unit without a total has no members.
+/// Figures of tenants with a reservation or a limit, in requests and in payload bytes, by the pool's name and the tenant's, and
+/// those of guarantees by [`guarantee_total`](super::guarantee_total): of one host, or added up over the hosts of a shard. A unit
+/// without a total has no members.
 pub type Totals = BTreeMap<String, BTreeMap<String, [Sums; 2]>>;
 
 /// Figures by the pool's name: sums over the pool's tenants on one host or on all hosts of a shard, and these tenants' need of
 /// slots.
 pub type Pools = BTreeMap<String, Summary>;
+
+fn version() -> u32 {
+    VERSION
+}
+
+fn is_version(reads: &u32) -> bool {
+    *reads == VERSION
+}
 
 fn is_zero(number: &u8) -> bool {
     *number == 0
@@ -148,9 +168,56 @@ pub enum Unreadable {
     Corrupt(String),
 }
 
+/// The fields of a record that have the same meaning in all versions of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct Header {
+    /// Version of the record's format.
+    pub v: u32,
+    /// The oldest version whose readers read the record correctly; `None`: only `v` itself.
+    #[serde(default)]
+    pub reads: Option<u32>,
+    /// True if the host is leaving the cluster.
+    #[serde(default)]
+    pub leaving: bool,
+    /// Number of members whose figures the record sums up.
+    #[serde(default = "one")]
+    pub members: u64,
+}
+
+impl Header {
+    /// The header of a record that no reader of these versions can read; `None` of any other text.
+    pub fn of_other_version(text: &[u8], versions: &RangeInclusive<u32>) -> Option<Self> {
+        if text.len() > MAX_SUM_BYTES {
+            return None;
+        }
+        let header = match serde_json::from_slice::<Self>(text) {
+            Ok(header) => header,
+            // A member all the same.
+            Err(_) => serde_json::from_slice::<Version>(text).ok()?.header(),
+        };
+        let members = header.members.clamp(1, MAX_MEMBERS);
+        (!header.is_for(versions)).then_some(Self { members, ..header })
+    }
+
+    /// True if a reader of these versions reads the record, if only to find out that it is corrupt.
+    fn is_for(&self, versions: &RangeInclusive<u32>) -> bool {
+        let newest = *versions.end();
+        let says_so = self.v > newest && self.reads.is_some_and(|oldest| (1..=newest).contains(&oldest));
+        self.v == 0 || versions.contains(&self.v) || says_so
+    }
+}
+
 #[derive(Deserialize)]
 struct Version {
     v: u32,
+    #[serde(default)]
+    reads: Option<u32>,
+}
+
+impl Version {
+    fn header(&self) -> Header {
+        Header { v: self.v, reads: self.reads, leaving: false, members: 1 }
+    }
 }
 
 impl Record {
@@ -181,19 +248,32 @@ impl Record {
         Ok(serde_json::to_string(&rounded).unwrap_or_default())
     }
 
+    /// The versions whose records this program reads; of newer ones it reads those that say so.
+    pub fn versions() -> RangeInclusive<u32> {
+        OLDEST..=VERSION
+    }
+
     /// Reads a record.
     ///
     /// # Errors
-    /// The reason why the text is no valid record. No part of such a text may be used.
+    /// The reason why the text is no valid record. No part of such a text may be used, except its [`Header`].
     pub fn parse(text: &[u8]) -> Result<Self, Unreadable> {
+        Self::parse_as(text, &Self::versions())
+    }
+
+    /// Reads a record as a reader of these versions does.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn parse_as(text: &[u8], versions: &RangeInclusive<u32>) -> Result<Self, Unreadable> {
         let too_long = |most: usize| Unreadable::TooLong { bytes: text.len(), most };
         if text.len() > MAX_SUM_BYTES {
             return Err(too_long(MAX_SUM_BYTES));
         }
         let corrupt = |error: serde_json::Error| Unreadable::Corrupt(error.to_string());
-        let version = serde_json::from_slice::<Version>(text).map_err(corrupt)?.v;
-        if version > 0 && version != VERSION {
-            return Err(Unreadable::OtherVersion { version });
+        let header = serde_json::from_slice::<Version>(text).map_err(corrupt)?.header();
+        if !header.is_for(versions) {
+            return Err(Unreadable::OtherVersion { version: header.v });
         }
         let record: Self = serde_json::from_slice(text).map_err(corrupt)?;
         let (_, most) = record.most();
@@ -202,7 +282,7 @@ impl Record {
         }
         match record.fault() {
             Some(fault) => Err(Unreadable::Corrupt(fault)),
-            None => Ok(record),
+            None => Ok(Self { v: VERSION, reads: READS, ..record }),
         }
     }
 

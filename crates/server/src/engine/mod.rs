@@ -8,4 +8,5 @@
 pub(crate) mod priority;
 pub(crate) mod searches;
 pub(crate) mod threads;
+pub(crate) mod turns;
 pub(crate) mod uring;

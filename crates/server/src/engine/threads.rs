@@ -3,8 +3,6 @@
 //! A volume whose device hangs occupies only its own threads. Threads are started when operations wait, and end after some
 //! idle seconds. The threads of all volumes together are bounded, too ([`Crew`]), but each volume can have one.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -13,6 +11,7 @@ use std::time::Duration;
 use evenkeel_control::pool::TenantId;
 
 use super::priority::Own;
+use super::turns::Turns;
 use crate::backend::operation::{FileIo, IoResult, Report, Reports};
 use crate::prompt;
 
@@ -35,11 +34,14 @@ const SYNCS: usize = 0;
 const SEARCHES: usize = 1;
 /// Time for which an idle thread waits for a job before it ends.
 const IDLE: Duration = Duration::from_secs(5);
+/// Replaces [`IDLE`] while there are [`MAX_THREADS_OF_ALL`]: a tenant with thousands of volumes would otherwise keep one thread
+/// of each, and use up the threads that the system allows.
+const IDLE_OF_MANY: Duration = Duration::from_millis(10);
 
 /// The interface of a volume for its threads.
 pub(crate) trait Blocking: Send + Sync + 'static {
-    /// Carries an operation out on the calling thread.
-    fn run(&self, io: FileIo) -> IoResult;
+    /// Carries an operation of a tenant out on the calling thread.
+    fn run(&self, io: FileIo, tenant: TenantId) -> IoResult;
 
     /// An error if a test injects a failure to start a thread.
     fn may_start_thread(&self) -> io::Result<()>;
@@ -88,6 +90,11 @@ impl Crew {
         self.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
+    /// Time for which an idle thread waits for a job before it ends.
+    fn idle(&self) -> Duration {
+        if self.threads.load(Ordering::Relaxed) < self.most { IDLE } else { IDLE_OF_MANY }
+    }
+
     /// Counts a thread that has ended, or that was not started.
     fn give_back(&self) {
         self.threads.fetch_sub(1, Ordering::Relaxed);
@@ -106,11 +113,9 @@ struct Shared<V> {
 }
 
 struct State<V> {
-    /// Waiting jobs by kind; except for syncs, only the first of each tenant.
-    jobs: [VecDeque<Job<V>>; KINDS.len()],
-    /// Waiting jobs after the first, by kind and tenant, so that tenants take turns: a trim does not wait for all that another
-    /// tenant reads ahead, and admission control does not throttle searches.
-    behind: HashMap<(usize, TenantId), VecDeque<Job<V>>>,
+    /// Waiting jobs by kind. Tenants take turns: a trim does not wait for all that another tenant reads ahead, and admission
+    /// control does not throttle searches.
+    jobs: [Turns<TenantId, Job<V>>; KINDS.len()],
     /// Number of waiting jobs by kind.
     waiting: [usize; KINDS.len()],
     under_way: [usize; KINDS.len()],
@@ -133,14 +138,7 @@ impl<V> Threads<V> {
 
 impl<V> State<V> {
     fn new() -> Self {
-        Self {
-            jobs: [const { VecDeque::new() }; KINDS.len()],
-            behind: HashMap::new(),
-            waiting: [0; KINDS.len()],
-            under_way: [0; KINDS.len()],
-            threads: 0,
-            idle: 0,
-        }
+        Self { jobs: Default::default(), waiting: [0; KINDS.len()], under_way: [0; KINDS.len()], threads: 0, idle: 0 }
     }
 
     /// Number of further jobs of a kind that may begin now.
@@ -154,26 +152,16 @@ impl<V> State<V> {
     }
 
     fn push(&mut self, job: Job<V>) {
-        let (kind, tenant) = (job.kind(), job.tenant);
+        let kind = job.kind();
         self.waiting[kind] += 1;
-        // One sync serves all that have asked for one.
-        let is_behind = kind != SYNCS && self.jobs[kind].iter().any(|first| first.tenant == tenant);
-        if is_behind { self.behind.entry((kind, tenant)).or_default() } else { &mut self.jobs[kind] }.push_back(job);
+        self.jobs[kind].push(job.tenant, job);
     }
 
     fn next(&mut self) -> Option<Job<V>> {
         let kind = (0..KINDS.len()).find(|&kind| self.room(kind) > 0 && !self.jobs[kind].is_empty())?;
         self.under_way[kind] += 1;
         self.waiting[kind] -= 1;
-        let job = self.jobs[kind].pop_front()?;
-        if let Entry::Occupied(mut behind) = self.behind.entry((kind, job.tenant)) {
-            // Its tenant's next goes behind those of all others.
-            self.jobs[kind].extend(behind.get_mut().pop_front());
-            if behind.get().is_empty() {
-                behind.remove();
-            }
-        }
-        Some(job)
+        self.jobs[kind].pop()
     }
 }
 
@@ -191,7 +179,7 @@ impl<V: Blocking> Threads<V> {
         if state.threads >= MAX_THREADS {
             return;
         }
-        let Some(volume) = state.jobs[kind].back().map(|job| Arc::clone(&job.volume)) else { return };
+        let Some(volume) = state.jobs[kind].front().map(|job| Arc::clone(&job.volume)) else { return };
         // The threads that the volume has will get to the job.
         if !self.shared.crew.take(state.threads) {
             return;
@@ -205,7 +193,7 @@ impl<V: Blocking> Threads<V> {
             Err(error) => {
                 self.shared.crew.give_back();
                 // It is the only one: without a thread none can wait.
-                let job = state.jobs[kind].pop_back();
+                let job = state.jobs[kind].pop();
                 state.waiting[kind] -= usize::from(job.is_some());
                 drop(state);
                 volume.has_no_thread(&error);
@@ -243,9 +231,9 @@ impl<V: Blocking> Shared<V> {
             if let Some(job) = state.next() {
                 drop(state);
                 let kind = job.kind();
-                let Job { io, volume, token, reply_to, priority, .. } = job;
+                let Job { io, volume, tenant, token, reply_to, priority, .. } = job;
                 own.become_of(priority);
-                let result = volume.run(io);
+                let result = volume.run(io, tenant);
                 drop(volume);
                 reply_to.report(Report::Done(token, result));
                 state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -253,7 +241,8 @@ impl<V: Blocking> Shared<V> {
                 continue;
             }
             state.idle += 1;
-            let (woken, timeout) = self.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            let patience = self.crew.idle();
+            let (woken, timeout) = self.work.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.idle -= 1;
             if timeout.timed_out() && state.ready() == 0 {
@@ -266,7 +255,7 @@ impl<V: Blocking> Shared<V> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use evenkeel_control::Instant;
     use evenkeel_control::pool::Pool;
     use evenkeel_policy::config;
@@ -294,7 +283,8 @@ mod tests {
         Job { io, volume, tenant: tenants(1)[0], token, reply_to, reserved: false, priority: 0 }
     }
 
-    fn tenants(count: usize) -> Vec<TenantId> {
+    /// Some tenants of one pool.
+    pub(crate) fn tenants(count: usize) -> Vec<TenantId> {
         let mut pool = Pool::<()>::new((&config::Pool::default()).into(), Instant::ZERO, 1);
         (0..count).map(|_| pool.join(Instant::ZERO, Default::default())).collect()
     }
@@ -381,6 +371,28 @@ mod tests {
     }
 
     #[test]
+    fn an_idle_thread_ends_soon_where_there_are_as_many_as_there_may_be() {
+        let crew = Crew::of(2);
+        assert!(crew.take(0) && crew.idle() == IDLE);
+        // As many volumes, each of which can have one.
+        assert!(crew.take(0) && crew.take(0) && crew.idle() == IDLE_OF_MANY);
+        (0..2).for_each(|_| crew.give_back());
+        assert_eq!(crew.idle(), IDLE);
+
+        static ONE: Crew = Crew::of(1);
+        let (dir, volume, mailbox) = stage("idle");
+        let threads = Threads::of(&ONE);
+        let begun = std::time::Instant::now();
+        threads.submit(ordinary(FileIo::Cache { offset: 0, len: 1 }, 0, &volume, &mailbox));
+        while ONE.threads.load(Ordering::Relaxed) > 0 {
+            assert!(begun.elapsed() < IDLE - Duration::from_secs(1), "it still waits for a job");
+            std::thread::yield_now();
+        }
+        assert_eq!(threads.shared.state.lock().unwrap().threads, 0);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
     fn one_search_for_holes_is_under_way_at_a_time() {
         let (dir, volume, mailbox) = stage("searches");
         let mut state = State::new();
@@ -422,7 +434,7 @@ mod tests {
         push(&mut state, 2_002, 1);
         assert_eq!((next(&mut state), next(&mut state)), (Some(5), Some(2_002)));
         let rest: Vec<_> = std::iter::from_fn(|| next(&mut state)).collect();
-        assert!(rest.iter().copied().eq(6..1_000) && state.behind.is_empty() && state.ready() == 0);
+        assert!(rest.iter().copied().eq(6..1_000) && state.jobs[SEARCHES].is_empty() && state.ready() == 0);
         std::fs::remove_dir_all(dir).unwrap();
     }
 
@@ -451,7 +463,7 @@ mod tests {
             let first = KINDS[kind];
             assert_eq!(began, [first, 2_000, 3_000, first + 1, 2_001, first + 2]);
             assert!(std::iter::from_fn(next).eq(first + 3..1_000), "each once, in the order of its tenant");
-            assert!(state.behind.is_empty() && state.waiting == [0; KINDS.len()]);
+            assert!(state.jobs.iter().all(Turns::is_empty) && state.waiting == [0; KINDS.len()]);
         }
         std::fs::remove_dir_all(dir).unwrap();
     }

@@ -22,8 +22,8 @@ const SUBMISSIONS: u32 = 512;
 const SUBMIT_BATCH: usize = 4;
 /// Largest number of operations inside the kernel at one time: the size of the completion queue, so that it never overflows.
 const COMPLETIONS: u32 = 4096;
-/// Largest number of operations of one volume on a ring; further ones go to the volume's threads. A device that hangs never
-/// frees its part of the ring.
+/// Largest number of operations of one volume on a ring; further ones go to the volume's threads. A volume also leaves as much
+/// of the ring as it takes ([`Uring::room`]): a device that hangs never frees its part, and a tenant may have many volumes.
 pub(crate) const MOST_OF_VOLUME: u32 = COMPLETIONS / 4;
 /// Largest number of completions that are handled in one round; each takes some 5 us.
 const COMPLETED: usize = 256;
@@ -88,6 +88,12 @@ impl Uring {
     /// The ring's descriptor: readable when operations have completed.
     pub(crate) fn fd(&self) -> RawFd {
         self.ring.as_raw_fd()
+    }
+
+    /// Number of operations for which the ring has room.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        COMPLETIONS.saturating_sub(self.inside + self.backlog.len() as u32)
     }
 
     /// Queues a read or write under `token` with an I/O priority of [`super::priority`]; the operation is submitted with the

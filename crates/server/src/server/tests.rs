@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evenkeel_control::units::{Fraction, Fractions};
-use evenkeel_policy::state::PartsState;
+use evenkeel_policy::state::{GuaranteeState, PartsState};
 
 use super::*;
 
@@ -59,6 +59,14 @@ fn a_stop_reaches_every_volume_and_tells_of_each_that_failed() {
         assert!(error.contains(words), "nothing of {volume} in: {error}");
     }
     drop(hangs);
+}
+
+#[test]
+fn connections_are_no_more_than_the_limit_of_open_files_allows() {
+    let text = "[server]\nworkers = 2\nmax_connections = 100\n[volumes.a]\nsize = \"1MiB\"\n";
+    let config = Config::parse(text, "test").unwrap();
+    let most = [49, 50, 92, 141, 142, 1 << 40].map(|limit| connections_of(limit, &config).ok());
+    assert_eq!(most, [None, Some(8), Some(50), Some(99), Some(100), Some(100)]);
 }
 
 #[test]
@@ -250,6 +258,30 @@ fn in_a_cluster_a_tenant_has_parts_of_its_totals() {
     test.server.reload(config).unwrap();
     assert_eq!((tenant("a").parts, tenant("b").parts), (Some(parts), Some(least)));
     assert_eq!(test.server.demands().len(), 2);
+}
+
+#[test]
+fn in_a_cluster_a_guarantee_is_a_total_of_its_own() {
+    let more = "[tenants.a]\nguarantee = { read.iops = 4000, write.bytes_per_s = \"8MB\" }\n\
+        [cluster]\netcd = [\"http://127.0.0.1:1\"]\n";
+    let test = Fixture::start("guarantees", ALL_ANSWER, more);
+    let key = |name: &str| ("main".to_owned(), name.to_owned());
+    let shown = || {
+        let state = test.server.state();
+        let tenant = state.pools.iter().flat_map(|pool| &pool.tenants).find(|tenant| tenant.name == "a").cloned();
+        let of = |of: GuaranteeState| (of.of, of.guaranteed_per_s, of.total_per_s);
+        tenant.unwrap().guarantees.into_iter().map(of).collect::<Vec<_>>()
+    };
+    let demands = test.server.demands();
+    assert_eq!(demands.keys().cloned().collect::<Vec<_>>(), [key("read a"), key("write a")]);
+    assert_eq!((demands[&key("read a")].limit, demands[&key("write a")].limit), ([4_000, 0], [0, 8_000_000]));
+    let least = [("read".to_owned(), 1, Some(4_000)), ("write".to_owned(), 1, Some(8_000_000))];
+    assert_eq!(shown(), least, "almost nothing until the cluster has granted a part");
+    let half = Fractions { limit: [Fraction::of(0.5); 2], ..Fractions::WHOLE };
+    test.server.set_fractions(&BTreeMap::from([(key("read a"), half), (key("a"), Fractions::WHOLE)]));
+    assert_eq!(shown(), [("read".to_owned(), 2_000, Some(4_000)), least[1].clone()]);
+    test.server.set_fractions(&BTreeMap::from([(key("read a"), Fractions::WHOLE)]));
+    assert_eq!(shown()[0], ("read".to_owned(), 4_000, None), "all of it is here");
 }
 
 #[test]

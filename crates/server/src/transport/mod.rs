@@ -3,6 +3,7 @@
 pub(crate) mod passed;
 pub(crate) mod socket;
 pub(crate) mod tls;
+pub(crate) mod users;
 
 use std::io;
 use std::net::IpAddr;
@@ -99,6 +100,18 @@ impl Transport {
     /// This stream, marked as one whose client may have passed descriptors before the kernel was asked to refuse them.
     pub(crate) fn that_brings_descriptors(self) -> Self {
         Self { socket: self.socket.that_brings_descriptors(), ..self }
+    }
+
+    /// True if the stream is a Unix socket of a user who is barred: of the descriptors that the user has passed, too many are not
+    /// closed yet.
+    pub(crate) fn is_barred(&self) -> bool {
+        self.socket.is_barred()
+    }
+
+    /// This stream, as one of a user with too many descriptors that are not closed.
+    #[cfg(test)]
+    pub(crate) fn barred(self) -> Self {
+        Self { socket: self.socket.of(users::User::barred()), ..self }
     }
 
     /// This stream, with faults that a test injects.

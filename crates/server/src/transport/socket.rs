@@ -3,8 +3,10 @@
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use super::passed;
+use super::users::User;
 use crate::faults::{Call, Faults};
 
 /// Number of bytes discarded with one call: thousands of requests without data, yet too few for a hostile client to keep a
@@ -16,8 +18,8 @@ pub(crate) const PIECES: usize = 16;
 /// A connected socket, which is closed when this value is dropped.
 pub(crate) struct Socket {
     fd: ManuallyDrop<OwnedFd>,
-    /// True if the client may have passed descriptors, which may take long to close.
-    brings_descriptors: bool,
+    /// The client's user, if the client may have passed descriptors, which may take long to close.
+    user: Option<Arc<User>>,
     faults: Faults,
 }
 
@@ -25,9 +27,9 @@ impl Drop for Socket {
     fn drop(&mut self) {
         // SAFETY: the field is not used again.
         let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
-        if self.brings_descriptors {
+        if let Some(user) = self.user.take() {
             let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);
-            passed::close(fd);
+            passed::close(fd, user);
         }
     }
 }
@@ -35,13 +37,26 @@ impl Drop for Socket {
 impl Socket {
     /// Takes over the open socket `fd`.
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { fd: ManuallyDrop::new(fd), brings_descriptors: false, faults: Faults::NONE }
+        Self { fd: ManuallyDrop::new(fd), user: None, faults: Faults::NONE }
     }
 
     /// This socket, marked as one to which the client may pass descriptors.
-    pub(crate) fn that_brings_descriptors(mut self) -> Self {
-        self.brings_descriptors = true;
+    pub(crate) fn that_brings_descriptors(self) -> Self {
+        // Otherwise the kernel closes descriptors that come with urgent data on the thread that receives or closes.
+        let _ = rustix::net::sockopt::set_socket_oobinline(self.fd(), true);
+        let user = self.user.clone().unwrap_or_else(|| User::of(self.fd()));
+        self.of(user)
+    }
+
+    /// This socket, as one of `user`, who may pass descriptors.
+    pub(super) fn of(mut self, user: Arc<User>) -> Self {
+        self.user = Some(user);
         self
+    }
+
+    /// True if of the descriptors that the client's user has passed too many are not closed yet.
+    pub(crate) fn is_barred(&self) -> bool {
+        self.user.as_ref().is_some_and(|user| user.is_barred())
     }
 
     /// This socket, with faults that a test injects.
@@ -63,9 +78,9 @@ impl Socket {
     /// Every element must point to writable memory of its length.
     #[inline]
     pub(crate) unsafe fn receive(&self, iov: &[libc::iovec]) -> io::Result<usize> {
-        if self.brings_descriptors {
+        if let Some(user) = &self.user {
             // SAFETY: by this function's contract.
-            return self.call(Call::Receive, || unsafe { passed::receive(self.fd.as_fd(), iov) });
+            return self.call(Call::Receive, || unsafe { passed::receive(self.fd.as_fd(), iov, user) });
         }
         // SAFETY: by this function's contract.
         let readv = || unsafe { libc::readv(self.fd.as_raw_fd(), iov.as_ptr(), iov.len() as i32) };

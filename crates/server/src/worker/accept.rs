@@ -28,10 +28,16 @@ pub(super) const ACCEPT_BATCH: usize = 16;
 impl Worker {
     /// Accepts the waiting connections of a listener, at most [`ACCEPT_BATCH`], and spreads them over the workers.
     pub(super) fn accept(&mut self, listener: usize) {
-        for _ in 0..ACCEPT_BATCH {
+        for before in 0..ACCEPT_BATCH {
             let Some(socket) = self.listeners.get(listener) else { return };
             let work = self.waking.begin();
-            match socket.accept(&self.shared.faults) {
+            let full = self.shared.lacks_descriptors();
+            if full && before > 0 {
+                // Perhaps none waits any more; those that do are reported again.
+                return;
+            }
+            let accepted = if full { Err(Errno::MFILE) } else { socket.accept(&self.shared.faults) };
+            match accepted {
                 Ok((transport, peer)) => {
                     if let Some(until) = self.place(transport, peer, &work) {
                         self.pause_accepting(until);
@@ -50,11 +56,17 @@ impl Worker {
                             }
                             Errno::NFILE => "raise the system's limit of open files (sysctl fs.file-max)",
                             Errno::NOMEM | Errno::NOBUFS => "free memory",
+                            Errno::TOOMANYREFS => Reason::Descriptors.because(),
                             _ => "look at the network device (ip -s link) and at the kernel's log",
                         };
                         tracing::warn!(error = %io::Error::from(errno), cure, not_logged = more, "cannot accept connections; clients wait, and this worker tries again every 200 ms");
                     }
-                    self.pause_accepting(clock::now() + ACCEPT_PAUSE);
+                    let until = clock::now() + ACCEPT_PAUSE;
+                    if errno == Errno::TOOMANYREFS {
+                        self.pause_listener(listener, until);
+                    } else {
+                        self.pause_accepting(until);
+                    }
                     return;
                 }
             }
@@ -64,7 +76,7 @@ impl Worker {
     /// Gives a new connection a slot and a worker, or refuses and closes it. Returns the moment to accept the next
     /// connection, if accepting has used up its share of processor time.
     fn place(&mut self, transport: Transport, peer: Peer, work: &Work) -> Option<Instant> {
-        let placed = self.take_place(&peer);
+        let placed = self.take_place(&transport, &peer);
         // Closing tells a client without a place at once; leaving it in the queue would let it hang.
         let Some((key, ticket, place)) = placed else {
             drop(transport);
@@ -83,9 +95,10 @@ impl Worker {
     }
 
     /// A slot for a connection (its key), with the ticket of its negotiation and its place in the count of its client; `None`
-    /// if a bound on connections or negotiations refuses it.
-    fn take_place(&mut self, peer: &Peer) -> Option<(ConnKey, Ticket, Place)> {
-        let (ticket, place) = match self.shared.handshakes.begin(peer, clock::now()) {
+    /// if its user is barred, or a bound on connections or negotiations refuses it.
+    pub(super) fn take_place(&mut self, transport: &Transport, peer: &Peer) -> Option<(ConnKey, Ticket, Place)> {
+        let barred = transport.is_barred().then_some(Reason::Descriptors);
+        let (ticket, place) = match barred.map_or_else(|| self.shared.handshakes.begin(peer, clock::now()), Err) {
             Ok(counted) => counted,
             Err(reason) => {
                 if let Some(not_logged) = self.count_refusal(reason) {
@@ -170,15 +183,25 @@ impl Worker {
         self.watch_listeners(0);
     }
 
-    /// Accepts connections again after [`Self::pause_accepting`].
+    /// Accepts nothing from one listener before `until`.
+    fn pause_listener(&mut self, listener: usize, until: Instant) {
+        self.accept_at = self.accept_at.min(until);
+        self.watch_listener(listener, 0);
+    }
+
+    /// Accepts connections again after [`Self::pause_accepting`] or [`Self::pause_listener`].
     pub(super) fn resume_accepting(&mut self) {
         self.accept_at = Instant::FAR_FUTURE;
         self.watch_listeners(READ);
     }
 
     fn watch_listeners(&self, interest: u32) {
-        for (n, listener) in self.listeners.iter().enumerate() {
-            let _ = self.sources.modify(listener.as_fd(), LISTENER_EVENTS + n as u64, interest, Set::Own);
+        (0..self.listeners.len()).for_each(|listener| self.watch_listener(listener, interest));
+    }
+
+    fn watch_listener(&self, listener: usize, interest: u32) {
+        if let Some(socket) = self.listeners.get(listener) {
+            let _ = self.sources.modify(socket.as_fd(), LISTENER_EVENTS + listener as u64, interest, Set::Own);
         }
     }
 }

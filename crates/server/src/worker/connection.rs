@@ -25,8 +25,8 @@ use crate::transport::tls::Scratch;
 use crate::transport::{Peer, Transport};
 use crate::volume::Volume;
 
-/// Largest numbers of outstanding requests on volumes in memory: of a tenant over all its connections (some 15 MB of
-/// requests), and `LEAST`: of each connection even if the tenant's share per connection is smaller.
+/// Largest numbers of outstanding requests on volumes in memory, and of unsent replies of other volumes: of a tenant over all its
+/// connections (some 15 MB), and `LEAST`: of each connection even if the tenant's share per connection is smaller.
 const AT_ONCE_OF_TENANT: usize = 65_536;
 const AT_ONCE_LEAST: usize = 16;
 
@@ -484,19 +484,25 @@ impl Connection {
     }
 
     /// True if the connection may take no further request. `in_flight`: largest number of outstanding requests of one
-    /// connection; requests on volumes in memory are also bounded for all connections of a tenant together.
+    /// connection. Requests on volumes in memory, and replies of other volumes, are also bounded for all connections of a tenant
+    /// together.
     #[inline]
     pub(crate) fn is_full(&self, in_flight: usize) -> bool {
-        let most = match &self.phase {
-            Phase::Attached(attached) if attached.at_once => {
-                let share = AT_ONCE_OF_TENANT / attached.account.connections().max(1) as usize;
-                in_flight.min(share.max(AT_ONCE_LEAST))
-            }
-            _ => in_flight,
+        let share = |attached: &Attached| {
+            let share = AT_ONCE_OF_TENANT / attached.account.connections().max(1) as usize;
+            in_flight.min(share.max(AT_ONCE_LEAST))
         };
         // Reads of a client that is gone are not carried out.
         let used = if self.gone { self.changes as usize } else { self.outstanding() };
-        used >= most
+        match &self.phase {
+            Phase::Attached(attached) if attached.at_once => used >= share(attached),
+            // A request inside a device holds buffer memory, a reply without payload does not.
+            Phase::Attached(attached) => {
+                let unsent = self.out.len();
+                used >= in_flight || unsent >= AT_ONCE_LEAST && unsent >= share(attached)
+            }
+            Phase::Handshake(_) => used >= in_flight,
+        }
     }
 
     /// Number of connections of this connection's tenant, itself included; 1 while the connection has no tenant.
@@ -548,7 +554,9 @@ impl Connection {
         let Phase::Attached(attached) = &self.phase else { return false };
         let Attached { account, volume, .. } = &**attached;
         let for_limit = volume.passes_soon(bytes).is_some_and(|soon| {
-            account.waits_for_limit(self.charged, bytes, soon, volume.connections.load(Ordering::Relaxed))
+            // Connections of other tenants have their own memory; idle ones would take this tenant's.
+            let connections = volume.connections.load(Ordering::Relaxed).min(account.connections());
+            account.waits_for_limit(self.charged, bytes, soon, connections)
         });
         for_limit || account.waits_for_the_gone(volume.id, bytes)
     }

@@ -199,7 +199,7 @@ impl Worker {
         }
         // What the ring had no means for is for a thread.
         if let (Some(ring), Backend::File(file), 0) = (&mut self.ring, &operation.volume.backend, operation.tries)
-            && in_ring[id] < MOST_OF_VOLUME
+            && in_ring[id] < MOST_OF_VOLUME.min(ring.room())
             && ring.push(token, &io, file, priority)
         {
             in_ring[id] += 1;

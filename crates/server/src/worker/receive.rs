@@ -40,6 +40,9 @@ const READS_BESIDE_OTHERS: usize = 2;
 /// of answers are unsent.
 const MAX_ANSWERS: usize = 16;
 
+/// Reason for closing the connection of a client that passes file descriptors.
+const PASSES_DESCRIPTORS: &str = "the client passes file descriptors, which the server does not take";
+
 /// Largest number of negotiating connections that waited for their turn and are served in a row.
 const TURNS_IN_A_ROW: u32 = 16;
 
@@ -362,6 +365,11 @@ impl Worker {
                         self.say("closing a connection: TLS failed", reason.name(), &connection.peer, &why);
                         return Err(Lost::Violation);
                     }
+                    if error.raw_os_error() == Some(libc::EPROTO) && connection.peer.address.is_none() {
+                        let is_barred = connection.transport.is_barred();
+                        let why = if is_barred { Reason::Descriptors.because() } else { PASSES_DESCRIPTORS };
+                        self.say(CLOSING, "passed descriptors", &connection.peer, &why);
+                    }
                     tracing::debug!(peer = %connection.peer, %error, "receiving failed");
                     return Err(Lost::Gone);
                 }
@@ -566,7 +574,8 @@ impl Worker {
         };
         let account = self.shared.budget.account(&tenant_name).join();
         let (taken, most) = (self.shared.slots.taken(), self.shared.slots.len() as u32);
-        let shared_out = snapshot.tenants[volume.pool].len() > 1;
+        // Tenants of other pools need connections, too.
+        let shared_out = snapshot.tenants.iter().any(|of_pool| of_pool.keys().any(|name| *name != tenant_name));
         if shared_out && !may_have_another(account.connections() - 1, taken - 1, most) {
             let why = Reason::ConnectionsOfTenant;
             if let Some(not_logged) = self.count_refusal(why) {

@@ -200,6 +200,7 @@ mod tests {
     use crate::backend::file::{File, Open};
     use crate::backend::operation::{FileIo, IoResult};
     use crate::engine::threads::Blocking;
+    use crate::engine::threads::tests::tenants;
     use crate::faults::{Call, Fault, Faults, Injection};
     use crate::volume::ZEROS_AT_ONCE;
 
@@ -222,7 +223,7 @@ mod tests {
         let fault = Fault::Errno(libc::EOPNOTSUPP);
         faults.add(Injection { place: String::new(), call: Call::Fallocate, fault, skip: 0, times: 1 });
         let zero = FileIo::Zero { offset: 0, len: 4096, punch: true, may_write: false };
-        assert!(matches!(volume.run(zero), IoResult::Code(code) if code == -libc::EOPNOTSUPP));
+        assert!(matches!(volume.run(zero, tenants(1)[0]), IoResult::Code(code) if code == -libc::EOPNOTSUPP));
         for (zeroed, part) in [(0, Part::First), (ZEROS_AT_ONCE as u32, Part::Last)] {
             let work = request(zeroed).work(&volume);
             assert_eq!((work.kind, u64::from(work.bytes), work.part), (Kind::Write, ZEROS_AT_ONCE, part));

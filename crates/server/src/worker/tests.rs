@@ -25,6 +25,7 @@ mod ends;
 mod gives_way;
 mod refused;
 mod reload;
+mod replies;
 mod ring;
 mod room;
 mod steps;

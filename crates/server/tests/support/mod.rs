@@ -142,7 +142,7 @@ impl TestServer {
         Client::new(Stream::Tcp(self.raw_tcp()), export, Framing::Structured)
     }
 
-    fn tcp(&self) -> SocketAddr {
+    pub fn tcp(&self) -> SocketAddr {
         let address = self.server.listening().iter().find_map(|uri| uri.strip_prefix("nbd://")).unwrap();
         address.parse().unwrap()
     }

@@ -26,10 +26,9 @@ pub(crate) fn of(experiment: &str) -> &'static [&'static str] {
         saat::NAME => &[
             "Test set and development are not apart: device and loads were fitted to the paper's figures of the plain limit, \
              and accurate was developed on them.",
-            "Bars are judged in the seconds that begin with the controller's own; seconds that begin half a second later are \
-             shown without a bar, and eight of ten phases of a second are not measured.",
-            "The bar of jitter is the larger of 2.3 % and 1.2 times the oracle's, for the mean of all groups; 1.1 times the \
-             oracle's in each group over every phase is not shown to hold.",
+            "Phases are steps of 100 ms, the interval at which accurate decides. Jitter within a second is not measured.",
+            "The oracle knows the seconds that begin with the controller's own. In other phases its jitter, and with it the \
+             bar of 1.1 times the oracle's, is that of limits which were not chosen for these seconds.",
             "The oracle tries at most six sets of limits for each second: it is good, not proven to be the best.",
             "Without --traces all requests are invented.",
         ],
@@ -38,8 +37,8 @@ pub(crate) fn of(experiment: &str) -> &'static [&'static str] {
              random one.",
             "Test set and development are not apart: waits was developed on this cluster. Its baselines are tuned on a \
              variant of it.",
-            "The busiest worker is not compared with the lower bound for the loads of its interval; variation among workers \
-             stands for it.",
+            "The lower bound for the busiest worker is that of the loads measured under each method itself, known afterwards \
+             and not always within reach of a placement; windows are of 5 s, whatever the interval of a method.",
             "No baseline is a descent at each interval.",
             "Bars on IOPS are the paper's gains of the genetic algorithm, measured on other hardware.",
         ],

@@ -220,7 +220,7 @@ fn is_clockwork(times: &[Times]) -> bool {
     regular < median(&mut between) / 10 && regular < spread(&mut gaps) / 2
 }
 
-/// Times from the earliest completion to which none is chained yet to each arrival.
+/// For each arrival, the time since the earliest completion that is not yet the cause of another arrival.
 fn gaps(times: &[Times]) -> Vec<u64> {
     let think = |cause| match cause {
         Cause::After { think_ns, .. } => Some(think_ns),

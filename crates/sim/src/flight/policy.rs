@@ -184,13 +184,10 @@ impl Policy {
 
     /// The tenant whose `match` has the most specific entry that names the control group with this path; `None` if none does.
     pub(super) fn of_group(&self, path: &str) -> Option<&str> {
-        let specificity = |entry: &Match| match entry {
-            Match::Cgroup(pattern) => Match::Cgroup(pattern.trim_matches('/').to_owned()).specificity(),
-            other => other.specificity(),
-        };
-        let owners = self.tenants.iter().filter_map(|(name, tenant)| {
+        // Of equally specific entries that of the first tenant decides.
+        let owners = self.tenants.iter().rev().filter_map(|(name, tenant)| {
             let entries = tenant.matches.iter().filter(|entry| entry.names_group(path));
-            Some((entries.map(specificity).max()?, name.as_str()))
+            Some((entries.map(Match::specificity).max()?, name.as_str()))
         });
         owners.max_by_key(|(specificity, _)| *specificity).map(|(_, name)| name)
     }

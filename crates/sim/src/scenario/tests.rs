@@ -243,6 +243,8 @@ fn every_error_has_its_line_its_key_and_a_cure() {
         ("", &["seeds=0"], "--set seeds=0: seeds: 0 is out of range"),
         ("", &["client.7.count=2"], "client has the elements 0 to 1; write client.0, not client.7"),
         ("", &["duration.x=2"], "duration is a string, not a table"),
+        ("", &["seeds=[\"a\"]", "seeds.0.x=2"], "seeds.0 is a string, not a table; set seeds.0 itself"),
+        ("", &["seeds=[]", "seeds.0=2"], "seeds has no elements; set seeds as a whole"),
         ("", &["nothing"], "write KEY=VALUE"),
         ("", &["a b=2"], "is no key"),
     ] {

@@ -78,7 +78,7 @@ pub enum Invalid {
     #[error("{0}")]
     Scenario(Errors),
     /// There is no combination of swept values to run.
-    #[error("nothing to run")]
+    #[error("the sweeps leave nothing to run; give each --sweep a value")]
     Nothing,
     /// The number of seeds is too large or 0.
     #[error("--seeds {0} is out of range; use 1 to {MAX_SEEDS}")]

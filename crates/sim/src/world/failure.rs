@@ -20,7 +20,10 @@ pub enum Failure {
         what: String,
     },
     /// The run is in an endless loop: events follow each other without end at one instant of virtual time.
-    #[error("{source_of} keeps asking to be called at {at:?}: {events} events and time does not move on")]
+    #[error(
+        "{source_of} keeps planning events at {at:?}: after {events} of them time does not move on; send fewer \
+         requests at once, or report this with the scenario"
+    )]
     Loop {
         /// The source of the last event.
         source_of: Source,
@@ -30,7 +33,10 @@ pub enum Failure {
         events: u64,
     },
     /// An event is due in the past, for example because its time was computed from NaN.
-    #[error("{source_of} says at {now:?} that its next event was at {said:?}, in the past")]
+    #[error(
+        "{source_of} says at {now:?} that its next event was at {said:?}, in the past; this is a bug, report it with \
+         the scenario"
+    )]
     Backward {
         /// The source of the event.
         source_of: Source,
@@ -53,7 +59,10 @@ pub enum Failure {
         outstanding: usize,
     },
     /// A device completed a request that is not in flight.
-    #[error("{source_of} completed request {id} at {at:?}, which is not in flight")]
+    #[error(
+        "{source_of} completed request {id} at {at:?}, which is not in flight; this is a bug, report it with the \
+         scenario"
+    )]
     Unknown {
         /// The device.
         source_of: Source,
@@ -63,7 +72,10 @@ pub enum Failure {
         id: u64,
     },
     /// A device has lost requests: requests are in flight, but the device has no next event.
-    #[error("{source_of} has lost {in_flight} requests: it waits for nothing at {at:?}")]
+    #[error(
+        "{source_of} has lost requests: {in_flight} are in flight at {at:?}, and it plans no event that completes one; \
+         this is a bug, report it with the scenario"
+    )]
     Lost {
         /// The device.
         source_of: Source,

@@ -139,6 +139,7 @@ fn a_faulty_model_ends_the_run_with_its_name() {
         let world = World::new(&setup, 1, |_, _| Broken(fault, Instant::FAR_FUTURE));
         let failure = world.run(&mut |_| ControlFlow::Continue(())).unwrap_err();
         assert!(failure.to_string().contains("device model `faulty`"), "{failure}");
+        assert!(failure.to_string().contains("with the scenario"), "{failure}");
         failure
     };
     assert!(matches!(fail(Faulty::Restless), Failure::Loop { events, .. } if events > 1_000_000));

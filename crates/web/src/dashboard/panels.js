@@ -289,6 +289,17 @@ function ofTotals(qos, parts) {
   return `here reservation ${of("reservation")}, limit ${of("limit")} in the cluster`;
 }
 
+/** Totals of a tenant, or in a pool of tenants of other hosts only, with the parts of each host. */
+function byHost(state, { pool, name, tenants }) {
+  const isShown = (of) => of.pool === pool && (tenants ? !tenants.some((tenant) => tenant.name === of.tenant) : of.tenant === name);
+  const totals = (state.cluster?.totals?.by_host ?? []).filter(isShown).slice(0, 8);
+  return totals.map(({ tenant, unit, hosts, more_hosts: more, more_part: rest }) => {
+    const parts = hosts.map(({ host, part }) => `${host} ${percent(part)}`);
+    if (more) parts.push(`${more} more ${percent(rest)}`);
+    return [tenants ? `elsewhere: ${tenant}, ${unit}` : `${unit} by host`, parts.join(", ")];
+  });
+}
+
 function ofSlots(slots) {
   const granted = slots.granted === null ? "without bound" : slots.granted.toFixed(1);
   return `${granted}, needs ${slots.need.toFixed(1)}, uses ${slots.used.toFixed(1)}; missed ${slots.violated_total} of ${slots.windows_total} s: ${slots.because}`;
@@ -300,26 +311,28 @@ function ofGuarantees(guarantees) {
     const per = (value) => (guarantee.unit === "bytes" ? `${megabytes(value)} MB/s` : `${count(value)} IOPS`);
     // Several control groups of a tenant have one each.
     const name = guarantees.findIndex((one) => one.of === guarantee.of) === i ? `guarantee${of}` : `guarantee${of}, ${i + 1}`;
-    return [name, `${per(guarantee.guaranteed_per_s)}, got ${per(guarantee.measured_per_s ?? NaN)}; what binds: ${guarantee.binding}; ${guarantee.because}`];
+    const part = guarantee.total_per_s ? `, part of ${per(guarantee.total_per_s)} in the cluster` : "";
+    return [name, `${per(guarantee.guaranteed_per_s)}${part}, got ${per(guarantee.measured_per_s ?? NaN)}; what binds: ${guarantee.binding}; ${guarantee.because}`];
   });
 }
 
 /** Settings and figures of a pool or tenant of an agent. */
-function agentFacts(subject, points) {
+function agentFacts(subject, points, reads) {
   const { raw } = subject;
   const facts = points.map(({ point, acts_on: actsOn, method, notes }) => [point, `${actsOn}, by ${method}${notes.map((note) => `; ${note}`).join("")}`]);
   if (!subject.tenants && raw.throttle) facts.push(["throttle", raw.throttle]);
   facts.push(["why", subject.why]);
   const target = raw.latency_target;
   if (target) facts.push(["latency target", `${target.percentile} of reads below ${target.target_ms} ms, ${target.measured_ms === null ? "nothing measured" : `last ${ms(target.measured_ms)} ms`}`]);
+  if (reads && subject.tenants) facts.push(["read latency", `p50 ${ms(reads.p50_ms)} ms, p99 ${ms(reads.p99_ms)} ms, p99.9 ${ms(reads.p999_ms)} ms, last 5 to 10 s`]);
   if (raw.slots?.need !== undefined) facts.push(["slots", ofSlots(raw.slots)]);
   return [...facts, ...ofGuarantees(raw.guarantees ?? [])];
 }
 
 /** Settings and figures of what is looked at. `whole`, `before`: the newest full records of a tenant, if there are. */
 export function showFacts(state, subject, whole, before) {
-  const facts = state.points ? agentFacts(subject, state.points[subject.pool] ?? [])
-    : subject.tenants ? poolFacts(subject) : tenantFacts(subject, whole, before);
+  const facts = state.points ? agentFacts(subject, state.points[subject.pool] ?? [], state.percentiles?.[subject.pool])
+    : [...(subject.tenants ? poolFacts(subject) : tenantFacts(subject, whole, before)), ...byHost(state, subject)];
   keyed(byId("facts"), facts, ([name]) => name, () => make("div", {}, make("dt"), make("dd")), (node, [name, text]) => {
     say(node.firstChild, name);
     say(node.lastChild, text);

@@ -3,7 +3,7 @@
 //! Rates are those of the agent's last interval in each second.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use evenkeel_guard::loops::record::{
     At, CgroupState, DirectionState, Measured, OsdState, PacketsState, PoolState, QueueDepthState, ReadPercentiles,
@@ -11,9 +11,10 @@ use evenkeel_guard::loops::record::{
 };
 use evenkeel_history::{Figures, Gauge, Sample, Series};
 use evenkeel_policy::decision::{DecisionRecord, Unit};
+use evenkeel_policy::health::Trouble;
 
 use super::{RecordsOf, StateOf};
-use crate::history::{Held, Place, Program, Recorder, Sense};
+use crate::history::{HISTORY_LOST, Held, Place, Program, Recorder, Sense};
 
 /// Decisions that are read at a time, at most: the newest.
 const MAX_DECISIONS: usize = 1_000;
@@ -29,13 +30,21 @@ pub fn record(
     records: impl Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send + Sync + 'static,
 ) -> io::Result<Arc<Recorder>> {
     let program = Program { name: "agent", key: "agent.history" };
-    let sensed = Sensed { state: Box::new(state), records: Box::new(records), last: State::default() };
-    Recorder::start(program, move || Some(place.clone()), sensed).map(Arc::new)
+    let started: Arc<OnceLock<Weak<Recorder>>> = Arc::default();
+    let itself = Arc::clone(&started);
+    let own = move || itself.get()?.upgrade()?.trouble();
+    let sensed =
+        Sensed { state: Box::new(state), records: Box::new(records), own: Box::new(own), last: State::default() };
+    let recorder = Arc::new(Recorder::start(program, move || Some(place.clone()), sensed)?);
+    let _ = started.set(Arc::downgrade(&recorder));
+    Ok(recorder)
 }
 
 struct Sensed {
     state: StateOf,
     records: RecordsOf,
+    /// The trouble of the history itself, which the agent's state lacks.
+    own: Box<dyn Fn() -> Option<Trouble> + Send>,
     last: State,
 }
 
@@ -46,7 +55,9 @@ impl Sense for Sensed {
     }
 
     fn held(&mut self) -> Held {
-        let troubles = std::mem::take(&mut self.last.health.troubles);
+        let mut troubles = std::mem::take(&mut self.last.health.troubles);
+        // The ledger itself records the end of a pause.
+        troubles.extend((self.own)().filter(|trouble| trouble.kind != HISTORY_LOST));
         let decisions = (self.records)(None, MAX_DECISIONS);
         Held { uptime_s: self.last.uptime_s, troubles, decisions, ..Held::default() }
     }
@@ -137,6 +148,7 @@ fn cgroup(pool: &PoolState, at: &CgroupState, samples: &mut Vec<Sample>) {
             figures.bytes += whole(throttled.bytes_per_s);
             figures.requests += whole(throttled.iops);
             figures.delay_us = Gauge::at(us(Some(throttled.delay_ms)));
+            figures = with_percentiles(figures, throttled.read_percentiles);
         }
         whole_pool.requests += figures.requests;
         whole_pool.bytes += figures.bytes;
@@ -178,9 +190,26 @@ fn osd(at: &OsdState) -> Figures {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_guard::loops::record::LocalState;
+    use evenkeel_guard::loops::record::{GroupState, GroupThrottleState, LocalState};
+    use evenkeel_policy::health::Level;
 
     use super::*;
+
+    #[test]
+    fn a_shortage_of_space_for_the_history_is_recorded() {
+        let kinds = |kind: &'static str| {
+            let own = move || Some(Trouble::new(Level::Warning, kind, "history", "100 MiB are free", "make room"));
+            let mut sensed = Sensed {
+                state: Box::new(State::default),
+                records: Box::new(|_, _| Vec::new()),
+                own: Box::new(own),
+                last: State::default(),
+            };
+            sensed.held().troubles.into_iter().map(|trouble| trouble.kind).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds("space"), ["space"]);
+        assert_eq!(kinds(HISTORY_LOST), Vec::<String>::new(), "the ledger records a pause");
+    }
 
     #[test]
     fn pools_whose_reads_are_timed_have_three_percentiles() {
@@ -194,6 +223,23 @@ mod tests {
             let Figures { p50_us, p99_us, p999_us, .. } = samples[0].figures;
             assert_eq!((samples.len(), [p50_us, p99_us, p999_us]), (1, [500, 2_000, 7_250]));
         }
+    }
+
+    #[test]
+    fn each_group_has_the_percentiles_of_its_own_reads() {
+        let group = |name: &str, p99_ms: Option<f64>| {
+            let read_percentiles = p99_ms.map(|p99_ms| ReadPercentiles { p50_ms: 0.5, p99_ms, p999_ms: 9.0 });
+            let latency = GroupThrottleState { iops: 10.0, read_percentiles, ..GroupThrottleState::default() };
+            GroupState { tenant: "db".into(), group: name.into(), latency: Some(latency), ..GroupState::default() }
+        };
+        let groups = vec![group("a", Some(2.0)), group("b", Some(4.0)), group("c", None)];
+        let at = At::Cgroup(CgroupState { groups, ..CgroupState::default() });
+        let pool = PoolState { name: "disk".into(), at, ..PoolState::default() };
+        let samples = samples(&State { pools: vec![pool], ..State::default() });
+        let of = |sample: &Sample| (sample.series.device.clone(), sample.figures.p50_us, sample.figures.p99_us);
+        let found: Vec<_> = samples.iter().map(of).collect();
+        let wanted = [("a", 500, 2_000), ("b", 500, 4_000), ("c", 0, 0), ("", 0, 0)];
+        assert_eq!(found, wanted.map(|(device, p50_us, p99_us)| (device.to_owned(), p50_us, p99_us)));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_guard::loops::record::{
     self, At, CgroupState, ClientState, GroupState, GroupThrottleState, LocalState, OsdState, PacketsState,
-    QueueDepthState, VolumeState,
+    QueueDepthState, ReadPercentiles, VolumeState,
 };
 use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::decision::{DecisionRecord, Unit};
@@ -28,6 +28,8 @@ pub(super) struct Shown {
     facts: Vec<String>,
     /// Enforcement points by the name of their pool.
     points: BTreeMap<String, Vec<Point>>,
+    /// Percentiles of the reads of each pool whose reads are timed one by one, by the name of the pool.
+    percentiles: BTreeMap<String, ReadPercentiles>,
     /// Decisions, oldest first.
     decisions: Vec<DecisionRecord>,
     /// The rest as of a server; it has no workers and no volumes.
@@ -53,8 +55,12 @@ impl Shown {
         let acting = if agent.acting { "acting" } else { "NOT ACTING" };
         let facts = vec![acting.to_owned(), format!("decides every {} ms", short(agent.interval_ms))];
         let mut points: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+        let mut percentiles: BTreeMap<String, ReadPercentiles> = BTreeMap::new();
         let mut pools: Vec<PoolState> = Vec::new();
         for enforced in &agent.pools {
+            if let Some(reads) = percentiles_of(&enforced.at) {
+                percentiles.entry(enforced.name.clone()).or_insert(reads);
+            }
             points.entry(enforced.name.clone()).or_default().push(Point {
                 point: enforced.point(),
                 method: enforced.method.clone(),
@@ -75,7 +81,16 @@ impl Shown {
             pools,
             ..State::default()
         };
-        Self { facts, points, decisions, state }
+        Self { facts, points, percentiles, decisions, state }
+    }
+}
+
+/// Percentiles of the reads of a pool; `None` if its reads are not timed one by one.
+fn percentiles_of(at: &At) -> Option<ReadPercentiles> {
+    match at {
+        At::Packets(at) => at.read_percentiles,
+        At::Cgroup(at) => at.latency.as_ref()?.read_percentiles,
+        At::QueueDepth(_) | At::Osd(_) => None,
     }
 }
 
@@ -114,6 +129,8 @@ fn add(tenants: &mut Vec<TenantState>, tenant: TenantState) {
     if let (Some(known), Some(lately)) = (&mut known.lately, tenant.lately) {
         known.iops += lately.iops;
         known.bytes_per_s += lately.bytes_per_s;
+        // Of several groups the largest.
+        known.p99_ms = known.p99_ms.into_iter().chain(lately.p99_ms).reduce(f64::max);
         known.targets.extend(lately.targets);
         known.throttled_by = known.throttled_by.take().or(lately.throttled_by);
     }
@@ -148,7 +165,7 @@ fn packets(enforced: &record::PoolState, at: &PacketsState) -> PoolState {
         bytes_per_s: at.read_bytes_per_s + at.write_bytes_per_s,
         latency_ms,
         device_latency_ms: latency_ms,
-        p99_ms: at.read_percentile_ms.filter(|_| at.percentile == "p99"),
+        p99_ms: at.p99_ms(),
         targets: vec![at.target(&enforced.reason)],
         throttled_by: for_target(throttled, "client", at.mean_delay_ms, &enforced.because),
         because: enforced.because.clone(),
@@ -172,7 +189,7 @@ fn client(client: &ClientState) -> TenantState {
 /// The throttle of a pool of which so many clients or groups are throttled for its latency target; `None` if none is.
 fn for_target(throttled: usize, thing: &str, mean_delay_ms: f64, because: &str) -> Option<ThrottledBy> {
     (throttled > 0).then(|| ThrottledBy {
-        by: "response".into(),
+        by: "latency".into(),
         cause: Cause::LatencyTarget,
         how: format!("{}, mean {} ms", counted(throttled as u64, thing), ms(mean_delay_ms)),
         because: because.to_owned(),
@@ -186,7 +203,7 @@ fn target(target_ms: f64, percentile: &str, measured_ms: Option<f64>) -> Latency
 /// A client or tenant that is throttled for a latency target if its delay is not 0.
 fn slowed(name: &str, throttle: &str, delay_ms: f64, because: &str, lately: Lately) -> TenantState {
     let is_throttled = delay_ms > 0.0;
-    let owner = || "response".to_owned();
+    let owner = || "latency".to_owned();
     let throttled_by = is_throttled.then(|| ThrottledBy {
         by: owner(),
         cause: Cause::LatencyTarget,
@@ -216,7 +233,7 @@ fn local(enforced: &record::PoolState, at: &CgroupState, latency: &LocalState) -
         bytes_per_s: latency.bytes_per_s,
         latency_ms: latency.read_latency_ms,
         device_latency_ms: latency.read_latency_ms,
-        p99_ms: latency.read_percentile_ms.filter(|_| latency.percentile == "p99"),
+        p99_ms: latency.p99_ms(),
         targets: latency.target(&enforced.reason).into_iter().collect(),
         throttled_by: for_target(throttled, "group", latency.mean_delay_ms, &enforced.because),
         because: enforced.because.clone(),
@@ -235,7 +252,8 @@ fn local(enforced: &record::PoolState, at: &CgroupState, latency: &LocalState) -
 
 fn throttled_group(group: &GroupState, of: &GroupThrottleState) -> TenantState {
     let because = of.exempt_because.as_ref().unwrap_or(&of.because);
-    let lately = Lately { iops: of.iops, bytes_per_s: of.bytes_per_s, ..Lately::default() };
+    let p99_ms = of.read_percentiles.map(|reads| reads.p99_ms);
+    let lately = Lately { iops: of.iops, bytes_per_s: of.bytes_per_s, p99_ms, ..Lately::default() };
     let mut tenant = slowed(&group.tenant, &of.throttle, of.delay_ms, because, lately);
     // Without a wait for the latency target, it is the tenant's limit that throttles.
     let is_at_limit = of.delay_ms <= 0.0 && !of.because.is_empty();
@@ -287,6 +305,7 @@ fn guaranteed_group(group: &GroupState) -> TenantState {
             of: of.into(),
             unit: if in_bytes { "bytes" } else { "requests" }.into(),
             guaranteed_per_s: state.guaranteed as u64,
+            total_per_s: state.total.map(|total| total as u64),
             measured_per_s: Some(state.measured),
             limit_per_s: state.limit as u64,
             reason: state.reason.clone(),
@@ -499,6 +518,25 @@ mod tests {
     }
 
     #[test]
+    fn pools_whose_reads_are_timed_have_three_percentiles_for_each_target() {
+        let read_percentiles = Some(ReadPercentiles { p50_ms: 0.5, p99_ms: 2.0, p999_ms: 7.25 });
+        let percentile = || "mean".to_owned();
+        let packets = PacketsState { percentile: percentile(), read_percentiles, ..PacketsState::default() };
+        let latency = LocalState { percentile: percentile(), read_percentiles, ..LocalState::default() };
+        let local = CgroupState { latency: Some(latency), ..CgroupState::default() };
+        let pools = vec![pool("a", At::Packets(packets)), pool("b", At::Cgroup(local)), pool("c", At::default())];
+        let shown = Shown::of(&record::State { pools, ..record::State::default() }, Vec::new());
+        let p99_ms = |pool: &PoolState| pool.lately.as_ref().and_then(|lately| lately.p99_ms);
+        let all: Vec<Option<f64>> = shown.state.pools.iter().map(p99_ms).collect();
+        assert_eq!(all, [Some(2.0), Some(2.0), None]);
+        let answer = serde_json::to_value(&shown).expect("JSON");
+        for name in ["a", "b"] {
+            assert_eq!(answer["percentiles"][name]["p999_ms"], 7.25, "{name}");
+        }
+        assert!(answer["percentiles"]["c"].is_null());
+    }
+
+    #[test]
     fn the_answer_is_a_state_with_more() {
         let answer = serde_json::to_value(Shown::of(&agent(), Vec::new())).expect("JSON");
         for key in ["facts", "points", "decisions", "version", "uptime_s", "health", "pools", "volumes", "workers"] {
@@ -529,7 +567,19 @@ mod tests {
         let by = |of: &GroupThrottleState| throttled_group(&GroupState::default(), of).lately.unwrap().throttled_by;
         let limited = by(&of).unwrap();
         assert_eq!((limited.by.as_str(), limited.how.as_str()), ("operator", bytes_per_s(2e7).as_str()));
-        assert_eq!(by(&GroupThrottleState { delay_ms: 3.0, ..of }).unwrap().by, "response");
+        assert_eq!(by(&GroupThrottleState { delay_ms: 3.0, ..of }).unwrap().by, "latency");
         assert!(by(&GroupThrottleState::default()).is_none());
+    }
+
+    #[test]
+    fn a_tenant_has_the_largest_percentile_of_its_groups() {
+        let mut tenants = Vec::new();
+        for p99_ms in [None, Some(2.0), Some(8.0), Some(4.0)] {
+            let read_percentiles = p99_ms.map(|p99_ms| ReadPercentiles { p50_ms: 1.0, p99_ms, p999_ms: 9.0 });
+            let of = GroupThrottleState { read_percentiles, ..GroupThrottleState::default() };
+            add(&mut tenants, throttled_group(&GroupState { tenant: "db".into(), ..GroupState::default() }, &of));
+        }
+        let [tenant] = &tenants[..] else { panic!("{tenants:?}") };
+        assert_eq!(tenant.lately.as_ref().and_then(|lately| lately.p99_ms), Some(8.0));
     }
 }

@@ -269,7 +269,7 @@ mod tests {
         let mut all = Vec::new();
         for at in 100..200 {
             let held = match at {
-                100..120 => throttle("response"),
+                100..120 => throttle("latency"),
                 120..140 => throttle("operator"),
                 // Back for moments: not recorded.
                 _ if at % 7 == 0 && at < 160 => throttle("operator"),
@@ -277,7 +277,7 @@ mod tests {
             };
             all.extend(marker.marks(at, held));
         }
-        let expected = [(100, "response"), (120, "operator"), (141, "released"), (154, "operator"), (164, "released")];
+        let expected = [(100, "latency"), (120, "operator"), (141, "released"), (154, "operator"), (164, "released")];
         assert_eq!(names(&all), expected.map(|(at, reason)| (at, reason.to_owned())));
         assert!(marker.reasons.is_empty(), "it is forgotten");
     }

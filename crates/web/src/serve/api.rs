@@ -25,7 +25,7 @@ use crate::caller::Caller;
 use crate::history;
 use crate::probe;
 use crate::refusal::Refusal;
-use crate::request::{Asked, Named, Request, read};
+use crate::request::{Asked, Named, Request, read, write};
 use crate::serving::elsewhere;
 
 type Shared = State<Arc<Manager>>;
@@ -65,93 +65,75 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
     read("/api/v1/config", "the configuration in force, and `config_file`, the path of its file", |method| {
         on(method, config)
     }),
-    Request {
-        method: Method::POST,
-        path: "/api/v1/reload",
-        body: "",
-        effect: "as SIGHUP",
-        handler: |method| on(method, reload),
-    },
-    Request {
-        method: Method::POST,
-        path: "/api/v1/reload/preview",
-        body: "",
-        effect: "answers the changes that a reload would make, and makes none",
-        handler: |method| on(method, preview),
-    },
-    Request {
-        method: Method::POST,
-        path: "/api/v1/volumes",
-        body: r#"{"name": "v", "volume": {"size": "20GiB"}}"#,
-        effect: "creates a volume; keys as in `[volumes.v]`",
-        handler: |method| on(method, create_volume),
-    },
-    Request {
-        method: Method::PATCH,
-        path: "/api/v1/volumes/{name}",
-        body: r#"{"size": "40GiB"}"#,
-        effect: "grows it; or sets `tenant`, `description`, `limit`, `tls`, `allow`, `deny`",
-        handler: |method| on(method, set_volume),
-    },
-    Request {
-        method: Method::DELETE,
-        path: "/api/v1/volumes/{name}",
-        body: "",
-        effect: "removes it, keeps its file",
-        handler: |method| on(method, remove_volume),
-    },
-    Request {
-        method: Method::PATCH,
-        path: "/api/v1/server",
-        body: r#"{"workers": 4}"#,
-        effect: "merges into `[server]`",
-        handler: |method| on(method, set_server),
-    },
-    Request {
-        method: Method::PATCH,
-        path: "/api/v1/tenants/{name}",
-        body: r#"{"weight": 3, "limit": {"iops": 500}}"#,
-        effect: "merges into the tenant; `\"create\": true` makes one",
-        handler: |method| on(method, set_tenant),
-    },
-    Request {
-        method: Method::DELETE,
-        path: "/api/v1/tenants/{name}",
-        body: "",
-        effect: "removes it; its connections pass to other tenants",
-        handler: |method| on(method, remove_tenant),
-    },
-    Request {
-        method: Method::PATCH,
-        path: "/api/v1/pools/{name}",
-        body: r#"{"tuning": {"admission": "none"}, "emulate": {"iops": 700}}"#,
-        effect: "merges into the pool; `\"create\": true` makes one",
-        handler: |method| on(method, set_pool),
-    },
-    Request {
-        method: Method::DELETE,
-        path: "/api/v1/pools/{name}",
-        body: "",
-        effect: "removes it, if it has no volumes",
-        handler: |method| on(method, remove_pool),
-    },
+    write(Method::POST, "/api/v1/reload", "", "as SIGHUP", |method| on(method, reload)),
+    write(
+        Method::POST,
+        "/api/v1/reload/preview",
+        "",
+        "answers the changes that a reload would make, and makes none",
+        |method| on(method, preview),
+    ),
+    write(
+        Method::POST,
+        "/api/v1/volumes",
+        r#"{"name": "v", "volume": {"size": "20GiB"}}"#,
+        "creates a volume; keys as in `[volumes.v]`",
+        |method| on(method, create_volume),
+    ),
+    write(
+        Method::PATCH,
+        "/api/v1/volumes/{name}",
+        r#"{"size": "40GiB"}"#,
+        "grows it; or sets `tenant`, `description`, `limit`, `tls`, `allow`, `deny`",
+        |method| on(method, set_volume),
+    ),
+    write(Method::DELETE, "/api/v1/volumes/{name}", "", "removes it, keeps its file", |method| {
+        on(method, remove_volume)
+    }),
+    write(Method::PATCH, "/api/v1/server", r#"{"workers": 4}"#, "merges into `[server]`", |method| {
+        on(method, set_server)
+    }),
+    write(
+        Method::PATCH,
+        "/api/v1/tenants/{name}",
+        r#"{"weight": 3, "limit": {"iops": 500}}"#,
+        "merges into the tenant; `\"create\": true` makes one",
+        |method| on(method, set_tenant),
+    ),
+    write(
+        Method::DELETE,
+        "/api/v1/tenants/{name}",
+        "",
+        "removes it; its connections pass to other tenants",
+        |method| on(method, remove_tenant),
+    ),
+    write(
+        Method::PATCH,
+        "/api/v1/pools/{name}",
+        r#"{"tuning": {"admission": "none"}, "emulate": {"iops": 700}}"#,
+        "merges into the pool; `\"create\": true` makes one",
+        |method| on(method, set_pool),
+    ),
+    write(Method::DELETE, "/api/v1/pools/{name}", "", "removes it, if it has no volumes", |method| {
+        on(method, remove_pool)
+    }),
     read("/api/v1/record", "figures of the recording under way, or of the newest one; `null` without one", |method| {
         on(method, recording::status)
     }),
-    Request {
-        method: Method::POST,
-        path: "/api/v1/record",
-        body: r#"{"file": "/var/tmp/shop.evf", "for_s": 60}"#,
-        effect: "begins to record every request, for 60 s if `for_s` is left out; with `last_s` saves those of the past; also `pool`, `max_bytes`, `anonymise` (a key of 16 characters or more), `force`. Answers `{\"file\", \"requests\", \"lost\", \"bytes\", \"seconds\", \"note\", \"ended\", \"error\"}`",
-        handler: |method| on(method, recording::record),
-    },
-    Request {
-        method: Method::DELETE,
-        path: "/api/v1/record",
-        body: "",
-        effect: "ends the recording, keeps its file and answers its figures",
-        handler: |method| on(method, recording::end),
-    },
+    write(
+        Method::POST,
+        "/api/v1/record",
+        r#"{"file": "/var/tmp/shop.evf", "for_s": 60}"#,
+        "begins to record every request, for 60 s if `for_s` is left out; with `last_s` saves those of the past; also `pool`, `max_bytes`, `anonymise` (a key of 16 characters or more), `force`. Answers `{\"file\", \"requests\", \"lost\", \"bytes\", \"seconds\", \"note\", \"ended\", \"error\"}`",
+        |method| on(method, recording::record),
+    ),
+    write(
+        Method::DELETE,
+        "/api/v1/record",
+        "",
+        "ends the recording, keeps its file and answers its figures",
+        |method| on(method, recording::end),
+    ),
 ];
 
 /// The answer to a change: one sentence for each changed object.
@@ -248,15 +230,17 @@ pub(crate) struct NewVolume {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) volume: Volume,
+    #[serde(default)]
+    pub(crate) force: bool,
 }
 
 async fn create_volume(
     State(manager): Shared,
     Extension(by): By,
-    Body(NewVolume { name, volume }): Body<NewVolume>,
+    Body(NewVolume { name, volume, force }): Body<NewVolume>,
 ) -> Answer {
     change(move || {
-        let notes = manager.create_volume(&by, &name, volume)?;
+        let notes = manager.create_volume(&by, &name, volume, Consent { force, ..Consent::default() })?;
         Ok(std::iter::once(format!("volume {name} added")).chain(notes).collect())
     })
     .await

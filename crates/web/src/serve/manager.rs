@@ -259,13 +259,20 @@ impl Manager {
     }
 
     /// Serves a new volume from now on, also after a restart. Returns notes about the volume's file.
-    pub(super) fn create_volume(&self, by: &Caller, name: &str, volume: Volume) -> Result<Vec<String>, Refusal> {
+    pub(super) fn create_volume(
+        &self,
+        by: &Caller,
+        name: &str,
+        volume: Volume,
+        consent: Consent,
+    ) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         let mut config = edit::with_volume(&self.config(), name, volume.clone())?;
         // Its limit may have hours.
         config.set_time((self.source.minute)());
         let volume = config.volumes.get(name).cloned().unwrap_or(volume);
         let warnings = self.check(&change.fixed_volumes, &config)?;
+        edit::refuse_hangs(&self.config(), &config, consent)?;
         let notes = self.server.create_volume(name, volume.clone())?;
         self.audit(by, &format!("volume {name}"), &served(&Volume::default(), false), &served(&volume, true));
         self.record(&change.fixed_volumes)?;

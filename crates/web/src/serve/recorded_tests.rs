@@ -73,7 +73,7 @@ fn of(size: u64) -> Volume {
 fn a_volume_is_longer_on_record_before_its_file_is() {
     let (folder, faults) = (Folder::new("grown"), Faults::table());
     let manager = folder.start("[volumes.fixed]\nbackend = \"memory\"\nsize = \"1MiB\"\n", &faults);
-    manager.create_volume(&BY, "v", of(1 << 20)).expect("created");
+    manager.create_volume(&BY, "v", of(1 << 20), Consent::default()).expect("created");
     // There is no way to write the record.
     fs::create_dir(folder.path("volumes.toml.new")).expect("a folder in its place");
     let refusal = manager.grow_volume(&BY, "v", Bytes(2 << 20)).expect_err("not recorded");
@@ -103,8 +103,8 @@ fn a_volume_that_went_into_the_file_leaves_with_it() {
     let names = |manager: &Manager| manager.config().volumes.keys().cloned().collect::<Vec<_>>();
     for restarts in [false, true] {
         let mut manager = folder.start(other, &Faults::default());
-        manager.create_volume(&BY, "v", of(1 << 20)).expect("created");
-        manager.create_volume(&BY, "w", of(1 << 20)).expect("created");
+        manager.create_volume(&BY, "v", of(1 << 20), Consent::default()).expect("created");
+        manager.create_volume(&BY, "w", of(1 << 20), Consent::default()).expect("created");
         if restarts {
             drop(manager);
             manager = folder.start(&moved, &Faults::default());
@@ -168,7 +168,7 @@ fn the_limit_of_a_new_volume_applies_in_its_hours_only() {
     let manager = folder.start("", &Faults::default());
     let when = Some("22:00-06:00".parse().expect("hours"));
     let limit = evenkeel_policy::config::Limit { iops: 500, when, ..Default::default() };
-    manager.create_volume(&BY, "v", Volume { limit, ..of(1 << 20) }).expect("created");
+    manager.create_volume(&BY, "v", Volume { limit, ..of(1 << 20) }, Consent::default()).expect("created");
     let in_force = || manager.config().volumes["v"].limit.in_force().iops;
     assert_eq!((in_force(), manager.keep_hours().expect("nothing to do")), (0, Vec::new()));
     MINUTE.set(22 * 60);
@@ -178,6 +178,22 @@ fn the_limit_of_a_new_volume_applies_in_its_hours_only() {
     let newest = changes.last().expect("a change");
     assert_eq!(newest.sentence, "changed by schedule: volume v: limit from none to 500 IOPS (22:00-06:00)");
     assert!(newest.pool.is_empty() && newest.tenant.is_empty(), "{newest:?}");
+}
+
+#[test]
+fn a_new_volume_with_a_limit_that_hangs_is_refused_unless_forced() {
+    let folder = Folder::new("new-hangs");
+    let manager = folder.start("", &Faults::default());
+    let limit = evenkeel_policy::config::Limit { bytes_per_s: Bytes(10), ..Default::default() };
+    let slow = Volume { limit, ..of(1 << 20) };
+    let refusal = manager.create_volume(&BY, "v", slow.clone(), Consent::default()).expect_err("it would hang");
+    assert!(refusal.kind == "would_hang" && refusal.cure.contains("--force"), "{refusal:?}");
+    assert!(!manager.config().volumes.contains_key("v") && !folder.path("v.img").exists());
+    let force = Consent { force: true, ..Consent::default() };
+    let lines = manager.create_volume(&BY, "v", slow, force).expect("forced");
+    assert!(lines.iter().any(|line| line.contains("volumes.v.limit.bytes_per_s")), "{lines:?}");
+    // A value that is there already does not refuse other volumes.
+    manager.create_volume(&BY, "w", of(1 << 20), Consent::default()).expect("created");
 }
 
 #[test]
@@ -210,7 +226,7 @@ fn a_weight_with_hours_comes_and_goes_with_them() {
 fn a_record_that_cannot_be_read_refuses_a_reload() {
     let folder = Folder::new("unreadable");
     let manager = folder.start("", &Faults::default());
-    manager.create_volume(&BY, "v", of(1 << 20)).expect("created");
+    manager.create_volume(&BY, "v", of(1 << 20), Consent::default()).expect("created");
     let (record, aside) = (folder.path("volumes.toml"), folder.path("aside.toml"));
     fs::rename(&record, &aside).expect("renamed");
     // What does not say whether the file is there.

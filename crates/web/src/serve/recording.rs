@@ -102,7 +102,7 @@ pub(super) async fn record(
         recorded.map_err(Refusal::from)
     })
     .await?;
-    tracing::info!("recording requests for {by} in {}", file.display());
+    tracing::info!("recording requests into {}, asked for by {by}", file.display());
     Ok(Json(recorded))
 }
 

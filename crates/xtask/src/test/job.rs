@@ -14,8 +14,8 @@ use evenkeel_labs::base::tally::{Harness, Lines, Tally};
 
 use super::Step;
 
-/// Time limit of a job, after which a hanging job is ended: well above that of the longest, the tests of the simulator with some
-/// 1,000 s on two slow cores.
+/// Time limit of a job, after which a hanging job is ended: three times that of the longest one at normal priority, a lab with
+/// some 550 s on two slow cores.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Number of lines at the end of a failed job's output that are shown; the job's log file has all lines.
 const SHOWN_LINES: usize = 200;
@@ -46,6 +46,8 @@ pub(super) struct Job {
     pub(super) quarters: u32,
     /// True if the job takes cargo's lock; only one such job runs at a time.
     pub(super) cargo: bool,
+    /// True if no other job may run beside the job, not even one at the lowest priority.
+    pub(super) alone: bool,
     /// Time limit of the job, after which it is ended and counts as failed.
     pub(super) limit: Duration,
 }
@@ -64,7 +66,8 @@ pub(super) struct Outcome {
 impl Job {
     /// A job that takes one processor and is judged by its exit status.
     pub(super) fn new(step: Step, command: Command) -> Self {
-        Self { step, name: step.name(), command, reads: Reads::Status, quarters: 4, cargo: false, limit: LIMIT }
+        let name = step.name();
+        Self { step, name, command, reads: Reads::Status, quarters: 4, cargo: false, alone: false, limit: LIMIT }
     }
 
     /// The job, changed to run at the lowest priority (SCHED_IDLE), so that it takes no CPU time from other jobs.
@@ -174,21 +177,32 @@ impl Output {
     }
 }
 
-/// The waiting jobs, and the resources that running jobs have not taken: `free` quarters of a processor, and cargo's lock.
+/// The waiting jobs, the number of running jobs, and the resources that these have not taken: `free` quarters of a processor,
+/// and cargo's lock.
 #[derive(Debug)]
 struct Queue {
     waiting: Vec<Job>,
+    running: usize,
     free: u32,
     cargo: bool,
+    /// True while a job runs beside which no other job may run.
+    alone: bool,
 }
 
 impl Queue {
+    fn new(waiting: Vec<Job>, free: u32) -> Self {
+        Self { waiting, running: 0, free, cargo: false, alone: false }
+    }
+
     /// Takes the first waiting job that fits into the free resources. `all` is the total number of quarters of a processor.
     fn take(&mut self, all: u32) -> Option<Job> {
-        let fits = |job: &Job| job.quarters.min(all) <= self.free && !(job.cargo && self.cargo);
+        let may_start = |job: &Job| !self.alone && (self.running == 0 || !job.alone);
+        let fits = |job: &Job| job.quarters.min(all) <= self.free && !(job.cargo && self.cargo) && may_start(job);
         let job = self.waiting.remove(self.waiting.iter().position(fits)?);
+        self.running += 1;
         self.free -= job.quarters.min(all);
         self.cargo |= job.cargo;
+        self.alone = job.alone;
         Some(job)
     }
 }
@@ -199,13 +213,16 @@ struct Taken<'a> {
     changed: &'a Condvar,
     quarters: u32,
     cargo: bool,
+    alone: bool,
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.running -= 1;
         queue.free += self.quarters;
         queue.cargo &= !self.cargo;
+        queue.alone &= !self.alone;
         drop(queue);
         self.changed.notify_all();
     }
@@ -214,9 +231,9 @@ impl Drop for Taken<'_> {
 /// Runs the jobs at the same time on `processors` processors, earlier ones first. Calls `ended` with each outcome.
 pub(super) fn run(jobs: Vec<Job>, processors: usize, logs: &Path, ended: impl Fn(Outcome) + Sync) {
     let all = 4 * processors as u32 + SHARED_QUARTERS;
-    // A job that waits for the lock of cargo keeps no other waiting, so there may be more threads than processors.
-    let threads = jobs.len().min(4 * processors);
-    let queue = Mutex::new(Queue { waiting: jobs, free: all, cargo: false });
+    // More threads than processors: jobs at the lowest priority take a thread each, and no processor.
+    let threads = jobs.len().min(4 * processors + 4);
+    let queue = Mutex::new(Queue::new(jobs, all));
     let changed = Condvar::new();
     let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
     let next = || {
@@ -235,8 +252,8 @@ pub(super) fn run(jobs: Vec<Job>, processors: usize, logs: &Path, ended: impl Fn
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(job) = next() {
-                    let (quarters, cargo) = (job.quarters.min(all), job.cargo);
-                    let _taken = Taken { queue: &queue, changed: &changed, quarters, cargo };
+                    let (quarters, cargo, alone) = (job.quarters.min(all), job.cargo, job.alone);
+                    let _taken = Taken { queue: &queue, changed: &changed, quarters, cargo, alone };
                     ended(job.run(logs));
                 }
                 changed.notify_all();
@@ -264,12 +281,24 @@ mod tests {
             job("one", 4, false),
             job("x", 1, false),
         ];
-        let mut queue = Queue { waiting, free: 8, cargo: false };
+        let mut queue = Queue::new(waiting, 8);
         let taken: Vec<String> = std::iter::from_fn(|| queue.take(8)).map(|job| job.name).collect();
         assert_eq!((taken, queue.free), (vec!["clippy".to_owned(), "one".to_owned()], 0));
         (queue.free, queue.cargo) = (8, false);
         let taken: Vec<String> = std::iter::from_fn(|| queue.take(8)).map(|job| job.name).collect();
         assert_eq!(taken, ["doc", "x"]);
+    }
+
+    #[test]
+    fn a_job_alone_waits_until_no_other_runs_and_keeps_all_others_waiting() {
+        let alone = Job { alone: true, ..job("alone", 4, false) };
+        let mut queue = Queue::new(vec![job("before", 4, false), alone, job("leisure", 0, false)], 8);
+        let taken: Vec<String> = std::iter::from_fn(|| queue.take(8)).map(|job| job.name).collect();
+        assert_eq!(taken, ["before", "leisure"]);
+        (queue.free, queue.running) = (8, 0);
+        queue.waiting.push(job("after", 0, false));
+        let taken: Vec<String> = std::iter::from_fn(|| queue.take(8)).map(|job| job.name).collect();
+        assert_eq!((taken, queue.waiting.len()), (vec!["alone".to_owned()], 1));
     }
 
     #[test]
@@ -325,6 +354,7 @@ mod tests {
         let logs = Scratch::new("jobs").unwrap();
         let mut jobs: Vec<Job> = (0..20).map(|i| job(&format!("job-{i}"), 1 + i % 12, i % 3 == 0)).collect();
         jobs[7].command = Command::new("false");
+        jobs[4].alone = true;
         let ended = Mutex::new(Vec::new());
         run(jobs, 2, logs.path(), |outcome| ended.lock().unwrap().push((outcome.name, outcome.tally)));
         let ended = ended.into_inner().unwrap();

@@ -91,9 +91,10 @@ impl Step {
     }
 }
 
-/// The labs and the soak, each with the number of quarters of a processor that it takes, in the order of their start. The
-/// longest ones are first, so that no processor is idle at the end. A lab that judges latencies takes a whole processor although
-/// it mostly waits: beside busy emulated processors its requests would be late by hundreds of milliseconds.
+/// The labs and the soak, each with the number of quarters of a processor that it takes, in the order of their start; those that
+/// run alone start when all other jobs have ended. The longest ones are first, so that no processor is idle at the end. A lab
+/// that judges latencies takes a whole processor although it mostly waits: beside busy emulated processors its requests would be
+/// late by hundreds of milliseconds.
 const LABS: [(Step, u32); 18] = [
     // Two machines, each of one processor.
     (Step::Iscsi, 8),
@@ -117,12 +118,16 @@ const LABS: [(Step, u32); 18] = [
     (Step::NbdClient, 4),
 ];
 
-/// Time limit of a job of cargo: far above its duration at the lowest priority.
-const CARGO_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// Time limit of a job at the lowest priority, and of one that waits for cargo's lock. Such a job may make no progress while the
+/// others leave no processor idle, for an hour on two slow cores; then all at the lowest priority share the processors.
+const LEISURE_LIMIT: Duration = Duration::from_secs(3 * 3600);
 /// Time limit of a job with `--full`; the labs' virtual machines have up to two hours.
 const FULL_LIMIT: Duration = Duration::from_secs(6 * 3600);
-/// Name of the test program that takes ten times as long as any other; it mostly waits for its clients.
+/// Name of the longest test program at normal priority; it mostly waits for its clients.
 const LONGEST_TEST: &str = "evenkeel-clients";
+/// Names of the long test programs that run in virtual time alone. No clock judges them, so they run at the lowest priority, on
+/// the processors that other jobs leave idle.
+const VIRTUAL_TIME_TESTS: [&str; 3] = ["control-all", "sim", "sim-all"];
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -376,7 +381,9 @@ impl Built {
             let mut command = Command::new(program.path);
             command.current_dir(program.folder);
             let quarters = if program.name == LONGEST_TEST { 2 } else { 4 };
-            Job { name: program.name, reads: Reads::Harness, quarters, ..Job::new(Step::Tests, command) }
+            let at_leisure = VIRTUAL_TIME_TESTS.contains(&program.name.as_str());
+            let job = Job { name: program.name, reads: Reads::Harness, quarters, ..Job::new(Step::Tests, command) };
+            if at_leisure { Job { limit: LEISURE_LIMIT, ..job.at_leisure() } } else { job }
         };
         self.tests.into_iter().map(job).collect()
     }
@@ -401,7 +408,9 @@ fn lab_job(step: Step, quarters: u32, args: &Args, own: &Path, binary: &Path) ->
     if args.keep {
         command.arg("--keep");
     }
-    Job { reads: Reads::Lab, quarters, ..Job::new(step, command) }
+    // The attackers of `isolation` have the lowest priority, too. `replay` compares runs that need all processors.
+    let alone = matches!(step, Step::Isolation | Step::Replay);
+    Job { reads: Reads::Lab, quarters, alone, ..Job::new(step, command) }
 }
 
 /// The jobs that take cargo's lock. Those that only compile run at the lowest priority.
@@ -412,7 +421,7 @@ fn cargo_jobs(args: &Args) -> Vec<Job> {
         if step == Step::Doc {
             command.env("RUSTDOCFLAGS", "-D warnings");
         }
-        Job { name: name.into(), reads, cargo: true, limit: CARGO_LIMIT, ..Job::new(step, command) }
+        Job { name: name.into(), reads, cargo: true, limit: LEISURE_LIMIT, ..Job::new(step, command) }
     };
     // All packages, because some alone would have their dependencies built again with fewer features.
     let bench = ["bench", "--workspace", "--profile", "dev"];
@@ -504,6 +513,28 @@ mod tests {
         assert_eq!(args(&["--only", "browser"]).programs(), ["chromium"]);
         assert_eq!(args(&["--quick"]).programs(), packages::TESTS);
         assert!(args(&[]).programs().contains(&"qemu-system-x86_64"));
+    }
+
+    #[test]
+    fn tests_in_virtual_time_run_at_the_lowest_priority_and_have_time() {
+        let program = |name: &str| Program { name: name.into(), path: "/t/x".into(), folder: "/".into() };
+        let built = Built { binary: None, tests: ["sim-all", "web", LONGEST_TEST].map(program).into() };
+        let jobs: Vec<(String, u32, bool)> =
+            built.tests().into_iter().map(|job| (job.name, job.quarters, job.limit == LEISURE_LIMIT)).collect();
+        let expected: [(&str, u32, bool); 3] = [(LONGEST_TEST, 2, false), ("sim-all", 0, true), ("web", 4, false)];
+        assert_eq!(jobs, expected.map(|(name, quarters, long)| (name.to_owned(), quarters, long)));
+        for name in VIRTUAL_TIME_TESTS {
+            let package = name.strip_suffix("-all").unwrap_or(name);
+            let manifest = build::workspace().join("crates").join(package).join("Cargo.toml");
+            let manifest = std::fs::read_to_string(manifest).unwrap();
+            assert!(package == name || manifest.contains("name = \"all\""), "{name} is no test program");
+        }
+    }
+
+    #[test]
+    fn labs_that_need_all_processors_run_alone() {
+        let alone = |step: Step| lab_job(step, 8, &args(&[]), Path::new("xtask"), Path::new("evenkeel")).alone;
+        assert!(alone(Step::Isolation) && alone(Step::Replay) && !alone(Step::Iscsi));
     }
 
     #[test]

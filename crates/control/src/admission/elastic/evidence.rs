@@ -1,11 +1,11 @@
 //! Comparisons of throughput under two budgets, and the verdict on the smaller budget.
 
-use super::{FINEST, SAMPLE};
+use super::{FINEST, SAMPLE, STEP};
 
 /// An answer is certain if this many standard errors do not change it.
 const CERTAIN: f64 = 2.0;
 /// A verdict is looked for after each round of this many comparisons.
-const ROUND: u32 = 4;
+const ROUND: u32 = SAMPLE / STEP as u32;
 /// If every comparison shows a loss above this part of the throughput (an octave), two of them are enough for a verdict. A
 /// stall of the device is in one of them, and says nothing about the budget.
 const HOPELESS: f64 = 1.0 - 1.0 / FINEST;
@@ -67,16 +67,13 @@ impl Evidence {
         libm::sqrt(residual.max(0.0) * count / free) / self.served * CERTAIN * (1.0 + 2.0 / free)
     }
 
-    /// The verdict by the comparisons so far, one at least. `tolerance`: loss that is tolerated, as a part (0 to 1) of the throughput.
+    /// The verdict by the comparisons so far, one at least. `tolerance`: loss that is tolerated, as a part (0 to 1) of the
+    /// throughput.
     pub(super) fn verdict(&self, tolerance: f64) -> Verdict {
         let loss = self.loss();
-        if self.count >= 2 && self.hopeless == self.count {
-            return Verdict::Costs;
-        }
-        if !self.is_round() {
-            return Verdict::Open;
-        }
         match self.error() {
+            _ if self.count >= 2 && self.hopeless == self.count => Verdict::Costs,
+            _ if !self.is_round() => Verdict::Open,
             error if loss < tolerance && loss + error < 2.0 * tolerance => Verdict::Enough,
             error if loss - error > tolerance || self.count >= SAMPLE => Verdict::Costs,
             _ => Verdict::Open,

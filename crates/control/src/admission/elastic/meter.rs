@@ -12,13 +12,15 @@ const SILENCE: f64 = 16.0;
 
 /// Sums over the completions of an interval.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+pub(super) struct Sums {
     bytes: f64,
-    cost: f64,
-    squares: f64,
+    pub(super) cost: f64,
+    /// Sum of the squared costs.
+    pub(super) squares: f64,
     completions: u32,
     loaded: u32,
-    highest: u64,
+    /// Largest cost of the requests in flight, in bytes.
+    pub(super) highest: u64,
     /// Nanoseconds in which the device had requests, up to the moment when it last ran empty.
     busy: f64,
 }
@@ -30,9 +32,7 @@ pub(super) struct Rate {
     pub(super) bytes: f64,
     /// Length of the interval in nanoseconds, without times in which the device had no requests.
     pub(super) length: f64,
-    /// Largest cost of the requests in flight in the interval, in bytes.
-    pub(super) highest: f64,
-    of: Sums,
+    pub(super) of: Sums,
 }
 
 impl Rate {
@@ -50,11 +50,6 @@ impl Rate {
     /// Mean cost of a request in the interval, in bytes.
     pub(super) fn mean_cost(&self) -> f64 {
         self.of.cost / f64::from(self.of.completions)
-    }
-
-    /// Mean cost of a request in the interval, in bytes, with each request weighted by its cost.
-    pub(super) fn cost_of_a_byte(&self) -> f64 {
-        self.of.squares / self.of.cost
     }
 }
 
@@ -94,7 +89,7 @@ impl Meter {
             if gap.as_nanos() as f64 > SILENCE * self.latency_ns && done.latency < gap {
                 self.restart(done.now);
             } else if is_sample && length >= shortest.max(LATENCIES * self.latency_ns) {
-                ended = Some(Rate { bytes: sums.bytes / length, length, highest: sums.highest as f64, of: sums });
+                ended = Some(Rate { bytes: sums.bytes / length, length, of: sums });
                 (self.sums, self.began) = (Sums::default(), Some(self.last));
             }
         }

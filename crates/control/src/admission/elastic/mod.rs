@@ -3,7 +3,9 @@
 //! A *question* asks if a budget is enough in place of a larger one. Both are put in force in turn, and their throughputs are
 //! compared, with their errors. A budget is enough only if it is shown to lose little; as long as nothing is certain there is
 //! no bound. With a reservation the search begins with a small budget instead, which is compared with one
-//! twice as large, and as long as nothing is certain the small budget stays. See `docs/algorithms/elastic.md`.
+//! twice as large, and as long as nothing is certain the small budget stays. Otherwise the first budget grows from the smallest
+//! one until requests take [`FIRST_LATENCY`]. In place of no bound, a multiple of what the device completes in that time is in
+//! force. See `docs/algorithms/elastic.md`.
 //!
 //! ```text
 //!  climb:   is B enough in place of none?    no: B <- 8 B, up to no bound;  yes: narrow
@@ -23,13 +25,14 @@ mod meter;
 use evidence::{Evidence, Verdict};
 use meter::{Meter, Rate};
 
-/// The first budget that is tried, in bytes.
+/// The largest first budget, in bytes.
 const FIRST_BYTES: f64 = 8_388_608.0;
+/// Latency at which the first budget stops growing, in ns: a disk completes ten random requests in this time. The budget in
+/// place of no bound follows from it: what is in flight delays all that comes later.
+const FIRST_LATENCY: f64 = 1e8;
 /// Factor between the two budgets of a question in the search. If throughput hardly grows over a factor of eight, its knee is
 /// below the smaller budget: a plateau of this width with more growth beyond it is unlikely.
 const STEP: f64 = 8.0;
-/// The largest budget, in bytes.
-const MOST_BYTES: f64 = 1_099_511_627_776.0;
 /// The search ends when the smallest budget known to be enough is at most this factor above one that is not.
 const FINEST: f64 = 2.0;
 /// Part of the time in which the settled search tries larger budgets: too rare to show in a 99th percentile.
@@ -89,6 +92,13 @@ pub(super) struct Elastic {
     low: f64,
     /// The larger budget of the present question, `enough` if there is none, in bytes; infinite: no bound.
     high: f64,
+    /// The largest budget in force in a question: the cost that the device completes in [`STEP`] times [`FIRST_LATENCY`], in
+    /// bytes. Without a question [`STEP`] times as much may be in force. Infinite: not known yet.
+    ceiling: f64,
+    /// The smallest budget that tells something as the larger one of a question, in bytes.
+    least_high: f64,
+    /// The smallest latency so far, in ns.
+    quickest: f64,
     asking: bool,
     side: Side,
     /// True if `enough` was set without certainty, and no question about it was answered since.
@@ -106,8 +116,6 @@ pub(super) struct Elastic {
     usual: Option<f64>,
     /// True if the mean cost of a request in the last interval differed from `usual` by more than the factor [`FINEST`].
     differed: bool,
-    /// Mean cost of a request, in bytes.
-    mean_cost: f64,
     /// Mean cost of a request, in bytes, with each request weighted by its cost.
     cost: f64,
     /// When the present question was asked.
@@ -124,9 +132,10 @@ pub(super) struct Elastic {
 
 impl Elastic {
     pub(super) fn new(config: ElasticConfig, now: Instant) -> Self {
-        let mut elastic = Self { enough: f64::INFINITY, most: f64::INFINITY, ..Self::default() };
+        let none = f64::INFINITY;
+        let mut elastic = Self { enough: none, most: none, ceiling: none, quickest: none, ..Self::default() };
         elastic.reconfigure(config);
-        elastic.ask(now, FIRST_BYTES);
+        elastic.ask(now, MIN_BUDGET as f64);
         elastic.put_in_force(now, Side::Low);
         elastic
     }
@@ -140,8 +149,7 @@ impl Elastic {
         match (core::mem::replace(&mut self.reserved, reserved), reserved) {
             // A bound that is known stays; where there is none, what comes at once is in the device before anything is known.
             (false, true) if self.costs == 0.0 || self.enough == f64::INFINITY => {
-                self.costs = 0.0;
-                self.enough = self.enough.min(FIRST_BYTES / (STEP * STEP));
+                (self.costs, self.enough) = (0.0, self.enough.min(FIRST_BYTES / (STEP * STEP)));
                 self.ask(now, self.enough);
             }
             // The reservation may have kept the budget small.
@@ -152,7 +160,8 @@ impl Elastic {
 
     /// Takes a change of the base cost of requests: scales the budgets so that as many requests of mean size fit as before.
     pub(super) fn rescale(&mut self, now: Instant, change: Change) {
-        for budget in [&mut self.enough, &mut self.costs, &mut self.most, &mut self.low, &mut self.high] {
+        let Self { enough, costs, most, low, high, ceiling, .. } = self;
+        for budget in [enough, costs, most, low, high, ceiling] {
             *budget *= change.factor;
         }
         self.enough = self.enough.max(MIN_BUDGET as f64);
@@ -162,7 +171,9 @@ impl Elastic {
 
     pub(super) fn decision(&self) -> Decision {
         let budget = if self.side == Side::Low { self.low } else { self.high };
-        let budget_bytes = if budget > MOST_BYTES { u64::MAX } else { (budget as u64).max(MIN_BUDGET) };
+        // A client that sends more than the device completes would fill the device for good.
+        let ceiling = if self.asking { self.ceiling } else { STEP * self.ceiling };
+        let budget_bytes = (budget.min(ceiling) as u64).max(MIN_BUDGET);
         Decision { budget_bytes, reason: self.reason, ..Decision::initial(self.at) }
     }
 
@@ -185,11 +196,23 @@ impl Elastic {
             self.reason = Reason::AppLimited { waited: 0, completions: 1 };
             return true;
         }
+        let latency = done.latency.as_nanos() as f64;
+        self.quickest = self.quickest.min(latency);
+        // Where even a request alone takes long, another one beside it may take as long again.
+        let is_quick = latency < FIRST_LATENCY.max(FINEST * self.quickest) && done.now - done.latency >= self.at;
+        if is_quick && self.sample == 0.0 && self.low < self.enough.min(FIRST_BYTES) {
+            self.low *= FINEST;
+            return self.put_in_force(done.now, Side::Low);
+        }
         self.meter.observe(done, least, self.shortest).is_some_and(|rate| self.interval(done.now, rate))
     }
 
     fn interval(&mut self, now: Instant, rate: Rate) -> bool {
-        (self.mean_cost, self.cost) = (rate.mean_cost(), rate.cost_of_a_byte());
+        self.cost = rate.of.squares / rate.of.cost;
+        // Under less than two large requests one large request is in flight, as under any budget, and a disk, which sorts
+        // requests, serves two hardly faster than one.
+        self.least_high = (STEP * rate.mean_cost()).max(FINEST * self.cost + self.cost);
+        self.ceiling = self.least_high.max(rate.of.cost / rate.length * STEP * FIRST_LATENCY);
         if self.sample == 0.0 {
             (self.sample, self.shortest) = (rate.length, rate.length);
             self.meter.restart(now);
@@ -208,19 +231,17 @@ impl Elastic {
                 self.during = rate.is_loaded().then_some(rate);
                 // At the second comparison of a question downwards, if the search has met no budget that is not enough.
                 let is_first = self.costs == 0.0 && self.low < self.enough && self.evidence.count == 1;
-                if let (Some(before), true) = (self.before, rate.is_loaded() && is_first) {
-                    let loss = 1.0 - rate.bytes / before.bytes;
-                    if loss < self.tolerance && self.evidence.loss() < self.tolerance {
-                        // Takes `low`, and tries the next smaller budget at once. When one turns out not to be enough, the last
-                        // one that was taken so is asked about again.
-                        self.is_enough(now, loss);
-                        self.unproven = true;
-                        if self.asking {
-                            self.before = Some(rate);
-                            self.put_in_force(now, Side::Low);
-                        }
-                        return true;
+                let loss = self.before.map_or(1.0, |before| 1.0 - rate.bytes / before.bytes);
+                if rate.is_loaded() && is_first && loss.max(self.evidence.loss()) < self.tolerance {
+                    // Takes `low`, and tries the next smaller budget at once. When one turns out not to be enough, the last
+                    // one that was taken so is asked about again.
+                    self.is_enough(now, loss);
+                    self.unproven = true;
+                    if self.asking {
+                        self.before = Some(rate);
+                        self.put_in_force(now, Side::Low);
                     }
+                    return true;
                 }
                 self.put_in_force(now, Side::High)
             }
@@ -237,10 +258,14 @@ impl Elastic {
                         self.shortest *= FINEST;
                     }
                     let loss = self.evidence.loss();
-                    let is_futile = self.reserved && self.low == self.enough && loss < self.tolerance;
+                    // A reservation would feel each further trial upwards. Downwards a round of comparisons says more than the
+                    // two by which the search takes a budget at first.
+                    let may_end = if self.low < self.enough { self.costs == 0.0 } else { self.reserved };
                     match self.evidence.verdict(self.tolerance) {
-                        // A reservation would feel each further trial.
-                        Verdict::Open if is_futile && self.evidence.is_round() => return self.is_enough(now, loss),
+                        Verdict::Open if may_end && loss < self.tolerance && self.evidence.is_round() => {
+                            self.unproven = (self.low < self.enough) & self.is_enough(now, loss);
+                            return true;
+                        }
                         Verdict::Open => {}
                         Verdict::Enough => return self.is_enough(now, loss),
                         Verdict::Costs => return self.is_not_enough(now, loss),
@@ -276,11 +301,8 @@ impl Elastic {
 
     /// The larger budget with which a question upwards compares `low`, in bytes; infinite: no bound.
     fn larger(&self) -> f64 {
-        // Under less than two large requests one large request is in flight, as under any budget, and a disk, which sorts
-        // requests, serves two hardly faster than one.
-        let near = (FINEST * self.low).max(STEP * self.mean_cost).max(FINEST * self.cost + self.cost);
-        let larger = if self.reserved { near } else { STEP * self.low };
-        if larger > MOST_BYTES { f64::INFINITY } else { larger }
+        let larger = if self.reserved { self.least_high.max(FINEST * self.low) } else { STEP * self.low };
+        if larger > STEP * self.ceiling { f64::INFINITY } else { larger }
     }
 
     /// Asks the next question of the search, about a budget below `enough`; settles if the search is at its end.
@@ -301,15 +323,14 @@ impl Elastic {
             // What the question has lost is paid for by as much time as makes it tolerable.
             self.down_due = wait(FINEST * (loss / self.tolerance).max(1.0));
         }
-        self.high = self.enough;
-        (self.asking, self.usual, self.differed) = (false, None, false);
+        (self.high, self.asking, self.usual, self.differed) = (self.enough, false, None, false);
         self.put_in_force(now, Side::High)
     }
 
     /// After the search has settled: asks a question again if one is due, or the load has changed.
     fn ask_again(&mut self, now: Instant, rate: Rate) -> bool {
         if self.enough == f64::INFINITY {
-            (self.costs, self.most) = (0.0, rate.highest);
+            (self.costs, self.most) = (0.0, rate.of.highest as f64);
             return now >= self.down_due && self.narrow(now, 0.0);
         }
         if !rate.is_loaded() {
@@ -331,8 +352,7 @@ impl Elastic {
         self.low = low.max(MIN_BUDGET as f64);
         self.high = if self.low < self.enough { self.enough } else { self.larger() };
         (self.evidence, self.before, self.during) = (Evidence::default(), None, None);
-        self.shortest = self.sample;
-        (self.asked, self.asking) = (now, true);
+        (self.asked, self.asking, self.shortest) = (now, true, self.sample);
         self.put_in_force(now, if self.low == self.enough { Side::Low } else { Side::High })
     }
 

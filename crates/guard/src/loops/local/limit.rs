@@ -22,7 +22,7 @@ use super::super::owed::Pace;
 use crate::actuator::io_max::Limits;
 
 /// Time between two decisions about the parts of a limit.
-pub(super) const EVERY: Duration = Duration::from_secs(1);
+pub(in crate::loops) const EVERY: Duration = Duration::from_secs(1);
 /// Part of a limit that is shared out: a part in force may exceed the decided one slightly before it is written.
 const SHARED_OUT: f64 = 0.97;
 /// Part of a limit that is divided equally among all places.
@@ -42,19 +42,19 @@ const OVER: f64 = 0.5;
 
 /// One direction of a group, with its rate in the last period and its part of the limit in the same unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Place {
-    rate: f64,
-    part: f64,
+pub(in crate::loops) struct Place {
+    pub(in crate::loops) rate: f64,
+    pub(in crate::loops) part: f64,
 }
 
 impl Place {
-    fn uses_up(&self) -> bool {
+    pub(in crate::loops) fn uses_up(&self) -> bool {
         self.rate > 0.0 && self.rate >= USED_UP * self.part
     }
 }
 
 /// The new parts of these places, which together are `limit`.
-fn parts(limit: f64, places: &[Place]) -> Vec<f64> {
+pub(in crate::loops) fn parts(limit: f64, places: &[Place]) -> Vec<f64> {
     let count = places.len() as f64;
     let (floor, open) = (FLOOR * limit / count, (1.0 - FLOOR) * limit);
     let wanted = |place: &Place| {
@@ -156,7 +156,7 @@ pub(super) fn divide(limit: Rates, groups: &mut [&mut Share]) {
 }
 
 /// Bytes per second that each place may have at least if it does not use up its part.
-fn begin(limit: u64, groups: usize) -> u64 {
+pub(in crate::loops) fn begin(limit: u64, groups: usize) -> u64 {
     let of_each = OVER * SHARED_OUT * limit as f64 / (2 * groups.max(1)) as f64;
     BEGIN.min(of_each) as u64
 }

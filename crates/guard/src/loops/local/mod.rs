@@ -20,6 +20,7 @@ use evenkeel_policy::explain::{self, Throttles};
 use super::owed::Pace;
 use super::packets::percentile::Percentile;
 use super::record::{CgroupState, GroupState, GroupThrottleState, LocalState};
+use super::totals::Totals;
 use super::{Due, MAX_RECORDS};
 use crate::actuator::io_max::Limits;
 use crate::config::LocalConfig;
@@ -27,12 +28,13 @@ use crate::sensor::diskstats;
 use crate::sensor::tracepoints::middle;
 
 mod circulation;
-mod limit;
+mod group;
+pub(super) mod limit;
 mod total;
 
 use circulation::{Circulation, Latencies};
+use group::Shown;
 use limit::Share;
-use total::Totals;
 
 /// Number of groups that a sentence about a decision names at most.
 const LISTED: usize = 2;
@@ -147,6 +149,8 @@ struct Group {
     in_force: Limits,
     /// Limits that another program has set; while there are some, the agent leaves the group alone.
     foreign: Option<Limits>,
+    /// Further figures of the group, for records alone.
+    record: Shown,
 }
 
 impl Group {
@@ -310,6 +314,7 @@ impl Local {
             share: Share::default(),
             in_force: Limits::NONE,
             foreign: None,
+            record: Shown::default(),
         });
         Some(id)
     }
@@ -391,6 +396,7 @@ impl Local {
         for counts in self.percentile.iter_mut().chain(&mut self.shown) {
             counts.advance(now);
         }
+        self.groups.iter_mut().for_each(|group| group.record.advance(now));
     }
 
     /// Takes in single reads of the present interval: their number in a bucket of [`crate::sensor::tracepoints`].
@@ -430,21 +436,22 @@ impl Local {
         if is_over {
             groups.iter_mut().for_each(|group| group.share.end_period());
         }
-        if !totals.look(groups.iter().filter(|group| group.has_part())) && !is_over {
+        let busy = groups.iter().filter(|group| group.has_part() && !group.share.rests());
+        if !totals.look(busy.map(|group| &*group.shown)) && !is_over {
             return;
         }
         let mut members: Vec<Vec<&mut Share>> = config.tenants.iter().map(|_| Vec::new()).collect();
         for group in groups.iter_mut().filter(|group| group.has_part()) {
             let Some(terms) = config.tenants.get(group.tenant) else { continue };
             if terms.each {
-                let limit = totals.limit_of(&group.shown, terms.limit_at(*minute));
+                let limit = totals.part_of(&group.shown, terms.limit_at(*minute));
                 limit::divide(limit, &mut [&mut group.share]);
             } else {
                 members[group.tenant].push(&mut group.share);
             }
         }
         for (terms, mut shares) in config.tenants.iter().zip(members) {
-            limit::divide(totals.limit_of(&terms.name, terms.limit_at(*minute)), &mut shares);
+            limit::divide(totals.part_of(&terms.name, terms.limit_at(*minute)), &mut shares);
         }
     }
 
@@ -701,12 +708,15 @@ impl Local {
             tenant: group.shown.to_string(),
             group: group.name.to_string(),
             foreign_limit: group.foreign.map(|limits| limits.to_string()),
+            matched_by: group.record.by().entry.clone(),
+            also_matched_by: group.record.by().others.clone(),
             latency: Some(GroupThrottleState {
                 throttle: group.throttle.name().into(),
                 exempt_because: group.guaranteed.then(|| guaranteed.to_owned()),
                 bytes_per_s: group.pace.bytes.iter().sum(),
                 iops: group.pace.requests.iter().sum(),
                 delay_ms: delay.as_millis_f64(),
+                read_percentiles: group.record.percentiles(),
                 limits: (limits != Limits::NONE).then(|| limits.to_string()),
                 because: match self.config.tenants.get(group.tenant) {
                     _ if !delay.is_zero() => explain::throttled(reason),

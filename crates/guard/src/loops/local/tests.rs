@@ -90,6 +90,37 @@ fn percentiles_are_shown_wherever_single_reads_are_timed() {
 }
 
 #[test]
+fn a_group_has_the_percentiles_of_its_own_reads_alone() {
+    let mut local = local("\"mean\"");
+    let db = local.join(db_of(&local), "db", false).unwrap();
+    let bulk = local.join(bulk_of(&local), "bulk", false).unwrap();
+    let percentiles = |local: &Local, group: &str| {
+        let state = local.state();
+        let found = state.groups.into_iter().find(|known| known.group == group);
+        found.unwrap().latency.unwrap().read_percentiles
+    };
+    assert_eq!(percentiles(&local, "db"), None);
+    for interval in 1..=20 {
+        local.begin(at(interval), Sense::Groups);
+        local.count_of(db, at(interval), bucket(2), 98);
+        local.count_of(db, at(interval), bucket(40), 2);
+        local.count_of(bulk, at(interval), bucket(200), 5);
+    }
+    let (of_db, of_bulk) = (percentiles(&local, "db").unwrap(), percentiles(&local, "bulk").unwrap());
+    for (found, ms) in [(of_db.p50_ms, 2.0), (of_db.p99_ms, 40.0), (of_bulk.p50_ms, 200.0), (of_bulk.p99_ms, 200.0)] {
+        assert!((found / ms - 1.0).abs() < 0.07, "{of_db:?} and {of_bulk:?}");
+    }
+    assert_eq!(local.state().latency.unwrap().read_percentiles, None, "another call counts for the target");
+    for interval in [100, 200] {
+        local.begin(at(interval), Sense::Groups);
+    }
+    assert_eq!(percentiles(&local, "db"), None, "of the last 5 to 10 s");
+    local.leave(db);
+    local.count_of(db, at(200), bucket(2), 1);
+    assert_eq!(local.state().groups.len(), 1, "a group that has gone counts nothing");
+}
+
+#[test]
 fn pressure_counts_for_reads_and_for_those_that_are_still_waited_for() {
     let mut local = local("\"mean\"");
     let db = local.join(db_of(&local), "db", false).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Map ──────▶ follow ──▶ which clients and devices belong to each pool
-//!  diskstats ▶ tick   ──▶ control::response::Controller of each pool ──▶ Holds, records
+//!  diskstats ▶ tick   ──▶ control::response::Controller of each pool ──▶ Delays, records
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use std::path::Path;
 use evenkeel_control::Instant;
 use evenkeel_control::response::{ClientId, InvalidConfig};
 
-use crate::actuator::{Client, Holds};
+use crate::actuator::{Client, Delays};
 use crate::config::Config;
 use crate::discovery::{Link, Map, Note};
 use crate::loops::record::PoolState;
@@ -46,7 +46,7 @@ pub struct Packets {
     absent: Absent,
     resent: Resent,
     ticked_at: Instant,
-    holds: Holds,
+    delays: Delays,
     /// True if the same client (or connection) belongs to two pools, so that both may delay its packets.
     overlap: bool,
 }
@@ -85,7 +85,7 @@ impl Packets {
             absent: Absent::default(),
             resent: Resent::default(),
             ticked_at: Instant::ZERO,
-            holds: Holds::new(),
+            delays: Delays::new(),
             overlap: false,
         })
     }
@@ -151,9 +151,9 @@ impl Packets {
             pool.follow(&links, &of_ambiguous, |address| ids.of(address));
         }
         let keys: Vec<Client> = self.pools.iter().flat_map(Guarded::keys).collect();
-        self.holds = Holds::places(keys.iter().copied());
+        self.delays = Delays::places(keys.iter().copied());
         for pool in &mut self.pools {
-            pool.place(&self.holds);
+            pool.place(&self.delays);
         }
         let mut seen: Vec<Client> = keys.into_iter().map(Client::canonical).collect();
         seen.sort_unstable();
@@ -161,7 +161,7 @@ impl Packets {
     }
 
     /// Decides about all pools; `observed` is true if `tracker` has a new sample. The resulting delays are in
-    /// [`Packets::holds`]. Controllers without samples release all clients after a while.
+    /// [`Packets::delays`]. Controllers without samples release all clients after a while.
     pub fn tick(&mut self, now: Instant, tracker: &Tracker, observed: bool) {
         self.ticked_at = now;
         for pool in &mut self.pools {
@@ -169,12 +169,12 @@ impl Packets {
                 pool.observe(now, tracker);
             }
             if pool.decide(now) && !self.overlap {
-                pool.hold(&mut self.holds);
+                pool.delay(&mut self.delays);
             }
         }
         if self.overlap {
-            self.holds.release();
-            self.pools.iter().for_each(|pool| pool.hold_longer(&mut self.holds));
+            self.delays.release();
+            self.pools.iter().for_each(|pool| pool.delay_longer(&mut self.delays));
         }
     }
 
@@ -211,8 +211,8 @@ impl Packets {
     pub fn watch_retransmits(&mut self, now: Instant, total: Segments) {
         let guard = &self.config.agent;
         let (most, step) = (guard.max_delay, guard.step);
-        let held = self.holds.iter().map(|(_, hold)| hold.delay).max().unwrap_or_default();
-        if self.resent.observe(now, total, held.into(), most, step) {
+        let longest = self.delays.iter().map(|(_, delay)| delay.delay).max().unwrap_or_default();
+        if self.resent.observe(now, total, longest.into(), most, step) {
             let limit = self.resent.limit().unwrap_or(most);
             self.pools.iter_mut().for_each(|pool| pool.limit(limit));
             if let Some(because) = self.resent.because() {
@@ -228,8 +228,8 @@ impl Packets {
     }
 
     /// The delay of each throttled client, to be in force from the latest tick to the next.
-    pub fn holds(&self) -> &Holds {
-        &self.holds
+    pub fn delays(&self) -> &Delays {
+        &self.delays
     }
 
     /// A note that says why the longest delay is shorter than configured; `None` if the longest delay is as configured.

@@ -10,12 +10,8 @@ use crate::sensor::tracepoints::{BUCKETS, middle};
 /// is dropped when the newer half is full.
 const HALF_WINDOW: Duration = Duration::from_secs(5);
 
-/// Counts timed reads by latency, for a latency target that is for a percentile.
-pub(in crate::loops) struct Percentile {
-    quantile: f64,
-    /// Shape of the distribution of latencies. The shape and the mean of an interval together give the percentile that the
-    /// controller observes.
-    shape: Shape,
+/// Counts of timed reads by latency, of the latest 5 to 10 s.
+pub(in crate::loops) struct Window {
     /// Number of reads in each bucket, in the older half of the window.
     full: Vec<u64>,
     /// Number of reads in each bucket, in the newer half of the window.
@@ -23,12 +19,10 @@ pub(in crate::loops) struct Percentile {
     since: Instant,
 }
 
-impl Percentile {
-    /// Counts for the percentile `percentile`, above 0 and below 100.
-    pub(in crate::loops) fn new(percentile: f64) -> Self {
-        let empty = || vec![0; BUCKETS];
-        let (full, filling, since) = (empty(), empty(), Instant::ZERO);
-        Self { quantile: percentile / 100.0, shape: Shape::new(since), full, filling, since }
+impl Window {
+    /// A window without reads, whose newer half begins at `since`.
+    pub(in crate::loops) fn new(since: Instant) -> Self {
+        Self { full: vec![0; BUCKETS], filling: vec![0; BUCKETS], since }
     }
 
     /// Begins a new half of the window, and drops the older half, if the present one is full at `now`.
@@ -40,24 +34,12 @@ impl Percentile {
         }
     }
 
-    /// Adds `reads` reads of the current interval to a bucket of [`crate::sensor::tracepoints`].
-    pub(in crate::loops) fn count(&mut self, bucket: usize, reads: u64) {
-        if let Some(count) = self.filling.get_mut(bucket) {
-            *count += reads;
-            self.shape.record_many(middle(bucket), reads);
-        }
-    }
-
-    /// The percentile of read latencies in the interval that ends at `now`, whose reads took `mean` on average; `None` as
-    /// long as no single read has been measured.
-    pub(in crate::loops) fn figure(&mut self, now: Instant, mean: Duration) -> Option<Duration> {
-        self.shape.close_interval(now);
-        self.shape.percentile(mean, self.quantile)
-    }
-
-    /// The percentile of all reads in the window (latest 5 to 10 s); `None` without reads.
-    pub(in crate::loops) fn measured(&self) -> Option<Duration> {
-        self.at(self.quantile)
+    /// Adds `reads` reads of the current interval to a bucket of [`crate::sensor::tracepoints`]; false if there is no such one.
+    pub(in crate::loops) fn count(&mut self, bucket: usize, reads: u64) -> bool {
+        let count = self.filling.get_mut(bucket);
+        let is_there = count.is_some();
+        count.into_iter().for_each(|count| *count += reads);
+        is_there
     }
 
     /// The usual percentiles of all reads in the window; `None` without reads.
@@ -76,6 +58,52 @@ impl Percentile {
             seen >= rank
         };
         counts().position(reached).map(middle)
+    }
+}
+
+/// Counts timed reads by latency, for a latency target that is for a percentile.
+pub(in crate::loops) struct Percentile {
+    quantile: f64,
+    /// Shape of the distribution of latencies. The shape and the mean of an interval together give the percentile that the
+    /// controller observes.
+    shape: Shape,
+    window: Window,
+}
+
+impl Percentile {
+    /// Counts for the percentile `percentile`, above 0 and below 100.
+    pub(in crate::loops) fn new(percentile: f64) -> Self {
+        let since = Instant::ZERO;
+        Self { quantile: percentile / 100.0, shape: Shape::new(since), window: Window::new(since) }
+    }
+
+    /// Begins a new half of the window, and drops the older half, if the present one is full at `now`.
+    pub(in crate::loops) fn advance(&mut self, now: Instant) {
+        self.window.advance(now);
+    }
+
+    /// Adds `reads` reads of the current interval to a bucket of [`crate::sensor::tracepoints`].
+    pub(in crate::loops) fn count(&mut self, bucket: usize, reads: u64) {
+        if self.window.count(bucket, reads) {
+            self.shape.record_many(middle(bucket), reads);
+        }
+    }
+
+    /// The percentile of read latencies in the interval that ends at `now`, whose reads took `mean` on average; `None` as
+    /// long as no single read has been measured.
+    pub(in crate::loops) fn figure(&mut self, now: Instant, mean: Duration) -> Option<Duration> {
+        self.shape.close_interval(now);
+        self.shape.percentile(mean, self.quantile)
+    }
+
+    /// The percentile of all reads in the window (latest 5 to 10 s); `None` without reads.
+    pub(in crate::loops) fn measured(&self) -> Option<Duration> {
+        self.window.at(self.quantile)
+    }
+
+    /// The usual percentiles of all reads in the window; `None` without reads.
+    pub(in crate::loops) fn usual(&self) -> Option<ReadPercentiles> {
+        self.window.usual()
     }
 }
 

@@ -11,7 +11,7 @@ use evenkeel_control::{Duration, Instant};
 use super::super::owed::Pace;
 use super::percentile::Percentile;
 use super::shares::Shares;
-use crate::actuator::{Client, Hold, Holds, Packets};
+use crate::actuator::{Client, Delay, Delays, Packets};
 use crate::config::{Config, PacketsConfig};
 use crate::discovery::{KnownBy, Link};
 use crate::loops::record::{At, ClientState, DeviceState, PacketsState, PoolState};
@@ -96,7 +96,7 @@ pub(super) struct Guarded {
     paces: (Vec<Pace>, Vec<Pace>),
     /// The clients' known parts of the load of shared devices.
     shares: Shares,
-    /// Pairs of a client (index into `clients`) and the index of one of its entries in [`Holds`].
+    /// Pairs of a client (index into `clients`) and the index of one of its entries in [`Delays`].
     places: Vec<(u32, u32)>,
     last: diskstats::Sample,
     reason: Reason,
@@ -279,10 +279,10 @@ impl Guarded {
         self.clients.iter().flat_map(|client| client.keys.iter().copied())
     }
 
-    /// Looks up and keeps the index of each of the pool's clients in `holds`.
-    pub(super) fn place(&mut self, holds: &Holds) {
+    /// Looks up and keeps the index of each of the pool's clients in `delays`.
+    pub(super) fn place(&mut self, delays: &Delays) {
         let places = self.clients.iter().zip(0u32..).flat_map(|(client, number)| {
-            let place = move |key: &Client| Some((number, holds.place(&key.canonical())? as u32));
+            let place = move |key: &Client| Some((number, delays.place(&key.canonical())? as u32));
             client.keys.iter().filter_map(place)
         });
         self.places = places.collect();
@@ -559,21 +559,21 @@ impl Guarded {
         newest.map_or_else(|| explain::latency(&self.reason, Throttles::Clients, &undecided()), |record| record.because)
     }
 
-    /// Writes the delays of the pool's clients to their entries in `holds`.
-    pub(super) fn hold(&self, holds: &mut Holds) {
-        self.each_hold(holds, |held, hold| *held = hold);
+    /// Writes the delays of the pool's clients to their entries in `delays`.
+    pub(super) fn delay(&self, delays: &mut Delays) {
+        self.each_delay(delays, |entry, delay| *entry = delay);
     }
 
-    /// As [`Self::hold`], but keeps a longer delay that another pool has written for the same client.
-    pub(super) fn hold_longer(&self, holds: &mut Holds) {
-        self.each_hold(holds, |held, hold| *held = held.or_longer(hold));
+    /// As [`Self::delay`], but keeps a longer delay that another pool has written for the same client.
+    pub(super) fn delay_longer(&self, delays: &mut Delays) {
+        self.each_delay(delays, |entry, delay| *entry = entry.or_longer(delay));
     }
 
-    fn each_hold(&self, holds: &mut Holds, take: impl Fn(&mut Hold, Hold)) {
+    fn each_delay(&self, delays: &mut Delays, take: impl Fn(&mut Delay, Delay)) {
         for &(client, place) in &self.places {
             let (delay, _) = self.delays[client as usize];
-            if let Some(held) = holds.at(place as usize) {
-                take(held, Hold { packets: self.packets, delay: delay.into() });
+            if let Some(entry) = delays.at(place as usize) {
+                take(entry, Delay { packets: self.packets, delay: delay.into() });
             }
         }
     }

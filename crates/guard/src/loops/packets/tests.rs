@@ -60,11 +60,11 @@ impl Plant {
     }
 
     /// Runs the pool for `seconds` under these packet delays; returns the text of `/proc/diskstats` at the end.
-    fn step(&mut self, holds: &Holds, seconds: f64) -> String {
+    fn step(&mut self, delays: &Delays, seconds: f64) -> String {
         let mut total = 0.0;
         for (n, (_, address, requests)) in self.writers.iter().enumerate() {
             let client = Client::Address(address.parse().expect("an address"));
-            let delay_s = holds.get(&client).map_or(0.0, |hold| hold.delay.as_secs_f64());
+            let delay_s = delays.get(&client).map_or(0.0, |delay| delay.delay.as_secs_f64());
             let per_s = requests / (0.003 + 2.0 * delay_s);
             total += per_s;
             let place = &mut self.totals[n + 1];
@@ -92,7 +92,7 @@ impl Plant {
     fn run(&mut self, agent: &mut Agent, from: u64, ticks: u64) -> f64 {
         let mut sum = 0.0;
         for n in 0..ticks {
-            let text = self.step(&agent.packets.holds().clone(), 0.1);
+            let text = self.step(&agent.packets.delays().clone(), 0.1);
             tick(agent, at(from + n), &text);
             if n >= ticks / 2 {
                 sum += self.read_ms;
@@ -182,11 +182,11 @@ fn writers_are_throttled_until_reads_are_fast_enough() {
         let mut agent = agent(&text, four_clients());
         let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
         let mean = plant.run(&mut agent, 0, 400);
-        // Unheld it is 4 + 1333 / 50 = 31 ms.
+        // Without delays it is 4 + 1333 / 50 = 31 ms.
         assert!(mean < 16.5, "{method}: {mean} ms");
-        let holds = agent.packets.holds();
-        let delay = |client: &str| holds.get(&Client::Address(client.parse().expect("one"))).map(|hold| hold.delay);
-        assert!(delay("10.0.0.12").is_some_and(|delay| delay > std::time::Duration::ZERO), "{method}: {holds:?}");
+        let delays = agent.packets.delays();
+        let delay = |client: &str| delays.get(&Client::Address(client.parse().expect("one"))).map(|delay| delay.delay);
+        assert!(delay("10.0.0.12").is_some_and(|delay| delay > std::time::Duration::ZERO), "{method}: {delays:?}");
         assert_eq!(delay("10.0.0.11"), None, "{method}: the reader");
         let state = state(&agent, 0);
         assert_eq!(state.clients.iter().filter(|client| client.delay_ms > 0.0).count(), 2);
@@ -206,10 +206,10 @@ fn when_the_writers_stop_no_client_is_throttled() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
     plant.run(&mut agent, 0, 100);
-    assert!(!agent.packets.holds().is_empty());
+    assert!(!agent.packets.delays().is_empty());
     plant.writers.iter_mut().for_each(|writer| writer.2 = 0.0);
     plant.run(&mut agent, 100, 50);
-    assert!(agent.packets.holds().is_empty(), "{:?}", agent.packets.holds());
+    assert!(agent.packets.delays().is_empty(), "{:?}", agent.packets.delays());
     // The records name the clients, and say by how much each was throttled.
     let records = agent.records(Some("vg"), usize::MAX);
     let throttling = records.iter().find(|record| record.reason == "reads_over_target" && record.throttled > 0);
@@ -230,7 +230,7 @@ fn a_tenant_that_is_never_throttled_is_left_alone() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(3, "10.0.0.9", 4.0)]);
     plant.run(&mut agent, 0, 100);
-    assert!(agent.packets.holds().is_empty());
+    assert!(agent.packets.delays().is_empty());
     assert_eq!(agent.records(None, usize::MAX).first().map(|record| record.reason.as_str()), Some("no_noisy"));
 }
 
@@ -244,7 +244,7 @@ fn a_client_of_two_resources_is_known_by_its_connections_or_left_alone() {
     plant.run(&mut by_connection, 0, 15);
     let address = "10.0.0.12".parse().expect("an address");
     let key = Client::Connection { address, client_port: 2, service_port: 3260 };
-    assert_eq!(by_connection.packets.holds().iter().map(|(client, _)| client).collect::<Vec<_>>(), [&key]);
+    assert_eq!(by_connection.packets.delays().iter().map(|(client, _)| client).collect::<Vec<_>>(), [&key]);
 
     // A volume of no known pool is another pool, and so is a connection to a target's port that leads to no known volume.
     let mut unplaced = vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.12", 1, "vg", 2), link("10.0.0.12", 7, "", 3)];
@@ -256,7 +256,7 @@ fn a_client_of_two_resources_is_known_by_its_connections_or_left_alone() {
         let mut agent = open(&config(CONFIG));
         agent.follow(Map { links: links.to_vec(), unexplained: unexplained.collect(), ..Map::default() });
         Plant::new(&[(1, "10.0.0.12", 4.0)]).run(&mut agent, 0, 15);
-        agent.packets.holds().iter().map(|(client, _)| *client).collect::<Vec<_>>()
+        agent.packets.delays().iter().map(|(client, _)| *client).collect::<Vec<_>>()
     };
     assert_eq!(keys(&unplaced, &[]), [key]);
     assert_eq!(keys(&unplaced[..2], &[("10.0.0.1:3260", "10.0.0.12:9")]), [key]);
@@ -267,7 +267,7 @@ fn a_client_of_two_resources_is_known_by_its_connections_or_left_alone() {
     let same = vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.12", 1, "vg", 2), link("10.0.0.12", 7, "other", 2)];
     let mut left_alone = agent(&two, same);
     Plant::new(&[(1, "10.0.0.12", 4.0)]).run(&mut left_alone, 0, 100);
-    assert!(left_alone.packets.holds().is_empty());
+    assert!(left_alone.packets.delays().is_empty());
     let state = left_alone.state();
     let (_, vg) = state.packets().find(|(pool, _)| pool.name == "vg").expect("has a target");
     let client = vg.clients.iter().find(|client| client.address == "10.0.0.12").expect("is known");
@@ -281,7 +281,7 @@ fn a_client_that_is_one_of_several_is_never_throttled() {
     links[1].known_by = KnownBy::Candidate;
     let mut agent = agent(CONFIG, links);
     Plant::new(&[(1, "10.0.0.12", 4.0)]).run(&mut agent, 0, 100);
-    assert!(agent.packets.holds().is_empty());
+    assert!(agent.packets.delays().is_empty());
     let state = state(&agent, 0);
     let client = state.clients.iter().find(|client| client.address == "10.0.0.12").expect("is known");
     assert_eq!(client.throttle, "never");
@@ -297,7 +297,7 @@ fn a_client_of_a_port_that_is_not_named_is_never_throttled() {
         links[1].connections.extend(of_both.then_some(usual));
         let mut agent = agent(CONFIG, links);
         Plant::new(&[(1, "10.0.0.12", 4.0)]).run(&mut agent, 0, 15);
-        assert_eq!(!agent.packets.holds().is_empty(), throttled);
+        assert_eq!(!agent.packets.delays().is_empty(), throttled);
         let state = state(&agent, 0);
         let client = state.clients.iter().find(|client| client.address == "10.0.0.12").expect("is known");
         let because = client.exempt_because.clone().unwrap_or_default();
@@ -309,10 +309,11 @@ fn a_client_of_a_port_that_is_not_named_is_never_throttled() {
 fn a_delay_without_effect_is_noticed_and_all_packets_wait_instead() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
-    let none = Holds::new();
+    let none = Delays::new();
     let switched = (0..600).find(|&n| {
-        let acknowledgements = agent.packets.holds().iter().all(|(_, hold)| hold.packets == Packets::Acknowledgements);
-        let text = plant.step(if acknowledgements { &none } else { agent.packets.holds() }, 0.1);
+        let acknowledgements =
+            agent.packets.delays().iter().all(|(_, delay)| delay.packets == Packets::Acknowledgements);
+        let text = plant.step(if acknowledgements { &none } else { agent.packets.delays() }, 0.1);
         tick(&mut agent, at(n), &text);
         state(&agent, 0).packets == "all"
     });
@@ -323,19 +324,18 @@ fn a_delay_without_effect_is_noticed_and_all_packets_wait_instead() {
 }
 
 #[test]
-fn who_logs_in_again_is_held_before_it_is_discovered() {
+fn a_client_that_logs_in_again_is_delayed_before_it_is_discovered() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
     plant.run(&mut agent, 0, 200);
-    let held = agent.packets.holds().clone();
-    assert_eq!(held.len(), 2);
+    assert_eq!(agent.packets.delays().len(), 2);
     plant.writers.iter_mut().for_each(|writer| writer.2 = 0.0);
     agent.follow(map(vec![link("10.0.0.11", 0, "vg", 1)]));
     plant.run(&mut agent, 200, 50);
-    assert!(agent.packets.holds().is_empty());
+    assert!(agent.packets.delays().is_empty());
     plant.writers.iter_mut().for_each(|writer| writer.2 = 2.0);
     plant.run(&mut agent, 250, 1);
-    assert_eq!(agent.packets.holds().len(), 2, "{:?}", agent.records(None, 3));
+    assert_eq!(agent.packets.delays().len(), 2, "{:?}", agent.records(None, 3));
 
     // Whoever takes its device over is the client; and nobody is remembered for ever.
     plant.writers.iter_mut().for_each(|writer| writer.2 = 0.0);
@@ -355,7 +355,7 @@ fn a_delay_that_makes_tcp_send_again_is_shortened() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(1, "10.0.0.12", 40.0), (2, "10.0.0.13", 40.0)]);
     let mut total = Segments::default();
-    let longest = |agent: &Agent| agent.packets.holds().iter().map(|(_, hold)| hold.delay).max().unwrap_or_default();
+    let longest = |agent: &Agent| agent.packets.delays().iter().map(|(_, delay)| delay.delay).max().unwrap_or_default();
     for tick in 0..400 {
         plant.run(&mut agent, tick, 1);
         if tick % 10 == 0 {
@@ -364,8 +364,8 @@ fn a_delay_that_makes_tcp_send_again_is_shortened() {
             agent.packets.watch_retransmits(at(tick), total);
         }
     }
-    assert!(longest(&agent) <= std::time::Duration::from_millis(10), "{:?}", agent.packets.holds());
-    assert!(!agent.packets.holds().is_empty());
+    assert!(longest(&agent) <= std::time::Duration::from_millis(10), "{:?}", agent.packets.delays());
+    assert!(!agent.packets.delays().is_empty());
     assert!(agent.state().notes.iter().any(|note| note.kind == "retransmits"));
 }
 
@@ -375,17 +375,17 @@ fn a_device_from_which_nothing_comes_is_not_idle() {
     let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0)]);
     plant.writers[0].2 = 4.0;
     plant.run(&mut agent, 0, 100);
-    let held = agent.packets.holds().clone();
-    assert!(!held.is_empty());
-    let stuck = plant.step(&held, 0.1).replace(" 0 0 0\n", " 9 0 0\n");
+    let delays = agent.packets.delays().clone();
+    assert!(!delays.is_empty());
+    let stuck = plant.step(&delays, 0.1).replace(" 0 0 0\n", " 9 0 0\n");
     tick(&mut agent, at(100), &stuck);
     tick(&mut agent, at(101), &stuck);
-    assert_eq!(agent.packets.holds(), &held);
+    assert_eq!(agent.packets.delays(), &delays);
     // For long it cannot be told from a lost signal.
     for n in 102..140 {
         tick(&mut agent, at(n), &stuck);
     }
-    assert!(agent.packets.holds().is_empty());
+    assert!(agent.packets.delays().is_empty());
     assert_eq!(agent.records(None, usize::MAX).first().map(|record| record.reason.as_str()), Some("signal_lost"));
 }
 
@@ -412,7 +412,7 @@ fn damaged_statistics_are_an_error_and_no_decision() {
     let mut agent = agent(CONFIG, four_clients());
     let errors = agent.tick(at(0), b"nonsense\n", None);
     assert!(errors.len() == 1 && errors[0].to_string().starts_with("/proc/diskstats:1: "), "{errors:?}");
-    assert!(agent.packets.holds().is_empty());
+    assert!(agent.packets.delays().is_empty());
 }
 
 #[test]
@@ -464,7 +464,7 @@ fn another_target_is_taken_without_releasing_who_waits() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
     plant.run(&mut agent, 0, 200);
-    let throttled = agent.packets.holds().clone();
+    let throttled = agent.packets.delays().clone();
     assert_eq!(throttled.len(), 2);
     let reload = |agent: &mut Agent, text: &str| {
         let at = (&Roots::under(Path::new("none")), Path::new("none"));
@@ -472,12 +472,12 @@ fn another_target_is_taken_without_releasing_who_waits() {
     };
     reload(&mut agent, &CONFIG.replace("15ms", "20ms"));
     plant.run(&mut agent, 200, 1);
-    assert_eq!(agent.packets.holds().len(), 2, "what was learned stays");
+    assert_eq!(agent.packets.delays().len(), 2, "what was learned stays");
     let mean = plant.run(&mut agent, 201, 300);
     assert!((15.0..22.0).contains(&mean), "{mean}");
     assert_eq!(state(&agent, 0).target_ms, 20.0);
     reload(&mut agent, "");
-    assert!(agent.packets.holds().is_empty() && agent.names().is_empty());
+    assert!(agent.packets.delays().is_empty() && agent.names().is_empty());
 }
 
 /// Checks precedence: delays for a latency target take no tenant below its reservation, in bytes or in requests; other

@@ -196,3 +196,20 @@ fn replies_under_tls_of_a_tenant_that_holds_too_much_go_out_little_by_little_and
     (0..16).for_each(|_| worker.send_replies());
     assert_eq!(at(&mut worker, key).out.len(), 0, "no event of the socket asks for the rest");
 }
+
+#[test]
+fn idle_connections_of_another_tenant_take_nothing_of_what_may_wait_for_the_limit_of_a_volume() {
+    let text = "[tenants.busy]\nmatch = [\"uid:1\"]\n[tenants.light]\nmatch = [\"uid:2\"]\n\
+                [volumes.disk0]\nbackend = \"memory\"\nsize = 1048576\nlimit = { iops = 1 }\n";
+    let (mut worker, _registry) = worker_and_registry(text, 16, 64);
+    let peer = |uid| Peer { uid: Some(uid), ..Peer::default() };
+    let (_light, key) = attach_as(&mut worker, peer(2));
+    // As if its requests held more than a connection may in any case.
+    at(&mut worker, key).charged = 2 * FLOOR;
+    assert!(!at(&mut worker, key).waits_for_its_own(4096));
+    let _idle: Vec<_> = (0..20).map(|_| attach_as(&mut worker, peer(1))).collect();
+    assert!(!at(&mut worker, key).waits_for_its_own(4096), "they are another tenant's");
+    let _own: Vec<_> = (0..10).map(|_| attach_as(&mut worker, peer(2))).collect();
+    assert!(at(&mut worker, key).waits_for_its_own(4096), "these share it");
+    at(&mut worker, key).charged = 0;
+}

@@ -107,8 +107,8 @@ impl Case {
         oracle::with(&self.setup, admission)
     }
 
-    /// The numbers of the light tenants, which use less of the device's time than their fair share in the run `none`, made
-    /// under the reference.
+    /// Indices of the light tenants: those that use less of the device's time than their fair share in `none`, the run with
+    /// the reference: no admission control, or the best fixed budget.
     pub(super) fn light(&self, none: &Digest) -> Vec<usize> {
         let seconds = self.setup.duration.as_secs_f64();
         let is_light = |&place: &usize| {
@@ -119,7 +119,7 @@ impl Case {
         (0..none.tenants.len()).filter(is_light).collect()
     }
 
-    /// Adds the results of one seed to the method's effect: the run under the reference (`none`), and under the method (`with`).
+    /// Adds the results of one seed to the method's effect: the runs with the reference (`none`) and with the method (`with`).
     pub(super) fn learn(&mut self, method: usize, none: &Digest, with: &Digest) {
         let light = self.light(none);
         let effect = &mut self.effects[method];
@@ -289,7 +289,7 @@ pub(super) fn is_light_by_use(setup: &Setup, place: usize, bytes: f64, requests:
 }
 
 /// Number and due rate in requests per second of each tenant with a reservation: the reservation, but at most the tenant's
-/// rate in the run `none`, made under the reference. Tenants with fewer than [`REQUESTS`] due requests are left out.
+/// rate in `none`, the run with the reference. Tenants with fewer than [`REQUESTS`] due requests are left out.
 pub(super) fn due(setup: &Setup, none: &Digest) -> Vec<(usize, f64)> {
     let seconds = setup.duration.as_secs_f64();
     let due = |(place, was): (usize, &TenantDigest)| {

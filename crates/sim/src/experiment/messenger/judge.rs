@@ -11,6 +11,8 @@ use crate::statistics::Estimate;
 /// Bar: the part of the differences between workers that the project's own method must remove, in per cent of the part that
 /// the best placement removes.
 const REDUCTION_BAR: f64 = 80.0;
+/// Bar: the busiest worker's load under the project's own method, divided by the lower bound for the loads of the window.
+const BUSIEST_BAR: f64 = 1.02;
 /// Messages of the most loaded worker in the paper's figure 2, divided by the mean of all workers.
 const PAPER_MOST: f64 = 846_532.0 / PAPER_MEAN;
 /// Messages of the least loaded worker in the paper's figure 2, divided by the mean of all workers.
@@ -94,6 +96,14 @@ impl<'a> Outcomes<'a> {
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
     if count > 0.0 { sum / count } else { 0.0 }
+}
+
+/// The 99th percentile of `values`, by nearest rank; 0 without values.
+fn percentile_99(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (sorted.len() * 99).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
 /// Mean coefficient of variation of the workers' loads: standard deviation divided by mean, averaged over `spreads`.
@@ -245,6 +255,12 @@ fn sigma(all: &Outcomes<'_>) -> Section {
         });
         sheet.add(row("sigma_reduction_bytes_percent"), case, &|ours, rr| lower(&ours.bytes, &rr.bytes));
         sheet.add(row("sigma_reduction_1s_percent"), case, &|ours, rr| removed(&ours.seconds, &rr.seconds));
+        let row = |metric: &str| Row::new(&name(case, case.operation.name()), metric, "", Better::Lower);
+        let with_bar = |metric: &str| Row { bar: judged(case, BUSIEST_BAR), ..row(metric) };
+        sheet.add(with_bar("busiest_vs_bound_ratio"), case, &|ours, _| mean(ours.busiest.iter().copied()));
+        sheet.add(with_bar("busiest_vs_bound_p99_ratio"), case, &|ours, _| percentile_99(&ours.busiest));
+        sheet.add(row("busiest_vs_bound_1s_ratio"), case, &|ours, _| mean(ours.busiest_1s.iter().copied()));
+        sheet.add(row("busiest_vs_bound_1s_p99_ratio"), case, &|ours, _| percentile_99(&ours.busiest_1s));
     }
     let by_second = |outcome: &Outcome| outcome.seconds.iter().map(|spread| spread.sigma / spread.mean).collect();
     let plot = all.first_seed("Difference between workers", "s", "standard deviation", by_second);
@@ -261,7 +277,10 @@ fn sigma(all: &Outcomes<'_>) -> Section {
              sigma_reduction_raw_percent: by how much the standard deviation itself is lower, as the paper counts \
              (best: with that placement of the loads of ours; where more is done, loads and their differences are larger); \
              sigma_reduction_bytes_percent: that of the bytes received, which is what the genetic algorithm evens out; \
-             sigma_reduction_1s_percent: the first metric in windows of 1 s."
+             sigma_reduction_1s_percent: the first metric in windows of 1 s. busiest_vs_bound_ratio: busy time of an OSD's \
+             busiest worker in a window, divided by the lower bound for the window's own loads (the mean of the OSD's workers, \
+             or its largest connection if that is more); mean and 99th percentile (p99) over the windows of all OSDs in a \
+             run, also in windows of 1 s. Below 1 a large connection moved within the window."
             )],
         )
     }

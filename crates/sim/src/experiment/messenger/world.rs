@@ -80,6 +80,11 @@ pub struct Outcome {
     pub seconds: Vec<Spread>,
     /// Spread of the bytes received per worker, for each window of [`WINDOW`] seconds.
     pub bytes: Vec<Spread>,
+    /// For each window of [`WINDOW`] seconds and each OSD: busy time of the OSD's busiest worker, divided by the lower bound for
+    /// the window's loads. The bound is the mean of the OSD's workers, or the load of its largest connection if that is more.
+    pub busiest: Vec<f64>,
+    /// As `busiest`, for each second and each OSD.
+    pub busiest_1s: Vec<f64>,
     /// Number of moves of a connection to another worker in the counted time.
     pub moves: u64,
 }
@@ -395,6 +400,8 @@ impl<'a> Run<'a> {
 
     fn account(&mut self, by_worker: &[Worked], by_connection: &[f64]) {
         let busy = |worked: &Worked| worked.busy as f64 / 1e9;
+        let loads: Vec<f64> = by_worker.iter().map(busy).collect();
+        self.outcome.busiest_1s.extend(busiest(&loads, by_connection));
         self.outcome.seconds.push(spread(by_worker.iter().map(busy), Some(by_connection)));
         for (place, worked) in by_worker.iter().enumerate() {
             self.window[place].add(worked);
@@ -403,6 +410,8 @@ impl<'a> Run<'a> {
         self.connections.iter_mut().zip(by_connection).for_each(|(sum, busy)| *sum += busy);
         self.seconds += 1;
         if self.seconds.is_multiple_of(WINDOW as u64) {
+            let loads: Vec<f64> = self.window.iter().map(busy).collect();
+            self.outcome.busiest.extend(busiest(&loads, &self.connections));
             self.outcome.windows.push(spread(self.window.iter().map(busy), Some(&self.connections)));
             self.outcome.bytes.push(spread(self.window.iter().map(|worked| worked.bytes as f64), None));
             self.window.fill(Worked::default());
@@ -433,8 +442,53 @@ fn spread(workers: impl Iterator<Item = f64> + Clone, connections: Option<&[f64]
     Spread { mean, sigma, best }
 }
 
+/// The load of each OSD's busiest worker, divided by the lower bound for any placement: the mean of the OSD's workers, or the
+/// load of its largest connection if that is more. 1 for an OSD without load. Below 1 only where a connection larger than the
+/// mean was moved within the interval.
+fn busiest(workers: &[f64], connections: &[f64]) -> Vec<f64> {
+    let most = |loads: &[f64]| loads.iter().copied().fold(0.0, f64::max);
+    let mut ratios = Vec::new();
+    for (workers, connections) in workers.chunks(WORKERS).zip(connections.chunks(CONNECTIONS)) {
+        let mean = workers.iter().sum::<f64>() / workers.len() as f64;
+        let bound = most(connections).max(mean);
+        ratios.push(if bound > 0.0 { most(workers) / bound } else { 1.0 });
+    }
+    ratios
+}
+
 fn moments(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let n = values.clone().count() as f64;
     let mean = values.clone().sum::<f64>() / n;
     (mean, (values.map(|value| (value - mean) * (value - mean)).sum::<f64>() / n).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busiest_worker_of_an_osd_is_compared_with_the_mean_or_the_largest_connection() {
+        let ratio = |workers: [f64; WORKERS], large: f64| {
+            let mut connections = [0.125; CONNECTIONS];
+            connections[7] = large;
+            busiest(&workers, &connections)
+        };
+        assert_eq!(ratio([1.0; WORKERS], 1.0), [1.0], "as even as can be");
+        assert_eq!(ratio([2.0, 2.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0], 1.0), [2.0], "twice the mean");
+        // The mean is 1, but one connection alone is 4.
+        assert_eq!(ratio([4.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0], 4.0), [1.0], "it has a worker of its own");
+        assert_eq!(ratio([5.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0], 4.0), [1.25], "another one shares its worker");
+    }
+
+    #[test]
+    fn each_osd_has_its_own_bound_and_one_without_load_meets_it() {
+        let mut workers = vec![1.0; 3 * WORKERS];
+        workers[0] = 3.0;
+        workers[1] = 0.0;
+        workers[2] = 0.0;
+        workers[2 * WORKERS..].fill(0.0);
+        let mut connections = vec![0.1; 3 * CONNECTIONS];
+        connections[2 * CONNECTIONS..].fill(0.0);
+        assert_eq!(busiest(&workers, &connections), [3.0, 1.0, 1.0]);
+    }
 }

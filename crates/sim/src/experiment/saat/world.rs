@@ -14,8 +14,10 @@ use super::tenants::{Habits, Requests, Trace};
 
 /// Length of a period: the interval over which throughput is averaged and compared with the guarantee.
 pub const PERIOD: Duration = Duration::from_secs(1);
-/// Interval at which the counters are read: half a period, so that throughput can also be taken over shifted periods.
-pub const HALF: Duration = Duration::from_millis(500);
+/// Number of phases in which periods can begin: the counters are read this often in a period.
+pub const PHASES: usize = 10;
+/// Interval at which the counters are read: a period divided by [`PHASES`].
+const TENTH: Duration = Duration::from_millis(100);
 
 /// A tenant and its guarantee.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,16 +69,16 @@ pub struct Setup {
 /// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Per tenant: bytes read and written in each half second of the counted time.
-    pub halves: Vec<Vec<f64>>,
+    /// Per tenant: bytes read and written in each 100 ms of the counted time.
+    pub tenths: Vec<Vec<f64>>,
 }
 
 impl Outcome {
-    /// A tenant's bytes per second in each period of the counted time. With `shifted`, periods begin half a period later than
-    /// those by which controllers decide.
-    pub fn periods(&self, tenant: usize, shifted: bool) -> Vec<f64> {
-        let halves = &self.halves[tenant][usize::from(shifted)..];
-        halves.chunks_exact(2).map(|pair| (pair[0] + pair[1]) / PERIOD.as_secs_f64()).collect()
+    /// A tenant's bytes per second in each whole period of the counted time. Periods begin `phase` times 100 ms, 0 to
+    /// [`PHASES`] - 1, later than those by which controllers decide.
+    pub fn periods(&self, tenant: usize, phase: usize) -> Vec<f64> {
+        let tenths = self.tenths[tenant].get(phase..).unwrap_or_default();
+        tenths.chunks_exact(PHASES).map(|period| period.iter().sum::<f64>() / PERIOD.as_secs_f64()).collect()
     }
 }
 
@@ -241,7 +243,7 @@ fn count(counters: &mut Counters, place: usize, bytes: u32) {
     }
 }
 
-/// Collects the bytes that each tenant moves in each half second of the counted time.
+/// Collects the bytes that each tenant moves in each 100 ms of the counted time.
 pub(super) struct Meter {
     next: Instant,
     before: Option<Vec<u64>>,
@@ -250,22 +252,22 @@ pub(super) struct Meter {
 
 impl Meter {
     pub(super) fn new(setup: &Setup) -> Self {
-        let outcome = Outcome { halves: vec![Vec::new(); setup.tenants.len()] };
+        let outcome = Outcome { tenths: vec![Vec::new(); setup.tenants.len()] };
         Self { next: Instant::ZERO + setup.lead, before: None, outcome }
     }
 
-    /// Runs `world` until `until`, and reads the counters every half second of the counted time.
+    /// Runs `world` until `until`, and reads the counters every 100 ms of the counted time.
     pub(super) fn run(&mut self, world: &mut World, until: Instant) {
         while self.next <= until {
             world.run(self.next);
             let bytes = world.bytes();
             if let Some(before) = self.before.replace(bytes.clone()) {
-                for (tenant, halves) in self.outcome.halves.iter_mut().enumerate() {
+                for (tenant, tenths) in self.outcome.tenths.iter_mut().enumerate() {
                     let moved = |place: usize| (bytes[place] - before[place]) as f64;
-                    halves.push(moved(2 * tenant) + moved(2 * tenant + 1));
+                    tenths.push(moved(2 * tenant) + moved(2 * tenant + 1));
                 }
             }
-            self.next += HALF;
+            self.next += TENTH;
         }
         world.run(until);
     }

@@ -73,6 +73,9 @@ pub struct Judged {
     pub reservation_missed: f64,
     /// The same of all windows.
     pub missed_of_all: f64,
+    /// The part of the reservation that is not served in settled windows though the central scheduler serves it, in per cent of
+    /// what that serves of the reservation. A window with more does not make up for one with less.
+    pub reservation_deficit: f64,
     /// Service in settled windows, in per cent of that of the central scheduler.
     pub throughput: f64,
 }
@@ -83,6 +86,7 @@ pub fn judge(setup: &Setup, served: &[f64], central: &[f64]) -> Judged {
     let (mut all, mut settled) = (0.0, 0.0);
     let (mut exceeded, mut missed, mut missed_settled) = (0.0, 0.0, 0.0);
     let (mut ours, mut theirs) = (0.0, 0.0);
+    let (mut lacking, mut reserved) = (0.0, 0.0);
     let last = served.len().min(central.len()).saturating_sub(length);
     for from in (LEAD_S * STEPS_PER_S..last).step_by(STRIDE) {
         let sum = |served: &[f64]| served[from..from + length].iter().sum::<f64>();
@@ -97,6 +101,8 @@ pub fn judge(setup: &Setup, served: &[f64], central: &[f64]) -> Judged {
             missed_settled += is_missed;
             ours += got;
             theirs += could;
+            lacking += (wanted - got).max(0.0);
+            reserved += wanted;
         }
     }
     let percent = |part: f64, whole: f64| if whole > 0.0 { 100.0 * part / whole } else { 0.0 };
@@ -104,6 +110,7 @@ pub fn judge(setup: &Setup, served: &[f64], central: &[f64]) -> Judged {
         limit_exceeded: percent(exceeded, all),
         reservation_missed: percent(missed_settled, settled),
         missed_of_all: percent(missed, all),
+        reservation_deficit: percent(lacking, reserved),
         throughput: percent(ours, theirs),
     }
 }
@@ -176,6 +183,8 @@ fn rows(setup: &Setup, outcomes: &[Outcome]) -> Vec<Row> {
     rows.extend(compared(&row, setup, outcomes, |judged| judged.reservation_missed));
     let row = Row::new(&case, "reservation_missed_of_all_percent", "%", Better::Lower);
     rows.extend(compared(&row, setup, outcomes, |judged| judged.missed_of_all));
+    let row = Row { bar: Some(1.0), ..Row::new(&case, "reservation_deficit_vs_central_percent", "%", Better::Lower) };
+    rows.extend(compared(&row, setup, outcomes, |judged| judged.reservation_deficit));
     let row = Row { bar: Some(97.0), ..Row::new(&case, "throughput_vs_central_percent", "%", Better::Higher) };
     rows.extend(compared(&row, setup, outcomes, |judged| judged.throughput));
     let bytes = BYTES_PER_ROOT * libm::sqrt(setup.members as f64);

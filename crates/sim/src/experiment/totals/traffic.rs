@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use evenkeel_control::cluster::totals::{Line, Sums};
-use evenkeel_policy::cluster::{Cluster, Pools, Record, VERSION, received_bytes};
+use evenkeel_policy::cluster::{Cluster, Pools, READS, Record, VERSION, received_bytes};
 
 /// The values that a member reads. Its own is the first one.
 pub(super) struct Values {
@@ -57,6 +57,7 @@ fn text(bits: u8, lines: &[Line]) -> String {
     let (incarnation, period) = (1_795_329_373_123_456_789, 1_795_329_373);
     let record = Record {
         v: VERSION,
+        reads: READS,
         incarnation,
         period,
         early: 0,

@@ -17,11 +17,11 @@ const QUEUE_MORE: u64 = 8;
 /// The requests served for the tenant on all members, per step, and the cost of reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// With parts by demand.
+    /// Requests served in each step with parts of the total by demand.
     pub parts: Vec<f64>,
-    /// With equal parts.
+    /// Requests served in each step with equal parts of the total.
     pub equal: Vec<f64>,
-    /// By a central scheduler, which knows all queues at all times.
+    /// Requests served in each step by a central scheduler, which knows all queues at all times.
     pub central: Vec<f64>,
     /// The largest sum of the members' parts of the limit in any step.
     pub most: f64,

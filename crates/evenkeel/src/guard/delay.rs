@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::ensure;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use evenkeel_guard::actuator::{Client, Hold, Holds, Packets, Plan, Settings};
+use evenkeel_guard::actuator::{Client, Delay, Delays, Packets, Plan, Settings};
 use evenkeel_guard::discovery::sockets::DEFAULT_PORTS;
 use evenkeel_guard::host::Acting;
 use evenkeel_policy::figures::counted;
@@ -89,8 +89,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         timeout: args.timeout.into(),
         filters: args.filters,
     };
-    let hold = Hold { packets: args.packets, delay: delay.into() };
-    let holds: Holds = args.clients.iter().map(|address| (Client::Address(*address), hold)).collect();
+    let of_each = Delay { packets: args.packets, delay: delay.into() };
+    let delays: Delays = args.clients.iter().map(|address| (Client::Address(*address), of_each)).collect();
     if args.dry_run {
         for step in Plan::new(settings)?.steps() {
             output::print(&format!("would {step}\n"))?;
@@ -115,17 +115,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let mut announced = false;
     let outcome = loop {
         let now = Instant::now();
-        if let Err(e) = acting.set(now, &holds) {
+        if let Err(e) = acting.set(now, &delays) {
             break Err(e);
         }
         if !announced {
             announced = true;
-            for (client, hold) in acting.held().iter() {
+            for (client, delay) in acting.delays().iter() {
                 let name = match client {
                     Client::Address(address) => address.to_string(),
                     Client::Connection { address, client_port, .. } => format!("{address} port {client_port}"),
                 };
-                output::say(&format!("delaying {name} by {:?}\n", hold.delay));
+                output::say(&format!("delaying {name} by {:?}\n", delay.delay));
             }
         }
         if stop.load(Ordering::Relaxed) || args.time.is_some_and(|time| now.duration_since(started) >= time.into()) {
@@ -136,5 +136,5 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let drops = acting.stop()?;
     outcome?;
     let drops = drops.map_or_else(|| "an unknown number of packets".to_owned(), |n| counted(n, "packet"));
-    output::print(&format!("settings put back; {drops} dropped while delayed\n"))
+    output::print(&format!("settings restored; {drops} dropped while delayed\n"))
 }

@@ -1,4 +1,4 @@
-//! Types of the packet delay: clients, and their holds (delays of the packets to a client).
+//! Types of the packet delay: clients, and the delays of the packets to them.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -56,17 +56,17 @@ pub enum Packets {
 
 /// The delay of packets to one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hold {
+pub struct Delay {
     /// The kind of packets that are delayed.
     pub packets: Packets,
     /// Delay of each packet, exact to 1 ns; zero means no delay.
     pub delay: Duration,
 }
 
-impl Hold {
+impl Delay {
     const NONE: Self = Self { packets: Packets::All, delay: Duration::ZERO };
 
-    /// Combines two holds for one client: the longer delay, for all packets if the two holds are for different kinds of
+    /// Combines two delays of one client: the longer delay, for all packets if the two delays are for different kinds of
     /// packets.
     pub(crate) fn or_longer(self, other: Self) -> Self {
         if self.delay.is_zero() {
@@ -80,48 +80,48 @@ impl Hold {
     }
 }
 
-/// The holds of all clients at one time, sorted by client.
+/// The delays of all clients at one time, sorted by client.
 ///
 /// An entry with a delay of zero keeps the place (index) of a client that is not throttled now. Places stay the same while
 /// delays change, so that a decision about 100,000 clients writes only the changed delays and moves no entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Holds(Vec<(Client, Hold)>);
+pub struct Delays(Vec<(Client, Delay)>);
 
-impl Holds {
-    /// Holds without any client.
+impl Delays {
+    /// Delays without any client.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// Holds with a place for each of these clients, none of which is throttled yet.
+    /// Delays with a place for each of these clients, none of which is throttled yet.
     pub(crate) fn places(clients: impl IntoIterator<Item = Client>) -> Self {
-        clients.into_iter().map(|client| (client, Hold::NONE)).collect()
+        clients.into_iter().map(|client| (client, Delay::NONE)).collect()
     }
 
     /// Index of the client's entry; `None` if the client has no entry.
     pub(crate) fn place(&self, client: &Client) -> Option<usize> {
-        self.0.binary_search_by(|(held, _)| held.cmp(client)).ok()
+        self.0.binary_search_by(|(known, _)| known.cmp(client)).ok()
     }
 
-    /// The hold of the entry with the index `place`, to be changed.
-    pub(crate) fn at(&mut self, place: usize) -> Option<&mut Hold> {
-        self.0.get_mut(place).map(|(_, hold)| hold)
+    /// The delay of the entry with the index `place`, to be changed.
+    pub(crate) fn at(&mut self, place: usize) -> Option<&mut Delay> {
+        self.0.get_mut(place).map(|(_, delay)| delay)
     }
 
     /// Sets all delays to zero; the entries keep their places.
     pub(crate) fn release(&mut self) {
-        self.0.iter_mut().for_each(|(_, hold)| *hold = Hold::NONE);
+        self.0.iter_mut().for_each(|(_, delay)| *delay = Delay::NONE);
     }
 
-    /// The hold of a client; `None` if the client is not throttled.
-    pub fn get(&self, client: &Client) -> Option<&Hold> {
-        let hold = self.place(client).and_then(|place| self.0.get(place)).map(|(_, hold)| hold);
-        hold.filter(|hold| !hold.delay.is_zero())
+    /// The delay of a client; `None` if the client is not throttled.
+    pub fn get(&self, client: &Client) -> Option<&Delay> {
+        let delay = self.place(client).and_then(|place| self.0.get(place)).map(|(_, delay)| delay);
+        delay.filter(|delay| !delay.delay.is_zero())
     }
 
-    /// The throttled clients with their holds, sorted by client.
-    pub fn iter(&self) -> impl Iterator<Item = (&Client, &Hold)> {
-        self.0.iter().filter(|(_, hold)| !hold.delay.is_zero()).map(|(client, hold)| (client, hold))
+    /// The throttled clients with their delays, sorted by client.
+    pub fn iter(&self) -> impl Iterator<Item = (&Client, &Delay)> {
+        self.0.iter().filter(|(_, delay)| !delay.delay.is_zero()).map(|(client, delay)| (client, delay))
     }
 
     /// Number of throttled clients. O(entries).
@@ -135,16 +135,16 @@ impl Holds {
     }
 }
 
-impl FromIterator<(Client, Hold)> for Holds {
-    /// Collects holds. Several holds for one client are combined: the longest delay, for all packets if the holds are for
+impl FromIterator<(Client, Delay)> for Delays {
+    /// Collects delays. Several delays of one client are combined: the longest delay, for all packets if the delays are for
     /// different kinds of packets.
-    fn from_iter<I: IntoIterator<Item = (Client, Hold)>>(holds: I) -> Self {
-        let mut all: Vec<_> = holds.into_iter().map(|(client, hold)| (client.canonical(), hold)).collect();
+    fn from_iter<I: IntoIterator<Item = (Client, Delay)>>(delays: I) -> Self {
+        let mut all: Vec<_> = delays.into_iter().map(|(client, delay)| (client.canonical(), delay)).collect();
         all.sort_by_key(|(client, _)| *client);
-        all.dedup_by(|(client, hold), (kept, longer)| {
+        all.dedup_by(|(client, delay), (kept, longer)| {
             let same = client == kept;
             if same {
-                *longer = longer.or_longer(*hold);
+                *longer = longer.or_longer(*delay);
             }
             same
         });
@@ -156,25 +156,25 @@ impl FromIterator<(Client, Hold)> for Holds {
 mod tests {
     use super::*;
 
-    fn hold(packets: Packets, ms: u64) -> Hold {
-        Hold { packets, delay: Duration::from_millis(ms) }
+    fn delay(packets: Packets, ms: u64) -> Delay {
+        Delay { packets, delay: Duration::from_millis(ms) }
     }
 
     #[test]
-    fn of_two_holds_the_longer_counts_and_no_client_is_held_by_nothing() {
+    fn of_two_delays_the_longer_counts_and_a_delay_of_zero_is_none() {
         let client = |text: &str| Client::Address(text.parse().unwrap());
-        let holds: Holds = [
-            (client("10.0.0.2"), hold(Packets::Data, 3)),
-            (client("::ffff:10.0.0.1"), hold(Packets::Acknowledgements, 5)),
-            (client("10.0.0.1"), hold(Packets::Data, 2)),
-            (client("10.0.0.3"), hold(Packets::All, 0)),
+        let delays: Delays = [
+            (client("10.0.0.2"), delay(Packets::Data, 3)),
+            (client("::ffff:10.0.0.1"), delay(Packets::Acknowledgements, 5)),
+            (client("10.0.0.1"), delay(Packets::Data, 2)),
+            (client("10.0.0.3"), delay(Packets::All, 0)),
         ]
         .into_iter()
         .collect();
-        assert_eq!(holds.len(), 2);
-        assert_eq!(holds.get(&client("10.0.0.1")), Some(&hold(Packets::All, 5)));
-        assert_eq!(holds.get(&client("10.0.0.3")), None);
-        assert!(holds.iter().map(|(client, _)| *client).eq([client("10.0.0.1"), client("10.0.0.2")]));
-        assert!(Holds::places([client("10.0.0.1")]).is_empty());
+        assert_eq!(delays.len(), 2);
+        assert_eq!(delays.get(&client("10.0.0.1")), Some(&delay(Packets::All, 5)));
+        assert_eq!(delays.get(&client("10.0.0.3")), None);
+        assert!(delays.iter().map(|(client, _)| *client).eq([client("10.0.0.1"), client("10.0.0.2")]));
+        assert!(Delays::places([client("10.0.0.1")]).is_empty());
     }
 }
