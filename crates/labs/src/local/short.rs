@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::compare::{Reader, Stage};
+use super::compare::{Reader, Row, Stage};
 use super::load::{DISK, policy, write};
 use crate::check::figures::Figures;
 use crate::check::steps::Plan;
