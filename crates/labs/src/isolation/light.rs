@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::places;
 use crate::base::client::{Client, Command};
 
 /// The light client's reservation and also its request rate, in requests per second.
@@ -120,6 +121,7 @@ impl Drop for Light {
 fn guarded(shared: &Arc<Shared>, work: impl FnOnce() -> Result<()> + Send + 'static) -> JoinHandle<()> {
     let shared = Arc::clone(shared);
     thread::spawn(move || {
+        places::keep_light();
         become_prompt();
         if let Err(error) = work()
             && !shared.stop.load(Ordering::Relaxed)

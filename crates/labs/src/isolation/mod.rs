@@ -5,6 +5,7 @@ mod attacks;
 mod counts;
 mod light;
 mod page;
+mod places;
 mod stage;
 mod wire;
 

@@ -106,7 +106,8 @@ fn text(repeats: u64, short_s: f64, rows: &[Row]) -> String {
         "Medians of {repeats}. `share`: answers of those due, at least 0.95. `p99`: the client's p99 as a multiple of that beside a \
          bulk writer, at most 1.5; `there` and `beside bulk`: both in the setting with the worst multiple. The other columns show \
          the worst setting: new connections and `/healthz` at most 1 s, `processors` that a storm keeps busy at most 0.1.\n\n\
-         Each process of an attacker runs as SCHED_IDLE, and begins at most {} connections and {} requests a \
+         Each process of an attacker runs as SCHED_IDLE, on the second half of the processors (the light client has the \
+         first), and begins at most {} connections and {} requests a \
          second.\n\nA short run, each attack once, took {short_s:.0} s, of {SHORT_BAR_S:.0} s at most.\n\n",
         thousands(CONNECTIONS_PER_S),
         thousands(ASKS_PER_S),
@@ -248,7 +249,9 @@ mod tests {
         let (head, rule) = text.split_once("\nwhere").and_then(|(_, rest)| rest.split_once('\n')).unwrap();
         let columns = |line: &str| line.lines().next().unwrap_or_default().matches('|').count();
         assert_eq!([columns(head), columns(rule)], [columns(lines[0]); 2], "{text}");
-        assert!(text.contains("runs as SCHED_IDLE, and begins at most 5,000 connections and 50,000 requests"));
+        let attackers = "runs as SCHED_IDLE, on the second half of the processors (the light client has the first), and begins \
+                         at most 5,000 connections and 50,000 requests";
+        assert!(text.contains(attackers), "{text}");
         assert!(text.contains(" took 202 s, of 240 s at most."), "{text}");
     }
 

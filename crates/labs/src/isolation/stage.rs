@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::attacker::{NBD_PORT, STATUS_PORT, tenant_address};
 use super::attacks::{Attack, Backend, CROWD, Engine, FILLED, MEMORY_BYTES, Opening, Place, SPAN, Setting, Target};
 use super::counts::Counts;
+use super::places;
 use super::{light, wire};
 use crate::base::client::{self, Client};
 use crate::base::process::{self, Running, daemon};
@@ -245,7 +246,11 @@ impl Servers {
         for number in 0..attack.processes {
             let name = format!("{}-{number}", attack.name);
             let mut command = process::program("chrt");
-            command.args([POLICY, "0"]).arg(std::env::current_exe()?);
+            command.args([POLICY, "0"]);
+            if let Some(processors) = places::attackers() {
+                command.arg(process::program("taskset").get_program()).args(["-c", &processors]);
+            }
+            command.arg(std::env::current_exe()?);
             command.args(["guest", "attack", "--attack", attack.name, "--place", &place]);
             command.args(["--host", &self.host.to_string(), "--process", &number.to_string()]);
             command.args(["--milliseconds", &length.as_millis().to_string()]);
