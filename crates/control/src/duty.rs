@@ -1,4 +1,4 @@
-//! How much processor time may an activity take that clients cause, and whose turn is it?
+//! Bounds the processor time of an activity that clients cause, and decides which client gets a turn.
 //!
 //! A storm of something that is cheap to ask for (connections, handshakes, status, reloads) takes a share of one processor
 //! and no more, however fast it comes. Ordinary use is never delayed: the burst of processor time that may be taken at once

@@ -103,6 +103,8 @@ pub struct Ticket {
     /// When the tenant's own limits ceased to throttle the request; when it was queued if they did not throttle it.
     free_at: Instant,
     admitted_at: Instant,
+    /// Time after the dispatch in which the request was not at the device ([`Ticket::waited_until`]).
+    aside: Duration,
     /// Time for which the limit of its volume throttled the request before it was queued.
     limited: Duration,
     reserved: bool,
@@ -552,8 +554,8 @@ impl<R> Pool<R> {
             self.apply_slots(now, index);
         }
         let reserved = phase == Some(Phase::Reservation);
-        let (tenant, limited, admitted_at, lost) = (entry.tenant, entry.limited, now, false);
-        let ticket = Ticket { tenant, work, cost, queued_at, free_at, admitted_at, limited, reserved, lost };
+        let (tenant, limited, admitted_at, lost, aside) = (entry.tenant, entry.limited, now, false, Duration::ZERO);
+        let ticket = Ticket { tenant, work, cost, queued_at, free_at, admitted_at, aside, limited, reserved, lost };
         Ok(Next::Run(entry.request, ticket))
     }
 
@@ -587,7 +589,7 @@ impl<R> Pool<R> {
         match (outcome, ticket.is_exempt()) {
             (_, true) => {}
             (Outcome::Done, false) => {
-                let Work { kind, bytes, .. } = ticket.work;
+                let (Work { kind, bytes, .. }, latency) = (ticket.work, latency - ticket.aside);
                 self.admission.observe(now, ticket.cost, kind, u64::from(bytes), latency);
                 let busy = self.admission.is_holding_back();
                 self.slices.observe(now, kind, bytes, latency);

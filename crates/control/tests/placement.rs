@@ -527,3 +527,16 @@ fn the_connections_of_a_worker_that_tells_nothing_count_for_what_they_did() {
     }
     assert_eq!(placement.join(4), placement.join(5) ^ 1, "newcomers are shared between both");
 }
+
+#[test]
+fn decisions_about_thousands_of_connections_come_less_often() {
+    let moving = Moving::new();
+    let intervals = |connections: u32| {
+        let mut placement = Placement::new(Config::Waits(moving), 2, 1, Instant::ZERO);
+        (0..connections).for_each(|slot| _ = placement.join(slot));
+        let due = placement.next_tick().unwrap();
+        assert!(placement.tick(Instant::from_nanos(due.as_nanos() - 1)).is_none() && placement.tick(due).is_some());
+        due.as_nanos() / moving.interval.as_nanos()
+    };
+    assert_eq!([1_000, 4_096, 16_384].map(intervals), [1, 5, 17]);
+}

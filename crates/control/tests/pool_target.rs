@@ -123,6 +123,28 @@ fn who_writes_much_while_reads_are_late_is_throttled_with_its_reason() {
 }
 
 #[test]
+fn a_target_below_the_latency_of_the_device_is_missed_within_5_s_and_unachievable_within_30_s() {
+    let mut config = config(2);
+    config.target.as_mut().unwrap().response.max_delay = Duration::from_secs(2);
+    let mut bench = Bench::new(config, Qos::default());
+    bench.depth = 64;
+    let (mut missed, mut unachievable) = (None, None);
+    while unachievable.is_none() && bench.now_ms < 60_000 {
+        // 5 ms without load, 70 ms beside all writes.
+        let takes_ms = 5 + bench.inside.len() as u64;
+        bench.run(1, takes_ms);
+        let Some(reason) = bench.pool.target().unwrap().records.last().map(|record| record.decision.reason) else {
+            continue;
+        };
+        let now_ms = Some(bench.now_ms);
+        missed = missed.or(now_ms.filter(|_| matches!(reason, Reason::ReadsOverTarget { .. })));
+        unachievable = now_ms.filter(|_| matches!(reason, Reason::Unachievable { .. }));
+    }
+    assert!(missed.is_some_and(|ms| ms <= 5_000), "missed after {missed:?} ms");
+    assert!(unachievable.is_some_and(|ms| ms <= 30_000), "unachievable after {unachievable:?} ms");
+}
+
+#[test]
 fn slots_stay_unused_after_their_requests_as_long_as_they_should() {
     let mut bench = Bench::new(config(20), Qos::default());
     bench.run(2_000, 40);

@@ -280,6 +280,22 @@ fn an_hour_of_an_unachievable_target_winds_nothing_up() {
     }
 }
 
+/// The longest delay, at which a target turns out to be unachievable, is hundreds of steps of error/k away.
+#[test]
+fn a_target_below_the_latency_without_load_is_unachievable_within_30_s() {
+    for target in [1.0, 1.5, 2.0] {
+        for seed in 1..=5 {
+            let config =
+                Config { step: Duration::ZERO, max_delay: Duration::from_secs(2), ..Config::adaptive(ms(target)) };
+            let mut l = Loop::new(&config, Storage { k: 1.0, noise: 0.05, ..Storage::new(seed) });
+            let seen = l.run(&mut hosts(), 300);
+            let is_found = |seen: &Seen| matches!(seen.reason, Reason::Unachievable { .. });
+            let found = seen.iter().position(is_found);
+            assert!(found.is_some(), "target {target} seed {seed}: {:?}", seen.last());
+        }
+    }
+}
+
 /// With the longest allowed delay reads just meet the target, but not the set point, which lies a margin below the target.
 #[test]
 fn a_target_that_is_met_without_its_margin_is_not_called_unachievable() {

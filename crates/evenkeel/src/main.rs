@@ -84,7 +84,7 @@ enum Command {
     /// running server; it tries the addresses of `[cluster]` and the admin sockets of OSDs that the file names. Exit status 1 if
     /// the file cannot be used.
     Check(check::Args),
-    /// Explain and describe configurations
+    /// Print the example configuration, or a JSON schema
     #[command(subcommand)]
     Config(config_cmd::Command),
     /// Watch a running server or agent: rates, latencies, targets, and what is throttled by whom

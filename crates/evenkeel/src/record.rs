@@ -69,7 +69,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     certificates: Certificates,
 
-    /// Length of a recording that begins now; an interrupt ends it before, and keeps the file
+    /// Length of a recording that begins now; an interrupt ends it early, and keeps the file
     #[arg(long = "for", value_name = "TIME", default_value = "1m")]
     length: Length,
 

@@ -205,7 +205,7 @@ impl Agent {
 
     fn shares(&self) -> bool {
         let state = self.state();
-        state["cluster"]["status"] == "shared" && state["pools"][0]["clustered"] == true
+        state["cluster"]["status"] == "shared" && state["pools"][0]["slots"]["clustered"] == true
     }
 }
 
@@ -229,7 +229,7 @@ fn agents_on_initiators_decide_together_and_alone_without_etcd() {
     wait("each decides alone", || {
         agents.iter().all(|agent| {
             let state = agent.state();
-            state["cluster"]["status"] == "lost" && state["pools"][0]["clustered"] == false
+            state["cluster"]["status"] == "lost" && state["pools"][0]["slots"]["clustered"] == false
         })
     });
     etcd.restart();

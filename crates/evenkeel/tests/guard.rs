@@ -124,7 +124,8 @@ fn a_dry_run_decides_answers_and_stops() {
         assert!(std::time::Instant::now() < deadline, "no ticks: {}", state());
     }
     let state = state();
-    assert_eq!((&state["acting"], &state["pools"][0]["target_ms"]), (&Value::from(false), &Value::from(15.0)));
+    let target_ms = &state["pools"][0]["latency_target"]["target_ms"];
+    assert_eq!((&state["acting"], target_ms), (&Value::from(false), &Value::from(15.0)));
     assert!(text(&agent.ask(&["status"]).stdout).contains("--dry-run"));
     let why = text(&agent.ask(&["why", "nothing-served"]).stdout);
     assert!(why.contains("nothing-served: no read of the pool's devices has been measured yet"), "{why}");
@@ -146,7 +147,7 @@ fn a_hang_up_takes_the_newer_policy_and_refuses_what_takes_a_restart() {
     let mut agent = Agent::start(&file);
     let target = || {
         let state: Value = serde_json::from_slice(&agent.ask(&["status", "--json"]).stdout).expect("JSON");
-        state["pools"][0]["target_ms"].as_f64()
+        state["pools"][0]["latency_target"]["target_ms"].as_f64()
     };
     let until = |wanted: f64| {
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -8,8 +8,9 @@ mod skip;
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use evenkeel_flight::{Head, Item, Name, Request, Table, Writer};
 use folder::Folder;
@@ -113,18 +114,74 @@ fn every_trace_of_the_folder_passes_or_is_refused_with_a_reason() {
 
 /// A recording of a server in memory, with latencies of 200 us.
 fn recording() -> Vec<u8> {
+    recorded(Vec::new(), REQUESTS)
+}
+
+/// Writes a recording of so many requests, one each millisecond, to `out`.
+fn recorded<W: io::Write>(out: W, requests: u64) -> W {
     let head = Head { source: "serve".into(), ..Head::default() };
-    let mut writer = Writer::new(Vec::new(), &head).unwrap();
+    let mut writer = Writer::new(out, &head).unwrap();
     for (table, name) in [(Table::Tenant, "database"), (Table::Client, "192.0.2.1"), (Table::Volume, "disk0")] {
         let name = Name { table, number: 0, name: name.into(), pool: "main".into(), bytes: 1 << 30 };
         writer.write(&Item::Name(name)).unwrap();
     }
-    for n in 0..REQUESTS {
+    for n in 0..requests {
         let (arrival_ns, offset) = (n * 1_000_000, n * 37 % REQUESTS * 65_536);
         let request = Request { arrival_ns, device_ns: 200_000, offset, length: 4_096, ..Request::default() };
         writer.write(&Item::Request(request)).unwrap();
     }
     writer.finish().unwrap()
+}
+
+/// Runs the program with these words and files, which it has to accept. Returns the most memory that it had, in bytes.
+fn peak(words: &[&str], files: &[&Path]) -> u64 {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let mut child = command.args(words).args(files).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let mut status = 0;
+    // SAFETY: an all-zero rusage is valid, and both pointers are to variables that outlive the call.
+    let (pid, used) = unsafe {
+        let mut used: libc::rusage = std::mem::zeroed();
+        (libc::wait4(child.id() as i32, &mut status, 0, &mut used), used)
+    };
+    // The call above has reaped it.
+    let _ = child.wait();
+    assert!(pid > 0 && status == 0, "{words:?} {files:?}: status {status}");
+    u64::try_from(used.ru_maxrss).unwrap() << 10
+}
+
+/// Memory does not grow with the number of requests: of what is read as a whole, and of what takes a part. The reader has 3 MB,
+/// the statistics reorder 65,536 requests of some 80 bytes, whose memory may double while it grows, and a plot has 300 steps of
+/// some 10 KiB for each row.
+#[test]
+fn two_million_requests_take_as_much_memory_as_twenty_thousand() {
+    const SHORT: u64 = 20_000;
+    const LONG: u64 = 2_000_000;
+    const MORE_BYTES: u64 = 32 << 20;
+    const { assert!(MORE_BYTES < LONG * size_of::<Request>() as u64 / 2) };
+    let folder = Folder::new();
+    let [short, long, out, device] = ["short.rec", "long.rec", "out", "device.toml"].map(|name| folder.join(name));
+    fs::write(&device, DEVICE).unwrap();
+    for (path, requests) in [(&short, SHORT), (&long, LONG)] {
+        recorded(fs::File::create(path).unwrap(), requests).sync_all().unwrap();
+    }
+    let (bytes, most) = (fs::metadata(&long).unwrap().len(), 16 * LONG);
+    assert!(bytes < most, "{bytes} bytes of at most {most}");
+    assert_eq!(run(&["trace", "info", "--json"], &[&long]).map(|text| number(&text, "/total/requests")), Ok(LONG));
+    let commands: [(&[&str], &[&Path]); 4] = [
+        (&["trace", "info"], &[]),
+        (&["trace", "plot", "-o"], &[&out]),
+        (&["trace", "convert", "--from", "2s", "--for", "5s", "-o"], &[&out]),
+        (&["replay", "--from", "2s", "--for", "5s", "--device"], &[&device]),
+    ];
+    for (words, files) in commands {
+        let of = |recording: &Path| peak(words, &[files, &[recording]].concat());
+        // Both include the most memory that this test program had before, which only grows: the short recording comes last.
+        let many = of(&long);
+        let few = of(&short);
+        assert!(many <= few + MORE_BYTES, "{words:?}: {few} bytes of memory for {SHORT} requests, {many} for {LONG}");
+    }
+    let part = run(&["replay", "--json", "--from", "2s", "--for", "5s", "--device"], &[&device, &long]);
+    assert_eq!(part.map(|text| number(&text, "/requests")), Ok(5_000));
 }
 
 /// The lines that `line` writes for the numbers of the requests, behind a head.

@@ -17,7 +17,7 @@ const SECOND: u64 = 1_000_000_000;
 const SHORT_WAIT_US: u64 = 100;
 /// Nanoseconds in a tick, the unit of MSR's times.
 const TICK: u64 = 100;
-/// Ticks from the begin of 1601, where MSR's times begin, to that of 1970.
+/// Ticks from the start of 1601, where MSR's times begin, to that of 1970.
 const TICKS_BEFORE_1970: u64 = 116_444_736_000_000_000;
 /// Major number of the devices in a blkparse text: that of NBD.
 const MAJOR: u32 = 43;

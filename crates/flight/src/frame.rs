@@ -108,7 +108,7 @@ impl Frame {
         bytes
     }
 
-    /// The frame at the begin of `bytes`; `None` if there is none, or its checksum is wrong.
+    /// The frame at the start of `bytes`; `None` if there is none, or its checksum is wrong.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize| array(bytes, at).map(u32::from_le_bytes);
         let frame = Self { length: number(0)?, requests: number(4)?, sum: number(8)? };

@@ -23,7 +23,7 @@ pub use timeline::{Course, Point, Timeline};
 /// Number of requests that are kept to bring them into the order of arrival. A request that arrived before as many later ones
 /// completed counts as if it had arrived with the latest request counted.
 const REORDERED: usize = 1 << 16;
-/// Number of requests of a volume among whose ends the begin of a sequential request is looked up.
+/// Number of requests of a volume among whose ends the start of a sequential request is looked up.
 const RECENT: usize = 32;
 /// Unit of the working set, in bits of the offset: 1 MiB.
 const EXTENT_BITS: u32 = 20;
@@ -56,7 +56,7 @@ pub struct Statistics {
     observed: u64,
     /// Latest arrival that is counted.
     now_ns: u64,
-    /// Earliest arrival, or begin of a time with lost requests; `None` without items.
+    /// Earliest arrival, or start of a time with lost requests; `None` without items.
     begin_ns: Option<u64>,
     /// Latest completion, or end of a time with lost requests.
     end_ns: u64,

@@ -107,7 +107,7 @@ pub enum Malformed {
     Lacks(String),
 }
 
-/// The bytes of a question: the command `prefix` with its arguments, as JSON.
+/// The bytes of a request to the admin socket: the command `prefix` with its arguments, as JSON.
 pub fn question(prefix: &str, arguments: &[(&str, Value)]) -> Vec<u8> {
     let mut object = Map::new();
     object.insert("prefix".into(), prefix.into());

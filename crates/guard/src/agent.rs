@@ -146,7 +146,10 @@ impl Agent {
             let minute = minute_of_day();
             self.locals.iter_mut().for_each(|pool| pool.set_minute(minute));
         }
-        // After a reload a guarantee may concern a group that was throttled: it is released before its limits are read.
+        // After a reload a group may be limited by another point than before: the earlier one releases it before the later one
+        // reads its limits.
+        self.cgroups.iter_mut().for_each(|pool| pool.release(&mut tick));
+        self.locals.iter().for_each(|pool| pool.claim(&mut tick));
         self.locals.iter_mut().for_each(|pool| pool.tick(now, observed.then_some(&self.tracker), &mut tick));
         self.cgroups.iter_mut().for_each(|pool| pool.tick(now, &mut tick));
         self.queue_depths.iter_mut().for_each(|pool| pool.tick(now, observed.then_some(&self.tracker), &mut tick));

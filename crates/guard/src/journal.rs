@@ -288,8 +288,18 @@ impl Journal {
     /// # Errors
     /// [`Error::File`] if the journal cannot be written.
     pub(crate) fn restored(&mut self, knob: &Knob) -> Result<(), Error> {
-        self.append(vec![Line::Restored { knob: knob.clone() }])?;
-        self.left.remove(knob);
+        self.restored_all(vec![knob.clone()])
+    }
+
+    /// As [`restored`](Self::restored) for many settings in one write.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the journal cannot be written.
+    pub(crate) fn restored_all(&mut self, knobs: Vec<Knob>) -> Result<(), Error> {
+        self.append(knobs.iter().map(|knob| Line::Restored { knob: knob.clone() }).collect())?;
+        for knob in &knobs {
+            self.left.remove(knob);
+        }
         Ok(())
     }
 

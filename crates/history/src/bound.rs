@@ -1,4 +1,4 @@
-//! Which data go when the bound is reached.
+//! The choice of the data to remove when the files reach their bound.
 //!
 //! All resolutions are written at the same time, so that data become coarser when the file with the finer ones is removed.
 //! Seconds have up to half of the room, and marks up to an eighth. Beyond that the oldest data that are not yet at ten
@@ -7,7 +7,7 @@
 /// The room that a stream takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Used {
-    /// Begin of the oldest data, Unix time in seconds; `None` without data.
+    /// Start of the oldest data, Unix time in seconds; `None` without data.
     pub(crate) start: Option<u64>,
     /// Number of files.
     pub(crate) files: usize,

@@ -14,7 +14,7 @@ use crate::resolution::Resolution;
 pub(crate) struct Coarsener {
     /// Length of a step, in seconds.
     step: u64,
-    /// Begin of the step, a multiple of its length.
+    /// Start of the step, a multiple of its length.
     at: u64,
     /// Seconds recorded so far; none if there is no slice yet.
     recorded: u64,

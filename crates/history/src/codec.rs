@@ -3,7 +3,7 @@
 //! A payload is: steps since the end of the previous block (of the first: since the start of the file); seconds recorded;
 //! number of new names, and each as three texts; number of samples, and each as the distance of its name's number from the
 //! one that follows the previous sample's, a bit for each figure that differs from its prediction, and these differences;
-//! number of marks, and each as its distance back from the begin of the block in seconds, its kind, and four texts.
+//! number of marks, and each as its distance back from the start of the block in seconds, its kind, and four texts.
 
 use std::array;
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ pub(crate) struct Codec {
 }
 
 impl Codec {
-    /// The state at the begin of a file whose first block begins at `start`, Unix time in seconds.
+    /// The state at the start of a file whose first block begins at `start`, Unix time in seconds.
     pub(crate) fn new(stream: Stream, start: u64) -> Self {
         Self { step: stream.step, end: start, names: Vec::new(), numbers: HashMap::new(), before: Vec::new() }
     }

@@ -10,7 +10,7 @@ pub(crate) struct Content {
     bytes: Vec<u8>,
     /// Length of head and blocks read, in bytes.
     pub(crate) read: usize,
-    /// It can continue the file if [`Self::block`] has not returned [`Tail::Damaged`].
+    /// The codec at the end of the content. It can continue the file if [`Self::block`] has not returned [`Tail::Damaged`].
     pub(crate) codec: Codec,
 }
 

@@ -1,4 +1,4 @@
-//! Which series and marks a reader wants.
+//! The selection of series and marks that a reader wants.
 
 use crate::figures::Series;
 use crate::mark::{Event, Mark};

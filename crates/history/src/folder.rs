@@ -50,7 +50,7 @@ pub(crate) struct Disk {
 /// A file of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Kept {
-    /// Begin of the file's first block, Unix time in seconds.
+    /// Start of the file's first block, Unix time in seconds.
     pub(crate) start: u64,
     /// Length of the file, in bytes.
     pub(crate) bytes: u64,

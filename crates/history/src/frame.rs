@@ -17,7 +17,7 @@ const MAGIC: [u8; 8] = *b"EVENKHST";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) stream: Stream,
-    /// Begin of the first block, Unix time in seconds.
+    /// Start of the first block, Unix time in seconds.
     pub(crate) start: u64,
 }
 
@@ -51,7 +51,7 @@ impl Head {
         bytes
     }
 
-    /// The head at the begin of `bytes`.
+    /// The head at the start of `bytes`.
     ///
     /// # Errors
     /// The reason if there is none that this version reads.
@@ -80,7 +80,7 @@ pub(crate) fn frame(out: &mut Vec<u8>, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// The payload of the frame at the begin of `bytes`; `None` if they are empty.
+/// The payload of the frame at the start of `bytes`; `None` if they are empty.
 ///
 /// # Errors
 /// The reason if there is no whole frame.

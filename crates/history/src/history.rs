@@ -38,7 +38,7 @@ impl Default for Bounds {
 /// The figures and events of one second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Second {
-    /// Begin of the second, Unix time in seconds.
+    /// Start of the second, Unix time in seconds.
     pub at: u64,
     /// Figures of the series. Idle series are left out; samples of the same series are added.
     pub samples: Vec<Sample>,
@@ -51,7 +51,7 @@ pub struct Second {
 pub struct Status {
     /// Bytes of all files together.
     pub bytes: u64,
-    /// Begin of the oldest data, Unix time in seconds; `None` without data.
+    /// Start of the oldest data, Unix time in seconds; `None` without data.
     pub oldest: Option<u64>,
     /// End of the newest data, likewise.
     pub newest: Option<u64>,
@@ -156,7 +156,7 @@ impl History {
         status
     }
 
-    /// Begin of the oldest data, Unix time in seconds; `None` without data.
+    /// Start of the oldest data, Unix time in seconds; `None` without data.
     pub fn oldest(&self) -> Option<u64> {
         self.store.as_ref().and_then(Store::oldest)
     }

@@ -25,7 +25,7 @@ pub enum Event {
     },
     /// The begin or the end of a trouble.
     Trouble {
-        /// True at the begin, false at the end.
+        /// True at the start, false at the end.
         begins: bool,
         /// `critical` or `warning`.
         level: String,

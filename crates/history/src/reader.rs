@@ -41,7 +41,7 @@ impl Reader {
         Self { folder: folder.into() }
     }
 
-    /// Begin of the oldest data, Unix time in seconds; `None` without data. O(files).
+    /// Start of the oldest data, Unix time in seconds; `None` without data. O(files).
     ///
     /// # Errors
     /// [`Error::File`] if the folder cannot be read.
@@ -109,7 +109,7 @@ impl Reader {
     }
 }
 
-/// Begin of the oldest samples, Unix time in seconds.
+/// Start of the oldest samples, Unix time in seconds.
 fn oldest(listing: &Listing) -> Option<u64> {
     let samples = &listing.files[..Resolution::ALL.len()];
     samples.iter().filter_map(|files| files.first()).map(|kept| kept.start).min()
@@ -134,7 +134,7 @@ pub struct Range {
     to: u64,
     /// End of the newest slice read, Unix time in seconds. What begins sooner was read at another resolution.
     read: u64,
-    /// End of the newest slice returned; before it the begin of the range. `None` if there are no data at all, or at the end.
+    /// End of the newest slice returned; before it the start of the range. `None` if there are no data at all, or at the end.
     reached: Option<u64>,
     ready: VecDeque<Entry>,
     filter: Filter,

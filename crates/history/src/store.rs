@@ -77,7 +77,7 @@ impl Store {
         self.writers.iter().map(|writer| writer.end).max().unwrap_or(0)
     }
 
-    /// Begin of the oldest samples, Unix time in seconds.
+    /// Start of the oldest samples, Unix time in seconds.
     pub(crate) fn oldest(&self) -> Option<u64> {
         self.writers[..Resolution::ALL.len()].iter().filter_map(|writer| writer.used().start).min()
     }

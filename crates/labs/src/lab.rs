@@ -26,7 +26,7 @@ const SECONDS: u64 = 12;
 /// Default number of repeats of the Ceph lab with `--full`.
 const CEPH_REPEATS: u64 = 3;
 
-/// Which lab.
+/// Name of a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Name {
     /// Visits the dashboard with a real browser; no virtual machine.

@@ -1,10 +1,12 @@
 //! The requests of one connection, which depend on the seed alone.
 
 use evenkeel_control::rng::SplitMix64;
-use evenkeel_sim::workload::zipf::{Scatter, Zipf};
+use evenkeel_control::units::Kind;
+use evenkeel_sim::workload::stream::Stream as Generated;
+use evenkeel_sim::workload::{Pattern, Requests, SizeShare};
 
 use crate::content::mix;
-use crate::job::{Job, Mode, Pattern};
+use crate::job::{Job, Mode};
 
 /// Operation of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,65 +47,46 @@ pub(crate) struct Range {
     pub(crate) length: u64,
 }
 
-/// A block size of a stream.
-struct Size {
-    /// Sum of the weights of all sizes up to and including this one.
-    weight: u64,
-    bytes: u64,
-    blocks: u64,
-    zipf: Option<(Zipf, Scatter)>,
-}
-
 /// The endless request stream of one connection.
 pub(crate) struct Stream {
+    /// The reads and writes; trims and writes of zeroes take the places of some of them.
+    requests: Generated,
     rng: SplitMix64,
-    range: Range,
-    mode: Mode,
-    read_percent: u64,
     trim_percent: u64,
     zero_percent: u64,
-    sizes: Vec<Size>,
-    sequential: bool,
-    cursor: u64,
     flush_every: Option<u64>,
     writes_since_flush: u64,
 }
 
 impl Stream {
-    /// The stream of requests that `job` sends to `range` with this seed. A sequential stream starts at the fraction `phase`
-    /// (`0.0..1.0`) of the range, so that several streams do not overlap.
+    /// The stream of requests that `job` sends to `range` with this seed. The range holds a block of every size. A sequential
+    /// stream starts at the fraction `phase` (`0.0..1.0`) of the range, so that several streams do not overlap.
     ///
     /// # Panics
-    /// If the range is smaller than the largest block.
+    /// If the range is smaller than the largest block: the requests would reach beyond the range.
     pub(crate) fn new(job: &Job, range: Range, seed: u64, phase: f64) -> Self {
-        let mut weight = 0;
-        let sizes: Vec<Size> = job
-            .block_size
-            .0
-            .iter()
-            .map(|&(bytes, share)| {
-                weight += u64::from(share);
-                let blocks = range.length / bytes;
-                assert!(blocks > 0, "the range holds a block of every size");
-                let zipf = match job.pattern {
-                    Pattern::Zipf(exponent) => Some((Zipf::new(blocks, exponent), Scatter::new(blocks))),
-                    Pattern::Random | Pattern::Sequential => None,
-                };
-                Size { weight, bytes, blocks, zipf }
-            })
-            .collect();
-        let largest = job.largest_block();
-        let cursor = ((range.length as f64 * phase) as u64 / largest * largest).min(range.length - largest);
+        assert!(range.length >= job.largest_block(), "the range holds a block of every size");
+        let requests = Requests {
+            read_percent: match job.mode {
+                Mode::Read => 100.0,
+                Mode::Write => 0.0,
+                Mode::Mix => job.read_percent.into(),
+            },
+            sizes: SizeShare::all(&job.block_size),
+            pattern: Pattern::of(job.pattern, 1),
+            offset: range.start,
+            span: range.length,
+            // Trims and writes of zeroes count, too, which are not among these requests.
+            flush_every: 0,
+        };
+        let mut rng = SplitMix64::new(seed);
+        let mut requests = Generated::new(&requests, rng.next_u64());
+        requests.start_at(phase);
         Self {
-            rng: SplitMix64::new(seed),
-            range,
-            mode: job.mode,
-            read_percent: job.read_percent.into(),
+            requests,
+            rng,
             trim_percent: job.trim_percent.into(),
             zero_percent: job.zero_percent.into(),
-            sizes,
-            sequential: job.pattern == Pattern::Sequential,
-            cursor,
             flush_every: job.flush_every,
             writes_since_flush: 0,
         }
@@ -115,71 +98,19 @@ impl Stream {
             self.writes_since_flush = 0;
             return Planned { op: Op::Flush, offset: 0, length: 0 };
         }
-        let op = self.op();
+        let io = self.requests.request();
+        let special = self.trim_percent + self.zero_percent;
+        let draw = if special > 0 { self.rng.next_below(100) } else { 100 };
+        let op = match io.kind {
+            _ if draw < self.trim_percent => Op::Trim,
+            _ if draw < special => Op::Zero,
+            Kind::Read => Op::Read,
+            _ => Op::Write,
+        };
         if op != Op::Read {
             self.writes_since_flush += 1;
         }
-        let index = match self.sizes.len() {
-            1 => 0,
-            _ => {
-                let draw = self.below(self.sizes.last().map_or(1, |size| size.weight));
-                self.sizes.partition_point(|size| size.weight <= draw)
-            }
-        };
-        let bytes = self.sizes[index].bytes;
-        let within = if self.sequential { self.advance(bytes) } else { self.pick(index) };
-        Planned { op, offset: self.range.start + within, length: bytes }
-    }
-
-    fn op(&mut self) -> Op {
-        let special = self.trim_percent + self.zero_percent;
-        if special > 0 {
-            let draw = self.below(100);
-            if draw < self.trim_percent {
-                return Op::Trim;
-            } else if draw < special {
-                return Op::Zero;
-            }
-        }
-        match self.mode {
-            Mode::Read => Op::Read,
-            Mode::Write => Op::Write,
-            Mode::Mix => {
-                if self.below(100) < self.read_percent {
-                    Op::Read
-                } else {
-                    Op::Write
-                }
-            }
-        }
-    }
-
-    fn pick(&mut self, index: usize) -> u64 {
-        let size = &self.sizes[index];
-        let block = match &size.zipf {
-            None => return self.below_blocks(index),
-            Some((ranks, scatter)) => scatter.place(ranks.draw(&mut self.rng)),
-        };
-        block * size.bytes
-    }
-
-    fn below_blocks(&mut self, index: usize) -> u64 {
-        let (blocks, bytes) = (self.sizes[index].blocks, self.sizes[index].bytes);
-        self.below(blocks) * bytes
-    }
-
-    fn advance(&mut self, bytes: u64) -> u64 {
-        if self.cursor + bytes > self.range.length {
-            self.cursor = 0;
-        }
-        let at = self.cursor;
-        self.cursor += bytes;
-        at
-    }
-
-    /// A number uniformly distributed in `0..n` (to within n / 2^64).
-    fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.rng.next_u64()) * u128::from(n)) >> 64) as u64
+        Planned { op, offset: io.offset, length: io.bytes.into() }
     }
 }
 
@@ -191,7 +122,7 @@ pub(crate) fn connection_seed(job_seed: u64, index: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{JobOptions, SizeMix};
+    use crate::job::{JobOptions, Pattern, SizeMix};
 
     const RANGE: Range = Range { start: 1 << 20, length: 10 << 20 };
 
@@ -229,6 +160,13 @@ mod tests {
                 assert!(pattern == Pattern::Sequential || planned.offset % planned.length == 0);
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "the range holds a block of every size")]
+    fn a_range_without_room_for_a_block_is_refused() {
+        let job = job(|job| job.block_size = SizeMix(vec![(4096, 1), (65536, 1)]));
+        Stream::new(&job, Range { start: 0, length: 65535 }, 1, 0.0);
     }
 
     #[test]

@@ -55,11 +55,28 @@ impl Raid0Params {
         self.member.validate().map_err(|error| InvalidParams { depth: error.depth + 1, ..error })
     }
 
-    /// Number of bytes, of the array's first `offset` bytes, that are on `member`. The same number is the offset on the member
-    /// of its first byte that lies at or after `offset` in the array.
-    fn on_member(&self, member: u64, offset: u64) -> u64 {
-        let (stripe, row) = (self.stripe_bytes, self.stripe_bytes * u64::from(self.members));
-        offset / row * stripe + (offset % row).saturating_sub(member * stripe).min(stripe)
+    /// The division of the array's first `offset` bytes among the members.
+    fn split(&self, offset: u64) -> Split {
+        let (stripe_bytes, row) = (self.stripe_bytes, self.stripe_bytes * u64::from(self.members));
+        Split { full: offset / row * stripe_bytes, rest: offset % row, stripe_bytes }
+    }
+}
+
+/// The first bytes of the array, divided among the members: the same number of stripes on each, and the rest.
+#[derive(Clone, Copy)]
+struct Split {
+    /// Bytes in full rows of stripes, on each member.
+    full: u64,
+    /// Bytes in the last row, of all members.
+    rest: u64,
+    stripe_bytes: u64,
+}
+
+impl Split {
+    /// Number of these bytes that are on `member`. The same number is the offset on the member of its first byte that lies
+    /// behind these bytes in the array.
+    fn on_member(self, member: u64) -> u64 {
+        self.full + self.rest.saturating_sub(member * self.stripe_bytes).min(self.stripe_bytes)
     }
 }
 
@@ -76,6 +93,10 @@ struct Whole {
 pub struct Raid0 {
     params: Raid0Params,
     members: Vec<Device>,
+    /// For each member, when to poll it next.
+    due: Vec<Instant>,
+    /// True if nothing happens in a member before it is due. Stores stall at times of their own.
+    is_quiet: bool,
     seen: Instant,
     /// Requests in flight; a request's index is the id of its pieces at the members.
     wholes: Vec<Whole>,
@@ -91,10 +112,12 @@ impl Raid0 {
     /// `params` that [`Raid0Params::validate`] refuses may make this or a later call panic.
     pub fn new(params: &Raid0Params, seed: u64) -> Self {
         let mut seeds = SplitMix64::new(seed);
-        let members = (0..params.members).map(|_| Device::new(&params.member, seeds.next_u64())).collect();
+        let members: Vec<Device> = (0..params.members).map(|_| Device::new(&params.member, seeds.next_u64())).collect();
         Self {
             params: params.clone(),
+            due: members.iter().map(Device::next_event).collect(),
             members,
+            is_quiet: !matches!(&*params.member, DeviceParams::Store(_) | DeviceParams::Raid0(_)),
             seen: Instant::ZERO,
             wholes: Vec::new(),
             free: Vec::new(),
@@ -110,13 +133,15 @@ impl Raid0 {
             self.wholes.push(Whole { id, pieces: 0 });
         }
         let home = io.offset / self.params.stripe_bytes % self.members.len() as u64;
+        let from = self.params.split(io.offset);
+        let until = self.params.split(io.offset.saturating_add(u64::from(io.bytes)));
         let mut pieces = 0;
-        for (member, device) in (0..).zip(&mut self.members) {
-            let first = self.params.on_member(member, io.offset);
-            let end = self.params.on_member(member, io.offset.saturating_add(u64::from(io.bytes)));
+        for (member, (device, due)) in (0..).zip(self.members.iter_mut().zip(&mut self.due)) {
+            let (first, end) = (from.on_member(member), until.on_member(member));
             let whole_row = io.kind == Kind::Flush;
             if end > first || whole_row || (io.bytes == 0 && member == home) {
                 device.submit(now, whole as u64, Io { kind: io.kind, offset: first, bytes: (end - first) as u32 });
+                *due = device.next_event();
                 pieces += 1;
             }
         }
@@ -137,22 +162,24 @@ impl Raid0 {
     /// Stalls all members for `length` from `now`.
     pub fn stall(&mut self, now: Instant, length: Duration) {
         self.advance(now);
-        for member in &mut self.members {
+        for (member, due) in self.members.iter_mut().zip(&mut self.due) {
             member.stall(now, length);
+            *due = member.next_event();
         }
     }
 
     /// Changes the members' parameters, and the stripe size for requests submitted from now on; the number of members stays.
     pub fn set_params(&mut self, now: Instant, params: &Raid0Params) {
         self.advance(now);
-        for member in &mut self.members {
+        for (member, due) in self.members.iter_mut().zip(&mut self.due) {
             member.set_params(now, &params.member);
+            *due = member.next_event();
         }
         self.params = Raid0Params { members: self.params.members, ..params.clone() };
     }
 
     fn next_member_event(&self) -> Instant {
-        self.members.iter().map(Device::next_event).min().unwrap_or(Instant::FAR_FUTURE)
+        self.due.iter().copied().min().unwrap_or(Instant::FAR_FUTURE)
     }
 
     /// Handles the completions of all members up to `now` in order of time, so that results do not depend on the times of the
@@ -165,9 +192,13 @@ impl Raid0 {
                 return;
             }
             for index in 0..self.members.len() {
+                if self.is_quiet && self.due[index] > at {
+                    continue;
+                }
                 while let Some(whole) = self.members[index].poll(at) {
                     self.finish_piece(whole as usize);
                 }
+                self.due[index] = self.members[index].next_event();
             }
         }
     }
@@ -185,7 +216,71 @@ impl Raid0 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cached::CachedParams;
+    use crate::disk::Scheduling;
+    use crate::ssd::{Geometry, SsdParams};
     use crate::store::StoreParams;
+    use crate::surface::SurfaceParams;
+
+    /// Completions with their times, of drawn requests under stalls and changes between the parameters `one` and `other` of the
+    /// members. `polls_all`: members are polled although they are not due.
+    fn completions(one: &DeviceParams, other: &DeviceParams, polls_all: bool) -> Vec<(Instant, u64)> {
+        let of = |member: &DeviceParams| Raid0Params { member: Box::new(member.clone()), ..Raid0Params::default() };
+        let (mut array, mut rng) = (Raid0::new(&of(one), 3), SplitMix64::new(4));
+        array.is_quiet &= !polls_all;
+        let (mut now, mut done) = (Instant::ZERO, Vec::new());
+        for id in 0..300u64 {
+            let until = now + Duration::from_nanos(rng.next_below(4_000_000));
+            while array.next_event() <= until {
+                let at = array.next_event();
+                while let Some(id) = array.poll(at) {
+                    done.push((at, id));
+                }
+            }
+            now = until;
+            match rng.next_below(20) {
+                0 => array.stall(now, Duration::from_millis(5)),
+                1 => array.set_params(now, &of(if rng.next_below(2) == 0 { one } else { other })),
+                _ => {}
+            }
+            let (kind, bytes) = match rng.next_below(10) {
+                0 => (Kind::Flush, 0),
+                1..=4 => (Kind::Write, 4_096u32 << rng.next_below(7)),
+                _ => (Kind::Read, 4_096u32 << rng.next_below(7)),
+            };
+            array.submit(now, id, Io { kind, offset: rng.next_below(1 << 18) << 12, bytes });
+            let due: Vec<Instant> = array.members.iter().map(Device::next_event).collect();
+            assert_eq!(array.due, due, "after request {id}");
+        }
+        while array.next_event() < Instant::FAR_FUTURE {
+            let at = array.next_event();
+            while let Some(id) = array.poll(at) {
+                done.push((at, id));
+            }
+        }
+        done
+    }
+
+    #[test]
+    fn members_that_are_not_due_need_no_poll() {
+        let disk = DiskParams { queue_depth: 8, scheduling: Scheduling::Sptf, ..DiskParams::cheetah9lp() };
+        let geometry = Geometry { capacity_bytes: 1 << 30, ..SsdParams::nvme().geometry };
+        let (ssd, cached) = (SsdParams { geometry, ..SsdParams::nvme() }, CachedParams::paper());
+        let pairs = [
+            (DeviceParams::Disk(disk.clone()), DeviceParams::Disk(DiskParams { rpm: 7_200, ..disk })),
+            (DeviceParams::Ssd(ssd), DeviceParams::Ssd(SsdParams { queue_depth: 2, ..ssd })),
+            (
+                DeviceParams::Cached(cached),
+                DeviceParams::Cached(CachedParams { slow_latency: Duration::from_millis(3), ..cached }),
+            ),
+            (DeviceParams::Surface(SurfaceParams::default()), DeviceParams::Surface(SurfaceParams::default())),
+        ];
+        for (one, other) in pairs {
+            let due = completions(&one, &other, false);
+            assert_eq!(due.len(), 300);
+            assert_eq!(due, completions(&one, &other, true));
+        }
+    }
 
     #[test]
     fn every_byte_is_on_one_member_after_those_before_it() {
@@ -195,7 +290,7 @@ mod tests {
             let members = u64::from(members);
             for byte in 0..100 {
                 for member in 0..members {
-                    let (before, after) = (params.on_member(member, byte), params.on_member(member, byte + 1));
+                    let [before, after] = [byte, byte + 1].map(|offset| params.split(offset).on_member(member));
                     let is_here = byte / 3 % members == member;
                     assert_eq!(after - before, u64::from(is_here), "byte {byte} on member {member} of {members}");
                     if is_here {

@@ -79,6 +79,7 @@ fn waits_are_those_of_a_queue_with_constant_service() {
             let measured = open_loop(WorkerParams { jitter, ..constant() }, utilisation, 5);
             let wait = utilisation * SERVICE_US * (1.0 + variation) / (2.0 * (1.0 - utilisation));
             let expected = SERVICE_US + wait;
+            println!("{jitter:?}, {utilisation} busy: {measured:.2} µs (theory: {expected:.2} ± 3 %)");
             assert!((measured / expected - 1.0).abs() < 0.03, "{utilisation}: {measured} instead of {expected} µs");
         }
     }
@@ -119,6 +120,7 @@ fn a_closed_loop_is_bound_by_delay_or_by_the_worker() {
     // Four outstanding, 10 µs each: with 90 µs elsewhere 4 in 100 µs; with 10 µs the worker's 100,000 a second.
     for (delay, expected) in [(us(90), 40_000.0), (us(10), 100_000.0)] {
         let rate = closed_loop(&[0], 1, 4, delay)[0];
+        println!("4 outstanding, {delay:?} elsewhere: {rate:.0} messages a second (theory: {expected:.0} ± 1 %)");
         assert!((rate / expected - 1.0).abs() < 0.01, "{delay:?}: {rate}");
     }
     // Two connections share a worker and get half each; the third has one of its own.

@@ -51,7 +51,7 @@ pub struct Config {
     pub server: Server,
     /// Shared devices that saturate, by name; `main` exists even if it is not named.
     pub pools: BTreeMap<String, Pool>,
-    /// Who gets what, by name; `default` exists even if it is not named.
+    /// Tenants with their QoS policies, by name; `default` exists even if it is not named.
     pub tenants: BTreeMap<String, Tenant>,
     /// Exports, by name; `disk0` (a file of 1 GiB) if there is no such table.
     pub volumes: BTreeMap<String, Volume>,
@@ -81,7 +81,7 @@ pub struct Server {
     /// Socket of the API that changes things (mode 0600). Default: `"<data_dir>/control.sock"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<PathBuf>,
-    /// Folder of volumes without a path, `volumes.toml` and `files.toml`.
+    /// Folder of volumes without a path, `volumes.toml`, `files.toml` and a lock.
     pub data_dir: PathBuf,
     /// Bound on the history in `<data_dir>/history`, at least "4MiB"; or "off".
     pub history: Bound,
@@ -157,7 +157,7 @@ impl Default for Record {
     }
 }
 
-/// Which worker serves which connection.
+/// The method that assigns connections to workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
@@ -380,7 +380,7 @@ pub enum Unflushed {
     /// Every flush fails until the server restarts or the volume is created again.
     #[default]
     Lost,
-    /// That server keeps them.
+    /// The other server keeps the writes.
     Kept,
 }
 

@@ -84,7 +84,7 @@ pub struct MostThrottled {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DecisionRecord {
-    /// Where it is enforced.
+    /// The enforcement point.
     pub point: Enforcement,
     /// The pool.
     pub pool: String,

@@ -125,7 +125,7 @@ impl Enforced {
         self.rows.push(Row { tenant: Some(tenant.to_owned()), ..row });
     }
 
-    /// Those notes of the other program that are about pools and tenants for which this program enforces no setting.
+    /// The notes of the other program that are about pools and tenants for which this program enforces no setting.
     fn uncovered(&self, mut notes: Vec<Problem>) -> Vec<Problem> {
         let pools = self.rows.iter().filter_map(|row| Some(dotted(&["pools", row.pool.as_deref()?])));
         let covered: BTreeSet<String> =
@@ -149,9 +149,9 @@ pub(crate) fn owner(key: &str) -> &str {
 /// Something that is not enforced here, or with less.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Missing {
-    /// Where the policy says it, and why it is not enforced.
+    /// Key of the setting in the policy, and the reason why it is not enforced.
     pub why: Problem,
-    /// The loss by that.
+    /// The effect on the host's tenants because the setting is not enforced.
     pub lost: String,
     /// The cure; empty if there is nothing to do where another host enforces it.
     pub cure: String,
@@ -223,7 +223,7 @@ pub enum Presence {
     Loadable,
     /// There, but set so that something is lost.
     Unsuitable,
-    /// Not there.
+    /// Absent.
     Missing,
 }
 
@@ -238,9 +238,9 @@ pub struct Finding {
     pub purpose: String,
     /// The presence.
     pub presence: Presence,
-    /// Where that is known from.
+    /// The file or answer of the kernel that shows the presence.
     pub evidence: String,
-    /// The loss without it; empty if it is there.
+    /// The effect of its absence; empty if it is present.
     pub lost: String,
     /// The cure; empty if there is nothing to do.
     pub cure: String,

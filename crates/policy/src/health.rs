@@ -114,7 +114,7 @@ fn cure_of_failures(volume: &VolumeState, errno: i32) -> String {
         }
         ("rbd", _) => "look for errors of the cluster: `ceph health detail`".to_owned(),
         ("memory" | "emulate", 28) => {
-            "trim or remove volumes in memory, which may take no more together, or add memory and restart".to_owned()
+            "trim or remove volumes in memory, which are at their common limit, or add memory and restart".to_owned()
         }
         // ENOSPC, EDQUOT, EFBIG.
         (_, 28 | 122 | 27) => {

@@ -76,9 +76,9 @@ pub fn schema() -> serde_json::Value {
 /// The answer of `/api/v1/history`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct History {
-    /// Begin of the oldest record; `null` without any.
+    /// Start of the oldest record; `null` without any.
     pub oldest_s: Option<u64>,
-    /// Begin of the time asked for.
+    /// Start of the time asked for.
     pub from_s: u64,
     /// End of the time asked for.
     pub to_s: u64,
@@ -90,7 +90,7 @@ pub struct History {
     pub gaps: Vec<Gap>,
     /// Decisions, throttles, troubles, starts and stops, in the order of time.
     pub events: Vec<Event>,
-    /// Where to ask on, if the answer would have been too long; steps and gaps end here.
+    /// Start of the range to request next, if the answer would have been too long; steps and gaps end here.
     pub next_s: Option<u64>,
     /// Files that cannot be read, and why nothing is recorded at present.
     pub problems: Vec<String>,

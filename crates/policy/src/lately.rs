@@ -3,6 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// True for 0, false, an empty text or list, and `None`. Rows of which there may be very many leave such a field out of the JSON,
+/// and its absence means the same.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// Verdict on a target. The worst is the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -97,34 +103,47 @@ pub struct LimitWaits {
     pub waited_ms_total: u64,
 }
 
-/// Figures of a tenant or pool within a window, its verdicts, and what throttles it.
+/// Figures of a tenant or pool within a window, its verdicts, and what throttles it. Fields of 0, empty or `null` are left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Lately {
     /// Length of the window.
     pub window_s: f64,
     /// Requests completed per second.
+    #[serde(skip_serializing_if = "is_default")]
     pub iops: f64,
     /// Payload bytes per second.
+    #[serde(skip_serializing_if = "is_default")]
     pub bytes_per_s: f64,
     /// Requests per second that were dispatched for the reservation.
+    #[serde(skip_serializing_if = "is_default")]
     pub by_reservation_iops: f64,
     /// Requests per second that were dispatched by weight.
+    #[serde(skip_serializing_if = "is_default")]
     pub by_weight_iops: f64,
     /// Requests that the device failed.
+    #[serde(skip_serializing_if = "is_default")]
     pub errors: u64,
-    /// Mean latency; `null` if nothing completed.
+    /// Mean latency; `null` if nothing completed. Of an agent's pool for control groups: of the reads that its target counts.
+    #[serde(skip_serializing_if = "is_default")]
     pub latency_ms: Option<f64>,
     /// The part of it in the queue.
+    #[serde(skip_serializing_if = "is_default")]
     pub queue_latency_ms: Option<f64>,
     /// The part of it in the device.
+    #[serde(skip_serializing_if = "is_default")]
     pub device_latency_ms: Option<f64>,
-    /// 99th percentile of the latencies of the last second; `null` if nothing completed, or no history is recorded.
-    #[serde(default)]
+    /// 99th percentile of the latencies of the last second; `null` if nothing completed, or no history is recorded. Of an agent
+    /// of the reads of the last 5 to 10 s; `null` where reads are not timed one by one.
+    #[serde(skip_serializing_if = "is_default")]
     pub p99_ms: Option<f64>,
     /// Targets with their verdicts.
+    #[serde(skip_serializing_if = "is_default")]
     pub targets: Vec<Target>,
     /// The throttle; of a tenant its pool's limit, too, but not the pool's admission control.
+    #[serde(skip_serializing_if = "is_default")]
     pub throttled_by: Option<ThrottledBy>,
     /// The newest reason on record, as a sentence.
+    #[serde(skip_serializing_if = "is_default")]
     pub because: String,
 }

@@ -74,6 +74,10 @@ pub use rules::{
 /// The text of a configuration with every key, commented out, and its default.
 pub const EXAMPLE: &str = include_str!("../example.toml");
 
+/// The script that plots of the dashboard and of reports have in common: scales, axes, paths and keys. It imports and exports
+/// nothing, and goes in front of the script that uses it.
+pub const PLOT: &str = include_str!("plot.js");
+
 /// The JSON schema of the configuration (draft 2020-12), for editors and other programs.
 pub fn schema() -> serde_json::Value {
     schemars::schema_for!(Config).to_value()

@@ -65,7 +65,7 @@ pub struct TotalState {
     pub hosts: Vec<HostPartState>,
     /// Number of further members.
     pub more_hosts: u64,
-    /// Parts of these members together.
+    /// Sum of the parts of the further members.
     pub more_part: f64,
 }
 

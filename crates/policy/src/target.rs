@@ -30,7 +30,7 @@ impl Method {
     }
 }
 
-/// Which load makes a tenant noisy.
+/// The load that makes a tenant noisy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Noisy {

@@ -17,7 +17,7 @@ use crate::hours::Hours;
 use crate::names::closest;
 use crate::units::{Bytes, Duration, Rates, UnitError, as_text};
 
-/// Who belongs to a tenant, and what it gets.
+/// A tenant: the clients, volumes and control groups that belong to it, and its QoS policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tenant {
@@ -279,10 +279,10 @@ pub struct Direction {
 pub struct Latency {
     /// Upper bound on the latency from arrival to completion.
     pub target: Duration,
-    /// Which figure of the latencies: "mean", or a percentile such as 99.
+    /// The figure of the latencies that is compared with the target: "mean", or a percentile such as 99.
     #[serde(default)]
     pub percentile: Percentile,
-    /// Of which requests: "reads", "writes" or "all"; default "reads" for a pool, "all" for a tenant.
+    /// The requests that count: "reads", "writes" or "all"; default "reads" for a pool, "all" for a tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Of>,
 }
@@ -615,7 +615,7 @@ impl fmt::Display for Match {
 
 as_text!(Match, "volumes or clients such as \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\" or \"certificate:db.example.org\"", None, { "type": "string" });
 
-/// True if a path fits a pattern: each of its names that of the pattern at the same place, see [`fits`]. Slashes at the begin
+/// True if a path fits a pattern: each of its names that of the pattern at the same place, see [`fits`]. Slashes at the start
 /// and the end do not count.
 pub fn fits_path(pattern: &str, path: &str) -> bool {
     let mut path = path.split('/').filter(|part| !part.is_empty());

@@ -56,16 +56,16 @@ impl Tls {
     }
 }
 
-/// Which clients must use TLS.
+/// The clients that must use TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Need {
     /// None.
     No,
-    /// Those of TCP.
+    /// Clients over TCP.
     #[default]
     Tcp,
-    /// Those of Unix sockets too.
+    /// All clients: over TCP and over Unix sockets.
     Always,
 }
 

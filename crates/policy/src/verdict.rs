@@ -6,19 +6,19 @@
 use evenkeel_control::pool::TenantView;
 
 use crate::explain;
-use crate::figures::{bytes, count, counted, counted_figure, megabytes, ms, rates, short};
+use crate::figures::{bytes, bytes_per_s, counted, counted_figure, ms, rates, short};
 pub use crate::lately::{Cause, Kind, Lately, Target, ThrottledBy, Verdict};
-use crate::state::{LatencyTargetState, LimitState, PoolState, TenantSlotsState, TenantState};
+use crate::state::{GuaranteeState, LatencyTargetState, LimitState, PoolState, TenantSlotsState, TenantState};
 
 /// Fraction of a limit from which on a rate counts as at the limit, because counts in a window are never exact.
-pub const AT_LIMIT: f64 = 0.95;
+const AT_LIMIT: f64 = 0.95;
 /// Fraction of a guarantee or reservation from which on it counts as met, because counts in a window are never exact.
 pub const AS_GUARANTEED: f64 = 0.98;
 /// Mean number of queued requests from which on a tenant counts as asking for more than it gets. A client at queue depth 1 has at
 /// most one queued request; from one half on, its requests wait longer in the queue than in the device.
 const BACKLOG: f64 = 0.5;
-/// Part of a budget (one over this number) below which the cost in flight leaves room for any request: what is queued then does
-/// not wait for the budget.
+/// Divisor of a budget: while the cost in flight is below the budget divided by this, every request still fits, so requests that
+/// are queued do not wait for the budget.
 const ROOM: u64 = 8;
 
 /// Counters of a tenant at one instant, or their growth over a window.
@@ -149,6 +149,15 @@ pub fn latency_target(target: &LatencyTargetState) -> Verdict {
     }
 }
 
+/// A pool's latency target with the verdict on its figure. `reason`: name of the newest reason.
+pub fn of_latency(target: &LatencyTargetState, reason: &str) -> Target {
+    named(target, latency(target.target_ms, target.measured_ms, reason))
+}
+
+fn named(target: &LatencyTargetState, verdict: Verdict) -> Target {
+    Target { what: format!("{} < {} ms", target.percentile, short(target.target_ms)), kind: Kind::Latency, verdict }
+}
+
 /// A tenant's latency target with the verdict on it; `None` without a target. `seconds` and `violated` are the numbers of seconds
 /// in a window that were judged and that missed the target; if no second was judged, `measured_ms` decides.
 pub fn by_seconds(slots: &TenantSlotsState, seconds: u64, violated: u64, measured_ms: Option<f64>) -> Option<Target> {
@@ -172,6 +181,50 @@ pub fn guarantee(guaranteed: f64, measured: Option<f64>, reason: &str) -> Verdic
         (_, "unachievable" | "at_ceiling" | "no_solution") => Verdict::Unachievable,
         _ => Verdict::Missed,
     }
+}
+
+/// A throughput guarantee with the verdict on it.
+pub fn of_guarantee(of: &GuaranteeState) -> Target {
+    let guaranteed = of.guaranteed_per_s as f64;
+    let rate = of.rate(guaranteed);
+    let what = if of.of == "all" { rate } else { format!("{rate} {}", of.of) };
+    Target { what, kind: Kind::Guarantee, verdict: guarantee(guaranteed, of.measured_per_s, &of.reason) }
+}
+
+/// The throttle by the limit of a throughput guarantee; `None` if the rate is below the limit.
+pub fn at_guarantee(of: &GuaranteeState) -> Option<ThrottledBy> {
+    let limit = of.limit_per_s as f64;
+    let (by, how, because) = (of.binding.clone(), of.rate(limit), of.because.clone());
+    let is_at = of.measured_per_s.is_some_and(|measured| measured >= AT_LIMIT * limit);
+    is_at.then_some(ThrottledBy { by, cause: Cause::Limit, how, because })
+}
+
+/// The throttle of a client or control group whose requests are delayed for a latency target; `None` without a delay.
+pub fn delayed(delay_ms: f64, because: &str) -> Option<ThrottledBy> {
+    (delay_ms > 0.0).then(|| for_latency(format!("{} ms delay", ms(delay_ms)), because))
+}
+
+/// The throttle of a pool on which `throttled` clients or groups, each called `thing`, are delayed for its latency target; `None`
+/// if none is.
+pub fn delays(throttled: usize, thing: &str, mean_delay_ms: f64, because: &str) -> Option<ThrottledBy> {
+    let how = || format!("{}, mean {} ms", counted(throttled as u64, thing), ms(mean_delay_ms));
+    (throttled > 0).then(|| for_latency(how(), because))
+}
+
+fn for_latency(how: String, because: &str) -> ThrottledBy {
+    ThrottledBy { by: "latency".into(), cause: Cause::LatencyTarget, how, because: because.to_owned() }
+}
+
+/// The throttle of a control group by its part of its tenant's limit, which lets these bytes per second pass.
+pub fn at_part(rate: f64, because: &str) -> ThrottledBy {
+    let (how, because) = (bytes_per_s(rate), because.to_owned());
+    ThrottledBy { by: "operator".into(), cause: Cause::Limit, how, because }
+}
+
+/// The throttle of a volume whose shortened queues have this length together; `None` if none is shortened.
+pub fn shortened(length: u64, because: &str) -> Option<ThrottledBy> {
+    let (how, because) = (format!("queue of {length}"), because.to_owned());
+    (length > 0).then_some(ThrottledBy { by: "slots".into(), cause: Cause::Slots, how, because })
 }
 
 /// Fills in [`PoolState::lately`] and [`TenantState::lately`]. `work` has the growth of each tenant's counters over the window,
@@ -215,11 +268,9 @@ pub fn judge(pool: &mut PoolState, work: &[Option<Counts>], window_s: f64) {
         tenant.lately = work.as_ref().map(|work| of_tenant(tenant, work, window_s, whole, own));
     }
     let target = pool.latency_target.as_ref();
-    lately.targets.extend(target.map(|target| Target {
-        what: format!("{} < {} ms", target.percentile, short(target.target_ms)),
-        kind: Kind::Latency,
-        verdict: if lately.iops > 0.0 { latency_target(target) } else { Verdict::Idle },
-    }));
+    let is_idle = lately.iops <= 0.0;
+    let judged = |target| named(target, if is_idle { Verdict::Idle } else { latency_target(target) });
+    lately.targets.extend(target.map(judged));
     let decided = target.and_then(|target| target.decision.as_ref()).map(|decision| decision.because.as_str());
     let at_limit = limit.as_ref().or(spaced.as_ref().filter(|_| waits)).map(|limit| limit.because.as_str());
     lately.because = explain::pool(at_limit, decided, &admission.reason);
@@ -251,13 +302,7 @@ fn of_tenant(
 fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> {
     let mut targets = Vec::new();
     targets.extend(tenant.slots.as_ref().and_then(|slots| by_seconds(slots, work.windows, work.violated, None)));
-    targets.extend(tenant.guarantees.iter().map(|of| {
-        let guaranteed = of.guaranteed_per_s as f64;
-        let unit = if of.unit == "bytes" { megabytes(guaranteed) + " MB/s" } else { count(guaranteed) + " IOPS" };
-        let what = if of.of == "all" { unit } else { format!("{unit} {}", of.of) };
-        let verdict = guarantee(guaranteed, of.measured_per_s, &of.reason);
-        Target { what, kind: Kind::Guarantee, verdict }
-    }));
+    targets.extend(tenant.guarantees.iter().map(of_guarantee));
     // One that had nothing queued would have got more, had it asked.
     let waited = if work.queue_s > 0.0 { work.has_backlog(lately.window_s) } else { work.queued > 0 };
     let asks_for_more = tenant.queued_requests > 0 && waited;

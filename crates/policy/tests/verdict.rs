@@ -6,7 +6,8 @@ use evenkeel_policy::state::{
     TenantState, ThrottledState,
 };
 use evenkeel_policy::verdict::{
-    Cause, Counts, Kind, Lately, Verdict, by_seconds, guarantee, judge, latency, latency_target,
+    Cause, Counts, Kind, Lately, ThrottledBy, Verdict, at_guarantee, at_part, by_seconds, delayed, delays, guarantee,
+    judge, latency, latency_target, of_latency, shortened,
 };
 use proptest::prelude::*;
 
@@ -198,6 +199,30 @@ fn a_guarantee_is_met_missed_unachievable_or_idle() {
     let texts: Vec<&str> = lately.targets.iter().map(|target| target.what.as_str()).collect();
     assert_eq!(texts, ["50.0 MB/s read", "400 IOPS write", "1.0 IOPS"]);
     assert_eq!(lately.because, "it got all");
+}
+
+#[test]
+fn throttles_outside_the_server_name_their_owner_and_their_amount() {
+    let shown = |by: Option<ThrottledBy>| by.map(|by| (by.by, by.how));
+    let of = |by: &str, how: &str| Some((by.to_owned(), how.to_owned()));
+    assert_eq!(shown(delayed(34.5, "why")), of("latency", "34.5 ms delay"));
+    assert_eq!(shown(delays(2, "client", 3.0, "why")), of("latency", "2 clients, mean 3.00 ms"));
+    assert_eq!(shown(shortened(6, "why")), of("slots", "queue of 6"));
+    assert_eq!((delayed(0.0, "why"), delays(0, "client", 3.0, "why"), shortened(0, "why")), (None, None, None));
+    assert_eq!(at_part(2e7, "why").by, "operator");
+    let guarantee = |measured| GuaranteeState {
+        unit: "bytes".into(),
+        limit_per_s: 42_000_000,
+        measured_per_s: Some(measured),
+        binding: "throughput".into(),
+        ..GuaranteeState::default()
+    };
+    assert_eq!(shown(at_guarantee(&guarantee(41e6))), of("throughput", "42.0 MB/s"));
+    assert_eq!(at_guarantee(&guarantee(20e6)), None);
+    let (percentile, measured_ms) = ("p99".into(), Some(15.0));
+    let target = LatencyTargetState { target_ms: 10.0, percentile, measured_ms, ..LatencyTargetState::default() };
+    let judged = of_latency(&target, "unachievable");
+    assert_eq!((judged.what.as_str(), judged.verdict), ("p99 < 10 ms", Verdict::Unachievable));
 }
 
 #[test]
@@ -410,6 +435,16 @@ fn any_pool() -> impl Strategy<Value = (PoolState, Vec<Option<Counts>>)> {
         pool.admission.budget_bytes = pool.admission.budget_bytes.filter(|_| budget);
         (PoolState { limit, tenants, ..pool }, work)
     })
+}
+
+#[test]
+fn an_idle_tenant_takes_few_bytes_of_an_answer() {
+    let lately = Lately { window_s: 1.0, ..Lately::default() };
+    assert_eq!(serde_json::to_string(&lately).unwrap(), r#"{"window_s":1.0}"#);
+    let tenant = TenantState { name: "db".into(), lately: Some(lately), ..TenantState::default() };
+    let text = serde_json::to_string(&tenant).unwrap();
+    assert!(text.len() < 1_000, "{} bytes: {text}", text.len());
+    assert_eq!(serde_json::from_str::<TenantState>(&text).unwrap(), tenant);
 }
 
 proptest! {

@@ -175,15 +175,17 @@ impl Adopted {
     /// Completes the entries of files announced by [`Self::expect`]: adds the identity of those that exist now, and removes
     /// the others.
     pub(crate) fn settle(&mut self) {
-        let (data_dir, before) = (&self.data_dir, self.files.len());
+        let (data_dir, mut changed) = (&self.data_dir, false);
         self.files.retain(|key, known| {
             if known.is_expected() {
                 // An absolute path takes the place of the folder.
                 known.id = fs::metadata(data_dir.join(key)).ok().map(|metadata| identity(&metadata));
+                // Without its identity on disk, a file that is missing later would count as never created.
+                changed = true;
             }
             !known.is_expected()
         });
-        self.changed |= self.files.len() < before;
+        self.changed |= changed;
     }
 
     /// Looks up a file or device: true if the server created it, false if it was adopted; `None` if it is not on record.
@@ -258,7 +260,7 @@ fn identity(metadata: &Metadata) -> String {
 /// bytes to be written.
 ///
 /// # Errors
-/// If the file cannot be written; the old file is intact.
+/// If the file cannot be written; the old file is intact, unless the device fails to sync the folder at the end.
 pub fn replace(path: &Path, content: impl FnOnce(&File) -> io::Result<Vec<u8>>) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut temporary = path.as_os_str().to_owned();
@@ -267,8 +269,10 @@ pub fn replace(path: &Path, content: impl FnOnce(&File) -> io::Result<Vec<u8>>) 
     let content = content(&file)?;
     file.write_all(&content)?;
     file.sync_all()?;
+    // Before the old file is gone: there may be no right to read the folder, or no descriptor left.
+    let folder = File::open(folder)?;
     fs::rename(&temporary, path)?;
-    File::open(folder)?.sync_all()
+    folder.sync_all()
 }
 
 #[cfg(test)]

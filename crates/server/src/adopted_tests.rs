@@ -84,6 +84,39 @@ fn a_file_is_the_servers_own_from_before_it_exists() {
 }
 
 #[test]
+fn a_file_created_before_a_kill_is_missed_when_it_is_gone() {
+    let folder = Folder::new("killed");
+    let mine = folder.data().join("mine.img");
+    let name = || Name::of_missing(&folder.data(), &mine);
+    let mut adopted = Adopted::load(&folder.data()).expect("no record yet");
+    adopted.expect(vec![name()]);
+    adopted.save().expect("saved");
+    // The process is killed after it has created the file; the next one serves it, and changes nothing else.
+    fs::write(&mine, "").expect("created");
+    Adopted::load(&folder.data()).expect("the record").save().expect("saved");
+    // Its file system is not mounted the next time.
+    fs::remove_file(&mine).expect("gone");
+    let adopted = Adopted::load(&folder.data()).expect("the record");
+    assert!(adopted.had(&name()), "an empty file would take the place of the volume");
+}
+
+#[test]
+fn a_file_is_not_replaced_in_a_folder_that_cannot_be_synced() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("unsynced");
+    let path = folder.data().join("record");
+    fs::write(&path, "old").expect("written");
+    let allow = |mode| fs::set_permissions(folder.data(), fs::Permissions::from_mode(mode)).expect("set");
+    allow(0o300);
+    // Root may read it nevertheless.
+    let can_sync = File::open(folder.data()).is_ok();
+    let replaced = replace(&path, |_| Ok(b"new".to_vec())).is_ok();
+    allow(0o700);
+    let text = fs::read_to_string(&path).expect("it is there");
+    assert_eq!((replaced, text.as_str()), (can_sync, if can_sync { "new" } else { "old" }));
+}
+
+#[test]
 fn a_copy_of_the_folder_goes_by_paths() {
     let folder = Folder::new("copied");
     let inside = folder.write("data/disk.img");

@@ -26,6 +26,8 @@ const KEPT: u32 = 16;
 /// A client has few connections if it has less than the number of free places divided by this. With 16,384 places and clients
 /// that want all of them, the last of 32 clients gets 11 places, the last of 100 gets 4.
 const FEW: u32 = 64;
+/// A client has many connections if it has more than this number: more than one client uses for throughput.
+const MANY: u32 = 64;
 /// A site may have as many connections and negotiations as this number of clients: of each, at most three quarters of all.
 const SITE: u32 = 4;
 /// Divisor: this part of all places is for clients that do not come from a loopback address. It is half of what is kept for
@@ -331,6 +333,11 @@ impl Drop for Ticket {
 pub(crate) struct Place(Counted);
 
 impl Place {
+    /// True if the connection's client has more than [`MANY`] connections.
+    pub(crate) fn is_one_of_many(&self) -> bool {
+        self.0.handshakes.counts().of(self.0.client).connections > MANY
+    }
+
     /// Records that the connection's client has shown the certificate with this fingerprint: from now on the connection
     /// counts for this certificate, not for its address.
     ///
@@ -389,6 +396,17 @@ mod tests {
         held.clear();
         let counts = handshakes.counts();
         assert!(counts.all == Count::default() && counts.of.is_empty(), "nothing is left of those that are done");
+    }
+
+    #[test]
+    fn a_client_has_many_connections_only_beside_its_own() {
+        let handshakes = handshakes(u32::MAX, u32::MAX);
+        let begin = |peer: &Peer| handshakes.begin(peer, Instant::ZERO).ok().unwrap().1;
+        let mut held: Vec<_> = (0..MANY).map(|_| begin(&at("192.0.2.1"))).collect();
+        assert!(!held.iter().any(Place::is_one_of_many));
+        held.push(begin(&at("192.0.2.1")));
+        assert!(held.iter().all(Place::is_one_of_many));
+        assert!(!begin(&at("192.0.2.2")).is_one_of_many());
     }
 
     #[test]

@@ -10,8 +10,12 @@ use crate::places::Target;
 /// Id of the process that listens on `address`; `None` if the system does not show the process, for example because it
 /// belongs to another user.
 pub(crate) fn of_tcp(address: SocketAddr) -> Option<u32> {
-    let table = if address.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
-    let inode = listener(&fs::read_to_string(table).ok()?, address.port())?;
+    // A socket for all IPv6 addresses usually has the port for IPv4, too.
+    let mut tables = ["/proc/net/tcp", "/proc/net/tcp6"];
+    if address.is_ipv6() {
+        tables.reverse();
+    }
+    let inode = tables.iter().find_map(|table| listener(&fs::read_to_string(table).ok()?, address.port()))?;
     let link = format!("socket:[{inode}]");
     for process in fs::read_dir("/proc").ok()?.flatten() {
         let path = process.path();

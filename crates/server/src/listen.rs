@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use evenkeel_control::Duration;
 use evenkeel_policy::uri::{Address, Target};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrAny, SocketFlags, acceptfrom_with, getsockname, listen, sockopt};
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketFlags, SocketType, acceptfrom_with, getsockname, listen, socket_with, sockopt,
+};
 
 use crate::error::Error;
 use crate::faults::{Call, Faults};
@@ -26,14 +28,29 @@ const BACKLOG: i32 = 4096;
 /// # Errors
 /// If the address cannot be listened on; the message names the process that has the address, if the system shows it.
 pub fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+    open(address, false)
+}
+
+/// As [`bind`]. `v6_only`: leaves the IPv4 address of the port free, which by default a socket for all IPv6 addresses takes, too.
+fn open(address: SocketAddr, v6_only: bool) -> Result<TcpListener, Error> {
     let fail = |cause: io::Error| {
         let holder = (cause.kind() == io::ErrorKind::AddrInUse).then(|| holder::of_tcp(address)).flatten();
         Error::Listen { address: address.to_string(), cause, holder }
     };
-    let listener = TcpListener::bind(address).map_err(fail)?;
+    let listener = if v6_only { bind_v6_only(address) } else { TcpListener::bind(address) }.map_err(fail)?;
     // The standard library's backlog is 128: a SYN beyond it is dropped, and a health check comes a second late.
     listen(&listener, BACKLOG).map_err(|e| fail(e.into()))?;
     Ok(listener)
+}
+
+/// A socket on an IPv6 address that takes no IPv4 clients; it does not listen yet.
+fn bind_v6_only(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_ipv6_v6only(&socket, true)?;
+    // As the standard library does: a server that starts again need not wait for connections of the one before.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    Ok(TcpListener::from(socket))
 }
 
 /// A listening socket.
@@ -132,10 +149,14 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 impl Listening {
-    /// Adds a socket that listens on a TCP address; port 0 picks a free port.
-    pub(crate) fn tcp(&mut self, address: SocketAddr) -> Result<(), Error> {
+    /// Adds a socket that listens on a TCP address; port 0 picks a free port, and each of several a port of its own. `all`: the addresses on which the server listens;
+    /// where they have the same port for IPv4, the address of all IPv6 addresses is for IPv6 alone.
+    pub(crate) fn tcp(&mut self, address: SocketAddr, all: &[SocketAddr]) -> Result<(), Error> {
         let fail = |cause| Error::Listen { address: address.to_string(), cause, holder: None };
-        let listener = bind(address)?;
+        let has_v4 = address.port() != 0 && all.iter().any(|other| other.is_ipv4() && other.port() == address.port());
+        // Any other IPv6 address takes no IPv4 clients, or is an IPv4 address in the form of IPv6, which takes no others.
+        let is_wide = address.is_ipv6() && address.ip().is_unspecified();
+        let listener = open(address, is_wide && has_v4)?;
         let actual = listener.local_addr().map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
         self.uris.push(format!("nbd://{actual}"));
@@ -220,6 +241,50 @@ mod tests {
         let error = bind(taken.local_addr().unwrap()).expect_err("taken");
         drop(taken);
         assert!(error.to_string().ends_with("; this server itself listens there already"), "{error}");
+    }
+
+    #[test]
+    fn all_addresses_of_both_families_are_served_on_one_port() {
+        let Ok(six) = TcpListener::bind("[::]:0") else { return };
+        drop(six);
+        let serves = |is_v6_first: bool| {
+            let port = bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().local_addr().unwrap().port();
+            let mut all = [SocketAddr::from(([0_u8; 4], port)), SocketAddr::from(([0_u16; 8], port))];
+            if is_v6_first {
+                all.reverse();
+            }
+            let mut listening = Listening::default();
+            all.iter().all(|&address| listening.tcp(address, &all).is_ok()) && listening.listeners.len() == 2
+        };
+        // Another test may take the free port.
+        assert!((0..5).any(|_| serves(false)));
+        assert!((0..5).any(|_| serves(true)));
+    }
+
+    #[test]
+    fn an_ipv4_address_in_the_form_of_ipv6_is_served_beside_another() {
+        let mapped = std::net::Ipv4Addr::new(127, 0, 0, 2).to_ipv6_mapped();
+        // There may be no IPv6, or IPv6 alone on its sockets.
+        let Ok(free) = TcpListener::bind((mapped, 0)) else { return };
+        drop(free);
+        let serves = || {
+            let port = bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().local_addr().unwrap().port();
+            let all = [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from((mapped, port))];
+            let mut listening = Listening::default();
+            all.iter().all(|&address| listening.tcp(address, &all).is_ok())
+        };
+        // Another test may take the free port.
+        assert!((0..5).any(|_| serves()));
+    }
+
+    #[test]
+    fn a_holder_of_all_ipv6_addresses_is_named_for_an_ipv4_address() {
+        let Ok(six) = bind(SocketAddr::from(([0_u16; 8], 0))) else { return };
+        let four = SocketAddr::from(([127, 0, 0, 1], six.local_addr().unwrap().port()));
+        // By the setting net.ipv6.bindv6only it may be free.
+        if let Err(error) = bind(four) {
+            assert!(error.to_string().ends_with("; this server itself listens there already"), "{error}");
+        }
     }
 
     #[test]

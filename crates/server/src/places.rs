@@ -69,7 +69,7 @@ impl OwnFiles {
         let remote = remote.flat_map(|tls| tls.paths().map(Path::to_path_buf));
         // Where standard output and error go, if that is a file.
         let log = [1, 2].map(|fd| (PathBuf::from(format!("/proc/self/fd/{fd}")), "the log of this server"));
-        let of_program = "the configuration, the state of the cluster or the list of volumes of this server";
+        let of_program = "the configuration, the lock, the state of the cluster or the list of volumes of this server";
         let all = (more.iter().cloned().map(|path| (path, of_program)))
             .chain(config.policy.iter().map(|path| (path.clone(), "the policy file of this server")))
             .chain(records)

@@ -449,7 +449,12 @@ impl Opening {
 
     fn memory(&self) -> Result<(Memory, u64), Error> {
         let size = self.volume.size.ok_or_else(|| Error::Refused(format!("volume \"{}\" needs a size", self.name)))?;
-        let fail = |cause| Error::System { action: "map memory for a volume", cause };
+        let fail = |cause: io::Error| {
+            let name = &self.name;
+            Error::Refused(format!(
+                "volume \"{name}\": cannot map memory for a volume of {size}: {cause}. Choose a smaller volumes.{name}.size, or raise the limit of address space (LimitAS= of the service, ulimit -v)"
+            ))
+        };
         Ok((Memory::within(size.0, self.room.clone()).map_err(fail)?, size.0))
     }
 

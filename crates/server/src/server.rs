@@ -165,7 +165,7 @@ impl Server {
         let mut listening = Listening::default();
         if start.inherited.is_empty() {
             for address in &config.server.listen {
-                listening.tcp(*address)?;
+                listening.tcp(*address, &config.server.listen)?;
             }
             for path in config.server.unix_paths() {
                 listening.unix(&path)?;

@@ -3,7 +3,7 @@
 //! A file system that does not answer blocks the measurement, so a thread of its own measures, and readers of the state have
 //! the latest figures.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use evenkeel_policy::space::SpaceState;
 
 use crate::backend::Backend;
+use crate::places::Target;
 use crate::snapshot::Snapshot;
 
 /// Time after which a measurement is repeated, if the state is read.
@@ -26,7 +27,9 @@ pub(crate) struct Spaces(Arc<Mutex<Measured>>);
 struct Measured {
     /// Space by id of the volume.
     of: HashMap<u32, SpaceState>,
-    /// Begin of the latest measurement.
+    /// Ids of the volumes whose file was no longer at its path, so that the log has each once.
+    displaced: HashSet<u32>,
+    /// Start of the latest measurement.
     begun: Option<Instant>,
     /// True while a thread measures.
     runs: bool,
@@ -52,25 +55,61 @@ impl Spaces {
             (measured.runs, measured.begun) = (true, Some(Instant::now()));
         }
         // Paths and not volumes: a removed volume's file is closed at once.
-        let paths: Vec<(u32, PathBuf)> = snapshot
+        let paths: Vec<Place> = snapshot
             .volumes
             .iter()
             .flatten()
             .filter_map(|volume| match &volume.backend {
-                Backend::File(file) => Some((volume.id, file.path().to_owned())),
+                Backend::File(file) => {
+                    let (path, target) = (file.path().to_owned(), file.target());
+                    Some(Place { id: volume.id, volume: volume.name.clone(), path, target })
+                }
                 _ => None,
             })
             .collect();
         let spaces = self.clone();
         let run = move || {
+            let displaced: HashSet<u32> = paths.iter().filter(|place| place.is_left()).map(|place| place.id).collect();
+            let known = spaces.lock().displaced.clone();
+            let is_new = |place: &&Place| displaced.contains(&place.id) && !known.contains(&place.id);
+            paths.iter().filter(is_new).for_each(Place::complain);
             let of: HashMap<u32, SpaceState> =
-                paths.into_iter().filter_map(|(id, path)| Some((id, measure(&path).ok()??))).collect();
+                paths.iter().filter_map(|place| Some((place.id, measure(&place.path).ok()??))).collect();
             let mut measured = spaces.lock();
-            (measured.of, measured.runs) = (of, false);
+            (measured.of, measured.displaced, measured.runs) = (of, displaced, false);
         };
         if std::thread::Builder::new().name("evenkeel-space".into()).spawn(run).is_err() {
             self.lock().runs = false;
         }
+    }
+}
+
+/// The place of a served volume.
+struct Place {
+    id: u32,
+    volume: String,
+    path: PathBuf,
+    /// The file that is open.
+    target: Target,
+}
+
+impl Place {
+    /// True if the open file is no longer at its path: it was deleted, moved, or another file has replaced it.
+    fn is_left(&self) -> bool {
+        // Nodes of devices come and go.
+        matches!(self.target, Target::File(..))
+            && match std::fs::metadata(&self.path) {
+                Ok(metadata) => Target::of(&metadata) != self.target,
+                Err(error) => error.kind() == io::ErrorKind::NotFound,
+            }
+    }
+
+    fn complain(&self) {
+        let (path, pid) = (self.path.display(), std::process::id());
+        tracing::error!(
+            volume = self.volume,
+            "its file {path} was deleted, moved or replaced while it is served: clients still use the old file, which the server will not find when it starts again. If it was deleted, its content ends with this process: stop the clients, and copy it from /proc/{pid}/fd (`ls -l` shows the descriptor) before the server stops"
+        );
     }
 }
 
@@ -103,6 +142,25 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
+
+    #[test]
+    fn a_file_that_is_gone_from_its_path_is_noticed() {
+        let path = std::env::temp_dir().join(format!("evenkeel-displaced-{}", std::process::id()));
+        let aside = path.with_extension("aside");
+        let file = std::fs::File::create(&path).expect("a file");
+        let target = Target::of(&file.metadata().expect("it is open"));
+        let place = Place { id: 0, volume: "v".to_owned(), path: path.clone(), target };
+        assert!(!place.is_left());
+        std::fs::rename(&path, &aside).expect("moved");
+        assert!(place.is_left(), "nothing is there");
+        std::fs::write(&path, "another").expect("a file");
+        assert!(place.is_left(), "another file is there");
+        std::fs::rename(&aside, &path).expect("moved back");
+        assert!(!place.is_left());
+        std::fs::remove_file(path).expect("removed");
+        let device = Place { target: Target::Device(1), path: aside, ..place };
+        assert!(!device.is_left(), "the node of a device may be made anew");
+    }
 
     #[test]
     fn a_sparse_file_has_what_was_written() {

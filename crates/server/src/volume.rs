@@ -240,13 +240,17 @@ impl Volume {
         let mut growth = self.growth();
         if asker.strong_count() == 0 {
             return Err(Error::Refused(format!(
-                "volume \"{}\" is not grown: the command that asked for it has ended",
+                "volume \"{}\" is not grown: the command that asked for it has ended; repeat the command",
                 self.name
             )));
         }
         match &self.backend {
             Backend::Memory(memory) | Backend::Emulate(memory, _) => {
-                memory.grow(size).map_err(|cause| Error::System { action: "grow a volume in memory", cause })?;
+                let fail = |cause: std::io::Error| match cause.raw_os_error() {
+                    Some(_) => Error::System { action: "grow a volume in memory", cause },
+                    None => Error::Refused(format!("volume \"{}\" is not grown: {cause}", self.name)),
+                };
+                memory.grow(size).map_err(fail)?;
             }
             Backend::Remote(remote) => return Err(Error::Remote {
                 volume: self.name.clone(),

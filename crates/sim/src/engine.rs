@@ -5,7 +5,7 @@
 //! after each call. An event that were moved would leave a stale entry in the heap.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use evenkeel_control::Instant;
 
@@ -31,6 +31,8 @@ pub struct Queue<E, const ALARMS: usize = 0> {
     /// For each pending event: its instant, its sequence number, and its index in `events`.
     heap: BinaryHeap<Reverse<(Instant, u64, u32)>>,
     events: Slab<E>,
+    /// Pending events that were pushed in order of time: instant, sequence number and event of each.
+    line: VecDeque<(Instant, u64, E)>,
     alarms: [Instant; ALARMS],
     pushed: u64,
     now: Instant,
@@ -43,6 +45,7 @@ impl<E, const ALARMS: usize> Default for Queue<E, ALARMS> {
         Self {
             heap: BinaryHeap::new(),
             events: Slab::default(),
+            line: VecDeque::new(),
             alarms: [Instant::FAR_FUTURE; ALARMS],
             pushed: 0,
             now: Instant::ZERO,
@@ -77,6 +80,19 @@ impl<E, const ALARMS: usize> Queue<E, ALARMS> {
         self.pushed += 1;
     }
 
+    /// As [`Self::push`], but O(1) if no earlier call of this function named a later instant: for events that all come the same
+    /// time after they are pushed.
+    #[inline]
+    pub fn push_in_line(&mut self, at: Instant, event: E) {
+        let at = at.max(self.now);
+        if self.line.back().is_some_and(|(last, ..)| *last > at) {
+            self.push(at, event);
+            return;
+        }
+        self.line.push_back((at, self.pushed, event));
+        self.pushed += 1;
+    }
+
     /// Sets an alarm to `at`, or to now if `at` is past, in place of its earlier instant; `Instant::FAR_FUTURE` turns it off.
     ///
     /// # Panics
@@ -90,7 +106,11 @@ impl<E, const ALARMS: usize> Queue<E, ALARMS> {
     /// `Instant::FAR_FUTURE`. O(log n + alarms) for n pending events.
     #[inline]
     pub fn pop(&mut self) -> Option<(Instant, Due<E>)> {
-        let mut at = self.heap.peek().map_or(Instant::FAR_FUTURE, |Reverse((at, ..))| *at);
+        let in_heap = self.heap.peek().map(|Reverse((at, number, _))| (*at, *number));
+        let in_line = self.line.front().map(|(at, number, _)| (*at, *number));
+        let is_line_first = in_line.is_some_and(|first| in_heap.is_none_or(|other| first < other));
+        let event = if is_line_first { in_line } else { in_heap };
+        let mut at = event.map_or(Instant::FAR_FUTURE, |(at, _)| at);
         let mut first = None;
         for (number, &alarm) in self.alarms.iter().enumerate().rev() {
             if alarm <= at {
@@ -105,6 +125,7 @@ impl<E, const ALARMS: usize> Queue<E, ALARMS> {
                 self.alarms[number] = Instant::FAR_FUTURE;
                 Due::Alarm(number)
             }
+            None if is_line_first => Due::Event(self.line.pop_front()?.2),
             None => Due::Event(self.events.remove(self.heap.pop()?.0.2.into())?),
         };
         self.at_this_instant = if at == self.now { self.at_this_instant + 1 } else { 1 };

@@ -1,5 +1,7 @@
 //! Tests of the DRG paper's experiment, run with one seed.
 
+use evenkeel_control::slots::Method;
+use evenkeel_control::{Duration, Instant};
 use evenkeel_sim::experiment::drg::world::{Outcome, Setup, simulate};
 use evenkeel_sim::experiment::drg::{self, Traces};
 use evenkeel_sim::experiment::{Options, Report};
@@ -59,4 +61,27 @@ fn targets_that_a_static_share_misses_are_met() {
     assert!(kept.evenkeel >= kept.baseline, "{kept:?}");
     // The same seed, the same run.
     assert_eq!(simulate(&runs[3].0, runs[3].1).as_ref(), Ok(&outcomes[3]));
+}
+
+#[test]
+fn lost_figures_change_nothing_on_a_single_host() {
+    let mut all = Vec::new();
+    let options = Options { seed: 20, quick: true, ..Options::default() };
+    let stopped = drg::run(&options, &Traces::default(), &mut |_, runs: &[(Setup, u64)]| {
+        all = runs.to_vec();
+        Err::<Vec<Outcome>, _>("only the setups are wanted")
+    });
+    assert!(stopped.is_err());
+    let is_single = |setup: &Setup| setup.workloads.iter().all(|workload| workload.host == 0);
+    assert!(all.iter().any(|(setup, _)| setup.partition.is_some()));
+    assert!(all.iter().all(|(setup, _)| setup.partition.is_none() || !is_single(setup)));
+    for method in [Method::Rwd, Method::Drg] {
+        let found = all.iter().find(|(setup, _)| is_single(setup) && setup.slots.method == method);
+        let (setup, seed) = found.expect("a run of the method");
+        let heard = Setup { lead: Duration::from_secs(1), duration: Duration::from_secs(4), ..setup.clone() };
+        let lost = Setup { partition: Some((Instant::ZERO, Instant::FAR_FUTURE)), ..heard.clone() };
+        let outcome = simulate(&heard, *seed).expect("an outcome");
+        assert!(outcome.seconds.iter().flatten().any(|second| second.completed > 0));
+        assert_eq!(simulate(&lost, *seed), Ok(outcome));
+    }
 }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Step {
     Push(u64),
+    PushInLine(u64),
     Alarm(usize, Option<u64>),
     Pop,
 }
@@ -15,6 +16,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Few different instants, so that many coincide; some of them past.
     let step = prop_oneof![
         (0u64..40).prop_map(Step::Push),
+        (0u64..40).prop_map(Step::PushInLine),
         (0usize..2, prop::option::of(0u64..40)).prop_map(|(alarm, at)| Step::Alarm(alarm, at)),
         Just(Step::Pop),
     ];
@@ -58,6 +60,10 @@ proptest! {
             match step {
                 Step::Push(at) => {
                     queue.push(instant(at), number);
+                    list.events.push((at.max(list.now), number));
+                }
+                Step::PushInLine(at) => {
+                    queue.push_in_line(instant(at), number);
                     list.events.push((at.max(list.now), number));
                 }
                 Step::Alarm(alarm, at) => {

@@ -26,11 +26,11 @@ struct Set {
 /// Before the first budget grew with the latency, 7 cases of the first set were harmed (6 gravely), and 6 (3) of the second; of 52
 /// that were not looked at (seeds 63,000 to 63,079) 8 (7), and 5 (2) since.
 const SETS: [Set; 2] = [
-    Set { from: 0, count: 60, harmed: &[6, 11, 13, 19, 23, 25, 27, 44], gravely: &[6, 13, 19, 44], helped: 6 },
+    Set { from: 0, count: 60, harmed: &[6, 11, 13, 19, 23, 25, 44], gravely: &[6, 13, 19, 23, 44], helped: 6 },
     Set {
         from: 30_000,
         count: 50,
-        harmed: &[30_002, 30_004, 30_020, 30_022, 30_024, 30_036],
+        harmed: &[30_004, 30_010, 30_020, 30_022, 30_024, 30_036],
         gravely: &[30_004, 30_024],
         helped: 4,
     },

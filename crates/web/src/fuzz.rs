@@ -233,7 +233,7 @@ fn twice(before: &Config, consent: Consent, change: impl Fn(&Config) -> Result<C
     let after = change(before)?;
     let answer = accept(before, &after, consent)?;
     let again = change(&after).unwrap_or_else(|refusal| panic!("refused the second time: {refusal:?}"));
-    assert_eq!(again, after, "another change the second time");
+    assert_eq!(again, after, "the same change, made twice, gives another configuration");
     Ok(answer)
 }
 

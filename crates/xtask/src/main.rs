@@ -53,6 +53,7 @@ impl Task {
     /// The page of results that this task writes from its own output; `None` without `--record`.
     fn page(&self) -> Option<Page> {
         match self {
+            Self::Test(args) => args.page(),
             Self::Lab(args) => args.page(),
             Self::Soak(args) => args.page(),
             Self::Mutate(args) => args.page(),
@@ -66,9 +67,7 @@ fn main() -> ExitCode {
     let task = Cli::parse().task;
     let page = task.page();
     if !matches!(task, Task::Guest(_)) {
-        // A lab that runs as a child ends its own children and removes its folders before it is killed.
-        let has_labs = matches!(task, Task::Test(_) | Task::Mutate(_)) || page.is_some();
-        process::handle_signals(Duration::from_millis(if has_labs { 1_500 } else { 300 }));
+        process::handle_signals(patience(&task, page.is_some()));
     }
     let outcome = page.map_or_else(|| run(task), |page| page.record_self());
     process::let_signals_end();
@@ -80,6 +79,17 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Time from the signal that ends this program to SIGKILL for its children, and from there to its own end. In that time a child
+/// ends its own children and removes its folders: a lab, or the task itself if it records a page.
+fn patience(task: &Task, records: bool) -> Duration {
+    let has_labs = matches!(task, Task::Test(_) | Task::Mutate(_));
+    Duration::from_millis(match (has_labs, records) {
+        (false, false) => 300,
+        (true, false) | (false, true) => 1_500,
+        (true, true) => 4_000,
+    })
 }
 
 /// Runs a task; true if it succeeds.
@@ -95,5 +105,18 @@ fn run(task: Task) -> Result<bool> {
         Task::Record(args) => record::run(&args),
         Task::Deb(args) => deb::run(&args),
         Task::Guest(args) => guest::run(&args).map(|()| true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_is_recorded_ends_before_it_is_killed() {
+        for words in [&["xtask", "test"][..], &["xtask", "lab", "replay"]] {
+            let task = Cli::try_parse_from(words.iter().copied()).unwrap().task;
+            assert!(patience(&task, true) > 2 * patience(&task, false), "{words:?}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask record`: runs the commands whose figures the documents need, and writes what they print into a page of
 //! `docs/results`. Labs, comparisons and the soak have an option `--record` of their own.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,7 +11,10 @@ use evenkeel_labs::base::build::{self, Profile, cargo};
 use evenkeel_labs::base::record::{Page, own_command};
 use evenkeel_labs::base::spelled::spelled;
 
-/// Which page.
+/// The word of a command that stands for the folder of traces.
+const TRACES: &str = "$EVENKEEL_TRACES";
+
+/// Name of a page of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Name {
     /// Processor time of schedulers, controllers, protocol, agent, simulator and history, and of a connection's move between workers.
@@ -19,7 +23,8 @@ enum Name {
     Cluster,
     /// A light client beside a bulk writer on an emulated device, live, also while device or load change.
     Demo,
-    /// The modelled devices beside data sheets, theory and measurements, in virtual time: the same on every machine.
+    /// The modelled devices beside data sheets, theory and measurements, in virtual time: the same on every machine, except the
+    /// speed of the model at the end. Where EVENKEEL_TRACES names the folder of a disk's trace, with that disk.
     Models,
     /// The scenarios, in virtual time: the same on every machine. Those that need a trace are left out.
     Sim,
@@ -45,7 +50,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     };
     let what = args.name.to_possible_value().and_then(|value| Some(value.get_help()?.to_string())).unwrap_or_default();
     let (name, what) = (spelled(&args.name), what.trim_end_matches('.').to_owned() + ".");
-    let page = Page { title: format!("Figures: {name}"), name, what, seed: None };
+    // The demo starts its server with this seed.
+    let seed = (args.name == Name::Demo).then_some(1);
+    let page = Page { title: format!("Figures: {name}"), name, what, seed };
     page.record(&own_command(), lines.into_iter().map(|line| (line.clone(), command(&line, &binary))).collect())
 }
 
@@ -53,7 +60,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 fn command(line: &str, binary: &Path) -> Command {
     let mut words = line.split(' ');
     let mut command = if words.next() == Some("cargo") { cargo() } else { Command::new(binary) };
-    command.args(words).current_dir(build::workspace()).env("EVENKEEL_LOG", "warn");
+    let traces = std::env::var_os("EVENKEEL_TRACES").unwrap_or_default();
+    command.args(words.map(|word| if word == TRACES { traces.as_os_str() } else { OsStr::new(word) }));
+    command.current_dir(build::workspace()).env("EVENKEEL_LOG", "warn");
     command
 }
 
@@ -90,10 +99,16 @@ fn lines(name: Name) -> Result<Vec<String>> {
             format!("evenkeel demo bufferbloat --bulk 64Kx64,256Kx32,4Kx512 {SETTINGS}"),
         ],
         Name::Models => {
-            let modules = ["store_facts", "bufferbloat", "ssd_facts", "disk", "cached", "link"];
+            let modules = ["store_facts", "bufferbloat", "ssd_facts", "disk", "cached", "link", "worker"];
             let line =
                 |module| format!("cargo test -p evenkeel-model --test all {module} -- --nocapture --test-threads 1");
-            modules.map(line).into()
+            let mut lines: Vec<String> = modules.map(line).into();
+            let example = "cargo run --release -p evenkeel-model --example";
+            if std::env::var_os("EVENKEEL_TRACES").is_some_and(|folder| !folder.is_empty()) {
+                lines.push(format!("{example} disk_validation -- {TRACES}"));
+            }
+            lines.push(format!("{example} ssd_speed"));
+            lines
         }
         Name::Sim => {
             let mut files = Vec::new();
@@ -133,14 +148,15 @@ mod tests {
     }
 
     #[test]
-    fn every_page_has_commands_and_the_tests_that_they_name_exist() {
+    fn every_page_has_commands_and_the_files_that_they_name_exist() {
         for name in Name::value_variants() {
             assert!(!lines(*name).unwrap().is_empty(), "{name:?}");
         }
         for line in [Name::Cluster, Name::Models].map(|name| lines(name).unwrap()).concat() {
             let words: Vec<&str> = line.split(' ').collect();
-            let package = words[3].strip_prefix("evenkeel-").unwrap();
-            let file = build::workspace().join(format!("crates/{package}/tests/{}.rs", words[6]));
+            let package = words.iter().find_map(|word| word.strip_prefix("evenkeel-")).unwrap();
+            let folder = if words[1] == "run" { "examples" } else { "tests" };
+            let file = build::workspace().join(format!("crates/{package}/{folder}/{}.rs", words[6]));
             assert!(file.is_file(), "{}", file.display());
         }
     }

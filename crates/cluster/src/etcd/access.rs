@@ -22,7 +22,7 @@ use tokio::time::timeout;
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Number of bytes of the password file that are read.
 const MAX_PASSWORD_BYTES: u64 = 64 << 10;
-/// Begin of words about the password file: its key.
+/// Start of words about the password file: its key.
 const PASSWORD_FILE: &str = "cluster.password_file: ";
 
 /// Bytes of HTTP bodies sent to and received from etcd servers since the start.

@@ -51,7 +51,7 @@ pub struct SlowFastConfig {
     pub tradeoff_relative: f64,
     /// 99th percentile of the explored targets as a multiple of the optimum (above 1).
     pub exploration_p99_factor: f64,
-    /// Which known defects are repaired.
+    /// The known defects that are repaired.
     pub repairs: Repairs,
 }
 

@@ -99,7 +99,7 @@ impl JsonSchema for Config {
         let elastic = ElasticConfig::json_schema(generator);
         let tolerance = elastic.get("properties").and_then(|keys| keys.get("tolerance")).cloned().unwrap_or_default();
         if let Some(keys) = table.get_mut("properties").and_then(|keys| keys.as_object_mut()) {
-            let kind = json_schema!({ "enum": Self::NAMES, "description": "Which kind of admission control." });
+            let kind = json_schema!({ "enum": Self::NAMES, "description": "The kind of admission control." });
             keys.extend([
                 ("kind".into(), kind.into()),
                 ("budget".into(), budget.into()),

@@ -1,4 +1,4 @@
-//! Which worker serves which connection?
+//! Placement: the assignment of connections to workers.
 //!
 //! A worker is a thread with its connections. A connection stays on its first worker unless it is moved, and its load is
 //! not known when it is accepted. Methods by name: `round_robin` and `least_connections` place and never move; `genetic` is
@@ -30,6 +30,9 @@ use waits::Waits;
 const LIGHT_DIVISOR: u64 = 500;
 /// `lpt` moves no connection while every worker is busy for less than this part of the time.
 const BUSY: f64 = 0.3;
+/// The interval between two decisions grows by itself for each so many connections: a decision about thousands of them takes
+/// milliseconds, in which the worker that decides serves no requests.
+const MANY: u64 = 1024;
 /// Upper bound on a connection's load in an interval (ns or bytes), so that the sum over 65,536 connections fits 64 bits: 78
 /// hours, or 281 TB.
 const MOST_LOAD: u64 = u64::MAX >> 16;
@@ -395,14 +398,16 @@ impl Placement {
         self.decision
     }
 
-    /// Time between two decisions of [`Placement::tick`]; `None` for methods that never move connections.
+    /// Least time between two decisions of [`Placement::tick`], that with fewer than 1,024 connections; `None` for methods that
+    /// never move connections.
     pub fn interval(&self) -> Option<Duration> {
         Some(self.config.moving()?.interval)
     }
 
     /// Time of the next decision of [`Placement::tick`]; `None` for methods that never move connections.
     pub fn next_tick(&self) -> Option<Instant> {
-        Some(self.began_at + self.interval()?)
+        let times = 1 + self.counts.iter().sum::<u64>() / MANY;
+        Some(self.began_at + Duration::from_nanos(self.interval()?.as_nanos().saturating_mul(times)))
     }
 
     /// Ends the interval if it is over, and decides which connections move; `None` if it is not over, or the method never moves
@@ -411,7 +416,7 @@ impl Placement {
     /// O(n log n) for n connections.
     pub fn tick(&mut self, now: Instant) -> Option<Decision> {
         let moving = *self.config.moving()?;
-        if now < self.began_at + moving.interval {
+        if now < self.next_tick()? {
             return None;
         }
         let interval_ns = now.since(self.began_at).as_nanos() as f64;

@@ -93,6 +93,21 @@ impl Shares {
     }
 }
 
+impl Ticket {
+    /// Notes that the caller hands the request to the device only at `now`: until then the request waited for others to the same
+    /// bytes. That wait says nothing about the device, and to throttle other tenants does not shorten it.
+    pub fn waited_until(&mut self, now: Instant) {
+        let aside = now.since(self.admitted_at);
+        self.free_at += aside - self.aside;
+        self.aside = aside;
+    }
+
+    /// When the request was handed to the device.
+    pub fn in_flight_since(&self) -> Instant {
+        self.admitted_at + self.aside
+    }
+}
+
 impl<R> Pool<R> {
     /// Notes that the tenant of this index has submitted a request, or that one of its requests has completed: its share of
     /// the budget is to be checked for room.
@@ -278,11 +293,55 @@ impl<R> Pool<R> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Config, Next, Pool, Scheduler};
+    use super::super::{Config, Next, Outcome, Pool, Scheduler};
     use crate::admission;
     use crate::mclock::{CostModel, Qos};
+    use crate::slices::FIRST;
     use crate::time::{Duration, Instant};
-    use crate::units::{Kind, Rates, Work};
+    use crate::units::{Direction, Kind, Rates, Work};
+
+    /// The smallest slice of reads, in bytes, in 10 s on a device for which the first size is right. Each slice waits 0.5 ms for
+    /// other requests to the same bytes; with `tells` the pool learns of that.
+    fn smallest_slice(tells: bool) -> u32 {
+        let config = Config {
+            scheduler: Scheduler::Mclock,
+            admission: admission::Config::None,
+            base_cost_bytes: 0,
+            cost: CostModel::default(),
+            limit: Rates::UNSET,
+            limit_burst: Duration::ZERO,
+            target: None,
+            slots: None,
+        };
+        let mut pool = Pool::new(config, Instant::ZERO, 1);
+        let tenant = pool.join(Instant::ZERO, Qos::default());
+        let mut least = u32::MAX;
+        for step in 0..5_000 {
+            let mut now = Instant::ZERO + Duration::from_millis(2 * step);
+            let slice = pool.slices().bytes(Direction::Read);
+            least = least.min(slice);
+            for bytes in [4_096, slice] {
+                pool.submit(now, tenant, Work::new(Kind::Read, bytes), bytes).expect("it is there");
+                let Next::Run(_, mut ticket) = pool.dispatch(now) else { panic!("nothing throttles it") };
+                let begins = now + Duration::from_micros(if bytes == slice { 500 } else { 0 });
+                if tells {
+                    ticket.waited_until(begins);
+                    assert_eq!((ticket.in_flight_since(), ticket.admitted_at()), (begins, now));
+                }
+                // 0.1 ms, and 1 GB/s.
+                let ends = begins + Duration::from_nanos(100_000 + u64::from(bytes));
+                pool.complete(ends, ticket, Outcome::Done);
+                now = ends;
+            }
+        }
+        least
+    }
+
+    #[test]
+    fn a_wait_for_requests_to_the_same_bytes_is_no_time_of_the_device() {
+        assert_eq!(smallest_slice(true), FIRST);
+        assert!(smallest_slice(false) < FIRST);
+    }
 
     #[test]
     fn what_has_left_the_queue_does_not_wait_for_the_budget() {

@@ -4,6 +4,7 @@
 //! gain follows the measured effect k of delays ([gain](super::gain)). While the error of latency is larger than chance
 //! explains, D moves by error/k, and the controller waits until the measurements show the effect. Otherwise D moves by a
 //! tenth of error/k in each interval. D never leaves the allowed range, so that nothing winds up. No derivative.
+//! Where the device's latency does not fall any more, after ten steps up that each left most of the error, steps grow.
 //!
 //! The set point lies three standard deviations of means over ten intervals (1 s) below the target, so that these means stay
 //! below the target.
@@ -24,6 +25,9 @@ use crate::time::Duration;
 const SIGMAS: f64 = 3.0;
 /// While reads do not wait at all, a step shortens the delay by at least this part of it.
 const RELEASE: f64 = 0.25;
+/// A large step of the delay is in vain if it leaves more than this part of the error. The next step is at most twice as long,
+/// so that it does not overshoot.
+const VAIN: f64 = 0.5;
 
 /// The controller of [`Method::Adaptive`](super::Method::Adaptive).
 #[derive(Debug, Default)]
@@ -54,6 +58,10 @@ pub(super) struct Adaptive {
     samples: f64,
     /// True if the last sample's latency was far above the mean, false if far below; `None` if it was near.
     outlier: Option<bool>,
+    /// Number of large steps in a row that were in vain, while reads stayed above the set point.
+    vain: f64,
+    /// The error before the last of these steps, in ms.
+    left_ms: f64,
     /// The value of `mean` just before the last large step of the delay, until `gain` has learned from the step.
     before: Option<Point>,
     /// Variance of mean latencies over ten intervals around the set point, as a part of the squared target.
@@ -95,6 +103,7 @@ impl Adaptive {
     pub(super) fn set_target(&mut self, target: Duration) {
         // The delay that held the old target says nothing about the new one.
         (self.target, self.target_ms, self.held_ms) = (target, target.as_millis_f64(), 0.0);
+        self.vain = 0.0;
     }
 
     pub(super) fn limit_delay(&mut self, most: Duration) {
@@ -104,6 +113,7 @@ impl Adaptive {
 
     pub(super) fn throttle_changed(&mut self) {
         (self.gain, self.held_ms, self.useless, self.verdict_counts) = (gain::PRIOR, 0.0, None, 0.0);
+        self.vain = 0.0;
         self.begin_anew();
     }
 
@@ -131,6 +141,7 @@ impl Adaptive {
     /// Ends the delays of all clients; the mean delay that held the target is remembered.
     pub(super) fn release(&mut self, reason: Reason) {
         (self.demand_ms, self.without_reads, self.joined, self.reason) = (0.0, 0.0, true, reason);
+        self.vain = 0.0;
         self.begin_anew();
         self.publish();
     }
@@ -206,7 +217,7 @@ impl Adaptive {
                 self.begin_anew();
                 if verdict == Verdict::Ineffective {
                     self.useless = Some(Reason::Ineffective { delay: from_ms(self.demand_ms) });
-                    (self.demand_ms, self.held_ms) = (0.0, 0.0);
+                    (self.demand_ms, self.held_ms, self.vain) = (0.0, 0.0, 0.0);
                 }
             }
             return self.useless.unwrap_or(Reason::TestingEffect { delay: from_ms(self.demand_ms) });
@@ -232,10 +243,19 @@ impl Adaptive {
         }
         if let Some(before) = self.before.take() {
             self.gain = gain::learn(self.gain, &before, &self.mean, self.deviation_ms());
+            self.count_vain(before.response_ms);
         }
         let [sum_ms, count, length] = self.window;
         self.window = [sum_ms + reads * measured_ms, count + reads, length + self.without_reads];
         self.adjust(measured, target)
+    }
+
+    /// Judges the last large step, before which reads took `before_ms`.
+    fn count_vain(&mut self, before_ms: f64) {
+        let set_point_ms = self.set_point_ms();
+        let [before, now] = [before_ms, self.mean.response_ms].map(|response_ms| response_ms - set_point_ms);
+        self.vain = if before > 0.0 && now > VAIN * before { self.vain + 1.0 } else { 0.0 };
+        self.left_ms = before;
     }
 
     fn adjust(&mut self, measured: Duration, target: Duration) -> Reason {
@@ -250,7 +270,14 @@ impl Adaptive {
             (self.skip, self.trial) = (0.0, Some(Trial::default()));
             return Reason::TestingEffect { delay: from_ms(before_ms) };
         }
-        let mut move_ms = error / self.gain.0 * if large { 1.0 } else { NEWEST };
+        if error <= 0.0 {
+            self.vain = 0.0;
+        }
+        // Below the knee of the device's latency a delay has no effect on it: steps of error/k would take minutes to the longest.
+        let more = (self.vain - PATIENCE).max(0.0);
+        // An error that has just grown, by chance or by another load, has not been shown to withstand steps.
+        let together = if large { error + more * error.min(self.left_ms) } else { NEWEST * error };
+        let mut move_ms = together / self.gain.0;
         if large && response_ms < MARGIN.1 * self.target_ms {
             // Without a queue nothing shows how much too long the delay is.
             move_ms = move_ms.min(-RELEASE * before_ms);
@@ -306,5 +333,62 @@ impl Adaptive {
             };
             self.delays.push(ClientDelay { client: client.id, delay: from_ms(client.delay_ms), reason });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ClientId, ClientSample, Throttle};
+    use super::*;
+
+    fn adaptive() -> Adaptive {
+        let (step, max_delay) = (Duration::ZERO, Duration::from_secs(2));
+        Adaptive::new(&Config { step, max_delay, ..Config::adaptive(Duration::from_millis(10)) })
+    }
+
+    #[test]
+    fn steps_grow_after_many_in_vain_and_only_for_the_error_that_those_left() {
+        let step_ms = |vain: f64, left_ms: f64, error_ms: f64| {
+            let mut adaptive = adaptive();
+            (adaptive.vain, adaptive.left_ms, adaptive.samples) = (vain, left_ms, PATIENCE);
+            adaptive.mean.response_ms = adaptive.set_point_ms() + error_ms;
+            adaptive.adjust(from_ms(adaptive.mean.response_ms), adaptive.target);
+            adaptive.demand_ms * gain::PRIOR.0
+        };
+        for (vain, left_ms, error_ms, step) in [
+            (0.0, 0.0, 4.0, 4.0),
+            (10.0, 5.0, 4.0, 4.0),
+            (11.0, 5.0, 4.0, 8.0),
+            (20.0, 5.0, 4.0, 44.0),
+            // Reads have become ten times slower since.
+            (20.0, 4.0, 40.0, 80.0),
+        ] {
+            let found = step_ms(vain, left_ms, error_ms);
+            assert!(libm::fabs(found - step) < 1e-6, "{vain} steps in vain, {error_ms} ms: {found}");
+        }
+    }
+
+    #[test]
+    fn after_an_ineffective_throttle_steps_are_short_again() {
+        let mut adaptive = adaptive();
+        // No delay changes anything.
+        let clients = [ClientSample {
+            client: ClientId(1),
+            throttle: Throttle::Normal,
+            bytes_per_s: 1e7,
+            all_bytes_per_s: 1e7,
+            freed_bytes_per_s: 1e7,
+            reads: false,
+            paid: f64::INFINITY,
+        }];
+        let sample = Sample { read_response: Some(Duration::from_millis(50)), reads: 10, clients: &clients };
+        let mut vain = 0.0_f64;
+        let found = (0..2_000).any(|_| {
+            adaptive.observe(Duration::from_millis(100), &sample);
+            vain = vain.max(adaptive.vain);
+            matches!(adaptive.reason, Reason::Ineffective { .. })
+        });
+        assert!(found && vain > PATIENCE, "{:?} after {vain} steps in vain", adaptive.reason);
+        assert_eq!((adaptive.demand_ms, adaptive.vain), (0.0, 0.0));
     }
 }

@@ -261,7 +261,7 @@ mod written {
                 if index < next {
                     return Err(D::Error::custom("its classes are out of order"));
                 }
-                let beyond = || D::Error::custom(format!("a class beyond the {CLASSES} that there are"));
+                let beyond = || D::Error::custom(format!("class {index} is unknown: there are {CLASSES}, from 0 on"));
                 *classes.get_mut(index).ok_or_else(beyond)? = Class { weight, need };
                 next = index + 1;
             }

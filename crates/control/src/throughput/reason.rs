@@ -1,4 +1,4 @@
-//! Why a limit is what it is.
+//! Reasons for the values of limits.
 
 /// Reason for the value of a limit. Rates are in the unit of the guarantee, per second.
 #[derive(Clone, Copy, Debug, PartialEq)]

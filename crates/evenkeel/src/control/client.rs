@@ -17,7 +17,7 @@ use super::Connect;
 
 /// Time limit for each part of an answer. Only the removal of a volume takes long, as the server waits for its device.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Upper bound on an answer, in bytes: enough for the state of thousands of tenants.
+/// Upper bound on an answer, in bytes: enough for the state of thousands of tenants, or of 100,000 clients of an agent.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// The one table of a configuration that names the control socket: `[server]`.

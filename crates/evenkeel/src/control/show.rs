@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use evenkeel_policy::explain::owner_name;
-use evenkeel_policy::figures::{aligned, bytes, count, counted, megabytes, ms, short, uptime};
+use evenkeel_policy::figures::{aligned, bytes, counted, ms, short, uptime};
 use evenkeel_policy::health::{Trouble, file_systems};
 use evenkeel_policy::state::{
     GuaranteeState, LatencyState, LimitState, PoolState, RemoteState, State, TenantState, VolumeState,
@@ -123,10 +123,7 @@ pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
 
 /// A throughput guarantee as text: the guaranteed rate, the rate reached, the limit that binds, and the reason.
 pub(crate) fn guarantee(of: &GuaranteeState) -> String {
-    let rate = |value: f64| match of.unit.as_str() {
-        "bytes" => megabytes(value) + " MB/s",
-        _ => count(value) + " IOPS",
-    };
+    let rate = |value| of.rate(value);
     let (guaranteed, got) = (rate(of.guaranteed_per_s as f64), of.measured_per_s.map_or_else(|| "-".into(), rate));
     let part = of.total_per_s.map(|total| format!(", part of {} in the cluster", rate(total as f64)));
     let guaranteed = format!("{guaranteed}{}{}", of.of_what(), part.unwrap_or_default());

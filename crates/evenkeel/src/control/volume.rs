@@ -152,7 +152,7 @@ pub(crate) struct Create {
     /// User of the Ceph cluster, without `client.` [default: admin]
     #[arg(long)]
     ceph_user: Option<String>,
-    /// That user's keyring [default: as the configuration says]
+    /// Keyring of the user of --ceph-user [default: as the configuration says]
     #[arg(long, value_parser = absolute())]
     ceph_keyring: Option<PathBuf>,
     /// Way of I/O: direct goes around the page cache [default: direct]
@@ -189,7 +189,7 @@ pub(crate) struct ClientOptions {
     /// of them; give all entries, the option several times
     #[arg(long, value_name = "CLIENT", value_parser = allowed)]
     allow: Vec<Value>,
-    /// Refused clients, as for --allow, which they take precedence over; "none" = no client
+    /// Clients to refuse, also if --allow names them; entries as for --allow; "none" = no client
     #[arg(long, value_name = "CLIENT", value_parser = denied)]
     deny: Vec<Value>,
 }

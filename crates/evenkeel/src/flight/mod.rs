@@ -10,18 +10,19 @@ use evenkeel_sim::flight::load::Load;
 use evenkeel_sim::flight::policy::{self, Policy};
 
 use crate::output;
+use crate::trace::{self, Part};
 
 pub(crate) mod advise;
 pub(crate) mod fit;
 pub(crate) mod replay;
 
-/// Reads a recording, or a trace of another program, as the load of a pool.
+/// Reads a part of a recording, or of a trace of another program, as the load of a pool.
 ///
 /// # Errors
 /// A file that cannot be read, or has no requests of the pool.
-fn load(path: &Path, pool: Option<&str>) -> anyhow::Result<Load> {
-    let recording = crate::trace::open(path)?;
-    crate::trace::warn_of_loss(&recording, path);
+fn load(path: &Path, part: &Part, pool: Option<&str>) -> anyhow::Result<Load> {
+    let recording = trace::open(path, part, trace::MOST_SIMULATED)?;
+    trace::warn_of_loss(&recording, path);
     let mut load = Load::new(recording, pool)?;
     let (policy, limited) = policy::without_limits_of_volumes(&load.head.policy);
     if !limited.is_empty() {
@@ -169,7 +170,7 @@ mod tests {
             writer.write(&Item::Request(request)).expect("written");
         }
         std::fs::write(&path, writer.finish().expect("written")).expect("written");
-        let read = load(&path, None);
+        let read = load(&path, &Part::default(), None);
         std::fs::remove_file(&path).expect("removed");
         let mut load = read.expect("a load");
         assert_eq!((load.pool.as_str(), &load.tenants[..]), ("sda", &[group.to_owned()][..]));

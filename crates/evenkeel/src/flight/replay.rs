@@ -9,7 +9,7 @@ use evenkeel_sim::flight::{page, text};
 
 use crate::control::whole;
 use crate::output;
-use crate::trace::ensure_apart;
+use crate::trace::{Part, ensure_apart};
 
 /// Options of `evenkeel replay`.
 #[derive(Debug, clap::Args)]
@@ -30,6 +30,8 @@ pub(crate) struct Args {
     /// The pool that is replayed, if the recording has several
     #[arg(long, value_name = "POOL")]
     pool: Option<String>,
+    #[command(flatten)]
+    part: Part,
     /// Seed of the simulation
     #[arg(long, value_name = "N", default_value = "1", value_parser = whole::<u64>)]
     seed: u64,
@@ -52,7 +54,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     let _prepared = args.html.as_deref().map(output::prepare).transpose()?;
-    let mut load = super::load(&args.file, args.pool.as_deref())?;
+    let mut load = super::load(&args.file, &args.part, args.pool.as_deref())?;
     let assignments = Assignments::new(&args.set, &load.pool);
     let device = super::device(&args.device, &[])?;
     let own = super::recorded_policy(&load);

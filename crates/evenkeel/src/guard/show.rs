@@ -6,14 +6,15 @@ use evenkeel_guard::discovery::map::PoolEntry;
 use evenkeel_guard::discovery::osds::OsdEntry;
 use evenkeel_guard::discovery::{Link, Map};
 use evenkeel_guard::loops::record::{
-    At, CgroupState, ClientState, DirectionState, GroupState, LocalState, OsdState, PacketsState, PoolState,
-    QueueDepthState, QueueState, State,
+    At, CgroupState, ClientState, GroupState, OsdState, PacketsState, PoolState, QueueDepthState, QueueState,
+    ReadsState, State,
 };
 use evenkeel_guard::sensor::cache::CachedEntry;
 use evenkeel_policy::decision::{Decisions, Unit};
 use evenkeel_policy::figures::{counted, counted_figure};
 use evenkeel_policy::history::{Event, EventKind, History};
 use evenkeel_policy::moment;
+use evenkeel_policy::state::GuaranteeState;
 use evenkeel_web::history::Query;
 
 use crate::control::table;
@@ -115,21 +116,22 @@ pub(super) fn state(state: &State) -> String {
 /// A pool whose clients' packets the agent delays for a latency target, with these clients, as text.
 fn packets(pool: &PoolState, at: &PacketsState) -> String {
     let mut text = String::new();
-    let mut reads =
-        at.read_latency_ms.map_or_else(|| "no reads".into(), |ms| format!("reads take {}", Unit::Ms.text(ms)));
-    if let Some(ms) = at.read_percentile_ms {
-        let _ = write!(reads, " ({} lately {})", at.percentile, Unit::Ms.text(ms));
+    let target = pool.latency_target.clone().unwrap_or_default();
+    let read_ms = pool.reads.as_ref().and_then(|reads| reads.latency_ms);
+    let mut reads = read_ms.map_or_else(|| "no reads".into(), |ms| format!("reads take {}", Unit::Ms.text(ms)));
+    if let Some(ms) = pool.percentile_ms() {
+        let _ = write!(reads, " ({} lately {})", target.percentile, Unit::Ms.text(ms));
     }
     let _ = writeln!(
         text,
         "\n{}: latency target {} ms for the {}, {reads}, {:.2} MB/s read, {:.2} MB/s written, {} in flight\n  why: {}",
         pool.name,
-        at.target_ms,
-        at.percentile,
+        target.target_ms,
+        target.percentile,
         at.read_bytes_per_s / 1e6,
         at.write_bytes_per_s / 1e6,
-        at.in_flight,
-        pool.because
+        pool.in_flight,
+        pool.lately.because
     );
     let head = ["client", "name", "throttle", "MB/s", "delay ms", "because"];
     let rows: Vec<_> = at.clients.iter().map(client).collect();
@@ -141,8 +143,8 @@ fn packets(pool: &PoolState, at: &PacketsState) -> String {
 fn array(pool: &PoolState, array: &QueueDepthState) -> String {
     let mut text = String::new();
     let total =
-        array.total_slots.map_or_else(|| "slots unbounded".into(), |all| counted_figure(all, "slot") + " in all");
-    let with = if array.clustered { "decided with other hosts" } else { "decided by this host alone" };
+        array.slots.total.map_or_else(|| "slots unbounded".into(), |all| counted_figure(all, "slot") + " in all");
+    let with = if array.slots.clustered { "decided with other hosts" } else { "decided by this host alone" };
     let _ = writeln!(text, "\n{}: {total} by {}, {with} every {} s", pool.name, pool.method, array.period_s);
     let head = ["volume", "target ms", "latency ms", "in the array ms", "used", "needed", "slots", "queue", "because"];
     let figure = |figure: Option<f64>| figure.map_or_else(|| "-".into(), |figure| format!("{figure:.1}"));
@@ -151,7 +153,7 @@ fn array(pool: &PoolState, array: &QueueDepthState) -> String {
         vec![
             volume.name.clone(),
             figure(volume.slots.target_ms),
-            figure(volume.latency_ms),
+            figure(volume.lately.latency_ms),
             figure(volume.slots.device_latency_ms),
             format!("{:.1}", volume.slots.used),
             format!("{:.1}", volume.slots.need),
@@ -175,25 +177,25 @@ pub(crate) fn queue(queue: &QueueState) -> String {
 }
 
 fn osd(pool: &PoolState, osd: &OsdState) -> Vec<String> {
-    let measured = &osd.measured;
+    let lately = &pool.lately;
     let kib = |bytes: Option<u64>| bytes.map_or_else(|| "-".into(), |bytes| (bytes >> 10).to_string());
     vec![
         pool.name.clone(),
         osd.condition.clone(),
-        kib(Some(osd.budget_bytes)),
+        kib(osd.admission.budget_bytes),
         kib(osd.throttle_bytes),
-        measured.store_latency_ms.map_or_else(|| "-".into(), |ms| format!("{ms:.2}")),
-        format!("{:.0}", measured.commits_per_s),
-        format!("{:.2}", measured.cost_bytes_per_s / 1e6),
-        measured.waiting.to_string(),
-        osd.problem.clone().unwrap_or_else(|| format!("{}: {}", pool.method, pool.because)),
+        lately.latency_ms.map_or_else(|| "-".into(), |ms| format!("{ms:.2}")),
+        format!("{:.0}", lately.iops),
+        format!("{:.2}", lately.bytes_per_s / 1e6),
+        osd.waiting.to_string(),
+        osd.problem.clone().unwrap_or_else(|| format!("{}: {}", pool.method, lately.because)),
     ]
 }
 
 /// A pool whose control groups the agent limits: its device and its groups, as text.
 fn groups(pool: &PoolState, at: &CgroupState) -> String {
-    if let Some(latency) = &at.latency {
-        return local(pool, at, latency);
+    if let Some(reads) = &pool.reads {
+        return local(pool, at, reads);
     }
     let mut text = String::new();
     let slow = match (at.slow_bytes_per_s, at.slow_is_trusted) {
@@ -217,19 +219,18 @@ fn groups(pool: &PoolState, at: &CgroupState) -> String {
     }
     let head = ["group", "tenant", "", "guaranteed", "got", "missed", "limit", "because"];
     let mut rows = Vec::new();
-    for tenant in &at.groups {
-        for (name, state) in [("read", &tenant.read), ("write", &tenant.write)] {
-            let Some(state) = state else { continue };
-            let foreign = foreign(tenant);
+    for group in &at.groups {
+        for of in group.guarantees() {
+            let (unit, foreign) = (of.rates_in(), foreign(group));
             rows.push(vec![
-                tenant.group.clone(),
-                tenant.tenant.clone(),
-                name.to_owned(),
-                guaranteed(state),
-                state.unit.text(state.measured),
-                state.miss_rate.map_or_else(|| "-".into(), |part| format!("{:.1} %", part * 100.0)),
-                if foreign.is_some() { "-".into() } else { state.unit.text(state.limit) },
-                foreign.unwrap_or_else(|| state.because.clone()),
+                group.group.clone(),
+                group.tenant.clone(),
+                of.of.clone(),
+                guaranteed(of),
+                of.measured_per_s.map_or_else(|| "-".into(), |rate| unit.text(rate)),
+                of.miss_rate.map_or_else(|| "-".into(), |part| format!("{:.1} %", part * 100.0)),
+                if foreign.is_some() { "-".into() } else { unit.text(of.limit_per_s as f64) },
+                foreign.unwrap_or_else(|| of.because.clone()),
             ]);
         }
     }
@@ -238,38 +239,37 @@ fn groups(pool: &PoolState, at: &CgroupState) -> String {
 }
 
 /// A device with a latency target or tenants' limits for its control groups, and these groups, as text.
-fn local(pool: &PoolState, at: &CgroupState, latency: &LocalState) -> String {
+fn local(pool: &PoolState, at: &CgroupState, reads: &ReadsState) -> String {
     let ms = |ms: Option<f64>| ms.map_or_else(|| "-".into(), |ms| format!("{ms:.2} ms"));
-    let target = latency.target_ms.map_or_else(|| "no target".into(), |ms| format!("target {ms} ms"));
+    let target = pool.latency_target.as_ref();
+    let percentile = target.map_or("mean", |target| target.percentile.as_str());
+    let target = target.map_or_else(|| "no target".into(), |target| format!("target {} ms", target.target_ms));
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "\n{}: {}, reads {} {} ({target}), measured by {}; limits by {}\n  {}",
+        "\n{}: {}, reads {percentile} {} ({target}), measured by {}; limits by {}\n  {}",
         pool.name,
         at.device,
-        latency.percentile,
-        ms(latency.figure_ms()),
-        latency.measured,
+        ms(pool.figure_ms()),
+        reads.measured,
         pool.method,
-        pool.because
+        pool.lately.because
     );
     let head = ["group", "tenant", "throttle", "MB/s", "IOPS", "p50 ms", "p99 ms", "delay ms", "limits", "because"];
     let figure = |ms: Option<f64>| ms.map_or_else(|| "-".into(), |ms| format!("{ms:.2}"));
     let row = |group: &GroupState| {
-        let throttled = group.latency.clone().unwrap_or_default();
-        let reads = throttled.read_percentiles;
-        let because = foreign(group).or(throttled.exempt_because).unwrap_or(throttled.because);
+        let (reads, lately) = (group.read_percentiles, &group.lately);
         vec![
             group.group.clone(),
             group.tenant.clone(),
-            throttled.throttle,
-            format!("{:.2}", throttled.bytes_per_s / 1e6),
-            format!("{:.0}", throttled.iops),
+            group.throttle.clone(),
+            format!("{:.2}", lately.bytes_per_s / 1e6),
+            format!("{:.0}", lately.iops),
             figure(reads.map(|reads| reads.p50_ms)),
             figure(reads.map(|reads| reads.p99_ms)),
-            format!("{:.1}", throttled.delay_ms),
-            throttled.limits.unwrap_or_else(|| "-".into()),
-            because,
+            format!("{:.1}", group.delay_ms),
+            or_dash(group.limits.as_deref()),
+            foreign(group).unwrap_or_else(|| lately.because.clone()),
         ]
     };
     let rows: Vec<_> = at.groups.iter().map(row).collect();
@@ -289,9 +289,10 @@ pub(crate) fn matched(group: &GroupState) -> String {
 }
 
 /// A guarantee as text; in a cluster this host's part of it, and the whole.
-fn guaranteed(state: &DirectionState) -> String {
-    let here = state.unit.text(state.guaranteed);
-    state.total.map_or_else(|| here.clone(), |total| format!("{here} of {}", state.unit.text(total)))
+fn guaranteed(of: &GuaranteeState) -> String {
+    let text = |rate: u64| of.rates_in().text(rate as f64);
+    let here = text(of.guaranteed_per_s);
+    of.total_per_s.map_or_else(|| here.clone(), |total| format!("{here} of {}", text(total)))
 }
 
 /// The reason why the agent does not control a group; `None` if it does.
@@ -306,9 +307,9 @@ fn client(client: &ClientState) -> Vec<String> {
         client.address.clone(),
         client.names.join(" "),
         client.throttle.clone(),
-        format!("{about}{:.2}", client.bytes_per_s / 1e6),
+        format!("{about}{:.2}", client.lately.bytes_per_s / 1e6),
         format!("{:.1}", client.delay_ms),
-        client.exempt_because.clone().unwrap_or_else(|| client.because.clone()),
+        client.lately.because.clone(),
     ]
 }
 

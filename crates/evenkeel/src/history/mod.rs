@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let [from, to] = [("--from", &args.from), ("--to", &args.to)].map(|(option, text)| moment_of(option, text, now));
     // The present second too.
     let (from, to) = (from?, if args.to == "now" { now + 1 } else { to? });
-    ensure!(from < to, Usage("--from is not before --to: give an end that is later than the begin".into()));
+    ensure!(from < to, Usage("--from is not before --to: give a later --to".into()));
     // A table of thousands of tenants is of no use.
     let tenant = args.tenant.clone().or_else(|| (!args.json && !args.csv).then(String::new));
     let step = args.step.map(|step| step.as_nanos() / 1_000_000_000);

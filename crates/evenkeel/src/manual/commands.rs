@@ -124,6 +124,7 @@ const DATA: &[Pair] = &[
     ("DATA_DIR/NAME.img", "content of the volume NAME, unless it has a path of its own"),
     ("DATA_DIR/volumes.toml", "volumes that evenkeel volume create has made"),
     ("DATA_DIR/files.toml", "files known to hold volumes"),
+    ("DATA_DIR/server.lock", "lock of the running server; another one with this folder does not start"),
     ("DATA_DIR/history", "figures and events of the last month, for evenkeel history"),
     ("DATA_DIR/flight", "requests of the last minutes, for evenkeel record --last"),
     ("DATA_DIR/nbd.sock, DATA_DIR/control.sock", "sockets for NBD and for changes"),
@@ -345,7 +346,7 @@ pub(super) const COMMANDS: &[Facts] = &[
         .see(&[TOML, "evenkeel-check(1)", "evenkeel-history(1)"], &["reference/config.md", "guide/serve.md"]),
     Facts::control("record")
         .examples(&[
-            ("evenkeel record --for 10m night.rec", "ten minutes of all pools; an interrupt ends it before"),
+            ("evenkeel record --for 10m night.rec", "ten minutes of all pools; an interrupt ends it early"),
             ("evenkeel record --last 5m incident.rec", "the last five minutes, if record in [server] keeps them"),
             ("evenkeel record --anonymise my.key shared.rec", "a minute without names and offsets"),
             ("evenkeel record --device /dev/nvme0n1 host.rec", "a minute of a disk, by control group; as root"),

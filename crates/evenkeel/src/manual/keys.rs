@@ -14,7 +14,7 @@ pub(crate) struct Key {
     /// The key's default as TOML; `None` for a key without one, and for a table.
     pub(crate) default: Option<String>,
     pub(crate) meaning: String,
-    /// Those values of the key that have a description, each with its description.
+    /// The values of the key that have a description, each with its description.
     pub(super) values: Vec<(String, String)>,
 }
 

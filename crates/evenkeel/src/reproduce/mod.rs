@@ -2,6 +2,7 @@
 
 mod chosen;
 mod harm;
+mod longest;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -213,15 +214,23 @@ fn reproduce(args: &Args, experiment: Experiment, stop: &AtomicBool) -> anyhow::
         seeds: args.seeds.filter(|_| !is_harm).map(usize::from),
         tuned: tuned::read(experiment)?,
     };
+    let mut pace = longest::Pace::default();
     let mut execute = |name: &str, runs: &[(Setup, u64)]| -> Result<Vec<Digest>, Stopped> {
         if stop.load(Ordering::Relaxed) {
             return Err(Stopped::Interrupted { done: 0, of: runs.len() });
         }
-        let runs: Vec<(&Setup, u64)> = runs.iter().map(|(setup, seed)| (setup, *seed)).collect();
+        let order = pace.order(runs);
+        let sorted: Vec<(&Setup, u64)> = order.iter().map(|&place| (&runs[place].0, runs[place].1)).collect();
         let begun = Instant::now();
-        let digests = parallel::simulate(&runs, threads(args), stop, |_, run| Digest::of(run))?;
+        let made = parallel::simulate(&sorted, threads(args), stop, |_, run| (run.events, Digest::of(run)))
+            .map_err(|stopped| longest::before_order(stopped, &order))?;
         tracing::debug!("{name}: {} runs in {:.1} s", runs.len(), begun.elapsed().as_secs_f64());
-        Ok(digests)
+        let mut digests: Vec<Option<Digest>> = runs.iter().map(|_| None).collect();
+        for (&place, (events, digest)) in order.iter().zip(made) {
+            pace.learn(&runs[place].0, events);
+            digests[place] = Some(digest);
+        }
+        Ok(digests.into_iter().flatten().collect())
     };
     let execute: &mut experiment::Execute<'_, Stopped> = &mut execute;
     Ok(match experiment {

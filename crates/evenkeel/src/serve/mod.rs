@@ -5,7 +5,7 @@ use std::fs;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use evenkeel_policy::{Config, moment};
 use evenkeel_server::{Error, Server, Start};
 use evenkeel_web::Caller;
 use evenkeel_web::history::NO_THREAD_CURE;
-use evenkeel_web::serve::{Manager, Source};
+use evenkeel_web::serve::{Manager, Source, lock_of};
+use rustix::fs::FlockOperation;
 use signal_hook::consts::SIGHUP;
 
 use crate::history;
@@ -83,6 +84,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
         None => listen_control(&control_path).map(|(listener, file)| (listener, Some(file)))?,
     };
+    let _lock = lock(&settings.data_dir, LOCK_PATIENCE)?;
     let status = match (sockets.status.take(), settings.status) {
         (Some(inherited), _) => {
             // Of a configured address, the check of the configuration warns.
@@ -234,6 +236,47 @@ fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
     Ok((listener, SocketFile(path.to_owned())))
 }
 
+/// Longest wait for the lock of the data folder: a process that was killed has it until the kernel has ended all its threads.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// Pause between two attempts to lock the data folder.
+const LOCK_POLL: Duration = Duration::from_millis(20);
+
+/// Locks the data folder until the returned file is dropped or the process ends. Two servers with different control sockets
+/// would each overwrite the other's records of volumes there. `None` where this user cannot write the lock's file: mostly no
+/// records either, and else with a warning.
+fn lock(data_dir: &Path, patience: Duration) -> anyhow::Result<Option<fs::File>> {
+    let path = lock_of(data_dir);
+    let mut options = fs::OpenOptions::new();
+    // In a folder of another user a link might lead anywhere, and a pipe that nothing reads would keep the server waiting.
+    options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = match fs::create_dir_all(data_dir).and_then(|()| options.open(&path)) {
+        Ok(file) => file,
+        Err(error) => {
+            if fs::symlink_metadata(&path).is_ok() {
+                tracing::warn!(
+                    "{} cannot be opened ({error}), so that a second server with this data folder would go unnoticed, and both would overwrite each other's records of volumes: make it a file that this user may write, or remove it while no server runs",
+                    path.display()
+                );
+            }
+            return Ok(None);
+        }
+    };
+    let until = Instant::now() + patience;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => thread::sleep(LOCK_POLL),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(anyhow!(
+                    "another server uses the data folder {}; stop it, or give this one a folder of its own with --data-dir (or server.data_dir)",
+                    data_dir.display()
+                ));
+            }
+            // There are file systems without locks.
+            Ok(()) | Err(_) => return Ok(Some(file)),
+        }
+    }
+}
+
 /// A seed for the controllers' exploration and jitter, which differs at each start of the server.
 fn seed() -> u64 {
     RandomState::new().build_hasher().finish()
@@ -307,7 +350,7 @@ fn keep_hours(manager: &Manager) {
     }
 }
 
-/// Starts a thread that keeps the hours of limits at each begin of a minute, as long as there is the manager. It is not the thread
+/// Starts a thread that applies the hours of limits at each start of a minute, while the manager exists. It is not the thread
 /// of reloads, of which one may hang.
 fn keep_hours_in_time(manager: &Arc<Manager>) -> anyhow::Result<()> {
     let manager = Arc::downgrade(manager);
@@ -369,6 +412,28 @@ mod tests {
         assert!(error.contains("is no socket") && !error.contains("writable"), "{error}");
         assert_eq!(fs::read(&file).unwrap(), b"data");
         fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
+    fn a_data_folder_has_one_server() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-locked-{}", std::process::id()));
+        let first = lock(&folder, Duration::ZERO).unwrap();
+        assert!(first.is_some() && lock_of(&folder).exists());
+        let error = lock(&folder, Duration::ZERO).map(drop).unwrap_err().to_string();
+        assert!(error.contains(&folder.display().to_string()) && error.contains("--data-dir"), "{error}");
+        drop(first);
+        assert!(lock(&folder, Duration::ZERO).unwrap().is_some());
+        // Where no records can be written there is nothing to lock.
+        assert!(lock(&lock_of(&folder), Duration::ZERO).unwrap().is_none());
+        fs::remove_file(lock_of(&folder)).unwrap();
+        std::os::unix::fs::symlink(folder.join("elsewhere"), lock_of(&folder)).unwrap();
+        assert!(lock(&folder, Duration::ZERO).unwrap().is_none());
+        assert!(!folder.join("elsewhere").exists(), "a link makes a file of its choice");
+        fs::remove_file(lock_of(&folder)).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, lock_of(&folder), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(lock(&folder, Duration::ZERO).unwrap().is_none(), "a pipe without a reader keeps no server waiting");
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -20,9 +20,14 @@ fn pools(history: &History) -> impl Iterator<Item = &Series> {
 /// The pool to use: `named`, or the only one of the history.
 ///
 /// # Errors
-/// Several pools, or none.
+/// Several pools or none, or no requests of the pool that is named.
 pub(super) fn pool(history: &History, named: Option<&str>) -> anyhow::Result<String> {
     if let Some(name) = named {
+        if !pools(history).any(|series| series.pool == name) {
+            bail!(
+                "the history has no requests of a pool {name:?} in this time; leave out --pool to see which pools it has, or look further back with --for"
+            );
+        }
         return Ok(name.to_owned());
     }
     let names: BTreeSet<&str> = pools(history).map(|series| series.pool.as_str()).collect();
@@ -122,6 +127,8 @@ mod tests {
         let error = pool(&history, None).unwrap_err();
         assert!(error.is::<Usage>() && error.to_string().contains("fast, slow"), "{error}");
         assert_eq!(pool(&history, Some("slow")).expect("chosen"), "slow");
+        let unknown = pool(&history, Some("slwo")).unwrap_err().to_string();
+        assert!(unknown.contains("\"slwo\"") && unknown.contains("leave out --pool"), "{unknown}");
         assert!(pool(&History::default(), None).unwrap_err().to_string().contains("--device PATH"));
     }
 }

@@ -1,6 +1,6 @@
 //! The content of the detail view: settings, figures and decisions of one row.
 
-use evenkeel_guard::loops::record::{self, GroupState};
+use evenkeel_guard::loops::record::{self, At, GroupState};
 use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::state::{
     ClientState, LatencyState, PartsState, PoolState, QosState, State, TenantSlotsState, TenantState, TotalState,
@@ -192,23 +192,20 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
     let mut facts = Vec::new();
     match tab {
         Tab::Guarded => {
-            let Some((pool, packets)) = state.packets().find(|(pool, _)| pool.name == id.name) else {
-                let (pool, at) = state.cgroups().find(|(pool, _)| pool.name == id.name)?;
-                let latency = at.latency.as_ref()?;
-                facts.push(("device", format!("{}, {} in flight", at.device, counted(latency.in_flight, "request"))));
-                facts.extend(latency.read_percentiles.as_ref().map(reads));
-                facts.push(("why", pool.because.clone()));
-                return Some(facts);
-            };
-            let devices: Vec<&str> = packets.devices.iter().map(|device| device.name.as_str()).collect();
-            facts.push((
-                "devices",
-                format!("{}, {} in flight", devices.join(" "), counted(packets.in_flight, "request")),
-            ));
-            facts.push(("clients", packets.clients.len().to_string()));
-            facts.push(("packets", packets.packets.clone()));
-            facts.extend(packets.read_percentiles.as_ref().map(reads));
-            facts.push(("why", pool.because.clone()));
+            let pool = state.pools.iter().find(|pool| pool.name == id.name && pool.reads.is_some())?;
+            let in_flight = format!("{} in flight", counted(pool.in_flight, "request"));
+            match &pool.at {
+                At::Packets(at) => {
+                    let devices: Vec<&str> = at.devices.iter().map(|device| device.name.as_str()).collect();
+                    facts.push(("devices", format!("{}, {in_flight}", devices.join(" "))));
+                    facts.push(("clients", at.clients.len().to_string()));
+                    facts.push(("packets", at.packets.clone()));
+                }
+                At::Cgroup(at) => facts.push(("device", format!("{}, {in_flight}", at.device))),
+                At::QueueDepth(_) | At::Osd(_) => {}
+            }
+            facts.extend(pool.reads.as_ref().and_then(|of| of.percentiles.as_ref()).map(reads));
+            facts.push(("why", pool.lately.because.clone()));
         }
         Tab::Initiators => {
             let (_, of) = state.packets().find(|(pool, _)| pool.name == id.of)?;
@@ -220,14 +217,13 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
         }
         Tab::Groups => {
             let of_pool = |(pool, _): &(&record::PoolState, &record::CgroupState)| pool.name == id.of;
-            let point = state.cgroups().filter(of_pool).find(|(_, at)| group_of(at, &id.name).is_some());
+            let point = state.cgroups().filter(of_pool).find(|(pool, _)| group_of(pool, &id.name).is_some());
             let (pool, at) = point.or_else(|| state.cgroups().find(of_pool))?;
             facts.push(("device", format!("{} {}, by {}", at.kind, at.device, pool.method)));
-            if let Some(group) = group_of(at, &id.name) {
+            if let Some(group) = group_of(pool, &id.name) {
                 let matched = Some(guard::show::matched(group)).filter(|by| !by.is_empty());
                 facts.extend(matched.map(|by| ("matched by", by)));
-                let throttled = group.latency.as_ref();
-                facts.extend(throttled.and_then(|of| of.read_percentiles.as_ref()).map(reads));
+                facts.extend(group.read_percentiles.as_ref().map(reads));
             }
         }
         Tab::Queues => {
@@ -243,9 +239,9 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
             let (pool, osd) = state.osds().find(|(pool, _)| pool.name == id.name)?;
             let set = osd.throttle_bytes.map_or_else(|| "without bound".into(), bytes);
             facts.push(("throttle", format!("{set}, {}, by {}", osd.condition, pool.method)));
-            let inside = bytes(osd.measured.in_flight_bytes);
-            facts.push(("in flight", format!("{inside}, {} waiting", osd.measured.waiting)));
-            facts.push(("why", pool.because.clone()));
+            let inside = bytes(osd.admission.in_flight_bytes);
+            facts.push(("in flight", format!("{inside}, {} waiting", osd.waiting)));
+            facts.push(("why", pool.lately.because.clone()));
         }
         Tab::Pools | Tab::Tenants | Tab::Volumes | Tab::Clients => {}
     }
@@ -254,10 +250,10 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
 
 /// The group of the row with this name. With a guarantee each direction has a row, with a latency target the group has one. A
 /// pool with both has two points, and a group may be at both.
-fn group_of<'a>(at: &'a record::CgroupState, row: &str) -> Option<&'a GroupState> {
-    let ends: &[&str] = if at.latency.is_some() { &[""] } else { &[" read", " write"] };
+fn group_of<'a>(pool: &'a record::PoolState, row: &str) -> Option<&'a GroupState> {
+    let ends: &[&str] = if pool.reads.is_some() { &[""] } else { &[" read", " write"] };
     let is_of_row = |group: &&GroupState| row.strip_prefix(group.group.as_str()).is_some_and(|end| ends.contains(&end));
-    at.groups.iter().find(is_of_row)
+    pool.groups().iter().find(is_of_row)
 }
 
 /// The fact about the percentiles of the reads of a pool or group.
@@ -279,21 +275,17 @@ fn newest_first(decisions: &mut [DecisionRecord]) {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_guard::loops::record::{
-        At, CgroupState, GroupThrottleState, LocalState, PacketsState, ReadPercentiles,
-    };
+    use evenkeel_guard::loops::record::{CgroupState, ReadPercentiles, ReadsState};
     use evenkeel_policy::state::{ClusterState, HostPartState, TotalsState};
 
     use super::*;
 
     #[test]
     fn pools_of_an_agent_have_the_percentiles_of_their_reads() {
-        let read_percentiles = Some(ReadPercentiles { p50_ms: 0.5, p99_ms: 2.0, p999_ms: 7.25 });
-        let packets = At::Packets(PacketsState { read_percentiles, ..PacketsState::default() });
-        let latency = Some(LocalState { read_percentiles, ..LocalState::default() });
-        let local = At::Cgroup(CgroupState { latency, ..CgroupState::default() });
-        for at in [packets, local] {
-            let pool = record::PoolState { name: "a".into(), at, ..record::PoolState::default() };
+        let percentiles = Some(ReadPercentiles { p50_ms: 0.5, p99_ms: 2.0, p999_ms: 7.25 });
+        for at in [At::default(), At::Cgroup(CgroupState::default())] {
+            let reads = Some(ReadsState { percentiles, ..ReadsState::default() });
+            let pool = record::PoolState { name: "a".into(), reads, at, ..record::PoolState::default() };
             let state = record::State { pools: vec![pool], ..record::State::default() };
             let id = Id { name: "a".into(), ..Id::default() };
             let facts = guard_facts(&state, Tab::Guarded, &id).expect("facts");
@@ -305,23 +297,23 @@ mod tests {
     #[test]
     fn a_group_has_the_percentiles_of_its_own_reads_and_the_entry_that_names_it() {
         let read_percentiles = Some(ReadPercentiles { p50_ms: 0.5, p99_ms: 2.0, p999_ms: 7.25 });
-        let latency = Some(GroupThrottleState { read_percentiles, ..GroupThrottleState::default() });
         let group = GroupState {
             group: "kubepods/pod7".into(),
             matched_by: "pod:shop/db".into(),
             also_matched_by: vec!["cgroup:kubepods/* of tenant rest".into()],
-            latency,
+            read_percentiles,
             ..GroupState::default()
         };
         let other = GroupState { group: "kubepods/pod77".into(), ..GroupState::default() };
         // A guarantee for this group is at another point of the pool.
         let matched_by = "cgroup:kubepods/*".into();
         let guaranteed = GroupState { group: group.group.clone(), matched_by, ..GroupState::default() };
-        let cached = CgroupState { groups: vec![guaranteed], ..CgroupState::default() };
-        let latency = Some(LocalState::default());
-        let local = CgroupState { groups: vec![other, group], latency, ..CgroupState::default() };
-        let pool = |at| record::PoolState { name: "disk".into(), at: At::Cgroup(at), ..record::PoolState::default() };
-        let state = record::State { pools: vec![pool(cached), pool(local)], ..record::State::default() };
+        let pool = |groups, reads| {
+            let at = At::Cgroup(CgroupState { groups, ..CgroupState::default() });
+            record::PoolState { name: "disk".into(), reads, at, ..record::PoolState::default() }
+        };
+        let local = pool(vec![other, group], Some(ReadsState::default()));
+        let state = record::State { pools: vec![pool(vec![guaranteed], None), local], ..record::State::default() };
         let facts = |name: &str| {
             let id = Id { of: "disk".into(), name: name.into() };
             guard_facts(&state, Tab::Groups, &id).expect("facts")

@@ -1,36 +1,32 @@
 //! Converts the state of an agent into the rows of `evenkeel top`.
 
-use evenkeel_guard::loops::record::{
-    CgroupState, ClientState, DirectionState, GroupState, GroupThrottleState, LocalState, OsdState, PacketsState,
-    PoolState, QueueDepthState, State, VolumeState,
-};
+use evenkeel_guard::loops::record::{At, ClientState, GroupState, OsdState, PoolState, State, VolumeState};
 use evenkeel_policy::decision::Unit;
 use evenkeel_policy::health::Trouble;
-use evenkeel_policy::verdict::{self, AT_LIMIT};
+use evenkeel_policy::state::GuaranteeState;
+use evenkeel_policy::verdict::{self, Lately};
 
-use super::figures::{bytes, bytes_per_s, counted, ms, short, uptime};
+use super::figures::{ms, short, uptime};
 use super::row::{Hold, Row, Sample, Tab, Table};
+use super::serve;
 use crate::guard::show;
 
-/// The views for an agent's state; empty views are left out. `before`: the previous state of the agent, for counts between
-/// the two states.
-pub(super) fn sample(state: &State, before: &State) -> Sample {
-    let queues = state.queue_depths().flat_map(|(pool, array)| {
-        let was = before.queue_depths().find(|(was, _)| was.name == pool.name).map(|(_, was)| was);
-        array.volumes.iter().map(move |volume| of_queue(pool, volume, was))
-    });
-    let clients = state
-        .packets()
-        .flat_map(|(pool, at)| at.clients.iter().map(move |client| of_client(pool, client, state.acting)));
-    let groups = state.cgroups().flat_map(|(pool, at)| of_groups(pool, at, state.acting));
-    let locals = state.cgroups().filter_map(|(pool, at)| Some(of_local(pool, at, at.latency.as_ref()?)));
-    let all = [
-        Table { tab: Tab::Guarded, rows: state.packets().map(|(pool, at)| of_pool(pool, at)).chain(locals).collect() },
-        Table { tab: Tab::Initiators, rows: clients.collect() },
-        Table { tab: Tab::Groups, rows: groups.collect() },
-        Table { tab: Tab::Queues, rows: queues.collect() },
-        Table { tab: Tab::Osds, rows: state.osds().map(|(pool, at)| of_osd(pool, at)).collect() },
-    ];
+/// The views for an agent's state; empty views are left out.
+pub(super) fn sample(state: &State) -> Sample {
+    const TABS: [Tab; 5] = [Tab::Guarded, Tab::Initiators, Tab::Groups, Tab::Queues, Tab::Osds];
+    let mut all = TABS.map(|tab| Table { tab, rows: Vec::new() });
+    let [guarded, initiators, groups, queues, osds] = &mut all;
+    for pool in &state.pools {
+        guarded.rows.extend(pool.reads.as_ref().map(|reads| of_pool(pool, reads.latency_ms)));
+        match &pool.at {
+            At::Packets(at) => {
+                initiators.rows.extend(at.clients.iter().map(|client| of_client(pool, client, state.acting)));
+            }
+            At::Cgroup(at) => groups.rows.extend(at.groups.iter().flat_map(|of| of_group(pool, of, state.acting))),
+            At::QueueDepth(at) => queues.rows.extend(at.volumes.iter().map(|volume| of_queue(pool, volume))),
+            At::Osd(at) => osds.rows.push(of_osd(pool, at)),
+        }
+    }
     let mut tables: Vec<Table> = all.into_iter().filter(|table| !table.rows.is_empty()).collect();
     if tables.is_empty() {
         tables.push(Table { tab: Tab::Guarded, rows: Vec::new() });
@@ -58,197 +54,127 @@ fn troubles(state: &State) -> Vec<String> {
     troubles.filter(|trouble| !ON_ROWS.contains(&trouble.kind.as_str())).map(Trouble::sentence).collect()
 }
 
-/// The row of a pool of whose clients or groups, each called `one`, `throttled` are throttled; without figures of latency.
-fn of_throttling(pool: &PoolState, throttled: usize, one: &str, mean_delay_ms: f64) -> Row {
+/// The row of a pool, client, group or volume with the owner `of`. An agent does not count failed requests.
+fn of(name: &str, of: &str, lately: &Lately) -> Row {
+    Row { errors: None, ..serve::of(name, of, Some(lately)) }
+}
+
+/// The row of a pool with a latency target. The device latency is the mean time of reads in the pool's devices, `read_ms`; their
+/// wait in the queue of a storage target, which belongs to another program, is not included.
+fn of_pool(pool: &PoolState, read_ms: Option<f64>) -> Row {
     Row {
-        name: pool.name.clone(),
-        hold: (throttled > 0).then(|| Hold {
-            by: counted(throttled as u64, one) + " throttled",
-            how: format!("mean {} ms", ms(mean_delay_ms)),
-        }),
+        response_ms: pool.figure_ms().or(read_ms),
+        device_ms: read_ms,
         trouble: (pool.reason == "signal_lost").then(|| "SIGNAL LOST".into()),
-        why: pool.because.clone(),
-        ..Row::default()
+        ..of(&pool.name, "", &pool.lately)
     }
 }
 
-/// The row of a pool with a latency target. The device latency is the time of reads in the pool's devices; their wait in the
-/// queue of the storage target, which belongs to another program, is not included.
-fn of_pool(pool: &PoolState, packets: &PacketsState) -> Row {
-    let held = packets.clients.iter().filter(|client| client.delay_ms > 0.0).count();
-    Row {
-        bytes_per_s: Some(packets.read_bytes_per_s + packets.write_bytes_per_s),
-        response_ms: packets.figure_ms().or(packets.read_latency_ms),
-        device_ms: packets.read_latency_ms,
-        p99_ms: packets.p99_ms(),
-        target: Some(packets.target(&pool.reason)),
-        ..of_throttling(pool, held, "client", packets.mean_delay_ms)
+/// The sentence about a client or group with this policy. `how`: its throttle, if it has one.
+fn why(exempt: Option<&String>, throttle: &str, how: Option<String>, because: &str, acting: bool) -> String {
+    let would = if acting { "" } else { "would be " };
+    match (exempt, how) {
+        (Some(exempt), _) => format!("never throttled: {exempt}"),
+        (None, Some(how)) => format!("{would}throttled{how}: {because}"),
+        (None, None) => format!("not throttled (throttle = \"{throttle}\")"),
     }
 }
 
 fn of_client(pool: &PoolState, client: &ClientState, acting: bool) -> Row {
-    let held = client.delay_ms > 0.0;
-    let would = if acting { "" } else { "would be " };
-    let why = match (&client.exempt_because, held) {
-        (Some(exempt), _) => format!("never throttled: {exempt}"),
-        (None, true) => format!("{would}throttled by {} ms: {}", ms(client.delay_ms), client.because),
-        (None, false) => format!("not throttled (throttle = \"{}\")", client.throttle),
-    };
+    let delay_ms = Some(client.delay_ms).filter(|delay_ms| *delay_ms > 0.0);
+    let how = delay_ms.map(|delay_ms| format!(" by {} ms", ms(delay_ms)));
+    let because = &client.lately.because;
+    let why = why(client.exempt_because.as_ref(), &client.throttle, how, because, acting);
     let names = client.names.join(" ");
     Row {
-        name: client.address.clone(),
-        of: pool.name.clone(),
-        bytes_per_s: Some(client.bytes_per_s),
-        queue_ms: held.then_some(client.delay_ms),
-        hold: held.then(|| Hold { by: "latency".into(), how: format!("{} ms", ms(client.delay_ms)) }),
+        iops: None,
+        queue_ms: delay_ms,
         why: if names.is_empty() { why } else { format!("{names}: {why}") },
-        ..Row::default()
+        ..of(&client.address, &pool.name, &client.lately)
     }
 }
 
-/// The row of a device with a latency target for its control groups.
-fn of_local(pool: &PoolState, at: &CgroupState, latency: &LocalState) -> Row {
-    let is_throttled = |group: &&GroupState| group.latency.as_ref().is_some_and(|of| of.delay_ms > 0.0);
-    let throttled = at.groups.iter().filter(is_throttled).count();
-    Row {
-        bytes_per_s: Some(latency.bytes_per_s),
-        response_ms: latency.figure_ms().or(latency.read_latency_ms),
-        device_ms: latency.read_latency_ms,
-        p99_ms: latency.p99_ms(),
-        target: latency.target(&pool.reason),
-        ..of_throttling(pool, throttled, "group", latency.mean_delay_ms)
+/// The rows of a control group: one for each of its guarantees, or one if its device has a latency target.
+fn of_group(pool: &PoolState, group: &GroupState, acting: bool) -> Vec<Row> {
+    if pool.reads.is_none() {
+        return group.guarantees().map(|guarantee| of_guarantee(pool, group, guarantee)).collect();
     }
-}
-
-/// The row of a control group of a device with a latency target.
-fn of_throttled(pool: &PoolState, group: &GroupState, of: &GroupThrottleState, acting: bool) -> Row {
-    let held = of.delay_ms > 0.0;
-    let is_at_limit = !held && !of.because.is_empty();
-    let would = if acting { "" } else { "would be " };
     let foreign = show::foreign(group);
-    let limits = of.limits.as_deref().unwrap_or("not known yet");
-    let why = match &of.exempt_because {
-        Some(exempt) => format!("never throttled: {exempt}"),
-        None if held || is_at_limit => format!("{would}throttled, io.max {limits}: {}", of.because),
-        None => format!("not throttled (throttle = \"{}\")", of.throttle),
-    };
-    Row {
-        name: group.group.clone(),
-        of: pool.name.clone(),
+    let limits = || format!(", io.max {}", group.limits.as_deref().unwrap_or("not known yet"));
+    let how = group.lately.throttled_by.as_ref().map(|_| limits());
+    let why = why(group.exempt_because.as_ref(), &group.throttle, how, &group.lately.because, acting);
+    vec![Row {
         tenant: group.tenant.clone(),
-        iops: Some(of.iops),
-        bytes_per_s: Some(of.bytes_per_s),
-        queue_ms: held.then_some(of.delay_ms),
-        p99_ms: of.read_percentiles.map(|reads| reads.p99_ms),
-        hold: if is_at_limit {
-            Some(Hold { by: "operator".into(), how: bytes_per_s(of.bytes_per_s) })
-        } else {
-            held.then(|| Hold { by: "latency".into(), how: format!("{} ms", ms(of.delay_ms)) })
-        },
+        queue_ms: Some(group.delay_ms).filter(|delay_ms| *delay_ms > 0.0),
         why: foreign.clone().unwrap_or(why),
         trouble: foreign,
-        ..Row::default()
-    }
+        ..of(&group.group, &pool.name, &group.lately)
+    }]
 }
 
-fn of_groups(pool: &PoolState, at: &CgroupState, acting: bool) -> Vec<Row> {
-    if at.latency.is_some() {
-        let row = |group: &GroupState| Some(of_throttled(pool, group, group.latency.as_ref()?, acting));
-        return at.groups.iter().filter_map(row).collect();
-    }
-    let directions = |tenant: &GroupState| {
-        let both = [("read", &tenant.read), ("write", &tenant.write)];
-        let rows = both.map(|(name, direction)| Some(of_group(pool, tenant, name, direction.as_ref()?)));
-        rows.into_iter().flatten().collect::<Vec<_>>()
-    };
-    at.groups.iter().flat_map(directions).collect()
-}
-
-fn of_group(pool: &PoolState, tenant: &GroupState, direction: &str, state: &DirectionState) -> Row {
-    let in_bytes = state.unit == Unit::BytesPerS;
-    let at_limit = state.measured >= AT_LIMIT * state.limit && tenant.foreign_limit.is_none();
-    let foreign = show::foreign(tenant);
+fn of_guarantee(pool: &PoolState, group: &GroupState, guarantee: &GuaranteeState) -> Row {
+    let in_bytes = guarantee.rates_in() == Unit::BytesPerS;
+    let foreign = show::foreign(group);
+    let at_limit = verdict::at_guarantee(guarantee).filter(|_| foreign.is_none());
     Row {
-        name: format!("{} {direction}", tenant.group),
+        name: format!("{} {}", group.group, guarantee.of),
         of: pool.name.clone(),
-        tenant: tenant.tenant.clone(),
-        iops: (!in_bytes).then_some(state.measured),
-        bytes_per_s: in_bytes.then_some(state.measured),
-        target: Some(state.target()),
-        hold: at_limit.then(|| Hold { by: "throughput".into(), how: state.rate(state.limit) }),
-        why: foreign.clone().unwrap_or_else(|| state.because.clone()),
+        tenant: group.tenant.clone(),
+        iops: guarantee.measured_per_s.filter(|_| !in_bytes),
+        bytes_per_s: guarantee.measured_per_s.filter(|_| in_bytes),
+        target: Some(verdict::of_guarantee(guarantee)),
+        hold: at_limit.as_ref().map(Hold::of),
+        why: foreign.clone().unwrap_or_else(|| guarantee.because.clone()),
         trouble: foreign,
         ..Row::default()
     }
 }
 
-fn of_queue(pool: &PoolState, volume: &VolumeState, was: Option<&QueueDepthState>) -> Row {
-    let slots = &volume.slots;
-    let was =
-        was.and_then(|was| was.volumes.iter().find(|was| was.name == volume.name)).map_or(slots, |was| &was.slots);
-    let seconds = slots.windows_total.saturating_sub(was.windows_total);
-    let violated = slots.violated_total.saturating_sub(was.violated_total);
-    let shortened =
-        volume.queues.iter().filter(|queue| queue.value.zip(queue.before).is_some_and(|(is, was)| is < was));
-    let lengths: u32 = shortened.filter_map(|queue| queue.value).sum();
-    Row {
-        name: volume.name.clone(),
-        of: pool.name.clone(),
-        iops: Some(volume.iops),
-        bytes_per_s: Some(volume.bytes_per_s),
-        response_ms: volume.latency_ms,
-        queue_ms: slots.queueing_delay_ms,
-        device_ms: slots.device_latency_ms,
-        target: verdict::by_seconds(slots, seconds, violated, volume.latency_ms),
-        hold: (lengths > 0).then(|| Hold { by: "slots".into(), how: format!("queue of {lengths}") }),
-        trouble: volume.queues.iter().find(|queue| queue.foreign.is_some()).map(show::queue),
-        why: slots.because.clone(),
-        ..Row::default()
-    }
+fn of_queue(pool: &PoolState, volume: &VolumeState) -> Row {
+    let trouble = volume.queues.iter().find(|queue| queue.foreign.is_some()).map(show::queue);
+    Row { trouble, ..of(&volume.name, &pool.name, &volume.lately) }
 }
 
 fn of_osd(pool: &PoolState, osd: &OsdState) -> Row {
-    let measured = &osd.measured;
-    let budget = osd.throttle_bytes.or(Some(osd.budget_bytes));
-    Row {
-        name: pool.name.clone(),
-        iops: Some(measured.commits_per_s),
-        bytes_per_s: Some(measured.cost_bytes_per_s),
-        device_ms: measured.store_latency_ms,
-        hold: budget
-            .filter(|_| measured.waiting > 0)
-            .map(|budget| Hold { by: pool.method.clone(), how: bytes(budget) }),
-        trouble: osd.problem.as_ref().map(|problem| format!("{}: {problem}", osd.condition)),
-        why: pool.because.clone(),
-        ..Row::default()
-    }
+    let trouble = osd.problem.as_ref().map(|problem| format!("{}: {problem}", osd.condition));
+    Row { trouble, ..of(&pool.name, "", &pool.lately) }
 }
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_guard::loops::record::{At, ReadPercentiles};
+    use evenkeel_guard::loops::record::{CgroupState, ReadsState};
 
     use super::*;
 
-    /// The p99 in the row of a pool of which `at` is the record.
-    fn p99_ms(at: At) -> Option<f64> {
-        let pool = PoolState { name: "a".into(), at, ..PoolState::default() };
-        let state = State { pools: vec![pool], ..State::default() };
-        sample(&state, &state).tables[0].rows[0].p99_ms
+    /// The row of a group of a device with a latency target, which an agent that does not act would delay by `delay_ms`.
+    fn row(delay_ms: f64, exempt_because: Option<String>, foreign_limit: Option<String>) -> Row {
+        let because: String = "it has most of the load".into();
+        let throttled_by = verdict::delayed(delay_ms, &because);
+        let group = GroupState {
+            group: "slice".into(),
+            foreign_limit,
+            throttle: "normal".into(),
+            exempt_because,
+            delay_ms,
+            lately: Lately { because, throttled_by, ..Lately::default() },
+            ..GroupState::default()
+        };
+        let at = At::Cgroup(CgroupState { groups: vec![group], ..CgroupState::default() });
+        let pool = PoolState { name: "disk".into(), reads: Some(ReadsState::default()), at, ..PoolState::default() };
+        let mut sample = sample(&State { pools: vec![pool], ..State::default() });
+        sample.tables.remove(1).rows.remove(0)
     }
 
     #[test]
-    fn pools_whose_reads_are_timed_have_p99_for_each_target() {
-        let read_percentiles = Some(ReadPercentiles { p50_ms: 0.5, p99_ms: 2.0, p999_ms: 7.25 });
-        let (percentile, read_percentile_ms) = ("p90".to_owned(), Some(1.0));
-        let packets = PacketsState { percentile, read_percentile_ms, ..PacketsState::default() };
-        assert_eq!(p99_ms(At::Packets(packets.clone())), None);
-        // An older agent has the percentile of the target alone.
-        let older = PacketsState { percentile: "p99".into(), ..packets.clone() };
-        assert_eq!(p99_ms(At::Packets(older)), Some(1.0));
-        assert_eq!(p99_ms(At::Packets(PacketsState { read_percentiles, ..packets })), Some(2.0));
-        let latency = LocalState { percentile: "mean".into(), read_percentiles, ..LocalState::default() };
-        let local = CgroupState { latency: Some(latency), ..CgroupState::default() };
-        assert_eq!(p99_ms(At::Cgroup(local)), Some(2.0));
+    fn the_row_of_a_group_says_how_it_is_throttled_or_why_not() {
+        let throttled = row(3.0, None, None);
+        let why = "would be throttled, io.max not known yet: it has most of the load";
+        assert_eq!((throttled.why.as_str(), throttled.queue_ms, throttled.errors), (why, Some(3.0), None));
+        assert_eq!(throttled.hold.map(|hold| hold.by + " " + &hold.how), Some("latency 3.00 ms delay".into()));
+        assert_eq!(row(0.0, None, None).why, "not throttled (throttle = \"normal\")");
+        assert_eq!(row(0.0, Some("it has a guarantee".into()), None).why, "never throttled: it has a guarantee");
+        let foreign = row(0.0, None, Some("rbps=5".into()));
+        assert!(foreign.why.contains("another program set io.max to rbps=5"), "{foreign:?}");
+        assert_eq!(foreign.trouble, Some(foreign.why));
     }
 }

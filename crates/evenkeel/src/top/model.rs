@@ -184,10 +184,9 @@ impl Model {
             // Started anew: what was measured before says nothing about it.
             (self.history, self.paces, self.more, self.answer) = Default::default();
         }
-        self.sample = match (&answer, &self.answer) {
-            (Answer::Serve(state, clients), _) => serve::sample(state, &clients.clients, &mut self.paces),
-            (Answer::Guard(state), Some(Answer::Guard(before))) => guard::sample(state, before),
-            (Answer::Guard(state), _) => guard::sample(state, state),
+        self.sample = match &answer {
+            Answer::Serve(state, clients) => serve::sample(state, &clients.clients, &mut self.paces),
+            Answer::Guard(state) => guard::sample(state),
         };
         self.answer = Some(answer);
         self.samples += 1;

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use evenkeel_policy::verdict::{Target, Verdict};
+use evenkeel_policy::verdict::{Target, ThrottledBy, Verdict};
 use serde::Serialize;
 
 use super::figures::{count, megabytes, ms};
@@ -77,11 +77,17 @@ impl Tab {
 /// The throttle that slows a row's requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Hold {
-    /// Owner of the limit that binds: the operator or a controller. For an agent's pool: text with the number of throttled
-    /// clients.
+    /// Owner of the limit that binds: the operator or a controller.
     pub(super) by: String,
-    /// The limit that binds as text, for example `400 IOPS`, or the delay.
+    /// The limit that binds as text, for example `400 IOPS`, or the delay; of an agent's pool the number of throttled clients or
+    /// groups, and their mean delay.
     pub(super) how: String,
+}
+
+impl Hold {
+    pub(super) fn of(throttle: &ThrottledBy) -> Self {
+        Self { by: throttle.by.clone(), how: throttle.how.clone() }
+    }
 }
 
 /// One row of a view: a tenant, a client or the like.

@@ -124,7 +124,7 @@ fn of_volume(volume: &VolumeState, paces: &[Pace]) -> Row {
         volume: volume.name.clone(),
         iops: sum(|pace| pace.iops),
         bytes_per_s: sum(|pace| pace.bytes_per_s),
-        hold: volume.throttled_by.as_ref().map(|by| Hold { by: by.by.clone(), how: by.how.clone() }),
+        hold: volume.throttled_by.as_ref().map(Hold::of),
         trouble,
         why: format!(
             "{}, {}, {}, tenant {}, {}",
@@ -147,13 +147,12 @@ pub(super) fn client_name(client: &ClientState) -> String {
     }
 }
 
-/// The row of the pool or tenant `name` with the owner `of`. `lately`: the server's figures and verdicts over its last second, if
-/// known.
-fn of(name: &str, of: &str, lately: Option<&Lately>) -> Row {
+/// The row of the pool or tenant `name` with the owner `of`. `lately`: the figures and verdicts over the last second or interval,
+/// if known.
+pub(super) fn of(name: &str, of: &str, lately: Option<&Lately>) -> Row {
     let row = Row { name: name.into(), of: of.into(), ..Row::default() };
     let Some(lately) = lately else { return row };
     let worst = lately.targets.iter().min_by_key(|target| target.verdict);
-    let throttled_by = lately.throttled_by.as_ref();
     Row {
         iops: Some(lately.iops),
         bytes_per_s: Some(lately.bytes_per_s),
@@ -163,7 +162,7 @@ fn of(name: &str, of: &str, lately: Option<&Lately>) -> Row {
         p99_ms: lately.p99_ms,
         errors: Some(lately.errors as f64),
         target: worst.cloned(),
-        hold: throttled_by.map(|throttled| Hold { by: throttled.by.clone(), how: throttled.how.clone() }),
+        hold: lately.throttled_by.as_ref().map(Hold::of),
         trouble: (lately.errors > 0).then(|| counted(lately.errors, "request") + " FAILED just now"),
         why: lately.because.clone(),
         ..row

@@ -1,16 +1,15 @@
 //! Tests of `evenkeel top` without a terminal: answers and keys come in, and the drawn screens are checked.
 
 use evenkeel_guard::loops::record::{
-    self, At, CgroupState, ClientState as Initiator, DirectionState, GroupState, PacketsState, QueueDepthState,
-    QueueState,
+    self, At, CgroupState, ClientState as Initiator, GroupState, PacketsState, QueueDepthState, QueueState, ReadsState,
 };
-use evenkeel_policy::decision::{DecisionRecord, Unit};
+use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::health::{Health, Level, Trouble};
 use evenkeel_policy::state::{
     AdmissionState, ClientState, Clients, GuaranteeState, LatencyState, LatencyTargetState, LimitState, PoolState,
     QosState, RemoteState, State, TenantSlotsState, TenantState, ThrottledState, VolumeState,
 };
-use evenkeel_policy::verdict::{self, Counts};
+use evenkeel_policy::verdict::{self, Counts, Lately};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -114,6 +113,7 @@ fn server(seconds: u64) -> State {
         guaranteed_per_s: 50_000_000,
         total_per_s: None,
         measured_per_s: Some(2e6),
+        miss_rate: None,
         limit_per_s: 60_000_000,
         reason: "unachievable".into(),
         because: "the guarantee cannot be kept now".into(),
@@ -424,37 +424,52 @@ fn histories_are_bounded_and_forget_who_is_gone() {
 
 /// The state of an agent that throttles one of its clients, after `seconds`.
 fn agent(seconds: u64) -> Answer {
-    let client = |address: &str, delay_ms: f64| Initiator {
-        address: address.into(),
-        names: vec!["iqn.2026:host".into()],
-        throttle: "normal".into(),
-        bytes_per_s: 1e7,
-        delay_ms,
-        because: if delay_ms > 0.0 { "91 % of the noisy clients' load is its own".into() } else { String::new() },
-        ..Initiator::default()
+    let client = |address: &str, delay_ms: f64| {
+        let because = if delay_ms > 0.0 { "91 % of the noisy clients' load is its own" } else { "" };
+        let throttled_by = verdict::delayed(delay_ms, because);
+        Initiator {
+            address: address.into(),
+            names: vec!["iqn.2026:host".into()],
+            throttle: "normal".into(),
+            delay_ms,
+            lately: Lately { bytes_per_s: 1e7, throttled_by, because: because.into(), ..Lately::default() },
+            ..Initiator::default()
+        }
     };
+    let target = LatencyTargetState {
+        target_ms: 20.0,
+        percentile: "mean".into(),
+        measured_ms: Some(15.0),
+        ..LatencyTargetState::default()
+    };
+    let because = "reads take 15.00 ms, below 19.00 ms: the delay shrinks";
     let vg0 = record::PoolState {
         name: "vg0".into(),
-        because: "reads take 15.00 ms, below 19.00 ms: the delay shrinks".into(),
+        lately: Lately {
+            bytes_per_s: 5e6,
+            targets: vec![verdict::of_latency(&target, "")],
+            throttled_by: verdict::delays(1, "client", 34.5, because),
+            because: because.into(),
+            ..Lately::default()
+        },
+        latency_target: Some(target),
+        reads: Some(ReadsState { latency_ms: Some(15.0), ..ReadsState::default() }),
         at: At::Packets(PacketsState {
-            target_ms: 20.0,
-            percentile: "mean".into(),
-            read_latency_ms: Some(15.0),
-            read_bytes_per_s: 2e6,
-            write_bytes_per_s: 3e6,
             clients: vec![client("10.0.0.1", 0.0), client("10.0.0.2", 34.5)],
             ..PacketsState::default()
         }),
         ..record::PoolState::default()
     };
-    let read = DirectionState {
-        unit: Unit::BytesPerS,
-        guaranteed: 50e6,
-        measured: 41e6,
-        limit: 42e6,
+    let read = GuaranteeState {
+        of: "read".into(),
+        unit: "bytes".into(),
+        guaranteed_per_s: 50_000_000,
+        measured_per_s: Some(41e6),
+        limit_per_s: 42_000_000,
         reason: "compensating".into(),
         because: "12.0 % of its bytes missed the cache".into(),
-        ..DirectionState::default()
+        binding: "throughput".into(),
+        ..GuaranteeState::default()
     };
     let group =
         GroupState { tenant: "db".into(), group: "db.service".into(), read: Some(read), ..GroupState::default() };
@@ -468,15 +483,18 @@ fn agent(seconds: u64) -> Answer {
         ..TenantSlotsState::default()
     };
     let queue = QueueState { disk: "sda".into(), value: Some(6), before: Some(32), ..QueueState::default() };
-    let volume = record::VolumeState {
-        name: "lun".into(),
+    let lately = Lately {
         iops: 1234.0,
         bytes_per_s: 5e6,
         latency_ms: Some(12.5),
-        slots,
-        queues: vec![queue],
-        ..record::VolumeState::default()
+        queue_latency_ms: slots.queueing_delay_ms,
+        device_latency_ms: slots.device_latency_ms,
+        targets: verdict::by_seconds(&slots, 1, u64::from(seconds.is_multiple_of(2)), Some(12.5)).into_iter().collect(),
+        throttled_by: verdict::shortened(6, &slots.because),
+        ..Lately::default()
     };
+    let (name, queues) = ("lun".into(), vec![queue]);
+    let volume = record::VolumeState { name, slots, queues, lately, ..record::VolumeState::default() };
     let cached = At::Cgroup(CgroupState { groups: vec![group], ..CgroupState::default() });
     let shared = At::QueueDepth(QueueDepthState { volumes: vec![volume], ..QueueDepthState::default() });
     let pool = |name: &str, at| record::PoolState { name: name.into(), at, ..record::PoolState::default() };
@@ -498,7 +516,7 @@ fn agents_show_pools_clients_groups_and_queues() {
     let shown = screen(&model);
     shows(&shown, &["evenkeel guard 0.1.0", "acting", "[Pools 1] Clients 2  Groups 1  Queues 1"]);
     shows(&shown, &["targets: 2 met, 1 MISSED, 0 idle", "throttled: 3", "reads take 15.00 ms, below 19.00 ms"]);
-    shows(line_with(&shown, ">vg0"), &["5.00", "15.0", "met mean<20ms", "1 client throttled"]);
+    shows(line_with(&shown, ">vg0"), &["5.00", "15.0", "met mean<20ms", "latency 1 client"]);
     key(&mut model, KeyCode::Right);
     let shown = screen(&model);
     shows(line_with(&shown, "10.0.0.2"), &["10.0", "vg0", "latency 34.5 ms"]);
@@ -512,7 +530,7 @@ fn agents_show_pools_clients_groups_and_queues() {
         line_with(&screen(&model), ">lun"),
         &["1234", "5.00", "12.5", "2.00", "6.50", "met mean<10ms", "slots queue of 6"],
     );
-    // A second above the target was counted since.
+    // The next second was above the target.
     model.take(agent(102));
     shows(line_with(&screen(&model), ">lun"), &["MISSED mean<10ms"]);
     key(&mut model, KeyCode::Enter);

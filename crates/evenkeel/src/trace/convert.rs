@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use evenkeel_flight::{Item, Recording, Request, Scrambler, Table, Writer, to_blkparse, to_fio, to_fio_2, to_msr};
 use evenkeel_policy::figures::counted;
 
+use super::{MOST_REQUESTS, Part};
 use crate::{output, record};
 
 /// A format to write.
@@ -47,6 +48,9 @@ pub(crate) struct Args {
     /// same names
     #[arg(long, value_name = "KEYFILE")]
     anonymise: Option<PathBuf>,
+
+    #[command(flatten)]
+    part: Part,
 }
 
 /// Converts a recording.
@@ -60,7 +64,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     // In the form that `evenkeel record` sends, so that both scramble in the same way.
     let key = args.anonymise.as_deref().map(record::key).transpose()?;
-    let mut recording = super::open(&args.file)?;
+    let mut recording = super::open(&args.file, &args.part, MOST_REQUESTS)?;
     if let Some(key) = &key {
         anonymise(&mut recording, &Scrambler::new(key.as_bytes()));
     }
@@ -157,8 +161,8 @@ mod tests {
         if let Some(key) = key {
             std::fs::write(&key_file, key).expect("written");
         }
-        let args = Args { file, output: output.clone(), to, anonymise: key.map(|_| key_file) };
-        let converted = run(&args).and_then(|()| super::super::open(&output));
+        let args = Args { file, output: output.clone(), to, anonymise: key.map(|_| key_file), part: Part::default() };
+        let converted = run(&args).and_then(|()| super::super::open(&output, &Part::default(), MOST_REQUESTS));
         std::fs::remove_dir_all(&folder).expect("removed");
         converted
     }
@@ -238,7 +242,8 @@ mod tests {
         let [file, key] = ["a.csv", "key"].map(|name| folder.join(name));
         std::fs::write(&file, MSR).expect("written");
         std::fs::write(&key, "0123456789abcdef").expect("written");
-        let args = Args { file, output: key.clone(), to: Format::Evenkeel, anonymise: Some(key.clone()) };
+        let (to, part) = (Format::Evenkeel, Part::default());
+        let args = Args { file, output: key.clone(), to, anonymise: Some(key.clone()), part };
         let error = run(&args).expect_err("refused");
         let kept = std::fs::read_to_string(&key);
         std::fs::remove_dir_all(&folder).expect("removed");
@@ -250,7 +255,8 @@ mod tests {
     fn a_trace_is_not_written_over_itself() {
         let file = std::env::temp_dir().join(format!("evenkeel-itself-{}", std::process::id()));
         std::fs::write(&file, MSR).expect("written");
-        let args = Args { file: file.clone(), output: file.clone(), to: Format::Fio, anonymise: None };
+        let (to, part) = (Format::Fio, Part::default());
+        let args = Args { file: file.clone(), output: file.clone(), to, anonymise: None, part };
         let error = run(&args).expect_err("refused");
         assert!(error.is::<Usage>(), "{error}");
         assert_eq!(std::fs::read_to_string(&file).expect("text"), MSR);

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal as _, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use anyhow::{Context, ensure};
 use evenkeel_flight::statistics::{Statistics, Summary};
 use evenkeel_flight::{Error, Head, Item, Reader, Recording, Table};
 use evenkeel_policy::figures::counted;
+use evenkeel_policy::units::Duration as Length;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::{self, Usage, printable};
@@ -27,6 +29,8 @@ use foreign::Foreign;
 const QUIET: Duration = Duration::from_secs(2);
 /// The most requests of a recording in memory; they take some 7 GB.
 const MOST_REQUESTS: usize = 100_000_000;
+/// The most requests of a recording that is replayed or learned from; with all that is computed from them they take some 5 GB.
+pub(crate) const MOST_SIMULATED: usize = 25_000_000;
 /// Requests of a recording in memory whatever the length of its file.
 const USUAL_REQUESTS: usize = 1_000_000;
 /// The most requests for each byte of a file, beyond [`USUAL_REQUESTS`]: a recording has some 0.1, one that was made to take
@@ -34,6 +38,26 @@ const USUAL_REQUESTS: usize = 1_000_000;
 const PER_BYTE: u64 = 8;
 /// The length of a volume whose length is not recorded is its last byte used, rounded up to a multiple of this.
 const VOLUME_UNIT: u64 = 1 << 20;
+
+/// The part of a recording that is read.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Part {
+    /// Leave out requests that arrived within this time after the first recorded request
+    #[arg(long, value_name = "TIME")]
+    from: Option<Length>,
+
+    /// Of the requests that are left, take those of this time alone; only they take memory
+    #[arg(long = "for", value_name = "TIME")]
+    length: Option<Length>,
+}
+
+impl Part {
+    /// The part's time, in nanoseconds since the first recorded request.
+    fn window(&self) -> Range<u64> {
+        let begin_ns = self.from.map_or(0, Length::as_nanos);
+        begin_ns..self.length.map_or(u64::MAX, |length| begin_ns.saturating_add(length.as_nanos()))
+    }
+}
 
 /// Commands of `evenkeel trace`.
 #[derive(Debug, clap::Subcommand)]
@@ -48,7 +72,8 @@ pub(crate) enum Command {
     Plot(plot::Args),
     /// Convert a recording to and from fio iolog, blkparse text and MSR CSV, or scramble its offsets and names
     ///
-    /// Reads the whole recording into memory: 64 bytes for each request, for blkparse text 24 more for each event.
+    /// Reads the recording, or the part of it that --from and --for choose, into memory: 64 bytes for each request, for blkparse
+    /// text 24 more for each event.
     Convert(convert::Args),
 }
 
@@ -64,31 +89,50 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
     }
 }
 
-/// Reads a recording, or a trace of another program, into memory. A trace of another program has a tenant, a client and a
-/// volume for each of its devices. Only traces of MSR have latencies, which count as those of the device.
+/// Reads a part of a recording, or of a trace of another program, into memory. A trace of another program has a tenant, a client
+/// and a volume for each of its devices. Only traces of MSR have latencies, which count as those of the device.
 ///
 /// # Errors
-/// A file that cannot be read, or has more than 100 million requests, or a million and more than 8 for each of its bytes.
-pub(crate) fn open(path: &Path) -> anyhow::Result<Recording> {
+/// A file that cannot be read, or a part of more than `most` requests, or of a million and more than 8 for each byte of the file,
+/// or a part without requests of a file that has some.
+pub(crate) fn open(path: &Path, part: &Part, most: usize) -> anyhow::Result<Recording> {
+    let (window, mut first_ns, mut last_ns) = (part.window(), None, 0);
     let mut trace = Trace::open(path)?;
     let head = trace.head().clone();
     let mut recording = Recording { head, names: Vec::new(), requests: Vec::new(), lost: 0, complete: false };
-    let most = most_requests(trace.progress.length);
+    let most = most_requests(trace.progress.length).min(most);
     while let Some(item) = trace.item()? {
         match item {
             Item::Name(name) => recording.names.push(name),
             Item::Request(request) => {
+                let since_ns = request.arrival_ns.saturating_sub(*first_ns.get_or_insert(request.arrival_ns));
+                last_ns = since_ns.max(last_ns);
+                if !window.contains(&since_ns) {
+                    continue;
+                }
                 ensure!(
                     recording.requests.len() < most,
-                    "{} has more than {most} requests, too many for its size or for memory: use a shorter one, or \
-                     trace info",
+                    "{} has more than {most} requests, the most of a file of its length that are taken into memory: choose a part of it with \
+                     --from and --for, or use trace info",
                     path.display()
                 );
                 recording.requests.push(request);
             }
-            Item::Lost { requests, .. } => recording.lost = recording.lost.saturating_add(requests),
+            Item::Lost { requests, from_ns, to_ns } => {
+                let since_first = |at_ns: u64| at_ns.saturating_sub(first_ns.unwrap_or(from_ns));
+                if since_first(from_ns) < window.end && since_first(to_ns) >= window.start {
+                    recording.lost = recording.lost.saturating_add(requests);
+                }
+            }
         }
     }
+    ensure!(
+        first_ns.is_none() || !recording.requests.is_empty(),
+        "{} has no request in the part that --from and --for choose: all arrived within {} of the first; choose \
+         another part",
+        path.display(),
+        Length::from_secs(last_ns.div_ceil(1_000_000_000))
+    );
     recording.complete = trace.is_complete();
     recording.requests.sort_by_key(|request| request.arrival_ns);
     measure_volumes(&mut recording);
@@ -293,9 +337,55 @@ mod tests {
     fn opened(name: &str, text: impl AsRef<[u8]>) -> anyhow::Result<Recording> {
         let path = std::env::temp_dir().join(format!("evenkeel-open-{}-{name}", std::process::id()));
         std::fs::write(&path, text).expect("written");
-        let opened = open(&path);
+        let opened = open(&path, &Part::default(), MOST_REQUESTS);
         std::fs::remove_file(&path).expect("removed");
         opened
+    }
+
+    #[test]
+    fn a_part_has_the_requests_of_its_time_alone() {
+        let mut writer = Writer::new(Vec::new(), &Head::default()).expect("a head");
+        let lost = |requests, from_s: u64, to_s: u64| Item::Lost {
+            requests,
+            from_ns: from_s * 1_000_000_000,
+            to_ns: to_s * 1_000_000_000,
+        };
+        writer.write(&lost(7, 999, 1_000)).expect("written");
+        // The clock of a ring's segment begins with the server.
+        for n in 0..100 {
+            let item = Item::Request(request((1_000 + n) * 1_000_000_000, 0, Kind::Read, 0, 4096));
+            writer.write(&item).expect("written");
+        }
+        writer.write(&lost(3, 1_011, 1_012)).expect("written");
+        writer.write(&lost(5, 1_020, 1_021)).expect("written");
+        let path = std::env::temp_dir().join(format!("evenkeel-part-{}", std::process::id()));
+        std::fs::write(&path, writer.finish().expect("written")).expect("written");
+        let part = |from: Option<u64>, length: Option<u64>| Part {
+            from: from.map(Length::from_secs),
+            length: length.map(Length::from_secs),
+        };
+        let of = |part: &Part, most| {
+            open(&path, part, most).map(|read| {
+                let at = |request: Option<&Request>| request.map(|request| request.arrival_ns / 1_000_000_000);
+                (read.requests.len(), at(read.requests.first()), at(read.requests.last()), read.lost)
+            })
+        };
+        let cases = [(None, None), (Some(10), None), (None, Some(5)), (Some(10), Some(5))];
+        let read = cases.map(|(from, length)| of(&part(from, length), 100).expect("a recording"));
+        let empty = of(&part(Some(200), None), 100).expect_err("no request").to_string();
+        let refused = of(&part(None, Some(5)), 4).expect_err("more than 4").to_string();
+        std::fs::remove_file(&path).expect("removed");
+        assert_eq!(
+            read,
+            [
+                (100, Some(1_000), Some(1_099), 15),
+                (90, Some(1_010), Some(1_099), 8),
+                (5, Some(1_000), Some(1_004), 7),
+                (5, Some(1_010), Some(1_014), 3),
+            ]
+        );
+        assert!(empty.contains("--from and --for choose: all arrived within 99s of the first"), "{empty}");
+        assert!(refused.contains("more than 4 requests") && refused.contains("--from and --for"), "{refused}");
     }
 
     fn request(arrival_ns: u64, device: u32, kind: Kind, offset: u64, length: u64) -> Request {
@@ -387,9 +477,10 @@ mod tests {
             let error = format!("{:#}", opened("other", text).expect_err("refused"));
             assert!(error.contains(part), "{text:?}: {error}");
         }
-        let folder = open(&std::env::temp_dir()).expect_err("a folder").to_string();
+        let whole = |path: &Path| open(path, &Part::default(), MOST_REQUESTS);
+        let folder = whole(&std::env::temp_dir()).expect_err("a folder").to_string();
         assert!(folder.contains("is no file"), "{folder}");
-        let missing = format!("{:#}", open(Path::new("/nowhere/a.trace")).expect_err("missing"));
+        let missing = format!("{:#}", whole(Path::new("/nowhere/a.trace")).expect_err("missing"));
         assert!(missing.starts_with("cannot read /nowhere/a.trace: "), "{missing}");
     }
 }

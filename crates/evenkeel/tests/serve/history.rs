@@ -80,7 +80,7 @@ fn the_past_is_there_after_a_kill_after_a_stop_and_without_a_server() {
     let socket = folder.join("evenkeel-data/control.sock");
     assert_eq!(control(&socket, "GET", "/api/v1/history", &[], "").status, 200);
     for (path, words) in
-        [("?from=noon", "is no time"), ("?step=7", "600 s"), ("?from=now&to=-1m", "later than the begin")]
+        [("?from=noon", "is no time"), ("?step=7", "600 s"), ("?from=now&to=-1m", "not later than `from`")]
     {
         let refused = http(&address, "GET", &format!("/api/v1/history{path}"), &[], "");
         assert_eq!(refused.status, 400, "{path}: {}", refused.body);

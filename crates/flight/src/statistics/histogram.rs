@@ -36,7 +36,7 @@ impl Histogram {
         self.max
     }
 
-    /// The number at the quantile `share` (0 to 1), rounded down to the begin of its bucket, by at most 1.6 %. 0 without numbers.
+    /// The number at the quantile `share` (0 to 1), rounded down to the start of its bucket, by at most 1.6 %. 0 without numbers.
     pub(super) fn quantile(&self, share: f64) -> u64 {
         let rank = ((share * self.total as f64).ceil() as u64).clamp(1, self.total.max(1));
         let mut below = 0;
@@ -47,7 +47,7 @@ impl Histogram {
         found.map_or(0, first)
     }
 
-    /// For each bucket that has numbers: the begin of the bucket, and the share (0 to 1) of all numbers up to its end.
+    /// For each bucket that has numbers: the start of the bucket, and the share (0 to 1) of all numbers up to its end.
     pub(super) fn shares(&self) -> Vec<(u64, f64)> {
         let mut below = 0;
         let used = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);

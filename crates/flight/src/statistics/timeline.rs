@@ -33,7 +33,7 @@ pub struct Course {
 /// The figures of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Begin of the step, in seconds since the begin of the timeline.
+    /// Start of the step, in seconds since the start of the timeline.
     pub at_s: f64,
     /// Arrivals per second.
     pub iops: f64,

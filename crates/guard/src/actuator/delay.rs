@@ -118,12 +118,8 @@ impl Plan {
     /// The steps of the plan in words, for `--dry-run`.
     pub fn steps(&self) -> Vec<String> {
         let step = |DevicePlan { name, found, ours, .. }: &DevicePlan| match ours {
-            true => {
-                format!("{name}: replace what an earlier run left by htb with a class of fq, and attach a BPF program")
-            }
-            false => {
-                format!("{name}: put htb with a class of fq in place of the default {found}, and attach a BPF program")
-            }
+            true => format!("{name}: replace an earlier run's qdisc with htb and fq, and attach a BPF program"),
+            false => format!("{name}: replace the default qdisc {found} with htb and fq, and attach a BPF program"),
         };
         self.devices.iter().map(step).collect()
     }

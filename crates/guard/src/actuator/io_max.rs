@@ -184,7 +184,7 @@ impl IoMax {
     /// # Errors
     /// [`Error::File`] if `io.max` cannot be read or has an unknown format.
     pub fn read(&mut self) -> Result<Option<Limits>, Error> {
-        self.found = row(&self.path, self.device)?;
+        self.found = current(&self.path, self.device)?;
         if self.found.is_some_and(|found| self.ours.is_some_and(|ours| ours != found)) {
             self.foreign = true;
         }
@@ -200,12 +200,13 @@ impl IoMax {
         self.release(journal).inspect_err(|_| journal.leave(&self.knob()))
     }
 
-    /// As [`restore`](Self::restore); the row is then as a new one. On an error it stays as it is.
+    /// As [`restore`](Self::restore); the row is then as a new one. On an error it stays as it is. Limits that another point has
+    /// set in the same row, as for a guarantee, stay.
     ///
     /// # Errors
     /// As [`restore`](Self::restore).
     pub fn release(&mut self, journal: &mut Journal) -> Result<Restored, Error> {
-        let restored = journal.restore(&self.knob())?;
+        let restored = if self.before.is_some() { journal.restore(&self.knob())? } else { Restored::Nothing };
         (self.before, self.ours, self.foreign, self.found) = (None, None, false, None);
         Ok(restored)
     }
@@ -250,6 +251,7 @@ pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Resu
         });
     }
     // What another program has set stays, now and at the end; values beside it that are still ours go.
+    let mut ended = Ok(());
     for ((row, _), result) in rows.iter_mut().zip(&mut results) {
         let found = match result {
             Ok(Change::Foreign(found)) => Some(*found),
@@ -272,16 +274,23 @@ pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Resu
             }
         }
         let knob = row.knob();
-        if journal.state(&knob).is_some() {
-            journal.restored(&knob)?;
+        if journal.state(&knob).is_some()
+            && let Err(error) = journal.restored(&knob)
+        {
+            // The next call tries again.
+            row.ours = Some(ours);
+            ended = Err(error);
         }
     }
-    if intended.is_empty() {
-        return Ok(results);
+    if let Err(error) = ended.and_then(|()| journal.intend_all(intended)) {
+        // Until the journal can be written, another program may set limits: those are then the limits before.
+        for (row, _) in rows.iter_mut().filter(|(row, _)| row.ours.is_none() && journal.state(&row.knob()).is_none()) {
+            row.before = None;
+        }
+        return Err(error);
     }
-    journal.intend_all(intended)?;
-    let mut confirmed = Vec::new();
-    for ((row, wanted), result) in rows.iter_mut().zip(&mut results) {
+    let (mut confirmed, mut unchanged) = (Vec::new(), Vec::new());
+    for (place, ((row, wanted), result)) in rows.iter_mut().zip(&mut results).enumerate() {
         if !matches!(result, Ok(Change::Made)) {
             continue;
         }
@@ -293,12 +302,28 @@ pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Resu
             Ok(None) => *result = Ok(Change::Gone),
             Err(error) => {
                 // It may hold either value.
-                row.ours = None;
+                let ours = row.ours.take();
                 *result = Err(error);
+                let Ok(Some(found)) = current(&row.path, row.device) else { continue };
+                // The write was refused, or only its result could not be read. Limits of other programs, set meanwhile or from
+                // now on, are not the agent's.
+                let is_made = found == wanted.over(row.before.unwrap_or(found));
+                match if is_made { Some(found) } else { ours } {
+                    Some(seen) if row.before != Some(found) => {
+                        row.ours = Some(seen);
+                        confirmed.push((row.knob(), seen.to_string()));
+                    }
+                    _ => unchanged.push(place),
+                }
             }
         }
     }
     journal.confirm_all(confirmed)?;
+    // Until the journal says so, the row has an entry that has to be ended.
+    journal.restored_all(unchanged.iter().map(|place| rows[*place].0.knob()).collect())?;
+    for place in unchanged {
+        rows[place].0.before = None;
+    }
     Ok(results)
 }
 
@@ -307,11 +332,12 @@ fn change(row_of: &IoMax, wanted: Limits) -> Result<Option<Limits>, Error> {
     match write_file(&row_of.path, &format!("{} {wanted}", row_of.device)) {
         Err(error) if gone(&error) => Ok(None),
         Err(error) => Err(error),
-        Ok(()) => row(&row_of.path, row_of.device),
+        Ok(()) => current(&row_of.path, row_of.device),
     }
 }
 
-fn row(path: &Path, device: DeviceNumber) -> Result<Option<Limits>, Error> {
+/// The limits of a row; `None` if the group is gone.
+fn current(path: &Path, device: DeviceNumber) -> Result<Option<Limits>, Error> {
     let text = match read_file(path) {
         Err(error) if gone(&error) => return Ok(None),
         text => text?,
@@ -327,7 +353,12 @@ fn row(path: &Path, device: DeviceNumber) -> Result<Option<Limits>, Error> {
 /// but that is checked at the start. ENODEV also comes if the device is gone, so in this case the path is checked.
 fn gone(error: &Error) -> bool {
     let Error::File { path, cause, .. } = error else { return false };
-    cause.kind() == std::io::ErrorKind::NotFound || cause.raw_os_error() == Some(libc::ENODEV) && !path.exists()
+    cause.kind() == std::io::ErrorKind::NotFound || is_no_device(error) && !path.exists()
+}
+
+/// True if the kernel knows the device or the group of a row no longer.
+fn is_no_device(error: &Error) -> bool {
+    matches!(error, Error::File { cause, .. } if cause.raw_os_error() == Some(libc::ENODEV))
 }
 
 /// Restores a row of `io.max` by its journal entry: `before` are the limits before the agent's first change, `seen` those
@@ -341,7 +372,7 @@ pub(crate) fn restore(path: &Path, device: &str, before: &str, seen: Option<&str
     let device: DeviceNumber = device.parse().map_err(odd)?;
     let before: Limits = before.parse().map_err(odd)?;
     let seen: Option<Limits> = seen.map(str::parse).transpose().map_err(odd)?;
-    let Some(found) = row(path, device)? else { return Ok(Restored::Nothing) };
+    let Some(found) = current(path, device)? else { return Ok(Restored::Nothing) };
     if found == before {
         return Ok(Restored::Nothing);
     }
@@ -353,7 +384,11 @@ pub(crate) fn restore(path: &Path, device: &str, before: &str, seen: Option<&str
         }
         return Ok(Restored::Foreign { found: rest.to_string() });
     }
-    write_file(path, &format!("{device} {before}")).map(|()| Restored::Done)
+    match write_file(path, &format!("{device} {before}")) {
+        // A device that is gone, or a group, took its limits along.
+        Err(error) if is_no_device(&error) => Ok(Restored::Nothing),
+        written => written.map(|()| Restored::Done),
+    }
 }
 
 #[cfg(test)]

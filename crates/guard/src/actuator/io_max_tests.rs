@@ -233,3 +233,134 @@ fn a_row_that_could_not_be_restored_is_restored_before_it_is_set_again() {
     assert!(row.restore(&mut group.journal).is_ok() && group.journal.is_clear());
     assert_eq!(Limits::of(&group.content(), DEVICE), Ok(Limits::NONE));
 }
+
+#[test]
+fn a_row_that_was_not_set_leaves_the_limits_of_another_point() {
+    let mut group = Group::new("other-point", "");
+    let (mut row, other) = (group.row(), group.row());
+    assert_eq!(group.set(&mut row, reads(100)), Change::Made);
+    assert_eq!(other.restore(&mut group.journal).unwrap(), Restored::Nothing);
+    assert_eq!(Limits::of(&group.content(), DEVICE), Ok(reads(100)));
+    assert_eq!(group.set(&mut row, reads(110)), Change::Made);
+}
+
+#[test]
+fn limits_that_are_set_while_the_journal_cannot_be_written_come_back() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut group = Group::new("no-journal", "");
+    // No line of the journal can have this path.
+    let odd = group.folder.join(std::ffi::OsStr::from_bytes(b"\xff"));
+    std::os::unix::fs::symlink(&*group.folder, &odd).unwrap();
+    let mut row = IoMax::new(&odd, DEVICE);
+    assert!(set_all(&mut group.journal, &mut [(&mut row, reads(100))]).is_err());
+    assert!(row.before().is_none() && group.content().is_empty());
+    let theirs = "253:0 rbps=7 wbps=max riops=max wiops=max";
+    group.put(theirs);
+    row.path = group.folder.join("io.max");
+    assert_eq!(group.set(&mut row, reads(5)), Change::Made);
+    assert_eq!(row.restore(&mut group.journal).unwrap(), Restored::Done);
+    assert_eq!(group.content(), theirs);
+}
+
+#[test]
+fn a_write_that_is_refused_leaves_nothing_to_restore() {
+    let mut group = Group::new("write-refused", "");
+    let path = group.folder.join("io.max");
+    std::fs::remove_file(&path).unwrap();
+    // A file that can be read and not written, also by root.
+    std::os::unix::fs::symlink("/proc/loadavg", &path).unwrap();
+    let mut row = group.row();
+    let results = set_all(&mut group.journal, &mut [(&mut row, reads(100))]).unwrap();
+    assert!(matches!(results[..], [Err(Error::File { doing: "write", .. })]), "{results:?}");
+    assert!(row.before().is_none() && group.journal.is_clear());
+    std::fs::remove_file(&path).unwrap();
+    let theirs = "253:0 rbps=7 wbps=max riops=max wiops=max";
+    group.put(theirs);
+    assert_eq!(group.set(&mut row, reads(5)), Change::Made);
+    assert_eq!(row.restore(&mut group.journal).unwrap(), Restored::Done);
+    assert_eq!(group.content(), theirs);
+}
+
+#[test]
+fn a_later_write_that_is_refused_leaves_limits_of_another_program() {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+    let mut group = Group::new("later-refused", "");
+    let mut row = group.row();
+    assert_eq!(group.set(&mut row, reads(100)), Change::Made);
+    // The same row in a file that can be read and not written, also by root.
+    let mut sealed = std::fs::File::from(memfd_create("io.max", MemfdFlags::ALLOW_SEALING).unwrap());
+    sealed.write_all(group.content().as_bytes()).unwrap();
+    fcntl_add_seals(&sealed, SealFlags::WRITE | SealFlags::SHRINK).unwrap();
+    let path = group.folder.join("io.max");
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(format!("/proc/self/fd/{}", sealed.as_raw_fd()), &path).unwrap();
+    let results = set_all(&mut group.journal, &mut [(&mut row, reads(110))]).unwrap();
+    assert!(matches!(results[..], [Err(Error::File { doing: "write", .. })]), "{results:?}");
+    assert_eq!(row.before(), Some(Limits::NONE), "the limits of the agent are in force");
+    std::fs::remove_file(&path).unwrap();
+    let theirs = "253:0 rbps=7 wbps=max riops=max wiops=max";
+    group.put(theirs);
+    // The journal alone knows it as well.
+    let seen = group.journal.state(&row.knob()).and_then(|state| state.seen.clone());
+    assert_eq!(seen, Some(reads(100).to_string()));
+    assert_eq!(group.set(&mut row, reads(120)), Change::Foreign(reads(7)));
+    assert!(group.journal.is_clear() && group.content() == theirs);
+}
+
+/// Checks limits that another program sets between the agent's read and a write that is refused.
+#[test]
+fn a_write_that_is_refused_after_another_program_set_limits_leaves_those() {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+    let mut group = Group::new("refused-foreign", "");
+    let mut row = group.row();
+    assert_eq!(group.set(&mut row, reads(100)), Change::Made);
+    row.read().unwrap();
+    let theirs = "253:0 rbps=7 wbps=max riops=max wiops=max";
+    let mut sealed = std::fs::File::from(memfd_create("io.max", MemfdFlags::ALLOW_SEALING).unwrap());
+    sealed.write_all(theirs.as_bytes()).unwrap();
+    fcntl_add_seals(&sealed, SealFlags::WRITE | SealFlags::SHRINK).unwrap();
+    let path = group.folder.join("io.max");
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(format!("/proc/self/fd/{}", sealed.as_raw_fd()), &path).unwrap();
+    let results = set_all(&mut group.journal, &mut [(&mut row, reads(110))]).unwrap();
+    assert!(matches!(results[..], [Err(Error::File { doing: "write", .. })]), "{results:?}");
+    std::fs::remove_file(&path).unwrap();
+    group.put(theirs);
+    assert_eq!(group.set(&mut row, reads(120)), Change::Foreign(reads(7)));
+    assert!(group.journal.is_clear() && group.content() == theirs);
+}
+
+#[test]
+fn a_row_beside_one_whose_end_cannot_be_noted_stays_as_another_program_sets_it() {
+    let (mut group, other) = (Group::new("end-unnoted", ""), Group::new("end-unnoted-beside", ""));
+    let (mut first, mut second) = (group.row(), other.row());
+    assert_eq!(group.set(&mut first, reads(100)), Change::Made);
+    group.put("253:0 rbps=7 wbps=max riops=max wiops=max");
+    group.journal.set_writable(false);
+    assert!(set_all(&mut group.journal, &mut [(&mut first, reads(110)), (&mut second, reads(5))]).is_err());
+    assert!(second.before().is_none() && other.content().is_empty());
+    group.journal.set_writable(true);
+    let theirs = "253:0 rbps=9 wbps=max riops=max wiops=max";
+    other.put(theirs);
+    let results = set_all(&mut group.journal, &mut [(&mut first, reads(110)), (&mut second, reads(5))]).unwrap();
+    assert!(matches!(results[..], [Ok(Change::Foreign(_)), Ok(Change::Made)]), "{results:?}");
+    assert_eq!(second.restore(&mut group.journal).unwrap(), Restored::Done);
+    assert_eq!(other.content(), theirs);
+    assert!(group.journal.is_clear(), "the end of the first one is noted");
+}
+
+#[test]
+fn a_device_that_is_gone_took_its_limits_along() {
+    let error = |path: &str, code| {
+        let cause = std::io::Error::from_raw_os_error(code);
+        Error::File { doing: "write", path: path.into(), cause }
+    };
+    let [absent, here] = ["/nonexistent/io.max", "/"].map(|path| error(path, libc::ENODEV));
+    assert!(is_no_device(&absent) && gone(&absent));
+    assert!(is_no_device(&here) && !gone(&here), "the group is there, the device is not");
+    assert!(!is_no_device(&error("/nonexistent/io.max", libc::EACCES)));
+}

@@ -53,7 +53,7 @@ const INITIAL_WINDOW: u16 = 4;
 /// The largest window, so that the answer never waits, and the window before any update.
 const WINDOW: u32 = (1 << 31) - 1;
 const FIRST_WINDOW: u32 = 65_535;
-/// Begin of a header with name and value as literals, which is not remembered.
+/// Start of a header with name and value as literals, which is not remembered.
 const LITERAL: u8 = 0;
 /// Headers of the call, each shorter than 127 bytes.
 const CALL: [(&str, &str); 6] = [
@@ -114,7 +114,7 @@ const REFUSED: &str = "does not list pods; its CRI v1 plugin may be off";
 const ODD: &str = "gives an answer that is no list of pods";
 const LONG: &str = "gives an answer that is longer than 16 MiB";
 
-/// A number of Protocol Buffers at the begin of `bytes`, which begin behind it afterwards.
+/// A number of Protocol Buffers at the start of `bytes`, which begin behind it afterwards.
 fn number(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for place in 0..10 {

@@ -124,6 +124,8 @@ pub struct Names {
     reading: Option<Aside<Question, Answer>>,
     /// Number of questions of earlier searches that have no answer yet.
     late: usize,
+    /// True if the latest search has left out groups, as there are too many.
+    is_partial: bool,
 }
 
 impl Names {
@@ -135,6 +137,11 @@ impl Names {
     /// The reason why labels and annotations of some pods are not known, with the runtime's socket.
     pub fn unmarked(&self) -> Option<&str> {
         self.unmarked.as_deref().filter(|_| self.marks.values().any(|(marks, _)| marks.is_none()))
+    }
+
+    /// True if the latest search has left out groups, as there are too many.
+    pub const fn are_partial(&self) -> bool {
+        self.is_partial
     }
 
     /// True if a name is not known that a later search may find.
@@ -151,6 +158,7 @@ impl Names {
     /// is busy or hangs; this search waits for them up to the time `budget`, and later ones take in what comes late.
     pub fn refresh(&mut self, roots: &Roots, cgroups: &Path, budget: Duration) {
         self.things.clear();
+        self.is_partial = false;
         self.walk(cgroups, "", MAX_DEPTH, &mut 0);
         let of_thing = |thing: &Thing| match thing {
             Thing::Container(id) | Thing::Pod(id) => Some(id.clone()),
@@ -242,6 +250,7 @@ impl Names {
         let mut of_users: Option<(PathBuf, String)> = None;
         for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
             if *visited >= MAX_VISITED {
+                self.is_partial = true;
                 return;
             }
             *visited += 1;
@@ -258,6 +267,8 @@ impl Names {
             let is_open = matches!(thing, None | Some(Thing::Pod(_)));
             if self.things.len() < cgroup::MAX_GROUPS {
                 self.things.extend(thing.map(|thing| (below.clone(), thing)));
+            } else {
+                self.is_partial |= thing.is_some();
             }
             if is_open {
                 self.walk(&entry.path(), &below, depth, visited);

@@ -305,6 +305,10 @@ fn groups_of_users_are_visited_last_and_not_without_end() {
     let found = host.find(&names, "container:*");
     assert!(found.len() < MAX_VISITED, "{}", found.len());
     assert!(others.iter().all(|group| found.contains(group)), "{found:?}");
+    assert!(names.are_partial(), "some are left out");
+    std::fs::remove_dir_all(host.0.join("cgroup/user.slice")).unwrap();
+    host.refresh(&mut names);
+    assert!(!names.are_partial());
 }
 
 proptest! {

@@ -50,7 +50,7 @@ pub enum KnownBy {
     Session,
     /// The connection belongs to what serves this volume and nothing else.
     Connection,
-    /// The session can be from no other address.
+    /// Only one connected address belongs to no other session, so the session is from that address.
     Elimination,
     /// The volume is one of several that the client may reach.
     Candidate,

@@ -83,6 +83,11 @@ pub(crate) fn link(path: &Path) -> Option<PathBuf> {
     fs::read_link(path).ok()
 }
 
+/// The kernel's sequence number of the device with this folder.
+pub(crate) fn sequence_of(folder: &Path) -> Option<String> {
+    value(&folder.join("diskseq")).ok().flatten()
+}
+
 /// Turns the error of reading a file that does not exist, or ceased to exist during the reading, into `Ok(None)`.
 pub(crate) fn optional<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {

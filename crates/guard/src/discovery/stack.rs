@@ -30,6 +30,9 @@ pub struct Limited {
     pub timed: Vec<DeviceNumber>,
     /// Numbers of this device, of all devices below it, and of their partitions.
     pub whole: Vec<DeviceNumber>,
+    /// The kernel's sequence number of the device, which another device of the same number does not have; `None` before Linux
+    /// 5.15.
+    pub sequence: Option<String>,
 }
 
 /// The reason why groups cannot be limited at an entry of `devices`.
@@ -187,7 +190,7 @@ fn limited(roots: &Roots, number: DeviceNumber) -> Option<Limited> {
     let mut whole = Vec::new();
     add_below(roots, &folder, MAX_DEPTH, &mut whole);
     let timed = [number].into_iter().chain(partitions(&folder)).collect();
-    Some(Limited { number, timed, whole })
+    Some(Limited { number, timed, whole, sequence: roots::sequence_of(&folder) })
 }
 
 /// Folder in sysfs of the device with this number; of a partition that of its disk.

@@ -11,7 +11,7 @@ use evenkeel_policy::check::Problem;
 
 use super::actor::Actor;
 use super::sensors::{self, GroupReads, Reads};
-use super::shared::Shared;
+use super::shared::{Logged, Shared};
 use super::{Error, Say, faults};
 use crate::Agent;
 use crate::agent::DISKSTATS;
@@ -101,6 +101,7 @@ impl Host {
             late_ticks: 0,
             errors: 0,
             last_error: None,
+            logged: Logged::default(),
             failed_at: None,
             faults: Vec::new(),
         };
@@ -307,6 +308,7 @@ mod tests {
             late_ticks: 0,
             errors: 0,
             last_error: None,
+            logged: Logged::default(),
             failed_at: None,
             faults: Vec::new(),
         }))

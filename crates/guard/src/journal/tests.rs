@@ -23,6 +23,13 @@ impl Dir {
     }
 }
 
+impl Journal {
+    /// Makes later writes fail, as on a full disk, or succeed again.
+    pub(crate) fn set_writable(&mut self, is_writable: bool) {
+        self.file = OpenOptions::new().read(true).append(is_writable).open(&self.path).unwrap();
+    }
+}
+
 fn content(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap().trim_end().to_owned()
 }
@@ -84,8 +91,7 @@ fn a_value_that_was_read_back_is_known_also_where_it_cannot_be_noted() {
     let mut journal = Journal::open(dir.journal()).unwrap();
     let knob = Knob::File(path.clone());
     journal.intend(&knob, Some("max"), Some("100")).unwrap();
-    // Nothing can be written to it, as on a full disk.
-    journal.file = File::open(dir.journal()).unwrap();
+    journal.set_writable(false);
     assert!(journal.confirm(&knob, "100").is_err());
     std::fs::write(&path, "77\n").unwrap();
     let _ = journal.restore(&knob);

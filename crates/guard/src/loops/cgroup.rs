@@ -20,11 +20,13 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::{Enforcement, Match};
 use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
 use evenkeel_policy::explain;
+use evenkeel_policy::state::GuaranteeState;
 use evenkeel_policy::units::{Bytes, Rates};
+use evenkeel_policy::verdict::{self, Lately};
 
 use super::local::limit::{self, Place};
 use super::owed::{Owed, Pace};
-use super::record::{CgroupState, DirectionState, GroupState};
+use super::record::{CgroupState, GroupState};
 use super::totals::{Totals, with_part};
 use super::{Due, MAX_RECORDS};
 use crate::actuator::io_max::Limits;
@@ -116,6 +118,7 @@ struct Tenant {
 /// device below it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moved {
+    seconds: f64,
     cached: Pace,
     slow: Pace,
 }
@@ -421,7 +424,8 @@ impl Tenant {
         let seconds = now.since(at).as_secs_f64();
         if seconds > 0.0 {
             let moved = |before: Counters, after: Counters| Pace::between(before, after, seconds);
-            self.moved = Moved { cached: moved(before.cached, usage.cached), slow: moved(before.slow, usage.slow) };
+            let (cached, slow) = (moved(before.cached, usage.cached), moved(before.slow, usage.slow));
+            self.moved = Moved { seconds, cached, slow };
         }
         let (from, to) = (before.cached, usage.cached);
         let grown = [(from.reads, to.reads), (from.read_bytes, to.read_bytes), (from.writes, to.writes)];
@@ -546,19 +550,21 @@ impl Tenant {
             let bytes = |pace: &Pace| pace.of(direction, Rate::BytesPerS(0));
             let (moved, missed) = (bytes(&self.moved.cached), bytes(&self.moved.slow));
             let miss_rate = (moved > 0.0).then(|| (missed / moved).min(1.0));
-            let measured = self.measured(direction, limit.limit);
-            Some(DirectionState {
-                unit: Unit::from(limit.limit),
-                guaranteed: bounds.guaranteed.value() as f64,
-                total: of_total.map(|[_, total]| total.iops.max(total.bytes_per_s.0) as f64),
-                measured,
+            Some(GuaranteeState {
+                of: name(direction).into(),
+                unit: if matches!(limit.limit, Rate::BytesPerS(_)) { "bytes" } else { "requests" }.into(),
+                guaranteed_per_s: bounds.guaranteed.value(),
+                total_per_s: of_total.map(|[_, total]| total.iops.max(total.bytes_per_s.0)),
+                measured_per_s: Some(self.measured(direction, limit.limit)),
                 miss_rate,
-                limit: limit.limit.value() as f64,
+                limit_per_s: limit.limit.value(),
                 reason: limit.reason.name().into(),
                 because: because(&limit, &explain::part_of(&self.names.shown, name(direction)), of_total.as_ref()),
+                binding: "throughput".into(),
+                decisions: Vec::new(),
             })
         };
-        GroupState {
+        let group = GroupState {
             tenant: self.names.shown.clone(),
             group: self.names.group.clone(),
             read: direction(Direction::Read, self.read),
@@ -566,7 +572,24 @@ impl Tenant {
             foreign_limit: self.foreign.map(|limits| limits.to_string()),
             matched_by: terms.map_or_else(String::new, |terms| Match::Cgroup(terms.group.clone()).to_string()),
             ..GroupState::default()
+        };
+        GroupState { lately: self.lately(&group), ..group }
+    }
+
+    /// The figures of the group in the units of its guarantees, with the verdicts on these.
+    fn lately(&self, group: &GroupState) -> Lately {
+        let mut lately = Lately { window_s: self.moved.seconds, ..Lately::default() };
+        for of in group.guarantees() {
+            let rate = if of.unit == "bytes" { &mut lately.bytes_per_s } else { &mut lately.iops };
+            *rate += of.measured_per_s.unwrap_or(0.0);
+            lately.targets.push(verdict::of_guarantee(of));
+            let at_limit = verdict::at_guarantee(of).filter(|_| self.foreign.is_none());
+            lately.throttled_by = lately.throttled_by.take().or(at_limit);
+            if lately.because.is_empty() {
+                lately.because.clone_from(&of.because);
+            }
         }
+        lately
     }
 }
 

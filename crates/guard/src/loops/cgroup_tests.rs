@@ -46,8 +46,10 @@ fn the_limit_begins_at_the_guarantee_and_rises_with_what_is_missing() {
     assert!((21_500_000..=24_000_000).contains(&limit), "20 MB/s need a limit of 22.2: {limit}");
     let state = guarantees.state().groups.remove(0);
     let read = state.read.unwrap();
-    assert!((read.measured / 20e6 - 1.0).abs() < 0.05, "{read:?}");
-    assert!((read.miss_rate.unwrap() - 0.1).abs() < 1e-3 && read.guaranteed == 20e6 && read.unit == Unit::BytesPerS);
+    assert!((read.measured_per_s.unwrap() / 20e6 - 1.0).abs() < 0.05, "{read:?}");
+    assert!((read.miss_rate.unwrap() - 0.1).abs() < 1e-3 && read.guaranteed_per_s == 20_000_000, "{read:?}");
+    assert_eq!((read.unit.as_str(), Some(state.lately.bytes_per_s)), ("bytes", read.measured_per_s));
+    assert_eq!((state.lately.targets[0].what.as_str(), state.lately.window_s), ("20.0 MB/s read", 1.0));
     assert_eq!((state.write, state.foreign_limit), (None, None));
 }
 
@@ -188,7 +190,7 @@ fn in_a_cluster_a_part_of_the_guarantee_is_kept_and_demand_is_counted() {
     assert_eq!((demand.queued, demand.served, demand.limit), (1, demand.arrived, [0, 20_000_000]));
     assert!((250_000_000..=320_000_000).contains(&demand.arrived[1]), "{demand:?}");
     let read = guarantees.state().groups.remove(0).read.unwrap();
-    assert_eq!((read.guaranteed, read.total), (10e6, Some(20e6)));
+    assert_eq!((read.guaranteed_per_s, read.total_per_s), (10_000_000, Some(20_000_000)));
     let part = "this total holds for all hosts of the cluster together, and this host has 10";
     assert!(read.because.contains(part), "{}", read.because);
     assert!(guarantees.records().last().unwrap().because.contains(part));
@@ -201,7 +203,8 @@ fn in_a_cluster_a_part_of_the_guarantee_is_kept_and_demand_is_counted() {
     let now = Some(limit(&guarantees));
     guarantees.tick(at(32), None, &[found(tenant, usage(moved + 11_000_000, moved / 10), now)]);
     let read = guarantees.state().groups.remove(0).read.unwrap();
-    assert_eq!((read.guaranteed, read.total, guarantees.demands().len()), (20e6, None, 0), "the whole guarantee");
+    let whole = (read.guaranteed_per_s, read.total_per_s, guarantees.demands().len());
+    assert_eq!(whole, (20_000_000, None, 0), "the whole guarantee");
 }
 
 #[test]
@@ -224,12 +227,12 @@ fn in_a_cluster_groups_of_a_tenant_share_this_hosts_part() {
             moved[0] += guarantees.limits().next().unwrap().1.rbps.unwrap();
         }
         let states = guarantees.state().groups;
-        let parts: Vec<f64> = states.iter().map(|group| group.read.as_ref().unwrap().guaranteed).collect();
+        let parts: Vec<u64> = states.iter().map(|group| group.read.as_ref().unwrap().guaranteed_per_s).collect();
         if each.is_empty() {
-            assert!((9e6..10e6).contains(&parts[0]), "{parts:?}");
-            assert_eq!(parts[1], 262_144.0, "its first request does not wait long");
+            assert!((9_000_000..10_000_000).contains(&parts[0]), "{parts:?}");
+            assert_eq!(parts[1], 262_144, "its first request does not wait long");
         } else {
-            assert_eq!(parts[0], 10e6, "a total of its own");
+            assert_eq!(parts[0], 10_000_000, "a total of its own");
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use evenkeel_policy::figures::{counted, uptime};
 use evenkeel_policy::health::{Health, Level, Trouble, of_cluster, of_members, of_totals};
-use evenkeel_policy::verdict::Verdict;
+use evenkeel_policy::verdict::{self, Verdict};
 
-use super::record::{CgroupState, OsdState, PacketsState, PoolState, QueueDepthState, State};
+use super::record::{CgroupState, OsdState, PoolState, QueueDepthState, State};
 use crate::sensor::faults::{Fault, Faulty};
 
 /// Time in seconds after an error for which it counts as a trouble.
@@ -36,9 +36,7 @@ pub fn of_agent(state: &State) -> Health {
     troubles.extend(state.cluster.as_ref().and_then(of_cluster));
     troubles.extend(state.cluster.as_ref().and_then(of_members));
     troubles.extend(state.cluster.as_ref().and_then(of_totals));
-    let packets =
-        |(pool, at): (&PoolState, &PacketsState)| of_target(pool, at.target(&pool.reason).verdict, &OF_PACKETS);
-    troubles.extend(state.packets().filter_map(packets));
+    troubles.extend(state.packets().filter_map(|(pool, _)| of_target(pool, &OF_PACKETS)));
     state.cgroups().for_each(|(pool, at)| of_cgroups(pool, at, &mut troubles));
     state.queue_depths().for_each(|(pool, at)| of_queues(pool, at, &mut troubles));
     state.osds().for_each(|(pool, at)| troubles.extend(of_osd(pool, at)));
@@ -145,8 +143,9 @@ const OF_LOCAL: Cures = Cures {
     missed: "wait some seconds for the controller; if it stays, `evenkeel top --view groups` shows which group has most load",
 };
 
-/// The trouble of a pool with this verdict on its latency target.
-fn of_target(pool: &PoolState, verdict: Verdict, cures: &Cures) -> Option<Trouble> {
+/// The trouble of a pool with its latency target; `None` without a target.
+fn of_target(pool: &PoolState, cures: &Cures) -> Option<Trouble> {
+    let verdict = verdict::of_latency(pool.latency_target.as_ref()?, &pool.reason).verdict;
     let (level, kind, cure) = match verdict {
         _ if pool.reason == "signal_lost" => (Level::Critical, "signal_lost", cures.signal_lost),
         Verdict::Unachievable => (Level::Warning, "target_unachievable", cures.unachievable),
@@ -154,7 +153,7 @@ fn of_target(pool: &PoolState, verdict: Verdict, cures: &Cures) -> Option<Troubl
         Verdict::Missed => (Level::Warning, "target_missed", cures.missed),
         Verdict::Met | Verdict::Idle => return None,
     };
-    Some(Trouble::new(level, kind, about(pool), &pool.because, cure))
+    Some(Trouble::new(level, kind, about(pool), &pool.lately.because, cure))
 }
 
 fn of_cgroups(pool: &PoolState, at: &CgroupState, troubles: &mut Vec<Trouble>) {
@@ -163,26 +162,22 @@ fn of_cgroups(pool: &PoolState, at: &CgroupState, troubles: &mut Vec<Trouble>) {
         let cure = "mend the cache with its own tools (lvs, dmsetup status) before its content is lost";
         troubles.push(Trouble::new(Level::Critical, "cache", about(pool), because, cure));
     }
-    if let Some(target) = at.latency.as_ref().and_then(|latency| latency.target(&pool.reason)) {
-        troubles.extend(of_target(pool, target.verdict, &OF_LOCAL));
-    }
+    troubles.extend(of_target(pool, &OF_LOCAL));
     for group in &at.groups {
         let about = format!("tenant {} in {}", group.tenant, about(pool));
         if let Some(limit) = &group.foreign_limit {
-            let lost = if at.latency.is_some() { "it is not throttled" } else { "its guarantee is not enforced" };
+            let lost = if pool.reads.is_some() { "it is not throttled" } else { "its guarantee is not enforced" };
             let because = format!("another program has limited {}: {limit}; {lost}", group.group);
-            let cure = match at.latency {
+            let cure = match pool.reads {
                 Some(_) => "remove that limit from io.max, and restart the agent",
                 None => "remove that limit from io.max, or the guarantee from the policy",
             };
             troubles.push(Trouble::new(Level::Warning, "foreign_limit", about.as_str(), because, cure));
             continue;
         }
-        for direction in [&group.read, &group.write].into_iter().flatten() {
-            if direction.target().verdict.is_missed() {
-                let cure = "lower what is guaranteed on this device together below what it can do, or use a faster one";
-                troubles.push(Trouble::new(Level::Warning, "target_missed", about.as_str(), &direction.because, cure));
-            }
+        for of in group.guarantees().filter(|of| verdict::of_guarantee(of).verdict.is_missed()) {
+            let cure = "lower what is guaranteed on this device together below what it can do, or use a faster one";
+            troubles.push(Trouble::new(Level::Warning, "target_missed", about.as_str(), &of.because, cure));
         }
     }
 }
@@ -217,32 +212,31 @@ fn of_osd(pool: &PoolState, at: &OsdState) -> Option<Trouble> {
         "late" | "unusable" => "see the OSD's log; its admin socket must answer the agent",
         _ => return None,
     };
-    let because = at.problem.as_ref().unwrap_or(&pool.because);
+    let because = at.problem.as_ref().unwrap_or(&pool.lately.because);
     Some(Trouble::new(Level::Warning, "osd", pool.name.as_str(), because, cure))
 }
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_policy::state::{GuaranteeState, LatencyTargetState};
+    use evenkeel_policy::verdict::Lately;
+
     use super::*;
-    use crate::loops::record::{At, DirectionState, GroupState};
+    use crate::loops::record::{At, GroupState};
 
     fn state(pool: PoolState) -> State {
         State { acting: true, pools: vec![pool], ..State::default() }
     }
 
     fn packets(reason: &str, read_latency_ms: f64) -> State {
-        let at = PacketsState {
-            target_ms: 10.0,
-            percentile: "mean".into(),
-            read_latency_ms: Some(read_latency_ms),
-            ..PacketsState::default()
-        };
+        let (percentile, measured_ms) = ("mean".into(), Some(read_latency_ms));
+        let target = LatencyTargetState { target_ms: 10.0, percentile, measured_ms, ..LatencyTargetState::default() };
         let because = format!("the sentence of {reason}");
         state(PoolState {
             name: "a".into(),
             reason: reason.into(),
-            because,
-            at: At::Packets(at),
+            lately: Lately { because, ..Lately::default() },
+            latency_target: Some(target),
             ..PoolState::default()
         })
     }
@@ -324,12 +318,12 @@ mod tests {
 
     #[test]
     fn a_group_with_a_limit_of_another_program_is_not_also_missed() {
-        let behind = DirectionState {
-            guaranteed: 100.0,
-            measured: 10.0,
+        let behind = GuaranteeState {
+            guaranteed_per_s: 100,
+            measured_per_s: Some(10.0),
             reason: "compensating".into(),
             because: "behind".into(),
-            ..DirectionState::default()
+            ..GuaranteeState::default()
         };
         let group = |foreign_limit| GroupState {
             tenant: "db".into(),

@@ -21,7 +21,6 @@ use evenkeel_policy::state::ReasonData;
 
 use super::MAX_RECORDS;
 use super::osd_order::Order;
-use super::record::Measured;
 use crate::sensor::osd::Counters;
 
 /// Largest number of requests that the controller observes for one sample; if there were more, each observed request stands
@@ -50,6 +49,23 @@ pub enum Taken {
     Anew,
     /// The sample was compared with the previous one, and a decision was made.
     Counted,
+}
+
+/// An OSD's figures in the last sampling interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Length of the interval.
+    pub window_s: f64,
+    /// Mean time from passing the throttle to being committed; `None` if nothing was committed.
+    pub store_latency_ms: Option<f64>,
+    /// Transactions committed per second.
+    pub commits_per_s: f64,
+    /// Cost of the committed transactions per second: bytes, and the base cost that BlueStore charges for each.
+    pub cost_bytes_per_s: f64,
+    /// Cost of the transactions in flight.
+    pub in_flight_bytes: u64,
+    /// Transactions that wait at the throttle; a thread of the OSD waits with each.
+    pub waiting: u64,
 }
 
 /// The controller of one OSD, with the state that it needs from sample to sample.
@@ -141,6 +157,7 @@ impl Mind {
             _ => cost,
         };
         self.measured = Measured {
+            window_s: took.as_secs_f64(),
             store_latency_ms: counters.store.latency_since(&before.store).map(|seconds| seconds * 1e3),
             commits_per_s: since(counters.store.committed(), before.store.committed()) / seconds,
             cost_bytes_per_s: since(counters.bytes.put_sum, before.bytes.put_sum) / seconds,

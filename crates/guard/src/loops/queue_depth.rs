@@ -12,7 +12,8 @@ use evenkeel_policy::config::Cluster;
 use evenkeel_policy::config::{Enforcement, Percentile};
 use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
 use evenkeel_policy::explain::{self, OfSlots};
-use evenkeel_policy::state::TenantSlotsState;
+use evenkeel_policy::state::{SlotsState, TenantSlotsState};
+use evenkeel_policy::verdict::{self, Lately};
 
 use super::meter::{Meter, QueueSlots};
 use super::record::{QueueDepthState, VolumeState};
@@ -65,6 +66,8 @@ struct Volume {
     window: Report,
     windows: u64,
     violated: u64,
+    /// True if the newest window missed the target; `None` if nothing completed in it.
+    missed: Option<bool>,
     newest: Newest,
 }
 
@@ -251,9 +254,12 @@ impl Array {
     pub fn state(&self) -> QueueDepthState {
         QueueDepthState {
             period_s: self.controller.config().period.as_secs_f64(),
-            clustered: self.clustered,
-            total_slots: self.total,
-            tightness: self.tightness,
+            slots: SlotsState {
+                method: self.method().into(),
+                clustered: self.clustered,
+                total: self.total,
+                tightness: self.tightness,
+            },
             volumes: self.volumes.iter().map(Volume::state).collect(),
         }
     }
@@ -299,6 +305,7 @@ impl Volume {
             window: Report::default(),
             windows: 0,
             violated: 0,
+            missed: None,
             newest: Newest::default(),
         }
     }
@@ -330,13 +337,13 @@ impl Volume {
         }
         let window = std::mem::take(window);
         let Some(target) = self.config.latency.map(|latency| latency.target) else { return };
-        let missed = match window.latency_s() {
+        self.missed = match window.latency_s() {
             Some(mean) => Some(mean > target.as_secs_f64()),
             // Requests were inside all the time, and none came out.
             None => (window.used() >= 1.0 && window.length > target).then_some(true),
         };
-        self.windows += u64::from(missed.is_some());
-        self.violated += u64::from(missed == Some(true));
+        self.windows += u64::from(self.missed.is_some());
+        self.violated += u64::from(self.missed == Some(true));
     }
 
     fn state(&self) -> VolumeState {
@@ -344,29 +351,35 @@ impl Volume {
         let (response_s, device_s) = (report.latency_s(), report.device_latency_s());
         let seconds = report.length.as_secs_f64();
         let granted = Some(self.granted()).filter(|slots| slots.is_finite());
-        VolumeState {
-            name: self.name.clone(),
-            device: self.config.device.clone(),
+        let slots = TenantSlotsState {
+            target_ms: self.config.latency.map(|latency| latency.target.as_millis_f64()),
+            percentile: "mean".into(),
+            need: self.need,
+            granted,
+            used: report.used(),
+            queueing_delay_ms: response_s.zip(device_s).map(|(all, device)| (all - device).max(0.0) * 1e3),
+            device_latency_ms: device_s.map(|seconds| seconds * 1e3),
+            windows_total: self.windows,
+            violated_total: self.violated,
+            reason: self.reason.map_or("", |reason| reason.name()).into(),
+            measured_ms: response_s.filter(|_| self.config.latency.is_some()).map(|seconds| seconds * 1e3),
+            because: self.reason.map(|reason| self.because(&reason, granted, response_s)).unwrap_or_default(),
+        };
+        let latency_ms = response_s.map(|seconds| seconds * 1e3);
+        let (judged, violated) = self.missed.map_or((0, 0), |missed| (1, u64::from(missed)));
+        let lately = Lately {
+            window_s: seconds,
             iops: report.completion_rate(),
             bytes_per_s: if seconds > 0.0 { report.bytes as f64 / seconds } else { 0.0 },
-            latency_ms: response_s.map(|seconds| seconds * 1e3),
-            queued: report.queued,
-            slots: TenantSlotsState {
-                target_ms: self.config.latency.map(|latency| latency.target.as_millis_f64()),
-                percentile: "mean".into(),
-                need: self.need,
-                granted,
-                used: report.used(),
-                queueing_delay_ms: response_s.zip(device_s).map(|(all, device)| (all - device).max(0.0) * 1e3),
-                device_latency_ms: device_s.map(|seconds| seconds * 1e3),
-                windows_total: self.windows,
-                violated_total: self.violated,
-                reason: self.reason.map_or("", |reason| reason.name()).into(),
-                measured_ms: response_s.filter(|_| self.config.latency.is_some()).map(|seconds| seconds * 1e3),
-                because: self.reason.map(|reason| self.because(&reason, granted, response_s)).unwrap_or_default(),
-            },
-            queues: Vec::new(),
-        }
+            latency_ms,
+            queue_latency_ms: slots.queueing_delay_ms,
+            device_latency_ms: slots.device_latency_ms,
+            targets: verdict::by_seconds(&slots, judged, violated, latency_ms).into_iter().collect(),
+            because: slots.because.clone(),
+            ..Lately::default()
+        };
+        let (name, device) = (self.name.clone(), self.config.device.clone());
+        VolumeState { name, device, queued: report.queued, slots, queues: Vec::new(), lately }
     }
 }
 

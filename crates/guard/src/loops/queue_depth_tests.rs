@@ -39,7 +39,7 @@ fn targets_are_judged_by_seconds_and_reasons_are_kept() {
     let state = array.state();
     let slots = &state.volumes[0].slots;
     assert_eq!((slots.windows_total, slots.violated_total), (3, 1));
-    assert_eq!((array.method(), state.period_s, state.clustered), ("needs", 1.0, false));
+    assert_eq!((array.method(), state.period_s, state.slots.clustered), ("needs", 1.0, false));
     let times: u64 = array.records().map(|record| record.times).sum();
     assert_eq!(times, 3);
     assert!(array.records().all(|record| !record.because.is_empty() && record.tenant == "db"));
@@ -56,8 +56,9 @@ fn seconds_in_which_nothing_comes_out_miss_the_target() {
         second(&mut array, &mut now, &sample);
     }
     // A period ends with the first sample of the next second.
-    let slots = &array.state().volumes[0].slots;
-    assert_eq!((slots.windows_total, slots.violated_total), (4, 3));
+    let volume = &array.state().volumes[0];
+    assert_eq!((volume.slots.windows_total, volume.slots.violated_total), (4, 3));
+    assert_eq!(volume.lately.targets[0].verdict, verdict::Verdict::Idle, "the newest second asked for nothing");
 }
 
 #[test]

@@ -1,13 +1,15 @@
-//! The records of the agent and of each enforcement point.
+//! The records of the agent and of each enforcement point. Figures, verdicts, targets, guarantees, slots and budgets are the
+//! records of a server, under the same names.
 //!
-//! Units are last in the names. What does not apply is `null`.
+//! Units are last in the names. What does not apply is `null`. Clients, groups and figures leave out what is 0, false, empty or
+//! `null`: there may be very many.
 
 use evenkeel_policy::config::Enforcement;
-use evenkeel_policy::decision::Unit;
-use evenkeel_policy::figures::{count, megabytes, short};
 use evenkeel_policy::health::Health;
-use evenkeel_policy::state::{ClusterState, TenantSlotsState};
-use evenkeel_policy::verdict::{self, Kind, Target};
+use evenkeel_policy::state::{
+    AdmissionState, ClusterState, GuaranteeState, LatencyTargetState, SlotsState, TenantSlotsState, is_default,
+};
+use evenkeel_policy::verdict::Lately;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -47,15 +49,12 @@ pub struct State {
     /// The last error.
     pub last_error: Option<String>,
     /// Time since the last error.
-    #[serde(default)]
     pub last_error_age_s: Option<f64>,
     /// Age of the map of clients and devices; `null` where none is needed.
-    #[serde(default)]
     pub map_age_s: Option<f64>,
     /// The pools enforced here, by enforcement point.
     pub pools: Vec<PoolState>,
     /// The cluster, if this host is in one.
-    #[serde(default)]
     pub cluster: Option<ClusterState>,
     /// The uncertain parts of the map of clients and devices.
     pub notes: Vec<Note>,
@@ -70,10 +69,18 @@ pub struct PoolState {
     pub method: String,
     /// Name of the newest reason; empty where each tenant has its own.
     pub reason: String,
-    /// The reason as a sentence.
-    pub because: String,
     /// Missing or wrong things, and their cures.
     pub notes: Vec<String>,
+    /// Figures of the last interval, verdicts, and the newest reason as a sentence, which is empty where each tenant has its own.
+    pub lately: Lately,
+    /// Latency target for reads of the pool's devices, if any. The decisions about it are apart.
+    pub latency_target: Option<LatencyTargetState>,
+    /// Reads of the pool's devices; `null` where no latency target is enforced, and no tenant's limit.
+    pub reads: Option<ReadsState>,
+    /// Requests in flight in the pool's devices, where they are counted.
+    pub in_flight: u64,
+    /// Mean delay of throttled clients or groups for the latency target, weighted by their loads.
+    pub mean_delay_ms: f64,
     /// The rest, by enforcement point.
     #[serde(flatten)]
     pub at: At,
@@ -82,7 +89,6 @@ pub struct PoolState {
 /// An enforcement point's figures of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "point", rename_all = "snake_case")]
-#[expect(clippy::large_enum_variant, reason = "there is one for each pool")]
 pub enum At {
     /// Packets of clients wait for a latency target.
     Packets(PacketsState),
@@ -124,94 +130,107 @@ impl PoolState {
             At::Osd(_) => Enforcement::Osd,
         }
     }
-}
 
-macro_rules! latency_figure {
-    ($($state:ty),*) => {
-        $(
-            impl $state {
-                /// The figure that the latency target bounds, in milliseconds; `None` without reads.
-                pub fn figure_ms(&self) -> Option<f64> {
-                    if self.percentile == "mean" { self.read_latency_ms } else { self.read_percentile_ms }
-                }
+    /// The figure of the read latencies that the latency target bounds, in milliseconds, or their mean without a target; `None`
+    /// without reads.
+    pub fn figure_ms(&self) -> Option<f64> {
+        match &self.latency_target {
+            Some(target) => target.measured_ms,
+            None => self.reads.as_ref()?.latency_ms,
+        }
+    }
 
-                /// 99th percentile of the read latencies, in milliseconds; `None` if reads are not timed one by one.
-                pub fn p99_ms(&self) -> Option<f64> {
-                    let bounded = self.read_percentile_ms.filter(|_| self.percentile == "p99");
-                    self.read_percentiles.map(|of| of.p99_ms).or(bounded)
-                }
-            }
-        )*
-    };
-}
-latency_figure!(PacketsState, LocalState);
+    /// The percentile that the latency target bounds, over the reads of the last 5 to 10 s, in milliseconds; `None` without
+    /// reads, and where the target bounds the mean.
+    pub fn percentile_ms(&self) -> Option<f64> {
+        self.latency_target.as_ref().filter(|target| target.percentile != "mean")?.measured_ms
+    }
 
-/// A latency target with its verdict.
-fn latency_target(percentile: &str, target_ms: f64, figure_ms: Option<f64>, reason: &str) -> Target {
-    Target {
-        what: format!("{percentile} < {} ms", short(target_ms)),
-        kind: Kind::Latency,
-        verdict: verdict::latency(target_ms, figure_ms, reason),
+    /// The control groups of the pool; none at other points than `cgroup`.
+    pub fn groups(&self) -> &[GroupState] {
+        if let At::Cgroup(at) = &self.at { &at.groups } else { &[] }
+    }
+
+    /// The clients, control groups or volumes of the pool.
+    pub fn parts(&self) -> Vec<Part<'_>> {
+        match &self.at {
+            At::Packets(at) => at.clients.iter().map(Part::of_client).collect(),
+            At::Cgroup(at) => at.groups.iter().map(Part::of_group).collect(),
+            At::QueueDepth(at) => at.volumes.iter().map(Part::of_volume).collect(),
+            At::Osd(_) => Vec::new(),
+        }
     }
 }
 
-impl PacketsState {
-    /// The latency target with its verdict. `reason`: name of the pool's newest reason.
-    pub fn target(&self, reason: &str) -> Target {
-        latency_target(&self.percentile, self.target_ms, self.figure_ms(), reason)
+/// A client, control group or volume of a pool, as all views show it.
+#[derive(Clone, Debug)]
+pub struct Part<'a> {
+    /// Its own name: an address, the path of a group, or the tenant of a volume.
+    pub name: &'a str,
+    /// The tenant of a group; else the same as `name`.
+    pub tenant: &'a str,
+    /// Order in which it is throttled for the latency target; empty without a target.
+    pub throttle: &'a str,
+    /// Delay of its packets or requests for the latency target.
+    pub delay_ms: f64,
+    /// Requests that are queued.
+    pub queued: u64,
+    /// Figures, verdicts and throttle.
+    pub lately: &'a Lately,
+    /// Percentiles of its own reads, where they are known.
+    pub percentiles: Option<ReadPercentiles>,
+    /// Throughput guarantees.
+    pub guarantees: Vec<&'a GuaranteeState>,
+    /// Slots of a volume.
+    pub slots: Option<&'a TenantSlotsState>,
+}
+
+impl<'a> Part<'a> {
+    const fn new(name: &'a str, tenant: &'a str, lately: &'a Lately) -> Self {
+        let (throttle, delay_ms, queued, percentiles) = ("", 0.0, 0, None);
+        Self { name, tenant, throttle, delay_ms, queued, lately, percentiles, guarantees: Vec::new(), slots: None }
+    }
+
+    fn of_client(client: &'a ClientState) -> Self {
+        let part = Self::new(&client.address, &client.address, &client.lately);
+        Self { throttle: &client.throttle, delay_ms: client.delay_ms, ..part }
+    }
+
+    fn of_group(group: &'a GroupState) -> Self {
+        Self {
+            throttle: &group.throttle,
+            delay_ms: group.delay_ms,
+            percentiles: group.read_percentiles,
+            guarantees: group.guarantees().collect(),
+            ..Self::new(&group.group, &group.tenant, &group.lately)
+        }
+    }
+
+    fn of_volume(volume: &'a VolumeState) -> Self {
+        let part = Self::new(&volume.name, &volume.name, &volume.lately);
+        Self { queued: volume.queued, slots: Some(&volume.slots), ..part }
     }
 }
 
-impl LocalState {
-    /// The latency target with its verdict; `None` without a target. `reason`: name of the pool's newest reason.
-    pub fn target(&self, reason: &str) -> Option<Target> {
-        let target_ms = self.target_ms?;
-        Some(latency_target(&self.percentile, target_ms, self.figure_ms(), reason))
-    }
-}
-
-impl DirectionState {
-    /// A rate in the guarantee's unit, as text.
-    pub fn rate(&self, value: f64) -> String {
-        if self.unit == Unit::BytesPerS { megabytes(value) + " MB/s" } else { count(value) + " IOPS" }
-    }
-
-    /// The guarantee with its verdict.
-    pub fn target(&self) -> Target {
-        let verdict = verdict::guarantee(self.guaranteed, Some(self.measured), &self.reason);
-        Target { what: self.rate(self.guaranteed), kind: Kind::Guarantee, verdict }
-    }
+/// Reads of a pool's devices.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReadsState {
+    /// Reads that are measured: `groups` (of groups that are not noisy), `device` (all, one by one), `statistics` (all, by
+    /// the kernel's means), `pressure` (an estimate from `io.pressure` of groups that are not noisy).
+    pub measured: String,
+    /// Mean latency of these reads in the last interval; `null` if none completed.
+    pub latency_ms: Option<f64>,
+    /// Percentiles of the reads that are timed one by one; `null` without such reads.
+    pub percentiles: Option<ReadPercentiles>,
 }
 
 /// A pool with a latency target, whose clients' packets may wait.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PacketsState {
-    /// Latency target for reads of the pool's devices.
-    pub target_ms: f64,
-    /// Figure of the read latencies that the target bounds: `mean`, or a percentile such as `p99`.
-    pub percentile: String,
-    /// Mean latency of the reads of the last interval; `null` if none completed.
-    pub read_latency_ms: Option<f64>,
-    /// Percentile that the target bounds, over the reads of the last 5 to 10 s, exact to 3 %; `null` without reads, and where the
-    /// target bounds the mean.
-    pub read_percentile_ms: Option<f64>,
-    /// Percentiles of the reads that are timed one by one; `null` without reads, and where the target bounds the mean.
-    #[serde(default)]
-    pub read_percentiles: Option<ReadPercentiles>,
-    /// Requests completed per second in the last interval.
-    #[serde(default)]
-    pub iops: f64,
-    /// Mean latency of all requests of the last interval; `null` if none completed.
-    #[serde(default)]
-    pub latency_ms: Option<f64>,
     /// Bytes read per second in the last interval.
     pub read_bytes_per_s: f64,
     /// Bytes written per second in the last interval.
     pub write_bytes_per_s: f64,
-    /// Requests in flight in the pool's devices.
-    pub in_flight: u64,
-    /// Mean delay of packets to throttled clients, weighted by the clients' loads.
-    pub mean_delay_ms: f64,
     /// Kind of packets to clients that are delayed: `acknowledgements`, `data` or `all`.
     pub packets: String,
     /// Devices whose latency is measured.
@@ -244,7 +263,6 @@ pub struct DeviceState {
     #[serde(default)]
     pub iops: f64,
     /// Mean latency of all requests of the last interval; `null` if none completed.
-    #[serde(default)]
     pub latency_ms: Option<f64>,
     /// Bytes read per second.
     pub read_bytes_per_s: f64,
@@ -256,23 +274,27 @@ pub struct DeviceState {
 
 /// A client of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct ClientState {
     /// IP address of the client.
     pub address: String,
     /// Names that storage targets know the client by, such as iSCSI initiator names.
+    #[serde(skip_serializing_if = "is_default")]
     pub names: Vec<String>,
     /// Order in which the client is throttled for the latency target: `never`, `last`, `normal` or `always`.
     pub throttle: String,
     /// Reason for which the client is never throttled, where that is not the policy's `throttle`.
+    #[serde(skip_serializing_if = "is_default")]
     pub exempt_because: Option<String>,
-    /// Load of the client, in payload bytes per second of the last interval.
-    pub bytes_per_s: f64,
     /// True if the load is not measured: the load of a device that several clients share was divided equally among them.
+    #[serde(skip_serializing_if = "is_default")]
     pub load_is_estimated: bool,
     /// Delay of packets to the client.
+    #[serde(skip_serializing_if = "is_default")]
     pub delay_ms: f64,
-    /// Reason for the length of the delay; empty if the client is not throttled.
-    pub because: String,
+    /// Payload of the last interval, and the throttle. Requests are not counted. The reason is that for which the client is never
+    /// throttled, or of the length of its delay, and else empty.
+    pub lately: Lately,
 }
 
 /// A device whose control groups have throughput guarantees, or a latency target or limits.
@@ -296,109 +318,88 @@ pub struct CgroupState {
     pub background_bytes_per_s: f64,
     /// Figures that the cache itself counts, where it does.
     pub cache: Option<CacheState>,
-    /// Latency of the device, with its target; `null` where the pool is for throughput guarantees.
-    #[serde(default)]
-    pub latency: Option<LocalState>,
     /// Groups with a guarantee, or of a device with a latency target.
     pub groups: Vec<GroupState>,
 }
 
-/// A device of this host whose noisy control groups are throttled for a latency target, or limited for tenants' limits.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct LocalState {
-    /// Latency target for reads; `null` where only tenants' limits are enforced.
-    pub target_ms: Option<f64>,
-    /// Figure of the read latencies that the target bounds: `mean` (also without a target), or a percentile such as `p99`.
-    pub percentile: String,
-    /// Reads that are measured: `groups` (of groups that are not noisy), `device` (all, one by one), `statistics` (all, by
-    /// the kernel's means), `pressure` (an estimate from `io.pressure` of groups that are not noisy).
-    pub measured: String,
-    /// Mean latency of these reads in the last interval; `null` if none completed.
-    pub read_latency_ms: Option<f64>,
-    /// Percentile that the target bounds, over the reads of the last 5 to 10 s; `null` without reads, and where the target
-    /// bounds the mean.
-    pub read_percentile_ms: Option<f64>,
-    /// Percentiles of the reads that are timed one by one; `null` without such reads.
-    #[serde(default)]
-    pub read_percentiles: Option<ReadPercentiles>,
-    /// Requests of the device completed per second in the last interval.
-    pub iops: f64,
-    /// Bytes that the device read and wrote per second in the last interval.
-    pub bytes_per_s: f64,
-    /// Requests in flight in the device.
-    pub in_flight: u64,
-    /// Mean wait that limits add to a request of a noisy group, weighted by the groups' loads.
-    pub mean_delay_ms: f64,
+impl CgroupState {
+    /// The figures of a device whose groups have throughput guarantees: those of all groups, and the load of others.
+    pub fn sum(&self) -> Lately {
+        let sum = sum(self.groups.iter().map(|group| &group.lately));
+        Lately { bytes_per_s: sum.bytes_per_s + self.background_bytes_per_s, ..sum }
+    }
 }
 
-/// A control group of a device with a latency target.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct GroupThrottleState {
-    /// Order in which the group is throttled: `never`, `last`, `normal` or `always`.
-    pub throttle: String,
-    /// Reason for which the group is never throttled, where that is not the policy's `throttle`.
-    pub exempt_because: Option<String>,
-    /// Bytes that the group read and wrote per second.
-    pub bytes_per_s: f64,
-    /// Requests of the group per second.
-    pub iops: f64,
-    /// Wait that the limits add to a request of the group.
-    pub delay_ms: f64,
-    /// Percentiles of the group's own reads, without those that `io.max` delays; `null` without such reads, where reads of groups
-    /// cannot be distinguished, and for groups beyond 128 on a host.
-    #[serde(default)]
-    pub read_percentiles: Option<ReadPercentiles>,
-    /// The limits, as in `io.max`; `null` while the group is not throttled.
-    pub limits: Option<String>,
-    /// Reason for the present throttle of the group; empty if it is not throttled.
-    pub because: String,
+/// The figures of groups or volumes together.
+fn sum<'a>(all: impl Iterator<Item = &'a Lately>) -> Lately {
+    let mut sum = Lately::default();
+    // Of each latency the requests that it is of, and their time.
+    let mut timed = [(0.0_f64, 0.0_f64); 3];
+    for one in all {
+        sum.window_s = sum.window_s.max(one.window_s);
+        sum.iops += one.iops;
+        sum.bytes_per_s += one.bytes_per_s;
+        let latencies = [one.latency_ms, one.queue_latency_ms, one.device_latency_ms];
+        for ((iops, total), ms) in timed.iter_mut().zip(latencies) {
+            *iops += ms.map_or(0.0, |_| one.iops);
+            *total += ms.map_or(0.0, |ms| one.iops * ms);
+        }
+    }
+    let mean = |(iops, total): (f64, f64)| (iops > 0.0).then_some(total / iops);
+    let [latency_ms, queue_latency_ms, device_latency_ms] = timed.map(mean);
+    Lately { latency_ms, queue_latency_ms, device_latency_ms, ..sum }
 }
 
 /// A group with a guarantee, or of a device with a latency target.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct GroupState {
     /// Name of the tenant that the group belongs to.
     pub tenant: String,
     /// The control group, below `/sys/fs/cgroup`.
     pub group: String,
     /// Guarantee for reads, if there is one.
-    pub read: Option<DirectionState>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub read: Option<GuaranteeState>,
     /// Guarantee for writes, if there is one.
-    pub write: Option<DirectionState>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub write: Option<GuaranteeState>,
     /// Limits in `io.max` that another program has set; the agent then leaves the group alone.
+    #[serde(skip_serializing_if = "is_default")]
     pub foreign_limit: Option<String>,
     /// Entry of `match` by which the group belongs to its tenant: of all that fit, the most specific.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "is_default")]
     pub matched_by: String,
     /// Entries of other tenants that fit the group too, each with its tenant, the most specific first; at most 4. Empty where
     /// only guarantees are enforced.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "is_default")]
     pub also_matched_by: Vec<String>,
-    /// Load and limits for the device's latency target; `null` for a group with a guarantee.
-    #[serde(default)]
-    pub latency: Option<GroupThrottleState>,
+    /// Order in which the group is throttled: `never`, `last`, `normal` or `always`; empty where only guarantees are enforced.
+    #[serde(skip_serializing_if = "is_default")]
+    pub throttle: String,
+    /// Reason for which the group is never throttled, where that is not the policy's `throttle`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub exempt_because: Option<String>,
+    /// Wait for the latency target that the limits add to a request of the group.
+    #[serde(skip_serializing_if = "is_default")]
+    pub delay_ms: f64,
+    /// The limits for the latency target, and of the tenant, as in `io.max`; `null` without one.
+    #[serde(skip_serializing_if = "is_default")]
+    pub limits: Option<String>,
+    /// Percentiles of the group's own reads, without those that `io.max` delays; `null` without such reads, where reads of groups
+    /// cannot be distinguished, and for groups beyond 128 on a host.
+    #[serde(skip_serializing_if = "is_default")]
+    pub read_percentiles: Option<ReadPercentiles>,
+    /// Load, verdicts on the guarantees, and the throttle. Of a group with a guarantee only its unit is counted. The reason is
+    /// that for which the group is never throttled, or of its throttle, and else empty.
+    pub lately: Lately,
 }
 
-/// One direction of a guarantee.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct DirectionState {
-    /// Unit of the rates below.
-    pub unit: Unit,
-    /// The guaranteed rate.
-    pub guaranteed: f64,
-    /// The rate that is guaranteed on all hosts of the cluster together; `null` = all is guaranteed here.
-    #[serde(default)]
-    pub total: Option<f64>,
-    /// The rate in the last period.
-    pub measured: f64,
-    /// Part of the bytes of this direction that reached the slow device in the last period, 0 to 1; `null` without I/O.
-    pub miss_rate: Option<f64>,
-    /// Limit that the controller has assigned.
-    pub limit: f64,
-    /// Name of the reason for the limit.
-    pub reason: String,
-    /// The reason as a sentence.
-    pub because: String,
+impl GroupState {
+    /// The guarantees of the group, reads first.
+    pub fn guarantees(&self) -> impl Iterator<Item = &GuaranteeState> {
+        [&self.read, &self.write].into_iter().flatten()
+    }
 }
 
 /// An array that hosts share, and the volumes of it that this host uses.
@@ -406,15 +407,17 @@ pub struct DirectionState {
 pub struct QueueDepthState {
     /// Time between two decisions.
     pub period_s: f64,
-    /// True if slots are decided together with the other hosts of the cluster at present.
-    pub clustered: bool,
-    /// All slots together, on all hosts; `null` = no bound, or nothing decided yet.
-    pub total_slots: Option<f64>,
-    /// Factor by which all latency targets could be multiplied and just be met: up to 1 they are met. `null` without targets, or
-    /// where a factor of ten would not do.
-    pub tightness: Option<f64>,
+    /// Division of the array's slots.
+    pub slots: SlotsState,
     /// The volumes of this host.
     pub volumes: Vec<VolumeState>,
+}
+
+impl QueueDepthState {
+    /// The figures of all volumes of this host.
+    pub fn sum(&self) -> Lately {
+        sum(self.volumes.iter().map(|volume| &volume.lately))
+    }
 }
 
 /// A volume of an array on this host.
@@ -424,19 +427,23 @@ pub struct VolumeState {
     pub name: String,
     /// The device as configured.
     pub device: String,
-    /// Requests completed per second in the last period.
-    pub iops: f64,
-    /// Payload bytes per second in the last period.
-    pub bytes_per_s: f64,
-    /// Mean latency of the last period as the kernel measures it; `null` without requests. Where the queue's setting is
-    /// `nr_requests`, the wait for a place in the queue is not included.
-    pub latency_ms: Option<f64>,
     /// Requests of the volume that wait in this host's queues; an estimate where the kernel does not count them.
     pub queued: u64,
     /// Latency target, slots needed, slots granted, and the reason.
     pub slots: TenantSlotsState,
     /// Queues of the disks through which the host reaches the volume.
     pub queues: Vec<QueueState>,
+    /// Figures of the last period, with the latency as the kernel measures it, the verdict on the target, and the throttle. Where
+    /// the queue's setting is `nr_requests`, the wait for a place in the queue is not included.
+    pub lately: Lately,
+}
+
+impl VolumeState {
+    /// Length of the queues that the agent has shortened, together; 0 if none is.
+    pub fn shortened(&self) -> u64 {
+        let is_shorter = |queue: &&QueueState| queue.value.zip(queue.before).is_some_and(|(is, was)| is < was);
+        self.queues.iter().filter(is_shorter).filter_map(|queue| queue.value).map(u64::from).sum()
+    }
 }
 
 /// A disk's queue.
@@ -458,22 +465,7 @@ pub struct QueueState {
     pub foreign: Option<String>,
 }
 
-/// An OSD's figures in the last sampling interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Measured {
-    /// Mean time from passing the throttle to being committed; `null` if nothing was committed.
-    pub store_latency_ms: Option<f64>,
-    /// Transactions committed per second.
-    pub commits_per_s: f64,
-    /// Cost of the committed transactions per second: bytes, and the base cost that BlueStore charges for each.
-    pub cost_bytes_per_s: f64,
-    /// Cost of the transactions in flight.
-    pub in_flight_bytes: u64,
-    /// Transactions that wait at the throttle; a thread of the OSD waits with each.
-    pub waiting: u64,
-}
-
-/// An OSD of this host.
+/// An OSD of this host. The requests of its `lately` are transactions committed, and the bytes are their cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OsdState {
     /// Path of the OSD's admin socket.
@@ -483,14 +475,13 @@ pub struct OsdState {
     pub condition: String,
     /// Reason for which the OSD is neither controlled nor watched; `null` if it is.
     pub problem: Option<String>,
-    /// Budget of the controller: bytes that it allows in flight.
-    pub budget_bytes: u64,
+    /// The controller with its budget: the cost of transactions that it allows in flight. The cost is their bytes, and the base
+    /// cost that BlueStore charges for each. `in_flight_requests` and `base_cost_bytes` are 0: the agent does not know them.
+    pub admission: AdmissionState,
     /// Throttle of the OSD: bytes that it allows in flight; `null` until it has answered.
     pub throttle_bytes: Option<u64>,
-    /// Latency that the controller aims at, if it has an aim.
-    pub target_ms: Option<f64>,
-    /// The figures of the last sampling interval.
-    pub measured: Measured,
+    /// Transactions that wait at the throttle; a thread of the OSD waits with each.
+    pub waiting: u64,
     /// Samples taken.
     pub samples_total: u64,
     /// Samples that were skipped because the one before had not been answered in time.
@@ -501,4 +492,91 @@ pub struct OsdState {
     pub restarts_total: u64,
     /// Questions without a usable answer, and changes that failed.
     pub errors_total: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_control::response::ClientReason;
+    use evenkeel_policy::{explain, verdict};
+
+    use super::*;
+
+    /// Clients that an agent may see.
+    const CLIENTS: usize = 100_000;
+    /// Bound on an answer that `evenkeel guard status` and `evenkeel top` read, in bytes.
+    const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+    fn client() -> ClientState {
+        ClientState {
+            address: "192.0.2.200".into(),
+            throttle: "normal".into(),
+            lately: Lately { window_s: 0.25, ..Lately::default() },
+            ..ClientState::default()
+        }
+    }
+
+    fn json(row: &impl Serialize) -> String {
+        serde_json::to_string(row).unwrap()
+    }
+
+    #[test]
+    fn rows_of_idle_clients_and_groups_are_short() {
+        let idle = json(&client());
+        assert_eq!(idle, r#"{"address":"192.0.2.200","throttle":"normal","lately":{"window_s":0.25}}"#);
+        assert_eq!(serde_json::from_str::<ClientState>(&idle).unwrap(), client());
+        let lately = client().lately;
+        let group = GroupState { tenant: "db".into(), group: "a".into(), lately, ..GroupState::default() };
+        let idle = json(&group);
+        assert_eq!(idle, r#"{"tenant":"db","group":"a","lately":{"window_s":0.25}}"#);
+        assert_eq!(serde_json::from_str::<GroupState>(&idle).unwrap(), group);
+    }
+
+    #[test]
+    fn a_row_with_every_field_is_read_as_well() {
+        let whole = r#"{"address":"192.0.2.200","names":[],"throttle":"normal","exempt_because":null,
+            "load_is_estimated":false,"delay_ms":0.0,"lately":{"window_s":0.25,"iops":0.0,"bytes_per_s":0.0,
+            "by_reservation_iops":0.0,"by_weight_iops":0.0,"errors":0,"latency_ms":null,"queue_latency_ms":null,
+            "device_latency_ms":null,"p99_ms":null,"targets":[],"throttled_by":null,"because":""}}"#;
+        assert_eq!(serde_json::from_str::<ClientState>(whole).unwrap(), client());
+        let schema = schema();
+        for kind in ["ClientState", "GroupState", "Lately"] {
+            let kind = &schema["$defs"][kind];
+            assert!(kind["properties"].is_object() && kind["required"].is_null(), "{kind:#}");
+        }
+    }
+
+    #[test]
+    fn very_many_clients_fit_into_an_answer_even_if_all_are_throttled() {
+        let (delay_ms, because) = (1_234.567_890_123, explain::throttled(&ClientReason::Owed));
+        let throttled_by = verdict::delayed(delay_ms, &because);
+        let throttled = ClientState {
+            names: vec!["iqn.1993-08.org.debian:01:0123456789ab".into()],
+            load_is_estimated: true,
+            delay_ms,
+            lately: Lately { bytes_per_s: 123_456_789.012_345, throttled_by, because, ..client().lately },
+            ..client()
+        };
+        let row = json(&throttled);
+        assert!(CLIENTS * (row.len() + 1) < MAX_ANSWER_BYTES, "{} bytes: {row}", row.len());
+        let read: ClientState = serde_json::from_str(&row).unwrap();
+        assert_eq!((read.names, read.lately.throttled_by), (throttled.names, throttled.lately.throttled_by));
+    }
+
+    #[test]
+    fn latencies_of_volumes_are_weighted_by_their_requests() {
+        let volume = |iops: f64, parts: Option<[f64; 2]>| {
+            let lately = Lately {
+                iops,
+                latency_ms: parts.map(|[queue, device]| queue + device),
+                queue_latency_ms: parts.map(|[queue, _]| queue),
+                device_latency_ms: parts.map(|[_, device]| device),
+                ..Lately::default()
+            };
+            VolumeState { lately, ..VolumeState::default() }
+        };
+        let volumes = vec![volume(30.0, Some([1.0, 3.0])), volume(10.0, Some([5.0, 7.0])), volume(5.0, None)];
+        let sum = QueueDepthState { volumes, ..QueueDepthState::default() }.sum();
+        let latencies = [sum.latency_ms, sum.queue_latency_ms, sum.device_latency_ms];
+        assert_eq!((sum.iops, latencies), (45.0, [Some(6.0), Some(2.0), Some(4.0)]));
+    }
 }

@@ -5,18 +5,20 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_control::throughput::{InvalidConfig, TenantId};
 use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::config::Match;
 use evenkeel_policy::decision::DecisionRecord;
 
+use super::groups::Groups;
 use super::{Error, Errors, Tick};
-use crate::actuator::io_max::{self, Change, IoMax};
+use crate::actuator::io_max::{Change, Limits};
 use crate::config::{CachedConfig, Config};
 use crate::discovery::Roots;
+use crate::discovery::groups::Names;
 use crate::journal::Journal;
 use crate::loops::Due;
 use crate::loops::cgroup::{Found, Guarantees};
 use crate::loops::record::{At, CgroupState, PoolState};
 use crate::sensor::cache::{CacheState, Cached, NotUsable};
-use crate::sensor::cgroup::{self, GroupFile};
 use crate::sensor::diskstats::DeviceNumber;
 
 /// Interval between searches for the cached device while it is not on this host.
@@ -55,29 +57,16 @@ pub enum Unable {
     NoController(PathBuf),
 }
 
-/// A control group with a guarantee, and its files.
-#[derive(Debug)]
-struct Group {
-    id: TenantId,
-    name: String,
-    stat: GroupFile,
-    row: IoMax,
-}
-
 /// The enforcement point for one cached device: its control groups, and the limits set for them.
 #[derive(Debug)]
 pub struct Cgroup {
     pub(crate) mind: Guarantees,
     roots: Roots,
-    cgroups: PathBuf,
     /// The open cached device; `None` while it is not on this host.
     device: Option<Cached>,
     due: Due,
     find_due: Due,
-    groups: Vec<Group>,
-    /// Rows of `io.max` that the previous policy set, by group; a row stays here until this policy's search has found its
-    /// group or not.
-    inherited: BTreeMap<String, IoMax>,
+    groups: Groups<TenantId>,
     found: Vec<Found>,
     cache: Option<CacheState>,
     notes: Vec<String>,
@@ -111,27 +100,6 @@ pub(super) fn has_controller(cgroups: &Path) -> Result<(), Unable> {
     }
 }
 
-/// The `io.stat` in the folder of group `name`; without it the reason goes to `notes` or to the errors of the tick.
-pub(super) fn counters(
-    name: &str,
-    folder: &Path,
-    cgroups: &Path,
-    notes: &mut Vec<String>,
-    tick: &mut Tick<'_>,
-) -> Option<GroupFile> {
-    match GroupFile::open(folder.join("io.stat")) {
-        Ok(stat) => return Some(stat),
-        Err(error) if error.is_absent() => {
-            let parent = folder.parent().unwrap_or(cgroups).display();
-            notes.push(format!(
-                "the io controller is off for {name}; with systemd set IOAccounting=yes, otherwise write +io to {parent}/cgroup.subtree_control"
-            ));
-        }
-        Err(error) => tick.errors.push(error),
-    }
-    None
-}
-
 impl Cgroup {
     fn open(name: &str, config: &CachedConfig, roots: &Roots, cgroups: &Path) -> Result<Self, Unable> {
         let device = match find(config, roots) {
@@ -144,12 +112,10 @@ impl Cgroup {
         Ok(Self {
             mind,
             roots: roots.clone(),
-            cgroups: cgroups.to_owned(),
             device,
             due: Due::default(),
             find_due: Due::default(),
-            groups: Vec::new(),
-            inherited: BTreeMap::new(),
+            groups: Groups::new(cgroups),
             found: Vec::new(),
             cache: None,
             notes: Vec::new(),
@@ -176,12 +142,15 @@ impl Cgroup {
     #[must_use]
     pub fn succeed(&mut self, mut old: Self) -> Option<Self> {
         let number = |point: &Self| point.device.as_ref().map(|device| device.made().device);
+        // One that was made anew since has no limits.
+        let is_still = |old: &Self| {
+            old.device.as_ref().is_none_or(|device| device.is_still(&old.roots, &old.mind.config().device))
+        };
         if old.mind.config() == self.mind.config() {
             *self = old;
-        } else if number(self) == number(&old) {
+        } else if number(self) == number(&old) && is_still(&old) {
             self.mind.take_parts(&mut old.mind);
-            let groups = old.groups.into_iter().map(|group| (group.name, group.row));
-            self.inherited = groups.chain(old.inherited).collect();
+            self.groups.inherit(old.groups);
         } else {
             return Some(old);
         }
@@ -190,10 +159,14 @@ impl Cgroup {
 
     /// Ends this point, and restores all limits that the point has set.
     pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
-        let rows = self.groups.into_iter().map(|group| group.row).chain(self.inherited.into_values());
-        for row in rows {
-            errors.take(row.restore(journal));
-        }
+        self.groups.end(journal, errors);
+    }
+
+    /// Restores limits of the previous policy for groups without a guarantee in this one, before another point limits them. Call
+    /// it at every tick of the agent, before other points set limits.
+    pub fn release(&mut self, tick: &mut Tick<'_>) {
+        let config = self.mind.config();
+        self.groups.restore_others(tick, |group| config.tenant_of(group).is_some());
     }
 
     /// If the point's control interval is over at `now`: measures, decides, and sets limits. Call it at every tick of the
@@ -209,9 +182,7 @@ impl Cgroup {
                 return self.lose(tick);
             }
             self.follow(&device, tick);
-            for (_, row) in std::mem::take(&mut self.inherited) {
-                tick.restore(|journal| row.restore(journal));
-            }
+            self.groups.restore_inherited(tick);
             let slow = tick.errors.take(device.slow_device());
             self.measure(&device, tick);
             self.mind.share_totals(self.shares_totals);
@@ -248,52 +219,31 @@ impl Cgroup {
             "pool {}: its device or one below it is gone; the agent restores the limits that it had changed, and searches for the device",
             self.mind.name()
         );
-        let inherited = std::mem::take(&mut self.inherited);
-        let groups = self.groups.drain(..).map(|group| {
-            self.mind.leave(group.id);
-            group.row
-        });
-        for row in groups.chain(inherited.into_values()) {
-            tick.restore(|journal| row.restore(journal));
-        }
+        self.groups.leave(0..self.groups.list.len(), tick, |id| self.mind.leave(id));
+        self.groups.restore_inherited(tick);
         (self.cache, self.find_due) = (None, Due::default());
     }
 
     /// Adds control groups that have appeared since the previous search.
     fn follow(&mut self, device: &Cached, tick: &mut Tick<'_>) {
-        let tenants: Vec<(String, String)> =
-            self.mind.config().tenants.iter().map(|(name, tenant)| (name.clone(), tenant.group.clone())).collect();
-        for (tenant, pattern) in tenants {
-            let plain = pattern.trim_matches('/');
-            if self.groups.iter().any(|known| known.name == plain) {
-                continue;
-            }
-            let Some(names) = tick.errors.take(cgroup::find(&self.cgroups, &pattern)) else { continue };
-            if names.is_empty() {
-                self.notes.push(format!(
-                    "no group fits {pattern:?} of tenant {tenant} now, and the agent goes on searching; start what belongs there, or correct match of the tenant"
-                ));
-            }
-            for name in names {
-                // Of several tenants that name a group, the most specific decides.
-                if self.groups.binary_search_by(|known| known.name.as_str().cmp(&name)).is_err()
-                    && self.mind.config().tenant_of(&name) == Some(tenant.as_str())
-                {
-                    self.take_in(device, &tenant, name, tick);
-                }
+        let tenants = self.mind.config().tenants.iter();
+        let tenants: Vec<(String, Match)> =
+            tenants.map(|(name, terms)| (name.clone(), Match::Cgroup(terms.group.clone()))).collect();
+        for (tenant, entry) in tenants {
+            let is_its = |group: &str| self.mind.config().tenant_of(group) == Some(tenant.as_str());
+            let entry = (tenant.as_str(), &entry);
+            let found = self.groups.find(&Names::default(), entry, is_its, &mut self.notes, &mut tick.errors);
+            for name in found.into_iter().flatten() {
+                self.take_in(device, &tenant, name, tick);
             }
         }
     }
 
     fn take_in(&mut self, device: &Cached, tenant: &str, name: String, tick: &mut Tick<'_>) {
-        let folder = self.cgroups.join(&name);
-        let Some(stat) = counters(&name, &folder, &self.cgroups, &mut self.notes, tick) else { return };
+        let Some(stat) = self.groups.counters(&name, &mut self.notes, &mut tick.errors) else { return };
         match self.mind.join(tenant, &name) {
             Ok(Some(id)) => {
-                let inherited = self.inherited.remove(&name);
-                let row = inherited.unwrap_or_else(|| IoMax::new(&folder, device.made().device));
-                let at = self.groups.partition_point(|known| known.name < name);
-                self.groups.insert(at, Group { id, name, stat, row });
+                self.groups.take_in(name, stat, device.made().device, id);
             }
             // A tenant of the configuration that was just read from it.
             Ok(None) => {}
@@ -306,53 +256,31 @@ impl Cgroup {
         let made = device.made();
         self.found.clear();
         let mut gone = Vec::new();
-        for (at, group) in self.groups.iter_mut().enumerate() {
-            let usage = match group.stat.usage(&mut self.buffer, made.device, Some(made.slow)) {
-                Ok(None) => {
-                    gone.push(at);
-                    continue;
-                }
-                usage => tick.errors.take(usage).flatten(),
-            };
-            let limits = match group.row.read() {
-                Ok(None) => {
-                    gone.push(at);
-                    continue;
-                }
-                limits => tick.errors.take(limits).flatten(),
-            };
-            self.found.push(Found { tenant: group.id, usage, limits });
+        for (at, group) in self.groups.list.iter_mut().enumerate() {
+            let usage = tick.errors.take(group.stat.usage(&mut self.buffer, made.device, Some(made.slow)));
+            let limits = if usage == Some(None) { Some(None) } else { tick.errors.take(group.row.read()) };
+            if limits == Some(None) {
+                gone.push(at);
+            } else {
+                self.found.push(Found { tenant: group.own, usage: usage.flatten(), limits: limits.flatten() });
+            }
         }
-        for at in gone.into_iter().rev() {
-            let group = self.groups.remove(at);
-            self.mind.leave(group.id);
-            // Nothing is left to restore; the journal forgets it.
-            tick.restore(|journal| group.row.restore(journal));
-        }
+        self.groups.leave(gone.into_iter(), tick, |id| self.mind.leave(id));
     }
 
     fn act(&mut self, tick: &mut Tick<'_>) {
-        let Some(journal) = tick.journal.as_deref_mut() else { return };
-        let mut wanted: Vec<(TenantId, io_max::Limits)> = self.mind.limits().collect();
-        wanted.sort_by_key(|(id, _)| *id);
-        let mut rows = Vec::with_capacity(wanted.len());
-        for group in &mut self.groups {
-            if let Ok(at) = wanted.binary_search_by_key(&group.id, |(id, _)| *id) {
-                rows.push((group.id, &mut group.row, wanted[at].1));
-            }
-        }
-        let ids: Vec<TenantId> = rows.iter().map(|(id, ..)| *id).collect();
-        let mut rows: Vec<(&mut IoMax, io_max::Limits)> =
-            rows.into_iter().map(|(_, row, limits)| (row, limits)).collect();
-        let Some(results) = tick.errors.take(io_max::set_all(journal, &mut rows)) else { return };
-        for (id, result) in ids.into_iter().zip(results) {
+        let wanted: BTreeMap<TenantId, Limits> = self.mind.limits().collect();
+        let groups = self.groups.list.iter().enumerate();
+        let wanted: Vec<(usize, Limits)> =
+            groups.filter_map(|(at, group)| Some((at, *wanted.get(&group.own)?))).collect();
+        for (at, change) in self.groups.write(&wanted, tick) {
             // A group that is gone is forgotten in the next period.
-            if let Some(Change::Foreign(limits)) = tick.errors.take(result) {
+            if let Some(Change::Foreign(limits)) = change {
                 tracing::warn!(
                     "another program has set limits in io.max of a group of pool {} (`evenkeel guard status` shows which): they stay, and the group's guarantee is not enforced until the agent restarts",
                     self.mind.name()
                 );
-                self.mind.is_foreign(id, limits);
+                self.mind.is_foreign(self.groups.list[at].own, limits);
             }
         }
     }
@@ -377,6 +305,7 @@ impl Cgroup {
             name: self.name().to_owned(),
             method: self.mind.config().tuning.method.name().into(),
             notes: self.notes.clone(),
+            lately: at.sum(),
             at: At::Cgroup(at),
             ..PoolState::default()
         }

@@ -1,7 +1,7 @@
 //! The enforcement point for control groups of a device with a latency target: finds groups, reads their counters, and writes
 //! limits of noisy ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex};
@@ -11,21 +11,22 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Match;
 use evenkeel_policy::decision::DecisionRecord;
 
-use super::cgroup::{Unable, counters, has_controller};
+use super::cgroup::{Unable, has_controller};
+use super::groups::{Group, Groups};
 use super::{Errors, Tick};
-use crate::actuator::io_max::{self, Change, IoMax, Limits};
+use crate::actuator::io_max::{Change, Limits};
 use crate::aside::Aside;
 use crate::aside::lock;
-use crate::config::{Config, LocalConfig, LocalTenant};
-use crate::discovery::Roots;
+use crate::config::{Config, LocalConfig};
 use crate::discovery::groups::Names;
+use crate::discovery::roots::{self, Roots};
 use crate::discovery::stack::{self, Limited, NotUsable};
 use crate::discovery::watch::Watch;
 use crate::journal::Journal;
 use crate::loops::Due;
 use crate::loops::local::{self, Sense};
-use crate::loops::record::{At, CgroupState, PoolState};
-use crate::sensor::cgroup::{self, GroupFile};
+use crate::loops::record::{At, PoolState};
+use crate::sensor::cgroup;
 use crate::sensor::diskstats::{DeviceNumber, Reading, Tracker};
 use crate::sensor::pressure;
 
@@ -57,18 +58,12 @@ const NBD: u32 = 43;
 /// Number of levels of groups below a group that are searched for tasks.
 const MAX_DEPTH: u32 = 8;
 
-/// A control group and its files.
+/// The point's data of a control group.
 #[derive(Debug)]
-struct Group {
+struct Known {
     id: ClientId,
     /// Index of the group's tenant in the configuration.
     tenant: usize,
-    name: String,
-    folder: PathBuf,
-    stat: GroupFile,
-    row: IoMax,
-    /// The limits that the agent has set; `None` while the group is not throttled.
-    set: Option<Limits>,
     /// Number of times in succession that the row could not be written or restored; of many rows those with the fewest
     /// failures come first.
     refused: u32,
@@ -78,11 +73,11 @@ struct Group {
     noisy: bool,
 }
 
-impl Group {
+impl Group<Known> {
     /// True if the group has been removed and another one of the same name made, which has no limits of the agent.
     fn is_anew(&self) -> bool {
         let number = std::fs::metadata(&self.folder).ok().map(|metadata| metadata.ino());
-        number.zip(self.numbers.first()).is_some_and(|(number, known)| number != *known)
+        number.zip(self.own.numbers.first()).is_some_and(|(number, known)| number != *known)
     }
 }
 
@@ -110,7 +105,6 @@ pub struct Local {
     pub(crate) mind: local::Local,
     interval: Duration,
     roots: Roots,
-    cgroups: PathBuf,
     /// The device; `None` while it is not on this host.
     device: Option<Limited>,
     search_due: Due,
@@ -132,15 +126,11 @@ pub struct Local {
     is_settled: bool,
     /// Notes of the newest search for groups.
     found_notes: Vec<String>,
-    /// Groups by name.
-    groups: Vec<Group>,
+    groups: Groups<Known>,
     /// Index of the group whose counters are read next.
     next: usize,
     /// Index of the group below which is searched next; `None` until the next search for groups.
     walked: Option<usize>,
-    /// Rows of `io.max` that the previous policy set, by group; a row stays here until this policy's search has found its
-    /// group or not.
-    inherited: BTreeMap<String, (IoMax, Option<Limits>)>,
     notes: Vec<String>,
     buffer: Vec<u8>,
     /// True if other devices, groups or noisy groups have to be watched than before.
@@ -167,7 +157,6 @@ pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Local>
             mind,
             interval,
             roots: roots.clone(),
-            cgroups: cgroups.to_owned(),
             device: None,
             search_due: Due::default(),
             survey_due: Due::default(),
@@ -180,10 +169,9 @@ pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Local>
             follow_due: Due::default(),
             is_settled: false,
             found_notes: Vec::new(),
-            groups: Vec::new(),
+            groups: Groups::new(cgroups),
             next: 0,
             walked: None,
-            inherited: BTreeMap::new(),
             notes: Vec::new(),
             buffer: Vec::new(),
             changed: true,
@@ -299,7 +287,8 @@ impl Local {
     /// Paths of the control groups, each with true if its reads count for the target, as it is not noisy, and with the numbers of
     /// the group and of those below it.
     pub fn watched(&self) -> impl Iterator<Item = (&str, bool, &[u64])> {
-        self.groups.iter().map(|group| (group.name.as_str(), !group.noisy, group.numbers.as_slice()))
+        let groups = self.groups.list.iter();
+        groups.map(|group| (group.name.as_str(), !group.own.noisy, group.own.numbers.as_slice()))
     }
 
     /// Begins an interval that ends at `now`; `sense`: the reads that are measured in it. Call it before [`Self::count`].
@@ -314,8 +303,8 @@ impl Local {
 
     /// Takes in single reads of the group with this path, beside [`Self::count`], in the interval that ends at `now`.
     pub fn count_of(&mut self, group: &str, now: Instant, bucket: usize, reads: u64) {
-        if let Ok(at) = self.groups.binary_search_by(|known| known.name.as_str().cmp(group)) {
-            self.mind.count_of(self.groups[at].id, now, bucket, reads);
+        if let Ok(at) = self.groups.place(group) {
+            self.mind.count_of(self.groups.list[at].own.id, now, bucket, reads);
         }
     }
 
@@ -332,8 +321,7 @@ impl Local {
             self.device = old.device;
             (self.surveyed, self.unusable, self.place) = (old.surveyed, old.unusable, old.place);
             (self.looking, self.names) = (old.looking, old.names);
-            let groups = old.groups.into_iter().map(|group| (group.name, (group.row, group.set)));
-            self.inherited = groups.chain(old.inherited).collect();
+            self.groups.inherit(old.groups);
         } else {
             return Some(old);
         }
@@ -342,9 +330,14 @@ impl Local {
 
     /// Ends this point, and restores all limits that the point has set.
     pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
-        let inherited = self.inherited.into_values().map(|(row, _)| row);
-        for row in self.groups.into_iter().map(|group| group.row).chain(inherited) {
-            errors.take(row.restore(journal));
+        self.groups.end(journal, errors);
+    }
+
+    /// Takes the point's device for this tick, if the point has one. Call it for each point before the first [`Self::tick`]: an
+    /// earlier point that is new waits until this one has restored its limits.
+    pub fn claim(&self, tick: &mut Tick<'_>) {
+        for number in self.device.iter().flat_map(|device| &device.timed) {
+            tick.taken.entry(*number).or_insert_with(|| self.mind.name().to_owned());
         }
     }
 
@@ -353,7 +346,7 @@ impl Local {
     pub fn tick(&mut self, now: Instant, tracker: Option<&Tracker>, tick: &mut Tick<'_>) {
         if self.search_due.is_over(now, SEARCH_EVERY) {
             self.search(now, tick);
-        } else if let Some(other) = self.device.as_ref().and_then(|device| point_at(device, tick)) {
+        } else if let Some(other) = self.device.as_ref().and_then(|device| self.other_at(device, tick)) {
             self.lose(tick);
             (self.device, self.changed) = (None, true);
             self.notes = vec![self.is_taken(&other)];
@@ -366,12 +359,18 @@ impl Local {
         self.mind.share_totals(self.shares_totals && counts_here(disk));
         let sample = tracker.and_then(|tracker| tracker.get(disk)).and_then(Reading::sample);
         self.mind.tick(now, sample);
-        for group in &mut self.groups {
-            let noisy = self.mind.is_noisy(group.id);
-            self.changed |= noisy != group.noisy;
-            group.noisy = noisy;
+        for known in self.groups.list.iter_mut().map(|group| &mut group.own) {
+            let noisy = self.mind.is_noisy(known.id);
+            self.changed |= noisy != known.noisy;
+            known.noisy = noisy;
         }
         self.act(sample.is_some_and(|sample| sample.is_stuck()), tick);
+    }
+
+    /// Name of another point that throttles groups for one of the devices that are timed for `device`.
+    fn other_at(&self, device: &Limited, tick: &Tick<'_>) -> Option<String> {
+        let mut points = device.timed.iter().filter_map(|number| tick.taken.get(number));
+        points.find(|point| point.as_str() != self.mind.name()).cloned()
     }
 
     /// The note on a device that another point has.
@@ -387,14 +386,18 @@ impl Local {
         let mut found = if stack::is_file(&name) { None } else { stack::named(&self.roots, &name) };
         if found.is_none() {
             self.look(now, &name);
-            let is_there = |device: &Limited| self.roots.sys.join(format!("dev/block/{}", device.number)).exists();
-            found = self.surveyed.clone().filter(is_there);
+            let folder = |device: &Limited| self.roots.sys.join(format!("dev/block/{}", device.number));
+            found = self.surveyed.clone().filter(|device| folder(device).exists());
+            if let Some(device) = &mut found {
+                device.sequence = roots::sequence_of(&folder(device));
+            }
         }
-        let other = found.as_ref().and_then(|device| point_at(device, tick));
+        let other = found.as_ref().and_then(|device| self.other_at(device, tick));
         found = found.filter(|_| other.is_none());
         let number = |device: &Option<Limited>| device.as_ref().map(|device| device.number);
         let (before, after) = (number(&self.device), number(&found));
-        if before != after {
+        let sequence = |device: &Option<Limited>| device.as_ref().and_then(|device| device.sequence.clone());
+        if before != after || sequence(&self.device) != sequence(&found) {
             if let Some(before) = before.filter(|_| other.is_none()) {
                 self.log_move(before, after);
             }
@@ -417,12 +420,10 @@ impl Local {
         } else {
             self.notes.extend_from_slice(&self.found_notes);
         }
-        for (_, (row, _)) in std::mem::take(&mut self.inherited) {
-            tick.restore(|journal| row.restore(journal));
-        }
-        let mut groups = self.groups.iter().take(MOST_READ);
+        self.groups.restore_inherited(tick);
+        let mut groups = self.groups.list.iter().take(MOST_READ);
         if self.mind.wants_pressure()
-            && !self.groups.is_empty()
+            && !self.groups.list.is_empty()
             && groups.all(|group| pressure::stalled(&group.folder).is_none())
         {
             self.notes.push(format!(
@@ -458,10 +459,13 @@ impl Local {
         }
     }
 
-    /// Logs that the entry of the device leads from device `before` to another one.
+    /// Logs that the entry of the device leads from device `before` to another one, which may have the same number.
     fn log_move(&self, before: DeviceNumber, after: Option<DeviceNumber>) {
         let (pool, name) = (self.mind.name(), &self.mind.config().device);
         match after {
+            Some(after) if after == before => tracing::warn!(
+                "pool {pool}: the device {before} of {name} is another one with its number, or has another medium: the agent sets limits on it anew"
+            ),
             Some(after) => tracing::warn!(
                 "pool {pool}: {name} is on device {after} now, and no longer on {before}: the agent restores the limits of control groups on {before}, and sets limits on {after} from now on"
             ),
@@ -475,48 +479,43 @@ impl Local {
     fn walk(&mut self, tick: &mut Tick<'_>) {
         let Some(mut at) = self.walked else { return };
         let mut walked = 0;
-        while let Some(group) = self.groups.get_mut(at).filter(|_| walked < MOST_WALKED) {
+        while let Some(group) = self.groups.list.get_mut(at).filter(|_| walked < MOST_WALKED) {
             let mut numbers = Vec::new();
             numbers_below(&group.folder, MAX_DEPTH, &mut numbers);
             walked += numbers.len().max(1);
             at += 1;
             // One that is made anew is forgotten when its counters are read.
-            if !group.numbers.is_empty() && numbers.first() != group.numbers.first() {
+            if !group.own.numbers.is_empty() && numbers.first() != group.own.numbers.first() {
                 continue;
             }
-            self.changed |= numbers != group.numbers;
-            group.numbers = numbers;
+            self.changed |= numbers != group.own.numbers;
+            group.own.numbers = numbers;
             if group.set.is_some() {
                 tick.errors.take(group.row.read());
             }
         }
-        self.walked = (at < self.groups.len()).then_some(at);
+        self.walked = (at < self.groups.list.len()).then_some(at);
     }
 
     /// Restores all limits after the device has disappeared or another device has got its number.
     fn lose(&mut self, tick: &mut Tick<'_>) {
         self.is_settled = false;
-        for group in std::mem::take(&mut self.groups) {
-            self.mind.leave(group.id);
-            tick.restore(|journal| group.row.restore(journal));
-        }
+        self.groups.leave(0..self.groups.list.len(), tick, |known| self.mind.leave(known.id));
         if self.device.is_some() {
-            for (_, (row, _)) in std::mem::take(&mut self.inherited) {
-                tick.restore(|journal| row.restore(journal));
-            }
+            self.groups.restore_inherited(tick);
         }
     }
 
     /// Adds control groups that have appeared since the previous search.
     fn follow(&mut self, disk: DeviceNumber, tick: &mut Tick<'_>) {
-        self.watch.follow(&self.cgroups);
+        self.watch.follow(&self.groups.root);
         self.is_settled = self.watch.is_complete();
         let tenants = self.mind.config().tenants.iter().enumerate();
         let entries: Vec<(usize, Match)> =
             tenants.flat_map(|(tenant, terms)| terms.groups.iter().map(move |entry| (tenant, entry.clone()))).collect();
         if self.mind.config().needs_names() {
             self.names.want_marks(self.mind.config().needs_marks());
-            self.names.refresh(&self.roots, &self.cgroups, FILES_BUDGET);
+            self.names.refresh(&self.roots, &self.groups.root, FILES_BUDGET);
             self.leave_renamed(tick);
             self.is_settled &= !self.names.wants_more();
             if let Some(why) = self.names.unmarked() {
@@ -524,30 +523,23 @@ impl Local {
                     "{why}: labels and annotations of new pods are not known; check that the container runtime answers: `crictl pods`"
                 ));
             }
+            if self.names.are_partial() {
+                let partial = "this host has more control groups than are searched for containers, pods and virtual machines, and some of those are not throttled; name groups by their paths: match = [\"cgroup:...\"]";
+                self.notes.push(partial.to_owned());
+            }
             if self.names.are_late() {
                 let late = "container runtimes or their files do not answer at present, perhaps because a disk hangs: containers and pods whose names are not known go by their IDs; check both: `crictl ps`";
                 self.notes.push(late.to_owned());
             }
         }
         for (tenant, entry) in entries {
-            let Some(found) = tick.errors.take(self.names.find(&self.cgroups, &entry)) else {
-                self.is_settled = false;
-                continue;
-            };
-            if found.is_empty() {
-                let name = self.mind.config().tenants.get(tenant).map_or("", |terms| terms.name.as_str());
-                let shown = LocalTenant::shown(&entry);
-                self.notes.push(format!(
-                    "no group fits {shown:?} of tenant {name} now, and the agent goes on searching; start what belongs there, or correct match of the tenant"
-                ));
-            }
-            for name in found {
-                // Of several tenants that name a group, the most specific decides.
-                if self.groups.binary_search_by(|known| known.name.as_str().cmp(&name)).is_err()
-                    && self.mind.config().tenant_among(&self.names, &name) == Some(tenant)
-                {
-                    self.take_in(disk, tenant, name, tick);
-                }
+            let config = self.mind.config();
+            let entry = (config.tenants.get(tenant).map_or("", |terms| terms.name.as_str()), &entry);
+            let is_its = |group: &str| config.tenant_among(&self.names, group) == Some(tenant);
+            let found = self.groups.find(&self.names, entry, is_its, &mut self.notes, &mut tick.errors);
+            self.is_settled &= found.is_some();
+            for name in found.into_iter().flatten() {
+                self.take_in(disk, tenant, name, tick);
             }
         }
     }
@@ -556,33 +548,29 @@ impl Local {
     /// them in again. Of the others it records the entries that name them now.
     fn leave_renamed(&mut self, tick: &mut Tick<'_>) {
         let mut renamed = Vec::new();
-        for (at, group) in self.groups.iter().enumerate() {
+        for (at, group) in self.groups.list.iter().enumerate() {
             match self.mind.config().named_by(&self.names, &group.name) {
-                Some(by) if by.tenant == group.tenant => self.mind.set_named_by(group.id, by),
+                Some(by) if by.tenant == group.own.tenant => self.mind.set_named_by(group.own.id, by),
                 _ => renamed.push(at),
             }
         }
-        self.leave(&renamed, tick);
+        self.leave(renamed, tick);
     }
 
-    /// Forgets the groups at these places, which are in order. Of a group that is gone nothing is left to restore, and the
-    /// journal forgets it.
-    fn leave(&mut self, places: &[usize], tick: &mut Tick<'_>) {
-        for &at in places.iter().rev() {
-            let group = self.groups.remove(at);
-            self.mind.leave(group.id);
-            tick.restore(|journal| group.row.restore(journal));
+    /// Forgets the groups at these places, which are in order.
+    fn leave(&mut self, places: Vec<usize>, tick: &mut Tick<'_>) {
+        if !places.is_empty() {
             (self.changed, self.is_settled) = (true, false);
         }
+        self.groups.leave(places.into_iter(), tick, |known| self.mind.leave(known.id));
     }
 
     /// Name of a known group above or below the group of this name.
     fn kin_of(&self, name: &str) -> Option<String> {
-        let place = |path: &str| self.groups.binary_search_by(|known| known.name.as_str().cmp(path)).ok();
-        let above = name.match_indices('/').find_map(|(end, _)| place(&name[..end]));
+        let above = name.match_indices('/').find_map(|(end, _)| self.groups.place(&name[..end]).ok());
         let prefix = format!("{name}/");
-        let next = self.groups.partition_point(|known| known.name < prefix);
-        let known = above.or(Some(next)).and_then(|at| self.groups.get(at));
+        let next = self.groups.list.partition_point(|known| known.name < prefix);
+        let known = above.or(Some(next)).and_then(|at| self.groups.list.get(at));
         known.filter(|known| above.is_some() || known.name.starts_with(&prefix)).map(|known| known.name.clone())
     }
 
@@ -592,8 +580,7 @@ impl Local {
                 "{name} is left alone, as it lies above or below {other}: limits and counters of a group are for all groups below it as well; name one of the two"
             ));
         }
-        let folder = self.cgroups.join(&name);
-        let Some(stat) = counters(&name, &folder, &self.cgroups, &mut self.notes, tick) else {
+        let Some(stat) = self.groups.counters(&name, &mut self.notes, &mut tick.errors) else {
             self.is_settled = false;
             return;
         };
@@ -604,31 +591,29 @@ impl Local {
         let by = config.named_by(&self.names, &name).unwrap_or_default();
         let Some(id) = self.mind.join(tenant, &name, guaranteed) else { return };
         self.mind.set_named_by(id, by);
-        let mut inherited = self.inherited.remove(&name);
-        if guaranteed && let Some((row, _)) = inherited.take() {
+        if guaranteed && let Some((row, ..)) = self.groups.inherited.remove(&name) {
             // The guarantee's loop reads the limits in this tick.
             tick.restore(|journal| row.restore(journal));
         }
-        let (mut row, set) = inherited.unwrap_or_else(|| (IoMax::new(&folder, disk), None));
-        if set.is_none() && row.is_foreign() {
-            let limits = tick.errors.take(row.read()).flatten();
+        let known = Known { id, tenant, refused: 0, numbers: Vec::new(), noisy: false };
+        let group = self.groups.take_in(name, stat, disk, known);
+        if group.set.is_none() && group.row.is_foreign() {
+            let limits = tick.errors.take(group.row.read()).flatten();
             self.mind.is_foreign(id, limits.unwrap_or(Limits::NONE));
         } else {
-            self.mind.in_force(id, set.unwrap_or(Limits::NONE));
+            self.mind.in_force(id, group.set.unwrap_or(Limits::NONE));
         }
-        let numbers = std::fs::metadata(&folder).map(|metadata| vec![metadata.ino()]).unwrap_or_default();
+        group.own.numbers = std::fs::metadata(&group.folder).map(|metadata| vec![metadata.ino()]).unwrap_or_default();
         self.changed = true;
-        let at = self.groups.partition_point(|known| known.name < name);
-        self.groups.insert(at, Group { id, tenant, name, folder, stat, row, set, refused: 0, numbers, noisy: false });
     }
 
     /// Reads the counters of the groups whose turn it is; forgets groups that are gone.
     fn measure(&mut self, now: Instant, disk: DeviceNumber, tick: &mut Tick<'_>) {
-        let count = self.groups.len().min(MOST_READ);
+        let count = self.groups.list.len().min(MOST_READ);
         let mut gone = Vec::new();
         for turn in 0..count {
-            let at = (self.next + turn) % self.groups.len();
-            let group = &self.groups[at];
+            let at = (self.next + turn) % self.groups.list.len();
+            let group = &self.groups.list[at];
             // A folder that is made anew has other files; the old ones stay open.
             if group.set.is_some() && !group.stat.path().exists() {
                 gone.push(at);
@@ -638,9 +623,9 @@ impl Local {
                 Some(Some(usage)) => {
                     let total = if self.mind.wants_pressure() { pressure::stalled(&group.folder) } else { None };
                     if let Some(total) = total {
-                        self.mind.stalled(group.id, total);
+                        self.mind.stalled(group.own.id, total);
                     }
-                    self.mind.measure(group.id, now, usage.cached);
+                    self.mind.measure(group.own.id, now, usage.cached);
                 }
                 Some(None) => gone.push(at),
                 None => {}
@@ -648,8 +633,8 @@ impl Local {
         }
         self.next += count;
         gone.sort_unstable();
-        self.leave(&gone, tick);
-        if self.next >= self.groups.len() {
+        self.leave(gone, tick);
+        if self.next >= self.groups.list.len() {
             self.next = 0;
         }
     }
@@ -660,12 +645,12 @@ impl Local {
         let Some(journal) = tick.journal.as_deref_mut() else { return };
         let mut ending: Vec<(u32, usize)> = Vec::new();
         let mut changes: Vec<(u32, f64, usize, Limits)> = Vec::new();
-        for (at, group) in self.groups.iter().enumerate() {
-            let wanted = self.mind.limits(group.id);
+        for (at, group) in self.groups.list.iter().enumerate() {
+            let wanted = self.mind.limits(group.own.id);
             if wanted == Limits::NONE && !group.row.is_foreign() {
                 // Limits that are written and not confirmed are in force as well.
                 if group.set.is_some() || group.row.before().is_some() {
-                    ending.push((group.refused, at));
+                    ending.push((group.own.refused, at));
                 }
                 continue;
             }
@@ -679,7 +664,7 @@ impl Local {
                 Some(set) => difference(&set, &wanted),
                 None => f64::INFINITY,
             };
-            changes.push((group.refused, by, at, wanted));
+            changes.push((group.own.refused, by, at, wanted));
         }
         ending.sort_unstable();
         let (mut released, mut failed) = (0, 0);
@@ -687,43 +672,36 @@ impl Local {
             if released >= MOST_WRITTEN || failed >= MOST_WRITTEN {
                 break;
             }
-            let group = &mut self.groups[at];
+            let group = &mut self.groups.list[at];
             if tick.errors.take(group.row.release(journal)).is_some() {
                 released += 1;
-                (group.set, group.refused) = (None, 0);
-                self.mind.in_force(group.id, Limits::NONE);
+                (group.set, group.own.refused) = (None, 0);
+                self.mind.in_force(group.own.id, Limits::NONE);
             } else {
                 failed += 1;
-                group.refused = group.refused.saturating_add(1);
+                group.own.refused = group.own.refused.saturating_add(1);
             }
         }
         changes.sort_by(|one, other| one.0.cmp(&other.0).then(other.1.total_cmp(&one.1)));
         changes.truncate(MOST_WRITTEN - released);
         changes.sort_by_key(|(_, _, at, _)| *at);
-        let mut places = Vec::with_capacity(changes.len());
-        let mut rows: Vec<(&mut IoMax, Limits)> = Vec::with_capacity(changes.len());
-        let mut changes = changes.into_iter().peekable();
-        for (at, group) in self.groups.iter_mut().enumerate() {
-            let Some((.., wanted)) = changes.next_if(|(_, _, place, _)| *place == at) else { continue };
+        let (mut asked, mut rows) = (Vec::with_capacity(changes.len()), Vec::with_capacity(changes.len()));
+        for (.., at, wanted) in changes {
             // Its empty row is no other program's work. It is forgotten when its counters are read.
-            if group.is_anew() {
-                continue;
-            }
+            let Some(group) = self.groups.list.get_mut(at).filter(|group| !group.is_anew()) else { continue };
             // Limits of other programs from before are upper bounds.
             let found = tick.errors.take(group.row.read()).flatten();
             let before = group.row.before().or(found);
-            places.push((at, wanted));
-            rows.push((&mut group.row, wanted.at_most(before.unwrap_or(Limits::NONE))));
+            asked.push(wanted);
+            rows.push((at, wanted.at_most(before.unwrap_or(Limits::NONE))));
         }
-        let Some(results) = tick.errors.take(io_max::set_all(journal, &mut rows)) else { return };
-        for ((at, wanted), result) in places.into_iter().zip(results) {
-            let Some(group) = self.groups.get_mut(at) else { continue };
-            let result = tick.errors.take(result);
-            group.refused = if result.is_some() { 0 } else { group.refused.saturating_add(1) };
-            match result {
+        for (wanted, (at, change)) in asked.into_iter().zip(self.groups.write(&rows, tick)) {
+            let group = &mut self.groups.list[at];
+            group.own.refused = if change.is_some() { 0 } else { group.own.refused.saturating_add(1) };
+            match change {
                 Some(Change::Same | Change::Made) => {
                     group.set = Some(wanted);
-                    self.mind.in_force(group.id, wanted);
+                    self.mind.in_force(group.own.id, wanted);
                 }
                 Some(Change::Foreign(limits)) => {
                     tracing::warn!(
@@ -732,7 +710,7 @@ impl Local {
                         self.mind.name()
                     );
                     group.set = None;
-                    self.mind.is_foreign(group.id, limits);
+                    self.mind.is_foreign(group.own.id, limits);
                 }
                 // A group that is gone is forgotten in the next interval.
                 Some(Change::Gone) | None => {}
@@ -742,16 +720,11 @@ impl Local {
 
     /// The point's newest measurements and decisions.
     pub fn state(&self) -> PoolState {
-        let number = self.device.as_ref().map_or_else(String::new, |device| device.number.to_string());
-        let at = CgroupState { device_number: number, ..self.mind.state() };
-        PoolState {
-            name: self.name().to_owned(),
-            method: self.mind.config().method.name().into(),
-            reason: self.mind.reason().into(),
-            because: self.mind.because(),
-            notes: self.notes.clone(),
-            at: At::Cgroup(at),
+        let mut state = PoolState { notes: self.notes.clone(), ..self.mind.state() };
+        if let (At::Cgroup(at), Some(device)) = (&mut state.at, &self.device) {
+            at.device_number = device.number.to_string();
         }
+        state
     }
 
     /// The newest `count` decisions in the log, oldest first.
@@ -764,11 +737,6 @@ impl Local {
 /// nearer the disk: that of the server.
 const fn counts_here(device: DeviceNumber) -> bool {
     device.major != NBD
-}
-
-/// Name of the point that throttles groups for one of the devices that are timed for `device`.
-fn point_at(device: &Limited, tick: &Tick<'_>) -> Option<String> {
-    device.timed.iter().find_map(|number| tick.taken.get(number)).cloned()
 }
 
 /// The largest relative difference between the limits in force and other ones; infinite if one of them is new or ends.

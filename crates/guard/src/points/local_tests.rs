@@ -1,23 +1,12 @@
-//! Tests with files in place of the kernel's, and a device whose reads take longer the more a group writes.
+//! Tests of the point on a host whose reads take longer the more a group writes.
 
-use std::io::Write as _;
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::Agent;
-use crate::config::Abilities;
-use crate::fake_osd::{Folder, folder};
+use crate::actuator::io_max;
 use crate::loops::record::State;
-
-/// Bytes of a write, and of a read.
-const WRITE: f64 = 65_536.0;
-const READ: f64 = 4_096.0;
-/// Writes in circulation, and the time that each takes in the device.
-const DEPTH: f64 = 32.0;
-const WRITE_S: f64 = 0.020;
-/// Time of a read beside as many writes as the device takes, and without writes.
-const SLOW_MS: f64 = 40.0;
-const FAST_MS: f64 = 1.0;
-const FREE: &str = "4095:1 rbps=max wbps=max riops=max wiops=max";
+use crate::points::fake_host::{FREE, Host, config, state};
 
 const POLICY: &str = "[pools.disk]\ndevices = [\"no-disk\"]\nlatency.target = \"10ms\"\n\
     [tenants.db]\nmatch = [\"cgroup:slice/db\"]\n[tenants.bulk]\nmatch = [\"cgroup:slice/bulk-*\"]\n";
@@ -25,155 +14,9 @@ const POLICY: &str = "[pools.disk]\ndevices = [\"no-disk\"]\nlatency.target = \"
 /// In place of a line of [`POLICY`]: the slow device of throughput guarantees.
 const CACHED: &str = "tuning.cache.slow = \"no-slow\"\ntuning.guarantee.interval = \"1s\"\n[tenants.db]\n";
 
-/// A folder with files in place of the kernel's, for a device and two control groups, and a journal.
-struct Host {
-    root: Folder,
-    journal: Journal,
-    ticks: u64,
-    /// Reads completed, and their latencies together in ms.
-    reads: [f64; 2],
-    /// Writes completed.
-    writes: f64,
-    /// Sum of the times that they took in the device, in ms.
-    writes_ms: f64,
-    /// Latency of the reads of the last interval in ms.
-    latency_ms: f64,
-    writes_now: bool,
-    /// Speed of the device as a part of that at first.
-    speed: f64,
-    /// False if the kernel counts no requests of the device, but only those of groups, and how long tasks waited.
-    counted: bool,
-    /// Time in ms in which a task of the reading group waited.
-    stalled_ms: f64,
-}
-
-impl Host {
-    fn new(name: &str) -> Self {
-        let root = folder(&format!("local-{name}"));
-        let device = root.join("sys/class/block/no-disk");
-        std::fs::create_dir_all(&device).unwrap();
-        std::fs::create_dir_all(root.join("sys/dev/block")).unwrap();
-        std::fs::write(device.join("dev"), "4095:1").unwrap();
-        std::os::unix::fs::symlink(&device, root.join("sys/dev/block/4095:1")).unwrap();
-        std::fs::create_dir_all(root.join("cgroup")).unwrap();
-        std::fs::write(root.join("cgroup/cgroup.controllers"), "cpu io memory\n").unwrap();
-        let journal = Journal::open(root.join("journal")).unwrap();
-        let host = Self {
-            root,
-            journal,
-            ticks: 0,
-            reads: [0.0; 2],
-            writes: 0.0,
-            writes_ms: 0.0,
-            latency_ms: FAST_MS,
-            writes_now: true,
-            speed: 1.0,
-            counted: true,
-            stalled_ms: 0.0,
-        };
-        host.group("slice/db");
-        host.group("slice/bulk-1");
-        host
-    }
-
-    fn slow_device(&self) {
-        let slow = self.root.join("sys/class/block/no-slow");
-        std::fs::create_dir_all(&slow).unwrap();
-        std::fs::write(slow.join("dev"), "4095:2").unwrap();
-        std::os::unix::fs::symlink(&slow, self.root.join("sys/dev/block/4095:2")).unwrap();
-        for device in ["no-slow", "no-disk"] {
-            let stat = self.root.join("sys/class/block").join(device).join("stat");
-            std::fs::write(stat, "1 0 8 1 1 0 8 1 0 2 2\n").unwrap();
-        }
-    }
-
-    fn file(&self, group: &str, name: &str) -> PathBuf {
-        self.root.join("cgroup").join(group).join(name)
-    }
-
-    fn group(&self, name: &str) {
-        std::fs::create_dir_all(self.root.join("cgroup").join(name)).unwrap();
-        std::fs::write(self.file(name, "io.stat"), "").unwrap();
-        std::fs::write(self.file(name, "io.max"), "").unwrap();
-    }
-
-    /// Writes the counters of a group as the kernel does: into the file that is there.
-    fn stat(&self, group: &str, text: &str) {
-        let file = std::fs::OpenOptions::new().write(true).truncate(true).open(self.file(group, "io.stat"));
-        if let Ok(mut file) = file {
-            file.write_all(text.as_bytes()).unwrap();
-        }
-    }
-
-    fn io_max(&self, group: &str) -> String {
-        std::fs::read_to_string(self.file(group, "io.max")).unwrap().trim().to_owned()
-    }
-
-    fn limits(&self, group: &str) -> Limits {
-        let number = DeviceNumber { major: 4095, minor: 1 };
-        let text = std::fs::read_to_string(self.file(group, "io.max"));
-        text.map_or(Limits::NONE, |text| Limits::of(&text, number).unwrap())
-    }
-
-    fn agent(&self, policy: &str) -> Agent {
-        let config = Config::parse(policy, "test", Abilities { tracepoints: false }).unwrap();
-        Agent::open(&config, &Roots::under(&self.root), &self.root.join("cgroup")).unwrap()
-    }
-
-    fn reload(&mut self, agent: &mut Agent, policy: &str) {
-        let config = Config::parse(policy, "test", Abilities { tracepoints: false }).unwrap();
-        let at = (&Roots::under(&self.root), &*self.root.join("cgroup"));
-        let errors = agent.reload(&config, at, Some(&mut self.journal)).unwrap();
-        assert!(errors.0.is_empty(), "{errors:?}");
-    }
-
-    fn now(&self) -> Instant {
-        Instant::ZERO + Duration::from_millis(100 * self.ticks)
-    }
-
-    /// An interval of 100 ms of all groups, as the limits let them.
-    fn work(&mut self) -> String {
-        let limits = self.limits("slice/bulk-1");
-        let most_writes = self.speed * DEPTH / WRITE_S;
-        let free = if self.writes_now { most_writes } else { 0.0 };
-        let most = |limit: Option<u64>, each: f64| limit.map_or(f64::INFINITY, |limit| limit as f64 / each);
-        let rate = free.min(most(limits.wbps, WRITE)).min(most(limits.wiops, 1.0));
-        self.latency_ms = (FAST_MS + SLOW_MS * rate / most_writes) / self.speed;
-        self.writes += rate * 0.1;
-        self.writes_ms += rate * 0.1 * WRITE_S * 1e3 / self.speed;
-        // One task reads all the time, where that is what shows the latency.
-        let reads_now = if self.counted { 10.0 } else { 100.0 / self.latency_ms };
-        self.stalled_ms += 100.0;
-        self.reads = [self.reads[0] + reads_now, self.reads[1] + reads_now * self.latency_ms];
-        let (writes, reads, ms) = (self.writes as u64, self.reads[0] as u64, self.reads[1] as u64);
-        let [read_bytes, written_bytes] = [reads * READ as u64, writes * WRITE as u64];
-        self.stat("slice/db", &format!("4095:1 rbytes={read_bytes} wbytes=0 rios={reads} wios=0\n"));
-        self.stat("slice/bulk-1", &format!("4095:1 rbytes=0 wbytes={written_bytes} rios=0 wios={writes}\n"));
-        let (read_sectors, written_sectors) = (read_bytes / 512, written_bytes / 512);
-        if !self.counted {
-            let total_us = (1e3 * self.stalled_ms) as u64;
-            let pressure = format!("some avg10=90.00 avg60=9.00 avg300=1.00 total={total_us}\n");
-            std::fs::write(self.file("slice/db", "io.pressure"), pressure).unwrap();
-            return "4095 1 no-disk 0 0 0 0 0 0 0 0 0 0 0\n".to_owned();
-        }
-        let writes_ms = self.writes_ms as u64;
-        format!("4095 1 no-disk {reads} 0 {read_sectors} {ms} {writes} 0 {written_sectors} {writes_ms} 0 0 0\n")
-    }
-
-    fn run(&mut self, agent: &mut Agent, ticks: u64) {
-        for _ in 0..ticks {
-            let diskstats = self.work();
-            self.ticks += 1;
-            let errors = agent.tick(self.now(), diskstats.as_bytes(), Some(&mut self.journal));
-            assert!(errors.is_empty(), "{errors:?}");
-        }
-    }
-}
-
-fn state(agent: &Agent) -> CgroupState {
-    let state: State = agent.state();
-    let (_, at) = state.cgroups().next().unwrap();
-    at.clone()
+/// In place of the same line: a guarantee besides.
+fn guaranteed() -> String {
+    format!("{CACHED}guarantee.read.bytes_per_s = \"10MB\"\n")
 }
 
 #[test]
@@ -187,12 +30,12 @@ fn a_noisy_group_is_throttled_until_reads_are_fast_and_released_when_it_is_quiet
     let limits = host.limits("slice/bulk-1");
     assert!(limits.wbps.is_some() && limits.wiops.is_some() && limits.rbps.is_none(), "{limits}");
     assert_eq!(host.io_max("slice/db"), "", "the other group is not touched");
-    let shown = state(&agent);
-    let latency = shown.latency.unwrap();
-    let target = (latency.target_ms, latency.percentile.as_str());
-    assert_eq!((target, latency.measured.as_str()), ((Some(10.0), "mean"), "statistics"));
-    let bulk = shown.groups[0].latency.clone().unwrap();
-    assert!(bulk.delay_ms > 10.0 && bulk.limits.is_some() && shown.groups[0].tenant == "bulk", "{bulk:?}");
+    let shown = agent.locals[0].state();
+    let target = shown.latency_target.as_ref().unwrap();
+    let reads = shown.reads.as_ref().unwrap();
+    assert_eq!((target.target_ms, &*target.percentile, &*reads.measured), (10.0, "mean", "statistics"));
+    let bulk = &shown.groups()[0];
+    assert!(bulk.delay_ms > 10.0 && bulk.limits.is_some() && bulk.tenant == "bulk", "{bulk:?}");
     let because = agent.records(Some("disk"), 1)[0].because.clone();
     assert!(because.contains("bulk (slice/bulk-1) to "), "{because}");
     host.writes_now = false;
@@ -207,7 +50,7 @@ fn where_the_kernel_counts_no_read_pressure_counts_and_the_decision_says_how_coa
     host.counted = false;
     let mut agent = host.agent(POLICY);
     host.run(&mut agent, 20);
-    let measured = |agent: &Agent| state(agent).latency.unwrap().measured;
+    let measured = |agent: &Agent| agent.locals[0].state().reads.unwrap().measured;
     assert_eq!((measured(&agent).as_str(), &*host.io_max("slice/bulk-1")), ("statistics", ""), "not for a moment");
     host.run(&mut agent, 600);
     assert_eq!(measured(&agent), "pressure");
@@ -276,26 +119,32 @@ fn a_limit_of_before_is_an_upper_bound_and_comes_back() {
 }
 
 #[test]
-fn a_limit_that_another_program_sets_meanwhile_stays() {
+fn limits_that_another_program_sets_meanwhile_stay() {
     let mut host = Host::new("foreign");
-    let mut agent = host.agent(POLICY);
+    host.slow_device();
+    let policy = POLICY.replace("[tenants.db]\n", &guaranteed());
+    let mut agent = host.agent(&policy);
     host.run(&mut agent, 100);
-    assert!(host.limits("slice/bulk-1").wbps.is_some());
-    let foreign = FREE.replace("wbps=max", "wbps=90000000");
-    std::fs::write(host.file("slice/bulk-1", "io.max"), &foreign).unwrap();
-    for _ in 0..30 {
-        host.run(&mut agent, 1);
-        assert_eq!(host.io_max("slice/bulk-1"), foreign);
+    assert!(host.limits("slice/bulk-1").wbps.is_some() && host.limits("slice/db").rbps.is_some());
+    let foreign = [FREE.replace("wbps=max", "wbps=90000000"), FREE.replace("rbps=max", "rbps=5")];
+    for (group, limits) in ["slice/bulk-1", "slice/db"].into_iter().zip(&foreign) {
+        std::fs::write(host.file(group, "io.max"), limits).unwrap();
     }
-    let group = state(&agent).groups.remove(0);
-    assert_eq!(group.foreign_limit.as_deref(), Some("rbps=max wbps=90000000 riops=max wiops=max"));
+    for _ in 0..50 {
+        host.run(&mut agent, 1);
+        assert_eq!([host.io_max("slice/bulk-1"), host.io_max("slice/db")], foreign);
+    }
+    let bulk = |agent: &Agent| agent.locals[0].mind.state().groups()[0].clone();
+    assert_eq!(bulk(&agent).foreign_limit.as_deref(), Some("rbps=max wbps=90000000 riops=max wiops=max"));
+    let db = state(&agent).groups.remove(0);
+    assert_eq!(db.foreign_limit.as_deref(), Some("rbps=5 wbps=max riops=max wiops=max"));
     // A newer policy does not change that.
-    host.reload(&mut agent, &POLICY.replace("latency.target", "max_delay = \"1s\"\nlatency.target"));
+    host.reload(&mut agent, &policy.replace("latency.target", "max_delay = \"1s\"\nlatency.target"));
     host.run(&mut agent, 30);
-    let group = state(&agent).groups.remove(0);
-    assert!(group.foreign_limit.is_some() && group.latency.is_some_and(|latency| latency.delay_ms == 0.0));
+    let group = bulk(&agent);
+    assert!(group.foreign_limit.is_some() && group.delay_ms == 0.0);
     assert!(host.journal.restore_all().is_empty());
-    assert_eq!(host.io_max("slice/bulk-1"), foreign);
+    assert_eq!([host.io_max("slice/bulk-1"), host.io_max("slice/db")], foreign);
 }
 
 #[test]
@@ -468,8 +317,8 @@ fn a_group_that_is_made_anew_is_no_work_of_another_program() {
     host.run(&mut agent, 100);
     assert!(host.limits("slice/bulk-1").wbps.is_some());
     // Its folder has another number, and it has no limits.
-    let group = agent.locals[0].groups.iter_mut().find(|group| group.name == "slice/bulk-1").unwrap();
-    group.numbers = vec![0];
+    let group = agent.locals[0].groups.list.iter_mut().find(|group| group.name == "slice/bulk-1").unwrap();
+    group.own.numbers = vec![0];
     std::fs::write(host.file("slice/bulk-1", "io.max"), "").unwrap();
     host.run(&mut agent, 30);
     assert!(state(&agent).groups.iter().all(|group| group.foreign_limit.is_none()));
@@ -517,14 +366,16 @@ fn limits_that_stay_the_same_are_not_written() {
 #[test]
 fn without_a_journal_nothing_is_written() {
     let mut host = Host::new("dry");
-    let mut agent = host.agent(POLICY);
+    host.slow_device();
+    let mut agent = host.agent(&POLICY.replace("[tenants.db]\n", &guaranteed()));
     for _ in 0..30 {
         let diskstats = host.work();
         host.ticks += 1;
         assert!(agent.tick(host.now(), diskstats.as_bytes(), None).is_empty());
     }
-    assert_eq!(host.io_max("slice/bulk-1"), "");
-    assert!(state(&agent).groups[0].latency.clone().unwrap().delay_ms > 0.0, "it would be throttled");
+    assert_eq!((host.io_max("slice/bulk-1"), host.io_max("slice/db")), (String::new(), String::new()));
+    assert!(agent.locals[0].mind.state().groups()[0].delay_ms > 0.0, "it would be throttled");
+    assert_eq!(state(&agent).groups[0].read.as_ref().unwrap().guaranteed_per_s, 10_000_000);
 }
 
 #[test]
@@ -539,14 +390,16 @@ fn a_reservation_wins_and_a_guarantee_excludes_a_group() {
         least = least.min(host.limits("slice/bulk-1").wiops.unwrap_or(u64::MAX));
     }
     assert!((800..1400).contains(&least), "throttled, and not below what is reserved: {least}");
-    let config = |text: &str| Config::parse(text, "test", Abilities { tracepoints: false }).unwrap();
     let guaranteed = POLICY.replace("[tenants.bulk]\n", "[tenants.bulk]\nguarantee.write.iops = 9\n");
     let config = config(&guaranteed);
     assert!(config.local["disk"].tenants.iter().any(|tenant| tenant.name == "bulk" && tenant.guaranteed));
     let mut mind = local::Local::new("disk", &config.local["disk"], Duration::from_millis(100)).unwrap();
     let tenant = config.local["disk"].tenant_of("slice/bulk-7").unwrap();
     let bulk = mind.join(tenant, "slice/bulk-7", true);
-    assert!(bulk.is_some() && mind.state().groups[0].latency.clone().unwrap().exempt_because.is_some());
+    let state = mind.state();
+    let (group, because) = (&state.groups()[0], "has a throughput guarantee");
+    assert!(bulk.is_some() && group.exempt_because.is_some());
+    assert!(group.lately.because.starts_with(because), "{group:?}");
 }
 
 #[test]
@@ -555,11 +408,10 @@ fn a_policy_with_another_target_keeps_limits_and_one_without_puts_them_back() {
     let mut agent = host.agent(POLICY);
     host.run(&mut agent, 200);
     let in_force = host.io_max("slice/bulk-1");
-    let config = |text: &str| Config::parse(text, "test", Abilities { tracepoints: false }).unwrap();
     let at = (&Roots::under(&host.root), &*host.root.join("cgroup"));
     let errors = agent.reload(&config(&POLICY.replace("10ms", "11ms")), at, Some(&mut host.journal)).unwrap();
     assert!(errors.0.is_empty() && host.io_max("slice/bulk-1") == in_force, "{errors:?}");
-    assert!(state(&agent).groups.iter().any(|group| group.latency.as_ref().is_some_and(|of| of.delay_ms > 0.0)));
+    assert!(state(&agent).groups.iter().any(|group| group.delay_ms > 0.0));
     let at = (&Roots::under(&host.root), &*host.root.join("cgroup"));
     assert!(agent.reload(&config(""), at, Some(&mut host.journal)).unwrap().0.is_empty());
     assert_eq!(host.io_max("slice/bulk-1"), FREE);
@@ -596,10 +448,9 @@ fn a_group_that_a_guarantee_has_by_its_path_is_not_throttled_by_its_name() {
     let owed = "[tenants.owed]\nmatch = [\"cgroup:slice/docker-*\"]\nguarantee.write = { bytes_per_s = \"10MB\" }\n";
     let mut agent = host.agent(&format!("{policy}{owed}"));
     host.run(&mut agent, 1);
-    let groups = agent.locals[0].mind.state().groups;
-    let shown = groups.iter().find(|group| group.group.contains("docker")).unwrap();
-    let latency = shown.latency.clone().unwrap();
-    assert!(shown.tenant == "bulk" && latency.throttle == "never" && latency.exempt_because.is_some(), "{shown:?}");
+    let state = agent.locals[0].state();
+    let shown = state.groups().iter().find(|group| group.group.contains("docker")).unwrap();
+    assert!(shown.tenant == "bulk" && shown.throttle == "never" && shown.exempt_because.is_some(), "{shown:?}");
 }
 
 #[test]
@@ -617,7 +468,7 @@ fn of_two_points_on_one_disk_one_sets_limits() {
     let mut agent = host.agent(&policy);
     for _ in 0..50 {
         host.run(&mut agent, 1);
-        assert!(agent.locals[1].groups.is_empty() && agent.locals[1].devices().next().is_none());
+        assert!(agent.locals[1].groups.list.is_empty() && agent.locals[1].devices().next().is_none());
         let notes = agent.locals[1].state().notes;
         assert!(notes.len() == 1 && notes[0].contains("pool disk controls the disk of no-disk1"), "{notes:?}");
     }
@@ -625,7 +476,33 @@ fn of_two_points_on_one_disk_one_sets_limits() {
     // It takes over where the first ends.
     host.reload(&mut agent, &policy.replace("[pools.disk]\n", "[pools.disk]\nenforce = [\"packets\"]\n"));
     host.run(&mut agent, 11);
-    assert_eq!((agent.locals.len(), agent.locals[0].groups.len()), (1, 2));
+    assert_eq!((agent.locals.len(), agent.locals[0].groups.list.len()), (1, 2));
+}
+
+#[test]
+fn a_point_keeps_its_disk_beside_a_new_one_that_comes_first() {
+    let mut host = Host::new("first");
+    let part = host.root.join("sys/class/block/no-disk/no-disk1");
+    std::fs::create_dir_all(&part).unwrap();
+    std::fs::write(part.join("dev"), "4095:2").unwrap();
+    std::fs::write(part.join("partition"), "1").unwrap();
+    for link in ["sys/class/block/no-disk1", "sys/dev/block/4095:2"] {
+        std::os::unix::fs::symlink(&part, host.root.join(link)).unwrap();
+    }
+    let policy = format!("{POLICY}limit.bytes_per_s = \"10MB\"\n");
+    let mut agent = host.agent(&policy);
+    host.run(&mut agent, 30);
+    let new = "[pools.a]\ndevices = [\"no-disk1\"]\nlatency.target = \"5ms\"\n[tenants.db]\n";
+    host.reload(&mut agent, &policy.replace("[tenants.db]\n", new));
+    for _ in 0..30 {
+        host.run(&mut agent, 1);
+        assert!(agent.locals[0].name() == "a" && agent.locals[0].groups.list.is_empty());
+        let limits = host.limits("slice/bulk-1");
+        let sum: u64 = [limits.rbps, limits.wbps].into_iter().flatten().sum();
+        assert!((1..=10_000_000).contains(&sum), "{limits}");
+    }
+    let shown = agent.locals[1].state();
+    assert!(shown.groups().iter().all(|group| group.foreign_limit.is_none()), "{:?}", shown.groups());
 }
 
 #[test]
@@ -654,7 +531,7 @@ fn a_limit_that_could_not_be_confirmed_is_restored_as_well() {
     host.writes_now = false;
     for _ in 0..100 {
         // As after an error of the journal behind the write.
-        agent.locals[0].groups.iter_mut().for_each(|group| group.set = None);
+        agent.locals[0].groups.list.iter_mut().for_each(|group| group.set = None);
         host.run(&mut agent, 1);
     }
     assert_eq!(host.io_max("slice/bulk-1"), FREE);
@@ -671,20 +548,20 @@ fn of_many_groups_some_are_released_and_searched_at_each_tick() {
     let mut agent = host.agent(POLICY);
     host.run(&mut agent, 1);
     let numbers = |agent: &Agent, name: &str| {
-        let group = agent.locals[0].groups.iter().find(|group| group.name == name).unwrap();
-        group.numbers.len()
+        let group = agent.locals[0].groups.list.iter().find(|group| group.name == name).unwrap();
+        group.own.numbers.len()
     };
     assert_eq!((numbers(&agent, "slice/bulk-1"), numbers(&agent, "slice/db")), (MOST_WALKED + 1, 1));
     host.run(&mut agent, 1);
     assert_eq!(numbers(&agent, "slice/db"), 2);
     let limits = Limits { wbps: Some(1_000_000), ..Limits::NONE };
-    for group in &mut agent.locals[0].groups {
+    for group in &mut agent.locals[0].groups.list {
         io_max::set_all(&mut host.journal, &mut [(&mut group.row, limits)]).unwrap();
         group.set = Some(limits);
     }
     for left in [5, 0] {
         host.run(&mut agent, 1);
-        let limited = agent.locals[0].groups.iter().filter(|group| host.limits(&group.name) == limits);
+        let limited = agent.locals[0].groups.list.iter().filter(|group| host.limits(&group.name) == limits);
         assert_eq!(limited.count(), left, "of 15 groups");
     }
 }
@@ -704,7 +581,7 @@ fn of_five_hundred_groups_few_are_read_and_written_at_each_tick() {
             let text = format!("4095:1 rbytes=0 wbytes={bytes} rios=0 wios={writes}\n");
             host.stat(&format!("slice/bulk-{number}"), &text);
         }
-        let set = |agent: &Agent| -> Vec<_> { agent.locals[0].groups.iter().map(|group| group.set).collect() };
+        let set = |agent: &Agent| -> Vec<_> { agent.locals[0].groups.list.iter().map(|group| group.set).collect() };
         let (before, from) = (set(&agent), agent.locals[0].next);
         host.run(&mut agent, 1);
         let (after, to) = (set(&agent), agent.locals[0].next);
@@ -725,11 +602,11 @@ fn rows_that_are_refused_do_not_keep_others_from_being_released() {
     let mut agent = host.agent(POLICY);
     host.run(&mut agent, 1);
     let limits = Limits { wbps: Some(1_000_000), ..Limits::NONE };
-    for group in &mut agent.locals[0].groups {
+    for group in &mut agent.locals[0].groups.list {
         io_max::set_all(&mut host.journal, &mut [(&mut group.row, limits)]).unwrap();
         group.set = Some(limits);
     }
-    let names: Vec<String> = agent.locals[0].groups.iter().map(|group| group.name.clone()).collect();
+    let names: Vec<String> = agent.locals[0].groups.list.iter().map(|group| group.name.clone()).collect();
     let (refused, others) = names[1..].split_at(MOST_WRITTEN);
     refused.iter().for_each(|name| std::fs::write(host.file(name, "io.max"), "4095:1 rbps=what").unwrap());
     for _ in 0..2 {
@@ -789,4 +666,85 @@ fn in_a_cluster_a_host_takes_no_more_than_its_part_of_a_limit() {
     host.run(&mut agent, 2);
     assert!((4_000_000..=5_000_000).contains(&sum(&host)), "a newer policy: {}", host.io_max("slice/bulk-1"));
     assert!(!counts_here(DeviceNumber { major: 43, minor: 0 }) && counts_here(DeviceNumber { major: 8, minor: 0 }));
+}
+
+#[test]
+fn a_newer_policy_leaves_the_limit_of_a_guarantee_in_force() {
+    let mut host = Host::new("guarantee-stays");
+    host.slow_device();
+    let policy = POLICY.replace("[tenants.db]\n", &guaranteed());
+    let mut agent = host.agent(&policy);
+    host.run(&mut agent, 100);
+    assert!(host.limits("slice/db").rbps.is_some());
+    host.reload(&mut agent, &policy.replace("latency.target", "max_delay = \"1s\"\nlatency.target"));
+    for _ in 0..30 {
+        host.run(&mut agent, 1);
+        assert!(host.limits("slice/db").rbps.is_some(), "{}", host.io_max("slice/db"));
+    }
+    // Also where the point for the latency target ends.
+    host.reload(&mut agent, &policy.replace("latency.target = \"10ms\"\n", ""));
+    assert!(agent.locals.is_empty() && host.limits("slice/db").rbps.is_some(), "{}", host.io_max("slice/db"));
+    host.run(&mut agent, 30);
+    let state: State = agent.state();
+    assert!(state.cgroups().flat_map(|(_, at)| &at.groups).all(|group| group.foreign_limit.is_none()));
+    host.journal.restore_all();
+    assert_eq!([host.io_max("slice/db"), host.io_max("slice/bulk-1")], [FREE, FREE]);
+}
+
+#[test]
+fn a_group_whose_guarantee_ends_is_limited_as_its_tenant_is() {
+    let mut host = Host::new("guarantee-ends");
+    host.slow_device();
+    let rest = "[tenants.rest]\nmatch = [\"cgroup:slice/rest\"]\n[tenants.bulk]\n";
+    let policy = POLICY.replace("[tenants.db]\n", &guaranteed()).replace("[tenants.bulk]\n", rest);
+    let mut agent = host.agent(&format!("{policy}guarantee.write.bytes_per_s = \"1MB\"\n"));
+    host.run(&mut agent, 30);
+    assert!(host.limits("slice/bulk-1").wbps.is_some(), "{}", host.io_max("slice/bulk-1"));
+    host.reload(&mut agent, &format!("{policy}limit.bytes_per_s = \"10MB\"\n"));
+    for _ in 0..30 {
+        host.run(&mut agent, 1);
+        let limits = host.limits("slice/bulk-1");
+        let sum: u64 = [limits.rbps, limits.wbps].into_iter().flatten().sum();
+        assert!((1..=10_000_000).contains(&sum), "{limits}");
+    }
+    let shown = agent.locals[0].state();
+    assert!(shown.groups().iter().all(|group| group.foreign_limit.is_none()), "{:?}", shown.groups());
+    host.journal.restore_all();
+    assert_eq!(host.io_max("slice/bulk-1"), FREE);
+}
+
+#[test]
+fn a_group_that_is_made_anew_at_a_reload_is_no_work_of_another_program() {
+    let mut host = Host::new("anew-at-reload");
+    let mut agent = host.agent(POLICY);
+    host.run(&mut agent, 100);
+    assert!(host.limits("slice/bulk-1").wbps.is_some());
+    host.reload(&mut agent, &POLICY.replace("latency.target", "max_delay = \"1s\"\nlatency.target"));
+    // The file of before stays open, so that its number is not used again.
+    std::fs::remove_dir_all(host.root.join("cgroup/slice/bulk-1")).unwrap();
+    host.group("slice/bulk-1");
+    host.run(&mut agent, 1);
+    let bulk = |agent: &Agent| agent.locals[0].state().groups().iter().find(|of| of.group == "slice/bulk-1").cloned();
+    assert!(bulk(&agent).is_some_and(|group| group.foreign_limit.is_none()));
+    host.run(&mut agent, 300);
+    assert!(bulk(&agent).is_some_and(|group| group.foreign_limit.is_none()));
+    assert!(host.limits("slice/bulk-1").wbps.is_some(), "{}", host.io_max("slice/bulk-1"));
+}
+
+#[test]
+fn a_device_that_is_made_anew_with_its_number_gets_limits_again() {
+    let mut host = Host::new("same-number");
+    let sequence = host.root.join("sys/class/block/no-disk/diskseq");
+    std::fs::write(&sequence, "7\n").unwrap();
+    let mut agent = host.agent(POLICY);
+    host.run(&mut agent, 200);
+    assert!(host.limits("slice/bulk-1").wbps.is_some());
+    // The kernel forgets the limits with the device.
+    std::fs::write(&sequence, "8\n").unwrap();
+    std::fs::write(host.file("slice/bulk-1", "io.max"), "").unwrap();
+    host.run(&mut agent, 11);
+    let shown = agent.locals[0].state();
+    assert!(shown.groups().iter().all(|group| group.foreign_limit.is_none()), "{:?}", shown.groups());
+    host.run(&mut agent, 300);
+    assert!(host.limits("slice/bulk-1").wbps.is_some(), "{}", host.io_max("slice/bulk-1"));
 }

@@ -10,6 +10,9 @@ use crate::sensor::diskstats::DeviceNumber;
 use crate::{actuator, error};
 
 pub mod cgroup;
+#[cfg(test)]
+mod fake_host;
+mod groups;
 pub mod local;
 pub mod osd;
 pub mod osds;

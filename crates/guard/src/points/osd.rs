@@ -7,8 +7,11 @@ use std::sync::Mutex;
 
 use evenkeel_control::log::Log;
 use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::decision::seconds;
 use evenkeel_policy::explain;
-use evenkeel_policy::state::ReasonData;
+use evenkeel_policy::figures::bytes;
+use evenkeel_policy::state::{AdmissionState, ReasonData};
+use evenkeel_policy::verdict::{Cause, Lately, ThrottledBy};
 
 use crate::actuator;
 use crate::actuator::ceph_option::{CephOption, Change};
@@ -36,8 +39,8 @@ const FOREIGN_SAMPLES: u32 = 3;
 pub struct Osd {
     name: String,
     socket: AdminSocket,
-    /// The two questions of each sample: for the store's counters, and for the counters of its throttle. Ceph answers a
-    /// question with one logger (group of counters) or with all; all would be too many.
+    /// The two requests of each sample: for the store's counters, and for the counters of its throttle. Ceph answers a
+    /// request with one logger (group of counters) or with all; all would be too many.
     questions: [Vec<u8>; 2],
     /// Buffers of the answers to `questions`, kept to be used again.
     answers: [Vec<u8>; 2],
@@ -254,15 +257,40 @@ impl Osd {
 
     /// The OSD's newest measurements and decisions.
     pub fn state(&self) -> PoolState {
-        let decision = self.mind.decision();
+        let (decision, measured) = (self.mind.decision(), self.mind.measured());
+        let (because, reason) = (explain::admission(&decision.reason), ReasonData::from(&decision.reason));
+        let budget_bytes = self.mind.budget_bytes();
+        let lately = Lately {
+            window_s: measured.window_s,
+            iops: measured.commits_per_s,
+            bytes_per_s: measured.cost_bytes_per_s,
+            latency_ms: measured.store_latency_ms,
+            device_latency_ms: measured.store_latency_ms,
+            throttled_by: (measured.waiting > 0).then(|| ThrottledBy {
+                by: self.mind.method().into(),
+                cause: Cause::Admission,
+                how: bytes(self.throttle_bytes.unwrap_or(budget_bytes)),
+                because: because.clone(),
+            }),
+            because: because.clone(),
+            ..Lately::default()
+        };
         let at = OsdState {
             socket: self.socket.path().display().to_string(),
             condition: if self.foreign.is_some() { "foreign" } else { self.condition.0 }.into(),
             problem: self.foreign.clone().or_else(|| self.condition.1.clone()),
-            budget_bytes: self.mind.budget_bytes(),
+            admission: AdmissionState {
+                kind: self.mind.method().into(),
+                budget_bytes: Some(budget_bytes),
+                in_flight_bytes: measured.in_flight_bytes,
+                target_ms: decision.target.map(evenkeel_control::Duration::as_millis_f64),
+                decided_at_s: seconds(decision.at),
+                reason: because,
+                reason_data: reason.clone(),
+                ..AdmissionState::default()
+            },
             throttle_bytes: self.throttle_bytes,
-            target_ms: decision.target.map(evenkeel_control::Duration::as_millis_f64),
-            measured: self.mind.measured(),
+            waiting: measured.waiting,
             samples_total: self.mind.samples(),
             skipped_total: self.skipped,
             changes_total: self.changes,
@@ -272,10 +300,10 @@ impl Osd {
         PoolState {
             name: self.name.clone(),
             method: self.mind.method().into(),
-            reason: ReasonData::from(&decision.reason).kind,
-            because: explain::admission(&decision.reason),
-            notes: Vec::new(),
+            reason: reason.kind,
+            lately,
             at: At::Osd(at),
+            ..PoolState::default()
         }
     }
 

@@ -68,8 +68,10 @@ fn a_fixed_budget_is_set_with_the_deferred_one_in_proportion() {
     let state = bench.state();
     assert_eq!((state.condition.as_str(), state.changes_total, state.throttle_bytes), ("controlled", 1, Some(262_144)));
     // 1 + 2 + 3 ms, and 20 commits in 20 ms.
-    assert!((state.measured.store_latency_ms.unwrap() - 6.0).abs() < 1e-6, "{state:?}");
-    assert!((state.measured.commits_per_s - 1_000.0).abs() < 1e-6);
+    let lately = bench.osd.state().lately;
+    assert!((lately.latency_ms.unwrap() - 6.0).abs() < 1e-6, "{lately:?}");
+    assert!((lately.iops - 1_000.0).abs() < 1e-6 && lately.because == state.admission.reason, "{lately:?}");
+    assert!((lately.window_s - 0.02).abs() < 1e-6, "{lately:?}");
     bench.journal.lock().unwrap().restore_all();
     assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (None, None));
 }
@@ -83,7 +85,7 @@ fn without_a_journal_nothing_is_set() {
         bench.osd.tick(|| now, None).unwrap();
     }
     assert_eq!((bench.set(BYTES), bench.state().condition.as_str()), (None, "watched"));
-    assert_eq!(bench.state().budget_bytes, 262_144);
+    assert_eq!(bench.state().admission.budget_bytes, Some(262_144));
 }
 
 #[test]
@@ -163,7 +165,7 @@ fn a_budget_without_bound_is_what_the_osd_had() {
         bench.tick().unwrap();
     }
     assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (Some("33554432".into()), None));
-    assert_eq!(bench.state().budget_bytes, 32 << 20);
+    assert_eq!(bench.state().admission.budget_bytes, Some(32 << 20));
     assert!(bench.journal.lock().unwrap().is_clear());
 }
 

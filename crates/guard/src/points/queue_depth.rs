@@ -6,6 +6,7 @@ use evenkeel_control::slots::{InvalidConfig, Summary};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Cluster;
 use evenkeel_policy::decision::DecisionRecord;
+use evenkeel_policy::verdict;
 
 use super::{Errors, Tick};
 use crate::actuator::QueueLength;
@@ -140,7 +141,7 @@ impl QueueDepth {
         let mut taken = BTreeMap::new();
         for ((name, volume), paths) in config.volumes.iter().zip(&mut self.volumes) {
             let mut found = queue::find(&self.roots, &volume.device).unwrap_or_else(|why| {
-                self.notes.push(format!("{name}, searched for again every period: {why}"));
+                self.notes.push(format!("{name}: {why}; the agent searches again in every control interval"));
                 Vec::new()
             });
             // Two lengths for one queue would take turns.
@@ -231,6 +232,7 @@ impl QueueDepth {
         let mut at = self.array.state();
         for (volume, paths) in at.volumes.iter_mut().zip(&self.volumes) {
             volume.queues = paths.iter().map(Path::state).collect();
+            volume.lately.throttled_by = verdict::shortened(volume.shortened(), &volume.slots.because);
         }
         let lost = self.array.lost().map(|name| {
             format!("{name}: no statistics of its disks in {LOST_TICKS} intervals: the agent leaves its queues as they are until there are some; check that the disks are there: `lsblk`")
@@ -248,6 +250,7 @@ impl QueueDepth {
             name: self.name().to_owned(),
             method: self.array.method().into(),
             notes: self.notes.iter().cloned().chain(lost).chain(stuck).collect(),
+            lately: at.sum(),
             at: At::QueueDepth(at),
             ..PoolState::default()
         }

@@ -86,7 +86,7 @@ impl Host {
     }
 
     fn latency_ms(&self, volume: usize) -> f64 {
-        self.volume(volume).latency_ms.unwrap()
+        self.volume(volume).lately.latency_ms.unwrap()
     }
 }
 
@@ -115,6 +115,11 @@ fn a_target_that_fails_without_is_met_by_shorter_queues() {
     host.seconds(20, true);
     let state = host.state();
     let slots = &state.volumes[DATABASE].slots;
+    let verdicts = state.volumes.iter().flat_map(|volume| &volume.lately.targets).map(|target| target.verdict);
+    assert!(verdicts.eq([verdict::Verdict::Met]), "of the database alone: {state:?}");
+    let backup = &host.agent.state().pools[0];
+    let throttled = backup.parts()[0].lately.throttled_by.clone().unwrap();
+    assert!(throttled.by == "slots" && throttled.how.starts_with("queue of "), "{throttled:?}");
     assert_eq!((slots.violated_total, slots.windows_total), (before.violated_total, before.windows_total + 20));
     assert!(["need_met", "equal_margin"].contains(&slots.reason.as_str()), "{slots:?}");
     // The same load needs no change: each stops a queue for a moment.
@@ -135,7 +140,7 @@ fn without_load_and_targets_everything_stays_or_comes_back() {
     host.disks[0].1 = 0.0;
     host.seconds(60, true);
     assert!(host.volume(DATABASE).slots.used < 0.01);
-    assert_eq!((host.state().total_slots, host.depth("no-backup")), (None, 64.0));
+    assert_eq!((host.state().slots.total, host.depth("no-backup")), (None, 64.0));
 }
 
 #[test]
@@ -205,12 +210,12 @@ fn two_hosts_of_a_cluster_meet_the_target_of_one() {
     }
     assert!(both.latency_ms(DATABASE) < 20.0, "{:?}", state(&hosts[1]));
     assert!(both.depth("no-backup") < 16.0);
-    assert!(hosts.iter().all(|host| state(host).clustered));
-    let totals: Vec<Option<f64>> = hosts.iter().map(|host| state(host).total_slots).collect();
+    assert!(hosts.iter().all(|host| state(host).slots.clustered));
+    let totals: Vec<Option<f64>> = hosts.iter().map(|host| state(host).slots.total).collect();
     assert_eq!(totals[0], totals[1]);
     // Alone the host with the target begins at the least, and finds out for itself.
     hosts[1].alone();
-    assert!(!state(&hosts[1]).clustered && state(&hosts[0]).clustered);
+    assert!(!state(&hosts[1]).slots.clustered && state(&hosts[0]).slots.clustered);
     // Also with a newer policy, whose controller knows nothing yet.
     let at = (&Roots::under(&both.root), std::path::Path::new("none"));
     let newer = config_of("database", "match = [\"device:no-database\"]");
@@ -219,7 +224,7 @@ fn two_hosts_of_a_cluster_meet_the_target_of_one() {
         both.tick(false);
         assert!(hosts[1].tick(both.now, both.text.as_bytes(), Some(&mut both.journal)).is_empty());
     }
-    assert!(state(&hosts[1]).total_slots.is_some(), "{:?}", state(&hosts[1]));
+    assert!(state(&hosts[1]).slots.total.is_some(), "{:?}", state(&hosts[1]));
 }
 
 #[test]
@@ -306,7 +311,7 @@ fn a_slash_in_a_disks_name_is_an_exclamation_mark_in_sysfs() {
         let text = format!("4095 0 no/c0d0 {reads} 0 {reads} {reads} 0 0 0 0 1 {reads} {reads}\n");
         assert!(host.agent.tick(host.now, text.as_bytes(), None).is_empty());
     }
-    assert!(host.volume(0).iops > 0.0, "{:?}", host.state());
+    assert!(host.volume(0).lately.iops > 0.0, "{:?}", host.state());
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn other_throttles_of_the_device_are_named_with_their_cure() {
 fn statistics_of_a_device_below_are_not_needed() {
     let host = Host::new("statistics");
     let [number, below] = [0, 1].map(|minor| DeviceNumber { major: 4090, minor });
-    let limited = Limited { number, timed: vec![number], whole: vec![number, below] };
+    let limited = Limited { number, timed: vec![number], whole: vec![number, below], sequence: None };
     let found = |of: &str| {
         host.file(&format!("sys/dev/block/4090:{of}/queue/iostats"), "0\n");
         statistics("ek0", &limited, &Roots::under(&host.0))

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::Source;
 use super::cache_dm::{Control, Wanted};
 use super::diskstats::DeviceNumber;
-use crate::discovery::roots::{self, Roots};
+use crate::discovery::roots::{self, Roots, sequence_of};
 use crate::discovery::{Device, Topology};
 use crate::error::{Error, Fault};
 
@@ -209,6 +209,8 @@ pub struct Cached {
     /// Device mapper's uuid of the cached device, which distinguishes devices that have had the same number one after the
     /// other.
     uuid: Option<String>,
+    /// The kernel's sequence number of the cached device, which also distinguishes devices of one uuid.
+    sequence: Option<String>,
     control: Option<Control>,
     slow_stat: Source,
 }
@@ -251,13 +253,15 @@ impl Cached {
         };
         let slow_stat = Source::open(&roots.sys.join(format!("dev/block/{slow}/stat")))?;
         let made = Made { kind, device: cached, fast, slow };
-        Ok(Self { made, uuid: uuid(&folder), folder, control: control.ok(), slow_stat })
+        let (uuid, sequence) = (uuid(&folder), sequence_of(&folder));
+        Ok(Self { made, uuid, sequence, folder, control: control.ok(), slow_stat })
     }
 
     /// True if the name `device` still refers to the device that was opened, and the slow device exists.
     pub fn is_still(&self, roots: &Roots, device: &str) -> bool {
         number_of(roots, device) == Some(self.made.device)
             && uuid(&self.folder) == self.uuid
+            && sequence_of(&self.folder) == self.sequence
             && self.slow_stat.path().exists()
     }
 

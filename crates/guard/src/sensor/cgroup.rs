@@ -6,6 +6,7 @@
 //! group's misses.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use evenkeel_control::throughput::Counters;
@@ -114,6 +115,12 @@ impl GroupFile {
     /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// True if both are the same file of the same group, and not of a group and a later one of the same name.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let number = |of: &Self| of.file.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
+        number(self).is_some_and(|known| number(other) == Some(known))
     }
 
     /// The group's present counters, as [`Usage::parse`] reads them; `None` if the group no longer exists. `buffer` may be used

@@ -402,6 +402,15 @@ impl ReadTimes {
         room.and(set)
     }
 
+    /// Discards the group's reads that have been counted since the previous call of [`Self::read`]: the histogram goes to another
+    /// control group.
+    ///
+    /// # Errors
+    /// [`Error::Programs`] with what the kernel refuses.
+    pub fn discard(&mut self, group: u32) -> Result<(), Error> {
+        self.read(group, |_, _| {})
+    }
+
     /// Calls `each` with the index of a bucket (see [`middle`]) and the number of the group's reads that have been added to
     /// the bucket since the previous call for the group.
     ///

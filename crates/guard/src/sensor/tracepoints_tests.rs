@@ -166,6 +166,50 @@ fn reads_of_a_control_group_are_told_apart_from_others() {
 }
 
 #[test]
+fn counts_of_a_group_are_discarded_before_its_histogram_goes_to_another_one() {
+    apart(UnshareFlags::NEWNS, || {
+        let Some(folder) = tracefs() else { return skip("no tracefs") };
+        let Ok(events) = Events::read(&[folder]) else { return skip("no block tracepoints") };
+        let Some(cgroup) = own_cgroup() else { return skip("no cgroup v2") };
+        let Some((number, _, mut one)) = timed_reads(3) else { return skip("no reads around the page cache") };
+        let mut times = match ReadTimes::start_by_cgroup(&events, 2) {
+            Err(Error::Programs { cause }) if cause.kind() == std::io::ErrorKind::PermissionDenied => {
+                return skip("not allowed");
+            }
+            other => other.unwrap(),
+        };
+        times.watch([(number, 0)]).unwrap();
+        let mut count_of_100 = |times: &mut ReadTimes, histogram, discards: bool| {
+            for _ in 0..100 {
+                one();
+            }
+            if discards {
+                times.discard(histogram).unwrap();
+            }
+            let mut reads = 0;
+            times.read(histogram, |_, more| reads += more).unwrap();
+            reads
+        };
+        times.watch_cgroups([(cgroup, 0, 1)]).unwrap();
+        if count_of_100(&mut times, 1, false) == 0 {
+            return skip("reads of this process's control group are not seen here");
+        }
+        // Others of the group may read meanwhile, but hardly between two calls.
+        let left = count_of_100(&mut times, 1, true);
+        assert!(left <= 5, "{left} reads of the group before");
+        // No group has this id: a new one that has the histogram and does not read.
+        times.watch_cgroups([(u64::MAX, 0, 1)]).unwrap();
+        times.discard(1).unwrap();
+        let other = count_of_100(&mut times, 1, false);
+        assert!(other <= 5, "{other} reads of the group before");
+        // The same id again, as if the kernel had given it to a new group.
+        times.watch_cgroups([(cgroup, 0, 1)]).unwrap();
+        let again = count_of_100(&mut times, 1, false);
+        assert!(again >= 95, "{again} of 100");
+    });
+}
+
+#[test]
 fn maps_have_room_for_as_many_again() {
     let most = MAX_DEVICES;
     for (wanted, elements) in [

@@ -88,6 +88,15 @@ fn kill_group(group: i32, signal: i32) {
     unsafe { libc::kill(-group, signal) };
 }
 
+/// Resources that a child and its own ended children have used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Used {
+    /// User plus system CPU time.
+    pub(crate) cpu: Duration,
+    /// The most memory of one process, in bytes. It is never below that of this program when the child was started.
+    pub(crate) peak_bytes: u64,
+}
+
 /// A running child with its process group, killed and reaped on drop.
 ///
 /// A process that leaves the group is not killed. The sentinel of an agent does so, which must outlive the agent; so do jobs
@@ -137,7 +146,12 @@ impl Running {
     }
 
     /// Like [`Self::wait`]. Returns also the user plus system CPU time of the child and of its own ended children.
-    fn wait_and_count(mut self, limit: Duration) -> Result<(ExitStatus, Duration)> {
+    fn wait_and_count(self, limit: Duration) -> Result<(ExitStatus, Duration)> {
+        self.wait_and_measure(limit).map(|(status, used)| (status, used.cpu))
+    }
+
+    /// Like [`Self::wait`]. Returns also what the child has used.
+    pub(crate) fn wait_and_measure(mut self, limit: Duration) -> Result<(ExitStatus, Used)> {
         let deadline = Instant::now() + limit;
         loop {
             let mut status = 0;
@@ -148,11 +162,14 @@ impl Running {
             };
             if pid < 0 {
                 // `ended` has already seen its end.
-                return Ok((self.child.wait()?, Duration::ZERO));
+                return Ok((self.child.wait()?, Used::default()));
             }
             if pid > 0 {
                 let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1_000);
-                return Ok((ExitStatus::from_raw(status), time(used.ru_utime) + time(used.ru_stime)));
+                let cpu = time(used.ru_utime) + time(used.ru_stime);
+                // In KiB.
+                let peak_bytes = (used.ru_maxrss as u64) << 10;
+                return Ok((ExitStatus::from_raw(status), Used { cpu, peak_bytes }));
             }
             if Instant::now() > deadline {
                 bail!("`{}` did not end within {limit:?}", self.name);
@@ -320,6 +337,12 @@ pub fn program(name: &str) -> Command {
     Command::new(find_program(name).map_or_else(|| OsStr::new(name).to_owned(), Into::into))
 }
 
+/// The first line that the program `name` prints with `--version`, or a text that the version is unknown.
+pub(crate) fn version(name: &str) -> String {
+    let printed = output(program(name).arg("--version")).unwrap_or_default();
+    printed.lines().next().map_or_else(|| format!("{name}: unknown version"), str::to_owned)
+}
+
 /// User plus system CPU time of a process so far, in nanoseconds, from `/proc/PID/stat`.
 ///
 /// The kernel counts in ticks of 10 ms, so a difference needs seconds of load to mean something.
@@ -368,6 +391,12 @@ mod tests {
         let stat = "42 (a b) c) S 1 42 42 0 -1 4194560 100 0 0 0 37 5 0 0 20 0 1 0 100";
         assert_eq!(parse_cpu_ticks(stat), Some(42));
         assert_eq!(parse_cpu_ticks("garbage"), None);
+    }
+
+    #[test]
+    fn a_program_without_a_version_is_named() {
+        assert_eq!(version("no-such-program"), "no-such-program: unknown version");
+        assert_eq!(version("echo").lines().count(), 1);
     }
 
     #[test]

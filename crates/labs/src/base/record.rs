@@ -11,8 +11,8 @@ use evenkeel_record::{Origin, head};
 
 use crate::base::{build, process};
 
-/// Time limit of one command: far above the duration of the longest lab with all repeats.
-const LIMIT: Duration = Duration::from_secs(12 * 3600);
+/// Time limit of one command: far above the duration of a full test run.
+const LIMIT: Duration = Duration::from_secs(48 * 3600);
 
 /// A page of `docs/results`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,15 +142,29 @@ impl Printed {
         self.figures.is_empty() && self.steps.is_empty() && self.others.iter().all(|line| line.trim().is_empty())
     }
 
-    /// The part of a page: a table of figures, a table of steps, and the other lines as they are.
+    /// The part of a page: a table of figures, a table of steps, and the other lines as they are, in fences except for tables.
     fn text(&self) -> String {
         let mut text = String::new();
         table(&mut text, ["figure", "value", "bar", "verdict"], &self.figures);
         table(&mut text, ["step", "result", "detail"], &self.steps);
-        let others = self.others.join("\n");
-        let others = others.trim_matches('\n');
-        if !others.trim().is_empty() {
-            let _ = write!(text, "\n```\n{others}\n```\n");
+        let is_table = |lines: &[String]| lines.len() > 1 && lines[0].starts_with('|') && lines[1].starts_with("|---");
+        let mut rest = &self.others[..];
+        while !rest.is_empty() {
+            let is_drawn = is_table(rest);
+            let end = if is_drawn {
+                rest.iter().position(|line| !line.starts_with('|'))
+            } else {
+                (1..rest.len()).find(|&at| is_table(&rest[at..]))
+            };
+            let (lines, after) = rest.split_at(end.unwrap_or(rest.len()));
+            let lines = lines.join("\n");
+            let lines = lines.trim_matches('\n');
+            if is_drawn {
+                let _ = write!(text, "\n{lines}\n");
+            } else if !lines.trim().is_empty() {
+                let _ = write!(text, "\n```\n{lines}\n```\n");
+            }
+            rest = after;
         }
         text
     }
@@ -226,6 +240,15 @@ mod tests {
         ];
         assert_eq!(text(&lines), "\n```\nstore::curve:\n1 in flight: 24.4 MB/s\n| 10 | 2 |\n```\n");
         assert_eq!(text(&lines[5..]), "");
+    }
+
+    #[test]
+    fn a_table_that_a_command_prints_is_a_table_of_the_page() {
+        let lines = ["lab: begun", "", "| budget | bulk |", "|---|---|", "| 1 MiB | 3.6 MB/s |", "", "lab: done"];
+        let expected = "\n```\nlab: begun\n```\n\
+             \n| budget | bulk |\n|---|---|\n| 1 MiB | 3.6 MB/s |\n\
+             \n```\nlab: done\n```\n";
+        assert_eq!(text(&lines), expected);
     }
 
     #[test]

@@ -109,8 +109,8 @@ impl Agent {
         let known = state["groups"].as_array().context("guard status names no groups")?;
         let limit = |tenant: &Tenant| {
             let known = known.iter().find(|known| known["group"] == tenant.name().as_str());
-            let limit = known.and_then(|known| known[self.direction]["limit"].as_f64());
-            limit.map(|limit| limit as u64).with_context(|| format!("guard status has no limit for {}", tenant.name()))
+            let limit = known.and_then(|known| known[self.direction]["limit_per_s"].as_u64());
+            limit.with_context(|| format!("guard status has no limit for {}", tenant.name()))
         };
         tenants.iter().map(limit).collect()
     }

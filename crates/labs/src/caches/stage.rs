@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::base::process::Running;
 use crate::base::random::xorshift;
-use crate::machine::devices::{CONFIG, lvm, make_disk};
+use crate::machine::devices::{CONFIG, lvm, make_disk, remove_disk};
 use crate::machine::guest::{GROUPS, in_group, put, tool, until};
 
 const MIB: u64 = 1 << 20;
@@ -39,7 +39,7 @@ const BLOCK: u64 = 64 << 10;
 /// Mean length of a burst of cache hits at the guaranteed rate, in seconds.
 const HOT_BURST_S: f64 = 0.72;
 /// Mean length of a burst of cache misses at the guaranteed rate, in seconds: about one slice of the kernel's throttle
-/// (100 ms). The slow device takes several slices for it.
+/// (100 ms). The slow device needs several slices to serve such a burst.
 const COLD_BURST_S: f64 = 0.105;
 /// Name of the cached device in device mapper.
 const DM_NAME: &str = "hyb";
@@ -93,12 +93,6 @@ pub(super) fn build() -> Result<()> {
     }
     tool("mount", &["-t", "cgroup2", "cgroup2", GROUPS])?;
     put(format!("{GROUPS}/cgroup.subtree_control"), "+io")
-}
-
-fn remove_disk(name: &str) -> Result<()> {
-    let disk = format!("{CONFIG}/nullb/{name}");
-    put(format!("{disk}/power"), "0")?;
-    std::fs::remove_dir(&disk).with_context(|| format!("cannot remove {disk}"))
 }
 
 /// Number of the next device to be made. Numbers are not used again, because bcache keeps old devices.

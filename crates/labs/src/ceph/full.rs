@@ -11,6 +11,7 @@ use super::cluster::FLASH;
 use super::judge::{MOST_P50, Verdict};
 use super::stage::{Stage, Window, cell, median, progress};
 use super::{disk, recovery};
+use crate::base::process;
 use crate::ceph::{AFTER_CHANGE, LEARNING, SMALL_KIB, SMALL_MOST, SPEED, sweep};
 use crate::check::figures::Spread;
 use crate::check::run::{Lab, Options};
@@ -40,6 +41,7 @@ const MOST_COST: f64 = 1.0;
 /// are about medians of `repeats` runs.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let begun = Instant::now();
+    println!("lab: {}", process::version("ceph-osd"));
     let wanted = |part: &str| part.contains(&options.only);
     if wanted("comparison") || wanted("cost") {
         let stage = Stage::start(options, 1, FLASH)?;

@@ -333,8 +333,8 @@ impl Stage {
             format!(
                 "{}: budget {} KiB, {}; {} changes, {} samples, {} skipped, {} errors",
                 osd["name"].as_str().unwrap_or_default(),
-                osd["budget_bytes"].as_u64().unwrap_or(0) >> 10,
-                osd["because"],
+                osd["admission"]["budget_bytes"].as_u64().unwrap_or(0) >> 10,
+                osd["lately"]["because"],
                 osd["changes_total"],
                 osd["samples_total"],
                 osd["skipped_total"],

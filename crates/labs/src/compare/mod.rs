@@ -277,6 +277,9 @@ pub fn run(args: &Args) -> Result<bool> {
         });
         println!("{}", serde_json::to_string_pretty(&json)?);
     } else {
+        for peer in peers.iter().filter(|peer| **peer != "openssl") {
+            println!("{}", process::version(peer));
+        }
         print_table(&results);
         print_targets(&targets);
     }

@@ -221,7 +221,7 @@ const REST: Duration = Duration::from_millis(400);
 fn agree(agents: &[Guard; 2], status: &str) -> Result<()> {
     let is_so = |agent: &Guard| {
         let state = agent.state().ok()?;
-        let clustered = state["pools"][0]["clustered"] == (status == "shared");
+        let clustered = state["pools"][0]["slots"]["clustered"] == (status == "shared");
         (state["cluster"]["status"] == status && clustered).then_some(())
     };
     let all_are = || {

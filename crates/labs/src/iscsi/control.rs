@@ -112,7 +112,11 @@ fn parse_held(state: &str) -> Result<BTreeMap<String, f64>> {
     let mut held = BTreeMap::new();
     for client in clients {
         let address = client["address"].as_str().context("a client without an address")?;
-        let delay = client["delay_ms"].as_f64().context("a client without a delay")?;
+        // The agent leaves out a delay of 0.
+        let delay = match &client["delay_ms"] {
+            Value::Null => 0.0,
+            delay => delay.as_f64().context("a delay that is no number")?,
+        };
         if delay > 0.0 {
             held.insert(address.to_owned(), delay);
         }
@@ -313,7 +317,7 @@ pub(super) fn percentile(binary: &Path, figures: &mut Figures) -> Result<String>
     };
     let (median, own) = (of("50.000000")?, of("99.000000")?);
     let reads = seen["jobs"][0]["read"]["total_ios"].as_u64().unwrap_or(0);
-    let measured = state["pools"][0]["read_percentile_ms"].as_f64().context("guard tells no percentile")?;
+    let measured = state["pools"][0]["latency_target"]["measured_ms"].as_f64().context("guard tells no percentile")?;
     let detail = format!("{reads} reads: p99 {own:.2} ms by fio (median {median:.2} ms), {measured:.2} by the agent");
     // So many that a percentile has more than one read beyond it, which differ at all.
     figures.at_least("reads", reads as f64, 200.0, 600.0);
@@ -330,10 +334,11 @@ mod tests {
     #[test]
     fn who_is_held_is_read_from_the_status() {
         let state = r#"{"pools":[{"clients":[{"address":"10.0.0.12","delay_ms":4.5},
-            {"address":"10.0.0.11","delay_ms":0.0}]}]}"#;
+            {"address":"10.0.0.11"}]}]}"#;
         assert_eq!(parse_held(state).unwrap(), BTreeMap::from([("10.0.0.12".to_owned(), 4.5)]));
         assert!(parse_held("{}").is_err());
-        assert!(parse_held(r#"{"pools":[{"clients":[{"address":"a"}]}]}"#).is_err());
+        assert!(parse_held(r#"{"pools":[{"clients":[{"delay_ms":1.0}]}]}"#).is_err());
+        assert!(parse_held(r#"{"pools":[{"clients":[{"address":"a","delay_ms":"1"}]}]}"#).is_err());
     }
 
     #[test]

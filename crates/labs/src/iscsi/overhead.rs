@@ -92,13 +92,13 @@ fn fast() -> Result<[f64; 2]> {
 pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<String> {
     const ROUNDS: usize = 2;
     const ARMS: [&str; 7] = [
-        "nothing",
-        "a queue of the plainest kind",
-        "another held",
+        "without Evenkeel",
+        "pfifo as the root qdisc, without the agent",
+        "another client throttled",
         "agent",
         "agent that only watches",
-        "the agent's root without the agent",
-        "fq as the root",
+        "htb as the root qdisc, without the agent",
+        "fq as the root qdisc, without the agent",
     ];
     /// Index in `ARMS` of the arm with an agent that throttles no client.
     const IDLE: usize = 3;

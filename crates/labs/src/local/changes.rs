@@ -16,8 +16,8 @@ use crate::machine::guard::{self, Guard};
 use crate::machine::guest::GROUPS;
 
 /// Measured time of a phase, and time in which the controller finds its limits, in seconds.
-const SECONDS: u64 = 10;
-const SETTLE_S: u64 = 20;
+pub(super) const SECONDS: u64 = 10;
+pub(super) const SETTLE_S: u64 = 20;
 /// Longest time until the agent throttles the writer.
 const THROTTLED_WITHIN: Duration = Duration::from_secs(60);
 /// Bar: the longest time from the kill of an agent to the end of its limits.
@@ -28,11 +28,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Number of kills in a short run, and in a full run.
 const KILLS: [u64; 2] = [5, 100];
 /// Largest mean of reads under the agent as a multiple of the target.
-const NEAR: f64 = 1.5;
-const END_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const NEAR: f64 = 1.5;
+pub(super) const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// The content of the writer's `io.max`; empty without a limit or a group.
-fn limits() -> String {
+pub(super) fn limits() -> String {
     std::fs::read_to_string(format!("{GROUPS}/{BULK}/io.max")).unwrap_or_default().trim().to_owned()
 }
 
@@ -40,7 +40,7 @@ fn until_throttled() -> Result<Duration> {
     process::until("a limit of the writer", [THROTTLED_WITHIN, LOOK_EVERY], || Ok(!limits().is_empty()))
 }
 
-fn until_free() -> Result<Duration> {
+pub(super) fn until_free() -> Result<Duration> {
     process::until("no limit of the writer", [PATIENCE, LOOK_EVERY], || Ok(limits().is_empty()))
 }
 
@@ -57,7 +57,7 @@ fn end(load: Running) -> Result<()> {
 
 /// Targets for the mean of reads in ms: half-way between the disk without other load and the disk beside the writer, and a
 /// quarter of the way.
-fn targets(alone_ms: f64, beside_ms: f64) -> [f64; 2] {
+pub(super) fn targets(alone_ms: f64, beside_ms: f64) -> [f64; 2] {
     [0.5, 0.25].map(|part| alone_ms + part * (beside_ms - alone_ms))
 }
 

@@ -40,7 +40,7 @@ const ENOUGH_WINDOWS: u32 = 100;
 const PERCENTILE: f64 = 0.99;
 /// Smallest p99 without any means, as a multiple of that without other load, from which on there is something to protect.
 const HARMED: f64 = 1.2;
-/// Where the file system of a load with files is mounted.
+/// Mount point of the file system of a load with files.
 const FOLDER: &str = "/mnt/local-compare";
 /// Weights of the protected group and of the other one, where a means has weights.
 const WEIGHTS: [&str; 2] = ["1000", "100"];
@@ -174,7 +174,7 @@ pub(super) struct Row {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Windows {
     all: u32,
-    /// Those whose p99 is above the target.
+    /// Windows whose p99 is above the target.
     missed: u32,
 }
 

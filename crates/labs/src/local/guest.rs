@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::load::{DISK, policy, read, write};
-use super::{BULK, PROTECTED, changes, compare, postgresql, short};
+use super::load::{DISK, MB_PER_S, policy, read, write};
+use super::{BULK, PROTECTED, changes, compare, postgresql, short, slower};
 use crate::base::process;
 use crate::check::figures::Figures;
 use crate::check::steps::{self, Plan};
@@ -16,8 +16,6 @@ use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{GROUPS, keep_in_memory, put, tool};
 
 const TRACING: &str = "/sys/kernel/tracing";
-/// The disk's rate in MiB per second (a setting of null_blk).
-const MB_PER_S: &str = "40";
 /// Measured time in seconds: in a short run, and in a full run.
 const SECONDS: [u64; 2] = [10, 30];
 /// Time in which the controller finds its limits.
@@ -36,8 +34,9 @@ const STEPS: [(&str, Step); 2] = [
 type Change = fn(&Plan) -> Result<String>;
 
 /// Steps of full runs, each once: changes while the agent throttles the writer.
-const CHANGES: [(&str, Change); 2] = [
+const CHANGES: [(&str, Change); 3] = [
     ("changed_targets_and_groups_made_anew_are_followed", changes::target_and_group),
+    ("changed_speed_of_the_device_is_followed", slower::device_made_slower),
     ("changed_limits_end_with_each_killed_agent", changes::kills),
 ];
 

@@ -7,6 +7,7 @@ mod judge;
 mod load;
 mod postgresql;
 mod short;
+mod slower;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::machine::{kernel, vm};
 
 /// Control group of the protected reader.
 const PROTECTED: &str = "lab-reader";
-/// Control group of the load beside it.
+/// Control group of the writer that loads the device at the same time.
 const BULK: &str = "lab-writer";
 /// Time limit of the lab: many times its duration on an idle machine.
 const LIMIT: Duration = Duration::from_secs(600);

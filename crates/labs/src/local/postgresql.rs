@@ -26,7 +26,7 @@ const NEEDED: [&str; 4] = ["initdb", "pg_isready", "pgbench", "postgres"];
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// The user of the server, which refuses to run as root: one without rights.
 const USER: u32 = 65_534;
-/// Where the disk is mounted.
+/// Mount point of the disk.
 const FOLDER: &str = "/mnt/local-postgresql";
 const SOCKETS: &str = "/run/local-postgresql";
 const LOGS: &str = "/run/local-pgbench";

@@ -37,6 +37,13 @@ pub(crate) fn make_disk(name: &str, mib: u64, settings: &[(&str, &str)]) -> Resu
     Ok(())
 }
 
+/// Removes a disk of null_blk, and its content from memory. Nothing may use it any more.
+pub(crate) fn remove_disk(name: &str) -> Result<()> {
+    let disk = format!("{CONFIG}/nullb/{name}");
+    put(format!("{disk}/power"), "0")?;
+    std::fs::remove_dir(&disk).with_context(|| format!("cannot remove {disk}"))
+}
+
 /// Runs LVM's `commands` in one process, only on `disks` and without udev. The volumes `expected` must exist afterwards.
 pub(crate) fn lvm(disks: &[&str], commands: &str, expected: &[PathBuf]) -> Result<()> {
     let disks: String = disks.iter().map(|disk| format!("\"a|^/dev/{disk}$|\", ")).collect();

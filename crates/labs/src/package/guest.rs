@@ -31,12 +31,12 @@ const SEARCHED: [&str; 6] = ["/etc", "/run", "/usr/bin", "/usr/lib/systemd", "/u
 const ABSENT: [&str; 3] =
     ["/usr/share/doc/evenkeel", "/usr/share/man/man1/evenkeel.1.gz", "/usr/share/bash-completion/completions/evenkeel"];
 
-/// Which boot of the machine it is.
+/// Boot of the machine, with the checks that run in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Boot {
     /// The package is installed and upgraded.
     First,
-    /// It is found as it was, and removed.
+    /// The package is found as it was, and removed.
     Second,
 }
 

@@ -3,6 +3,7 @@
 //! The lab needs no virtual machine. README.md has the settings, the figures and their limits.
 
 mod judge;
+mod long;
 mod recorded;
 mod stage;
 
@@ -151,6 +152,7 @@ pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
             trial.end(lab, rounds)?;
         }
     }
+    tried += long::run(lab, options, scratch.path());
     ensure!(tried > 0, "no trial has {:?} in its name", options.only);
     if !options.full {
         let took_s = begun.elapsed().as_secs_f64();

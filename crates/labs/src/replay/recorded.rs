@@ -61,11 +61,12 @@ fn one(requests: &[&Request]) -> Measured {
 /// # Errors
 /// If a figure is missing.
 pub(super) fn simulated(part: &Value) -> Result<BTreeMap<String, Measured>> {
-    let tenants = part["tenants"].as_array().context("the replay has no tenants")?;
+    let tenants = part["tenants"].as_array().context("the replay has no `tenants`")?;
     let one = |tenant: &Value| {
-        let figure = |name: &str| tenant[name].as_f64().with_context(|| format!("the replay has no {name}"));
-        let name = tenant["tenant"].as_str().context("a tenant has no name")?.to_owned();
-        let requests = tenant["requests"].as_u64().context("the replay has no requests")?;
+        let missing = |name: &str| format!("a tenant of the replay has no `{name}`");
+        let figure = |name: &str| tenant[name].as_f64().with_context(|| missing(name));
+        let name = tenant["tenant"].as_str().with_context(|| missing("tenant"))?.to_owned();
+        let requests = tenant["requests"].as_u64().with_context(|| missing("requests"))?;
         Ok((name, Measured { requests, figures: [figure("iops")?, figure("p50_ms")?, figure("p99_ms")?] }))
     };
     tenants.iter().map(one).collect()

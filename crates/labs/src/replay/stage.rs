@@ -53,9 +53,9 @@ impl fmt::Display for Device {
 /// The number of requests of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work<'a> {
-    /// Those of a fixed time.
+    /// The requests of a fixed time.
     Recorded,
-    /// As many of each tenant as were sent then.
+    /// As many of each tenant as an earlier run sent.
     Again(&'a Tenants),
 }
 

@@ -6,7 +6,7 @@ use core::ops::Range;
 use evenkeel_control::Instant;
 
 use super::cache::Content;
-use super::geometry::{Pass, Track};
+use super::geometry::{Geometry, Pass, Place, Track};
 use super::{Disk, Scheduling, Task};
 
 /// Times that the arm may serve other work before the oldest waiting command, as a multiple of the queue depth; then that
@@ -21,6 +21,8 @@ pub(super) struct Job {
     pub(super) write: bool,
     /// When the electronics are ready to read or write for the command.
     pub(super) ready: Instant,
+    /// Position of the first block.
+    pub(super) place: Place,
 }
 
 /// The arm, with the commands that wait for it.
@@ -93,6 +95,13 @@ impl Arm {
 
     pub(super) fn push(&mut self, job: Job) {
         self.jobs.push(job);
+    }
+
+    /// Finds the positions of the waiting commands anew, for another `geometry`.
+    pub(super) fn place_anew(&mut self, geometry: &Geometry) {
+        for job in &mut self.jobs {
+            job.place = geometry.place(job.blocks.start);
+        }
     }
 
     /// If the motion in progress reads ahead: the id of the segment that it fills, and the motion.
@@ -280,7 +289,10 @@ impl Disk {
         {
             return Some(self.command(at, 0, oldest));
         }
-        let commands = jobs.iter().enumerate().map(|(index, job)| self.command(at, index, job));
+        let is_by_time = self.params().scheduling == Scheduling::Sptf;
+        let nearest = if is_by_time { self.nearest(at) } else { None };
+        let all = jobs.iter().enumerate().filter(|_| !is_by_time);
+        let commands = nearest.into_iter().chain(all.map(|(index, job)| self.command(at, index, job)));
         let write_back = jobs.is_empty() || self.must_write_back();
         let dirty = self.cache.dirty().filter(|_| write_back).map(|segment| {
             let first = self.geometry.reach(at, self.arm.track, segment.blocks.start, true, at);
@@ -292,6 +304,24 @@ impl Disk {
             Scheduling::Elevator => (u64::from(candidate.blocks.start < self.arm.position), candidate.blocks.start),
             Scheduling::Sptf => (candidate.first.as_nanos(), 0),
         })
+    }
+
+    /// The waiting command whose blocks begin to pass under the head first, of equals the oldest.
+    fn nearest(&self, at: Instant) -> Option<Candidate> {
+        let head = self.geometry.head(at, self.arm.track);
+        let mut best: Option<(usize, Instant)> = None;
+        for (index, job) in self.arm.jobs.iter().enumerate() {
+            let limit = best.map(|(_, first)| first);
+            let first = if !job.write && self.cache.find_reaching(job.blocks.start).is_some() {
+                Some(self.command(at, index, job).first)
+            } else {
+                self.geometry.reach_within(&head, &job.place, job.write, job.ready, limit)
+            };
+            if let Some(first) = first.filter(|&first| limit.is_none_or(|limit| first < limit)) {
+                best = Some((index, first));
+            }
+        }
+        best.map(|(index, _)| self.command(at, index, &self.arm.jobs[index]))
     }
 
     fn command(&self, at: Instant, index: usize, job: &Job) -> Candidate {
@@ -310,5 +340,62 @@ impl Disk {
         };
         let data = if rest.start > job.blocks.start { at } else { first };
         Candidate { target, blocks: rest, first, data }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_control::Duration;
+    use evenkeel_control::rng::SplitMix64;
+    use evenkeel_control::units::Kind;
+
+    use super::*;
+    use crate::Io;
+    use crate::disk::DiskParams;
+
+    #[test]
+    fn the_nearest_command_is_the_first_of_all() {
+        let mut params = DiskParams { queue_depth: 64, scheduling: Scheduling::Sptf, ..DiskParams::cheetah9lp() };
+        // Writes wait for the arm as well, and leave the cache to reads.
+        (params.cache.write_back, params.cache.segments) = (false, 16);
+        let (mut disk, mut rng, mut now) = (Disk::new(params.clone(), 5), SplitMix64::new(1), Instant::ZERO);
+        let (mut most, mut cached, mut writes, mut alike) = (0, 0, 0, 0);
+        for id in 0..3_000 {
+            now += Duration::from_nanos(rng.next_below(2_000_000));
+            let kind = if rng.next_below(4) == 0 { Kind::Write } else { Kind::Read };
+            // Half of them close together, so that the cache holds some.
+            let places = if rng.next_below(2) == 0 { 64 } else { 1 << 20 };
+            disk.submit(now, id, Io { kind, offset: rng.next_below(places) << 12, bytes: 4 << 10 });
+            while disk.poll(now).is_some() {}
+            if id == 2_000 {
+                // Other tracks: the blocks lie elsewhere.
+                disk.set_params(now, DiskParams { rpm: 7_200, ..params.clone() });
+            }
+            let at = disk.advance(now);
+            let jobs = &disk.arm.jobs;
+            let all = jobs.iter().enumerate().map(|(index, job)| disk.command(at, index, job));
+            let first = all.min_by_key(|candidate| candidate.first.as_nanos());
+            let figures = |candidate: Candidate| {
+                let index = match candidate.target {
+                    Target::Command(index) => Some(index),
+                    Target::Segment(_) => None,
+                };
+                (index, candidate.first, candidate.blocks, candidate.data)
+            };
+            let nearest = disk.nearest(at).map(figures);
+            assert_eq!(nearest, first.map(figures), "request {id}");
+            most = most.max(jobs.len());
+            let hits = |job: &&Job| !job.write && disk.cache.find_reaching(job.blocks.start).is_some();
+            cached += jobs.iter().filter(hits).count();
+            writes += jobs.iter().filter(|job| job.write).count();
+            if let Some((_, _, blocks, _)) = nearest {
+                alike += usize::from(jobs.iter().filter(|job| job.blocks == blocks).count() > 1);
+            }
+        }
+        assert!(most > 16, "at most {most} commands waited");
+        assert!(
+            cached > 0 && writes > 0 && alike > 0,
+            "{cached} reads of the cache, {writes} writes, {alike} times equal blocks among the nearest"
+        );
     }
 }

@@ -66,8 +66,10 @@ impl Cache {
 
     /// The read-ahead segment that holds `block` or ends right before it.
     pub(super) fn find_reaching(&self, block: u64) -> Option<&Segment> {
-        let reaches = |segment: &&Segment| segment.blocks.start <= block && block <= segment.blocks.end;
-        self.segments.iter().filter(|segment| segment.content == Content::Ahead).find(reaches)
+        // One condition, which seldom holds: it is asked for each waiting command at each motion of the arm.
+        let within = |blocks: &Range<u64>| block.wrapping_sub(blocks.start) <= blocks.end.wrapping_sub(blocks.start);
+        let reaches = |segment: &&Segment| (segment.content == Content::Ahead) & within(&segment.blocks);
+        self.segments.iter().find(reaches)
     }
 
     /// Records that the blocks of segment `id` before `end` were sent to the host; a read-ahead segment drops them.

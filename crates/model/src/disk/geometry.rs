@@ -18,14 +18,25 @@ pub(super) struct Track {
 
 /// Position of a block.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+pub(super) struct Place {
     track: Track,
     /// Sectors from the index mark to the block, skew included.
     slot: u64,
+    /// Nanoseconds of rotation from the index mark to the block.
+    slot_ns: u64,
     /// Sectors of the track.
     slots: u64,
     /// Blocks from this one, included, to the last data block of the track.
     left: u64,
+}
+
+/// The head at the end of a motion, from which it may go to one of several places.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    at: Instant,
+    track: Track,
+    /// Angle of the platters at `at`, in nanoseconds of rotation.
+    angle_ns: u64,
 }
 
 /// A run of neighbouring blocks that passes under the head.
@@ -69,7 +80,8 @@ impl Geometry {
         &self.params
     }
 
-    fn place(&self, block: u64) -> Place {
+    /// The position of `block`.
+    pub(super) fn place(&self, block: u64) -> Place {
         let index = self.zones.partition_point(|&(first, ..)| first <= block).saturating_sub(1);
         let (first, blocks, zone) = self.zones[index];
         let slots = u64::from(zone.blocks_per_track);
@@ -78,9 +90,11 @@ impl Geometry {
         let per_track = u64::from(zone.track_skew_blocks);
         let per_cylinder = u64::from(self.params.surfaces - 1) * per_track + u64::from(zone.cylinder_skew_blocks);
         let skew = cylinder % slots * (per_cylinder % slots) + surface * per_track;
+        let slot = (sector + skew) % slots;
         Place {
             track: Track { cylinder: zone.first_cylinder + cylinder as u32, surface: surface as u32 },
-            slot: (sector + skew) % slots,
+            slot,
+            slot_ns: self.slot_ns(slots, slot),
             slots,
             left: (slots - sector).min(blocks - within),
         }
@@ -94,6 +108,31 @@ impl Geometry {
         self.next_pass(arrived.max(ready), &place)
     }
 
+    /// The head, which leaves track `from` at `at`.
+    pub(super) fn head(&self, at: Instant, from: Track) -> Head {
+        Head { at, track: from, angle_ns: self.angle_ns(at) }
+    }
+
+    /// As [`Self::reach`], for one of many places; `None` if the place is not reached before `limit`, as far as that follows from
+    /// the way there alone.
+    #[inline]
+    pub(super) fn reach_within(
+        &self,
+        head: &Head,
+        place: &Place,
+        write: bool,
+        ready: Instant,
+        limit: Option<Instant>,
+    ) -> Option<Instant> {
+        let arrived = (head.at + self.move_time(head.track, place.track, write)).max(ready);
+        if limit.is_some_and(|limit| arrived >= limit) {
+            return None;
+        }
+        let turned_ns = head.angle_ns + arrived.since(head.at).as_nanos() % self.revolution_ns;
+        let angle_ns = if turned_ns >= self.revolution_ns { turned_ns - self.revolution_ns } else { turned_ns };
+        Some(arrived + self.wait(place, angle_ns))
+    }
+
     /// The pass over `blocks` blocks from `block` on, which begins at `first`; it is cut off at `until`.
     pub(super) fn pass(&self, first: Instant, block: u64, blocks: u64, write: bool, until: Instant) -> Pass {
         let mut place = self.place(block);
@@ -101,12 +140,16 @@ impl Geometry {
         let mut begin = first;
         while begin <= until {
             let here = place.left.min(blocks - pass.blocks);
-            let start_ns = self.slot_ns(&place, place.slot);
-            let in_time =
-                self.slots_within(&place, start_ns.saturating_add(until.since(begin).as_nanos())) - place.slot;
-            let passed = here.min(in_time);
+            let start_ns = place.slot_ns;
+            // All of them, if nothing cuts the pass off.
+            let passed = if until == Instant::FAR_FUTURE {
+                here
+            } else {
+                let until_ns = start_ns.saturating_add(until.since(begin).as_nanos());
+                here.min(self.slots_within(&place, until_ns) - place.slot)
+            };
             pass.track = place.track;
-            pass.end = begin + Duration::from_nanos(self.slot_ns(&place, place.slot + passed) - start_ns);
+            pass.end = begin + Duration::from_nanos(self.slot_ns(place.slots, place.slot + passed) - start_ns);
             pass.blocks += passed;
             if passed < here || pass.blocks == blocks {
                 break;
@@ -132,20 +175,67 @@ impl Geometry {
     }
 
     fn next_pass(&self, at: Instant, place: &Place) -> Instant {
-        let angle_ns = (at.as_nanos() % self.revolution_ns + self.phase_ns) % self.revolution_ns;
-        let wait_ns = self.slot_ns(place, place.slot) + self.revolution_ns - angle_ns;
-        at + Duration::from_nanos(wait_ns % self.revolution_ns)
+        at + self.wait(place, self.angle_ns(at))
     }
 
-    /// Nanoseconds of rotation from the index mark to the beginning of sector `slot`; more than a revolution if `slot` counts on
-    /// beyond the end of the track.
-    fn slot_ns(&self, place: &Place, slot: u64) -> u64 {
-        slot * self.revolution_ns / place.slots
+    /// Angle of the platters at `at`, in nanoseconds of rotation.
+    fn angle_ns(&self, at: Instant) -> u64 {
+        (at.as_nanos() % self.revolution_ns + self.phase_ns) % self.revolution_ns
+    }
+
+    /// Time from the angle `angle_ns` of the platters until `place` begins to pass under the head.
+    #[inline]
+    fn wait(&self, place: &Place, angle_ns: u64) -> Duration {
+        let wait_ns = place.slot_ns + self.revolution_ns - angle_ns;
+        Duration::from_nanos(if wait_ns >= self.revolution_ns { wait_ns - self.revolution_ns } else { wait_ns })
+    }
+
+    /// Nanoseconds of rotation from the index mark to the beginning of sector `slot` of a track of `slots` sectors; more than a
+    /// revolution if `slot` counts on beyond the end of the track.
+    fn slot_ns(&self, slots: u64, slot: u64) -> u64 {
+        slot * self.revolution_ns / slots
     }
 
     /// Number of sectors from the index mark that have passed after `ns` nanoseconds: the inverse of [`Self::slot_ns`].
     fn slots_within(&self, place: &Place, ns: u64) -> u64 {
         let slots = ((u128::from(ns) + 1) * u128::from(place.slots) - 1) / u128::from(self.revolution_ns);
         u64::try_from(slots).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_place_among_many_is_reached_when_it_is_reached_alone_or_left_out(
+            (at, phase, from, block) in (0u64..1 << 50, any::<u64>(), 0u64..17_783_240, 0u64..17_783_240),
+            (write, later, limit) in (any::<bool>(), 0u64..20_000_000, prop::option::of(0u64..30_000_000)),
+        ) {
+            let geometry = Geometry::new(DiskParams::cheetah9lp(), phase);
+            let (at, from) = (Instant::from_nanos(at), geometry.place(from).track);
+            let ready = at + Duration::from_nanos(later);
+            let alone = geometry.reach(at, from, block, write, ready);
+            let limit = limit.map(|nanos| at + Duration::from_nanos(nanos));
+            let (head, place) = (geometry.head(at, from), geometry.place(block));
+            match geometry.reach_within(&head, &place, write, ready, limit) {
+                Some(first) => prop_assert_eq!(first, alone),
+                None => prop_assert!(limit.is_some_and(|limit| alone >= limit)),
+            }
+        }
+
+        #[test]
+        fn a_pass_that_is_cut_off_late_is_whole(
+            (block, blocks, write) in (0u64..17_000_000, 1u64..3_000, any::<bool>()),
+        ) {
+            let geometry = Geometry::new(DiskParams::cheetah9lp(), 7);
+            let late = Instant::from_nanos(1 << 60);
+            let pass = |until| geometry.pass(Instant::ZERO, block, blocks, write, until);
+            let (whole, late) = (pass(Instant::FAR_FUTURE), pass(late));
+            prop_assert_eq!((whole.blocks, whole.end, whole.track), (blocks, late.end, late.track));
+        }
     }
 }

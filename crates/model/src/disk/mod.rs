@@ -151,8 +151,18 @@ impl Disk {
         let at = self.advance(now);
         self.stop_reading_ahead(at);
         self.geometry = Geometry::new(params, self.phase);
+        self.arm.place_anew(&self.geometry);
+        if let Some((_, Then::Arm(job))) = &mut self.busy {
+            job.place = self.geometry.place(job.blocks.start);
+        }
         self.accept();
         self.run(at);
+    }
+
+    /// The work of the arm for command `id`.
+    fn job(&self, id: u64, blocks: Range<u64>, write: bool, ready: Instant) -> Job {
+        let place = self.geometry.place(blocks.start);
+        Job { id, blocks, write, ready, place }
     }
 
     fn blocks_of(&self, io: Io) -> Range<u64> {
@@ -237,7 +247,7 @@ impl Disk {
             false => (overhead.read_miss, self.params().setup),
         };
         let (end, ready) = (at + overhead, at + overhead + setup);
-        (end, Then::Arm(Job { id, blocks, write: false, ready }))
+        (end, Then::Arm(self.job(id, blocks, false, ready)))
     }
 
     fn begin_write(&mut self, at: Instant, command: Command) -> (Instant, Then) {
@@ -248,7 +258,7 @@ impl Disk {
         if params.cache.write_back && cache::units(blocks, &params.cache) <= u64::from(params.cache.segments / 2) {
             return (end, Then::Keep(command));
         }
-        (end, Then::Arm(Job { id: command.id, blocks: command.blocks, write: true, ready: end }))
+        (end, Then::Arm(self.job(command.id, command.blocks, true, end)))
     }
 
     fn finish_task(&mut self) {
@@ -281,7 +291,8 @@ impl Disk {
                 return;
             } else {
                 // The cache became smaller since this was meant for it.
-                self.arm.push(Job { id: command.id, blocks: command.blocks, write: true, ready: at });
+                let job = self.job(command.id, command.blocks, true, at);
+                self.arm.push(job);
             }
         }
     }

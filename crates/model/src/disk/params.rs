@@ -299,9 +299,13 @@ impl DiskParams {
                 (points[high - 1], points[high])
             }
         };
-        let (run, rise) = (u128::from(high.0 - low.0), high.1.as_nanos().saturating_sub(low.1.as_nanos()));
-        let beyond = u128::from(rise) * u128::from(cylinders - low.0) / run;
-        low.1 + Duration::from_nanos(u64::try_from(beyond).unwrap_or(u64::MAX))
+        let (run, rise) = (u64::from(high.0 - low.0), high.1.as_nanos().saturating_sub(low.1.as_nanos()));
+        let part = u64::from(cylinders - low.0);
+        let beyond = match rise.checked_mul(part) {
+            Some(product) => product / run,
+            None => u64::try_from(u128::from(rise) * u128::from(part) / u128::from(run)).unwrap_or(u64::MAX),
+        };
+        low.1 + Duration::from_nanos(beyond)
     }
 
     /// Number of data blocks in all zones together.

@@ -187,7 +187,7 @@ struct Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A flight of a request arrives at the target.
+    /// A flight (a window of data) of a request arrives at the target.
     AtTarget { connection: usize, request: u64, bytes: u64, last: bool },
     /// A flight arrives at a client. It acknowledges the first `acks` bytes towards the target, all that the target had
     /// received when it sent the flight.

@@ -14,6 +14,7 @@
 //! priorities.
 
 use alloc::collections::VecDeque;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use evenkeel_control::rng::SplitMix64;
@@ -122,6 +123,8 @@ pub struct Workers {
     params: WorkerParams,
     rng: SplitMix64,
     workers: Vec<Worker>,
+    /// For each worker, the end of the service of its message; `Instant::FAR_FUTURE` if it serves none.
+    ends: Vec<Instant>,
     connections: Vec<Connection>,
     /// Numbers of the connections that are being moved.
     moving: Vec<u32>,
@@ -144,6 +147,7 @@ impl Workers {
             params,
             rng: SplitMix64::new(seed),
             workers: (0..workers).map(|_| Worker::default()).collect(),
+            ends: vec![Instant::FAR_FUTURE; workers],
             connections: homes.iter().map(|&worker| Connection::of(worker)).collect(),
             moving: Vec::new(),
             next: Instant::FAR_FUTURE,
@@ -263,21 +267,22 @@ impl Workers {
     fn advance(&mut self, now: Instant) {
         while self.next <= now {
             let at = self.next;
-            for worker in 0..self.workers.len() {
-                if self.workers[worker].service.is_some_and(|service| service.ends <= at) {
+            for worker in 0..self.ends.len() {
+                if self.ends[worker] <= at {
                     self.end(worker);
                 }
             }
             self.arrive(at);
-            let ends = self.workers.iter().filter_map(|worker| worker.service).map(|service| service.ends);
             let handovers = self.moving.iter().filter_map(|&moved| self.connections[moved as usize].handover);
-            self.next = ends.chain(handovers).min().unwrap_or(Instant::FAR_FUTURE);
+            let first = self.ends.iter().copied().min().unwrap_or(Instant::FAR_FUTURE);
+            self.next = handovers.min().map_or(first, |handover| handover.min(first));
         }
     }
 
     /// Ends the service of a worker's message, and begins the next one.
     fn end(&mut self, worker: usize) {
         let Some(Service { message, time, ends }) = self.workers[worker].service.take() else { return };
+        self.ends[worker] = Instant::FAR_FUTURE;
         let worked = &mut self.workers[worker].worked;
         worked.messages += 1;
         worked.busy = worked.busy + time;
@@ -305,6 +310,7 @@ impl Workers {
         let ends = now + time;
         self.workers[worker].worked.among += self.workers[worker].queue.len() as u64 + 1;
         self.workers[worker].service = Some(Service { message, time, ends });
+        self.ends[worker] = ends;
         self.next = self.next.min(ends);
     }
 

@@ -13,6 +13,11 @@ use crate::wire::{
 const ERROR_PREFIX: usize = 6;
 /// The longest payload of an error chunk, in bytes: code, length, message, offset.
 const MAX_ERROR: usize = ERROR_PREFIX + MAX_STRING + 8;
+/// Largest number of error chunks in one reply. Real servers send one or two; without a bound a server could keep a client busy
+/// with an answer that does not end.
+const MAX_ERRORS: u16 = 1024;
+/// Largest number of extents in one chunk, as in the replies of `nbdkit`; those of `qemu-nbd` have at most 131,072.
+const MAX_EXTENTS: u64 = 1 << 20;
 /// Upper bound on the bytes that [`Replies::parse`] leaves unconsumed: an incomplete error chunk. A receive buffer must have
 /// room for more than this.
 pub const MAX_CARRY: usize = EXTENDED_REPLY_LEN + MAX_ERROR;
@@ -73,6 +78,8 @@ struct Partial {
     covered: Coverage,
     /// The first error among the chunks.
     error: Option<Errno>,
+    /// Number of error chunks.
+    errors: u16,
     /// True if a chunk held block status.
     described: bool,
 }
@@ -317,8 +324,13 @@ impl Replies {
         if chunk.done && !self.partial.contains_key(&chunk.cookie) {
             sink.done(chunk.cookie, Err(error));
         } else {
+            let partial = self.partial.entry(chunk.cookie).or_default();
+            if partial.errors == MAX_ERRORS {
+                return Err(Violation::new("a reply has too many error chunks", chunk.cookie));
+            }
+            partial.errors += 1;
             // The first error names the cause.
-            self.partial.entry(chunk.cookie).or_default().error.get_or_insert(error);
+            partial.error.get_or_insert(error);
             if chunk.done {
                 self.finish(chunk.cookie, sink)?;
             }
@@ -336,6 +348,9 @@ impl Replies {
             || extents % each != 0
         {
             return Err(Violation::new("a block status chunk that its request does not allow", chunk.payload));
+        }
+        if extents / each > MAX_EXTENTS {
+            return Err(Violation::new("a block status chunk has too many extents", extents / each));
         }
         if (body.len() as u64) < prefix {
             return Ok(None);

@@ -230,6 +230,23 @@ fn a_read_that_forbids_fragments_gets_none() {
 }
 
 #[test]
+fn a_reply_without_end_is_refused() {
+    for framing in CHUNKED {
+        let mut errors = error(framing, 0, 5, b"").repeat(1024);
+        assert!(parse_for(Command::Flush, framing, &errors).1.is_ok());
+        errors.extend(error(framing, 0, 5, b""));
+        assert!(parse_for(Command::Flush, framing, &errors).1.is_err());
+    }
+    // The header alone says how many there are.
+    let header = |extents: u64| {
+        let (magic, payload) = (0x6e8a_278cu32.to_be_bytes(), 8 + 16 * extents);
+        bytes(&[&magic, &[0, 1, 0, 6], &COOKIE.to_be_bytes(), &AT.to_be_bytes(), &payload.to_be_bytes()])
+    };
+    assert!(parse_for(Command::BlockStatus, Framing::Extended, &header(1 << 20)).1.is_ok());
+    assert!(parse_for(Command::BlockStatus, Framing::Extended, &header((1 << 20) + 1)).1.is_err());
+}
+
+#[test]
 fn an_unknown_kind_of_error_is_still_an_error() {
     let later = chunk(Framing::Structured, 1, 0x8077, &bytes(&[&[0, 0, 0, 28, 0, 1], b"x", &[9; 20]]));
     let (log, result) = parse_for(Command::Write, Framing::Structured, &later);

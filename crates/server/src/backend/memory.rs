@@ -69,7 +69,8 @@ impl Memory {
 
     /// Maps a volume of `size` bytes, which takes memory from `room` at once, or when its holes are written.
     pub(crate) fn within(size: u64, room: Room) -> std::io::Result<Self> {
-        let mut reserved = RESERVE.max(size.saturating_mul(2)).next_multiple_of(PAGE);
+        // No system has as much as the upper bound, beyond which the sums here would overflow.
+        let mut reserved = RESERVE.max(size.saturating_mul(2).min(1 << 62)).next_multiple_of(PAGE);
         // Space to begin at a huge page.
         let mut more = HUGE;
         let mapped = loop {
@@ -638,6 +639,14 @@ mod tests {
         let there = (0..64).filter(|&chunk| !memory.lacks(chunk)).count();
         assert!(there <= 24 + 4 * 2, "{there} chunks, with those of writes beside a trim");
         assert_eq!(room.used(), there as i64);
+    }
+
+    #[test]
+    fn the_largest_size_that_a_configuration_allows_is_refused_by_the_system() {
+        for size in [i64::MAX as u64, 1 << 62] {
+            let error = Memory::new(size).err().expect("no processor has so many addresses");
+            assert_eq!(error.raw_os_error(), Some(libc::ENOMEM), "{error}");
+        }
     }
 
     #[test]

@@ -197,7 +197,7 @@ impl Sheet {
         Ok(())
     }
 
-    /// When the requests so far were written out last, or that was tried; the begin of the recording before.
+    /// Instant of the latest attempt to write out the requests so far; before the first one, the start of the recording.
     pub(super) fn flushed(&self) -> Instant {
         self.flushed
     }

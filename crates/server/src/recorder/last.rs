@@ -15,7 +15,7 @@ use crate::error::Error;
 
 /// Room for head and block that is left below the bound on the size of a file, in bytes.
 const SLACK: u64 = 512 << 10;
-/// Number of items at the begin of a segment among which the earliest arrival is looked for: about a block.
+/// Number of items at the start of a segment among which the earliest arrival is looked for: about a block.
 const FIRST_ITEMS: usize = 4096;
 /// Number of bytes written between two looks at the free space of the file system.
 const LOOKS_EACH: u64 = 4 << 20;
@@ -27,7 +27,7 @@ const KEPT_WITHOUT_POLICY: &str = "the requests were kept without the policy, wh
 struct Wanted {
     /// Name of the only pool; `None` for all.
     pool: Option<String>,
-    /// Begin of the recording, in nanoseconds since the zero of the segments.
+    /// Start of the recording, in nanoseconds since the zero of the segments.
     from_ns: u64,
 }
 

@@ -307,3 +307,15 @@ fn without_a_cluster_totals_apply_as_a_whole() {
     let tenant = state.pools.iter().flat_map(|pool| &pool.tenants).find(|tenant| tenant.name == "a").unwrap();
     assert_eq!((&tenant.parts, tenant.limit.iops), (&None, Some(4_000)));
 }
+
+#[test]
+fn a_volume_in_memory_that_is_too_large_is_named_with_the_cure() {
+    let test = Fixture::start("large", ALL_ANSWER, "[volumes.m]\nbackend = \"memory\"\nsize = \"1MiB\"\n");
+    let size = Bytes(1 << 62);
+    let large = VolumeConfig { backend: VolumeBackend::Memory, size: Some(size), ..VolumeConfig::default() };
+    let refused = test.server.create_volume("large", large).unwrap_err().to_string();
+    assert!(refused.starts_with("volume \"large\": cannot map memory"), "{refused}");
+    assert!(refused.contains("smaller volumes.large.size"), "{refused}");
+    let refused = test.server.grow_volume("m", size).unwrap_err().to_string();
+    assert!(refused.starts_with("volume \"m\" is not grown: ") && refused.contains("only a new"), "{refused}");
+}

@@ -7,7 +7,7 @@ pub(crate) mod users;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,6 +97,31 @@ impl Transport {
         Self { socket: if refuses { socket } else { socket.that_brings_descriptors() }, tls: None }
     }
 
+    /// Bounds the memory that the kernel takes for replies that the client does not receive, beside what is under way to it.
+    /// Replies beyond that stay in buffer memory, where they count for their tenant.
+    pub(crate) fn bound_unsent(&self) {
+        let (fd, bytes) = (self.fd().as_raw_fd(), UNSENT_OF_MANY);
+        let (value, length) = ((&raw const bytes).cast(), size_of_val(&bytes) as libc::socklen_t);
+        // SAFETY: the option is an integer of this length.
+        let code = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, value, length) };
+        if code != 0 {
+            // A Unix socket has no such option.
+            let _ = sockopt::set_socket_send_buffer_size(self.fd(), UNIX_SEND_BUFFER_OF_MANY);
+        }
+    }
+
+    /// The bound that [`Self::bound_unsent`] has set for a TCP socket, in bytes; 0 if there is none.
+    #[cfg(test)]
+    pub(crate) fn unsent_bound(&self) -> libc::c_int {
+        let mut bytes: libc::c_int = 0;
+        let mut length = size_of_val(&bytes) as libc::socklen_t;
+        let (fd, option, value) = (self.fd().as_raw_fd(), libc::TCP_NOTSENT_LOWAT, (&raw mut bytes).cast());
+        // SAFETY: the option is an integer of this length.
+        let code = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, option, value, &raw mut length) };
+        assert_eq!(code, 0, "it is a TCP socket");
+        bytes
+    }
+
     /// This stream, marked as one whose client may have passed descriptors before the kernel was asked to refuse them.
     pub(crate) fn that_brings_descriptors(self) -> Self {
         Self { socket: self.socket.that_brings_descriptors(), ..self }
@@ -180,7 +205,7 @@ impl Transport {
     pub(crate) fn on_their_way(&self) -> u64 {
         let mut bytes: libc::c_int = 0;
         // SAFETY: the descriptor is open, and the call writes one integer.
-        let told = unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&self.fd()), libc::TIOCOUTQ, &raw mut bytes) };
+        let told = unsafe { libc::ioctl(self.fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
         if told == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
     }
 
@@ -253,6 +278,12 @@ impl Transport {
 
 /// Size of the send buffer of a Unix socket in bytes, as far as `net.core.wmem_max` allows.
 const UNIX_SEND_BUFFER: usize = 1 << 20;
+/// Replaces [`UNIX_SEND_BUFFER`] for a client with many connections: the default of `net.core.wmem_max`.
+const UNIX_SEND_BUFFER_OF_MANY: usize = 208 << 10;
+/// Number of bytes that wait unsent in the TCP socket of a client with many connections, at most: a worker refills them in time
+/// if the client takes less than some GB/s. The kernel would otherwise take up to `net.ipv4.tcp_wmem` (4 MiB) for a client that
+/// receives nothing.
+const UNSENT_OF_MANY: libc::c_int = 512 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -260,6 +291,22 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     use super::*;
+
+    #[test]
+    fn replies_that_are_not_received_take_a_bounded_part_of_the_kernels_memory() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let tcp = Transport::tcp(listener.accept().unwrap().0.into());
+        assert_eq!(tcp.unsent_bound(), 0);
+        tcp.bound_unsent();
+        assert_eq!(tcp.unsent_bound(), UNSENT_OF_MANY);
+
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let unix = Transport::unix(ours.into());
+        unix.bound_unsent();
+        // The kernel doubles it.
+        assert!(sockopt::socket_send_buffer_size(unix.fd()).unwrap() <= 2 * UNIX_SEND_BUFFER_OF_MANY);
+    }
 
     #[test]
     fn accepted_sockets_have_what_the_listening_one_was_given() {

@@ -5,9 +5,10 @@
 //! On older kernels the descriptors are received, and threads of their [users](super::users) close them. The server's own
 //! sockets are closed by a thread that closes nothing else.
 
+use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::users::{MOST, User};
 use crate::prompt;
@@ -54,26 +55,52 @@ pub(super) unsafe fn receive(socket: BorrowedFd<'_>, iov: &[libc::iovec], user: 
 /// A socket of the server that is to be closed, and the user of its peer.
 type Closed = (OwnedFd, Arc<User>);
 
+/// The way to the thread that closes sockets; `None` until the thread has been started.
+pub(super) type Closer = Mutex<Option<Sender<Closed>>>;
+
 /// Has another thread close the socket of a connection of `user`, which is shut down, so that the caller need not wait. If
 /// descriptors wait in the socket, a thread of the user closes both.
 pub(super) fn close(socket: OwnedFd, user: Arc<User>) {
-    static CLOSER: OnceLock<Option<Sender<Closed>>> = OnceLock::new();
-    let closer = CLOSER.get_or_init(|| {
-        let (sender, sockets) = channel::<(OwnedFd, Arc<User>)>();
-        let run = move || {
-            prompt::roam();
-            for (socket, user) in sockets {
-                if holds_descriptors(socket.as_fd()) {
-                    user.give(vec![socket]);
-                }
-            }
-        };
-        std::thread::Builder::new().name("evenkeel-close".into()).spawn(run).ok().map(|_| sender)
-    });
-    if let Some(closer) = closer {
-        // The thread ends with the process.
-        let _ = closer.send((socket, user));
+    static CLOSER: Closer = Mutex::new(None);
+    close_by(&CLOSER, start, socket, user);
+}
+
+/// Closes a socket as [`close`] does, by the thread of `closer`, which `start` starts if it is not running yet. Without that
+/// thread the socket is left to a thread of the user, and the next call tries again.
+pub(super) fn close_by(
+    closer: &Closer,
+    start: impl FnOnce() -> io::Result<Sender<Closed>>,
+    socket: OwnedFd,
+    user: Arc<User>,
+) {
+    let mut sender = closer.lock().unwrap_or_else(PoisonError::into_inner);
+    if sender.is_none() {
+        *sender = start().ok();
     }
+    let unsent = match &*sender {
+        // The thread ends with the process.
+        Some(sender) => sender.send((socket, user)).err().map(|unsent| unsent.0),
+        None => Some((socket, user)),
+    };
+    drop(sender);
+    if let Some((socket, user)) = unsent {
+        user.give(vec![socket]);
+    }
+}
+
+/// Starts a thread that closes sockets; returns the way to it.
+pub(super) fn start() -> io::Result<Sender<Closed>> {
+    let (sender, sockets) = channel::<Closed>();
+    let run = move || {
+        prompt::roam();
+        for (socket, user) in sockets {
+            if holds_descriptors(socket.as_fd()) {
+                user.give(vec![socket]);
+            }
+        }
+    };
+    std::thread::Builder::new().name("evenkeel-close".into()).spawn(run)?;
+    Ok(sender)
 }
 
 /// True if descriptors wait in a socket. Receives what waits before them: without descriptors the socket is empty afterwards,
@@ -136,7 +163,7 @@ unsafe fn take(socket: BorrowedFd<'_>, iov: &[libc::iovec], passed: &mut Vec<Own
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::io::{self, Read as _, Write as _};
+    use std::io::{Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
     use std::time::Duration;

@@ -3,6 +3,10 @@
 //! A user can determine how long closing such a descriptor takes, or that it never ends: for a file of a FUSE file system, the
 //! kernel waits for an answer of the user's own process. So at most one thread at a time closes the descriptors of a user, and
 //! those of no other user wait behind them. A user with too many that are not closed is barred.
+//!
+//! One user alone can also reach the bound of all users, from which on no connection over a Unix socket is accepted: a connection
+//! shows its user only once it is accepted, and from then on it takes a descriptor until it is closed together with what waits in
+//! it, which the user can delay. So the descriptors of one user cannot be bounded without a pause for the others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -183,13 +187,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read as _, Write as _};
+    use std::io::{self, Read as _, Write as _};
     use std::net::TcpStream;
     use std::os::fd::AsFd as _;
     use std::os::unix::net::UnixStream;
     use std::time::{Duration, Instant};
 
     use super::super::passed::tests::{connection, pass};
+    use super::super::passed::{Closer, close_by, start};
     use super::*;
 
     /// A descriptor whose closing waits until the other value is dropped.
@@ -244,6 +249,25 @@ mod tests {
             assert!(Instant::now() < until, "{} are left", CLOSERS.open.load(Ordering::Relaxed));
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_socket_for_which_no_thread_starts_is_left_to_one_of_its_user() {
+        static CLOSERS: Closers = Closers::of(1);
+        static CLOSER: Closer = Mutex::new(None);
+        let user = Arc::new(User::new(Some(1), &CLOSERS));
+        let ((own, far), (next, far_of_next)) = (connection(), connection());
+        // As if no thread could be started.
+        lock(&CLOSERS.line).threads = 1;
+        close_by(&CLOSER, || Err(io::ErrorKind::WouldBlock.into()), own.into(), Arc::clone(&user));
+        assert_eq!((user.open.load(Ordering::Relaxed), lock(&CLOSERS.line).waiting.len()), (1, 1));
+        close_by(&CLOSER, start, next.into(), Arc::clone(&user));
+        until_closed(far_of_next);
+        assert!(lock(&CLOSER).is_some(), "there is a thread now");
+        assert_eq!(user.open.load(Ordering::Relaxed), 1, "the first one waits for a thread of its user");
+        lock(&CLOSERS.line).threads = 0;
+        CLOSERS.serve(None);
+        until_closed(far);
     }
 
     #[test]

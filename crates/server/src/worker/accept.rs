@@ -83,6 +83,9 @@ impl Worker {
             self.waking.accepted(&self.shared.handshakes, work);
             return self.shared.handshakes.next_connection();
         };
+        if place.is_one_of_many() {
+            transport.bound_unsent();
+        }
         let worker = self.shared.slots.home(key);
         if worker == self.index {
             let work = self.shared.handshakes.accepted(work);

@@ -81,7 +81,7 @@ use crate::transport::Peer;
 /// Largest number of bytes received with one system call: a batch of small requests, or a good part of a large write.
 const SCRATCH: usize = 256 << 10;
 /// Longest time that a worker spends in a row on each of its tasks: pools, receiving much, sending much, and operations that are
-/// tried again.
+/// tried again or given up.
 const TURN: Duration = Duration::from_micros(250);
 /// Replaces [`SCRATCH`], and [`IN_A_ROW`] under TLS, for connections of tenants that hold too many bytes beside requests, see
 /// [`crate::budget::Ahead`].
@@ -387,7 +387,7 @@ impl Worker {
         let now = clock::now();
         let judged = self.unjudged == self.connections.len();
         let none_reads = self.resume.is_empty() && self.readers.is_empty() && self.hungry.unfed == 0;
-        let none_reported = self.reported.is_empty() && self.unfinished.is_empty();
+        let none_reported = self.reported.is_empty() && self.unfinished.is_empty() && !self.operations.has_lost();
         let none_sends = self.dirty.is_empty() && self.long.is_empty();
         let busy = !(none_reads && none_reported && none_sends && self.active.is_empty() && judged);
         let mut wake = if busy { now } else { self.house.due_at() };
@@ -526,6 +526,9 @@ impl Worker {
         }
         if self.house.due_at() <= now {
             self.keep_house(now);
+        }
+        if self.operations.has_lost() {
+            self.give_up_overdue(now, clock::now() + TURN);
         }
     }
 

@@ -34,6 +34,8 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_millis(10);
 const MAX_TRIES: u32 = 500;
 /// Largest number of overdue operations that a worker lists in its report.
 const MAX_REPORTED: usize = 64;
+/// Largest number of overdue operations that are given up while a pool's lock is held once.
+const GIVEN_UP_AT_ONCE: usize = 256;
 
 /// One operation on a back end, from its start until it is reported done. Its buffer stays in this entry until then.
 pub(super) struct Operation {
@@ -66,6 +68,8 @@ pub(super) struct Operations {
     free: Vec<u32>,
     /// Operations to be tried again, for which the kernel lacked resources: when, and their tokens. The earliest is first.
     again: VecDeque<(Instant, u32)>,
+    /// Overdue operations that are to be given up: the index of their pool, and their tokens.
+    lost: Vec<(usize, u32)>,
     /// Number of operations of each volume in the worker's io_uring, by the volume's id.
     pub(super) in_ring: Vec<u32>,
 }
@@ -98,6 +102,11 @@ impl Operations {
     /// When to call [`Worker::try_again`]; [`Instant::FAR_FUTURE`] if no operation waits for it.
     pub(super) fn next_try(&self) -> Instant {
         self.again.front().map_or(Instant::FAR_FUTURE, |&(at, _)| at)
+    }
+
+    /// True if [`Worker::give_up_overdue`] has something to do.
+    pub(super) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -174,6 +183,10 @@ impl Worker {
     /// been given up.
     pub(super) fn start(&mut self, token: u32) {
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
+        if operation.moved == 0 && operation.tries == 0 && !operation.syncing {
+            // A client could make its own requests wait for each other, and so make the device look slow.
+            operation.ticket.waited_until(clock::now());
+        }
         let io = operation.next_io();
         self.hand_out(token, io);
     }
@@ -286,37 +299,26 @@ impl Worker {
         self.answer(request, result);
     }
 
-    /// Reports overdue operations, which the back end seems to have lost, and frees their share of the admission budget.
+    /// Reports overdue operations, which the back end seems to have lost; [`Self::give_up_overdue`] does the rest.
     pub(super) fn report_overdue(&mut self, now: Instant) {
         let snapshot = Arc::clone(&self.snapshot);
         let mut report = Vec::new();
-        for operation in self.operations.entries.iter_mut().flatten() {
+        self.operations.lost.clear();
+        for (token, entry) in (0..).zip(&self.operations.entries) {
+            let Some(operation) = entry else { continue };
             let pool = &snapshot.pools[operation.pool];
             let limit = Duration::from_nanos(pool.overdue_after_ns.load(Ordering::Relaxed));
             if now.since(operation.started) < limit {
                 continue;
             }
-            let (volume, request) = (&operation.volume, &operation.request);
-            let kind = kind_name(operation.ticket.work().kind);
             if report.len() < MAX_REPORTED {
+                let (volume, request) = (&operation.volume, &operation.request);
+                let kind = kind_name(operation.ticket.work().kind);
                 let io = overdue(&volume.name, kind, request.offset, request.length, operation.started, now);
                 report.push((operation.pool, io));
             }
             if !operation.reported {
-                operation.reported = true;
-                pool.lock().give_up(now, &mut operation.ticket);
-                // A device that hangs keeps thousands.
-                if let Some(not_logged) = volume.count_failure(kind, &io::Error::from_raw_os_error(libc::ETIMEDOUT)) {
-                    tracing::error!(
-                        volume = volume.name,
-                        kind,
-                        offset = request.offset,
-                        bytes = request.length,
-                        age_s = now.since(operation.started).as_secs_f64(),
-                        not_logged,
-                        "an operation has not come back from the back end; other requests no longer wait for it. Look at the kernel's log, or at the server or cluster behind the volume"
-                    );
-                }
+                self.operations.lost.push((operation.pool, token));
             }
         }
         if !report.is_empty() {
@@ -325,6 +327,58 @@ impl Worker {
             }
         }
         *self.shared.stats[self.index].overdue.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+
+    /// Frees the share of the admission budget of operations that [`Self::report_overdue`] has found: of the next
+    /// [`GIVEN_UP_AT_ONCE`], and of more before `until`. The rest waits for the next round.
+    pub(super) fn give_up_overdue(&mut self, now: Instant, until: Instant) {
+        let snapshot = Arc::clone(&self.snapshot);
+        while self.operations.has_lost() {
+            let from = self.operations.lost.len().saturating_sub(GIVEN_UP_AT_ONCE);
+            let mut some = self.operations.lost.split_off(from);
+            some.sort_unstable();
+            for of_pool in some.chunk_by(|one, next| one.0 == next.0) {
+                let index = of_pool[0].0;
+                let pool = &snapshot.pools[index];
+                let limit = Duration::from_nanos(pool.overdue_after_ns.load(Ordering::Relaxed));
+                let mut state = pool.lock();
+                for &(_, token) in of_pool {
+                    // It may have come back meanwhile, and its token may be another operation's.
+                    if let Some(Some(operation)) = self.operations.entries.get_mut(token as usize)
+                        && operation.pool == index
+                        && now.since(operation.started) >= limit
+                    {
+                        operation.reported = true;
+                        state.give_up(now, &mut operation.ticket);
+                    }
+                }
+                drop(state);
+                let lost = of_pool.iter().filter_map(|&(_, token)| self.operations.entries[token as usize].as_ref());
+                lost.filter(|operation| operation.reported).for_each(|operation| log_overdue(operation, now));
+                self.activate(index);
+            }
+            if clock::now() >= until {
+                return;
+            }
+        }
+    }
+}
+
+/// Logs that an operation is overdue, unless that was logged of another one a moment ago.
+fn log_overdue(operation: &Operation, now: Instant) {
+    let (volume, request) = (&operation.volume, &operation.request);
+    let kind = kind_name(operation.ticket.work().kind);
+    // A device that hangs keeps thousands.
+    if let Some(not_logged) = volume.count_failure(kind, &io::Error::from_raw_os_error(libc::ETIMEDOUT)) {
+        tracing::error!(
+            volume = volume.name,
+            kind,
+            offset = request.offset,
+            bytes = request.length,
+            age_s = now.since(operation.started).as_secs_f64(),
+            not_logged,
+            "an operation has not come back from the back end; other requests no longer wait for it. Look at the kernel's log, or at the server or cluster behind the volume"
+        );
     }
 }
 

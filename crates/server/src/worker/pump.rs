@@ -1,6 +1,6 @@
 //! Takes requests through their pool to the back end and results to replies; carries out requests on volumes in memory.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use evenkeel_control::pool::{Next, Outcome, TenantId, Ticket};
@@ -18,6 +18,7 @@ use super::request::{Output, Request, Whole, is_change};
 use super::stepwise::Ready;
 use super::{TURN, Worker, mail};
 use crate::backend::Backend;
+use crate::backend::operation::Extent;
 use crate::budget::Charge;
 use crate::clock;
 use crate::snapshot::Snapshot;
@@ -33,6 +34,8 @@ const WRITE: u64 = LOOK_AFTER / 4;
 /// Bytes of new buffers, for reads of a device, whose allocation takes about as long as one read from memory: they are zeroed,
 /// and the system adds their pages one by one, 1 MiB in some 150 us.
 const FRESH: u64 = 4 << 10;
+/// Upper bound on the bytes that the reply to a block status request has beside its extents.
+const BESIDE_EXTENTS: usize = 64;
 /// Longest time that a worker spends in a row on one pool while other pools wait.
 const SLICE: Duration = Duration::from_micros(100);
 
@@ -98,6 +101,7 @@ impl Worker {
             let work = &mut self.pools[index];
             let (mut rejected, mut unwanted) = (Vec::new(), Vec::new());
             let slots = &self.shared.slots;
+            let left = merged(std::mem::take(&mut work.left));
             let (wake_at, decided, target, missed_target, guaranteed) = {
                 let mut state = pool.lock();
                 for (ticket, outcome) in work.completed.drain(..) {
@@ -112,10 +116,10 @@ impl Worker {
                     }
                 }
                 // Places and memory of those that are gone are for others at once, not when the turn of each request comes.
-                for (tenant, volume, requests) in work.left.drain(..) {
-                    let gone = state.drop_unwanted(now, tenant, requests.into(), |it| !slots.is_alive(it.key));
+                for (tenant, volume, requests) in left {
+                    let gone = state.drop_unwanted(now, tenant, requests, |it| !slots.is_alive(it.key));
                     work.dropped.extend(gone);
-                    let gone = state.drop_unwanted_of(volume, requests.into(), |it| !slots.is_alive(it.key));
+                    let gone = state.drop_unwanted_of(volume, requests, |it| !slots.is_alive(it.key));
                     work.dropped.extend(gone);
                 }
                 let mut effort: u64 = work.ready.iter().map(Ready::effort).sum();
@@ -402,12 +406,7 @@ impl Worker {
             }
             Ok(Output::Extents(extents)) => {
                 let one = request.flags.contains(CommandFlags::REQ_ONE);
-                let extents = extents.iter().map(|extent| wire::Extent {
-                    length: extent.len,
-                    status: if extent.hole { wire::STATE_HOLE | wire::STATE_ZERO } else { 0 },
-                });
-                let mut message = Vec::new();
-                reply::block_status(framing, cookie, offset, request.length, one, extents, &mut message);
+                let message = block_status((framing, cookie, offset), request.length, one, &extents);
                 (None, Payload::Owned(message))
             }
         };
@@ -436,5 +435,67 @@ impl Worker {
             self.mark_dirty(&mut connection);
         }
         self.connections[slot] = Some(connection);
+    }
+}
+
+/// Adds up the requests that closed connections of one tenant to one volume have left, for one search of the queue: a search for
+/// each would go through the rest of the queue in vain.
+fn merged(left: Vec<(TenantId, u32, u32)>) -> Vec<(TenantId, u32, u64)> {
+    let mut merged: Vec<(TenantId, u32, u64)> = Vec::new();
+    let mut places = HashMap::new();
+    for (tenant, volume, requests) in left {
+        let place = *places.entry((tenant, volume)).or_insert(merged.len());
+        match merged.get_mut(place) {
+            Some(of) => of.2 += u64::from(requests),
+            None => merged.push((tenant, volume, requests.into())),
+        }
+    }
+    merged
+}
+
+/// The reply to a block status request for `length` bytes, of which `extents` are known. It holds about as much memory as it is
+/// charged; growing from nothing, it would take up to twice as much.
+fn block_status(
+    (framing, cookie, offset): (wire::Framing, u64, u64),
+    length: u64,
+    one: bool,
+    extents: &[Extent],
+) -> Vec<u8> {
+    let most = if one { 1 } else { extents.len() };
+    let each = if framing.is_extended() { size_of::<Extent>() } else { size_of::<Extent>() / 2 };
+    let extents = extents.iter().map(|extent| wire::Extent {
+        length: extent.len,
+        status: if extent.hole { wire::STATE_HOLE | wire::STATE_ZERO } else { 0 },
+    });
+    let mut message = Vec::with_capacity(BESIDE_EXTENTS + most * each);
+    reply::block_status(framing, cookie, offset, length, one, extents, &mut message);
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::operation::MAX_EXTENTS;
+
+    #[test]
+    fn connections_of_a_tenant_that_close_together_cause_one_search() {
+        let worker = crate::worker::tests::worker();
+        let mut pool = worker.snapshot.pools[0].lock();
+        let [one, other] = [(); 2].map(|()| pool.join(Instant::ZERO, Default::default()));
+        let left = vec![(one, 0, 3), (other, 0, 1), (one, 0, u32::MAX), (one, 1, 5)];
+        assert_eq!(merged(left), [(one, 0, 3 + u64::from(u32::MAX)), (other, 0, 1), (one, 1, 5)]);
+    }
+
+    #[test]
+    fn the_reply_to_a_block_status_request_holds_what_it_is_charged() {
+        let extents: Vec<Extent> = (0..MAX_EXTENTS).map(|n| Extent { len: 4096, hole: n % 2 == 0 }).collect();
+        let length = 4096 * MAX_EXTENTS as u64;
+        for framing in [wire::Framing::Structured, wire::Framing::Extended] {
+            for (one, most) in [(false, MAX_EXTENTS), (true, 1)] {
+                let message = block_status((framing, 7, 0), length, one, &extents);
+                assert!(message.len() >= most * size_of::<Extent>() / 2);
+                assert!(message.capacity() <= most * size_of::<Extent>() + BESIDE_EXTENTS, "{}", message.capacity());
+            }
+        }
     }
 }

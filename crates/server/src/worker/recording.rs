@@ -141,7 +141,7 @@ impl Worker {
         let Request { key, volume, command, flags, offset, length, arrived, .. } = *request;
         let record = Record {
             arrived,
-            admitted: ticket.admitted_at(),
+            admitted: ticket.in_flight_since(),
             offset,
             length,
             tenant: Some(ticket.tenant()),

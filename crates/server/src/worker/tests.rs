@@ -23,6 +23,7 @@ const MEMORY: u64 = 32 << 20;
 mod cost;
 mod ends;
 mod gives_way;
+mod many;
 mod refused;
 mod reload;
 mod replies;

@@ -12,6 +12,7 @@
 //! | [`oracle`] | the best fixed budget of a setup, found by a sweep |
 //! | [`tune`] | one automated search for the parameters of every baseline |
 //! | `limits` | weaknesses of the experiments, which every report prints |
+//! | `once` | runs that are made once, however often they are asked for |
 //! | `paired` | confidence intervals of differences between methods, paired by seed |
 //!
 //! An experiment decides which setups to run, and draws the conclusions. Threads, progress and interrupts belong to the
@@ -25,6 +26,7 @@ pub mod harm;
 pub mod iscsi;
 pub(crate) mod limits;
 pub mod messenger;
+mod once;
 pub mod oracle;
 mod paired;
 mod report;

@@ -145,7 +145,7 @@ impl Row {
 /// A claim of the paper, and the verdict of the runs on it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Claim {
-    /// Where the paper makes the claim, for example a figure.
+    /// The part of the paper with the claim, for example a figure.
     pub source: &'static str,
     /// The claim in a sentence.
     #[serde(rename = "claim")]

@@ -46,7 +46,9 @@ pub enum Unusable {
         pools: Vec<String>,
     },
     /// The time is too long.
-    #[error("the recorded requests take {days:.1} days, and a replay takes at most 31; record for a shorter time")]
+    #[error(
+        "the recorded requests take {days:.1} days, and a replay takes at most 31; choose a part with --from and --for"
+    )]
     Long {
         /// Time from the first arrival to the last completion, in days.
         days: f64,
@@ -431,7 +433,7 @@ mod tests {
         let of = |until| Load::new(recording(vec![request(0, 1_000), request(until, 1_000)]), None);
         assert!(of(month - 2_000).is_ok());
         let refused = of(month).unwrap_err().to_string();
-        assert!(refused.contains("31.0 days") && refused.contains("shorter time"), "{refused}");
+        assert!(refused.contains("31.0 days") && refused.contains("--from and --for"), "{refused}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A result as one self-contained HTML page: tables, verdicts and interactive plots.
 //!
 //! Fill a [`Page`] and write [`Page::html`] to a file. The page contains its data as JSON, and the scripts that draw it:
-//! `plot.js` draws one plot, `page.js` the rest. All content is inserted as text, never as markup, and the page's content
-//! security policy forbids it to load anything.
+//! `plot.js` draws one plot with the means of [`evenkeel_policy::PLOT`], `page.js` the rest. All content is inserted as text,
+//! never as markup, and the page's content security policy forbids it to load anything.
 
 mod experiment;
 mod number;
@@ -238,6 +238,7 @@ impl Page {
             title = escape(&self.title),
             style = include_str!("page.css"),
             data = in_script(&data),
+            common = evenkeel_policy::PLOT,
             plot = include_str!("plot.js"),
             page = include_str!("page.js"),
         )

@@ -1,93 +1,19 @@
-"use strict";
 // Draws one plot as SVG: values under the cursor, series to toggle, zoom along x, all of it from the keyboard as well.
-// drawPlot(plot, group) answers the element; plots of one group share window and cursor. Names go in as text only.
-
-// A scale takes values to evenly spaced places and back, and knows where round values lie between two places.
-const niceSteps = (low, high, about) => {
-  const raw = Math.max(high - low, 1e-300) / about;
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = power * [1, 2, 5, 10].find(factor => factor * power >= raw * 0.999);
-  const ticks = [];
-  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-9; n += 1) ticks.push(n * step || 0);  // Never -0.
-  return { ticks, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
-};
-const grouped = (value, digits) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-const decade = value => value >= 1e6 || value < 1e-4 ? value.toExponential(0).replace("e+", "e") : String(+value.toPrecision(6));
-const short = value => {
-  if (value === null || value === undefined) return "–";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size >= 1e9 || size < 1e-4) return value.toExponential(3);
-  return value.toLocaleString("en", size >= 1000 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: 4 });
-};
-const percent = share => `${+(share * 100).toFixed(6)} %`;
-const SCALES = {
-  linear: {
-    to: value => value,
-    back: place => place,
-    ticks: (low, high, about) => {
-      const { ticks, digits } = niceSteps(low, high, about);
-      return ticks.map(value => [value, grouped(value, digits)]);
-    },
-    text: short,
-  },
-  log: {
-    to: value => value > 0 ? Math.log10(value) : null,
-    back: place => 10 ** place,
-    ticks: (low, high, about) => {
-      if (high - low < 0.7) {
-        const { ticks, digits } = niceSteps(10 ** low, 10 ** high, about);
-        return ticks.filter(value => value > 0).map(value => [Math.log10(value), grouped(value, digits)]);
-      }
-      const every = Math.max(1, Math.ceil((high - low) / about));
-      const factors = high - low < about / 2.5 ? [1, 2, 5] : [1];
-      const ticks = [];
-      for (let power = Math.floor(low); power <= high; power += every) {
-        for (const factor of factors) ticks.push(Math.log10(factor) + power);
-      }
-      return ticks.filter(place => place >= low && place <= high).map(place => [place, decade(10 ** place)]);
-    },
-    text: short,
-  },
-  nines: {
-    to: share => share < 1 ? -Math.log10(1 - share) : null,
-    back: place => 1 - 10 ** -place,
-    ticks: (low, high) => [0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999]
-      .map(share => [-Math.log10(1 - share), percent(share)])
-      .filter(([place]) => place >= low - 1e-9 && place <= high + 1e-9),
-    text: percent,
-  },
-};
+// drawPlot(plot, group) answers the element; plots of one group share window and cursor.
 
 const COLOURS = 8;
 const DASHES = ["", "6 4", "2 3", "8 3 2 3"];
 const colour = index => `var(--series-${index % COLOURS})`;
 const dash = index => DASHES[Math.floor(index / COLOURS) % DASHES.length];
 const HEIGHT = 300;
-const MARGIN = { left: 62, right: 14, top: 12, bottom: 44 };
+const MARGIN = { left: 62, right: 14, top: 12, bottom: 44, beside: 7, below: 17 };
 const NEAR = 60; // Pixels from a point at which it still answers the pointer.
-
-// The namespace of SVG, asked of the parser.
-const SVG = new DOMParser().parseFromString("<svg></svg>", "text/html").querySelector("svg").namespaceURI;
-const shape = (tag, attributes, parent, text) => {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text !== undefined) made.textContent = text;
-  if (parent) parent.append(made);
-  return made;
-};
-const element = (tag, attributes = {}, parent, text) => {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text !== undefined) made.textContent = text;
-  if (parent) parent.append(made);
-  return made;
-};
 
 const newGroup = () => ({ window: null, cursor: null, plots: [] });
 
-class PlotView {
+class PlotView extends Axes {
   constructor(plot, group) {
+    super(HEIGHT, MARGIN);
     this.plot = plot;
     this.group = group;
     this.x = SCALES[plot.x.scale];
@@ -132,7 +58,7 @@ class PlotView {
     this.frame.addEventListener("pointercancel", () => { this.drag = null; this.draw(); });
     this.frame.addEventListener("pointerleave", () => { if (!this.drag) this.point(null); });
     this.frame.addEventListener("dblclick", () => this.zoom(null));
-    this.frame.addEventListener("keydown", event => this.key(event));
+    onKeys(this.frame, event => this.keys(event));
     this.frame.addEventListener("blur", () => this.point(null));
     new ResizeObserver(() => this.draw()).observe(this.frame);
   }
@@ -170,7 +96,6 @@ class PlotView {
   }
 
   layout() {
-    this.width = Math.max(200, this.frame.clientWidth);
     let [left, right] = this.group.window ?? this.extent(0) ?? [0, 1];
     if (left === right) [left, right] = [left - 0.5, right + 0.5];
     if (this.single && !this.group.window) {
@@ -182,41 +107,27 @@ class PlotView {
     if (this.plot.y.scale === "linear" && bottom >= 0) bottom = 0;
     if (bottom === top) [bottom, top] = [bottom - 0.5, top + 0.5];
     const room = (top - bottom) * 0.06;
-    this.view = { left, right, bottom: bottom === 0 || this.plot.y.scale === "nines" ? bottom : bottom - room, top: top + room };
-    const across = this.width - MARGIN.left - MARGIN.right, up = HEIGHT - MARGIN.top - MARGIN.bottom;
-    this.px = place => MARGIN.left + (place - left) / (right - left) * across;
-    this.py = place => HEIGHT - MARGIN.bottom - (place - this.view.bottom) / (this.view.top - this.view.bottom) * up;
-    this.placeAt = pixel => left + (pixel - MARGIN.left) / across * (right - left);
+    if (bottom !== 0 && this.plot.y.scale !== "nines") bottom -= room;
+    this.edges(Math.max(200, this.frame.clientWidth), [left, right], [bottom, top + room]);
   }
 
   draw() {
     this.layout();
     this.series.forEach((series, index) => this.buttons[index].setAttribute("aria-pressed", String(series.visible)));
     this.reset.disabled = this.group.window === null;
-    const { left, right, bottom, top } = this.view;
-    const svg = this.canvas;
+    const { canvas: svg, x0, x1, y0, y1 } = this;
     svg.replaceChildren();
     svg.setAttribute("width", this.width);
-    const [x0, x1, y0, y1] = [MARGIN.left, this.width - MARGIN.right, HEIGHT - MARGIN.bottom, MARGIN.top];
-    for (const [place, text] of this.x.ticks(left, right, Math.max(2, (x1 - x0) / 90))) {
-      const at = this.px(place);
-      shape("line", { class: "grid", x1: at, x2: at, y1: y0, y2: y1 }, svg);
-      shape("text", { x: at, y: y0 + 17, "text-anchor": "middle" }, svg, text);
-    }
-    for (const [place, text] of this.y.ticks(bottom, top, 5)) {
-      const at = this.py(place);
-      shape("line", { class: "grid", x1: x0, x2: x1, y1: at, y2: at }, svg);
-      shape("text", { x: x0 - 7, y: at + 4, "text-anchor": "end" }, svg, text);
-    }
+    this.grid(this.x.ticks(this.left, this.right, Math.max(2, (x1 - x0) / 90)), this.y.ticks(this.bottom, this.top, 5), svg);
     shape("rect", { class: "box", x: x0, y: y1, width: x1 - x0, height: y0 - y1 }, svg);
     shape("text", { class: "label", x: (x0 + x1) / 2, y: HEIGHT - 8, "text-anchor": "middle" }, svg, this.plot.x.label);
     shape("text", { class: "label", transform: `translate(13 ${(y0 + y1) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg, this.plot.y.label);
     const inner = shape("svg", { x: x0, y: y1, width: x1 - x0, height: y0 - y1, viewBox: `${x0} ${y1} ${x1 - x0} ${y0 - y1}` }, svg);
     for (const mark of this.plot.marks) {
-      const at = this.px(this.x.to(mark.at));
+      const place = this.x.to(mark.at), at = this.px(place);
       const line = shape("g", { class: "mark" }, inner);
       shape("title", {}, line, mark.label);
-      shape("line", { x1: at, x2: at, y1: y0, y2: y1 }, line);
+      this.upright({}, place, line);
       const flip = at > x1 - 120;
       shape("text", { x: at + (flip ? -4 : 4), y: y1 + 11, "text-anchor": flip ? "end" : "start" }, line, mark.label);
     }
@@ -228,8 +139,7 @@ class PlotView {
   drawSeries(series, parent) {
     const paint = colour(series.index);
     if (series.style !== "dots") {
-      const path = this.path(series);
-      shape("path", { class: "line", d: path, stroke: paint, "stroke-dasharray": dash(series.index) }, parent);
+      shape("path", { class: "line", d: this.path(series), stroke: paint, "stroke-dasharray": dash(series.index) }, parent);
     }
     if (series.style === "dots" || series.style === "dotted") {
       for (const [x, y] of series.points) {
@@ -240,41 +150,33 @@ class PlotView {
 
   // Of many points in one column of pixels, the first, lowest, highest and last look like all.
   path(series) {
-    let path = "", open = false, column = null, kept = [];
-    const step = series.style === "steps";
-    const put = (x, y) => {
-      path += open ? (step ? `H${x.toFixed(1)}V${y.toFixed(1)}` : `L${x.toFixed(1)} ${y.toFixed(1)}`) : `M${x.toFixed(1)} ${y.toFixed(1)}`;
-      open = true;
-    };
+    let column = null, kept = [];
+    const points = [];
     const flush = () => {
       if (kept.length > 4) {
         const order = kept.slice(1, -1).sort((a, b) => a[1] - b[1]);
         kept = [kept[0], order[0], order[order.length - 1], kept[kept.length - 1]];
       }
-      for (const [x, y] of kept) put(x, y);
+      points.push(...kept);
       kept = [];
     };
     for (const [x, y] of series.points) {
-      if (x === null || y === null) { flush(); open = false; continue; }
+      if (x === null || y === null) { flush(); points.push(null); continue; }
       const at = [this.px(x), this.py(y)];
       if (this.single || Math.floor(at[0]) !== column) flush();
       column = Math.floor(at[0]);
       kept.push(at);
     }
     flush();
-    if (step && open) path += `H${this.px(this.view.right).toFixed(1)}`;
-    return path;
+    const inSteps = series.style === "steps", last = points.at(-1);
+    if (inSteps && last) points.push([this.px(this.right), last[1]]);
+    return pathOf(points, inSteps);
   }
 
   // The point of a series at a place of x: the last one before it for steps, else the nearest.
   at(series, place) {
-    let low = 0, high = series.points.length - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (series.points[middle][0] !== null && series.points[middle][0] <= place) low = middle; else high = middle - 1;
-    }
-    const next = series.points[low + 1];
-    const here = series.points[low];
+    const low = Math.max(0, series.points.findLastIndex(([x]) => x !== null && x <= place));
+    const [here, next] = series.points.slice(low, low + 2);
     if (!here || here[0] === null) return null;
     return series.style !== "steps" && next && next[0] - place < place - here[0] ? low + 1 : low;
   }
@@ -283,7 +185,7 @@ class PlotView {
     this.overlay.replaceChildren();
     if (this.drag) {
       const [from, to] = [this.drag.from, this.drag.to].sort((a, b) => a - b);
-      shape("rect", { class: "brush", x: from, y: MARGIN.top, width: to - from, height: HEIGHT - MARGIN.top - MARGIN.bottom }, this.overlay);
+      this.band({ class: "brush" }, from, to, this.overlay);
     }
     const place = this.group.cursor;
     const rows = this.single ? this.rowsOfChosen() : this.rowsAt(place);
@@ -301,9 +203,8 @@ class PlotView {
   }
 
   rowsAt(place) {
-    if (place === null || place < this.view.left || place > this.view.right) return [];
-    const at = this.px(place);
-    shape("line", { class: "cursor", x1: at, x2: at, y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }, this.overlay);
+    if (place === null || place < this.left || place > this.right) return [];
+    this.upright({ class: "cursor" }, place, this.overlay);
     const rows = [{ head: true, text: `${this.plot.x.label}: ${this.x.text(this.x.back(place))}` }];
     for (const series of this.shown()) {
       const index = this.at(series, place);
@@ -341,9 +242,7 @@ class PlotView {
   }
 
   moved(event) {
-    const box = this.frame.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    const inside = Math.min(Math.max(x, MARGIN.left), this.width - MARGIN.right);
+    const { x, y, inside } = this.pointer(event, this.frame);
     if (this.drag) { this.drag.to = inside; this.drawCursor(); return; }
     if (!this.single) { this.point(this.placeAt(inside)); return; }
     let best = null;
@@ -359,9 +258,8 @@ class PlotView {
   }
 
   pressed(event) {
-    if (event.button !== 0) return;
-    const x = event.clientX - this.frame.getBoundingClientRect().left;
-    if (x < MARGIN.left || x > this.width - MARGIN.right) return;
+    const { x, inside } = this.pointer(event, this.frame);
+    if (event.button !== 0 || x !== inside) return;
     this.drag = { from: x, to: x };
     this.frame.setPointerCapture(event.pointerId);
   }
@@ -370,28 +268,26 @@ class PlotView {
     const drag = this.drag;
     this.drag = null;
     if (drag && Math.abs(drag.to - drag.from) > 5) {
-      this.zoom([drag.from, drag.to].sort((a, b) => a - b).map(this.placeAt));
+      this.zoom([drag.from, drag.to].sort((a, b) => a - b).map(pixel => this.placeAt(pixel)));
     } else if (drag) {
       this.drawCursor();
     }
   }
 
-  key(event) {
-    const { left, right } = this.view;
+  keys(event) {
+    const { left, right } = this;
     const cursor = this.group.cursor ?? (left + right) / 2;
-    const actions = {
+    const nearer = () => this.zoom([cursor - (cursor - left) / 2, cursor + (right - cursor) / 2]);
+    return {
       ArrowLeft: () => this.walk(-1, event.shiftKey),
       ArrowRight: () => this.walk(1, event.shiftKey),
       ArrowUp: () => this.change(-1),
       ArrowDown: () => this.change(1),
-      "+": () => this.zoom([cursor - (cursor - left) / 2, cursor + (right - cursor) / 2]),
+      "+": nearer,
+      "=": nearer,
       "-": () => this.zoom(this.wider(cursor - (cursor - left) * 2, cursor + (right - cursor) * 2)),
       Escape: () => this.zoom(null),
     };
-    actions["="] = actions["+"];
-    if (!actions[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    actions[event.key]();
   }
 
   // A window that does not reach beyond the data; null once it covers everything.
@@ -403,7 +299,7 @@ class PlotView {
   // Moves the cursor: to the next point of a curve, or a hundredth (with shift a tenth) of the window along x.
   walk(direction, far) {
     if (!this.single) {
-      const { left, right } = this.view;
+      const { left, right } = this;
       const place = (this.group.cursor ?? (left + right) / 2) + direction * (right - left) * (far ? 0.1 : 0.01);
       this.point(Math.min(Math.max(place, left), right));
       return;

@@ -56,6 +56,8 @@ fn the_data_in_the_page_is_the_data_given() {
 #[test]
 fn no_text_becomes_markup() {
     let html = page().html();
+    let [common, own] = ["class Axes {", "class PlotView extends Axes {"].map(|class| html.find(class).expect(class));
+    assert!(common < own, "a script uses what it declares later");
     // The skeleton has three script elements, and no text adds one.
     assert_eq!(html.matches("<script").count(), 3);
     assert_eq!(html.matches("</script>").count(), 3);

@@ -8,7 +8,7 @@
 //! | [`form`] | a client's load, as deserialized from TOML |
 //! | [`spec`] | a client's load, checked and complete |
 //! | `pace` | the instants of requests: closed loop, open loop, bursts |
-//! | `stream` | the kinds, sizes and offsets of requests |
+//! | [`stream`] | the kinds, sizes and offsets of requests |
 //! | [`zipf`] | a distribution of offsets: a few hot blocks and many cold ones |
 //! | [`trace`] | recorded requests: readers and transformations |
 //! | `replay` | the sending of recorded requests |
@@ -21,7 +21,7 @@ mod form_tests;
 mod pace;
 mod replay;
 pub mod spec;
-mod stream;
+pub mod stream;
 #[cfg(test)]
 mod tests;
 pub mod trace;
@@ -151,7 +151,7 @@ impl Player {
             Self::Load { pacer, stream } => match pacer.due(now, outstanding) {
                 Due::Now => {
                     pacer.take();
-                    Next::Issue(stream.next())
+                    Next::Issue(stream.request())
                 }
                 Due::At(at) => Next::At(at),
                 Due::Completion => Next::Completion,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use evenkeel_control::Duration;
 use evenkeel_control::units::Kind;
+use evenkeel_policy::workload::{Pattern as Written, SizeMix};
 
 use super::dependent::Dependent;
 use super::trace::Trace;
@@ -143,6 +144,25 @@ pub enum Pattern {
         /// Exponent above 0, at most 10. The larger the exponent, the more requests go to the hottest block.
         exponent: f64,
     },
+}
+
+impl SizeShare {
+    /// The sizes of a mix.
+    pub fn all(mix: &SizeMix) -> Vec<Self> {
+        // A block is far below 4 GiB.
+        mix.0.iter().map(|&(bytes, weight)| Self { bytes: bytes as u32, weight }).collect()
+    }
+}
+
+impl Pattern {
+    /// The pattern as it is written; `streams`: number of its sequential streams.
+    pub fn of(written: Written, streams: u32) -> Self {
+        match written {
+            Written::Random => Self::Random,
+            Written::Sequential => Self::Sequential { streams },
+            Written::Zipf(exponent) => Self::Zipf { exponent },
+        }
+    }
 }
 
 impl Spec {

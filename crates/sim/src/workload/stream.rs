@@ -9,7 +9,7 @@ use super::zipf::{Scatter, Zipf};
 
 /// The endless request stream of one client.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub struct Stream {
     rng: SplitMix64,
     read_percent: f64,
     /// Request sizes in bytes, each with the sum of the weights up to and including its own.
@@ -42,7 +42,7 @@ enum Place {
 
 impl Stream {
     /// The stream of requests with this seed. A span smaller than the largest request is extended to that request's size.
-    pub(super) fn new(requests: &Requests, seed: u64) -> Self {
+    pub fn new(requests: &Requests, seed: u64) -> Self {
         let mut sum = 0;
         let mut sizes: Vec<(u32, u64)> = Vec::with_capacity(requests.sizes.len());
         for share in &requests.sizes {
@@ -84,8 +84,16 @@ impl Stream {
         }
     }
 
+    /// Starts sequential streams at the fraction `phase` (from 0, below 1) of their parts; other requests have no start.
+    pub fn start_at(&mut self, phase: f64) {
+        let largest = self.sizes.iter().map(|&(bytes, _)| u64::from(bytes)).max().unwrap_or(1);
+        if let Place::Sequential { cursors, part, .. } = &mut self.place {
+            cursors.fill((*part as f64 * phase) as u64 / largest * largest);
+        }
+    }
+
     /// The next request.
-    pub(super) fn next(&mut self) -> Io {
+    pub fn request(&mut self) -> Io {
         if self.flush_every > 0 && self.writes_since_flush >= self.flush_every {
             self.writes_since_flush = 0;
             return Io { kind: Kind::Flush, offset: 0, bytes: 0 };

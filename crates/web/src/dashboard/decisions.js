@@ -95,7 +95,7 @@ export class Decisions {
       this.#ends(subject, `${this.newest.get(`${subject} held`)} throttle`, "released", "no longer throttled", now);
       this.newest.delete(`${subject} held`);
     }
-    const targets = tenant.lately?.targets.filter((target) => target.kind === "guarantee") ?? [];
+    const targets = tenant.lately?.targets?.filter((target) => target.kind === "guarantee") ?? [];
     for (const [i, guarantee] of tenant.guarantees.entries()) {
       const by = guarantee.of === "all" ? "guarantee" : `guarantee of ${guarantee.of}s`;
       if (subject === whole && guarantee.decisions.length > 0) this.#replace(subject, by, guarantee.decisions);

@@ -1,5 +1,8 @@
 // Building and updating elements. Names come from elsewhere: they are only ever set as text.
 
+// Of the script that the server puts in front of this file, which reports have in common with this page.
+export { Axes, niceStep, onKeys, pathOf, roundTicks, SCALES, shape };
+
 export const byId = (id) => document.getElementById(id);
 
 /** An element with properties and children; strings become text. */
@@ -9,14 +12,6 @@ export function make(name, properties = {}, ...children) {
     if (key in node) node[key] = value;
     else node.setAttribute(key, value);
   }
-  node.append(...children);
-  return node;
-}
-
-/** An element of SVG with attributes. */
-export function shape(name, attributes = {}, ...children) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   node.append(...children);
   return node;
 }

@@ -24,17 +24,19 @@ export const address = (pool, tenant) =>
   `#/${encodeURIComponent(pool)}${tenant === undefined ? "" : `/${encodeURIComponent(tenant)}`}`;
 
 const or = (value) => value ?? NaN;
+/** A figure that an answer leaves out while it is 0. */
+const sent = (value) => value ?? 0;
 
 /** What a pool or tenant got, its verdicts, and what throttles it. */
 function judged(lately) {
   const targets = lately?.targets ?? [];
   const work = lately && {
     // Of some clients of an agent only bytes are counted.
-    iops: lately.iops === 0 && lately.bytes_per_s > 0 ? NaN : lately.iops,
-    bytes: lately.bytes_per_s,
-    errors: lately.errors,
-    reserved: lately.by_reservation_iops,
-    weighted: lately.by_weight_iops,
+    iops: !lately.iops && lately.bytes_per_s > 0 ? NaN : sent(lately.iops),
+    bytes: sent(lately.bytes_per_s),
+    errors: sent(lately.errors),
+    reserved: sent(lately.by_reservation_iops),
+    weighted: sent(lately.by_weight_iops),
     response: or(lately.latency_ms),
     queue: or(lately.queue_latency_ms),
     device: or(lately.device_latency_ms),

@@ -1,10 +1,10 @@
 // Plots of a time: what was measured as areas, what was guaranteed and allowed as lines, decisions as marks, gaps in grey.
 
-import { byId, keyed, make, mark, say, shape } from "./dom.js";
+import { Axes, byId, keyed, make, mark, niceStep, onKeys, pathOf, roundTicks, say, SCALES, shape } from "./dom.js";
 import { bytes, clock, count, day, megabytes, minute, moment, ms, span } from "./figures.js";
 
 const HEIGHT = 118;
-const EDGE = { left: 40, right: 6, top: 12, bottom: 16 };
+const MARGIN = { left: 40, right: 6, top: 12, bottom: 16, beside: 4, below: 13, ticks: 3 };
 /** A guarantee or limit so many times above all that was measured stays outside: it would flatten the rest. */
 const FAR = 4;
 /** The same on a logarithmic axis. */
@@ -12,6 +12,8 @@ const FAR_OF_DECADES = 1000;
 /** An axis is logarithmic if its largest value is so many times the smallest, and shows so many times at most. */
 const DECADES = 30;
 const MOST_DECADES = 1e4;
+/** About so many parts of an axis have a line of the grid each. */
+const PARTS = 3;
 /** A mark is at the cursor within so many seconds, or this part of the width. */
 const NEAR_S = 4;
 const NEAR = 0.01;
@@ -45,22 +47,8 @@ function specs(subject, unit) {
   return [response, throughput, requests([["bound", "slots", "limit"]]), delay];
 }
 
-/** The next larger of 1, 2, 5 times a power of ten. */
-function nice(value) {
-  const power = 10 ** Math.floor(Math.log10(value));
-  return power * [1, 2, 2.5, 5, 10].find((step) => step * power >= value * 0.999);
-}
-
-/** The same of sizes, so that the axis has round ones. */
-const niceBytes = (value) => 2 ** Math.ceil(Math.log2(value) - 0.001);
-
-/** Values with a line in the grid: powers of ten from `floor` on, of many every second one; of a linear axis three. */
-function ticksOf(floor, scale) {
-  if (floor === 0) return [0, scale / 2, scale];
-  const powers = Math.round(Math.log10(scale / floor));
-  const every = powers > 3 ? 2 : 1;
-  return Array.from({ length: Math.floor(powers / every) + 1 }, (_, i) => scale / 10 ** (i * every)).reverse();
-}
+/** As `niceStep`, for sizes: a power of two. */
+const niceBytes = (least) => 2 ** Math.ceil(Math.log2(least) - 0.001);
 
 export class Plots {
   /** `onMark(record)` when a decision's mark is chosen, `onTime(time)` when a time without a mark is. */
@@ -94,7 +82,7 @@ export class Plots {
     this.width = Math.max(160, Math.floor(parseFloat(columns[0])) || 300);
     keyed(this.place, specs(subject, unit), (spec) => spec.key, (spec) => this.#create(spec), (node, spec) => {
       const series = (fields) => fields.map(([field]) => view.series(field).filter(([time]) => time >= view.from && time <= view.to));
-      this.#update(node, spec, series(spec.stack), series(spec.lines));
+      this.#update(node.parts, spec, series(spec.stack), series(spec.lines));
     });
   }
 
@@ -115,36 +103,28 @@ export class Plots {
     if (this.last) this.draw(...this.last);
   }
 
-  #x(time) {
-    return EDGE.left + (this.width - EDGE.left - EDGE.right) * (1 - (this.now - time) / this.span);
-  }
-
   #create(spec) {
-    const parts = {
-      title: make("h3"), legend: make("p", { className: "legend" }),
-      svg: shape("svg", { height: HEIGHT, "aria-hidden": "true" }),
-      gaps: shape("g", { class: "gaps" }), grid: shape("g", { class: "grid" }), areas: shape("g"), lines: shape("g"), marks: shape("g", { class: "marks" }),
-      cursor: shape("line", { class: "cursor", y1: EDGE.top - 4, y2: HEIGHT - EDGE.bottom }),
-    };
-    const { title, legend, svg, gaps, grid, areas, lines, marks, cursor } = parts;
-    svg.append(gaps, grid, areas, lines, marks, cursor);
+    const [title, legend] = [make("h3"), make("p", { className: "legend" })];
+    const svg = shape("svg", { height: HEIGHT, "aria-hidden": "true" });
     const slider = make("div", { className: "plot-area", tabIndex: 0, role: "slider" }, svg);
     mark(slider, "aria-valuemax", 0);
     mark(slider, "aria-orientation", "horizontal");
     const node = make("div", { className: "plot" }, title, legend, slider);
     node.dataset.plot = spec.key;
-    node.parts = { ...parts, slider };
-    slider.addEventListener("keydown", (event) => this.#key(event));
-    slider.addEventListener("pointermove", (event) => this.#point(slider, event));
+    const axes = new Axes(HEIGHT, MARGIN);
+    node.parts = { title, legend, svg, slider, axes };
+    onKeys(slider, (event) => this.#keys(event));
+    slider.addEventListener("pointermove", (event) => {
+      const { x, inside } = axes.pointer(event, slider);
+      this.read(x === inside ? this.now - axes.placeAt(x) : null);
+    });
     slider.addEventListener("pointerleave", () => this.read(null));
     slider.addEventListener("click", () => this.#open());
     return node;
   }
 
-  #update(node, spec, stack, lines) {
-    const { title, legend, svg, gaps, grid, areas, lines: group, marks, cursor, slider } = node.parts;
+  #update({ title, legend, svg, slider, axes }, spec, stack, lines) {
     mark(title, "title", spec.hint);
-    mark(svg, "width", this.width);
     // Each level of the stack stands on the sum of those below it that are known.
     const lows = stack.map(() => []);
     const highs = stack.map(() => []);
@@ -172,38 +152,47 @@ export class Plots {
     // From so many decades on a linear axis shows only the largest values.
     const decades = spec.decades && !empty && farthest >= DECADES * least;
     if (decades) most = farthest;
-    const floor = decades ? 10 ** Math.floor(Math.log10(Math.max(least, most / MOST_DECADES)) + 0.001) : 0;
-    const scale = empty ? 1 : decades ? 10 ** Math.ceil(Math.log10(most) - 0.001) : (spec.format === bytes ? niceBytes : nice)(most * 1.05);
-    const part = (value) => (decades ? Math.log(Math.max(value, floor) / floor) / Math.log(scale / floor) : value / scale);
-    const y = (value) => HEIGHT - EDGE.bottom - (HEIGHT - EDGE.top - EDGE.bottom) * part(value);
+    // Places along y are the values, or their logarithms.
+    const place = (value) => (decades ? Math.max(bottom, Math.log10(value)) : value);
+    const bottom = decades ? Math.floor(Math.log10(Math.max(least, most / MOST_DECADES)) + 0.001) : 0;
+    const step = empty ? 0.5 : (spec.format === bytes ? niceBytes : niceStep)(most * 1.05 / PARTS);
+    const top = empty ? 1 : decades ? Math.ceil(Math.log10(most) - 0.001) : step * Math.ceil(most * 1.05 / step);
+    axes.edges(this.width, [this.now - this.span, this.now], [bottom, top]);
+    const text = (value) => (empty ? "" : value === 0 ? "0" : spec.format(value).replace(" ", "\u2009").replace("iB", ""));
+    const ys = decades ? SCALES.log.ticks(bottom, top, PARTS) : roundTicks(bottom, top, PARTS, step);
+    const { gaps, tick } = this.view;
+    const xs = Array.from({ length: Math.ceil(this.span / tick - 0.01) }, (_, i) => [this.now - i * tick, this.#label(i * tick), i === 0 ? "end" : "middle"]);
+
     say(title, decades ? `${spec.title}, log axis` : spec.title);
-    this.#grid(grid, ticksOf(floor, scale), scale, empty ? () => "" : spec.format, y);
-    this.#gaps(gaps);
-    keyed(areas, stack.map((points, level) => ({ points, level })), ({ level }) => level,
-      ({ level }) => shape("path", { class: `area ${spec.stack[level][2] ?? spec.stack[level][1]}` }),
-      (path, { points, level }) => mark(path, "d", this.#area(points, (i) => lows[level][i], (i) => highs[level][i], y)));
-    keyed(group, lines.map((points, i) => ({ points, i })), ({ i }) => spec.lines[i][0],
-      ({ i }) => shape("path", { class: `line ${spec.lines[i][2]}` }),
-      (path, { points }) => mark(path, "d", this.#line(points, scale, y)));
-    keyed(marks, this.marks, (record) => record.id, () => shape("path"), (path, record) => {
-      const x = this.#x(record.from).toFixed(1);
-      const chosen = record.id === this.chosen;
-      mark(path, "d", chosen ? `M${x} ${HEIGHT - EDGE.bottom}V${EDGE.top}m-5 -9h10l-5 9z` : `M${x} ${EDGE.top - 2}l-3 -6h6z`);
-      mark(path, "class", chosen ? "chosen" : null);
+    mark(svg, "width", this.width);
+    svg.replaceChildren();
+    const grey = shape("g", { class: "gaps" }, svg);
+    for (const { from_s: from, to_s: to } of gaps) {
+      if (to <= axes.left || from >= axes.right) continue;
+      const [begin, end] = [Math.max(axes.left, from), Math.min(axes.right, to)].map((time) => axes.px(time));
+      axes.band({}, begin, Math.max(begin + 1, end), grey);
+    }
+    axes.grid(xs, ys.map(([at]) => [at, text(decades ? 10 ** at : at)]), svg);
+    spec.stack.forEach(([, label, kind], level) => {
+      const d = this.#area(axes, stack[level], (i) => place(lows[level][i]), (i) => place(highs[level][i]));
+      shape("path", { class: `area ${kind ?? label}`, d }, svg);
     });
-    const read = (points) => this.#read(points);
+    spec.lines.forEach(([, , kind], i) => shape("path", { class: `line ${kind}`, d: this.#line(axes, lines[i], place) }, svg));
+    const marks = shape("g", { class: "marks" }, svg);
+    for (const record of this.marks) {
+      const x = axes.px(record.from).toFixed(1);
+      if (record.id === this.chosen) shape("path", { class: "chosen", d: `M${x} ${axes.y0}V${axes.y1}m-5 -9h10l-5 9z` }, marks);
+      else shape("path", { d: `M${x} ${axes.y1 - 2}l-3 -6h6z` }, marks);
+    }
+    if (this.cursor !== null) axes.upright({ class: "cursor" }, this.now - this.cursor, svg);
+
     const figures = [...spec.stack, ...spec.lines].map(([, label, kind], i) => {
-      const value = read(i < stack.length ? stack[i] : lines[i - stack.length]);
+      const value = this.#read(i < stack.length ? stack[i] : lines[i - stack.length]);
       return { label, kind: kind ?? label, text: spec.format(value), there: Number.isFinite(value) };
     });
-    keyed(legend, figures.filter((one, i) => one.there || (i < stack.length && one.kind !== "mean")), (one) => one.label, (one) => {
-      const item = make("span", { className: `key ${one.kind}` }, make("i"), make("span"));
-      return item;
-    }, (item, one) => say(item.lastChild, `${one.label} ${one.text}`));
-    const at = this.#x(this.now - (this.cursor ?? 0)).toFixed(1);
-    mark(cursor, "x1", at);
-    mark(cursor, "x2", at);
-    mark(cursor, "visibility", this.cursor === null ? "hidden" : null);
+    keyed(legend, figures.filter((one, i) => one.there || (i < stack.length && one.kind !== "mean")), (one) => one.label,
+      (one) => make("span", { className: `key ${one.kind}` }, make("i"), make("span")),
+      (item, one) => say(item.lastChild, `${one.label} ${one.text}`));
     this.#tell(slider, spec, figures);
   }
 
@@ -234,79 +223,33 @@ export class Plots {
     return this.span > OF_DAYS_S ? day(time) : this.span > SHORT_S ? minute(time) : clock(time);
   }
 
-  #gaps(group) {
-    const { gaps, from, to } = this.view;
-    const there = gaps.filter((gap) => gap.to_s > from && gap.from_s < to);
-    keyed(group, there, (gap) => gap.from_s, () => shape("rect", { y: EDGE.top, height: HEIGHT - EDGE.top - EDGE.bottom }), (rect, gap) => {
-      const [left, right] = [this.#x(Math.max(from, gap.from_s)), this.#x(Math.min(to, gap.to_s))];
-      mark(rect, "x", left.toFixed(1));
-      mark(rect, "width", Math.max(1, right - left).toFixed(1));
-    });
-  }
-
-  #grid(group, values, scale, format, y) {
-    const ticks = values.map((value) => ({ key: `y${value / scale}`, value }));
-    const { tick: every } = this.view;
-    const times = Array.from({ length: Math.ceil(this.span / every - 0.01) }, (_, i) => ({ key: `x${i}`, ago: i * every }));
-    keyed(group, [...ticks, ...times], (tick) => tick.key, () => shape("g", {}, shape("line"), shape("text")), (node, tick) => {
-      const [line, text] = node.children;
-      if (tick.ago === undefined) {
-        const at = y(tick.value).toFixed(1);
-        for (const [name, value] of [["x1", EDGE.left], ["x2", this.width - EDGE.right], ["y1", at], ["y2", at]]) mark(line, name, value);
-        mark(text, "x", EDGE.left - 4);
-        mark(text, "y", +at + 3.5);
-        mark(text, "text-anchor", "end");
-        say(text, tick.value === 0 && format(1) ? "0" : format(tick.value).replace(" ", "\u2009").replace("iB", ""));
-      } else {
-        const at = this.#x(this.now - tick.ago).toFixed(1);
-        for (const [name, value] of [["x1", at], ["x2", at], ["y1", HEIGHT - EDGE.bottom], ["y2", HEIGHT - EDGE.bottom + 3]]) mark(line, name, value);
-        mark(text, "x", at);
-        mark(text, "y", HEIGHT - 3);
-        mark(text, "text-anchor", tick.ago === 0 ? "end" : "middle");
-        say(text, this.#label(tick.ago));
-      }
-    });
-  }
-
-  /** Areas between two curves, one for each stretch without a gap. */
-  #area(points, low, high, y) {
-    let path = "";
-    let stretch = [];
-    const close = () => {
-      if (stretch.length > 0) {
-        const [first, last] = [stretch[0], stretch[stretch.length - 1]];
-        // A single sample is as wide as the time it stands for.
-        if (first === last) path += `M${this.#x(points[first][0] - this.view.step).toFixed(1)} ${y(high(first)).toFixed(1)}L${this.#x(points[first][0]).toFixed(1)} ${y(high(first)).toFixed(1)}V${y(low(first)).toFixed(1)}H${this.#x(points[first][0] - this.view.step).toFixed(1)}z`;
-        else {
-          const at = (i, value) => `${this.#x(points[i][0]).toFixed(1)} ${y(value(i)).toFixed(1)}`;
-          path += `M${stretch.map((i) => at(i, high)).join("L")}L${[...stretch].reverse().map((i) => at(i, low)).join("L")}z`;
-        }
-      }
-      stretch = [];
-    };
+  /** Indexes of the points that have a value, in stretches without a gap. */
+  #stretches(points, has) {
+    const found = [];
+    let before = -Infinity;
     points.forEach(([time], i) => {
-      const there = Number.isFinite(high(i));
-      if (!there || (stretch.length > 0 && time - points[i - 1][0] > this.view.gap)) close();
-      if (there) stretch.push(i);
+      if (has(i) && time - before > this.view.gap) found.push([]);
+      if (has(i)) found.at(-1).push(i);
+      before = has(i) ? time : -Infinity;
     });
-    close();
-    return path || null;
+    return found;
+  }
+
+  /** Areas between two curves, one for each stretch. */
+  #area(axes, points, low, high) {
+    const at = (height) => ([i, earlier]) => [axes.px(points[i][0] - earlier), axes.py(height(i))];
+    return this.#stretches(points, (i) => Number.isFinite(high(i))).map((stretch) => {
+      // A single sample is as wide as the time it stands for.
+      const ends = stretch.length > 1 ? stretch.map((i) => [i, 0]) : [[stretch[0], this.view.step], [stretch[0], 0]];
+      return `${pathOf([...ends.map(at(high)), ...ends.reverse().map(at(low))])}z`;
+    }).join("");
   }
 
   /** A line that stays as it is until it is set anew. */
-  #line(points, scale, y) {
-    let path = "";
-    let before = null;
-    for (const [time, value] of points) {
-      if (!Number.isFinite(value) || value > scale) {
-        before = null;
-        continue;
-      }
-      const [at, height] = [this.#x(time).toFixed(1), y(value).toFixed(1)];
-      path += before === null || time - before > this.view.gap ? `M${at} ${height}` : `H${at}V${height}`;
-      before = time;
-    }
-    return path || null;
+  #line(axes, points, place) {
+    const at = (i) => [axes.px(points[i][0]), axes.py(place(points[i][1]))];
+    const has = (i) => Number.isFinite(points[i][1]) && place(points[i][1]) <= axes.top;
+    return this.#stretches(points, has).map((stretch) => pathOf(stretch.map(at), true)).join("");
   }
 
   /** The value at the cursor: of the sample that ends next. */
@@ -330,24 +273,14 @@ export class Plots {
     else if (this.span > SHORT_S && this.cursor !== null) this.onTime(this.now - this.cursor);
   }
 
-  #point(slider, event) {
-    const x = event.clientX - slider.getBoundingClientRect().left;
-    const part = (x - EDGE.left) / (this.width - EDGE.left - EDGE.right);
-    this.read(part < 0 || part > 1 ? null : this.span * (1 - part));
-  }
-
-  #key(event) {
+  #keys({ shiftKey }) {
     const now = this.cursor ?? 0;
     const small = Math.max(1, Math.round(this.span / SHORT_S));
-    const [step, large] = [event.shiftKey ? 30 * small : small, 30 * small];
-    const to = { ArrowLeft: now + step, ArrowRight: now - step, PageUp: now + large, PageDown: now - large, Home: this.span - 1, End: 0 }[event.key];
-    if (to !== undefined) {
-      event.preventDefault();
-      this.read(to);
-    } else if (event.key === "Enter") this.#open();
-    else if (event.key === "Escape" && this.cursor !== (this.home ?? null)) {
-      event.stopPropagation();
-      this.read(null);
-    }
+    const [step, large] = [shiftKey ? 30 * small : small, 30 * small];
+    const places = { ArrowLeft: now + step, ArrowRight: now - step, PageUp: now + large, PageDown: now - large, Home: this.span - 1, End: 0 };
+    const keys = Object.fromEntries(Object.entries(places).map(([key, to]) => [key, () => this.read(to)]));
+    // Where a plot is read by itself, Escape leads from a tenant to its pool.
+    if (this.cursor !== (this.home ?? null)) keys.Escape = () => this.read(null);
+    return { ...keys, Enter: () => this.#open() };
   }
 }

@@ -5,12 +5,9 @@
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
 
-use evenkeel_guard::loops::record::{
-    At, CgroupState, DirectionState, Measured, OsdState, PacketsState, PoolState, QueueDepthState, ReadPercentiles,
-    State,
-};
+use evenkeel_guard::loops::record::{At, Part, PoolState, ReadPercentiles, State};
 use evenkeel_history::{Figures, Gauge, Sample, Series};
-use evenkeel_policy::decision::{DecisionRecord, Unit};
+use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::health::Trouble;
 
 use super::{RecordsOf, StateOf};
@@ -63,15 +60,20 @@ impl Sense for Sensed {
     }
 }
 
-/// The figures of all pools in a second.
+/// The figures of all pools in a second, of their devices, and of the clients, groups and volumes on them.
 pub(super) fn samples(state: &State) -> Vec<Sample> {
     let mut samples = Vec::new();
     for pool in &state.pools {
-        match &pool.at {
-            At::Packets(at) => packets(pool, at, &mut samples),
-            At::Cgroup(at) => cgroup(pool, at, &mut samples),
-            At::QueueDepth(at) => queue_depth(pool, at, &mut samples),
-            At::Osd(at) => samples.push(sample(pool, "", "", osd(at))),
+        samples.push(sample(pool, "", "", of_pool(pool)));
+        let devices = if let At::Packets(at) = &pool.at { &at.devices[..] } else { &[] };
+        for device in devices {
+            let figures = done(device.iops, device.read_bytes_per_s + device.write_bytes_per_s, device.latency_ms);
+            let in_flight = Gauge::at(device.in_flight);
+            samples.push(sample(pool, "", &device.name, Figures { in_flight, ..figures }));
+        }
+        for part in pool.parts() {
+            let device = if part.name == part.tenant { "" } else { part.name };
+            samples.push(sample(pool, part.tenant, device, of_part(pool, &part)));
         }
     }
     samples.retain(|sample| !sample.figures.is_idle());
@@ -88,21 +90,21 @@ fn whole(value: f64) -> u64 {
     value.max(0.0).round() as u64
 }
 
-fn us(ms: Option<f64>) -> u64 {
-    whole(ms.unwrap_or(0.0) * 1e3)
+fn us(ms: f64) -> u64 {
+    whole(ms * 1e3)
 }
 
 /// The figures of a second with these requests, bytes and mean latency.
 fn done(iops: f64, bytes_per_s: f64, latency_ms: Option<f64>) -> Figures {
     let requests = whole(iops);
-    let latency_us = whole(requests as f64 * latency_ms.unwrap_or(0.0) * 1e3);
+    let latency_us = us(requests as f64 * latency_ms.unwrap_or(0.0));
     Figures { requests, bytes: whole(bytes_per_s), latency_us, ..Figures::default() }
 }
 
 /// These figures with percentiles, where single reads are timed.
 fn with_percentiles(figures: Figures, of: Option<ReadPercentiles>) -> Figures {
     let Some(ReadPercentiles { p50_ms, p99_ms, p999_ms }) = of else { return figures };
-    let [p50_us, p99_us, p999_us] = [p50_ms, p99_ms, p999_ms].map(|ms| us(Some(ms)));
+    let [p50_us, p99_us, p999_us] = [p50_ms, p99_ms, p999_ms].map(us);
     Figures { p50_us, p99_us, p999_us, ..figures }
 }
 
@@ -110,88 +112,54 @@ fn slots(slots: Option<f64>) -> Gauge {
     slots.map_or_else(Gauge::default, |slots| Gauge::at(whole(slots * 1e3)))
 }
 
-fn packets(pool: &PoolState, at: &PacketsState, samples: &mut Vec<Sample>) {
-    let figures = Figures {
-        in_flight: Gauge::at(at.in_flight),
-        delay_us: Gauge::at(us(Some(at.mean_delay_ms))),
-        ..done(at.iops, at.read_bytes_per_s + at.write_bytes_per_s, at.latency_ms)
-    };
-    samples.push(sample(pool, "", "", with_percentiles(figures, at.read_percentiles)));
-    for device in &at.devices {
-        let figures = done(device.iops, device.read_bytes_per_s + device.write_bytes_per_s, device.latency_ms);
-        let in_flight = Gauge::at(device.in_flight);
-        samples.push(sample(pool, "", &device.name, Figures { in_flight, ..figures }));
+fn of_pool(pool: &PoolState) -> Figures {
+    let mut figures = done(pool.lately.iops, pool.lately.bytes_per_s, pool.lately.latency_ms);
+    if let Some(reads) = &pool.reads {
+        figures = with_percentiles(figures, reads.percentiles);
+        figures.in_flight = Gauge::at(pool.in_flight);
+        figures.delay_us = Gauge::at(us(pool.mean_delay_ms));
     }
-    for client in &at.clients {
-        let delay_us = Gauge::at(us(Some(client.delay_ms)));
-        let figures = Figures { bytes: whole(client.bytes_per_s), delay_us, ..Figures::default() };
-        samples.push(sample(pool, &client.address, "", figures));
-    }
-}
-
-fn cgroup(pool: &PoolState, at: &CgroupState, samples: &mut Vec<Sample>) {
-    let mut whole_pool = Figures::default();
-    for group in &at.groups {
-        let mut figures = Figures::default();
-        for DirectionState { unit, measured, limit, .. } in [&group.read, &group.write].into_iter().flatten() {
-            let (done, limits) = match unit {
-                Unit::BytesPerS => (&mut figures.bytes, &mut figures.limit_bytes_per_s),
-                _ => (&mut figures.requests, &mut figures.limit_iops),
-            };
-            *done += whole(*measured);
-            // Reads and writes each have a limit: the tenant's is the larger.
-            if limit.is_finite() && whole(*limit) > limits.max {
-                *limits = Gauge::at(whole(*limit));
-            }
+    match &pool.at {
+        At::QueueDepth(at) => {
+            figures.slots = slots(at.slots.total);
+            figures.queued = Gauge::at(at.volumes.iter().map(|volume| volume.queued).sum());
         }
-        if let Some(throttled) = &group.latency {
-            figures.bytes += whole(throttled.bytes_per_s);
-            figures.requests += whole(throttled.iops);
-            figures.delay_us = Gauge::at(us(Some(throttled.delay_ms)));
-            figures = with_percentiles(figures, throttled.read_percentiles);
+        At::Osd(at) => {
+            figures.queued = Gauge::at(at.waiting);
+            figures.budget = at.admission.budget_bytes.map_or_else(Gauge::default, Gauge::at);
         }
-        whole_pool.requests += figures.requests;
-        whole_pool.bytes += figures.bytes;
-        let device = if group.tenant == group.group { "" } else { &group.group };
-        samples.push(sample(pool, &group.tenant, device, figures));
+        At::Packets(_) | At::Cgroup(_) => {}
     }
-    whole_pool.bytes += whole(at.background_bytes_per_s);
-    if let Some(latency) = &at.latency {
-        whole_pool.in_flight = Gauge::at(latency.in_flight);
-        whole_pool = with_percentiles(whole_pool, latency.read_percentiles);
-    }
-    samples.push(sample(pool, "", "", whole_pool));
+    figures
 }
 
-fn queue_depth(pool: &PoolState, at: &QueueDepthState, samples: &mut Vec<Sample>) {
-    let mut whole_pool = Figures { slots: slots(at.total_slots), ..Figures::default() };
-    let mut queued = 0;
-    for volume in &at.volumes {
-        let figures = Figures {
-            queued: Gauge::at(volume.queued),
-            slots: slots(volume.slots.granted),
-            ..done(volume.iops, volume.bytes_per_s, volume.latency_ms)
-        };
-        whole_pool.requests += figures.requests;
-        whole_pool.bytes += figures.bytes;
-        whole_pool.latency_us += figures.latency_us;
-        queued += volume.queued;
-        samples.push(sample(pool, &volume.name, "", figures));
+/// The figures of a client, group or volume of a pool.
+fn of_part(pool: &PoolState, part: &Part<'_>) -> Figures {
+    let figures = done(part.lately.iops, part.lately.bytes_per_s, part.lately.latency_ms);
+    let mut figures = with_percentiles(figures, part.percentiles);
+    if pool.reads.is_some() {
+        figures.delay_us = Gauge::at(us(part.delay_ms));
     }
-    whole_pool.queued = Gauge::at(queued);
-    samples.push(sample(pool, "", "", whole_pool));
-}
-
-fn osd(at: &OsdState) -> Figures {
-    let Measured { store_latency_ms, commits_per_s, cost_bytes_per_s, waiting, .. } = at.measured;
-    let (queued, budget) = (Gauge::at(waiting), Gauge::at(at.budget_bytes));
-    Figures { queued, budget, ..done(commits_per_s, cost_bytes_per_s, store_latency_ms) }
+    if let Some(of) = part.slots {
+        figures.queued = Gauge::at(part.queued);
+        figures.slots = slots(of.granted);
+    }
+    for of in &part.guarantees {
+        let limit = if of.unit == "bytes" { &mut figures.limit_bytes_per_s } else { &mut figures.limit_iops };
+        // Reads and writes each have a limit: the tenant's is the larger.
+        if of.limit_per_s > limit.max {
+            *limit = Gauge::at(of.limit_per_s);
+        }
+    }
+    figures
 }
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_guard::loops::record::{GroupState, GroupThrottleState, LocalState};
+    use evenkeel_guard::loops::record::{CgroupState, GroupState, ReadsState};
     use evenkeel_policy::health::Level;
+    use evenkeel_policy::state::GuaranteeState;
+    use evenkeel_policy::verdict::Lately;
 
     use super::*;
 
@@ -213,39 +181,49 @@ mod tests {
 
     #[test]
     fn pools_whose_reads_are_timed_have_three_percentiles() {
-        let read_percentiles = Some(ReadPercentiles { p50_ms: 0.5, p99_ms: 2.0, p999_ms: 7.25 });
-        let packets = PacketsState { iops: 10.0, read_percentiles, ..PacketsState::default() };
-        let latency = LocalState { in_flight: 3, read_percentiles, ..LocalState::default() };
-        let local = CgroupState { latency: Some(latency), ..CgroupState::default() };
-        for at in [At::Packets(packets), At::Cgroup(local)] {
-            let pool = PoolState { name: "a".into(), at, ..PoolState::default() };
-            let samples = samples(&State { pools: vec![pool], ..State::default() });
-            let Figures { p50_us, p99_us, p999_us, .. } = samples[0].figures;
-            assert_eq!((samples.len(), [p50_us, p99_us, p999_us]), (1, [500, 2_000, 7_250]));
-        }
+        let percentiles = Some(ReadPercentiles { p50_ms: 0.5, p99_ms: 2.0, p999_ms: 7.25 });
+        let reads = Some(ReadsState { percentiles, ..ReadsState::default() });
+        let pool = PoolState { name: "a".into(), in_flight: 3, reads, ..PoolState::default() };
+        let samples = samples(&State { pools: vec![pool], ..State::default() });
+        let Figures { in_flight, p50_us, p99_us, p999_us, .. } = samples[0].figures;
+        assert_eq!((samples.len(), in_flight.max, [p50_us, p99_us, p999_us]), (1, 3, [500, 2_000, 7_250]));
     }
 
     #[test]
     fn each_group_has_the_percentiles_of_its_own_reads() {
         let group = |name: &str, p99_ms: Option<f64>| {
             let read_percentiles = p99_ms.map(|p99_ms| ReadPercentiles { p50_ms: 0.5, p99_ms, p999_ms: 9.0 });
-            let latency = GroupThrottleState { iops: 10.0, read_percentiles, ..GroupThrottleState::default() };
-            GroupState { tenant: "db".into(), group: name.into(), latency: Some(latency), ..GroupState::default() }
+            let lately = Lately { iops: 10.0, ..Lately::default() };
+            GroupState { tenant: "db".into(), group: name.into(), read_percentiles, lately, ..GroupState::default() }
         };
         let groups = vec![group("a", Some(2.0)), group("b", Some(4.0)), group("c", None)];
         let at = At::Cgroup(CgroupState { groups, ..CgroupState::default() });
-        let pool = PoolState { name: "disk".into(), at, ..PoolState::default() };
+        let lately = Lately { iops: 40.0, ..Lately::default() };
+        let pool = PoolState { name: "disk".into(), lately, at, ..PoolState::default() };
         let samples = samples(&State { pools: vec![pool], ..State::default() });
         let of = |sample: &Sample| (sample.series.device.clone(), sample.figures.p50_us, sample.figures.p99_us);
         let found: Vec<_> = samples.iter().map(of).collect();
-        let wanted = [("a", 500, 2_000), ("b", 500, 4_000), ("c", 0, 0), ("", 0, 0)];
+        let wanted = [("", 0, 0), ("a", 500, 2_000), ("b", 500, 4_000), ("c", 0, 0)];
         assert_eq!(found, wanted.map(|(device, p50_us, p99_us)| (device.to_owned(), p50_us, p99_us)));
+        assert_eq!(samples[0].figures.requests, 40, "of groups that no tenant names too");
+    }
+
+    #[test]
+    fn a_group_with_guarantees_has_the_larger_of_its_limits() {
+        let limit =
+            |limit_per_s| Some(GuaranteeState { unit: "bytes".into(), limit_per_s, ..GuaranteeState::default() });
+        let lately = Lately { bytes_per_s: 7.0, ..Lately::default() };
+        let group = GroupState { read: limit(9), write: limit(5), lately, ..GroupState::default() };
+        let at = At::Cgroup(CgroupState { groups: vec![group], ..CgroupState::default() });
+        let samples = samples(&State { pools: vec![PoolState { at, ..PoolState::default() }], ..State::default() });
+        let Figures { bytes, limit_bytes_per_s, limit_iops, .. } = samples[0].figures;
+        assert_eq!((samples.len(), bytes, limit_bytes_per_s.max, limit_iops.max), (1, 7, 9, 0));
     }
 
     #[test]
     fn a_pool_whose_reads_are_not_timed_has_no_percentile() {
-        let at = At::Packets(PacketsState { iops: 10.0, latency_ms: Some(2.0), ..PacketsState::default() });
-        let pool = PoolState { name: "a".into(), at, ..PoolState::default() };
+        let lately = Lately { iops: 10.0, latency_ms: Some(2.0), ..Lately::default() };
+        let pool = PoolState { name: "a".into(), lately, ..PoolState::default() };
         let samples = samples(&State { pools: vec![pool], ..State::default() });
         let Figures { requests, latency_us, p50_us, p99_us, p999_us, .. } = samples[0].figures;
         assert_eq!((requests, latency_us, [p50_us, p99_us, p999_us]), (10, 20_000, [0; 3]));

@@ -5,10 +5,10 @@ use std::fmt;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use evenkeel_guard::loops::record::{
-    At, CgroupState, ClientState, DeviceState, DirectionState, GroupState, GroupThrottleState, LocalState, OsdState,
-    PacketsState, PoolState, QueueDepthState, QueueState, State, VolumeState,
+    At, CgroupState, ClientState, DeviceState, GroupState, OsdState, PacketsState, PoolState, QueueDepthState,
+    QueueState, State, VolumeState,
 };
-use evenkeel_policy::config::Enforcement;
+use evenkeel_policy::state::GuaranteeState;
 use evenkeel_policy::verdict::{self, Verdict};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -20,6 +20,7 @@ use crate::openmetrics::{
 
 const PREFIX: &str = "evenkeel_guard";
 const READS: &str = "Mean of the last interval's reads.";
+const PERCENTILE: &str = "Percentile of the target, over 5 to 10 s.";
 
 /// The most clients that have series of their own in a scrape; the clients with the most load are chosen. An agent may see a
 /// hundred thousand clients; `guard status` shows all.
@@ -47,48 +48,59 @@ const AGENT: Table<State> = Table {
     ],
 };
 
-/// Metrics of pools with a latency target.
-const POOL: Table<PoolState> = Table {
+/// Metrics of pools whose clients' packets are delayed for a latency target.
+const PACKETS: Table<PoolState> = Table {
     labels: &["pool"],
     metrics: &[
-        gauge("latency_target_missed", "1 while reads miss the target.", None, |p| {
-            let At::Packets(at) = &p.at else { return None };
-            let figure = at.read_percentile_ms.or(at.read_latency_ms);
-            whether(verdict::latency(at.target_ms, figure, &p.reason).is_missed())
-        }),
+        gauge("latency_target_missed", "1 while reads miss the target.", None, missed),
         gauge(
             "latency_target_unachievable",
             "1 while missed with every noisy client throttled as far as allowed.",
             None,
-            |p| whether(p.reason == "unachievable"),
+            |p| reason_is(p, "unachievable"),
         ),
         gauge("throttle_ineffective", "1 while a trial has shown no effect of the delay.", None, |p| {
-            whether(p.reason == "ineffective")
+            reason_is(p, "ineffective")
         }),
         gauge("signal_lost", "1 while nothing is measured, and no client throttled.", None, |p| {
-            whether(p.reason == "signal_lost")
+            reason_is(p, "signal_lost")
+        }),
+        gauge("latency_target", "Latency target for reads.", SECONDS, target),
+        gauge("read_latency", READS, SECONDS, read_latency),
+        gauge("read_latency_percentile", PERCENTILE, SECONDS, |p| ms(p.percentile_ms())),
+        gauge("read_bytes_per_second", "Bytes read.", None, |p| packets(p).map(|at| at.read_bytes_per_s)),
+        gauge("write_bytes_per_second", "Bytes written.", None, |p| packets(p).map(|at| at.write_bytes_per_s)),
+        gauge("in_flight_requests", "Requests in flight.", None, |p| some(p.in_flight)),
+        gauge("delay", "Mean delay of throttled clients.", SECONDS, |p| ms(Some(p.mean_delay_ms))),
+        gauge("clients", "Clients.", None, |p| some(packets(p)?.clients.len() as u64)),
+        gauge("throttled_clients", "Throttled clients.", None, |p| {
+            some(packets(p)?.clients.iter().filter(|client| client.delay_ms > 0.0).count() as u64)
         }),
     ],
 };
 
-const PACKETS: Table<PacketsState> = Table {
-    labels: &["pool"],
-    metrics: &[
-        gauge("latency_target", "Latency target for reads.", SECONDS, |r| ms(Some(r.target_ms))),
-        gauge("read_latency", READS, SECONDS, |r| ms(r.read_latency_ms)),
-        gauge("read_latency_percentile", "Percentile of the target, over 5 to 10 s.", SECONDS, |r| {
-            ms(r.read_percentile_ms)
-        }),
-        gauge("read_bytes_per_second", "Bytes read.", None, |r| Some(r.read_bytes_per_s)),
-        gauge("write_bytes_per_second", "Bytes written.", None, |r| Some(r.write_bytes_per_s)),
-        gauge("in_flight_requests", "Requests in flight.", None, |r| some(r.in_flight)),
-        gauge("delay", "Mean delay of throttled clients.", SECONDS, |r| ms(Some(r.mean_delay_ms))),
-        gauge("clients", "Clients.", None, |r| some(r.clients.len() as u64)),
-        gauge("throttled_clients", "Throttled clients.", None, |r| {
-            some(r.clients.iter().filter(|client| client.delay_ms > 0.0).count() as u64)
-        }),
-    ],
-};
+/// The state of a pool whose clients' packets are delayed; `None` for other pools.
+fn packets(pool: &PoolState) -> Option<&PacketsState> {
+    if let At::Packets(at) = &pool.at { Some(at) } else { None }
+}
+
+fn target(pool: &PoolState) -> Option<f64> {
+    ms(pool.latency_target.as_ref().map(|target| target.target_ms))
+}
+
+fn missed(pool: &PoolState) -> Option<f64> {
+    let target = pool.latency_target.as_ref()?;
+    whether(verdict::of_latency(target, &pool.reason).verdict.is_missed())
+}
+
+/// For a condition that is the reason of the newest decision for a latency target.
+fn reason_is(pool: &PoolState, reason: &str) -> Option<f64> {
+    pool.latency_target.as_ref().and_then(|_| whether(pool.reason == reason))
+}
+
+fn read_latency(pool: &PoolState) -> Option<f64> {
+    ms(pool.reads.as_ref()?.latency_ms)
+}
 
 const DEVICE: Table<DeviceState> = Table {
     labels: &["pool", "device"],
@@ -103,7 +115,7 @@ const CLIENT: Table<ClientState> = Table {
     labels: &["pool", "client"],
     metrics: &[
         gauge("client_delay", "Delay of packets to the client.", SECONDS, |c| ms(Some(c.delay_ms))),
-        gauge("client_load_bytes_per_second", "Client's throughput.", None, |c| Some(c.bytes_per_s)),
+        gauge("client_load_bytes_per_second", "Client's throughput.", None, |c| Some(c.lately.bytes_per_s)),
     ],
 };
 
@@ -117,42 +129,32 @@ const CGROUP: Table<CgroupState> = Table {
     ],
 };
 
-/// The state of a device with a latency target for control groups; `None` for other pools.
-fn local(pool: &PoolState) -> Option<&LocalState> {
-    if let At::Cgroup(at) = &pool.at { at.latency.as_ref() } else { None }
-}
-
-/// Metrics of devices with a latency target for control groups.
+/// Metrics of devices with a latency target for control groups, or with tenants' limits.
 const LOCAL: Table<PoolState> = Table {
     labels: &["pool"],
     metrics: &[
-        gauge("local_latency_target", "Latency target for reads.", SECONDS, |p| ms(local(p)?.target_ms)),
-        gauge("local_read_latency", READS, SECONDS, |p| ms(local(p)?.read_latency_ms)),
-        gauge("local_read_latency_percentile", "Percentile of the target, over 5 to 10 s.", SECONDS, |p| {
-            ms(local(p)?.read_percentile_ms)
-        }),
-        gauge("local_latency_target_missed", "1 while reads miss the target.", None, |p| {
-            whether(local(p)?.target(&p.reason)?.verdict.is_missed())
-        }),
+        gauge("local_latency_target", "Latency target for reads.", SECONDS, target),
+        gauge("local_read_latency", READS, SECONDS, read_latency),
+        gauge("local_read_latency_percentile", PERCENTILE, SECONDS, |p| ms(p.percentile_ms())),
+        gauge("local_latency_target_missed", "1 while reads miss the target.", None, missed),
         gauge("local_latency_target_unachievable", "1 while missed with all noisy groups throttled.", None, |p| {
-            local(p)?.target_ms.and_then(|_| whether(p.reason == "unachievable"))
+            reason_is(p, "unachievable")
         }),
         gauge("local_throttle_ineffective", "1 while a trial has shown no effect of limits.", None, |p| {
-            local(p)?.target_ms.and_then(|_| whether(p.reason == "ineffective"))
+            reason_is(p, "ineffective")
         }),
-        gauge("local_bytes_per_second", "Bytes read and written.", None, |p| Some(local(p)?.bytes_per_s)),
-        gauge("local_in_flight_requests", "Requests in flight.", None, |p| some(local(p)?.in_flight)),
-        gauge("local_delay", "Mean wait that limits add for noisy groups.", SECONDS, |p| {
-            ms(Some(local(p)?.mean_delay_ms))
-        }),
+        gauge("local_bytes_per_second", "Bytes read and written.", None, |p| Some(p.lately.bytes_per_s)),
+        gauge("local_in_flight_requests", "Requests in flight.", None, |p| some(p.in_flight)),
+        gauge("local_delay", "Mean wait that limits add for noisy groups.", SECONDS, |p| ms(Some(p.mean_delay_ms))),
     ],
 };
 
-const LOCAL_GROUP: Table<GroupThrottleState> = Table {
+/// Metrics of the groups of such devices.
+const LOCAL_GROUP: Table<GroupState> = Table {
     labels: &["pool", "tenant", "group"],
     metrics: &[
         gauge("group_delay", "Wait that limits add to a request.", SECONDS, |g| ms(Some(g.delay_ms))),
-        gauge("group_load_bytes_per_second", "Group's throughput.", None, |g| Some(g.bytes_per_s)),
+        gauge("group_load_bytes_per_second", "Group's throughput.", None, |g| Some(g.lately.bytes_per_s)),
     ],
 };
 
@@ -164,15 +166,15 @@ const GROUP: Table<GroupState> = Table {
 };
 
 /// Metrics of guaranteed throughputs, in bytes or requests according to the label `unit`.
-const GUARANTEE: Table<DirectionState> = Table {
+const GUARANTEE: Table<GuaranteeState> = Table {
     labels: &["pool", "tenant", "group", "direction", "unit"],
     metrics: &[
-        gauge("guarantee_guaranteed_per_second", "Guaranteed throughput.", None, |d| Some(d.guaranteed)),
-        gauge("guarantee_measured_per_second", "Throughput in the last period.", None, |d| Some(d.measured)),
-        gauge("guarantee_limit_per_second", "Limit assigned.", None, |d| Some(d.limit)),
+        gauge("guarantee_guaranteed_per_second", "Guaranteed throughput.", None, |d| some(d.guaranteed_per_s)),
+        gauge("guarantee_measured_per_second", "Throughput in the last period.", None, |d| d.measured_per_s),
+        gauge("guarantee_limit_per_second", "Limit assigned.", None, |d| some(d.limit_per_s)),
         gauge("guarantee_miss_ratio", "Part of the bytes that missed the cache.", None, |d| d.miss_rate),
         gauge("guarantee_unachievable", "1 while the devices cannot sustain the guarantee.", None, |d| {
-            whether(verdict::guarantee(d.guaranteed, Some(d.measured), &d.reason) == Verdict::Unachievable)
+            whether(verdict::of_guarantee(d).verdict == Verdict::Unachievable)
         }),
     ],
 };
@@ -180,9 +182,9 @@ const GUARANTEE: Table<DirectionState> = Table {
 const QUEUE_DEPTH: Table<QueueDepthState> = Table {
     labels: &["pool"],
     metrics: &[
-        gauge("slots", help::SLOTS, None, |a| a.total_slots),
-        gauge("slots_clustered", help::CLUSTERED, None, |a| whether(a.clustered)),
-        gauge("latency_target_scale_ratio", help::SCALE, None, |a| a.tightness),
+        gauge("slots", help::SLOTS, None, |a| a.slots.total),
+        gauge("slots_clustered", help::CLUSTERED, None, |a| whether(a.slots.clustered)),
+        gauge("latency_target_scale_ratio", help::SCALE, None, |a| a.slots.tightness),
     ],
 };
 
@@ -193,7 +195,7 @@ const VOLUME: Table<VolumeState> = Table {
         gauge("volume_latency_target_unachievable", help::UNACHIEVABLE, None, |v| {
             v.slots.target_ms.and_then(|_| whether(v.slots.reason == "unachievable"))
         }),
-        gauge("volume_latency", "Mean latency in the last period.", SECONDS, |v| ms(v.latency_ms)),
+        gauge("volume_latency", "Mean latency in the last period.", SECONDS, |v| ms(v.lately.latency_ms)),
         gauge("volume_device_latency", "Mean device latency in the last period.", SECONDS, |v| {
             ms(v.slots.device_latency_ms)
         }),
@@ -224,17 +226,15 @@ const OSD: Table<OsdState> = Table {
             whether(o.condition == "foreign")
         }),
         gauge("osd_unusable", "1 while the throttle cannot be set.", None, |o| whether(o.condition == "unusable")),
-        gauge("osd_budget", "Cost that may be in flight, as decided.", BYTES, |o| some(o.budget_bytes)),
+        gauge("osd_budget", "Cost that may be in flight, as decided.", BYTES, |o| {
+            o.admission.budget_bytes.and_then(some)
+        }),
         gauge("osd_throttle", "Cost that may be in flight, as the OSD says.", BYTES, |o| {
             o.throttle_bytes.and_then(some)
         }),
-        gauge("osd_in_flight", "Cost in flight.", BYTES, |o| some(o.measured.in_flight_bytes)),
-        gauge("osd_waiting_transactions", "Transactions waiting at the throttle.", None, |o| some(o.measured.waiting)),
-        gauge("osd_target", "Latency target for commits.", SECONDS, |o| ms(o.target_ms)),
-        gauge("osd_store_latency", "Mean of the last interval's commits.", SECONDS, |o| {
-            ms(o.measured.store_latency_ms)
-        }),
-        gauge("osd_commits_per_second", "Transactions committed.", None, |o| Some(o.measured.commits_per_s)),
+        gauge("osd_in_flight", "Cost in flight.", BYTES, |o| some(o.admission.in_flight_bytes)),
+        gauge("osd_waiting_transactions", "Transactions waiting at the throttle.", None, |o| some(o.waiting)),
+        gauge("osd_target", "Latency target for commits.", SECONDS, |o| ms(o.admission.target_ms)),
         counter("osd_samples", "Samples taken.", None, |o| o.samples_total),
         counter("osd_skipped_samples", "Samples skipped after a late answer.", None, |o| o.skipped_total),
         counter("osd_changes", "Changes of the throttle.", None, |o| o.changes_total),
@@ -243,10 +243,18 @@ const OSD: Table<OsdState> = Table {
     ],
 };
 
+/// Figures of an OSD's store.
+const STORE: Table<PoolState> = Table {
+    labels: &["osd"],
+    metrics: &[
+        gauge("osd_store_latency", "Mean of the last interval's commits.", SECONDS, |p| ms(p.lately.latency_ms)),
+        gauge("osd_commits_per_second", "Transactions committed.", None, |p| Some(p.lately.iops)),
+    ],
+};
+
 /// The descriptions of all metrics of the agent, for the manual.
 pub(crate) fn described() -> Vec<Description> {
     [
-        POOL.described(PREFIX),
         PACKETS.described(PREFIX),
         QUEUE_DEPTH.described(PREFIX),
         CGROUP.described(PREFIX),
@@ -259,6 +267,7 @@ pub(crate) fn described() -> Vec<Description> {
         VOLUME.described(PREFIX),
         QUEUE.described(PREFIX),
         OSD.described(PREFIX),
+        STORE.described(PREFIX),
         cluster_described(PREFIX),
         AGENT.described(PREFIX),
         BUILD.described(PREFIX),
@@ -272,20 +281,20 @@ impl Collector for Snapshot {
         family(encoder, &BUILD, [(vec![state.version.as_str().into()], 1.0)].into_iter())?;
         each(encoder, &AGENT, &[(Vec::new(), state)])?;
         cluster(encoder, state.cluster.as_ref())?;
-        let pools = rows(&Vec::new(), &state.pools, |pool| &pool.name);
-        let at_packets: Vec<_> =
-            pools.iter().filter(|(_, pool)| pool.point() == Enforcement::Packets).cloned().collect();
-        each(encoder, &POOL, &at_packets)?;
-        packets(encoder, &of(state.packets()))?;
+        each(encoder, &PACKETS, &of(state.packets().map(|(pool, _)| (pool, pool))))?;
+        clients(encoder, &of(state.packets()))?;
         arrays(encoder, &of(state.queue_depths()))?;
-        let locals: Vec<_> = pools.iter().filter(|(_, pool)| local(pool).is_some()).cloned().collect();
-        each(encoder, &LOCAL, &locals)?;
-        cgroups(encoder, &of(state.cgroups()))?;
-        each(encoder, &OSD, &of(state.osds()))
+        let locals = state.cgroups().filter(|(pool, _)| pool.reads.is_some());
+        each(encoder, &LOCAL, &of(locals.map(|(pool, _)| (pool, pool))))?;
+        let guaranteed = state.cgroups().filter(|(pool, _)| pool.reads.is_none());
+        each(encoder, &CGROUP, &of(guaranteed))?;
+        groups(encoder, &of(state.cgroups()))?;
+        each(encoder, &OSD, &of(state.osds()))?;
+        each(encoder, &STORE, &of(state.osds().map(|(pool, _)| (pool, pool))))
     }
 }
 
-/// One row for each pool, with the pool's name as label.
+/// One row for each record of a pool, with the pool's name as label.
 fn of<'a, T>(pools: impl Iterator<Item = (&'a PoolState, &'a T)>) -> Vec<Row<'a, T>> {
     pools.map(|(pool, at)| (vec![pool.name.as_str().into()], at)).collect()
 }
@@ -295,13 +304,12 @@ fn rows<'a, T>(outer: &Values<'a>, all: &'a [T], name: fn(&T) -> &str) -> Vec<Ro
     all.iter().map(|one| (outer.iter().cloned().chain([name(one).into()]).collect(), one)).collect()
 }
 
-fn packets(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, PacketsState>]) -> fmt::Result {
-    each(encoder, &PACKETS, pools)?;
+fn clients(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, PacketsState>]) -> fmt::Result {
     let devices = pools.iter().flat_map(|(of, r)| rows(of, &r.devices, |device| &device.name));
     each(encoder, &DEVICE, &devices.collect::<Vec<_>>())?;
     let clients = pools.iter().flat_map(|(of, pool)| pool.clients.iter().map(move |client| (of, client)));
     let mut clients: Vec<(&Values<'_>, &ClientState)> = clients.collect();
-    clients.sort_by(|(_, a), (_, b)| b.bytes_per_s.total_cmp(&a.bytes_per_s));
+    clients.sort_by(|(_, a), (_, b)| b.lately.bytes_per_s.total_cmp(&a.lately.bytes_per_s));
     clients.truncate(CLIENTS_SHOWN);
     let clients = clients
         .into_iter()
@@ -323,9 +331,7 @@ fn arrays(encoder: &mut DescriptorEncoder<'_>, arrays: &[Row<'_, QueueDepthState
     each(encoder, &QUEUE, &queues.collect::<Vec<_>>())
 }
 
-fn cgroups(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, CgroupState>]) -> fmt::Result {
-    let guaranteed: Vec<_> = pools.iter().filter(|(_, at)| at.latency.is_none()).cloned().collect();
-    each(encoder, &CGROUP, &guaranteed)?;
+fn groups(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, CgroupState>]) -> fmt::Result {
     let groups = pools.iter().flat_map(|(of, pool)| {
         pool.groups.iter().map(move |group| {
             let names = [group.tenant.as_str().into(), group.group.as_str().into()];
@@ -334,14 +340,12 @@ fn cgroups(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, CgroupState>]) 
     });
     let groups: Vec<Row<'_, GroupState>> = groups.collect();
     each(encoder, &GROUP, &groups)?;
-    let throttled = groups.iter().filter_map(|(of, group)| Some((of.clone(), group.latency.as_ref()?)));
-    each(encoder, &LOCAL_GROUP, &throttled.collect::<Vec<_>>())?;
+    let throttled: Vec<_> = groups.iter().filter(|(_, group)| !group.throttle.is_empty()).cloned().collect();
+    each(encoder, &LOCAL_GROUP, &throttled)?;
     let directions = groups.iter().flat_map(|(of, group)| {
-        let both = [("read", &group.read), ("write", &group.write)];
-        both.into_iter().filter_map(move |(direction, guarantee)| {
-            let guarantee = guarantee.as_ref()?;
-            let kind = [direction.into(), guarantee.unit.name().into()];
-            Some((of.iter().cloned().chain(kind).collect(), guarantee))
+        group.guarantees().map(move |guarantee| {
+            let kind = [guarantee.of.as_str().into(), guarantee.rates_in().name().into()];
+            (of.iter().cloned().chain(kind).collect(), guarantee)
         })
     });
     each(encoder, &GUARANTEE, &directions.collect::<Vec<_>>())
@@ -349,6 +353,8 @@ fn cgroups(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, CgroupState>]) 
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_guard::loops::record::ReadsState;
+    use evenkeel_policy::state::LatencyTargetState;
     use prometheus_client::encoding::text;
     use prometheus_client::registry::Registry;
 
@@ -356,17 +362,24 @@ mod tests {
 
     #[test]
     fn a_local_device_has_the_figures_of_its_target_and_of_its_groups() {
-        let (percentile, read_latency_ms) = ("mean".into(), Some(8.0));
-        let target = LocalState { target_ms: Some(5.0), percentile, read_latency_ms, ..LocalState::default() };
-        let throttled = GroupThrottleState { delay_ms: 250.0, ..GroupThrottleState::default() };
+        let (percentile, latency_ms) = ("mean".into(), Some(8.0));
+        let target =
+            LatencyTargetState { target_ms: 5.0, percentile, measured_ms: latency_ms, ..LatencyTargetState::default() };
         let group = GroupState {
             tenant: "bulk".into(),
             group: "slice/tar".into(),
-            latency: Some(throttled),
+            throttle: "normal".into(),
+            delay_ms: 250.0,
             ..GroupState::default()
         };
-        let at = CgroupState { latency: Some(target), groups: vec![group], ..CgroupState::default() };
-        let pool = PoolState { name: "disk".into(), at: At::Cgroup(at), ..PoolState::default() };
+        let at = At::Cgroup(CgroupState { groups: vec![group], ..CgroupState::default() });
+        let pool = PoolState {
+            name: "disk".into(),
+            latency_target: Some(target),
+            reads: Some(ReadsState { latency_ms, ..ReadsState::default() }),
+            at,
+            ..PoolState::default()
+        };
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register_collector(Box::new(Snapshot(State { pools: vec![pool], ..State::default() })));
         let mut text = String::new();

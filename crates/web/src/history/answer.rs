@@ -32,7 +32,7 @@ pub enum Error {
     #[error("the history has no step of {0} s; ask for one of 1, 10, 60 or 600 s")]
     Step(u64),
     /// The time ends before it begins.
-    #[error("the time ends before it begins, or is empty; give an end that is later than the begin")]
+    #[error("`to` is not later than `from`; give a later `to`")]
     Order,
 }
 

@@ -227,7 +227,7 @@ fn a_long_answer_ends_early_and_says_where_to_ask_on() {
     assert!(answer.steps.iter().all(|step| step.series.len() == 1 && step.series[0].iops == 100.0));
     let wrong = |query: &Query| crate::history::answer(&place.folder, query).expect_err("no answer").to_string();
     assert!(wrong(&Query { step: Some(7), ..one.clone() }).contains("1, 10, 60 or 600"));
-    assert!(wrong(&Query { to: T0, ..one }).contains("later than the begin"));
+    assert!(wrong(&Query { to: T0, ..one }).contains("not later than `from`"));
 }
 
 /// Half a percent of a processor is 5 ms a second; what the pools of a server take for their figures comes on top.

@@ -1,4 +1,4 @@
-//! Which events are recorded: decisions once each; throttles, reasons and troubles at their begin, change and end.
+//! The choice of events to record: decisions once each; throttles, reasons and troubles at their start, change and end.
 //!
 //! What changes to and fro within seconds is recorded at its first change. All events together are bounded, so that a tenant
 //! at the edge of its limit does not crowd out a month of others.

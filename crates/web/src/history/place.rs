@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use evenkeel_history::{Event, Mark};
 
-/// Where a history is recorded.
+/// The place where a history is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The folder.

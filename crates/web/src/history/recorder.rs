@@ -14,7 +14,7 @@ use super::room::Room;
 
 /// Time for which a stop waits for the last second to be recorded: a disk that hangs does not delay it further.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
-/// Time after the begin of a second at which the one before is recorded.
+/// Time after the start of a second at which the one before is recorded.
 const AFTER: Duration = Duration::from_millis(5);
 
 /// Cure if [`Recorder`] cannot have a thread.

@@ -14,7 +14,7 @@ use crate::serving::{elsewhere, in_turn};
 
 /// Answers are made one at a time: each may take a fraction of a second of a processor, and tens of megabytes.
 static TURN: Semaphore = Semaphore::const_new(1);
-/// Time before the end at which an answer begins, if the request names no begin, in seconds.
+/// Time before the end at which an answer begins, if the request names no start, in seconds.
 const USUAL_LENGTH_S: u64 = 600;
 
 /// Cure of a request that cannot be answered.

@@ -70,7 +70,7 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
         Method::POST,
         "/api/v1/reload/preview",
         "",
-        "answers the changes that a reload would make, and makes none",
+        "lists the changes that a reload would make, and makes none",
         |method| on(method, preview),
     ),
     write(

@@ -274,8 +274,20 @@ impl Manager {
         let warnings = self.check(&change.fixed_volumes, &config)?;
         edit::refuse_hangs(&self.config(), &config, consent)?;
         let notes = self.server.create_volume(name, volume.clone())?;
+        // One that is not on record would end under its clients at the next reload, and could not be created again until then.
+        let recorded = source::record(&self.config(), &change.fixed_volumes);
+        if let Err(error) = &recorded
+            && let Ok(lost) = self.server.remove_volume(name)
+        {
+            lost.iter().for_each(|lost| tracing::error!("after volume {name} could not be recorded: {lost}"));
+            let outcome = "the volume was not created, and a file made for it stays";
+            return Err(unrecorded(&format!("{error:#}"), outcome));
+        }
         self.audit(by, &format!("volume {name}"), &served(&Volume::default(), false), &served(&volume, true));
-        self.record(&change.fixed_volumes)?;
+        if recorded.is_err() {
+            // It is still served.
+            self.record(&change.fixed_volumes)?;
+        }
         Ok(notes.into_iter().chain(warned(warnings)).collect())
     }
 
@@ -295,9 +307,8 @@ impl Manager {
         // A server that is killed in between makes the file longer when it starts; one longer than on record it refuses.
         let is_recorded = config != *present;
         if is_recorded {
-            source::record(&config, &change.fixed_volumes).map_err(|error| {
-                Refusal::new(500, "system", format!("{error:#}; nothing was changed"), "make room in the data folder")
-            })?;
+            source::record(&config, &change.fixed_volumes)
+                .map_err(|error| unrecorded(&format!("{error:#}"), "nothing was changed"))?;
         }
         let notes = self.server.grow_volume(name, size).inspect_err(|error| {
             // What a device was asked that does not answer may still happen.
@@ -343,9 +354,15 @@ impl Manager {
         self.refuse_fixed(&change.fixed_volumes, name, "remove it")?;
         let (config, volume) = edit::without_volume(&self.config(), name)?;
         self.check(&change.fixed_volumes, &config)?;
-        let warnings = self.server.remove_volume(name)?;
+        // First: a volume that is still on record would come back at the next reload.
+        source::record(&config, &change.fixed_volumes)
+            .map_err(|error| unrecorded(&format!("{error:#}"), "nothing was changed"))?;
+        let warnings = self.server.remove_volume(name).inspect_err(|_| {
+            if let Err(error) = source::record(&self.config(), &change.fixed_volumes) {
+                tracing::error!("volume {name} is still served, but a reload or restart will remove it: {error:#}");
+            }
+        })?;
         self.audit(by, &format!("volume {name}"), &served(&volume, true), &served(&Volume::default(), false));
-        self.record(&change.fixed_volumes)?;
         Ok(told(Applied { changes: vec![format!("volume {name} removed")], warnings, notes: Vec::new() }))
     }
 
@@ -493,6 +510,13 @@ fn forget_superseded(config: &Config, fixed_volumes: &BTreeSet<String>) -> Optio
     );
     tracing::error!("{why}");
     Some(format!("warning: {why}"))
+}
+
+/// The refusal of a change because the record of volumes cannot be written, for the reason `why`. `outcome`: a clause that says
+/// what is left of the change.
+fn unrecorded(why: &str, outcome: &str) -> Refusal {
+    let cure = "make room in the data folder, or give the server the right to write there, and repeat the command";
+    Refusal::new(500, "system", format!("{why}; {outcome}"), cure)
 }
 
 /// The value by which the log shows a volume: its settings if it is served (`served`), otherwise null.

@@ -19,7 +19,7 @@ pub use api::{CHANGES, READS};
 pub use edit::{Consent, with_pool, with_server, with_tenant, with_volume_patch};
 pub use history::record;
 pub use manager::Manager;
-pub use source::{Loaded, Recorded, Source, own_files, record_of};
+pub use source::{Loaded, Recorded, Source, lock_of, own_files, record_of};
 
 use crate::request::router;
 use crate::{dashboard, rules};

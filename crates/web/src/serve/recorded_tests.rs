@@ -97,6 +97,28 @@ fn a_volume_is_longer_on_record_before_its_file_is() {
 }
 
 #[test]
+fn a_volume_comes_and_goes_with_its_record_or_not_at_all() {
+    let folder = Folder::new("both");
+    let manager = folder.start("[volumes.fixed]\nbackend = \"memory\"\nsize = \"1MiB\"\n", &Faults::default());
+    manager.create_volume(&BY, "v", of(1 << 20), Consent::default()).expect("created");
+    // There is no way to write the record.
+    fs::create_dir(folder.path("volumes.toml.new")).expect("a folder in its place");
+    let refusal = manager.create_volume(&BY, "w", of(1 << 20), Consent::default()).expect_err("not recorded");
+    assert!(refusal.kind == "system" && refusal.message.contains("was not created"), "{refusal:?}");
+    assert!(refusal.cure.contains("repeat the command"), "{refusal:?}");
+    assert!(!manager.config().volumes.contains_key("w"));
+    let refusal = manager.remove_volume(&BY, "v").expect_err("not recorded");
+    assert!(refusal.kind == "system" && refusal.message.contains("nothing was changed"), "{refusal:?}");
+    assert!(manager.config().volumes.contains_key("v") && folder.record().contains("volumes.v"));
+    fs::remove_dir(folder.path("volumes.toml.new")).expect("removed");
+    // The cure works.
+    manager.create_volume(&BY, "w", of(1 << 20), Consent::default()).expect("created");
+    manager.remove_volume(&BY, "v").expect("removed");
+    assert!(!folder.record().contains("volumes.v") && folder.record().contains("volumes.w"), "{}", folder.record());
+    assert_eq!(manager.reload(&BY).expect("as before"), Vec::<String>::new());
+}
+
+#[test]
 fn a_volume_that_went_into_the_file_leaves_with_it() {
     let (folder, other) = (Folder::new("moved"), "[volumes.a]\nbackend = \"memory\"\nsize = \"1MiB\"\n");
     let moved = format!("{other}[volumes.v]\nsize = \"1MiB\"\nallow = [\"unix\"]\n");

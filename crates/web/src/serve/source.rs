@@ -19,13 +19,18 @@ const RECORD_HEADER: &str = "\
 
 ";
 
-/// Paths of the files that belong to the program: the configuration file, the record of volumes, the file of the cluster, and
-/// the next versions of the latter two.
+/// Paths of the files that belong to the program: the configuration file, the lock of the data folder, the record of volumes, the
+/// file of the cluster, and the next versions of the latter two.
 pub fn own_files(config: Option<&Path>, data_dir: &Path) -> Vec<PathBuf> {
     let record = record_of(data_dir);
     let next = record.with_extension("toml.new");
     let of_cluster = evenkeel_cluster::Settings::files_in(data_dir);
-    config.map(Path::to_owned).into_iter().chain([record, next]).chain(of_cluster).collect()
+    config.map(Path::to_owned).into_iter().chain([lock_of(data_dir), record, next]).chain(of_cluster).collect()
+}
+
+/// Path of the file that a running server has locked, so that no second one writes the records of the data folder.
+pub fn lock_of(data_dir: &Path) -> PathBuf {
+    data_dir.join("server.lock")
 }
 
 /// Path of the record of volumes that were created by command.
@@ -236,7 +241,8 @@ mod tests {
     #[test]
     fn all_files_in_the_data_folder_are_the_programs_own() {
         let own = own_files(Some(Path::new("/etc/e.toml")), Path::new("/d"));
-        for path in ["/etc/e.toml", "/d/volumes.toml", "/d/volumes.toml.new", "/d/cluster.json", "/d/cluster.new"] {
+        let records = ["/d/volumes.toml", "/d/volumes.toml.new", "/d/cluster.json", "/d/cluster.new"];
+        for path in records.into_iter().chain(["/etc/e.toml", "/d/server.lock"]) {
             assert!(own.contains(&PathBuf::from(path)), "{path}: {own:?}");
         }
     }

@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// Program to pack; built as a release when not given.
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// Where the package goes.
+    /// Folder for the package.
     #[arg(long, default_value = "target/deb")]
     output: PathBuf,
     /// The target of the build.

@@ -1,6 +1,5 @@
 //! `cargo xtask test`: runs every check of the project in one command, and counts them.
 
-mod full;
 mod job;
 #[cfg(test)]
 mod skip;
@@ -17,10 +16,10 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use evenkeel_labs::base::build::{self, cargo};
 use evenkeel_labs::base::packages;
+use evenkeel_labs::base::record::Page;
 use evenkeel_labs::base::spelled::spelled;
 use evenkeel_labs::base::tally::Tally;
 use evenkeel_labs::lab;
-use evenkeel_record::Origin;
 use job::{Job, Outcome, Reads};
 
 /// A part of the whole.
@@ -136,9 +135,12 @@ pub(crate) struct Args {
     #[arg(long)]
     quick: bool,
     /// Afterwards judge what needs the machine for itself, with all repeats and sweeps, one after the other: takes hours, and
-    /// writes docs/results/full.md and a page for each lab.
+    /// writes a page of docs/results for each lab.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
+    /// Write jobs and checks, with command, date, commit and machine, to docs/results/full.md.
+    #[arg(long, requires = "full", conflicts_with = "only")]
+    record: bool,
     /// Only this step; may be repeated.
     #[arg(long)]
     only: Vec<Step>,
@@ -148,6 +150,13 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// The page of results that this run writes by [`Page::record_self`]; `None` without `--record`.
+    pub(crate) fn page(&self) -> Option<Page> {
+        let what = "All checks, and what needs the machine for itself. Figures of labs are on pages of their own.";
+        let page = Page { name: "full".into(), title: "Full test run".into(), what: what.into(), seed: None };
+        self.record.then_some(page)
+    }
+
     fn wants(&self, step: Step) -> bool {
         if self.only.is_empty() { !self.quick || step.in_quick() } else { self.only.contains(&step) }
     }
@@ -301,11 +310,6 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     println!("{} jobs, side by side on {processors} processors", jobs.len());
     job::run(jobs, processors, &logs, ended);
     if args.full {
-        let rows = Mutex::new(Vec::new());
-        let ended = |outcome: Outcome| {
-            rows.lock().unwrap_or_else(PoisonError::into_inner).push(full::Row::of(&outcome));
-            ended(outcome);
-        };
         let possible = |job: Job| match obstacle(job.step, machines).filter(|_| job.reads == Reads::Lab) {
             Some(reason) => {
                 ended(job.skipped(reason));
@@ -313,16 +317,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             }
             None => Some(job),
         };
-        let origin = Origin::now(&build::workspace());
         // Each takes all processors.
         job::run(full_jobs(args, &own).into_iter().filter_map(possible).collect(), processors, &logs, ended);
-        let rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // Some steps alone are no run to keep.
-        if args.only.is_empty()
-            && let Err(e) = origin.and_then(|origin| full::write(&rows, &origin))
-        {
-            lock().fail("results", &format!("{e:#}"));
-        }
     }
 
     let totals = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -505,6 +501,19 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), jobs.len());
         assert!(jobs.iter().all(|job| job.limit == FULL_LIMIT));
+    }
+
+    #[test]
+    fn a_whole_full_run_is_recorded_if_asked() {
+        let page = |words: &[&str]| args(words).page().map(|page| page.name);
+        assert_eq!((page(&["--full", "--record"]).as_deref(), page(&["--full"])), (Some("full"), None));
+        let is_refused = |words: &[&str]| {
+            use clap::Args as _;
+            let command = Args::augment_args(clap::Command::new("test"));
+            command.try_get_matches_from([&["test"], words].concat()).is_err()
+        };
+        assert!(!is_refused(&["--full", "--record"]));
+        assert!(is_refused(&["--record"]) && is_refused(&["--full", "--record", "--only", "fmt"]));
     }
 
     #[test]

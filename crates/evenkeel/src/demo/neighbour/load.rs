@@ -28,7 +28,7 @@ pub(in crate::demo) struct Args {
     /// The device, whose content is lost
     #[arg(long)]
     device: PathBuf,
-    /// Unmeasured seconds
+    /// Seconds of load before the measurement
     #[arg(long)]
     warmup: u64,
     /// Measured seconds

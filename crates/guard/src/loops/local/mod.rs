@@ -16,10 +16,12 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::{Enforcement, Percentile as Figure, Throttle};
 use evenkeel_policy::decision::{DecisionRecord, MostThrottled, Throttled, seconds};
 use evenkeel_policy::explain::{self, Throttles};
+use evenkeel_policy::state::LatencyTargetState;
+use evenkeel_policy::verdict::{self, Lately};
 
 use super::owed::Pace;
 use super::packets::percentile::Percentile;
-use super::record::{CgroupState, GroupState, GroupThrottleState, LocalState};
+use super::record::{At, CgroupState, GroupState, PoolState, ReadsState};
 use super::totals::Totals;
 use super::{Due, MAX_RECORDS};
 use crate::actuator::io_max::Limits;
@@ -680,50 +682,86 @@ impl Local {
 
     /// The state of the device and its groups; the enforcement point fills in the fields that only it knows, such as the
     /// device's number.
-    pub fn state(&self) -> CgroupState {
+    pub fn state(&self) -> PoolState {
         let ms = |time: Option<Duration>| time.map(Duration::as_millis_f64);
         let Self { last, config, .. } = self;
         let mut groups: Vec<GroupState> = self.groups.iter().map(|group| self.group_state(group)).collect();
         groups.sort_by(|a, b| a.group.cmp(&b.group));
-        let latency = LocalState {
-            target_ms: ms(config.latency.map(|latency| latency.target)),
-            percentile: config.figure().to_string(),
-            measured: self.signal().name().into(),
-            read_latency_ms: ms(self.read_latency),
-            read_percentile_ms: ms(self.percentile.as_ref().and_then(Percentile::measured)),
-            read_percentiles: self.percentile.as_ref().or(self.shown.as_ref()).and_then(Percentile::usual),
+        let latency_ms = ms(self.read_latency);
+        let percentiles = self.percentile.as_ref().or(self.shown.as_ref()).and_then(Percentile::usual);
+        let target = config.latency.map(|latency| LatencyTargetState {
+            target_ms: latency.target.as_millis_f64(),
+            percentile: latency.percentile.to_string(),
+            measured_ms: self.percentile.as_ref().map_or(latency_ms, |percentile| ms(percentile.measured())),
+            ..LatencyTargetState::default()
+        });
+        let (because, mean_delay_ms) = (self.because(), self.mean_delay.as_millis_f64());
+        let throttled = self.groups.iter().filter(|group| !group.delay.0.is_zero()).count();
+        let lately = Lately {
+            window_s: last.interval.as_secs_f64(),
             iops: last.all().iops(last.interval),
             bytes_per_s: last.all().bytes_per_s(last.interval),
-            in_flight: last.in_flight,
-            mean_delay_ms: self.mean_delay.as_millis_f64(),
+            latency_ms,
+            device_latency_ms: latency_ms,
+            p99_ms: percentiles.map(|reads| reads.p99_ms),
+            targets: target.iter().map(|target| verdict::of_latency(target, self.reason())).collect(),
+            throttled_by: verdict::delays(throttled, "group", mean_delay_ms, &because),
+            because,
+            ..Lately::default()
         };
-        CgroupState { device: config.device.clone(), latency: Some(latency), groups, ..CgroupState::default() }
+        PoolState {
+            name: self.name.clone(),
+            method: config.method.name().into(),
+            reason: self.reason().into(),
+            notes: Vec::new(),
+            lately,
+            latency_target: target,
+            reads: Some(ReadsState { measured: self.signal().name().into(), latency_ms, percentiles }),
+            in_flight: last.in_flight,
+            mean_delay_ms,
+            at: At::Cgroup(CgroupState { device: config.device.clone(), groups, ..CgroupState::default() }),
+        }
     }
 
     fn group_state(&self, group: &Group) -> GroupState {
         let (delay, reason) = &group.delay;
-        let limits = self.limits_of(group);
+        let (limits, read_percentiles) = (self.limits_of(group), group.record.percentiles());
         let guaranteed = "has a throughput guarantee, which takes precedence over latency targets and limits the group";
+        let exempt_because = group.guaranteed.then(|| guaranteed.to_owned());
+        let bytes_per_s: f64 = group.pace.bytes.iter().sum();
+        let delay_ms = delay.as_millis_f64();
+        // Without a delay for the latency target, the tenant's limit throttles.
+        let terms = self.config.tenants.get(group.tenant).filter(|_| delay.is_zero() && group.share.is_used_up());
+        let at_limit = terms.map(|terms| self.limit_reason(group, terms));
+        let throttled = || match &at_limit {
+            Some(because) => because.clone(),
+            None if delay.is_zero() => String::new(),
+            None => explain::throttled(reason),
+        };
+        let because = exempt_because.clone().unwrap_or_else(throttled);
         GroupState {
             tenant: group.shown.to_string(),
             group: group.name.to_string(),
             foreign_limit: group.foreign.map(|limits| limits.to_string()),
             matched_by: group.record.by().entry.clone(),
             also_matched_by: group.record.by().others.clone(),
-            latency: Some(GroupThrottleState {
-                throttle: group.throttle.name().into(),
-                exempt_because: group.guaranteed.then(|| guaranteed.to_owned()),
-                bytes_per_s: group.pace.bytes.iter().sum(),
+            throttle: group.throttle.name().into(),
+            exempt_because,
+            delay_ms,
+            limits: (limits != Limits::NONE).then(|| limits.to_string()),
+            read_percentiles,
+            lately: Lately {
+                window_s: self.last.interval.as_secs_f64(),
                 iops: group.pace.requests.iter().sum(),
-                delay_ms: delay.as_millis_f64(),
-                read_percentiles: group.record.percentiles(),
-                limits: (limits != Limits::NONE).then(|| limits.to_string()),
-                because: match self.config.tenants.get(group.tenant) {
-                    _ if !delay.is_zero() => explain::throttled(reason),
-                    Some(terms) if group.share.is_used_up() => self.limit_reason(group, terms),
-                    _ => String::new(),
+                bytes_per_s,
+                p99_ms: read_percentiles.map(|reads| reads.p99_ms),
+                throttled_by: match &at_limit {
+                    Some(because) => Some(verdict::at_part(bytes_per_s, because)),
+                    None => verdict::delayed(delay_ms, &because),
                 },
-            }),
+                because,
+                ..Lately::default()
+            },
             ..GroupState::default()
         }
     }

@@ -63,7 +63,7 @@ fn the_reads_that_count_decide_and_not_all_of_the_device() {
     assert!(run(&mut local("\"mean\""), Sense::Statistics, 40, None) > Duration::ZERO);
     let mut idle = local("\"mean\"");
     assert!(run(&mut idle, Sense::Groups, 40, None).is_zero(), "no read that counts waits");
-    assert!(idle.state().latency.unwrap().read_latency_ms.is_none());
+    assert!(idle.state().reads.unwrap().latency_ms.is_none());
 }
 
 #[test]
@@ -71,18 +71,21 @@ fn a_percentile_is_that_of_single_reads() {
     let mut slow = local("99");
     assert!(slow.wants_percentile());
     assert!(run(&mut slow, Sense::Groups, 2, Some(40)) > Duration::ZERO);
-    let shown = slow.state().latency.unwrap();
-    assert_eq!((shown.percentile.as_str(), shown.measured.as_str()), ("p99", "groups"));
-    assert!((shown.read_percentile_ms.unwrap() / 40.0 - 1.0).abs() < 0.07, "{shown:?}");
+    let shown = slow.state();
+    let (target, reads) = (shown.latency_target.as_ref().unwrap(), shown.reads.as_ref().unwrap());
+    assert_eq!((target.percentile.as_str(), reads.measured.as_str()), ("p99", "groups"));
+    assert!((shown.percentile_ms().unwrap() / 40.0 - 1.0).abs() < 0.07, "{shown:?}");
+    assert!(shown.lately.targets[0].verdict.is_missed(), "{shown:?}");
+    assert_eq!(shown.lately.throttled_by.unwrap().how.split_once(',').unwrap().0, "1 group");
 }
 
 #[test]
 fn percentiles_are_shown_wherever_single_reads_are_timed() {
     for percentile in ["99", "\"mean\""] {
         let mut timed = local(percentile);
-        assert_eq!(timed.state().latency.unwrap().read_percentiles, None);
+        assert_eq!(timed.state().reads.unwrap().percentiles, None);
         run(&mut timed, Sense::Groups, 2, Some(40));
-        let shown = timed.state().latency.unwrap().read_percentiles.unwrap();
+        let shown = timed.state().reads.unwrap().percentiles.unwrap();
         for ms in [shown.p50_ms, shown.p99_ms, shown.p999_ms] {
             assert!((ms / 40.0 - 1.0).abs() < 0.07, "{percentile}: {shown:?}");
         }
@@ -96,8 +99,8 @@ fn a_group_has_the_percentiles_of_its_own_reads_alone() {
     let bulk = local.join(bulk_of(&local), "bulk", false).unwrap();
     let percentiles = |local: &Local, group: &str| {
         let state = local.state();
-        let found = state.groups.into_iter().find(|known| known.group == group);
-        found.unwrap().latency.unwrap().read_percentiles
+        let found = state.groups().iter().find(|known| known.group == group);
+        found.unwrap().read_percentiles
     };
     assert_eq!(percentiles(&local, "db"), None);
     for interval in 1..=20 {
@@ -110,14 +113,14 @@ fn a_group_has_the_percentiles_of_its_own_reads_alone() {
     for (found, ms) in [(of_db.p50_ms, 2.0), (of_db.p99_ms, 40.0), (of_bulk.p50_ms, 200.0), (of_bulk.p99_ms, 200.0)] {
         assert!((found / ms - 1.0).abs() < 0.07, "{of_db:?} and {of_bulk:?}");
     }
-    assert_eq!(local.state().latency.unwrap().read_percentiles, None, "another call counts for the target");
+    assert_eq!(local.state().reads.unwrap().percentiles, None, "another call counts for the target");
     for interval in [100, 200] {
         local.begin(at(interval), Sense::Groups);
     }
     assert_eq!(percentiles(&local, "db"), None, "of the last 5 to 10 s");
     local.leave(db);
     local.count_of(db, at(200), bucket(2), 1);
-    assert_eq!(local.state().groups.len(), 1, "a group that has gone counts nothing");
+    assert_eq!(local.state().groups().len(), 1, "a group that has gone counts nothing");
 }
 
 #[test]
@@ -173,9 +176,9 @@ fn a_device_without_statistics_is_measured_by_single_reads_or_by_pressure() {
             local.tick(at(interval), None);
             assert!(interval > 20 || local.limits(bulk) == Limits::NONE, "not for a moment: {interval}");
         }
-        let latency = local.state().latency.unwrap();
-        assert_eq!(latency.measured, shown);
-        let read_ms = latency.read_latency_ms.unwrap();
+        let reads = local.state().reads.unwrap();
+        assert_eq!(reads.measured, shown);
+        let read_ms = reads.latency_ms.unwrap();
         assert!((read_ms / 40.0 - 1.0).abs() < 0.07, "{read_ms}");
         assert!(local.limits(bulk).wbps.is_some(), "{shown}: {}", local.limits(bulk));
         assert_eq!(local.because().contains("only estimated"), sense == Sense::Statistics, "{}", local.because());
@@ -196,7 +199,7 @@ fn limits_are_for_the_direction_in_which_a_group_is_noisy_and_end_with_it() {
     local.tick(at(21), Some(device(40)));
     assert_eq!(local.limits(bulk), Limits::NONE, "another program's limit is left alone");
     local.leave(bulk);
-    assert_eq!(local.state().groups.len(), 1);
+    assert_eq!(local.state().groups().len(), 1);
 }
 
 #[test]
@@ -257,7 +260,7 @@ fn with_each_a_group_is_a_tenant_of_its_own() {
             }
             local.tick(at(interval), Some(device(1)));
         }
-        let names: Vec<String> = local.state().groups.into_iter().map(|group| group.tenant).collect();
+        let names: Vec<String> = local.state().groups().iter().map(|group| group.tenant.clone()).collect();
         (names, local.samples[0].paid)
     };
     let (names, paid) = sampled("");
@@ -353,10 +356,13 @@ fn a_tenant_s_limit_is_shared_by_its_groups_and_directions() {
     assert!(sum <= 50_000_000 && limits[0].wbps.is_some_and(|limit| limit > 45_000_000), "{limits:?}");
     assert!(limits[1].rbps.is_some() && limits[1].riops.is_none(), "{limits:?}");
     assert_eq!(limited.local.limits(limited.db), Limits::NONE, "another tenant's");
-    let shown = |limited: &Limited, at: usize| limited.local.state().groups[at].latency.clone().unwrap();
-    let first = shown(&limited, 0);
-    assert!(first.because.contains("limit 50MB/s of tenant bulk") && first.delay_ms == 0.0, "{first:?}");
-    assert!(shown(&limited, 1).because.is_empty() && shown(&limited, 1).limits.is_some());
+    let shown = |limited: &Limited, at: usize| limited.local.state().groups()[at].clone();
+    let first = shown(&limited, 0).lately;
+    assert!(first.because.contains("limit 50MB/s of tenant bulk"), "{first:?}");
+    assert_eq!(first.throttled_by.unwrap().by, "operator", "no delay for the latency target");
+    let second = shown(&limited, 1);
+    assert!(second.lately.because.is_empty() && second.lately.throttled_by.is_none());
+    assert!(second.limits.is_some());
     // A group that another program limits has no part.
     limited.local.is_foreign(limited.groups[0], Limits { wbps: Some(7), ..Limits::NONE });
     assert_eq!(limited.local.limits(limited.groups[0]), Limits::NONE);
@@ -375,9 +381,9 @@ fn without_a_latency_target_limits_are_kept_and_nothing_else_throttles() {
     assert!(sum <= 50_000_000 && least > 40_000_000, "{limits:?} {least}");
     assert!(limits[0].wbps.is_some_and(|limit| limit > 45_000_000), "{limits:?}");
     assert!(!limited.local.is_noisy(limited.groups[0]) && limited.local.records(usize::MAX).next().is_none());
-    let latency = limited.local.state().latency.unwrap();
-    assert_eq!((latency.target_ms, latency.target(limited.local.reason())), (None, None));
-    assert!(latency.read_latency_ms.is_some() && limited.local.because().contains("without a latency target"));
+    let state = limited.local.state();
+    assert!(state.latency_target.is_none() && state.lately.targets.is_empty());
+    assert!(state.reads.unwrap().latency_ms.is_some() && state.lately.because.contains("without a latency target"));
     // A target begins with what the controller has not learned yet; another limit is taken over.
     let with = Limited::new("{ bytes_per_s = \"50MB\" }").local.config;
     assert!(!limited.local.adopt(&with, INTERVAL));
@@ -437,7 +443,7 @@ fn in_a_cluster_a_part_of_the_limit_applies_and_demand_is_counted() {
     assert!((40_000_000..=75_000_000).contains(&(now.arrived[1] - before.arrived[1])), "{now:?}");
     assert_eq!(now.arrived[1], limited.written as u64 - 10_000_000, "all but the first interval");
     assert_eq!((now.queued, now.served), (1, now.arrived));
-    let shown = limited.local.state().groups[0].latency.clone().unwrap();
+    let shown = limited.local.state().groups()[0].lately.clone();
     assert!(shown.because.contains("and this host has 25"), "{shown:?}");
     limited.local.share_totals(false);
     limited.run(2, 1);

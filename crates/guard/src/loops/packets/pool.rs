@@ -14,12 +14,14 @@ use super::shares::Shares;
 use crate::actuator::{Client, Delay, Delays, Packets};
 use crate::config::{Config, PacketsConfig};
 use crate::discovery::{KnownBy, Link};
-use crate::loops::record::{At, ClientState, DeviceState, PacketsState, PoolState};
+use crate::loops::record::{At, ClientState, DeviceState, PacketsState, PoolState, ReadsState};
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Sum, Tracker};
 use crate::sensor::initiators::Moved;
 use evenkeel_policy::config::{Enforcement, Percentile as Figure, Throttle};
 use evenkeel_policy::decision::{DecisionRecord, MostThrottled, Throttled, seconds};
 use evenkeel_policy::explain::{self, Throttles};
+use evenkeel_policy::state::LatencyTargetState;
+use evenkeel_policy::verdict::{self, Lately};
 
 /// The advice for an operator if delaying packets has no effect on the latency.
 const CURE: &str = "cap the window in which the target receives, so that clients must wait for acknowledgements: sysctl -w \
@@ -603,18 +605,36 @@ impl Guarded {
             .map(|(client, place)| (client.address, self.client_state(client, place)))
             .collect();
         clients.sort_by_key(|(address, _)| *address);
-        let at = PacketsState {
+        let (percentile, read_ms) = (self.percentile.as_ref(), ms(sample.reads.mean_latency()));
+        let reads = ReadsState {
+            measured: if percentile.is_some() { "device" } else { "statistics" }.into(),
+            latency_ms: read_ms,
+            percentiles: percentile.and_then(Percentile::usual),
+        };
+        let target = LatencyTargetState {
             target_ms: self.config.latency.target.as_millis_f64(),
             percentile: self.config.latency.percentile.to_string(),
-            read_latency_ms: ms(sample.reads.mean_latency()),
-            read_percentile_ms: ms(self.percentile.as_ref().and_then(Percentile::measured)),
-            read_percentiles: self.percentile.as_ref().and_then(Percentile::usual),
+            measured_ms: percentile.map_or(read_ms, |percentile| ms(percentile.measured())),
+            ..LatencyTargetState::default()
+        };
+        let (because, mean_delay_ms) = (self.because(), self.mean_delay.as_millis_f64());
+        let throttled = self.delays.iter().filter(|(delay, _)| *delay > Duration::ZERO).count();
+        let latency_ms = ms(sample.all().mean_latency());
+        let lately = Lately {
+            window_s: sample.interval.as_secs_f64(),
             iops: sample.all().iops(sample.interval),
-            latency_ms: ms(sample.all().mean_latency()),
+            bytes_per_s: sample.all().bytes_per_s(sample.interval),
+            latency_ms,
+            device_latency_ms: latency_ms,
+            p99_ms: reads.percentiles.map(|reads| reads.p99_ms),
+            targets: vec![verdict::of_latency(&target, self.reason.name())],
+            throttled_by: verdict::delays(throttled, "client", mean_delay_ms, &because),
+            because,
+            ..Lately::default()
+        };
+        let at = PacketsState {
             read_bytes_per_s: sample.reads.bytes_per_s(sample.interval),
             write_bytes_per_s: sample.writes.bytes_per_s(sample.interval),
-            in_flight: sample.in_flight,
-            mean_delay_ms: self.mean_delay.as_millis_f64(),
             packets: match self.packets {
                 Packets::Acknowledgements => "acknowledgements",
                 Packets::Data => "data",
@@ -628,8 +648,12 @@ impl Guarded {
             name: self.name.clone(),
             method: self.config.method.name().into(),
             reason: self.reason.name().to_owned(),
-            because: self.because(),
             notes: Vec::new(),
+            lately,
+            latency_target: Some(target),
+            reads: Some(reads),
+            in_flight: sample.in_flight,
+            mean_delay_ms,
             at: At::Packets(at),
         }
     }
@@ -638,16 +662,24 @@ impl Guarded {
         let (delay, reason) = &self.delays[place];
         let reached = &self.reach[self.reach.partition_point(|(client, _)| (*client as usize) < place)..];
         let mut reached = reached.iter().take_while(|(client, _)| *client as usize == place);
+        let throttled = || if delay.is_zero() { String::new() } else { explain::throttled(reason) };
+        let because = client.exempt_because.clone().unwrap_or_else(throttled);
+        let delay_ms = delay.as_millis_f64();
         ClientState {
             address: client.address.to_string(),
             names: client.names.iter().cloned().collect(),
             throttle: client.throttle.name().into(),
             exempt_because: client.exempt_because.clone(),
-            bytes_per_s: self.samples[place].bytes_per_s,
             load_is_estimated: reached
                 .any(|&(client, device)| self.shared_by[device as usize] > 1 && !self.shares.knows(client, device)),
-            delay_ms: delay.as_millis_f64(),
-            because: if *delay > Duration::ZERO { explain::throttled(reason) } else { String::new() },
+            delay_ms,
+            lately: Lately {
+                window_s: self.last.interval.as_secs_f64(),
+                bytes_per_s: self.samples[place].bytes_per_s,
+                throttled_by: verdict::delayed(delay_ms, &because),
+                because,
+                ..Lately::default()
+            },
         }
     }
 }

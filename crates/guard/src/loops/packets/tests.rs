@@ -9,7 +9,7 @@ use crate::actuator::Packets;
 use crate::config::Abilities;
 use crate::discovery::map::{Connection, Link};
 use crate::discovery::{KnownBy, Roots, Server};
-use crate::loops::record::PacketsState;
+use crate::loops::record::{ClientState, PacketsState, PoolState};
 use crate::sensor::diskstats::DeviceNumber;
 
 const CONFIG: &str = r#"
@@ -117,6 +117,10 @@ fn state(agent: &Agent, pool: usize) -> PacketsState {
     at.clone()
 }
 
+fn pool(agent: &Agent, pool: usize) -> PoolState {
+    agent.state().pools.swap_remove(pool)
+}
+
 fn at(tick: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(100 * tick)
 }
@@ -160,19 +164,20 @@ fn a_target_for_a_percentile_is_measured_by_single_reads() {
             let line = format!("252 0 dm-0 {} 0 {} {} 0 0 0 0 0 0 0\n", 10 * n, 80 * n, 50 * n);
             tick(&mut agent, now, &line);
         }
-        let state = state(&agent, 1);
-        (state, agent.records(Some("vg"), 1).swap_remove(0))
+        (pool(&agent, 1), agent.records(Some("vg"), 1).swap_remove(0))
     };
     let (state, record) = run(true);
-    assert_eq!((state.percentile.as_str(), state.read_latency_ms), ("p90", Some(5.0)));
-    let p90_ms = state.read_percentile_ms.expect("reads");
+    let (target, reads) = (state.latency_target.as_ref().expect("a target"), state.reads.as_ref().expect("reads"));
+    assert_eq!((target.percentile.as_str(), reads.latency_ms), ("p90", Some(5.0)));
+    assert_eq!((reads.measured.as_str(), state.lately.p99_ms), ("device", reads.percentiles.map(|of| of.p99_ms)));
+    let p90_ms = state.percentile_ms().expect("reads");
     assert!((p90_ms / 17.0 - 1.0).abs() < 0.065, "{p90_ms}");
     // No client writes, and the mean is far below the target.
     assert_eq!(record.reason, "no_noisy");
     let told = record.measured.expect("a figure");
     assert!((17.0 * 0.97..17.0 * 1.3).contains(&told), "{told}");
     let (state, record) = run(false);
-    assert_eq!((state.read_percentile_ms, record.measured), (None, None), "{}", record.reason);
+    assert_eq!((state.percentile_ms(), record.measured), (None, None), "{}", record.reason);
 }
 
 #[test]
@@ -190,7 +195,9 @@ fn writers_are_throttled_until_reads_are_fast_enough() {
         assert_eq!(delay("10.0.0.11"), None, "{method}: the reader");
         let state = state(&agent, 0);
         assert_eq!(state.clients.iter().filter(|client| client.delay_ms > 0.0).count(), 2);
-        assert!(state.read_latency_ms.is_some());
+        let pool = pool(&agent, 0);
+        assert!(pool.reads.is_some_and(|reads| reads.latency_ms.is_some()));
+        assert!(pool.lately.throttled_by.is_some_and(|by| by.how.starts_with("2 clients, mean ")));
         assert!(
             agent
                 .records(Some("vg"), usize::MAX)
@@ -428,8 +435,7 @@ fn on_a_shared_device_the_targets_counters_tell_who_moves_how_much() {
             let text = format!("252 1 dm-1 0 0 0 0 {n} 0 {} {n} 0 0 0\n", n * 2048);
             tick(agent, at(n), &text);
         }
-        let client =
-            |client: &crate::loops::record::ClientState| (client.bytes_per_s / 1048576.0, client.load_is_estimated);
+        let client = |client: &ClientState| (client.lately.bytes_per_s / 1048576.0, client.load_is_estimated);
         state(agent, 0).clients.iter().map(client).collect::<Vec<_>>()
     };
     assert_eq!(run(&mut agent, 2), [(5.0, true), (5.0, true)], "equal parts while nothing is counted");
@@ -475,7 +481,7 @@ fn another_target_is_taken_without_releasing_who_waits() {
     assert_eq!(agent.packets.delays().len(), 2, "what was learned stays");
     let mean = plant.run(&mut agent, 201, 300);
     assert!((15.0..22.0).contains(&mean), "{mean}");
-    assert_eq!(state(&agent, 0).target_ms, 20.0);
+    assert_eq!(pool(&agent, 0).latency_target.map(|target| target.target_ms), Some(20.0));
     reload(&mut agent, "");
     assert!(agent.packets.delays().is_empty() && agent.names().is_empty());
 }
@@ -499,7 +505,7 @@ fn no_delay_takes_a_reservation() {
         assert!((9.9e6..13e6).contains(&written(1)), "{reservation}: {:.3e} bytes/s", written(1));
         assert!(written(2) < 4e6, "{reservation}: {:.3e} bytes/s", written(2));
         let state = state(&agent, 0);
-        let because: Vec<&str> = state.clients.iter().map(|client| client.because.as_str()).collect();
+        let because: Vec<&str> = state.clients.iter().map(|client| client.lately.because.as_str()).collect();
         assert!(because.iter().any(|because| because.contains("less than its reservation")), "{because:?}");
         let decision = agent.packets.records(None).last().expect("decisions");
         assert_eq!(decision.reason, "unachievable", "{}", decision.because);

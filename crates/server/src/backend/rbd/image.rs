@@ -459,6 +459,9 @@ fn connect(library: &'static Library, access: &Access) -> Result<Cluster, String
         if code < 0 { Err(format!("{} cannot be set: {}", option.to_string_lossy(), error_of(code))) } else { Ok(()) }
     };
     set(c"client_mount_timeout", CONNECT_TIMEOUT_S)?;
+    // Otherwise librbd begins operations on the worker that starts them, which waits there once the cluster has too many in
+    // flight; so would clients of other volumes. Perhaps a later version has no such option.
+    let _ = set(c"rbd_non_blocking_aio", c"true");
     if !access.cached {
         set(c"rbd_cache", c"false")?;
     }

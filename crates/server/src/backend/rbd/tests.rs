@@ -3,7 +3,7 @@ mod fake;
 use std::time::Instant;
 
 use super::*;
-use fake::{Fake, OBJECT};
+use fake::{Fake, OBJECT, OPTIONS};
 
 const SIZE: u64 = 64 << 10;
 /// Every errno of Linux.
@@ -54,6 +54,13 @@ fn read(into: &mut [u8], offset: u64) -> FileIo {
 
 fn write(from: &[u8], offset: u64) -> FileIo {
     FileIo::Write { ptr: from.as_ptr(), len: from.len() as u32, offset, durable: false }
+}
+
+#[test]
+fn no_operation_is_carried_out_on_the_worker_that_starts_it() {
+    Fake::new("dispatched", SIZE);
+    let _rbd = open("dispatched", false).unwrap();
+    assert_eq!(OPTIONS.lock().unwrap().get("rbd_non_blocking_aio").map(String::as_str), Some("true"));
 }
 
 #[test]

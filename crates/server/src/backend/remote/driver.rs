@@ -15,6 +15,7 @@ use super::link::{Answer, Broken, DEPTH, Flight, Link, SCRATCH};
 use super::{Guaranteed, Job, Outbox, ReplyTo, Settings, Status, connect, transport};
 use crate::backend::operation::{Extent, FileIo, IoResult};
 use crate::clock;
+use crate::failures::Failures;
 use crate::faults::Call;
 use crate::mailbox::Mailbox;
 use crate::prompt;
@@ -93,6 +94,8 @@ pub(super) struct Driver {
     has_given_up: bool,
     /// The latest error of connecting that was logged, so that the log does not repeat it.
     complained: String,
+    /// Bounds how often connections that are lost and made again are logged: a server can end ten in a second.
+    logged: Failures,
     scratch: Vec<u8>,
     outbox: Outbox,
     has_stopped: bool,
@@ -129,6 +132,7 @@ impl Driver {
             away_since: None,
             has_given_up: false,
             complained: String::new(),
+            logged: Failures::default(),
             scratch: vec![0; SCRATCH],
             outbox: Outbox::default(),
             has_stopped: false,
@@ -459,7 +463,10 @@ impl Driver {
         let Some(link) = self.places[index].link.take() else { return };
         let (volume, uri) = (&self.settings.volume, &self.settings.target);
         let why = why.to_string();
-        tracing::warn!(volume, %uri, %why, in_flight = link.in_flight(), "a connection to the remote server is lost");
+        if let Some(not_logged) = self.logged.count("loss", 0, clock::now()) {
+            let in_flight = link.in_flight();
+            tracing::warn!(volume, %uri, %why, in_flight, not_logged, "a connection to the remote server is lost");
+        }
         self.status.error(&why);
         if link.is_dirty() {
             if self.settings.keeps_unflushed {
@@ -534,7 +541,9 @@ impl Driver {
         if let Err(why) = self.guaranteed.fits(&connected, self.settings.connections) {
             return self.could_not_connect(&why);
         }
-        if connected.size > self.guaranteed.size + u64::from(self.guaranteed.min_block) {
+        if connected.size > self.guaranteed.size + u64::from(self.guaranteed.min_block)
+            && self.logged.count("growth", 0, clock::now()).is_some()
+        {
             tracing::info!(
                 volume = self.settings.volume,
                 size = connected.size,
@@ -548,8 +557,11 @@ impl Driver {
         }
         if again {
             self.status.reconnects.fetch_add(1, Ordering::Relaxed);
-            let (volume, uri) = (&self.settings.volume, &self.settings.target);
-            tracing::info!(volume, %uri, waiting = self.waiting.len(), "connected to the remote server again");
+            if let Some(not_logged) = self.logged.count("return", 0, clock::now()) {
+                let (volume, uri) = (&self.settings.volume, &self.settings.target);
+                let waiting = self.waiting.len();
+                tracing::info!(volume, %uri, waiting, not_logged, "connected to the remote server again");
+            }
         }
     }
 
@@ -557,9 +569,11 @@ impl Driver {
         self.status.error(why);
         self.backoff = (self.backoff + self.backoff).clamp(SHORTEST_BACKOFF, LONGEST_BACKOFF);
         self.dial_at = clock::now() + self.backoff;
-        if self.complained != why {
+        if self.complained != why
+            && let Some(not_logged) = self.logged.count("attempt", 0, clock::now())
+        {
             let (volume, uri) = (&self.settings.volume, &self.settings.target);
-            tracing::warn!(volume, %uri, why, "cannot connect to the remote server; this server tries again, at intervals of up to 5 s");
+            tracing::warn!(volume, %uri, why, not_logged, "cannot connect to the remote server; this server tries again, at intervals of up to 5 s");
             self.complained = why.to_owned();
         }
     }
@@ -611,20 +625,44 @@ fn code_of(errno: Errno, fast: bool) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::os::unix::net::UnixStream;
     use std::sync::mpsc;
 
     use evenkeel_nbd::wire::Framing;
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Level, Metadata, Subscriber};
 
     use super::*;
     use crate::faults::Faults;
 
-    #[test]
-    fn what_breaks_during_a_round_of_flushes_is_left_for_the_next() {
-        let (ours, _server) = UnixStream::pair().expect("sockets");
-        ours.set_nonblocking(true).expect("settable");
-        let connected = Connected {
-            size: 1 << 30,
+    thread_local! {
+        static LINES: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Counts the log lines of level INFO and above that the calling thread writes.
+    struct Log;
+
+    impl Subscriber for Log {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() <= Level::INFO
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {
+            LINES.set(LINES.get() + 1);
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// An export of this size, as a connection to it finds it.
+    fn export(size: u64) -> Connected {
+        Connected {
+            size,
             flags: TransmissionFlags::HAS_FLAGS | TransmissionFlags::SEND_FLUSH,
             min_block: 1,
             preferred_block: 4096,
@@ -633,7 +671,18 @@ mod tests {
             context: None,
             name: None,
             description: None,
-        };
+        }
+    }
+
+    /// A connection to a server, and the server's end of it.
+    fn dialed() -> (Dialed, UnixStream) {
+        let (ours, server) = UnixStream::pair().expect("sockets");
+        ours.set_nonblocking(true).expect("settable");
+        (Dialed { socket: ours.into(), tls: None }, server)
+    }
+
+    /// A driver of one connection, and the server's end of that.
+    fn driver() -> (Driver, UnixStream) {
         let settings = Settings {
             volume: "test".into(),
             target: "nbd+unix:///disk?socket=/none".parse().expect("an address"),
@@ -644,10 +693,33 @@ mod tests {
             faults: Faults::NONE,
         };
         let inbox = Arc::new(Mailbox::new().expect("a mailbox"));
+        let connected = export(1 << 30);
         let guaranteed = Guaranteed::of(&connected).expect("usable");
-        let dialed = Dialed { socket: ours.into(), tls: None };
-        let mut driver =
-            Driver::new(settings, guaranteed, inbox, Arc::default(), (dialed, &connected)).expect("a driver");
+        let (dialed, server) = dialed();
+        let driver = Driver::new(settings, guaranteed, inbox, Arc::default(), (dialed, &connected));
+        (driver.expect("a driver"), server)
+    }
+
+    #[test]
+    fn a_server_that_ends_every_connection_does_not_fill_the_log() {
+        let (mut driver, _server) = driver();
+        LINES.set(0);
+        tracing::subscriber::with_default(Log, || {
+            for n in 0..100 {
+                driver.lose(0, &Broken::Closed);
+                driver.could_not_connect(&format!("refusal {n}"));
+                driver.dialed(0, Ok((dialed().0, export(2 << 30))));
+                assert!(driver.is_connected());
+            }
+        });
+        assert_eq!(LINES.get(), 4, "a loss, a refusal, the larger size, and a return");
+        let state = &driver.status;
+        assert_eq!(state.reconnects.load(Ordering::Relaxed), 100, "all are counted");
+    }
+
+    #[test]
+    fn what_breaks_during_a_round_of_flushes_is_left_for_the_next() {
+        let (mut driver, _server) = driver();
         let (to, result) = mpsc::channel();
         let mut flush = |breaks, error| {
             driver.flushes.waiting.push(ReplyTo::Thread(to.clone()));

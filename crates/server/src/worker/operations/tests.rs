@@ -151,3 +151,55 @@ fn one_job_writes_no_more_zeros_than_were_charged_and_the_rest_goes_back_to_the_
     }
     assert_eq!(u64::from(zeroed), LENGTH);
 }
+
+#[test]
+fn a_wait_for_other_requests_to_the_same_pages_is_no_time_of_the_device() {
+    let memory = Memory::new(1 << 20).unwrap();
+    let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::Memory(memory), 1 << 20));
+    let mut worker = crate::worker::tests::worker();
+    let (operations, token) = one_inside(&volume);
+    worker.operations = operations;
+    let begun = clock::now();
+    worker.start(token);
+    let operation = worker.operations.remove(token).expect("it is there");
+    let ticket = &operation.ticket;
+    assert!(ticket.in_flight_since() >= begun && ticket.admitted_at() == Instant::ZERO, "{ticket:?}");
+}
+
+#[test]
+fn thousands_of_overdue_operations_are_given_up_in_batches_and_those_that_came_back_are_not() {
+    const COUNT: usize = 2 * GIVEN_UP_AT_ONCE + 10;
+    let memory = Memory::new(1 << 20).unwrap();
+    let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::Memory(memory), 1 << 20));
+    let mut worker = crate::worker::tests::worker();
+    let snapshot = Arc::clone(&worker.snapshot);
+    let begun = clock::now();
+    {
+        let mut state = snapshot.pools[0].lock();
+        let tenant = state.join(begun, Default::default());
+        for _ in 0..COUNT {
+            let request = Box::new(Request::of(KEY, 0));
+            assert!(state.submit(begun, tenant, Volume::write_of(4096), request).is_ok());
+            let Next::Run(request, mut ticket) = state.dispatch(begun) else { panic!("nothing throttles it") };
+            // So that the next one fits the budget.
+            state.exempt(&mut ticket);
+            worker.operations.insert(Operation::new(0, &volume, request, ticket, begun));
+        }
+    }
+    let now = begun + Duration::from_nanos(snapshot.pools[0].overdue_after_ns.load(Ordering::Relaxed));
+    worker.report_overdue(now);
+    // One has come back, and its token is that of a new one.
+    let mut returned = worker.operations.remove(0).expect("it is there");
+    returned.started = now;
+    assert_eq!(worker.operations.insert(returned), 0);
+    for given_up in [GIVEN_UP_AT_ONCE, 2 * GIVEN_UP_AT_ONCE, COUNT - 1] {
+        assert!(worker.operations.has_lost());
+        worker.give_up_overdue(now, Instant::ZERO);
+        let entries = worker.operations.entries.iter().flatten();
+        assert_eq!(entries.filter(|operation| operation.reported).count(), given_up);
+    }
+    assert!(!worker.operations.has_lost());
+    worker.report_overdue(now);
+    assert!(!worker.operations.has_lost(), "each is given up once");
+    (0..COUNT as u32).for_each(|token| drop(worker.operations.remove(token)));
+}

@@ -64,7 +64,7 @@ fn length_s(records: &[Record]) -> Option<f64> {
 }
 
 /// The source of a workload's requests.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Source {
     /// Generated requests.
     Twin(Habits),

@@ -18,7 +18,7 @@ use crate::world::{self, Client, Hosts, Tenant, run_hosts};
 pub const WINDOW: Duration = Duration::from_secs(1);
 
 /// A workload, its host and its target.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     /// Name in results.
     pub name: &'static str,
@@ -43,7 +43,7 @@ pub struct Workload {
 pub const SURGE: usize = 3;
 
 /// The setup of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// The array.
     pub device: DeviceParams,

@@ -200,8 +200,8 @@ fn excess(case: &Case, none: &Digest, with: &Digest) -> f64 {
     case.light(none).into_iter().map(late).chain(reserved).fold(throughput, f64::max)
 }
 
-/// The scenario `text` with the method, the seed with the median harm of those that show harm, and bounds that a harmless
-/// method keeps on that seed. `None` if no seed shows harm, or a run fails.
+/// Makes a scenario that shows the harm: `text` with the method's admission control, the seed whose harm is the median over all
+/// seeds with harm, and bounds that a harmless method would meet with that seed. `None` if no seed shows harm, or a run fails.
 fn with_bounds<E>(
     text: &str,
     case: &Case,

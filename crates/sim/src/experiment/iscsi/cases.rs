@@ -9,6 +9,7 @@ use super::judge::ABOVE_BAR;
 use super::tuning::{PARAMETERS, PID, pid};
 use super::world::{Control, Host, Outcome, Setup, TICK, read_ms, written_mb_per_s};
 use super::{Execute, Options};
+use crate::experiment::once::once;
 use crate::experiment::paired::{self, Figures};
 use crate::experiment::{Better, Row, Section};
 
@@ -136,7 +137,7 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
                 seeds.iter().map(move |&seed| (setup.clone(), seed))
             })
             .collect();
-        let outcomes = execute(name, &runs)?;
+        let outcomes = once(name, &runs, &[], &[], execute)?;
         Ok(outcomes.chunks(seeds.len()).map(|outcomes| outcomes.iter().map(score).collect()).collect())
     };
     let choice: Vec<u64> = (options.seed + SEED_OFFSET..).take(if options.quick { 1 } else { CHOICE_SEEDS }).collect();

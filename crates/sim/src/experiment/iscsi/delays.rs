@@ -99,7 +99,7 @@ pub(super) fn request_time<E>(
             ),
             reproduced: free / slow > 4.0 && r2 > 0.99,
             numbers: format!(
-                "{free:.1} to {slow:.1} MB/s; time per request {intercept:.2} ms + {slope:.2} d, R² {r2:.4}"
+                "{free:.1} to {slow:.1} MB/s; time per request {intercept:.2} ms + {slope:.2} × the delay, R² {r2:.4}"
             ),
         });
         let speeds = points.iter().map(|&(delay, ms)| (delay, f64::from(BYTES) / 1e3 / ms));
@@ -183,7 +183,7 @@ pub(super) fn competition<E>(
         });
         claims.push(Claim {
             source: "fig. 6, 7, unfavourable",
-            text: format!("Untouched hosts drop when throttling begins, without explanation ({name})."),
+            text: format!("Hosts without a delay are slower after host 2 gets one, for no stated reason ({name})."),
             reproduced: drop > 5.0,
             numbers: format!("their worst half second in the 5 s after is {drop:.1} % below what they had before"),
         });

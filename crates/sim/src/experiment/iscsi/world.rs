@@ -1,5 +1,7 @@
 //! Hosts, an iSCSI target, its sensors and a controller of delays, in virtual time.
 
+use std::collections::BTreeMap;
+
 use evenkeel_control::response::{ClientId, ClientSample, Config, Controller, Sample};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
@@ -113,6 +115,10 @@ struct Run<'a> {
     setup: &'a Setup,
     link: Link,
     streams: Vec<Stream>,
+    /// Instant of the earliest next request of all streams.
+    due: Instant,
+    /// Index of each host by its id; of hosts with the same id, the first one's.
+    places: BTreeMap<u64, usize>,
     controller: Option<Controller>,
     delays: Vec<Duration>,
     before: Vec<Counters>,
@@ -138,8 +144,14 @@ pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
             streams.push(Stream { host, due, period: 0 });
         }
     }
+    let mut places = BTreeMap::new();
+    for (place, host) in setup.hosts.iter().enumerate() {
+        places.entry(host.id).or_insert(place);
+    }
     let mut run = Run {
         setup,
+        due: streams.iter().filter_map(|stream| stream.due).min().unwrap_or(Instant::FAR_FUTURE),
+        places,
         link: Link::new(setup.link, streams.len(), rng.next_u64()),
         before: vec![Counters::default(); streams.len()],
         streams,
@@ -157,19 +169,28 @@ impl Run<'_> {
         let mut tick = Instant::ZERO + TICK;
         self.apply_schedule(Instant::ZERO);
         while tick <= end {
-            let due = self.streams.iter().filter_map(|stream| stream.due).min().unwrap_or(Instant::FAR_FUTURE);
-            let now = tick.min(due).min(self.link.next_event());
+            let now = tick.min(self.due).min(self.link.next_event());
             while let Some(done) = self.link.poll(now) {
                 self.next_request(done.connection, now);
             }
-            for connection in 0..self.streams.len() {
-                if self.streams[connection].due.is_some_and(|due| due <= now) {
-                    self.send(connection, now);
-                }
+            if self.due <= now {
+                self.send_due(now);
             }
             if now == tick {
                 self.tick(now);
                 tick += TICK;
+            }
+        }
+    }
+
+    /// Sends the requests of all streams that are due by `now`.
+    fn send_due(&mut self, now: Instant) {
+        self.due = Instant::FAR_FUTURE;
+        for connection in 0..self.streams.len() {
+            match self.streams[connection].due {
+                Some(due) if due <= now => self.send(connection, now),
+                Some(due) => self.due = self.due.min(due),
+                None => {}
             }
         }
     }
@@ -193,7 +214,9 @@ impl Run<'_> {
         }
         while let Some(&(from, until)) = host.active.get(stream.period) {
             if due < until {
-                stream.due = Some(due.max(from));
+                let due = due.max(from);
+                stream.due = Some(due);
+                self.due = self.due.min(due);
                 return;
             }
             stream.period += 1;
@@ -204,7 +227,7 @@ impl Run<'_> {
         let Control::Schedule(schedule) = &self.setup.control else { return };
         for &(at, id, delay) in schedule {
             if at <= now
-                && let Some(host) = self.setup.hosts.iter().position(|host| host.id == id)
+                && let Some(&host) = self.places.get(&id)
             {
                 self.delays[host] = delay;
             }
@@ -259,7 +282,7 @@ impl Run<'_> {
             tick.reason = Some(decision.reason.name());
             self.delays.fill(Duration::ZERO);
             for delay in decision.delays {
-                if let Some(host) = self.setup.hosts.iter().position(|host| ClientId(host.id) == delay.client) {
+                if let Some(&host) = self.places.get(&delay.client.0) {
                     self.delays[host] = delay.delay;
                 }
             }

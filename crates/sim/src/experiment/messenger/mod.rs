@@ -109,7 +109,7 @@ impl Arm {
         Self::LptTuned,
     ];
 
-    /// Name in results of an arm that has no column of its own; `None` for the three arms with columns.
+    /// Name of an arm that has rows of its own in results; `None` for the three arms that are the columns of every row.
     const fn name(self) -> Option<&'static str> {
         match self {
             Self::RoundRobin | Self::Genetic | Self::Waits => None,

@@ -297,7 +297,8 @@ impl<'a> Run<'a> {
 
     /// Sends a message to `osd`, at which it arrives after the network delay.
     fn travel(&mut self, now: Instant, osd: usize, connection: u32, id: u64, bytes: u32) {
-        self.queue.push(now + self.setup.network, Event::Arrives { osd: osd as u32, connection, id, bytes });
+        let event = Event::Arrives { osd: osd as u32, connection, id, bytes };
+        self.queue.push_in_line(now + self.setup.network, event);
     }
 
     /// Handles a message that a worker of `osd` has finished: a received message is answered, a sent one travels on.

@@ -35,6 +35,7 @@ use evenkeel_control::Duration;
 use evenkeel_control::throughput::{Config, Method};
 use evenkeel_model::cached::CachedParams;
 
+use super::once::once;
 use super::tune::Tuned;
 use super::{Options, Report};
 use recorded::Recorded;
@@ -149,16 +150,17 @@ pub fn run<E>(options: &Options, traces: &Traces, execute: &mut Execute<'_, E>) 
         runs
     };
     let arms = Arm::of(&options.tuned);
-    let runs = planned(arms, &device, &Habits::FITTED, &seeds);
-    let outcomes = execute("groups", &runs)?;
-    let runs: Vec<(&Setup, &Outcome)> = runs.iter().map(|(setup, _)| setup).zip(&outcomes).collect();
+    let made = planned(arms, &device, &Habits::FITTED, &seeds);
+    let known = execute("groups", &made)?;
+    let runs: Vec<(&Setup, &Outcome)> = made.iter().map(|(setup, _)| setup).zip(&known).collect();
     let mut report = judge::report(options, arms, &groups, &runs, seeds.len(), seconds);
     report.intro.push(options.tuned.text());
     if !options.quick {
         let seeds = &seeds[..sensitivity::SEEDS.min(seeds.len())];
         let of = |(_, device, habits): &sensitivity::Variant| planned(&sensitivity::ARMS, device, habits, seeds);
         let runs: Vec<(Setup, u64)> = sensitivity::variants().iter().flat_map(of).collect();
-        let outcomes = execute("sensitivity", &runs)?;
+        // The first variant is the one of the groups.
+        let outcomes = once("sensitivity", &runs, &made, &known, execute)?;
         let runs: Vec<(&Setup, &Outcome)> = runs.iter().map(|(setup, _)| setup).zip(&outcomes).collect();
         report.sections.push(sensitivity::section(&groups, &runs, seeds.len(), seconds));
     }

@@ -1,7 +1,7 @@
 //! The oracle: the best results of one limit per stream and period, found with knowledge of the future.
 //!
-//! Before each period the whole world is copied and the period is tried with several sets of limits. Each stream is to get
-//! its guarantee and a part of what earlier periods fell short of it. The period is then run with the best limits found.
+//! Each period is tried in copies of the whole world with several sets of limits. Each stream is to get its guarantee and a
+//! part of what earlier periods fell short of it. The run goes on from the copy with the best limits.
 
 use evenkeel_control::Instant;
 use evenkeel_control::units::Kind;
@@ -33,13 +33,15 @@ pub(super) fn run(setup: &Setup, world: &mut World, end: Instant, meter: &mut Me
             .collect();
         let before = world.bytes();
         let mut limits = wanted.clone();
-        let (mut best, mut least) = (limits.clone(), f64::INFINITY);
+        let (mut best, mut least) = (None, f64::INFINITY);
         for _ in 0..TRIES {
-            let got = tried(world, &limits, next, &before, seconds);
-            let misses: Vec<f64> = got.iter().zip(&wanted).map(|(got, wanted)| got / wanted - 1.0).collect();
-            let worst = misses.iter().map(|miss| miss.abs()).sum();
-            if worst < least {
-                (least, best) = (worst, limits.clone());
+            let (copy, fork) = tried(world, &limits, next, meter);
+            let bytes = copy.bytes();
+            let got = bytes.iter().zip(&before).map(|(after, before)| (after - before) as f64 / seconds);
+            let misses: Vec<f64> = got.zip(&wanted).map(|(got, wanted)| got / wanted - 1.0).collect();
+            let worst = misses.iter().map(|miss| miss.abs()).sum::<f64>();
+            if best.is_none() || worst < least {
+                (least, best) = (least.min(worst), Some((copy, fork)));
             }
             if misses.iter().all(|miss| miss.abs() < CLOSE) {
                 break;
@@ -48,8 +50,10 @@ pub(super) fn run(setup: &Setup, world: &mut World, end: Instant, meter: &mut Me
                 *limit = (*limit / (1.0 + miss).max(0.25)).clamp(0.25 * guaranteed, MOST * guaranteed);
             }
         }
-        world.set_limits(&best);
-        meter.run(world, next);
+        if let Some((copy, fork)) = best {
+            *world = copy;
+            meter.join(fork);
+        }
         for ((owed, guaranteed), (after, before)) in
             owed.iter_mut().zip(&guaranteed).zip(world.bytes().iter().zip(&before))
         {
@@ -59,11 +63,51 @@ pub(super) fn run(setup: &Setup, world: &mut World, end: Instant, meter: &mut Me
     }
 }
 
-/// Each stream's throughput until `next` under `limits`, in bytes per second, found in a copy of the world. `before` holds
-/// the streams' bytes so far; `seconds` is the time until `next`.
-fn tried(world: &World, limits: &[f64], next: Instant, before: &[u64], seconds: f64) -> Vec<f64> {
-    let mut copy = world.clone();
+/// A copy of the world that was run until `next` under `limits`, and what `meter` would have collected in it.
+fn tried(world: &World, limits: &[f64], next: Instant, meter: &Meter) -> (World, Meter) {
+    let (mut copy, mut fork) = (world.clone(), meter.fork());
     copy.set_limits(limits);
-    copy.run(next);
-    copy.bytes().iter().zip(before).map(|(after, before)| (after - before) as f64 / seconds).collect()
+    fork.run(&mut copy, next);
+    (copy, fork)
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_control::Duration;
+    use evenkeel_model::cached::CachedParams;
+
+    use super::super::tenants::{Habits, TRACES};
+    use super::super::world::{Control, Tenant};
+    use super::*;
+
+    #[test]
+    fn a_period_in_a_copy_is_the_period_itself() {
+        let tenant = |place: usize| Tenant { trace: TRACES[place], recorded: None, guaranteed: 50e6 };
+        let setup = Setup {
+            device: CachedParams::paper(),
+            tenants: vec![tenant(0), tenant(1)],
+            habits: Habits::FITTED,
+            control: Control::Oracle,
+            // Not a whole number of periods.
+            lead: Duration::from_millis(1_250),
+            duration: Duration::from_secs(3),
+        };
+        let (mut world, mut meter) = (World::new(&setup, 3), Meter::new(&setup));
+        let (mut other, mut collected) = (World::new(&setup, 3), Meter::new(&setup));
+        for period in 1..=5u64 {
+            let next = Instant::ZERO + Duration::from_secs(period);
+            let limits = [10e6, 20e6, 30e6, 40e6].map(|limit| limit * period as f64);
+            world.set_limits(&limits);
+            meter.run(&mut world, next);
+            // A try that is not taken leaves nothing behind.
+            drop(tried(&other, &[1e6; 4], next, &collected));
+            let (copy, fork) = tried(&other, &limits, next, &collected);
+            other = copy;
+            collected.join(fork);
+            assert_eq!(other.bytes(), world.bytes());
+        }
+        assert_eq!(collected.outcome, meter.outcome);
+        // From 1.25 s on, every 0.1 s.
+        assert!(meter.outcome.tenths.iter().all(|tenths| tenths.len() == 37));
+    }
 }

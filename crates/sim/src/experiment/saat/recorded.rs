@@ -28,8 +28,9 @@ pub fn name_of(file_name: &str) -> Option<&'static str> {
     TRACES.iter().map(|trace| trace.name).find(|name| *name == stem)
 }
 
-/// The reads and writes of a recorded trace, without their times.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The reads and writes of a recorded trace, without their times. It is `Eq` so that `Arc`s of one trace are compared by their
+/// address: runs are compared often, and a trace may have millions of requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
     /// Offset and length in bytes of each read, in the order of the trace.
     reads: Vec<(u64, u32)>,

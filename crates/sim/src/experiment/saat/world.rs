@@ -256,6 +256,20 @@ impl Meter {
         Self { next: Instant::ZERO + setup.lead, before: None, outcome }
     }
 
+    /// A meter that goes on from here in a copy of the world, without what was collected so far.
+    pub(super) fn fork(&self) -> Self {
+        let tenths = vec![Vec::new(); self.outcome.tenths.len()];
+        Self { next: self.next, before: self.before.clone(), outcome: Outcome { tenths } }
+    }
+
+    /// Adds what a fork of this meter has collected, and goes on from there.
+    pub(super) fn join(&mut self, fork: Self) {
+        (self.next, self.before) = (fork.next, fork.before);
+        for (tenths, more) in self.outcome.tenths.iter_mut().zip(fork.outcome.tenths) {
+            tenths.extend(more);
+        }
+    }
+
     /// Runs `world` until `until`, and reads the counters every 100 ms of the counted time.
     pub(super) fn run(&mut self, world: &mut World, until: Instant) {
         while self.next <= until {

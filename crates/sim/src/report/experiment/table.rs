@@ -33,7 +33,7 @@ fn about(experiment: &str) -> &'static [&'static str] {
         harm::NAME => &[
             "Cases that each method harms or helps, against no control. baseline: the fixed budget that harms the",
             "fewest. faithful: the published method. evenkeel: the default. All fixed budgets: --json and --report.",
-            "Which cases are harmed, and by how much: --report.",
+            "The harmed cases, with the size of the harm: --report.",
         ],
         _ => &[
             "baseline: no admission control; for steps the fixed budget that was best before the step.",

@@ -52,20 +52,11 @@ fn pace(form: &Form) -> Pace {
 }
 
 fn requests(form: &Form) -> Requests {
-    let sizes = match &form.block_size {
-        // A block is far below 4 GiB.
-        Some(mix) => mix.0.iter().map(|&(bytes, weight)| SizeShare { bytes: bytes as u32, weight }).collect(),
-        None => vec![SizeShare { bytes: 4096, weight: 1 }],
-    };
-    let pattern = match form.pattern.unwrap_or(Written::Random) {
-        Written::Random => Pattern::Random,
-        Written::Sequential => Pattern::Sequential { streams: form.streams.unwrap_or(1) },
-        Written::Zipf(exponent) => Pattern::Zipf { exponent },
-    };
+    let usual = || vec![SizeShare { bytes: 4096, weight: 1 }];
     Requests {
         read_percent: form.reads(),
-        sizes,
-        pattern,
+        sizes: form.block_size.as_ref().map_or_else(usual, SizeShare::all),
+        pattern: Pattern::of(form.pattern.unwrap_or(Written::Random), form.streams.unwrap_or(1)),
         offset: form.offset.unwrap_or_default().0,
         span: form.span(),
         flush_every: form.flush_every.unwrap_or(0),

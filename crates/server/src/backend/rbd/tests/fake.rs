@@ -33,6 +33,9 @@ pub(super) struct Fake {
 
 static IMAGES: LazyLock<Mutex<HashMap<String, &'static Fake>>> = LazyLock::new(Mutex::default);
 
+/// The options that clients of the fake library have set, of all clusters.
+pub(super) static OPTIONS: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
+
 /// A caller's memory (address and length in bytes), passed to the thread of an operation.
 struct Caller(*mut u8, usize);
 
@@ -159,7 +162,10 @@ unsafe extern "C" fn rados_conf_read_file(_: ClusterPtr, _: *const c_char) -> c_
     0
 }
 
-unsafe extern "C" fn rados_conf_set(_: ClusterPtr, _: *const c_char, _: *const c_char) -> c_int {
+unsafe extern "C" fn rados_conf_set(_: ClusterPtr, option: *const c_char, value: *const c_char) -> c_int {
+    // SAFETY: the caller gives two strings.
+    let [option, value] = unsafe { [option, value].map(|text| CStr::from_ptr(text).to_string_lossy().into_owned()) };
+    OPTIONS.lock().unwrap().insert(option, value);
     0
 }
 

@@ -1,0 +1,163 @@
+//! The control groups that a point limits on one device: finds them, takes them in, forgets those that are gone, and writes and
+//! restores their rows of `io.max`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use evenkeel_policy::config::Match;
+
+use super::{Errors, Tick};
+use crate::actuator::io_max::{self, Change, IoMax, Limits};
+use crate::config::LocalTenant;
+use crate::discovery::groups::Names;
+use crate::journal::Journal;
+use crate::sensor::cgroup::GroupFile;
+use crate::sensor::diskstats::DeviceNumber;
+
+/// A control group and its files.
+#[derive(Debug)]
+pub(super) struct Group<T> {
+    pub(super) name: String,
+    pub(super) folder: PathBuf,
+    pub(super) stat: GroupFile,
+    pub(super) row: IoMax,
+    /// The limits that the agent has set for a latency target or a tenant's limit; `None` while the group is not throttled.
+    pub(super) set: Option<Limits>,
+    /// The point's own data of the group.
+    pub(super) own: T,
+}
+
+/// The control groups of one point.
+#[derive(Debug)]
+pub(super) struct Groups<T> {
+    /// The folder where cgroup v2 is mounted.
+    pub(super) root: PathBuf,
+    /// Groups in the order of their names.
+    pub(super) list: Vec<Group<T>>,
+    /// Rows of `io.max` that the previous policy set, by group, each with the `io.stat` of the group; a row stays here until
+    /// this policy's search has found its group or not.
+    pub(super) inherited: BTreeMap<String, (IoMax, Option<Limits>, GroupFile)>,
+}
+
+impl<T> Groups<T> {
+    /// No group yet of those below `root`, where cgroup v2 is mounted.
+    pub(super) fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), list: Vec::new(), inherited: BTreeMap::new() }
+    }
+
+    /// Takes over the limits of the previous policy's groups.
+    pub(super) fn inherit(&mut self, old: Self) {
+        let rows = old.list.into_iter().map(|group| (group.name, (group.row, group.set, group.stat)));
+        self.inherited = rows.chain(old.inherited).collect();
+    }
+
+    /// Restores all limits at the end of the point.
+    pub(super) fn end(self, journal: &mut Journal, errors: &mut Errors) {
+        let inherited = self.inherited.into_values().map(|(row, ..)| row);
+        for row in self.list.into_iter().map(|group| group.row).chain(inherited) {
+            errors.take(row.restore(journal));
+        }
+    }
+
+    /// Restores the limits of the previous policy for groups that have not been taken in.
+    pub(super) fn restore_inherited(&mut self, tick: &mut Tick<'_>) {
+        for (row, ..) in std::mem::take(&mut self.inherited).into_values() {
+            tick.restore(|journal| row.restore(journal));
+        }
+    }
+
+    /// As [`Self::restore_inherited`], for groups that this policy does not limit: those for which `is_its` is false.
+    pub(super) fn restore_others(&mut self, tick: &mut Tick<'_>, is_its: impl Fn(&str) -> bool) {
+        let mut kept = BTreeMap::new();
+        for (group, of_group) in std::mem::take(&mut self.inherited) {
+            let rows = if is_its(&group) { &mut kept } else { &mut self.inherited };
+            rows.insert(group, of_group);
+        }
+        self.restore_inherited(tick);
+        self.inherited = kept;
+    }
+
+    /// Place of the group with this name; if it is not known, the place where it belongs is the error.
+    pub(super) fn place(&self, name: &str) -> Result<usize, usize> {
+        self.list.binary_search_by(|known| known.name.as_str().cmp(name))
+    }
+
+    /// Names of the groups of `entry`, one of this tenant, that are not known yet; `None` after an error. `is_its`: true for a
+    /// group of the tenant.
+    pub(super) fn find(
+        &self,
+        names: &Names,
+        (tenant, entry): (&str, &Match),
+        is_its: impl Fn(&str) -> bool,
+        notes: &mut Vec<String>,
+        errors: &mut Errors,
+    ) -> Option<Vec<String>> {
+        let mut found = errors.take(names.find(&self.root, entry))?;
+        if found.is_empty() {
+            let shown = LocalTenant::shown(entry);
+            notes.push(format!(
+                "no group fits {shown:?} of tenant {tenant} now, and the agent goes on searching; start what belongs there, or correct match of the tenant"
+            ));
+        }
+        // Of several tenants that name a group, the most specific decides.
+        found.retain(|name| self.place(name).is_err() && is_its(name));
+        Some(found)
+    }
+
+    /// The `io.stat` of group `name`; without it the reason goes to `notes` or to the errors.
+    pub(super) fn counters(&self, name: &str, notes: &mut Vec<String>, errors: &mut Errors) -> Option<GroupFile> {
+        let folder = self.root.join(name);
+        let opened = GroupFile::open(folder.join("io.stat"));
+        if opened.as_ref().is_err_and(|error| error.is_absent()) {
+            let parent = folder.parent().unwrap_or(&self.root).display();
+            notes.push(format!(
+                "the io controller is off for {name}; with systemd set IOAccounting=yes, otherwise write +io to {parent}/cgroup.subtree_control"
+            ));
+            return None;
+        }
+        errors.take(opened)
+    }
+
+    /// Adds a group, with its limits of the previous policy. A group that is made anew has none; the row of the one before stays
+    /// for [`Self::restore_inherited`].
+    pub(super) fn take_in(&mut self, name: String, stat: GroupFile, device: DeviceNumber, own: T) -> &mut Group<T> {
+        let folder = self.root.join(&name);
+        let new = || (IoMax::new(&folder, device), None);
+        let is_same = self.inherited.get(&name).is_some_and(|(.., before)| before.is_same(&stat));
+        let inherited = if is_same { self.inherited.remove(&name) } else { None };
+        let (row, set) = inherited.map_or_else(new, |(row, set, _)| (row, set));
+        let at = self.list.partition_point(|known| known.name < name);
+        self.list.insert(at, Group { name, folder, stat, row, set, own });
+        &mut self.list[at]
+    }
+
+    /// Forgets the groups at these places, which are in order, and restores their limits. Of a group that is gone nothing is left
+    /// to restore, and the journal forgets it.
+    pub(super) fn leave(
+        &mut self,
+        places: impl DoubleEndedIterator<Item = usize>,
+        tick: &mut Tick<'_>,
+        mut forget: impl FnMut(T),
+    ) {
+        for at in places.rev() {
+            let group = self.list.remove(at);
+            forget(group.own);
+            tick.restore(|journal| group.row.restore(journal));
+        }
+    }
+
+    /// Sets the rows of the groups at these places, which are in order, to the limits beside them: those that differ are written.
+    /// Returns the places with the changes; `None`: an error.
+    pub(super) fn write(&mut self, wanted: &[(usize, Limits)], tick: &mut Tick<'_>) -> Vec<(usize, Option<Change>)> {
+        let Some(journal) = tick.journal.as_deref_mut() else { return Vec::new() };
+        let mut left = wanted.iter().peekable();
+        let rows = self.list.iter_mut().enumerate().filter_map(|(at, group)| {
+            let (_, limits) = left.next_if(|(place, _)| *place == at)?;
+            Some((&mut group.row, *limits))
+        });
+        let mut rows: Vec<(&mut IoMax, Limits)> = rows.collect();
+        let Some(results) = tick.errors.take(io_max::set_all(journal, &mut rows)) else { return Vec::new() };
+        let changes = wanted.iter().zip(results);
+        changes.map(|((at, _), result)| (*at, tick.errors.take(result))).collect()
+    }
+}

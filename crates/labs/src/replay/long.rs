@@ -1,0 +1,205 @@
+//! The speed of a replay, and the memory that a recording of a hundred million requests takes. Both recordings are made request
+//! by request with the writer that the server has.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use evenkeel_flight::{Head, Item, Kind, Name, Request, Table, Writer};
+
+use crate::base::process::{Running, Used, describe};
+use crate::check::figures::{Figures, told};
+use crate::check::run::{Lab, Options};
+
+/// Names of the two trials.
+const SPEED: &str = "speed";
+const LONG: &str = "long_recording";
+/// Requests of the long recording.
+const REQUESTS: u64 = 100_000_000;
+/// Requests per second.
+const IOPS: u64 = 5_000;
+/// Clients, each with a volume of its own; half of them are closed loops.
+const CLIENTS: u64 = 50;
+const TENANTS: u32 = 8;
+/// Length of the recording whose replay is timed, in seconds: in a short run, and in a full run.
+const SECONDS: [u64; 2] = [20, 120];
+/// Bar: the least speed of a replay as a multiple of real time, in CPU time of the whole command.
+const SPEED_BAR: f64 = 50.0;
+/// A lower speed comes from work that grows with the square of the number of requests, also without optimisation.
+const SPEED_SURE: f64 = 3.0;
+/// Bar: the most memory of a command, in MiB. The reader has 12 at its head; statistics, the order of 65,536 requests and the
+/// program take some 50; a plot at most 160; a part of a minute, 300,000 requests of some 200 bytes, 60.
+const MEMORY_BAR: f64 = 256.0;
+/// More memory comes from a command that keeps the requests: they take 6,100 MiB.
+const MEMORY_SURE: f64 = 1_024.0;
+/// The device of replays.
+const DEVICE: &str = "kind = \"store\"\nread_latency = \"9ms\"\nwrite_latency = \"9ms\"\n";
+/// The part of the long recording that is held in memory.
+const PART: [&str; 4] = ["--from", "2h", "--for", "1m"];
+/// Time limit of a command: a hundred times what it takes.
+const LIMIT: Duration = Duration::from_secs(3 * 3_600);
+
+/// Runs the trials that are wanted, in `folder`. Returns their number. The long recording is for full runs, or if it is selected
+/// by name.
+pub(super) fn run(lab: &mut Lab, options: &Options, folder: &Path) -> usize {
+    let wanted = |name: &str| name.contains(&options.only);
+    let mut taken = 0;
+    if wanted(SPEED) {
+        let seconds = SECONDS[usize::from(options.full)];
+        let rounds = if options.full { options.repeats } else { 1 };
+        let mut figures = Figures::default();
+        let verdict = figures.collect(rounds, |figures| speed(&options.binary, folder, seconds, figures));
+        end(lab, SPEED, &figures, &verdict);
+        taken += 1;
+    }
+    if wanted(LONG) && (options.full || !options.only.is_empty()) {
+        let mut figures = Figures::default();
+        let outcome = long(&options.binary, folder, &mut figures);
+        end(lab, LONG, &figures, &figures.judge_by(true, outcome));
+        taken += 1;
+    }
+    taken
+}
+
+fn end(lab: &mut Lab, name: &str, figures: &Figures, verdict: &Result<String>) {
+    for line in figures.lines() {
+        println!("lab: figure replay::{name}_{line}");
+    }
+    lab.check(name, verdict.is_ok(), &told(verdict));
+}
+
+/// Replays a recording of so many seconds.
+fn speed(binary: &Path, folder: &Path, seconds: u64, figures: &mut Figures) -> Result<String> {
+    let (path, device) = (folder.join("speed.rec"), folder.join("speed.toml"));
+    write(&path, seconds * IOPS)?;
+    std::fs::write(&device, DEVICE)?;
+    let mut command = Command::new(binary);
+    command.args(["replay", "--json", "--device"]).arg(&device).arg(&path);
+    let used = succeeded(&mut command)?;
+    let times = seconds as f64 / used.cpu.as_secs_f64();
+    figures.at_least("times_real_time", times, SPEED_SURE, SPEED_BAR);
+    Ok(format!("{seconds} s of {IOPS} requests a second replayed in {:.2?} of CPU time", used.cpu))
+}
+
+/// Has the long recording read by each command that reads recordings.
+fn long(binary: &Path, folder: &Path, figures: &mut Figures) -> Result<String> {
+    let [path, device, out] = ["long.rec", "long.toml", "long.out"].map(|name| folder.join(name));
+    write(&path, REQUESTS)?;
+    std::fs::write(&device, DEVICE)?;
+    let evenkeel = |words: &[&str]| {
+        let mut command = Command::new(binary);
+        command.args(words);
+        command
+    };
+    let mut said = Vec::new();
+    let mut put = |name: &str, used: Used| {
+        let mib = used.peak_bytes as f64 / f64::from(1 << 20);
+        figures.at_most(&format!("{name}_mib"), mib, MEMORY_SURE, MEMORY_BAR);
+        said.push(format!("{name} {mib:.0} MiB, {:.0?} of CPU time", used.cpu));
+    };
+    put("info", succeeded(evenkeel(&["trace", "info"]).arg(&path))?);
+    put("plot", succeeded(evenkeel(&["trace", "plot", "-o"]).arg(&out).arg(&path))?);
+    put("convert", succeeded(evenkeel(&["trace", "convert"]).args(PART).arg("-o").arg(&out).arg(&path))?);
+    put("replay", succeeded(evenkeel(&["replay"]).args(PART).arg("--device").arg(&device).arg(&path))?);
+    // It may refuse: a load that never changes hardly shows the device.
+    let (status, used) = measured(evenkeel(&["fit"]).args(PART).arg(&path))?;
+    ensure!(status.success() || status.code() == Some(1), "evenkeel fit: {status}");
+    put("fit", used);
+    Ok(format!("{REQUESTS} requests in {} MB: {}", std::fs::metadata(&path)?.len() / 1_000_000, said.join("; ")))
+}
+
+fn measured(command: &mut Command) -> Result<(ExitStatus, Used)> {
+    Running::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()))?.wait_and_measure(LIMIT)
+}
+
+fn succeeded(command: &mut Command) -> Result<Used> {
+    let (status, used) = measured(command)?;
+    ensure!(status.success(), "`{}`: {status}", describe(command));
+    Ok(used)
+}
+
+/// Writes a recording of so many requests, holding one block in memory.
+fn write(path: &Path, requests: u64) -> Result<()> {
+    let cannot_write = || format!("cannot write {}", path.display());
+    let head = Head { source: "serve".into(), ..Head::default() };
+    let mut writer = Writer::new(File::create(path).with_context(cannot_write)?, &head)?;
+    for name in names() {
+        writer.write(&Item::Name(name))?;
+    }
+    for number in 0..requests {
+        writer.write(&Item::Request(request(number))).with_context(cannot_write)?;
+    }
+    writer.finish().with_context(cannot_write)?;
+    Ok(())
+}
+
+fn names() -> Vec<Name> {
+    let name = |table: Table, number: u32, name: String| {
+        let is_volume = table == Table::Volume;
+        let (pool, bytes) = if is_volume { ("main".to_owned(), 1 << 34) } else { (String::new(), 0) };
+        Name { table, number, name, pool, bytes }
+    };
+    let clients = (0..CLIENTS as u32).flat_map(|number| {
+        let client = name(Table::Client, number, format!("client-{number}"));
+        [client, name(Table::Volume, number, format!("volume-{number}"))]
+    });
+    (0..TENANTS).map(|number| name(Table::Tenant, number, format!("tenant-{number}"))).chain(clients).collect()
+}
+
+/// The request of this number: those of the clients take turns. The next of a closed loop comes some microseconds after the
+/// completion, that of an open loop at a time of its own.
+fn request(number: u64) -> Request {
+    let (client, random) = (number % CLIENTS, mixed(number));
+    let (period_ns, due_ns) = (1_000_000_000 * CLIENTS / IOPS, number * (1_000_000_000 / IOPS));
+    let (late_ns, device_ns) = match client % 2 {
+        0 => (0, period_ns - 20_000 - random % 100_000),
+        _ => (random % 5_000_000, period_ns / 4 + random % 1_000_000),
+    };
+    Request {
+        arrival_ns: due_ns + late_ns,
+        device_ns,
+        tenant: client as u32 % TENANTS,
+        client: client as u32,
+        volume: client as u32,
+        kind: if random % 10 < 7 { Kind::Read } else { Kind::Write },
+        offset: ((random >> 20) % (1 << 22)) << 12,
+        length: 4_096,
+        ..Request::default()
+    }
+}
+
+/// A number that looks random.
+fn mixed(number: u64) -> u64 {
+    let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ mixed >> 32
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_flight::Recording;
+
+    use super::*;
+    use crate::base::scratch::Scratch;
+
+    #[test]
+    fn a_recording_has_the_rate_and_both_kinds_of_clients() {
+        let scratch = Scratch::new("long").unwrap();
+        let path = scratch.path().join("a.rec");
+        write(&path, IOPS).unwrap();
+        let recording = Recording::read(&path).unwrap();
+        assert_eq!((recording.requests.len() as u64, recording.complete), (IOPS, true));
+        assert_eq!(recording.names.len(), TENANTS as usize + 2 * CLIENTS as usize);
+        let last_ns = recording.requests.last().unwrap().arrival_ns;
+        assert!((990_000_000..1_010_000_000).contains(&last_ns), "{last_ns}");
+        let thinks = |client: u32| -> Vec<u64> {
+            let own = recording.requests.iter().filter(|request| request.client == client);
+            let own: Vec<&Request> = own.collect();
+            let think = |pair: &[&Request]| pair[1].arrival_ns - (pair[0].arrival_ns + pair[0].device_ns);
+            own.windows(2).map(think).collect()
+        };
+        assert!(thinks(0).iter().all(|think_ns| (20_000..120_000).contains(think_ns)));
+        assert!(thinks(1).iter().any(|think_ns| *think_ns > 1_000_000));
+    }
+}
