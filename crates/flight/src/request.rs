@@ -37,8 +37,9 @@ pub enum Outcome {
 pub struct Request {
     /// Arrival, in nanoseconds since the start of the recording.
     pub arrival_ns: u64,
-    /// Time between arrival and admission to the device, in nanoseconds: the queue latency. Of a request that was carried out in
-    /// slices: all of its time except `device_ns`, including the waits of its slices between one another.
+    /// Time between arrival and admission to the device, in nanoseconds: the queue latency, with waits for requests to the
+    /// same bytes. Of a request that was carried out in slices: all of its time except `device_ns`, including the waits of its
+    /// slices between one another.
     pub queue_ns: u64,
     /// Time between admission and completion, in nanoseconds: the device latency. Of a request that was carried out in slices:
     /// the time in which at least one of them was at the device.

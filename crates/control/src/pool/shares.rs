@@ -300,12 +300,11 @@ mod tests {
     use crate::time::{Duration, Instant};
     use crate::units::{Direction, Kind, Rates, Work};
 
-    /// The smallest slice of reads, in bytes, in 10 s on a device for which the first size is right. Each slice waits 0.5 ms for
-    /// other requests to the same bytes; with `tells` the pool learns of that.
-    fn smallest_slice(tells: bool) -> u32 {
+    /// A pool with this admission control and nothing else that throttles.
+    fn pool(admission: admission::Config) -> Pool<u32> {
         let config = Config {
             scheduler: Scheduler::Mclock,
-            admission: admission::Config::None,
+            admission,
             base_cost_bytes: 0,
             cost: CostModel::default(),
             limit: Rates::UNSET,
@@ -313,7 +312,13 @@ mod tests {
             target: None,
             slots: None,
         };
-        let mut pool = Pool::new(config, Instant::ZERO, 1);
+        Pool::new(config, Instant::ZERO, 1)
+    }
+
+    /// The smallest slice of reads, in bytes, in 10 s on a device for which the first size is right. Each slice waits 0.5 ms for
+    /// other requests to the same bytes; with `is_reported` the pool learns of that.
+    fn smallest_slice(is_reported: bool) -> u32 {
+        let mut pool = pool(admission::Config::None);
         let tenant = pool.join(Instant::ZERO, Qos::default());
         let mut least = u32::MAX;
         for step in 0..5_000 {
@@ -324,7 +329,7 @@ mod tests {
                 pool.submit(now, tenant, Work::new(Kind::Read, bytes), bytes).expect("it is there");
                 let Next::Run(_, mut ticket) = pool.dispatch(now) else { panic!("nothing throttles it") };
                 let begins = now + Duration::from_micros(if bytes == slice { 500 } else { 0 });
-                if tells {
+                if is_reported {
                     ticket.waited_until(begins);
                     assert_eq!((ticket.in_flight_since(), ticket.admitted_at()), (begins, now));
                 }
@@ -345,17 +350,7 @@ mod tests {
 
     #[test]
     fn what_has_left_the_queue_does_not_wait_for_the_budget() {
-        let config = Config {
-            scheduler: Scheduler::Mclock,
-            admission: admission::Config::Fixed { budget_bytes: 4_096 },
-            base_cost_bytes: 0,
-            cost: CostModel::default(),
-            limit: Rates::UNSET,
-            limit_burst: Duration::ZERO,
-            target: None,
-            slots: None,
-        };
-        let mut pool = Pool::new(config, Instant::ZERO, 1);
+        let mut pool = pool(admission::Config::Fixed { budget_bytes: 4_096 });
         let tenant = pool.join(Instant::ZERO, Qos::default());
         for request in 0..2 {
             pool.submit(Instant::ZERO, tenant, Work::new(Kind::Read, 4_096), request).expect("it is there");

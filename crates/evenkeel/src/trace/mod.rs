@@ -112,7 +112,7 @@ pub(crate) fn open(path: &Path, part: &Part, most: usize) -> anyhow::Result<Reco
                 }
                 ensure!(
                     recording.requests.len() < most,
-                    "{} has more than {most} requests, the most of a file of its length that are taken into memory: choose a part of it with \
+                    "{} has more than {most} requests, too many for its length or for memory: choose a part of it with \
                      --from and --for, or use trace info",
                     path.display()
                 );

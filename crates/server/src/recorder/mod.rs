@@ -58,7 +58,8 @@ const PATIENCE: StdDuration = StdDuration::from_secs(30);
 pub(crate) struct Record {
     /// When the request had arrived; [`Instant::ZERO`] if that was before the session.
     pub(crate) arrived: Instant,
-    /// When the pool dispatched the request (of a divided request: its first slice).
+    /// When the request was handed to the device (of a divided request: its first slice): dispatched by the pool, and no longer
+    /// waiting for requests to the same bytes.
     pub(crate) admitted: Instant,
     /// When the request ended.
     pub(crate) done: Instant,
