@@ -263,7 +263,8 @@ impl<M: Participant> Driver<M> {
 
     fn own_record(&self, period: u64, pools: Pools, totals: Totals, leaving: bool) -> Record {
         let contribution = Contribution { bits: self.cluster.shard().bits(), members: 1, content: pools };
-        self.record(period, self.joined.min(period), leaving, contribution, totals)
+        let record = self.record(period, self.joined.min(period), leaving, contribution, totals);
+        Record { lease: self.cluster.config().lease, ..record }
     }
 
     fn sum(&self, sum: Sum<Pools>) -> Option<publish::OutgoingSum> {
@@ -291,6 +292,7 @@ impl<M: Participant> Driver<M> {
             early: 0,
             joined,
             period_us,
+            lease: 0,
             leaving,
             bits,
             members,
@@ -360,11 +362,15 @@ impl<M: Participant> Driver<M> {
         if !evenkeel_policy::is_name(host) {
             return self.faults.note(now, host, "corrupt", "is not the name of a host: delete this key from etcd");
         }
-        let Some(record) = self.read(now, host, value) else {
-            if let Some(header) = Header::of_other_version(value, &Record::versions()) {
-                self.totals.unread(host, header.leaving);
+        let record = match self.read(now, host, value) {
+            Ok(record) if record.is_of_one_host() => record,
+            Ok(_) => {
+                self.totals.unusable(host);
+                let what = "has the figures of several hosts in its value: delete this key from etcd";
+                return self.faults.note(now, host, "corrupt", what);
             }
-            return;
+            Err(Some((leaving, _))) => return self.totals.unread(host, leaving),
+            Err(None) => return self.totals.unusable(host),
         };
         // Whatever the clocks: the order of the store counts.
         self.totals.heard(self.elapsed(), host, &record, self.cluster.is_divided());
@@ -383,11 +389,12 @@ impl<M: Participant> Driver<M> {
         let Ok(shard) = name.parse::<Shard>() else {
             return self.faults.note(now, name, "corrupt", "is not the name of a shard: delete this key from etcd");
         };
-        let Some(record) = self.read(now, name, value) else {
-            if let Some(header) = Header::of_other_version(value, &Record::versions()) {
-                self.totals.unread_sum(self.elapsed(), shard, (!header.leaving).then_some(header.members));
+        let record = match self.read(now, name, value) {
+            Ok(record) => record,
+            Err(Some((leaving, members))) => {
+                return self.totals.unread_sum(self.elapsed(), shard, (!leaving).then_some(members));
             }
-            return;
+            Err(None) => return,
         };
         let Record { period, leaving, bits, members, pools, totals, .. } = record;
         if bits != shard.bits() {
@@ -405,13 +412,19 @@ impl<M: Participant> Driver<M> {
         }
     }
 
-    fn read(&mut self, now: Instant, who: &str, value: &[u8]) -> Option<Record> {
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// If the value cannot be used. Members of another version or with another period count by their number: the error says
+    /// if these are leaving, and how many they are. `None`: the value is of no member.
+    fn read(&mut self, now: Instant, who: &str, value: &[u8]) -> Result<Record, Option<(bool, u64)>> {
         let record = match Record::parse(value) {
             Ok(record) => record,
             Err(fault) => {
                 let kind = if matches!(fault, Unreadable::OtherVersion { .. }) { "version" } else { "corrupt" };
                 self.faults.note(now, who, kind, &format!("its value {fault}"));
-                return None;
+                let header = Header::of_other_version(value, &Record::versions());
+                return Err(header.map(|header| (header.leaving, header.members)));
             }
         };
         let ours = self.cluster.config().period;
@@ -419,9 +432,9 @@ impl<M: Participant> Driver<M> {
         if theirs != ours {
             let what = format!("has periods of {theirs:?}, this host {ours:?}; set cluster.period alike on all hosts");
             self.faults.note(now, who, "period", &what);
-            return None;
+            return Err(Some((record.leaving, record.members)));
         }
-        Some(record)
+        Ok(record)
     }
 
     /// Status of this host in the cluster. Beside members whose slots are unknown it is as if the cluster were lost: those do
@@ -436,7 +449,7 @@ impl<M: Participant> Driver<M> {
         let members = counted(unread, "member");
         (unread > 0).then(|| {
             format!(
-                "the reports of {members} are in a format that this host cannot read; run the same version of Evenkeel on all hosts"
+                "the reports of {members} are in a format that this host cannot read, or of another cluster.period; run the same version of Evenkeel, with the same cluster.period, on all hosts"
             )
         })
     }
@@ -503,7 +516,7 @@ impl<M: Participant> Driver<M> {
                 1.0,
             ),
             Status::Lost if self.totals.unread_now() > 0 => {
-                ("lost", "this host decides its slots alone: other members run another version".into(), 0.0)
+                ("lost", "this host decides its slots alone: it cannot use the reports of other members".into(), 0.0)
             }
             Status::Lost => {
                 ("lost", "the reports of this host do not come back from etcd: it decides its slots alone".into(), 0.0)

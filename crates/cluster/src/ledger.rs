@@ -19,6 +19,8 @@ use crate::participant::Key;
 
 /// The most members whose reports are kept; a shard has far fewer.
 const MAX_HOSTS: usize = 1_024;
+/// Period of a sum that this host has made itself, before the first sum of a shard.
+const UNDATED: u64 = 0;
 /// The most members of a total whose parts are shown one by one.
 const SHOWN_HOSTS: usize = 8;
 /// Names of the units, as in the state.
@@ -43,12 +45,25 @@ fn first_of<'a, 'b>(
     Some(totals.entry(key).or_default())
 }
 
+/// When a report of a member was read, and how long its member has contact with the cluster by it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct News {
+    /// Tells the report from others of the member: incarnation, period, and number of earlier reports about the period.
+    pub(crate) report: (u64, u64, u8),
+    /// When the report was read first.
+    pub(crate) read: Instant,
+    /// Time from then after which the member has lost the cluster, unless a newer report of it has reached the store.
+    pub(crate) counts_for: Duration,
+}
+
 /// The newest report of a member.
 #[derive(Clone, Debug)]
 struct Entry {
     totals: Totals,
     /// True if the report cannot be read; it has no figures then.
     is_unread: bool,
+    /// `None`: only the store says when the member has expired.
+    news: Option<News>,
     /// When the member expired; `None` while its report counts.
     ended: Option<Instant>,
 }
@@ -149,6 +164,8 @@ pub(crate) struct Ledger {
     unread: u64,
     /// Newest sums of shards that cannot be read: when they were read, and the number of their members.
     unread_sums: BTreeMap<Shard, (Instant, u64)>,
+    /// True if a member was left out, as there were too many, since the newest report of this host, and since the one before.
+    left_out: [bool; 2],
 }
 
 impl Ledger {
@@ -166,7 +183,18 @@ impl Ledger {
             far_is_old: false,
             unread: 0,
             unread_sums: BTreeMap::new(),
+            left_out: [false; 2],
         }
+    }
+
+    /// Notes that this host reports: members that were left out report again before the next time.
+    pub(crate) fn next_period(&mut self) {
+        self.left_out = [false, self.left_out[0]];
+    }
+
+    /// True if members report that are not in the sums, because there are too many. Their parts are not known.
+    pub(crate) fn is_overfull(&self) -> bool {
+        self.left_out != [false; 2]
     }
 
     /// Name of this host.
@@ -185,6 +213,8 @@ impl Ledger {
         self.far_is_old |= shard != self.shard;
         self.shard = shard;
         self.hosts.retain(|host, _| shard.holds(host));
+        // All values are read anew.
+        self.left_out = [false; 2];
         for (host, entry) in &mut self.hosts {
             if !present.contains(host.as_str()) {
                 entry.ended = entry.ended.or(Some(now));
@@ -200,22 +230,40 @@ impl Ledger {
 
     /// Takes in a member's newest report, or with `None` that it has left. Returns the tenants whose sums may have changed.
     pub(crate) fn put(&mut self, host: &str, totals: Option<Totals>) -> BTreeSet<Key> {
-        self.put_entry(host, totals.map(|totals| Entry { totals, is_unread: false, ended: None }))
+        self.put_entry(host, totals.map(|totals| Entry { totals, is_unread: false, news: None, ended: None }))
+    }
+
+    /// Takes in a member's newest report, as [`Self::put`] does. A report that is read again, because a watch begins anew or a
+    /// write was repeated, was made no later than it was read first.
+    pub(crate) fn put_news(&mut self, host: &str, totals: Totals, news: Option<News>) -> BTreeSet<Key> {
+        let known = self.hosts.get(host).filter(|entry| entry.totals == totals).and_then(|entry| entry.news);
+        let news = news.map(|news| known.filter(|known| known.report == news.report).unwrap_or(news));
+        self.put_entry(host, Some(Entry { totals, is_unread: false, news, ended: None }))
     }
 
     /// Takes in that a member's newest report cannot be read, or that such a member is `leaving`. Returns the tenants whose sums
     /// may have changed.
     pub(crate) fn put_unread(&mut self, host: &str, leaving: bool) -> BTreeSet<Key> {
-        let entry = Entry { totals: Totals::new(), is_unread: true, ended: None };
+        let entry = Entry { totals: Totals::new(), is_unread: true, news: None, ended: None };
         self.put_entry(host, (!leaving).then_some(entry))
     }
 
     fn put_entry(&mut self, host: &str, entry: Option<Entry>) -> BTreeSet<Key> {
-        let is_known = self.hosts.contains_key(host);
-        if !self.shard.holds(host) || (!is_known && self.hosts.len() >= MAX_HOSTS) {
+        if !self.shard.holds(host) {
+            return BTreeSet::new();
+        }
+        if !self.hosts.contains_key(host) && self.hosts.len() >= MAX_HOSTS {
+            self.left_out[0] |= entry.is_some();
             return BTreeSet::new();
         }
         self.replace(host, entry)
+    }
+
+    /// Takes in that a member has written a value that is no report: it is not silent, so only the store says when it expires.
+    pub(crate) fn put_unusable(&mut self, host: &str) {
+        if let Some(entry) = self.hosts.get_mut(host) {
+            entry.news = None;
+        }
     }
 
     /// Takes in that the newest sum of a shard cannot be read, with its number of members, or with `None` that the shard's last
@@ -260,6 +308,18 @@ impl Ledger {
         }
     }
 
+    /// Notes that members have expired which had lost the cluster when this host made a report, at `made`, that it has read back
+    /// now: with this report it has read all that the store had before. Returns the tenants whose sums may have changed.
+    ///
+    /// The store itself may say so much later: it extends all leases when another of its servers begins to lead.
+    pub(crate) fn end_silent(&mut self, now: Instant, made: Instant) -> BTreeSet<Key> {
+        let is_silent =
+            |entry: &Entry| entry.ended.is_none() && entry.news.is_some_and(|news| made >= news.read + news.counts_for);
+        let others = self.hosts.iter().filter(|(host, _)| **host != self.own);
+        let silent: Vec<String> = others.filter(|(_, entry)| is_silent(entry)).map(|(host, _)| host.clone()).collect();
+        silent.iter().flat_map(|host| self.end(now, host)).collect()
+    }
+
     /// Forgets members that expired at least `after` ago. Returns the tenants whose sums may have changed.
     pub(crate) fn forget(&mut self, now: Instant, after: Duration) -> BTreeSet<Key> {
         self.unread_sums.retain(|_, (read, _)| now.since(*read) < after);
@@ -287,6 +347,36 @@ impl Ledger {
         changed
     }
 
+    /// Keeps the reports of members outside `shard`, which this host reads one by one until now, as a sum of the whole cluster:
+    /// no shard has published one yet when a cluster divides. It counts until the sums of the shards have as many members, or
+    /// are newer by the periods for which a sum counts. Members that cannot be read go on to count until they are forgotten.
+    pub(crate) fn keep_outside(&mut self, now: Instant, shard: Shard) {
+        if self.shard != Shard::WHOLE || shard == Shard::WHOLE {
+            return;
+        }
+        let mut totals = Totals::new();
+        let (mut members, mut unread) = (0_u64, 0_u64);
+        let outside = self.hosts.iter().filter(|(host, _)| **host != self.own && !shard.holds(host));
+        for (_, entry) in outside {
+            members += u64::from(entry.ended.is_none() && !entry.is_unread);
+            unread += u64::from(entry.is_unread);
+            for ((pool, tenant), units) in each(&entry.totals) {
+                let sums = totals.entry(pool).or_default().entry(tenant).or_default();
+                sums.iter_mut().zip(units).for_each(|(to, sums)| add(to, &entry.counted(sums)));
+            }
+        }
+        if unread > 0 {
+            let (read, before) = self.unread_sums.entry(Shard::WHOLE).or_insert((now, 0));
+            (*read, *before) = (now, unread.max(*before));
+        }
+        // Sums that are newer are read again when the watch of the shard begins.
+        self.shards.clear();
+        if !totals.is_empty() {
+            self.shards.insert(Shard::WHOLE, ShardSum { period: UNDATED, members, totals: Arc::new(totals) });
+        }
+        self.far_is_old = true;
+    }
+
     /// Takes in the sum of a shard (number of members, and their figures), or with `None` that the shard's last member has left.
     pub(crate) fn put_sum(&mut self, shard: Shard, period: u64, sum: Option<(u64, Totals)>) {
         match sum {
@@ -296,7 +386,7 @@ impl Ledger {
             None => self.shards.remove(&shard),
         };
         let newest = self.newest_period();
-        self.shards.retain(|_, sum| newest - sum.period <= self.kept);
+        self.shards.retain(|_, sum| sum.period == UNDATED || newest - sum.period <= self.kept);
         self.far_is_old = true;
     }
 
@@ -315,6 +405,11 @@ impl Ledger {
             return false;
         }
         let newest = self.newest_period();
+        // From the first sums on, the one of `keep_outside` is the older one. Of the sums found when a watch begins, some may be
+        // old, too.
+        if let Some(whole) = self.shards.get_mut(&Shard::WHOLE).filter(|whole| whole.period == UNDATED) {
+            whole.period = newest.saturating_sub(1);
+        }
         let outside = self.shards.iter().filter(|(shard, _)| self.is_outside(shard));
         let seen: Vec<Seen> = outside
             .map(|(shard, sum)| Seen { shard: *shard, age: newest - sum.period, members: sum.members })
@@ -455,6 +550,51 @@ mod tests {
     }
 
     #[test]
+    fn a_member_that_was_silent_for_long_before_a_report_of_this_host_has_expired() {
+        let mut ledger = Ledger::new("a", 5);
+        let at = |s: u64| Instant::ZERO + Duration::from_secs(s);
+        let news = |period: u64, s: u64| {
+            Some(News { report: (1, period, 0), read: at(s), counts_for: Duration::from_secs(5) })
+        };
+        ledger.put_news("b", claims(0.2), news(7, 10));
+        // The same report again, and no matter when this host's report came back.
+        ledger.put_news("b", claims(0.2), news(7, 12));
+        assert_eq!((ledger.end_silent(at(30), at(14)), of(&ledger)), (BTreeSet::new(), (1, 0.2, 0.0)));
+        assert_eq!(ledger.end_silent(at(30), at(15)), BTreeSet::from([key()]));
+        assert_eq!((ledger.end_silent(at(31), at(16)), of(&ledger)), (BTreeSet::new(), (0, 0.0, 0.1)));
+        // It is back. This host itself, and a member whose lease is not known, never expire so.
+        ledger.put_news("a", claims(0.3), news(1, 1));
+        ledger.put_news("b", claims(0.2), news(8, 32));
+        ledger.put_news("c", claims(0.4), None);
+        assert_eq!((ledger.end_silent(at(36), at(36)), of(&ledger)), (BTreeSet::new(), (2, 0.6, 0.0)));
+        assert_eq!(ledger.end_silent(at(37), at(37)), BTreeSet::from([key()]));
+        assert_eq!(of(&ledger), (1, 0.4, 0.1));
+        // Other figures in a report of the same number are another report.
+        ledger.put_news("b", claims(0.1), news(8, 40));
+        assert_eq!((ledger.end_silent(at(44), at(44)), of(&ledger)), (BTreeSet::new(), (2, 0.5, 0.0)));
+        // It is not silent that nothing it writes can be used.
+        ledger.put_unusable("b");
+        assert_eq!((ledger.end_silent(at(60), at(60)), of(&ledger)), (BTreeSet::new(), (2, 0.5, 0.0)));
+    }
+
+    #[test]
+    fn members_beyond_those_that_are_kept_are_known_to_be_missing_for_two_periods() {
+        let mut ledger = Ledger::new("a", 5);
+        (0..MAX_HOSTS).for_each(|n| drop(ledger.put(&format!("h{n}"), Some(claims(0.0)))));
+        ledger.put("h0", Some(claims(0.1)));
+        assert!(!ledger.is_overfull());
+        ledger.put("more", Some(claims(0.5)));
+        assert!(ledger.is_overfull() && of(&ledger) == (MAX_HOSTS as u64, 0.1, 0.0));
+        ledger.next_period();
+        assert!(ledger.is_overfull(), "it may report later in its period");
+        ledger.next_period();
+        assert!(!ledger.is_overfull());
+        ledger.put("more", Some(claims(0.5)));
+        ledger.begin(Instant::ZERO, Shard::WHOLE, &BTreeSet::new());
+        assert!(!ledger.is_overfull());
+    }
+
+    #[test]
     fn totals_are_shown_by_host_with_the_largest_parts_first() {
         let mut ledger = Ledger::new("h0", 5);
         assert!(ledger.by_host().is_empty());
@@ -558,6 +698,59 @@ mod tests {
         ledger.put_unread_sum(at(130), other, Some(3));
         ledger.put_unread_sum(at(131), other, None);
         assert_eq!(counts(&ledger), (0, 0));
+    }
+
+    #[test]
+    fn members_of_other_shards_count_by_their_last_reports_until_the_first_sums_come() {
+        let mut ledger = Ledger::new("a", 5);
+        let own = Shard::of("a", 1);
+        let other: Shard = if own.to_string() == "1-000" { "1-001" } else { "1-000" }.parse().expect("a shard");
+        let names: Vec<String> = (b'b'..=b'z').map(|letter| char::from(letter).to_string()).collect();
+        let outside: Vec<&str> = names.iter().map(String::as_str).filter(|name| other.holds(name)).take(2).collect();
+        for host in ["a", outside[0], outside[1]] {
+            ledger.put(host, Some(claims(0.3)));
+        }
+        let divide = |ledger: &mut Ledger| {
+            ledger.keep_outside(Instant::ZERO, own);
+            ledger.begin(Instant::ZERO, own, &BTreeSet::from(["a"]));
+            ledger.refresh();
+        };
+        divide(&mut ledger);
+        assert_eq!(of(&ledger), (2, 0.6, 0.0));
+        // The sum of this host's shard says nothing of the others, and one of few members is not all.
+        for (shard, members) in [(own, 1), (other, 1)] {
+            ledger.put_sum(shard, 1_000, Some((members, claims(0.1))));
+            ledger.refresh();
+            assert_eq!(of(&ledger), (2, 0.6, 0.0));
+        }
+        ledger.put_sum(other, 1_000, Some((2, claims(0.5))));
+        ledger.refresh();
+        assert_eq!(of(&ledger), (1, 0.5, 0.0), "a sum of both");
+        // In a divided cluster there are sums: nothing is kept.
+        divide(&mut ledger);
+        assert_eq!(of(&ledger), (1, 0.5, 0.0));
+        // Sums of fewer members replace the old reports when these are too old for a sum.
+        for (period, expected) in [(1_004, (2, 0.6, 0.0)), (1_005, (1, 0.2, 0.0))] {
+            ledger.put_sum(other, period, Some((1, claims(0.2))));
+            ledger.refresh();
+            assert_eq!(of(&ledger), expected, "{period}");
+        }
+        // An old sum that is found when the watch begins makes the last reports no older.
+        let mut ledger = Ledger::new("a", 5);
+        outside.iter().for_each(|host| drop(ledger.put(host, Some(claims(0.3)))));
+        divide(&mut ledger);
+        let smaller: Shard = format!("2-{:03x}", *other.hashes().start() >> 14).parse().expect("a shard");
+        ledger.put_sum(smaller, 995, Some((1, claims(0.1))));
+        ledger.put_sum(own, 1_000, Some((1, claims(0.1))));
+        ledger.refresh();
+        assert_eq!(of(&ledger), (2, 0.6, 0.0));
+        // Members that cannot be read go on to count.
+        let mut ledger = Ledger::new("a", 5);
+        outside.iter().for_each(|host| drop(ledger.put_unread(host, false)));
+        divide(&mut ledger);
+        assert_eq!((ledger.unread(), ledger.unread_now()), (2, 2));
+        ledger.forget(Instant::ZERO + Duration::from_secs(60), Duration::from_secs(60));
+        assert_eq!(ledger.unread(), 0);
     }
 
     #[test]

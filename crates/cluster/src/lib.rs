@@ -23,6 +23,9 @@ mod error;
 mod etcd;
 mod event;
 mod faults;
+#[cfg(test)]
+#[path = "../../evenkeel/tests/serve/folder.rs"]
+mod folder;
 mod handle;
 mod kept;
 mod ledger;

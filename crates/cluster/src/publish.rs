@@ -358,6 +358,7 @@ mod tests {
     use evenkeel_policy::config::Cluster;
 
     use super::*;
+    use crate::folder::Folder;
     use crate::settings::wall_clock;
 
     /// A publisher that no etcd answers, with the file for a restart in `folder`.
@@ -375,7 +376,7 @@ mod tests {
 
     #[test]
     fn no_report_leaves_before_an_old_file_is_gone() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-unkept-{}", std::process::id()));
+        let folder = Folder::new();
         let file = folder.join("cluster.json");
         // A folder is neither replaced nor removed as a file, not even by root.
         fs::create_dir_all(&file).expect("a folder");
@@ -397,16 +398,13 @@ mod tests {
             assert_eq!(fs::read_to_string(&file).expect("it is written"), "{}");
             assert!(publisher.keep(Some("{}".into()), true).await.is_ok() && !file.exists());
         });
-        fs::remove_dir_all(&folder).expect("removed");
     }
 
     #[test]
     fn without_parts_to_keep_an_old_file_goes() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-partless-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder");
-        fs::write(folder.join("cluster.json"), "{}").expect("written");
+        let folder = Folder::new();
+        folder.file("cluster.json", "{}");
         assert!(run(publisher(&folder).keep(None, false)).is_ok() && !folder.join("cluster.json").exists());
-        fs::remove_dir_all(&folder).expect("removed");
     }
 
     #[test]

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::slice;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration as StdDuration, Instant as StdInstant};
@@ -24,6 +23,7 @@ use crate::driver::Driver;
 use crate::etcd::lock;
 use crate::etcd::{Claim, Client};
 use crate::event::Event;
+use crate::folder::Folder;
 use crate::settings::wall_clock;
 use crate::{Handle, Participant, Settings, start, watcher};
 
@@ -36,6 +36,8 @@ mod port;
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
 
+#[path = "nonsense_tests.rs"]
+mod nonsense;
 #[path = "secure_tests.rs"]
 mod secure;
 #[path = "silent_tests.rs"]
@@ -56,16 +58,12 @@ const PATIENCE: StdDuration = StdDuration::from_secs(30);
 const SMALL: &str = "--quota-backend-bytes=4194304";
 
 /// A new folder for an etcd; `None` if etcd is not installed, and then the test is reported as skipped.
-fn folder() -> Option<PathBuf> {
+fn folder() -> Option<Folder> {
     if Command::new("etcd").arg("--version").output().is_err() {
         skip::skip("etcd is not installed");
         return None;
     }
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("evenkeel-etcd-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let folder = std::env::temp_dir().join(name);
-    fs::create_dir_all(&folder).expect("a folder");
-    Some(folder)
+    Some(Folder::new())
 }
 
 /// Writes the files for TLS into the folder: `server.pem` and `server.key` of an etcd on 127.0.0.1, and those for clients:
@@ -108,7 +106,7 @@ fn output(mut command: Command) -> Option<String> {
 /// A separate etcd process with its own folder, which is deleted when the value is dropped. Its two ports stay reserved while
 /// the process is restarted.
 struct Etcd {
-    folder: PathBuf,
+    folder: Folder,
     /// The port for clients, which hosts use, and the port for other etcd servers.
     ports: [Port; 2],
     child: Child,
@@ -280,7 +278,6 @@ impl Drop for Etcd {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -586,7 +583,8 @@ fn what_cannot_be_read_is_reported_and_ignored() {
     });
     // One of them may be a member of another version, whose slots are unknown.
     wait("it decides alone, and says why", || a.is_alone() && a.error().contains("format that this host cannot read"));
-    etcd.ctl(&["del", &key_of("c")]).expect("deleted");
+    // So may the one with another period be.
+    ["c", "f"].iter().for_each(|host| drop(etcd.ctl(&["del", &key_of(host)]).expect("deleted")));
     let before = a.last_period();
     wait("it goes on", || a.last_period() > before + 5);
     wait("on its own terms", || a.sees() == ["a"] && a.status() == "shared");

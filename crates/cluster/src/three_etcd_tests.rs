@@ -10,7 +10,7 @@ const LONG_LEASE: Time = Time::from_millis(10_000);
 
 /// Three members of one etcd, with data in a folder, which is deleted when the value is dropped. Their ports stay reserved.
 struct Three {
-    folder: PathBuf,
+    folder: Folder,
     /// Each member's port for clients, and its port for the other members.
     ports: [[Port; 2]; 3],
     children: Vec<Child>,
@@ -114,7 +114,6 @@ impl Drop for Three {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

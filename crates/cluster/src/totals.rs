@@ -4,6 +4,11 @@
 //! [`evenkeel_control::cluster::totals`] decides a tenant's part in one unit. This module has the units of all tenants, the
 //! sums over the other members ([`Ledger`]), and the times at which the cluster counts as lost. Times are of a clock of this
 //! host that is never set.
+//!
+//! A member has expired when the store has ended its lease, or when a report of this host comes back that was made long after the
+//! member's newest report was read here: the store has none in between. The member counts its lease from before it wrote that
+//! report, so it had lost the cluster by then and stays within its safe part; the time until a part becomes free has two periods
+//! more. What it reports later is later in the store than this host's claim, which it reads first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration as StdDuration;
@@ -13,13 +18,13 @@ use evenkeel_control::cluster::totals::{Asked, Contact, Kept, Line, Share, Sums}
 use evenkeel_control::pool::Demand;
 use evenkeel_control::units::{Fraction, Fractions};
 use evenkeel_control::{Duration, Instant};
-use evenkeel_policy::cluster::{MAX_TOTALS, Record, Totals, tenant_of_total};
+use evenkeel_policy::cluster::{MAX_SUM_TOTALS, MAX_TOTALS, Record, Totals, tenant_of_total};
 use evenkeel_policy::config;
 use evenkeel_policy::figures::counted;
 use evenkeel_policy::state::{TotalState, TotalsState};
 
 use crate::kept::KeptParts;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, News};
 use crate::participant::{Demands, Key, Parts};
 
 /// Number of lengths of the lease for which the safe part of an expired member is kept free.
@@ -46,6 +51,19 @@ struct Unit {
     share: Share,
     /// When the share was made, or when it lost the cluster.
     since: Instant,
+    /// When the first report was made that has not come back; `None` if all have.
+    awaited: Option<Instant>,
+}
+
+impl Unit {
+    /// Notes that the cluster is lost, or was lost before and no earlier report counts any more.
+    fn lose(&mut self, now: Instant) {
+        if self.share.contact() == Contact::Shared {
+            self.since = now;
+        }
+        self.share.lost();
+        self.awaited = None;
+    }
 }
 
 /// A tenant's shares in requests and in bytes; `None` in a unit in which the tenant has neither a reservation nor a limit.
@@ -58,6 +76,8 @@ struct Tenant {
     before: Demand,
     /// Mean payload of the requests that arrived in the last period with requests, in bytes.
     mean_bytes: f64,
+    /// True if the newest sum of this host's shard is full, and lacks this tenant: the other shards do not know its parts.
+    is_left_out: bool,
 }
 
 impl Tenant {
@@ -98,7 +118,7 @@ impl Tenant {
                     None => Share::new(reservation, limit),
                 };
                 share.observe(&others[n], false);
-                Unit { share, since: now }
+                Unit { share, since: now, awaited: None }
             });
             unit.share.set_totals(reservation, limit);
             let whole = total as f64 * period_s;
@@ -112,13 +132,12 @@ impl Tenant {
         }
     }
 
-    /// The figures to report, by `line`.
-    fn lines(&mut self, line: fn(&mut Share) -> Line) -> [Sums; 2] {
+    /// The figures to report now, by `line`.
+    fn lines(&mut self, now: Instant, line: fn(&mut Share) -> Line) -> [Sums; 2] {
         self.units.each_mut().map(|unit| {
-            unit.as_mut().map_or(Sums::default(), |unit| Sums {
-                members: 1,
-                lines: line(&mut unit.share),
-                reserved: 0.0,
+            unit.as_mut().map_or(Sums::default(), |unit| {
+                unit.awaited = unit.awaited.or(Some(now));
+                Sums { members: 1, lines: line(&mut unit.share), reserved: 0.0 }
             })
         })
     }
@@ -127,13 +146,25 @@ impl Tenant {
         for (unit, others) in self.units.iter_mut().zip(others) {
             if let Some(unit) = unit {
                 unit.share.observe(others, own_is_back);
+                unit.awaited = unit.awaited.filter(|_| !own_is_back);
+            }
+        }
+    }
+
+    /// Takes in that a report that was `made` at this time is back, and not the `newest` one.
+    fn observe_earlier(&mut self, others: &[Sums; 2], made: Instant, newest: Instant) {
+        for (unit, others) in self.units.iter_mut().zip(others) {
+            if let Some(unit) = unit.as_mut().filter(|unit| unit.awaited.is_some_and(|awaited| made >= awaited)) {
+                unit.share.observe_earlier(others);
+                unit.awaited = Some(newest);
             }
         }
     }
 
     fn fractions(&self) -> Fractions {
+        // A total that a reload sets in a unit without one applies before it is measured: nothing of it is reported yet.
         let part = |n: usize, of: fn(&Share) -> f64| {
-            self.units[n].as_ref().map_or(Fraction::WHOLE, |unit| Fraction::of(of(&unit.share)))
+            self.units[n].as_ref().map_or(Fraction::of(0.0), |unit| Fraction::of(of(&unit.share)))
         };
         Fractions {
             reservation: [part(0, Share::reservation), part(1, Share::reservation)],
@@ -150,6 +181,9 @@ pub(crate) struct Sharing {
     lease: Duration,
     /// Time from then until all other members keep this host's safe parts free.
     alone_after: Duration,
+    /// Number of periods beyond its lease after which a member without reports counts as expired: the safe time, and one for
+    /// clocks that run differently and a member that is slow to notice.
+    silent: u64,
     ledger: Ledger,
     /// When changed sums of shards were added up last.
     refreshed: Instant,
@@ -166,6 +200,16 @@ pub(crate) struct Sharing {
     newest: Option<Number>,
     /// The newest report that was read back.
     read: Option<Number>,
+    /// When the newest report was made that was read back; `None` if none was.
+    read_made: Option<Instant>,
+    /// Period of the newest sum of this host's shard, and the newest report that was read back before this sum.
+    newest_sum: Option<(u64, Number)>,
+    /// The newest report that was read back before the sum before.
+    in_sum: Option<Number>,
+    /// The lease in the store.
+    in_store: Duration,
+    /// Until when no report counts as back, because the store has lost reports.
+    distrusted_until: Instant,
     /// When the newest report was made that all other members can know.
     back: Instant,
     /// When demand was measured last.
@@ -184,6 +228,7 @@ impl Sharing {
             period: control.period,
             lease: periods(control.lease),
             alone_after: in_etcd + in_etcd + periods(control.safe),
+            silent: control.safe.saturating_add(1),
             ledger: Ledger::new(host, control.lease + control.safe),
             refreshed: Instant::ZERO,
             tenants: BTreeMap::new(),
@@ -193,6 +238,11 @@ impl Sharing {
             sent: BTreeMap::new(),
             newest: None,
             read: None,
+            read_made: None,
+            newest_sum: None,
+            in_sum: None,
+            in_store: in_etcd,
+            distrusted_until: Instant::ZERO,
             back: Instant::ZERO,
             measured: Instant::ZERO,
         }
@@ -251,6 +301,7 @@ impl Sharing {
     /// smaller parts have to apply before the report is sent.
     pub(crate) fn report(&mut self, now: Instant, period: u64, demands: &Demands) -> Totals {
         self.tenants.retain(|key, _| demands.contains_key(key));
+        self.ledger.next_period();
         self.excess = 0;
         let mut kept = std::mem::take(&mut self.kept);
         for key in demands.keys() {
@@ -278,11 +329,14 @@ impl Sharing {
     }
 
     fn figures(&mut self, now: Instant, number: Number, line: fn(&mut Share) -> Line) -> Totals {
+        // Each report has a time of its own, later than those of all reports before.
+        let before = self.sent.values().max().copied();
+        let made = before.map_or(now, |before| now.max(before + Duration::from_nanos(1)));
         let mut totals = Totals::new();
         for ((pool, name), tenant) in &mut self.tenants {
-            totals.entry(pool.clone()).or_default().insert(name.clone(), tenant.lines(line));
+            totals.entry(pool.clone()).or_default().insert(name.clone(), tenant.lines(made, line));
         }
-        self.sent.insert(number, now);
+        self.sent.insert(number, made);
         while self.sent.len() > SENT
             && let Some(oldest) = self.sent.iter().min_by_key(|(_, made)| **made).map(|(number, _)| *number)
         {
@@ -295,19 +349,43 @@ impl Sharing {
     /// Notes that a watch begins, with the values of `present` members of `shard`: each is to be passed to [`Self::heard`],
     /// that of this host last.
     pub(crate) fn begin(&mut self, now: Instant, shard: Shard, present: &BTreeSet<&str>) {
+        if !present.contains(self.ledger.own()) && self.was_read_lately(now) {
+            self.went_back(now);
+        }
+        if shard != self.ledger.shard() {
+            (self.newest_sum, self.in_sum) = (None, None);
+            for tenant in self.tenants.values_mut().filter(|tenant| tenant.is_left_out) {
+                tenant.is_left_out = false;
+                tenant.units.iter_mut().flatten().for_each(|unit| unit.since = now);
+            }
+        }
+        self.ledger.keep_outside(now, shard);
         self.ledger.begin(now, shard, present);
+        self.ledger.refresh();
         self.count_unread();
         self.observe_all();
     }
 
     /// Takes in a member's report, in the order of the store. `divided`: members of other shards know only sums.
     pub(crate) fn heard(&mut self, now: Instant, host: &str, record: &Record, divided: bool) {
-        let changed = self.ledger.put(host, (!record.leaving).then(|| record.totals.clone()));
+        let news = self.news(now, record);
+        let changed = if record.leaving {
+            self.ledger.put(host, None)
+        } else {
+            self.ledger.put_news(host, record.totals.clone(), news)
+        };
         self.count_unread();
         self.observe(&changed);
-        let is_ours = host == self.ledger.own() && record.incarnation == self.incarnation && !record.leaving;
+        let is_own = host == self.ledger.own();
+        let is_ours = is_own && record.incarnation == self.incarnation && !record.leaving;
         let number = (record.period, record.early);
-        if is_ours && self.sent.contains_key(&number) {
+        let is_of_another = is_own && record.incarnation != self.incarnation;
+        if (is_ours && self.is_of_the_past(number)) || (is_of_another && self.was_read_lately(now)) {
+            self.went_back(now);
+        } else if let Some(&made) = self.sent.get(&number).filter(|_| is_ours) {
+            self.read_made = self.read_made.max(Some(made));
+            let ended = self.ledger.end_silent(now, made);
+            self.observe(&ended);
             self.read = Some(number);
             if !divided {
                 self.returned(now, number, None);
@@ -315,11 +393,51 @@ impl Sharing {
         }
     }
 
-    /// Takes in that a member's report cannot be read, because it has another version, or that such a member is `leaving`.
+    /// True of a report of this host that is older than one that was read back before.
+    fn is_of_the_past(&self, number: Number) -> bool {
+        match self.sent.get(&number) {
+            Some(made) => self.read_made.is_some_and(|newest| *made < newest),
+            // Made long ago; a store that was away for long may still hold the newest one that was read back, or a later one.
+            None => self.read.is_some_and(|newest| number < newest),
+        }
+    }
+
+    /// True if a report of this host is in the store, unless the store has lost it: its lease cannot have ended yet.
+    fn was_read_lately(&self, now: Instant) -> bool {
+        self.read_made.is_some_and(|made| now.since(made) < self.in_store)
+    }
+
+    /// Notes that the store has lost reports that were in it, as after a restore from an older state. The claims of other members
+    /// in it may be older than their parts. Within a lease each member notices, or has lost the cluster and expires.
+    fn went_back(&mut self, now: Instant) {
+        tracing::warn!(
+            "cluster: etcd has lost newer reports of this host, as after a restore from an older snapshot: parts of totals are at most the safe parts for {:?}, until all hosts have reported anew; if no etcd was restored, check that all addresses in cluster.etcd are of one etcd",
+            StdDuration::from(self.in_store)
+        );
+        self.distrusted_until = now + self.in_store;
+        self.tenants.values_mut().flat_map(|tenant| &mut tenant.units).flatten().for_each(|unit| unit.lose(now));
+    }
+
+    /// The time for which a member's report counts if no other follows; `None`: until the store says that the member has expired.
+    /// The member counts its lease from before it wrote the report, which is earlier than the report is read here.
+    fn news(&self, now: Instant, record: &Record) -> Option<News> {
+        let periods = record.lease.saturating_add(self.silent);
+        let counts_for = Duration::from_nanos(self.period.as_nanos().saturating_mul(periods));
+        let report = (record.incarnation, record.period, record.early);
+        (record.lease > 0).then_some(News { report, read: now, counts_for })
+    }
+
+    /// Takes in that a member's report cannot be read, because it has another version or another period, or that such a member
+    /// is `leaving`.
     pub(crate) fn unread(&mut self, host: &str, leaving: bool) {
         let changed = self.ledger.put_unread(host, leaving);
         self.count_unread();
         self.observe(&changed);
+    }
+
+    /// Takes in that a member has written a value that is no report of one host.
+    pub(crate) fn unusable(&mut self, host: &str) {
+        self.ledger.put_unusable(host);
     }
 
     /// Takes in that a shard's sum over this number of members cannot be read. `None`: the last such member has left.
@@ -345,9 +463,32 @@ impl Sharing {
     pub(crate) fn summed(&mut self, now: Instant, shard: Shard, period: u64, sum: Option<(u64, Totals)>) {
         let ours = sum.as_ref().filter(|_| shard == self.ledger.shard()).map(|(_, totals)| totals.clone());
         self.ledger.put_sum(shard, period, sum);
+        if let Some(totals) = &ours {
+            self.leave_out(now, totals);
+        }
         // A report that was read back before the sum of its period is in the sum.
         if let (Some(totals), Some(read)) = (ours, self.read) {
+            if self.newest_sum.is_none_or(|(newest, _)| newest != period) {
+                self.in_sum = self.newest_sum.map(|(_, before)| before);
+                self.newest_sum = Some((period, read));
+            }
             self.returned(now, read.min((period, 0)), Some(&totals));
+        }
+    }
+
+    /// Notes which tenants are not in the sum of this host's shard because it has no room for more: their parts do not grow, and
+    /// are no larger than the safe parts.
+    fn leave_out(&mut self, now: Instant, totals: &Totals) {
+        let is_full = totals.values().map(BTreeMap::len).sum::<usize>() >= MAX_SUM_TOTALS;
+        for ((pool, name), tenant) in &mut self.tenants {
+            let is_in_sum = totals.get(pool).is_some_and(|tenants| tenants.contains_key(name));
+            tenant.is_left_out = is_full && !is_in_sum;
+            if !tenant.is_left_out {
+                continue;
+            }
+            for unit in tenant.units.iter_mut().flatten().filter(|unit| unit.share.contact() == Contact::Shared) {
+                unit.lose(now);
+            }
         }
     }
 
@@ -355,14 +496,31 @@ impl Sharing {
     fn returned(&mut self, now: Instant, number: Number, within: Option<&Totals>) {
         let Some((&number, &made)) = self.sent.range(..=number).next_back() else { return };
         self.back = self.back.max(made);
-        if self.newest != Some(number) || now.since(made) >= self.lease {
+        // With a slow store the next report is made before this one is back.
+        let newest = self.newest.filter(|newest| *newest != number);
+        // The host that made such a late sum may not have waited for a report that came back shortly before the sum.
+        let made = match within.and(newest) {
+            None => made,
+            Some(_) => match self.in_sum.and_then(|before| self.sent.get(&before.min(number))) {
+                Some(made) => *made,
+                None => return,
+            },
+        };
+        if now.since(made) >= self.lease || now < self.distrusted_until || self.ledger.is_overfull() {
             return;
         }
+        let newest_made = newest.map(|newest| self.sent.get(&newest).copied().unwrap_or(now));
         self.ledger.refresh();
         for (key, tenant) in &mut self.tenants {
             let (pool, name) = key;
             if within.is_none_or(|totals| totals.get(pool).is_some_and(|tenants| tenants.contains_key(name))) {
-                tenant.observe(&self.ledger.others(key), true);
+                // Without sums, nothing is left out of them.
+                tenant.is_left_out = false;
+                let others = self.ledger.others(key);
+                match newest_made {
+                    None => tenant.observe(&others, true),
+                    Some(newest_made) => tenant.observe_earlier(&others, made, newest_made),
+                }
             }
         }
     }
@@ -398,12 +556,10 @@ impl Sharing {
         self.count_unread();
         self.observe(&changed);
         let (lost_after, lease, alone_after) = (self.lost_after(), self.lease, self.alone_after);
-        for unit in self.tenants.values_mut().flat_map(|tenant| &mut tenant.units).flatten() {
+        let counted = self.tenants.values_mut().filter(|tenant| !tenant.is_left_out);
+        for unit in counted.flat_map(|tenant| &mut tenant.units).flatten() {
             match unit.share.contact() {
-                Contact::Shared if now >= lost_after => {
-                    unit.share.lost();
-                    unit.since = now;
-                }
+                Contact::Shared if now >= lost_after => unit.lose(now),
                 Contact::Lost if now >= unit.since + alone_after => unit.share.alone(),
                 Contact::None if now >= unit.since + lease + alone_after => unit.share.alone(),
                 _ => {}
@@ -425,7 +581,7 @@ impl Sharing {
             Contact::Alone => Instant::FAR_FUTURE,
         };
         let refresh = if self.ledger.is_old() { self.refresh_at() } else { Instant::FAR_FUTURE };
-        self.units().map(due).min().unwrap_or(Instant::FAR_FUTURE).min(refresh)
+        self.counted_units().map(due).min().unwrap_or(Instant::FAR_FUTURE).min(refresh)
     }
 
     /// When changed sums of shards are to be added up. All hosts' sums change at about the same time.
@@ -437,10 +593,16 @@ impl Sharing {
         self.tenants.values().flat_map(|tenant| &tenant.units).flatten()
     }
 
+    /// The shares of tenants that are not left out of the sum of this host's shard.
+    fn counted_units(&self) -> impl Iterator<Item = &Unit> {
+        self.tenants.values().filter(|tenant| !tenant.is_left_out).flat_map(|tenant| &tenant.units).flatten()
+    }
+
     /// Notes that this host leaves the cluster: it keeps no more than its safe parts, for requests that are queued.
     pub(crate) fn leave(&mut self) {
         for unit in self.tenants.values_mut().flat_map(|tenant| &mut tenant.units).flatten() {
             unit.share.lost();
+            unit.awaited = None;
         }
     }
 
@@ -467,7 +629,9 @@ impl Sharing {
 
     /// The state of all shares for the API; `None` if there are none.
     pub(crate) fn state(&self) -> Option<TotalsState> {
-        let worst = self.units().map(|unit| unit.share.contact()).max_by_key(|contact| match contact {
+        let left_out = self.tenants.values().filter(|tenant| tenant.is_left_out).count() as u64;
+        let excess_tenants = self.excess + left_out;
+        let worst = self.counted_units().map(|unit| unit.share.contact()).max_by_key(|contact| match contact {
             Contact::Shared => 0,
             Contact::Lost => 1,
             Contact::Alone => 2,
@@ -475,7 +639,8 @@ impl Sharing {
         });
         let Some(worst) = worst else {
             let by_host = self.by_host.clone();
-            return (!by_host.is_empty()).then(|| TotalsState { by_host, ..TotalsState::default() });
+            let is_empty = by_host.is_empty() && excess_tenants == 0;
+            return (!is_empty).then(|| TotalsState { by_host, excess_tenants, ..TotalsState::default() });
         };
         let tenants: BTreeSet<_> = self.tenants.keys().map(|(pool, name)| (pool, tenant_of_total(name).0)).collect();
         let tenants = tenants.len() as u64;
@@ -485,7 +650,7 @@ impl Sharing {
             Contact::Shared if self.ledger.unread() > 0 => (
                 "shared",
                 format!(
-                    "the reports of {} are in a format that this host cannot read: each of these has an equal part of reservations, limits and guarantees, and the rest follows demand",
+                    "the reports of {} are in a format that this host cannot read, or of another cluster.period: each of these has an equal part of reservations, limits and guarantees, and the rest follows demand",
                     counted(self.ledger.unread(), "member")
                 ),
             ),
@@ -514,7 +679,7 @@ impl Sharing {
             ),
         };
         let (contact, by_host) = (contact.to_owned(), self.by_host.clone());
-        Some(TotalsState { contact, because, tenants, excess_tenants: self.excess, by_host })
+        Some(TotalsState { contact, because, tenants, excess_tenants, by_host })
     }
 }
 

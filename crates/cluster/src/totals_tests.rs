@@ -7,6 +7,12 @@ use evenkeel_policy::cluster::{Header, Pools, READS, VERSION};
 
 use super::*;
 
+#[path = "restored_tests.rs"]
+mod restored;
+#[path = "silence_tests.rs"]
+mod silence;
+#[path = "slow_tests.rs"]
+mod slow;
 #[path = "versions_tests.rs"]
 mod versions;
 
@@ -16,6 +22,8 @@ const LIMIT: u64 = 3_000;
 const TICKS: u64 = 10;
 /// Ticks from a member's last report until the store notes the end of its lease.
 const EXPIRY: u64 = 35;
+/// Periods of a member's lease, as in the reports of the hosts of a [`World`].
+const LEASE: u64 = 3;
 
 fn at(tick: u64) -> Instant {
     Instant::from_nanos(tick * 100_000_000)
@@ -35,6 +43,7 @@ fn record(incarnation: u64, period: u64, totals: Totals) -> Record {
         early,
         joined,
         period_us,
+        lease: 0,
         leaving: false,
         bits,
         members: 1,
@@ -51,6 +60,8 @@ struct Host {
     rate: u64,
     arrived: u64,
     is_cut: bool,
+    /// True if its reports reach the store, but it reads nothing.
+    is_deaf: bool,
     is_dead: bool,
     last_put: u64,
     /// The start of its records, and the versions that it reads.
@@ -62,7 +73,8 @@ impl Host {
     fn new(name: &str, incarnation: u64) -> Self {
         let sharing = Sharing::new(&config::Cluster::default(), name, incarnation);
         let (v, reads) = (format!("\"v\":{VERSION}"), VERSION..=VERSION);
-        Self { sharing, read: 0, rate: 0, arrived: 0, is_cut: false, is_dead: false, last_put: 0, v, reads }
+        let (is_cut, is_deaf, is_dead) = (false, false, false);
+        Self { sharing, read: 0, rate: 0, arrived: 0, is_cut, is_deaf, is_dead, last_put: 0, v, reads }
     }
 
     /// The part of the limit that applies on the host.
@@ -114,6 +126,8 @@ struct World {
     stalled: Option<Vec<(u64, usize, String)>>,
     rng: SplitMix64,
     tick: u64,
+    /// Ticks as [`EXPIRY`].
+    expiry: u64,
 }
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -121,7 +135,7 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 impl World {
     fn new(seed: u64) -> Self {
         let hosts = (1..).zip(NAMES).map(|(incarnation, name)| Host::new(name, incarnation)).collect();
-        Self { hosts, log: Vec::new(), stalled: None, rng: SplitMix64::new(seed), tick: 0 }
+        Self { hosts, log: Vec::new(), stalled: None, rng: SplitMix64::new(seed), tick: 0, expiry: EXPIRY }
     }
 
     fn ask(&mut self, rates: [u64; 3]) {
@@ -137,7 +151,7 @@ impl World {
         let tick = self.tick;
         for n in 0..self.hosts.len() {
             let host = &mut self.hosts[n];
-            if host.last_put > 0 && tick > host.last_put + EXPIRY {
+            if host.last_put > 0 && tick > host.last_put.saturating_add(self.expiry) {
                 host.last_put = 0;
                 self.log.push((n, Change::Ended));
             }
@@ -151,7 +165,7 @@ impl World {
             if tick % TICKS == 3 * n as u64 {
                 let totals = host.report(tick, period);
                 if !host.is_cut {
-                    let text = host.text(&record(n as u64 + 1, period, totals));
+                    let text = host.text(&Record { lease: LEASE, ..record(n as u64 + 1, period, totals) });
                     match &mut self.stalled {
                         Some(waiting) => waiting.push((tick, n, text)),
                         None => {
@@ -163,7 +177,7 @@ impl World {
             }
             let some = self.rng.next_below(4);
             let host = &mut self.hosts[n];
-            let reads = if host.is_cut || self.stalled.is_some() { 0 } else { some };
+            let reads = if host.is_cut || host.is_deaf || self.stalled.is_some() { 0 } else { some };
             for _ in 0..reads {
                 let Some((of, change)) = self.log.get(host.read) else { break };
                 host.read += 1;
@@ -440,6 +454,84 @@ fn in_a_divided_cluster_a_part_waits_for_the_sum_of_the_shard() {
 }
 
 #[test]
+fn a_cluster_that_divides_leaves_the_parts_of_other_shards_until_their_sums_come() {
+    let own = Shard::of("a", 1);
+    let other: Shard = if own.to_string() == "1-000" { "1-001" } else { "1-000" }.parse().expect("a shard");
+    let far = (b'b'..=b'z').map(|letter| char::from(letter).to_string()).find(|name| other.holds(name));
+    let far = far.expect("a host of the other shard");
+    let claims = |claim: f64| {
+        let lines = Line { need: claim, throttled: claim, claim, safe: 0.5, ..Line::default() };
+        let sums = Sums { members: 1, lines, reserved: 0.0 };
+        Totals::from([("main".into(), BTreeMap::from([("db".into(), [sums, Sums::default()])]))])
+    };
+    let mut host = Host::new("a", 1);
+    host.rate = 4_000;
+    host.sharing.heard(at(1), &far, &record(2, 1, claims(0.5)), false);
+    for period in 1..=3 {
+        host.arrived += 4_000;
+        let totals = host.report(10 * period, period);
+        host.sharing.heard(at(10 * period + 1), "a", &record(1, period, totals), false);
+    }
+    assert!((0.45..=0.5).contains(&host.part()), "{}", host.part());
+    host.sharing.begin(at(32), own, &BTreeSet::from(["a", far.as_str()]));
+    for (period, claim, parts) in [(4, None, 0.45..=0.5), (5, Some(0.1), 0.6..=0.9)] {
+        host.arrived += 4_000;
+        let totals = host.report(10 * period, period);
+        host.sharing.heard(at(10 * period + 1), "a", &record(1, period, totals), true);
+        if let Some(claim) = claim {
+            host.sharing.summed(at(10 * period + 1), other, period, Some((1, claims(claim))));
+        }
+        let together = host.sharing.together();
+        host.sharing.summed(at(10 * period + 2), own, period, Some((1, together)));
+        assert_eq!(host.contact(), "shared");
+        assert!(parts.contains(&host.part()), "period {period}: {}", host.part());
+    }
+}
+
+#[test]
+fn tenants_without_room_in_the_sum_of_their_shard_have_no_part_that_other_shards_do_not_know() {
+    let mut host = Host::new("a", 1);
+    let shard = Shard::of("a", 1);
+    host.sharing.begin(at(1), shard, &BTreeSet::from(["a"]));
+    let sums = [Sums { members: 1, ..Sums::default() }; 2];
+    let full = Totals::from([("other".into(), (0..MAX_SUM_TOTALS).map(|n| (format!("t{n}"), sums)).collect())]);
+    let excess = |host: &Host| host.sharing.state().map_or(0, |state| state.excess_tenants);
+    let mut period = 0;
+    let mut sum = |host: &mut Host, totals: Option<Totals>| {
+        period += 1;
+        let report = host.report(10 * period, period);
+        host.sharing.heard(at(10 * period + 1), "a", &record(1, period, report), true);
+        let totals = totals.unwrap_or_else(|| host.sharing.together());
+        host.sharing.summed(at(10 * period + 2), shard, period, Some((2, totals)));
+        host.sharing.keep_time(at(10 * period + 3));
+        assert!(host.sharing.deadline() > at(10 * period + 3));
+    };
+    // No eighth of the total after a while, as without the cluster.
+    (0..30).for_each(|_| sum(&mut host, Some(full.clone())));
+    assert!(host.part() < 1e-6 && excess(&host) == 1, "{}", host.part());
+    sum(&mut host, None);
+    assert!(host.part() > 0.9 && excess(&host) == 0 && host.contact() == "shared", "{}", host.part());
+    // A part that other shards forget is the safe part at most.
+    host.rate = 4_000;
+    let lines = Line { claim: 0.3, safe: 0.5, ..Line::default() };
+    let of_b = [Sums { members: 1, lines, reserved: 0.0 }, Sums::default()];
+    let of_b = Totals::from([("main".into(), BTreeMap::from([("db".into(), of_b)]))]);
+    let b = (b'b'..=b'z').map(|letter| char::from(letter).to_string()).find(|name| shard.holds(name));
+    host.sharing.heard(at(10), &b.expect("a host of the shard"), &record(2, 1, of_b), true);
+    (0..2).for_each(|_| sum(&mut host, None));
+    assert!(host.part() > 0.6, "{}", host.part());
+    sum(&mut host, Some(full));
+    assert!(host.part() <= 0.5 && excess(&host) == 1, "{}", host.part());
+    // Nothing is left out when the cluster is not divided any more, so that its loss is noticed.
+    period += 1;
+    let report = host.report(10 * period, period);
+    host.sharing.heard(at(10 * period + 1), "a", &record(1, period, report), false);
+    assert_eq!((host.contact(), excess(&host)), ("shared".to_owned(), 0));
+    host.sharing.keep_time(at(10 * period + 40));
+    assert!(host.contact() == "lost" && host.part() <= 0.5, "{}", host.part());
+}
+
+#[test]
 fn tenants_beyond_a_report_and_units_without_totals_are_left_out() {
     let mut sharing = Sharing::new(&config::Cluster::default(), "a", 1);
     let demand = |limit| Demand { limit, ..Demand::default() };
@@ -451,7 +543,8 @@ fn tenants_beyond_a_report_and_units_without_totals_are_left_out() {
     assert_eq!((iops, bytes.members), (Sums::default(), 1));
     let state = sharing.state().expect("tenants");
     assert_eq!((state.tenants, state.excess_tenants), (MAX_TOTALS as u64, 2));
-    assert_eq!(sharing.parts()[&("main".to_owned(), "t0000".to_owned())].limit[0], Fraction::WHOLE);
+    // A limit in requests that a reload sets does not apply as a whole on each host until it is measured.
+    assert_eq!(sharing.parts()[&("main".to_owned(), "t0000".to_owned())].limit[0], Fraction::of(0.0));
     // Without a limit any more.
     let totals = sharing.report(at(20), 2, &Demands::new());
     assert!(totals.is_empty() && sharing.parts().is_empty() && sharing.state().is_none());

@@ -317,8 +317,8 @@ impl<C: PartialEq> Membership<C> {
         Some(next)
     }
 
-    /// When to ask [`Membership::poll`] again even if no report comes: the end of waiting for the reports of the next period
-    /// to decide. Far in the future if no period is to be decided.
+    /// Time at which to ask [`Membership::poll`] again even if no report comes: the end of waiting for the reports of the next
+    /// period to decide. Far in the future if no period is to be decided.
     pub fn deadline(&self, now: Instant) -> Instant {
         self.pending(self.config.period_at(now)).map_or(Instant::FAR_FUTURE, |next| self.patience(next))
     }

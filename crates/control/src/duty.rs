@@ -171,8 +171,8 @@ impl<C: Ord + Copy> Duty<C> {
         }
     }
 
-    /// When a client of which nothing is known yet should ask again; `None`: it gets a turn now, as the common account is more
-    /// than a quarter full.
+    /// Time at which a client of which nothing is known yet should ask again; `None`: it gets a turn now, as the common account
+    /// is more than a quarter full.
     pub fn newcomer(&mut self, now: Instant) -> Option<Instant> {
         self.fill(now);
         let least = part(self.config, 4);

@@ -22,9 +22,9 @@ pub trait Decided {
 /// A decision, with the span of time in which it was only renewed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry<D> {
-    /// When the decision was taken first.
+    /// Time at which the decision was taken first.
     pub from: Instant,
-    /// When the decision was taken last.
+    /// Time at which the decision was taken last.
     pub until: Instant,
     /// Number of times that the decision was taken.
     pub times: u64,

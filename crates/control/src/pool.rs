@@ -110,6 +110,8 @@ pub struct Ticket {
     reserved: bool,
     /// True if the request was given up ([`Pool::give_up`]).
     lost: bool,
+    /// True if the device may have had no work with the request ([`Ticket::note_blank`]).
+    blank: bool,
 }
 
 impl Ticket {
@@ -125,7 +127,7 @@ impl Ticket {
         self.tenant
     }
 
-    /// When the request was dispatched to the back end.
+    /// Time at which the request was dispatched to the back end.
     pub fn admitted_at(&self) -> Instant {
         self.admitted_at
     }
@@ -140,11 +142,6 @@ impl Ticket {
     pub fn began_at(&mut self, began: Instant) {
         // A wait for the limit of a volume lies in between.
         (self.queued_at, self.limited) = (self.queued_at.min(began), Duration::ZERO);
-    }
-
-    /// True if [`Pool::exempt`] has freed the admission budget that the request took.
-    pub fn is_exempt(&self) -> bool {
-        self.cost == 0
     }
 }
 
@@ -183,7 +180,7 @@ struct Tenant {
     blocked: bool,
     queued_fifo: usize,
     /// Number of queued requests that may be unwanted, see [`Pool::drop_unwanted`].
-    unwanted: u64,
+    unwanted: dropped::Unwanted,
     in_flight: u64,
     /// Number of requests in flight that were given up ([`Pool::give_up`]).
     lost: u64,
@@ -317,7 +314,7 @@ impl<R> Pool<R> {
             slots: LimitSet::NONE,
             blocked: false,
             queued_fifo: 0,
-            unwanted: 0,
+            unwanted: dropped::Unwanted::default(),
             in_flight: 0,
             lost: 0,
             inside_of: [0; 2],
@@ -554,9 +551,10 @@ impl<R> Pool<R> {
             self.apply_slots(now, index);
         }
         let reserved = phase == Some(Phase::Reservation);
-        let (tenant, limited, admitted_at, lost, aside) = (entry.tenant, entry.limited, now, false, Duration::ZERO);
-        let ticket = Ticket { tenant, work, cost, queued_at, free_at, admitted_at, aside, limited, reserved, lost };
-        Ok(Next::Run(entry.request, ticket))
+        let (tenant, limited, admitted_at, aside) = (entry.tenant, entry.limited, now, Duration::ZERO);
+        let (lost, blank) = (false, false);
+        let it = Ticket { tenant, work, cost, queued_at, free_at, admitted_at, aside, limited, reserved, lost, blank };
+        Ok(Next::Run(entry.request, it))
     }
 
     /// The answer if no request is queued, or all wait for the pool's limit or slots; `None`: the budget decides.
@@ -593,7 +591,8 @@ impl<R> Pool<R> {
                 self.admission.observe(now, ticket.cost, kind, u64::from(bytes), latency);
                 let busy = self.admission.is_holding_back();
                 self.slices.observe(now, kind, bytes, latency);
-                let mut change = self.price.observe(now, busy, kind.direction(), bytes, latency);
+                let direction = kind.direction().filter(|_| !ticket.blank);
+                let mut change = self.price.observe(now, busy, direction, bytes, latency);
                 if self.admission.settled_bytes() == u64::MAX {
                     change = change.or_else(|| self.price.unbounded(now));
                 }

@@ -11,9 +11,10 @@
 //! `a` and `b` are found by least squares over intervals, each with its own mixture of request sizes. An interval lasts until
 //! the requests in flight at its beginning have completed. A request without payload (a flush, a trim) takes a time that
 //! depends on other things, so the time from the completion before its own to its own is left out; an interval of which this
-//! leaves out much is discarded. The base cost in force is the smallest one that is not below the
-//! configured one and that the measurements do not refute: the lower limit of Fieller's interval for the ratio of two
-//! estimates. Where sizes hardly differ, or the device's time scatters by more than the sizes do, the configured one stays.
+//! leaves out much is discarded. The same goes for a read that may be one of a hole. The base cost in force is the smallest one
+//! that is not below the configured one and that the measurements do not refute: the lower limit of Fieller's interval for the
+//! ratio of two estimates. Where sizes hardly differ, or the device's time scatters by more than the sizes do, the configured one
+//! stays.
 
 use crate::time::{Duration, Instant};
 use crate::units::Direction;
@@ -110,7 +111,7 @@ pub(crate) struct Price {
     began: Option<Instant>,
     /// When a request last completed.
     last: Instant,
-    /// Time that is left out of the present interval for requests without payload.
+    /// Time that is left out of the present interval for requests without payload, and for reads that may be of holes.
     left_out: Duration,
     /// When an interval last ended.
     measured_at: Instant,
@@ -170,9 +171,9 @@ impl Price {
         self.change_to(measured.max(self.least))
     }
 
-    /// Counts a request that completes at `now`; `direction` is `None` if it has no payload. `busy` is true if the budget keeps
-    /// requests waiting, so that the device has work all the time; when it is false, the present interval is discarded. Returns
-    /// the change if another base cost takes effect. O(1).
+    /// Counts a request that completes at `now`; `direction` is `None` if it has no payload, or if the device may have had no
+    /// work with it. `busy` is true if the budget keeps requests waiting, so that the device has work all the time; when it is
+    /// false, the present interval is discarded. Returns the change if another base cost takes effect. O(1).
     #[inline]
     pub(crate) fn observe(
         &mut self,

@@ -276,6 +276,17 @@ fn idle_workers_one_worker_and_equal_loads_are_left_alone() {
 }
 
 #[test]
+fn figures_of_the_published_method_are_numbers_without_load() {
+    for loads in [[0; 8], [0, 0, 0, 0, 0, 0, 0, 1]] {
+        let mut idle = Bench::new(Config::Genetic(Moving::slow()), 4, 8);
+        let reason = idle.second(&loads);
+        let Some(Reason::NotWorth { heaviest, gain }) = reason else { panic!("{reason:?}") };
+        assert!(heaviest.is_finite() && gain == 0.0, "{reason:?}");
+        assert_eq!((heaviest == 0.0, idle.moves), (loads == [0; 8], 0));
+    }
+}
+
+#[test]
 fn light_connections_stay_where_they_are() {
     let mut bench = Bench::new(Config::default(), 2, 40);
     let mut loads = [0; 40];

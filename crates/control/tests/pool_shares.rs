@@ -636,6 +636,38 @@ fn a_large_request_gets_on_after_a_device_has_stood_still() {
     assert!(longest <= 2_300, "{longest} ms without a large request");
 }
 
+/// A device takes 1 ms for a request and 10 us for each 1,000 bytes. Beside each request 1 MiB of a hole is read, in 5 us.
+#[test]
+fn reads_that_take_the_device_no_time_do_not_change_the_measured_base_cost() {
+    let base_cost = |is_noted: bool| {
+        let mut pool = Pool::new(config(4 << 20), at(0), 1);
+        let tenant = pool.join(at(0), weight(1));
+        let (mut now, mut inside, mut sent) = (at(0), VecDeque::<(usize, Ticket)>::new(), 0_usize);
+        for _ in 0..40_000 {
+            while pool.tenant(tenant).unwrap().queued < 8 {
+                let bytes = if sent % 2 == 0 { 4_096 << (sent / 2 % 7) } else { 1 << 20 };
+                pool.submit(now, tenant, Work::new(Kind::Read, bytes), sent % 2).unwrap();
+                sent += 1;
+            }
+            inside.extend(drain(&mut pool, now));
+            let (is_hole, mut ticket) = inside.pop_front().expect("the budget has room");
+            if is_hole == 1 {
+                now += Duration::from_micros(5);
+                if is_noted {
+                    ticket.note_blank();
+                }
+            } else {
+                now += Duration::from_micros(1_000 + u64::from(ticket.work().bytes) / 100);
+            }
+            pool.complete(now, ticket, Outcome::Done);
+        }
+        pool.base_cost()
+    };
+    let (noted, counted) = (base_cost(true), base_cost(false));
+    assert!((80_000..120_000).contains(&noted), "{noted} of 100,000 bytes");
+    assert!(!(80_000..120_000).contains(&counted), "{counted}: without the note it would be another one");
+}
+
 /// A device takes 1 ms for a request and 10 us for each 1,000 bytes.
 #[test]
 fn a_base_cost_that_was_measured_is_forgotten_where_there_is_no_budget_any_more() {

@@ -238,6 +238,26 @@ fn a_guarantee_wins_over_a_throttle() {
     assert!(matches!(bench.reason(), Reason::NoNoisy { .. }), "{:?}", bench.reason());
 }
 
+/// A tenant that has moved much before it is guaranteed anything, or before there is a latency target.
+#[test]
+fn a_guarantee_wins_over_a_throttle_from_the_moment_it_is_set() {
+    let guaranteed = guarantee::Throughputs { write: Some(Rate::RequestsPerS(100)), ..guarantee::Throughputs::NONE };
+    for is_target_last in [false, true] {
+        let mut bench = Bench::new(config(20), Qos::default());
+        if is_target_last {
+            bench.pool.reconfigure(at(0), Config { target: None, ..config(20) });
+        }
+        bench.run(20_000, 5);
+        bench.pool.set_guarantees(at(bench.now_ms), bench.writer, &guaranteed);
+        bench.pool.reconfigure(at(bench.now_ms), config(20));
+        bench.run(3_000, 40);
+        let before = bench.pool.tenant(bench.writer).unwrap().stats.writes;
+        bench.run(4_000, 40);
+        let served = bench.pool.tenant(bench.writer).unwrap().stats.writes - before;
+        assert!(served >= 380, "{served} of 400 guaranteed, the target last: {is_target_last}");
+    }
+}
+
 #[test]
 fn a_throttled_request_waits_a_second_longer_at_most() {
     for (first, then) in [(8, 8), (64, 64), (2, 64), (1, 200)] {

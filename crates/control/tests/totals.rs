@@ -20,6 +20,8 @@ struct Member {
     read: usize,
     /// Number of reports made.
     reports: u64,
+    /// The first report that has not come back.
+    awaited: Option<u64>,
     /// The report that is on its way to the store; a newer one takes its place.
     flying: Option<(u64, Line)>,
     /// True if the member can neither read nor write.
@@ -37,8 +39,14 @@ struct World {
 
 impl World {
     fn new(count: usize, totals: (u64, u64)) -> Self {
-        let member =
-            |_| Member { share: Share::new(totals.0, totals.1), read: 0, reports: 0, flying: None, is_cut: false };
+        let member = |_| Member {
+            share: Share::new(totals.0, totals.1),
+            read: 0,
+            reports: 0,
+            awaited: None,
+            flying: None,
+            is_cut: false,
+        };
         Self { totals, log: Vec::new(), members: (0..count).map(member).collect(), expired: vec![None; count] }
     }
 
@@ -47,6 +55,7 @@ impl World {
         member.reports += 1;
         member.share.measure(asked, 1.0);
         member.flying = Some((member.reports, member.share.report()));
+        member.awaited = member.awaited.or(Some(member.reports));
     }
 
     /// A measurement within a period, and a report if it is due, or `always`.
@@ -56,6 +65,7 @@ impl World {
         if always || member.share.is_due() {
             member.reports += 1;
             member.flying = Some((member.reports, member.share.early_report()));
+            member.awaited = member.awaited.or(Some(member.reports));
         }
     }
 
@@ -102,7 +112,15 @@ impl World {
         let (sums, back) = self.view(member, at + 1);
         let member = &mut self.members[member];
         member.read = at + 1;
-        member.share.observe(&sums, back > 0 && back == member.reports);
+        if back > 0 && back == member.reports {
+            member.share.observe(&sums, true);
+            member.awaited = None;
+        } else if member.awaited.is_some_and(|awaited| back >= awaited) {
+            member.share.observe_earlier(&sums);
+            member.awaited = Some(member.reports);
+        } else {
+            member.share.observe(&sums, false);
+        }
     }
 
     /// Ends the lease of a member that cannot write: it has noticed that before.
@@ -110,6 +128,7 @@ impl World {
         let known = self.log.iter().any(|entry| entry.member == member);
         if self.members[member].is_cut && known && self.expired[member].is_none() {
             self.members[member].share.lost();
+            self.members[member].awaited = None;
             self.expired[member] = Some(self.log.len());
             self.log.push(Entry { member, report: None });
         }

@@ -1,5 +1,6 @@
 //! `evenkeel health`: the troubles of a server or an agent, for people and for monitoring systems.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::output;
 
 /// Time limit for each part of an answer; monitoring systems give up after 10 s.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Exit status when no server or agent answers.
+/// Exit status when the health is not known: no server or agent answers, or the command line cannot be used.
 const UNKNOWN: u8 = 3;
 
 /// Arguments of `health`.
@@ -34,11 +35,34 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         output::show(args.json, &health, text)?;
         Ok(status(health.level))
     });
-    ExitCode::from(printed.unwrap_or_else(|error| {
-        // Monitoring systems show the first line of standard output.
-        output::say(&format!("EVENKEEL UNKNOWN: {error:#}\n"));
-        UNKNOWN
-    }))
+    printed.map_or_else(|error| unknown(&format!("{error:#}")), ExitCode::from)
+}
+
+/// Says why the health is not known, for monitoring systems, which show the first line of standard output and expect figures
+/// behind a `|`. Returns the exit status.
+pub(crate) fn unknown(why: &str) -> ExitCode {
+    output::say(&format!("EVENKEEL UNKNOWN: {}\n", why.trim_end().replace('|', " ")));
+    ExitCode::from(UNKNOWN)
+}
+
+/// True if the words of a command line name the command `health`, also if the command line cannot be used.
+pub(crate) fn is_named(words: &[OsString]) -> bool {
+    let mut words = words.iter().skip(1);
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("--log") => {
+                words.next();
+            }
+            Some(option) if option.starts_with('-') => {}
+            other => return other == Some("health"),
+        }
+    }
+    false
+}
+
+/// A text as a part of the first line for monitoring systems: behind a `|` they expect figures.
+fn in_a_line(text: &str) -> String {
+    text.replace(['\n', '|'], " ")
 }
 
 fn ask(args: &Args) -> anyhow::Result<Health> {
@@ -57,7 +81,7 @@ const fn status(level: Level) -> u8 {
 
 /// The output as text: a first line with the worst trouble, for monitoring systems, then all troubles with their cures.
 fn text(health: &Health) -> String {
-    let worst = health.troubles.first().map_or_else(|| "no troubles".to_owned(), |worst| worst.sentence());
+    let worst = health.troubles.first().map_or_else(|| "no troubles".to_owned(), |worst| in_a_line(&worst.sentence()));
     let more = match health.troubles.len() {
         0 | 1 => String::new(),
         count => format!(" (and {} more)", count - 1),
@@ -111,6 +135,24 @@ mod tests {
         assert!(text.starts_with("CRITICAL: volume db: 12 requests failed\n  what to do: make room on "), "{text}");
         assert!(text.ends_with("\nWARNING: it is late\n"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+
+    #[test]
+    fn the_first_line_is_one_line_without_figures() {
+        let broken = Trouble::new(Level::Critical, "io_errors", "volume db", "read: a | b\nc", "");
+        let text = text(&Health::of(vec![broken]));
+        assert_eq!(text.lines().next(), Some("EVENKEEL CRITICAL: volume db: read: a   b c"));
+    }
+
+    #[test]
+    fn a_command_line_that_cannot_be_used_is_still_one_of_health() {
+        let is_named = |line: &str| is_named(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        for line in ["evenkeel health --stats", "evenkeel --log info health", "evenkeel --log=info health -x"] {
+            assert!(is_named(line), "{line}");
+        }
+        for line in ["evenkeel", "evenkeel --log health", "evenkeel tenant show health", "evenkeel top"] {
+            assert!(!is_named(line), "{line}");
+        }
     }
 
     #[test]

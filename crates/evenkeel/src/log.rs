@@ -21,6 +21,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::output;
+
 /// Upper bound on the lines that wait to be written: some 150 KiB, enough for a reader of stderr that is a little late.
 const MAX_WAITING: usize = 1024;
 /// Upper bound on the time for which the program waits at its end until the queued lines are written.
@@ -38,7 +40,7 @@ fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
             Some(close) => format!("did you mean {close:?}?"),
             None => format!("use {}, or a filter such as evenkeel_server=debug", LEVELS.join(", ")),
         };
-        bail!("--log {filter:?}: {word:?} is no level; {cure}");
+        bail!("--log {filter:?}: {word:?} is not a level; {cure}");
     }
     EnvFilter::builder().parse(filter).with_context(|| format!("--log {filter:?} is not a filter"))
 }
@@ -104,6 +106,7 @@ impl Log {
 
     /// Logs a line without level and time, whatever the filter is.
     pub(crate) fn say(&self, line: &str) {
+        let line = output::shown(line, io::stderr().is_terminal());
         self.take(format!("{line}\n").into_bytes());
     }
 
@@ -221,7 +224,7 @@ mod tests {
     #[test]
     fn a_mistyped_level_is_refused_instead_of_silencing_everything() {
         let error = parse("wran").unwrap_err().to_string();
-        assert_eq!(error, "--log \"wran\": \"wran\" is no level; did you mean \"warn\"?");
+        assert_eq!(error, "--log \"wran\": \"wran\" is not a level; did you mean \"warn\"?");
         assert!(parse("evenkeel_server=debug,nonsense").unwrap_err().to_string().contains("evenkeel_server=debug"));
         for filter in ["warn", "WARN", "off", "evenkeel_server", "info,evenkeel_web=trace", "h2=warn", ""] {
             parse(filter).unwrap_or_else(|error| panic!("{filter}: {error}"));

@@ -13,10 +13,13 @@ use rustix::process::{Resource, getrlimit};
 use signal_hook::consts::SIGXFSZ;
 
 mod check;
-mod config_cmd;
+mod config;
 mod control;
 mod demo;
 mod flight;
+#[cfg(test)]
+#[path = "../tests/serve/folder.rs"]
+mod folder;
 mod guard;
 mod health;
 mod help;
@@ -86,7 +89,7 @@ enum Command {
     Check(check::Args),
     /// Print the example configuration, or a JSON schema
     #[command(subcommand)]
-    Config(config_cmd::Command),
+    Config(config::Command),
     /// Watch a running server or agent: rates, latencies, targets, and what is throttled by whom
     ///
     /// A view of `evenkeel serve` or `evenkeel guard` in a terminal of 80 x 24 or more, refreshed every second.
@@ -94,7 +97,7 @@ enum Command {
     /// Show what is wrong with a running server or agent, with cause and cure
     ///
     /// The worst trouble is the first. Exit status, as plugins of Nagios have it: 0 no trouble, 1 a warning, 2 critical
-    /// (requests fail or hang, or data may be lost), 3 neither a server nor an agent answers.
+    /// (requests fail or hang, or data may be lost), 3 neither a server nor an agent answers, or the command line is wrong.
     Health(health::Args),
     /// Show figures, decisions and troubles of the past
     ///
@@ -235,7 +238,16 @@ fn run() -> ExitCode {
     let described = program();
     let words = joined(help::in_front(std::env::args_os().collect(), &described));
     let parsed = described.try_get_matches_from(&words).and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = parsed.unwrap_or_else(|error| help::hinted(error, &words).exit());
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) => {
+            let error = help::hinted(error, &words);
+            if error.use_stderr() && health::is_named(&words) {
+                return health::unknown(error.to_string().trim_start_matches("error: "));
+            }
+            error.exit()
+        }
+    };
     let serves = matches!(cli.command, Command::Serve(_));
     let lasts = serves || matches!(cli.command, Command::Guard(_));
     // A write past RLIMIT_FSIZE is an error of that write and must not end the program.
@@ -245,6 +257,7 @@ fn run() -> ExitCode {
     }
     let log = match Log::start(&cli.log, lasts) {
         Ok(log) => log,
+        Err(error) if matches!(cli.command, Command::Health(_)) => return health::unknown(&format!("{error:#}")),
         Err(error) => {
             output::complain(&format!("evenkeel: {error:#}\n"));
             return ExitCode::from(2);
@@ -258,7 +271,7 @@ fn run() -> ExitCode {
         Command::Reproduce(args) => return reproduce::run(&args),
         Command::Guard(command) => guard::run(command),
         Command::Check(args) => check::run(&args),
-        Command::Config(command) => config_cmd::run(&command),
+        Command::Config(command) => config::run(&command),
         Command::Top(args) => top::run(&args),
         Command::Health(args) => return health::run(&args),
         Command::History(args) => history::run(&args),

@@ -1,6 +1,7 @@
 //! Writing to standard output, which may be a closed pipe or a pipe whose reader has stopped; errors with their exit statuses;
 //! reports as files.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd as _;
@@ -22,7 +23,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// # Errors
 /// When standard output cannot take the text, as on a full disk.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    write(&mut io::stdout().lock(), text)
+    let mut out = io::stdout().lock();
+    let text = shown(text, out.is_terminal());
+    write(&mut out, &text)
 }
 
 /// Prints `text`. Returns false if standard output is a closed pipe, so that nothing more need be printed.
@@ -31,6 +34,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 /// As of [`print()`].
 pub(crate) fn print_to_reader(text: &str) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
+    let text = shown(text, out.is_terminal());
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => unless_closed(written).map(|()| true),
@@ -61,7 +65,23 @@ pub(crate) fn unless_closed(written: io::Result<()>) -> anyhow::Result<()> {
 
 /// Writes `text` to standard error. A failure is ignored, as there is no place to report it.
 pub(crate) fn complain(text: &str) {
-    let _ = io::stderr().lock().write_all(text.as_bytes());
+    let mut out = io::stderr().lock();
+    let text = shown(text, out.is_terminal());
+    let _ = out.write_all(text.as_bytes());
+}
+
+/// True for a character by which a text could drive a terminal, or change the order in which the terminal shows other text: a
+/// control character, or one of those for text from right to left.
+fn is_steering(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// `text` as it is written. A terminal gets no control characters but those of lines and columns: names, paths and messages of
+/// other servers are part of many texts, and could drive the terminal.
+pub(crate) fn shown(text: &str, is_terminal: bool) -> Cow<'_, str> {
+    let drives = |character: char| is_steering(character) && !matches!(character, '\n' | '\t');
+    if is_terminal && text.contains(drives) { text.replace(drives, "?").into() } else { text.into() }
 }
 
 /// The error of a command line that parses but cannot be used. The exit status is 2, as after a command line that does not parse.
@@ -118,7 +138,7 @@ pub(crate) fn show<T: Serialize>(json: bool, record: &T, text: impl FnOnce(&T) -
 pub(crate) fn announce(text: String) {
     // Not by `io::stdout`, whose lock would be held by a write that never returns.
     let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return say(&text) };
-    let text = Arc::new(text);
+    let text = Arc::new(shown(&text, io::stdout().is_terminal()).into_owned());
     let (done, written) = channel();
     let write = {
         let text = Arc::clone(&text);
@@ -133,9 +153,9 @@ pub(crate) fn announce(text: String) {
     }
 }
 
-/// `text`, which came from elsewhere, without the control characters by which it could drive a terminal.
+/// `text`, which came from elsewhere, without the characters by which it could drive a terminal.
 pub(crate) fn printable(text: &str) -> String {
-    text.replace(char::is_control, "?")
+    text.replace(is_steering, "?")
 }
 
 /// A progress line on standard error, in the form `template`; nothing is drawn if standard error is no terminal.
@@ -189,10 +209,8 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_written_is_known_before_the_work_and_keeps_its_content() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-prepare-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let (there, away) = (folder.join("r.html"), folder.join("no/r.html"));
-        std::fs::write(&there, "old").unwrap();
+        let folder = crate::folder::Folder::new();
+        let (there, away) = (folder.file("r.html", "old"), folder.join("no/r.html"));
         drop(prepare(&there).unwrap());
         assert_eq!(std::fs::read_to_string(&there).unwrap(), "old");
         let new = folder.join("new.html");
@@ -200,12 +218,21 @@ mod tests {
         assert!(!new.exists(), "an empty report is left");
         let error = format!("{:#}", prepare(&away).map(drop).unwrap_err());
         assert!(error.starts_with(&format!("cannot write the report {}: ", away.display())), "{error}");
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
     fn control_characters_are_not_printed() {
         assert_eq!(printable("a\u{1b}[2J\nb\u{9b}\u{7f}ö"), "a?[2J?b??ö");
+    }
+
+    #[test]
+    fn a_terminal_is_not_driven_by_text_and_a_file_gets_all_of_it() {
+        let text = "volume \u{1b}]0;x\u{7}\u{9b}2J\r\n\tö";
+        assert_eq!(shown(text, true), "volume ?]0;x??2J?\n\tö");
+        assert_eq!(shown(text, false), text);
+        // A name cannot make the words behind it read from right to left.
+        assert_eq!(shown("iqn.a\u{202e}b\u{2066}c ö", true), "iqn.a?b?c ö");
+        assert_eq!(printable("a\u{200f}b\u{61c}"), "a?b?");
     }
 
     #[test]

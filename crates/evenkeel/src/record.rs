@@ -280,13 +280,12 @@ mod tests {
 
     #[test]
     fn a_key_that_can_be_guessed_is_refused() {
-        let file = std::env::temp_dir().join(format!("evenkeel-record-key-{}", std::process::id()));
-        fs::write(&file, [0xab; 16]).unwrap();
+        let folder = crate::folder::Folder::new();
+        let file = folder.file("key", [0xab; 16]);
         assert_eq!(key(&file).unwrap(), "ab".repeat(16));
         fs::write(&file, "secret").unwrap();
         let refused = key(&file).unwrap_err();
         assert!(refused.is::<Usage>() && refused.to_string().contains("6 bytes"), "{refused}");
-        fs::remove_file(&file).unwrap();
     }
 
     fn recorded(lost: u64) -> Recorded {

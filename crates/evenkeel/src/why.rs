@@ -20,7 +20,7 @@ use crate::control::{PATIENCE, Reach, first, whole};
 use crate::health::with_cures;
 use crate::history::{self, event_text, wrapped, zone};
 use crate::output;
-use crate::top::is_used;
+use crate::top::{is_used, totals_by_host};
 
 /// Time before the moment from which decisions and troubles are shown, in seconds.
 const BEFORE_S: u64 = 3_600;
@@ -118,7 +118,7 @@ fn is_known(state: &State, why: &Why) -> anyhow::Result<()> {
     let known: BTreeSet<&str> =
         state.pools.iter().flat_map(|pool| &pool.tenants).map(|tenant| tenant.name.as_str()).collect();
     let of_figures = why.figures.iter().map(|series| &series.tenant);
-    let of_cluster = totals(state).map(|of| &of.tenant);
+    let of_cluster = totals_by_host(state).map(|of| &of.tenant);
     let mut had = of_figures.chain(why.decisions.iter().map(|event| &event.tenant)).chain(of_cluster);
     if known.contains(name) || had.any(|tenant| tenant == name) {
         return Ok(());
@@ -210,17 +210,12 @@ fn present(state: &State, tenant: Option<&str>) -> Vec<String> {
     for volume in state.volumes.iter().filter(concerns) {
         sentences.extend(volume.throttled_by.as_ref().map(|by| format!("{}: {}", volume.pool, by.because)));
     }
-    let parts = totals(state).filter(|of| tenant == Some(of.tenant.as_str()));
+    let parts = totals_by_host(state).filter(|of| tenant == Some(of.tenant.as_str()));
     sentences.extend(parts.map(|of| {
         let total = total(state, of).unwrap_or_else(|| "its total".into());
         format!("{} {}: parts of {total} over all hosts, {}", of.pool, of.tenant, of.text())
     }));
     sentences
-}
-
-/// Tenants' totals with their parts by host, as far as the cluster is known.
-fn totals(state: &State) -> impl Iterator<Item = &TotalState> {
-    state.cluster.iter().filter_map(|cluster| cluster.totals.as_ref()).flat_map(|totals| &totals.by_host)
 }
 
 /// The limit or reservation that a total is, as text; `None` if the tenant has none on this server, and of a guarantee.
@@ -361,14 +356,14 @@ mod tests {
     fn the_text_has_figures_troubles_and_decisions_within_80_columns() {
         let mut why = of(Some("shop"), AT, &past(), &past(), 10);
         why.figures.retain(|series| series.tenant == "shop");
-        let cure = "lower what is guaranteed to all tenants together below what the device can do";
+        let cure = "lower the guarantees of all tenants until the device can meet them together";
         why.health = vec![Trouble::new(Level::Critical, "io_errors", "volume db", "12 requests failed", cure)];
         let text = text(&why, moment::utc);
         let position = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part:?} in\n{text}"));
         let order = [
             "tenant shop at 2026-11-28T03:00:00Z",
             "main shop: 70",
-            "troubles at present:\nCRITICAL: volume db: 12 requests failed\n  what to do: lower what is guaranteed",
+            "troubles at present:\nCRITICAL: volume db: 12 requests failed\n  what to do: lower the guarantees of all",
             "troubles that began in the hour before:",
             "trouble, tenant shop in pool main: it is so",
             "decisions of the hour before",

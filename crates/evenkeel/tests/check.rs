@@ -1,37 +1,32 @@
 //! Tests of `evenkeel check`, run as a program: it reports the settings that this host enforces, and those that it does not.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::effective::{Checked, Presence, Row};
 
-/// A temporary folder with the configuration file `policy.toml`, removed when the value is dropped.
-struct File(PathBuf);
+#[path = "serve/folder.rs"]
+mod folder;
 
-impl File {
-    fn new(name: &str, content: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("evenkeel-check-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("made");
-        std::fs::write(folder.join("policy.toml"), content).expect("written");
-        Self(folder)
-    }
+use folder::{Folder, folder};
 
+/// A temporary folder with the configuration file `policy.toml`.
+fn policy(name: &str, content: &str) -> Folder {
+    let folder = folder(name);
+    folder.file("policy.toml", content);
+    folder
+}
+
+impl Folder {
     fn check(&self, options: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
-        command.current_dir(&self.0).arg("check").args(options).output().expect("runs")
+        command.current_dir(self.path()).arg("check").args(options).output().expect("runs")
     }
 
     fn read(&self) -> Checked {
         let output = self.check(&["policy.toml", "--json"]);
         serde_json::from_slice(&output.stdout).expect("the records that are documented")
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -74,7 +69,7 @@ guarantee.read.bytes_per_s = \"200MB\"
 
 #[test]
 fn one_file_has_a_row_at_each_point_and_says_what_this_host_lacks() {
-    let file = File::new("all", ALL);
+    let file = policy("all", ALL);
     let checked = file.read();
     assert_eq!((&checked.errors, &checked.warnings), (&Vec::new(), &Vec::new()));
     let row = |tenant: Option<&str>, pool: &str, setting: &str| -> &Row {
@@ -188,21 +183,21 @@ fn strict_passes_with_what_is_all_enforced_and_fails_with_a_mistyped_pool() {
     let served = "[server]\ndata_dir = \"data\"\n[pools.main]\nlatency = { target = \"15ms\", percentile = 99 }\n\
         emulate.preset = \"ssd\"\n[tenants.a]\nreservation.iops = 9\n[tenants.b]\nthrottle = \"always\"\n\
         [volumes.a]\nbackend = \"emulate\"\nsize = \"1MiB\"\n[volumes.b]\nbackend = \"emulate\"\nsize = \"1MiB\"\n";
-    let file = File::new("served", served);
+    let file = policy("served", served);
     let strict = file.check(&["policy.toml", "--strict"]);
     assert!(strict.status.success(), "{}{}", text(&strict.stdout), text(&strict.stderr));
     assert_eq!(file.read().missing, [], "a server measures percentiles without the kernel's help");
-    let file = File::new("mistyped", &format!("{served}[pools.mian2]\nlimit.iops = 5\n"));
+    let file = policy("mistyped", &format!("{served}[pools.mian2]\nlimit.iops = 5\n"));
     assert!(file.check(&["policy.toml"]).status.success());
     let strict = file.check(&["policy.toml", "--strict"]);
     assert!(!strict.status.success());
     assert!(text(&strict.stdout).contains("policy.toml:16:8: pools.mian2: nothing to enforce here: it has neither devices nor a latency target; no volume of this file is on it: is its name right?"), "{strict:?}");
-    let file = File::new("agent", "[agent]\nstatus = \"off\"\n");
+    let file = policy("agent", "[agent]\nstatus = \"off\"\n");
     assert_eq!(file.read().rows, [], "an agent without a policy");
     assert!(file.check(&["policy.toml"]).status.success());
     let strict = file.check(&["policy.toml", "--strict"]);
     assert!(text(&strict.stderr).contains("agent: the agent would not run: no pool has anything"), "{strict:?}");
-    let file = File::new("elsewhere", "[pools.vg9]\nlatency.target = \"15ms\"\n");
+    let file = policy("elsewhere", "[pools.vg9]\nlatency.target = \"15ms\"\n");
     let strict = file.check(&["policy.toml", "--strict"]);
     assert!(!strict.status.success());
     let shown = text(&strict.stdout);
@@ -213,7 +208,7 @@ fn strict_passes_with_what_is_all_enforced_and_fails_with_a_mistyped_pool() {
 #[test]
 fn a_tenant_that_nothing_belongs_to_is_named_with_the_cure_and_counted() {
     let tenant = "[tenants.database]\nreservation.iops = 2_000\nweight = 4\n";
-    let file = File::new("idle", &format!("{tenant}[volumes.db1]\nbackend = \"memory\"\nsize = \"1MiB\"\n"));
+    let file = policy("idle", &format!("{tenant}[volumes.db1]\nbackend = \"memory\"\nsize = \"1MiB\"\n"));
     let shown = text(&file.check(&["policy.toml"]).stdout);
     for words in [
         "not enforced here: policy.toml:1:10: tenants.database: no volume and no client belongs to it\n  lost: its settings",
@@ -226,7 +221,7 @@ fn a_tenant_that_nothing_belongs_to_is_named_with_the_cure_and_counted() {
 
 #[test]
 fn what_cannot_be_read_is_an_error_with_its_place() {
-    let file = File::new("faults", "[pools.main]\nlimt.iops = 5\n[tenants.a]\nweight = 0\n");
+    let file = policy("faults", "[pools.main]\nlimt.iops = 5\n[tenants.a]\nweight = 0\n");
     let refused = file.check(&["policy.toml"]);
     assert!(!refused.status.success() && refused.stdout.is_empty());
     let told = text(&refused.stderr);
@@ -237,7 +232,7 @@ fn what_cannot_be_read_is_an_error_with_its_place() {
     );
     assert_eq!(file.read().errors.len(), 2);
     // Said once, although both programs read it.
-    let file = File::new("table", "[server]\n[guard]\n[tenants.a]\nmatch = [\"nonsense\"]\n");
+    let file = policy("table", "[server]\n[guard]\n[tenants.a]\nmatch = [\"nonsense\"]\n");
     let errors: Vec<String> = file.read().errors.iter().map(ToString::to_string).collect();
     assert_eq!(errors.len(), 2, "{errors:#?}");
     let absent = file.check(&["none.toml"]);
@@ -246,7 +241,7 @@ fn what_cannot_be_read_is_an_error_with_its_place() {
         text(&absent.stderr).contains("error: none.toml: cannot read the configuration: No such file"),
         "{absent:?}"
     );
-    let file = File::new("malformed", "[pools\n");
+    let file = policy("malformed", "[pools\n");
     let refused = file.check(&["policy.toml"]);
     assert!(!refused.status.success());
     assert!(text(&refused.stderr).contains("error: policy.toml:1:7: "), "{}", text(&refused.stderr));
@@ -254,37 +249,36 @@ fn what_cannot_be_read_is_an_error_with_its_place() {
 
 #[test]
 fn files_that_the_server_would_refuse_are_errors() {
-    let refused = |name: &str, content: &str, make: &dyn Fn(&File), words: &[&str]| {
-        let file = File::new(name, content);
+    let refused = |name: &str, content: &str, make: &dyn Fn(&Folder), words: &[&str]| {
+        let file = policy(name, content);
         make(&file);
         let output = file.check(&["policy.toml"]);
         let told = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{content}: {told}");
         words.iter().for_each(|words| assert!(told.contains(words), "{content}: {words:?}: {told}"));
     };
-    let none = |_: &File| {};
-    let disk = |file: &File| std::fs::write(file.0.join("disk"), [7; 4096]).expect("written");
+    let none = |_: &Folder| {};
+    let disk = |file: &Folder| std::fs::write(file.join("disk"), [7; 4096]).expect("written");
     let tls = "[server.tls]\ncertificate = \"disk\"\nkey = \"key\"\n";
     let both = ["policy.toml:2:1: server.tls.certificate: disk cannot be read", "server.tls.key: key cannot be read"];
     refused("no-certificate", tls, &none, &both);
     refused("other-certificate", tls, &disk, &["policy.toml:2:1: server.tls.certificate: disk has no certificate"]);
     let agent = "[agent.tls]\ncertificate = \"disk\"\nkey = \"key\"\n";
-    let open = |file: &File| {
+    let open = |file: &Folder| {
         disk(file);
-        std::fs::set_permissions(file.0.join("disk"), std::fs::Permissions::from_mode(0o644)).expect("set");
+        std::fs::set_permissions(file.join("disk"), std::fs::Permissions::from_mode(0o644)).expect("set");
     };
     let doubtful = tls.replace("\"key\"", "\"disk\"");
     let words = ["disk has no private key", "warning: policy.toml:3:1: server.tls.key: disk can be used by every user"];
     refused("open-key", &doubtful, &open, &words);
-    let damaged = |file: &File| {
-        std::fs::create_dir(file.0.join("data")).expect("made");
-        std::fs::write(file.0.join("data/files.toml"), "garbage").expect("written");
+    let damaged = |file: &Folder| {
+        file.file("data/files.toml", "garbage");
     };
     let (volume, data) = ("[volumes.a]\nsize = \"1MiB\"\n", "[server]\ndata_dir = \"data\"\n");
     let words = ["policy.toml:2:1: server.data_dir: cannot read the record of files in data/files.toml: it is damaged"];
     refused("damaged-record", &format!("{data}{volume}"), &damaged, &words);
     let sockets = "[server]\nunix = [\"none/y.sock\", \"disk\"]\n";
-    let words = ["2:1: server.unix: cannot listen on none/y.sock: its folder", "on disk: it exists and is no socket"];
+    let words = ["2:1: server.unix: cannot listen on none/y.sock: its folder", "disk: it exists and is not a socket"];
     refused("no-sockets", sockets, &disk, &words);
     refused("agents-certificate", agent, &none, &["agent.tls.certificate: disk cannot be read"]);
     let remote = "[volumes.far]\nbackend = \"nbd\"\nuri = \"nbds://far/a\"\n\
@@ -321,17 +315,16 @@ fn files_that_the_server_would_refuse_are_errors() {
     ] {
         refused(name, &format!("[volumes.a]\n{volume}\n"), &disk, &[words, "error: policy.toml:"]);
     }
-    let new = File::new("new", "[volumes.a]\nsize = \"1MiB\"\n");
+    let new = policy("new", "[volumes.a]\nsize = \"1MiB\"\n");
     assert!(new.check(&["policy.toml"]).status.success(), "the server makes the folder and the file");
 }
 
 #[test]
 fn volumes_on_record_are_checked_and_what_is_wrong_with_them_is_wrong_there() {
-    let file = File::new("record", "[server]\ndata_dir = \"data\"\n");
+    let file = policy("record", "[server]\ndata_dir = \"data\"\n");
     let record = |pool: &str| {
         let text = format!("[volumes.s1]\nbackend = \"memory\"\nsize = \"1MiB\"\npool = \"{pool}\"\n");
-        std::fs::create_dir_all(file.0.join("data")).expect("made");
-        std::fs::write(file.0.join("data/volumes.toml"), text).expect("written");
+        file.file("data/volumes.toml", text);
         file.check(&["policy.toml"])
     };
     let usable = record("main");
@@ -341,7 +334,7 @@ fn volumes_on_record_are_checked_and_what_is_wrong_with_them_is_wrong_there() {
     let told = text(&refused.stderr);
     assert!(told.contains("error: data/volumes.toml: volumes.s1.pool: there is no pool \"fast\""), "{told}");
     let serve = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
-        .current_dir(&file.0)
+        .current_dir(file.path())
         .args(["serve", "--config", "policy.toml"])
         .output()
         .expect("runs");
@@ -350,11 +343,11 @@ fn volumes_on_record_are_checked_and_what_is_wrong_with_them_is_wrong_there() {
 
 #[test]
 fn strict_counts_what_there_is() {
-    let file = File::new("one-warning", "[server]\nstatus = \"0.0.0.0:9809\"\n");
+    let file = policy("one-warning", "[server]\nstatus = \"0.0.0.0:9809\"\n");
     let strict = file.check(&["policy.toml", "--strict"]);
     assert!(text(&strict.stderr).ends_with("--strict: 1 warning\n"), "{}", text(&strict.stderr));
     // Port 9 of this host is where no server listens.
-    let file = File::new("etcd", "[server]\n[cluster]\netcd = [\"http://127.0.0.1:9\"]\n");
+    let file = policy("etcd", "[server]\n[cluster]\netcd = [\"http://127.0.0.1:9\"]\n");
     let strict = file.check(&["policy.toml", "--strict"]);
     let shown = text(&strict.stdout);
     assert!(!strict.status.success(), "{shown}");
@@ -365,7 +358,7 @@ fn strict_counts_what_there_is() {
 fn both_examples_are_usable() {
     for program in [&["config", "example"][..], &["guard", "config", "example"]] {
         let example = Command::new(env!("CARGO_BIN_EXE_evenkeel")).args(program).output().expect("runs");
-        let file = File::new(program[0], &text(&example.stdout));
+        let file = policy(program[0], &text(&example.stdout));
         let checked = file.check(&["policy.toml"]);
         assert!(checked.status.success(), "{}", text(&checked.stderr));
         assert!(text(&checked.stdout).contains("usable: "), "{}", text(&checked.stdout));
@@ -378,7 +371,7 @@ fn an_array_names_its_queues_and_the_addresses_of_etcd() {
     // Port 9 of this host is where no server listens.
     let arrays = "[pools.san]\ntuning.slots = \"needs\"\n[tenants.database]\nmatch = [\"device:no-such-disk\"]\n\
         [cluster]\netcd = [\"http://127.0.0.1:9\"]\n";
-    let checked = File::new("arrays", arrays).read();
+    let checked = policy("arrays", arrays).read();
     for (part, here) in [("san/database", Presence::Missing), ("http://127.0.0.1:9", Presence::Unsuitable)] {
         let lack = checked.missing.iter().find(|missing| missing.why.message.starts_with(part));
         assert!(lack.is_some_and(|lack| lack.here == here && !lack.cure.is_empty()), "{part}: {:#?}", checked.missing);
@@ -387,7 +380,7 @@ fn an_array_names_its_queues_and_the_addresses_of_etcd() {
 
 #[test]
 fn without_a_file_the_kernel_is_checked() {
-    let file = File::new("none", "");
+    let file = policy("none", "");
     let output = file.check(&["--json"]);
     let checked: Checked = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(checked.rows.is_empty() && checked.host.findings.iter().any(|finding| finding.part == "fq"));
@@ -408,9 +401,9 @@ fn one_policy_does_what_each_host_can_do() {
         [pools.vg1]\ndevices = [\"/dev/vg1/lv1\"]\nlatency = { target = \"15ms\", of = \"reads\" }\nenforce = [\"packets\"]\n\
         [pools.cached]\ndevices = [\"/dev/mapper/cached\"]\nenforce = [\"cgroup\"]\n\
         [pools.san]\ntuning.slots = \"needs\"\n[pools.ceph]\ndevices = [\"osd:*\"]\n";
-    let folder = File::new("one-policy", POLICY);
+    let folder = policy("one-policy", POLICY);
     let points = |host: &str| {
-        std::fs::write(folder.0.join("host.toml"), format!("policy = \"policy.toml\"\n{host}")).expect("written");
+        folder.file("host.toml", format!("policy = \"policy.toml\"\n{host}"));
         let output = folder.check(&["host.toml", "--json"]);
         let checked: Checked = serde_json::from_slice(&output.stdout).expect("the records that are documented");
         assert_eq!(checked.errors, []);

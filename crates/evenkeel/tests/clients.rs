@@ -9,6 +9,8 @@ mod harness;
 mod access;
 #[path = "clients/fio.rs"]
 mod fio;
+#[path = "serve/folder.rs"]
+mod folder;
 #[path = "clients/guard.rs"]
 mod guard;
 #[path = "clients/https.rs"]

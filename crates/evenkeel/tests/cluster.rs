@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use evenkeel_net::http::{Error, Method, Place, ask};
 use serde_json::{Value, json};
@@ -21,10 +20,7 @@ mod skip;
 
 use agent::Agent;
 use port::Port;
-use server::{EVENKEEL, Folder, Server, http};
-
-/// Upper bound on the wait for any event; only a broken program takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+use server::{EVENKEEL, Folder, Server, http, wait};
 
 /// A running etcd with its data in a folder, on ports that stay reserved while etcd is restarted.
 struct Etcd {
@@ -89,14 +85,6 @@ impl Drop for Etcd {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-fn wait(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "this does not come true: {what}");
-        sleep(Duration::from_millis(100));
     }
 }
 
@@ -194,8 +182,7 @@ impl Agent {
             "[agent]\nstatus = \"127.0.0.1:0\"\n[pools.san]\ntuning.slots = \"needs\"\n[tenants.{name}]\nmatch = [\"device:no-such-disk\"]\n\
              [cluster]\netcd = [\"http://127.0.0.1:{port}\"]\nhost = \"{name}\"\nperiod = \"500ms\"\nlease = \"2s\"\n"
         );
-        let file = folder.join("guard.toml");
-        fs::write(&file, config).expect("written");
+        let file = folder.file("guard.toml", config);
         Self::spawn(&mut Command::new(EVENKEEL), &file)
     }
 

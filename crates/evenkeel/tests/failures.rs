@@ -14,14 +14,10 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use agent::Agent;
-use server::{EVENKEEL, Folder, Server, http, run, succeed};
+use server::{EVENKEEL, Folder, Server, http, run, succeed, wait};
 use tables::table;
-
-/// Upper bound on the wait for an event that takes milliseconds on an idle machine; a longer wait fails the test.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Names of the signals 1 to 31, in the order of their numbers, without `SIG`.
 const NAMES: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN \
@@ -122,8 +118,7 @@ struct Guard(Agent, Folder);
 impl Guard {
     fn start_in(folder: Folder) -> Self {
         let config = "[agent]\nstatus = \"127.0.0.1:0\"\n[pools.nothing-served]\nlatency.target = \"15ms\"\n";
-        let file = folder.join("guard.toml");
-        fs::write(&file, config).expect("written");
+        let file = folder.file("guard.toml", config);
         let mut command = Command::new("prlimit");
         Self(Agent::spawn(command.current_dir(folder.path()).args(["--core=0", EVENKEEL]), &file), folder)
     }
@@ -174,11 +169,7 @@ fn ignored(signal: i32) -> bool {
 
 /// Waits until a process has handled a signal; for signals whose handler removes itself when it runs.
 fn until_taken(process: u32, signal: i32) {
-    let until = Instant::now() + PATIENCE;
-    while has(&process.to_string(), "SigCgt", signal) {
-        assert!(Instant::now() < until, "signal {signal} was never taken");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait(&format!("signal {signal} is taken"), || !has(&process.to_string(), "SigCgt", signal));
 }
 
 /// Asserts that each signal has the effect on `T` that the page's table states.
@@ -250,15 +241,10 @@ fn the_sentinel_lets_stray_signals_pass_and_ends_with_its_agent() {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
     let pipe: ChildStdin = child.stdin.take().expect("piped");
     // Before its handlers stand, a signal would end it.
-    let until = Instant::now() + PATIENCE;
-    let reads_its_pipe = || {
+    wait("it waits for its agent", || {
         let call = fs::read_to_string(format!("/proc/{}/syscall", child.id())).unwrap_or_default();
         call.split(' ').nth(1) == Some("0x0")
-    };
-    while !reads_its_pipe() {
-        assert!(Instant::now() < until, "it never waits for its agent");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    });
     for (signals, [_, effect]) in signals() {
         signals.into_iter().filter(|_| effect.starts_with("goes on")).for_each(|signal| kill(child.id(), signal));
     }
@@ -375,6 +361,13 @@ fn health_names_a_failing_volume_with_cause_and_cure() {
     let (status, said) = health();
     assert_eq!(status, Some(3), "{said}");
     assert!(said.starts_with("EVENKEEL UNKNOWN: no server answers on "), "{said}");
+    // A wrong command line of a check is no trouble of the server.
+    for wrong in [&["health", "--stats"][..], &["--log", "loud", "health"], &["health", "--status", "storage1:9809"]] {
+        let output = run(&folder, wrong);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.code() == Some(3) && said.starts_with("EVENKEEL UNKNOWN: "), "{wrong:?}: {said}");
+        assert!(!said.contains('|'), "figures: {said}");
+    }
 }
 
 /// Under any value of a resource limit a server either serves and stops gracefully, or reports why it does not start.

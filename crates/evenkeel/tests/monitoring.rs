@@ -57,8 +57,7 @@ fn scrapes() -> [String; 2] {
     let served = scrape(server.status(), &[]);
     server.stop();
 
-    let file = folder.join("guard.toml");
-    fs::write(&file, GUARD).expect("written");
+    let file = folder.file("guard.toml", GUARD);
     let agent = Agent::spawn(&mut Command::new(EVENKEEL), &file);
     [served, scrape(&agent.status, &[])]
 }
@@ -154,7 +153,7 @@ fn promtool_finds_the_settings_in_the_documentation_valid() {
         help.split("   ```yaml\n").skip(1).filter_map(|rest| rest.split("   ```").next()).collect();
     assert!(snippets.len() == 2 && snippets[1].contains("scheme: https"), "{snippets:?}");
     for (i, snippet) in snippets.iter().enumerate() {
-        let file = folder.join(&format!("prometheus{i}.yml"));
+        let file = folder.join(format!("prometheus{i}.yml"));
         let text: String =
             snippet.lines().map(|line| format!("{}\n", line.strip_prefix("   ").unwrap_or(line))).collect();
         fs::write(&file, text).expect("written");
@@ -201,8 +200,7 @@ fn promtool_finds_the_queries_of_the_dashboard_valid() {
         })
         .collect();
     let folder = Folder::new();
-    let file = folder.join("queries.yml");
-    fs::write(&file, json!({ "groups": [{ "name": "dashboard", "rules": rules }] }).to_string()).expect("written");
+    let file = folder.file("queries.yml", json!({ "groups": [{ "name": "dashboard", "rules": rules }] }).to_string());
     let file = file.display().to_string();
     promtool(&["check", "rules", &file], "");
 }

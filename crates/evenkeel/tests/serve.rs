@@ -29,7 +29,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use server::{EVENKEEL, Folder, Server, control, fail, http, run, succeed};
+use server::{EVENKEEL, Folder, Server, control, fail, http, run, succeed, wait};
 
 #[test]
 fn the_first_start_needs_nothing_and_says_what_to_try() {
@@ -60,7 +60,7 @@ fn the_first_start_needs_nothing_and_says_what_to_try() {
 #[test]
 fn tcp_shows_and_changes_nothing() {
     let folder = Folder::new();
-    let server = Server::start(&folder, &[]);
+    let mut server = Server::start(&folder, &[]);
     let address = server.status();
     let volumes_without_measured_space = || {
         let mut volumes = server.state()["volumes"].clone();
@@ -110,7 +110,11 @@ fn tcp_shows_and_changes_nothing() {
         }
     }
     assert_eq!(volumes_without_measured_space(), before);
-    server.stop();
+    server.signal("TERM");
+    let (status, log) = server.end();
+    assert!(status.success(), "{status}: {log}");
+    assert!(log.contains("\"evil.example\", which is not this machine") && log.contains("[server.http]"), "{log}");
+    assert!(log.matches("with status 421").count() < 3, "each refusal has a line: {log}");
 }
 
 #[test]
@@ -615,11 +619,7 @@ fn a_device_that_hangs_is_reported_and_a_second_signal_does_not_wait_for_it() {
     server.signal("TERM");
     server.log_until("stopping: answering what is in flight");
     // The line comes just before the stop begins.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while http(server.status(), "GET", "/healthz", &[], "").body != "draining\n" {
-        assert!(std::time::Instant::now() < deadline, "a server that stops still calls itself healthy");
-        std::thread::yield_now();
-    }
+    wait("a server that stops says so", || http(server.status(), "GET", "/healthz", &[], "").body == "draining\n");
     // The second one counts when it does not come with the first.
     while !server.has_ended() {
         server.signal("TERM");
@@ -736,8 +736,7 @@ fn help_teaches() {
 #[test]
 fn a_stop_is_heard_while_a_reload_hangs() {
     let folder = Folder::new();
-    let file = folder.join("evenkeel.toml");
-    fs::write(&file, "[volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n").expect("written");
+    let file = folder.file("evenkeel.toml", "[volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n");
     let server = Server::start(&folder, &["--config", "evenkeel.toml"]);
     // A file that nobody ever finishes writing.
     fs::remove_file(&file).expect("removed");
@@ -790,10 +789,6 @@ fn a_storm_of_reloads_takes_a_share_of_a_processor_and_commands_get_on_with_it()
     let text = format!("{settings}[volumes.other]\nbackend = \"memory\"\nsize = \"64KiB\"\n");
     fs::write(folder.join("evenkeel.toml"), text).expect("written");
     server.signal("HUP");
-    let until = Instant::now() + Duration::from_secs(30);
-    while server.state()["volumes"].as_array().is_none_or(|volumes| volumes.len() != 1) {
-        assert!(Instant::now() < until, "the last reload never came");
-        thread::sleep(Duration::from_millis(50));
-    }
+    wait("the last reload", || server.state()["volumes"].as_array().is_some_and(|volumes| volumes.len() == 1));
     server.stop();
 }

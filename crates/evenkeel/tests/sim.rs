@@ -1,10 +1,14 @@
 //! Tests of `evenkeel sim`, run as a program: its options and scenario, its output, and its HTML page.
 
+#[path = "serve/folder.rs"]
+mod folder;
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use folder::Folder;
 
 const SCENARIO: &str = r#"
 title = "Two <b>tenants</b> & a </script> in the title"
@@ -31,20 +35,17 @@ metric = "light.p99_ms"
 max = "1s"
 "#;
 
-/// A temporary folder with the file `scenario.toml`, removed when the value is dropped.
-struct Folder(PathBuf);
+/// A temporary folder with the file `scenario.toml`.
+fn scenario() -> Folder {
+    let folder = Folder::new();
+    folder.file("scenario.toml", SCENARIO);
+    folder
+}
 
 impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("evenkeel-sim-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        std::fs::write(path.join("scenario.toml"), SCENARIO).unwrap();
-        Self(path)
-    }
-
     fn sim(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
-        command.current_dir(&self.0).args(["sim", "scenario.toml"]).args(arguments).env_remove("EVENKEEL_TRACES");
+        command.current_dir(self.path()).args(["sim", "scenario.toml"]).args(arguments).env_remove("EVENKEEL_TRACES");
         command.output().unwrap()
     }
 
@@ -55,15 +56,9 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn the_same_seed_gives_the_same_bytes_however_many_jobs() {
-    let folder = Folder::new("same");
+    let folder = scenario();
     let arguments =
         ["--sweep", "pool.tuning.admission.budget=64KiB,1MiB", "--seeds", "2", "--seed", "5", "--json", "--jobs"];
     let run = |jobs| folder.sim(&[&arguments[..], &[jobs]].concat()).stdout;
@@ -81,7 +76,7 @@ fn the_same_seed_gives_the_same_bytes_however_many_jobs() {
 
 #[test]
 fn sweeps_are_combined_and_the_table_fits_a_terminal() {
-    let folder = Folder::new("table");
+    let folder = scenario();
     let sweeps = ["--sweep", "pool.tuning.admission.budget=64KiB,1MiB", "--sweep", "client.1.workload.queue_depth=2,8"];
     let result = folder.json(&sweeps);
     assert_eq!(result["points"].as_array().unwrap().len(), 4);
@@ -94,7 +89,7 @@ fn sweeps_are_combined_and_the_table_fits_a_terminal() {
 
 #[test]
 fn what_cannot_be_run_says_where_and_why() {
-    let folder = Folder::new("wrong");
+    let folder = scenario();
     for (arguments, wanted) in [
         (&["--set", "duration=soon"][..], "--set duration=soon: duration: \"soon\" is not a length of time"),
         (&["--sweep", "pool.tuning.admission.budget=1MiB,much"], "pool.tuning.admission.budget=much"),
@@ -112,10 +107,10 @@ fn what_cannot_be_run_says_where_and_why() {
 
 #[test]
 fn an_interrupt_ends_it_with_a_message() {
-    let folder = Folder::new("interrupt");
+    let folder = scenario();
     let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
     command.args(["sim", "scenario.toml", "--set", "duration=1000h", "--set", "sample_every=1h"]);
-    let mut child = command.current_dir(&folder.0).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command.current_dir(folder.path()).stderr(Stdio::piped()).spawn().unwrap();
     // Handlers are in place once the program blocks nothing and catches SIGINT.
     let status = format!("/proc/{}/status", child.id());
     while !catches_interrupts(&std::fs::read_to_string(&status).unwrap()) {
@@ -166,18 +161,18 @@ addEventListener("load", () => setTimeout(() => {
 
 #[test]
 fn the_page_works_in_a_browser() {
-    let folder = Folder::new("page");
+    let folder = scenario();
     assert!(folder.sim(&["--report", "page.html"]).status.success());
-    let page = std::fs::read_to_string(folder.0.join("page.html")).unwrap();
+    let page = std::fs::read_to_string(folder.join("page.html")).unwrap();
     assert!(!page.contains("http:") && !page.contains("https:"), "an address from elsewhere");
-    std::fs::write(folder.0.join("visit.html"), page.replace("</body>", VISIT)).unwrap();
+    std::fs::write(folder.join("visit.html"), page.replace("</body>", VISIT)).unwrap();
     let Some(browser) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| on_path(name)) else {
         return skip::skip("chromium is not installed");
     };
     let mut command = Command::new(browser);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"]);
-    command.arg(format!("--user-data-dir={}", folder.0.join("profile").display()));
-    let output = command.arg(format!("file://{}", folder.0.join("visit.html").display())).output().unwrap();
+    command.arg(format!("--user-data-dir={}", folder.join("profile").display()));
+    let output = command.arg(format!("file://{}", folder.join("visit.html").display())).output().unwrap();
     let dom = String::from_utf8_lossy(&output.stdout);
     let said = dom.split_once("data-said=\"").and_then(|(_, rest)| rest.split_once('"')).map(|(said, _)| said);
     let wanted = ["drawn", "tip", "linked", "zoomed", "whole", "toggled", "sorted", "markup"];

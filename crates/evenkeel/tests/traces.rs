@@ -209,8 +209,7 @@ fn a_file_of_each_format_passes() {
         ("fio.log", lines("fio version 3 iolog\n", fio)),
         ("blkparse.txt", lines("", blkparse)),
     ] {
-        let file = folder.join(name);
-        fs::write(&file, content).unwrap();
+        let file = folder.file(name, content);
         let passed = pass(&file, folder.path());
         assert!(is_accepted(&file, &passed), "{name}: {passed:?}");
         assert_eq!((&passed.counted, &passed.replayed), (&Ok(REQUESTS), &Ok(REQUESTS)), "{name}");
@@ -226,8 +225,7 @@ fn a_file_without_a_known_format_is_refused_by_all() {
     cut.truncate(5);
     let text = b"# Traces\n\nPublic data.\n".to_vec();
     for (name, content) in [("README.md", text), ("empty", Vec::new()), ("cut.rec", cut)] {
-        let file = folder.join(name);
-        fs::write(&file, content).unwrap();
+        let file = folder.file(name, content);
         let passed = pass(&file, folder.path());
         assert!(!is_accepted(&file, &passed), "{name}: {passed:?}");
         let reason = passed.counted.unwrap_err();

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use serde_json::json as value;
 
 use super::*;
-use crate::fake_osd::{FakeOsd, folder};
+use crate::fake_osd::FakeOsd;
+use crate::folder::folder;
 
 const DIFF: &str = include_str!("../tests/fixtures/ceph16/config_diff_set.json");
 const REFUSED: [&str; 2] = [

@@ -137,7 +137,7 @@ pub struct AgentConfig {
 impl AgentConfig {
     /// TLS and client certificates with which the API and metrics are served.
     pub fn terms(&self) -> Terms {
-        Terms { table: "agent", http: self.http, files: self.tls.clone() }
+        Terms { table: "agent", http: self.http.clone(), files: self.tls.clone() }
     }
 
     /// Folder of the history; `None` without a folder for data. `state_directory`: the value of `$STATE_DIRECTORY`, of whose
@@ -192,7 +192,7 @@ pub struct PacketsConfig {
 pub struct ClientTerms {
     /// Name of the tenant; empty for clients that no tenant names.
     pub tenant: String,
-    /// When the tenant's clients are throttled, in relation to other clients: never, last, normally or always.
+    /// Throttle rank of the tenant's clients: never throttled, last, normally or always.
     pub throttle: Throttle,
     /// The tenant's reservation and guarantee; no throttle takes the tenant's throughput below them.
     pub owed: Owed,
@@ -227,6 +227,16 @@ impl Throttles {
 pub struct Abilities {
     /// True if the kernel shows the block layer's tracepoints, by which single reads are measured.
     pub tracepoints: bool,
+}
+
+/// Translates a pool to the settings of each enforcement point that applies to the pool. The order matters: later points look
+/// at the earlier ones' settings.
+fn at_each_point(lowering: &mut lower::Lowering<'_, '_>, name: &str, pool: &Pool, abilities: Abilities) {
+    lowering.osds(name, pool);
+    lowering.array(name, pool);
+    lowering.groups(name, pool);
+    lowering.local(name, pool, abilities);
+    lowering.packets(name, pool, abilities);
 }
 
 impl Config {

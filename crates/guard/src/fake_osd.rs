@@ -127,28 +127,3 @@ fn perf_dump(inside: &Inside, logger: &str, max: u64) -> String {
     };
     json!({ logger: counters }).to_string()
 }
-
-/// A temporary folder that is removed when this value is dropped.
-#[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
-
-pub(crate) fn folder(test: &str) -> Folder {
-    let path = std::env::temp_dir().join(format!("ek-{test}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&path);
-    std::fs::create_dir_all(&path).unwrap();
-    Folder(path)
-}
-
-impl std::ops::Deref for Folder {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}

@@ -12,7 +12,6 @@
 
 pub mod actuator;
 pub mod admin_socket;
-pub mod agent;
 #[cfg(test)]
 mod apart;
 mod aside;
@@ -22,6 +21,9 @@ pub mod discovery;
 pub mod error;
 #[cfg(test)]
 mod fake_osd;
+#[cfg(test)]
+#[path = "../../evenkeel/tests/serve/folder.rs"]
+mod folder;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod host;
@@ -32,6 +34,6 @@ pub mod preflight;
 pub mod sensor;
 pub mod sentinel;
 
-pub use agent::Agent;
 pub use config::Config;
 pub use error::{Error, Fault};
+pub use points::Agent;

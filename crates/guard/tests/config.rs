@@ -76,7 +76,7 @@ fn faults_name_file_line_key_and_cure() {
         ("[agent]\ntimeout = \"100ms\"\n", "at least three times agent.interval (300ms)"),
         ("[agent]\nstep = \"0\"\n", "agent.step: is 0"),
         ("[agent]\ndiscover_every = \"1ms\"\n", "agent.discover_every: is 1ms"),
-        ("[pools.a]\nlatency.target = \"15ms\"\nlatency.percentile = \"median\"\n", "no statistic of latencies"),
+        ("[pools.a]\nlatency.target = \"15ms\"\nlatency.percentile = \"median\"\n", "not a statistic of latencies"),
         (
             "[agent]\n[agent.http]\ntls = \"always\"\n",
             "guard.toml:3:1: agent.http.tls: there is no certificate for HTTPS; add [agent.tls]",

@@ -159,7 +159,7 @@ fn one_address_on_two_resources_is_reported() {
     assert_eq!(pools, ["vg-a", "vgb"]);
     let of_address = |note: &&Note| note.kind == "ambiguous_address" && note.message.contains("10.0.0.13");
     let note = map.notes.iter().find(of_address).expect("a note");
-    assert!(note.message.contains("vg-a, vgb"), "{}", note.message);
+    assert!(note.message.contains("vg-a, vgb") && note.message.contains("by connections"), "{}", note.message);
     // Its tgt path /dev/vg1/lv1 does not exist here.
     assert!(map.notes.iter().any(|note| note.kind == "unknown_device"));
 }

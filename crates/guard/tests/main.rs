@@ -2,6 +2,8 @@
 
 mod config;
 mod discovery;
+#[path = "../../evenkeel/tests/serve/folder.rs"]
+mod folder;
 mod fuzz_smoke;
 mod preflight_arrays;
 mod queue;

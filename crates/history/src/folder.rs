@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -19,13 +19,23 @@ const FOLDER_MODE: u32 = 0o700;
 /// Bits of a mode that give access to other users.
 const OTHERS: u32 = 0o077;
 
-/// Writes blocks; the tests have other ones, which fail or look at the folder meanwhile.
+/// Writes blocks, and reads files at the start; the tests have other ones, which fail or look at the folder meanwhile.
 pub(crate) trait Sink: fmt::Debug + Send {
     /// Appends the bytes to the file.
     ///
     /// # Errors
     /// The system's; part of the bytes may have been written.
     fn write(&mut self, file: &mut File, bytes: &[u8]) -> io::Result<()>;
+
+    /// Reads a file, but no more than its first `most` bytes.
+    ///
+    /// # Errors
+    /// The system's.
+    fn read(&self, path: &Path, most: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
 }
 
 /// Writes to the file and does nothing else.
@@ -156,4 +166,15 @@ pub(crate) fn set_aside(path: &Path, ending: &str, because: &'static str) -> Res
     let aside = path.with_extension(format!("evh.{ending}"));
     fs::rename(path, &aside).map_err(failed("rename", path))?;
     Ok(Note::SetAside { path: aside, because })
+}
+
+/// Sets a file aside that its disk cannot read: a later start would not read these sectors of the disk either.
+///
+/// # Errors
+/// [`Error::File`], also if the file was not read for another reason.
+pub(crate) fn unreadable(path: &Path, error: io::Error) -> Result<Note, Error> {
+    if error.raw_os_error() != Some(rustix::io::Errno::IO.raw_os_error()) {
+        return Err(failed("read", path)(error));
+    }
+    set_aside(path, "unreadable", "not readable, as its disk fails")
 }

@@ -14,6 +14,8 @@ pub(crate) const RETRY_S: u64 = 10;
 /// Largest step by which the clock may be set back, in seconds, before the later data are set aside. After a smaller step
 /// nothing is recorded until the clock has caught up.
 pub(crate) const STEP_BACK_S: u64 = 3_600;
+/// Seconds behind the newest data before these are set aside: a clock that is wrong for minutes after a start hides no data.
+pub(crate) const BACK_SECONDS: u64 = 600;
 /// Bound on the notes that wait for [`History::take_notes`].
 const MAX_NOTES: usize = 100;
 
@@ -75,6 +77,8 @@ pub struct History {
     store: Option<Store>,
     /// Time in which recording is not tried, Unix time in seconds, and the error.
     pause: Option<(Range<u64>, String)>,
+    /// Seconds without a break that were further behind the newest data than [`STEP_BACK_S`].
+    back: u64,
     /// The counters are right; the rest is filled in by [`History::status`].
     counted: Status,
     notes: Vec<Note>,
@@ -98,7 +102,8 @@ impl History {
     /// As [`Self::open`], with any bound, and blocks written by `sink`.
     pub(crate) fn open_with(folder: PathBuf, bound: u64, sink: Box<dyn Sink>) -> Result<(Self, Vec<Note>), Error> {
         let disk = Disk { folder, bound, sink };
-        let mut history = Self { disk, store: None, pause: None, counted: Status::default(), notes: Vec::new() };
+        let (counted, notes) = (Status::default(), Vec::new());
+        let mut history = Self { disk, store: None, pause: None, back: 0, counted, notes };
         match history.opened().map(|_| ()) {
             Ok(()) => {}
             Err(error @ Error::InUse { .. }) => return Err(error),
@@ -169,7 +174,8 @@ impl History {
     /// Records a second; false if it is not later than the newest one.
     fn record(&mut self, second: &Second) -> Result<bool, Error> {
         let newest = self.opened()?.end();
-        if second.at < newest && newest - second.at <= STEP_BACK_S {
+        self.back = if newest.saturating_sub(second.at) > STEP_BACK_S { self.back + 1 } else { 0 };
+        if second.at < newest && self.back <= BACK_SECONDS {
             return Ok(false);
         }
         if second.at < newest

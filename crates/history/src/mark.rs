@@ -3,7 +3,7 @@
 /// An event at a point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// When it happened, Unix time in seconds.
+    /// Time of the event, Unix time in seconds.
     pub at: u64,
     /// The event.
     pub event: Event,

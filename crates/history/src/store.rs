@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use crate::blocks::Blocks;
@@ -11,11 +10,15 @@ use crate::coarsener::Coarsener;
 use crate::codec::Block;
 use crate::error::{Error, Note, failed};
 use crate::figures::Slice;
-use crate::folder::{Disk, Kept, Listing, list, make, path_of, remove, set_aside};
+use crate::folder::{Disk, Kept, list, make, path_of, remove, set_aside, unreadable};
 use crate::frame::{HEAD, Head, Unusable};
 use crate::mark::Mark;
 use crate::resolution::{Resolution, Stream};
 use crate::writer::Writer;
+
+/// Seconds that have to be recorded, since the start or since the clock was put forward by more than as many seconds, before
+/// files are removed by age: a clock that is wrong for minutes costs no data.
+pub(crate) const STEADY_SECONDS: u64 = 3_600;
 
 /// An open folder, whose lock this process holds.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub(crate) struct Store {
     pending: VecDeque<Block>,
     /// Files that were set aside, each with its length in bytes; the last is removed first.
     aside: Vec<(PathBuf, u64)>,
+    /// Seconds recorded since the start, or since the clock was put forward.
+    steady: u64,
     _lock: File,
 }
 
@@ -41,17 +46,17 @@ impl Store {
         let lock = make(&disk.folder)?;
         for (stream, files) in Stream::ALL.into_iter().zip(list(&disk.folder)?.files) {
             for Kept { start, .. } in files {
-                notes.extend(unusable(&path_of(&disk.folder, stream, start), Head { stream, start })?);
+                notes.extend(unusable(disk, &path_of(&disk.folder, stream, start), Head { stream, start })?);
             }
         }
-        let Listing { files, mut aside } = list(&disk.folder)?;
-        aside.reverse();
         let mut writers = Vec::new();
-        for (stream, files) in Stream::ALL.into_iter().zip(files) {
+        for (stream, files) in Stream::ALL.into_iter().zip(list(&disk.folder)?.files) {
             writers.push(Writer::open(disk, stream, files, notes)?);
         }
+        let mut aside = list(&disk.folder)?.aside;
+        aside.reverse();
         let coarseners = Resolution::ALL[1..].iter().copied().map(Coarsener::new).collect();
-        let mut store = Self { writers, coarseners, pending: VecDeque::new(), aside, _lock: lock };
+        let mut store = Self { writers, coarseners, pending: VecDeque::new(), aside, steady: 0, _lock: lock };
         store.restore(&disk.folder);
         Ok(store)
     }
@@ -94,7 +99,9 @@ impl Store {
     /// [`Error::File`], [`Error::TooLarge`]. The second is not recorded then.
     pub(crate) fn second(&mut self, disk: &mut Disk, slice: Slice, marks: Vec<Mark>) -> Result<(), Error> {
         let (at, block) = (slice.at, Block::from(slice));
+        let ahead = at.saturating_sub(self.end());
         self.write(disk, &block)?;
+        self.steady = if ahead > STEADY_SECONDS { 0 } else { self.steady.saturating_add(1) };
         let mut finer = vec![block.slice];
         for coarsener in &mut self.coarseners {
             let mut done = Vec::new();
@@ -108,9 +115,9 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the blocks that are still to be written, and removes one file whose data have been kept for long enough; one,
-    /// as a clock that is wrong for a second should not cost a month. A block that cannot be written is kept for the next
-    /// call. Returns the number of blocks that were dropped because they are too large for the bound.
+    /// Writes the blocks that are still to be written, and, once the clock is steady, removes one file whose data have been
+    /// kept for long enough. A block that cannot be written is kept for the next call. Returns the number of blocks that were
+    /// dropped because they are too large for the bound.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -125,6 +132,9 @@ impl Store {
                     return Err(error);
                 }
             }
+        }
+        if self.steady < STEADY_SECONDS {
+            return Ok(dropped);
         }
         let now = self.end();
         let old = self.writers.iter_mut().find(|writer| writer.is_old(now));
@@ -197,10 +207,11 @@ impl Store {
 }
 
 /// `None` if the file has this head. Otherwise it is set aside, or removed if its head was not written to its end.
-fn unusable(path: &Path, expected: Head) -> Result<Option<Note>, Error> {
-    let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(HEAD as u64).read_to_end(&mut head));
-    read.map_err(failed("read", path))?;
+fn unusable(disk: &Disk, path: &Path, expected: Head) -> Result<Option<Note>, Error> {
+    let head = match disk.sink.read(path, HEAD as u64) {
+        Ok(head) => head,
+        Err(error) => return unreadable(path, error).map(Some),
+    };
     let note = match Head::read(&head) {
         Ok(head) if head == expected => return Ok(None),
         Ok(_) | Err(Unusable::Damaged) => set_aside(path, "damaged", "damaged")?,

@@ -5,13 +5,13 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::bound::{Used, file_limit};
 use crate::codec::{Block, Codec, MAX_NAMES};
 use crate::content::Content;
 use crate::error::{Error, Note, failed};
-use crate::folder::{Disk, Kept, append, create, path_of, remove};
+use crate::folder::{Disk, Kept, append, create, path_of, remove, unreadable};
 use crate::frame::{HEAD, Head, Tail, frame};
 use crate::resolution::Stream;
 
@@ -56,7 +56,13 @@ impl Writer {
             Self { stream, files, open: None, ready, ready_end: 0, end: 0, unsynced: false, created: false };
         while let Some(Kept { start, bytes }) = writer.files.pop_back() {
             let path = path_of(&disk.folder, stream, start);
-            let content = fs::read(&path).map_err(failed("read", &path))?;
+            let content = match disk.sink.read(&path, u64::MAX) {
+                Ok(content) => content,
+                Err(error) => {
+                    notes.push(unreadable(&path, error)?);
+                    continue;
+                }
+            };
             let Ok(mut content) = Content::new(content, stream) else { continue };
             let mut end = None;
             let tail = loop {
@@ -93,11 +99,14 @@ impl Writer {
         Used { start: self.files.front().map(|kept| kept.start), files: self.files.len(), bytes }
     }
 
-    /// Paths of the files that have data after `at`, Unix time in seconds, or may have some.
+    /// Paths of the files that have data after `at`, Unix time in seconds, or that cannot be read.
     pub(crate) fn later_than(&self, disk: &Disk, at: u64) -> Vec<PathBuf> {
         let ends = self.files.iter().skip(1).map(|next| next.start).chain([self.end]);
         let later = self.files.iter().zip(ends).filter(|&(_, end)| end > at);
-        later.map(|(kept, _)| path_of(&disk.folder, self.stream, kept.start)).collect()
+        let paths = later.map(|(kept, _)| (kept.start, path_of(&disk.folder, self.stream, kept.start)));
+        // A file may end long before the next one begins: the clock was put forward in between.
+        let has_later = |start: u64, path: &Path| start >= at || end_of(path, self.stream).is_none_or(|end| end > at);
+        paths.filter(|(start, path)| has_later(*start, path)).map(|(_, path)| path).collect()
     }
 
     /// True if at `now`, Unix time in seconds, all data of the oldest file have been kept for long enough.
@@ -192,4 +201,14 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// End of the newest whole block of a file, Unix time in seconds; `None` if the file cannot be read.
+fn end_of(path: &Path, stream: Stream) -> Option<u64> {
+    let mut content = Content::new(fs::read(path).ok()?, stream).ok()?;
+    let mut end = 0;
+    while let Ok(Some(block)) = content.block() {
+        end = block.slice.end();
+    }
+    Some(end)
 }

@@ -8,7 +8,7 @@ use crate::base::servers::Server;
 use crate::check::steps::Plan;
 use crate::check::writer;
 use crate::{
-    caches, durability, initiators, iscsi, isolation, local, nbd_client, package, suites, sync_failure, systemd,
+    caches, durability, initiators, iscsi, isolation, local, nbd_client, package, replay, suites, sync_failure, systemd,
 };
 
 /// Arguments of `xtask guest`.
@@ -75,6 +75,8 @@ enum Guest {
         #[arg(long)]
         full: bool,
     },
+    /// Records a load on a paced disk, and measures it under other settings.
+    Replay(Plan),
     /// Serves disks that fail, work again and vanish.
     SyncFailure {
         #[arg(long)]
@@ -111,6 +113,7 @@ pub fn run(args: &Args) -> Result<()> {
         Guest::IscsiLoad(options) => iscsi::load::run(options),
         Guest::Local(plan) => local::guest::run(plan),
         Guest::Package { boot, package, full, .. } => package::guest::run(*boot, package, *full),
+        Guest::Replay(plan) => replay::guest(plan),
         Guest::SyncFailure { binary } => sync_failure::guest::run(binary),
         Guest::Systemd { units, program, full, .. } => systemd::guest(program, units, *full),
     }

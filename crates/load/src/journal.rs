@@ -110,7 +110,7 @@ impl Record {
         let words: Vec<&str> = header.strip_prefix(MAGIC).unwrap_or_default().split_whitespace().collect();
         let ["seed", seed, "grain", grain] = words[..] else {
             return Err(Error::Journal(format!(
-                "the first line is not `{MAGIC} seed SEED grain GRAIN`: this file is no journal"
+                "the first line is not `{MAGIC} seed SEED grain GRAIN`: this file is not a journal"
             )));
         };
         let number = |word: &str| word.parse::<u64>().at_with(|| format!("`{word}` is not a number"));

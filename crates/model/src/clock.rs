@@ -33,7 +33,7 @@ impl DeviceClock {
 /// Defines `next_event`, `poll`, `in_flight` and `stall` for a model that keeps its events in device time.
 macro_rules! polled {
     () => {
-        /// When to poll next, as nothing completes before that instant; `Instant::FAR_FUTURE` when nothing is in flight.
+        /// Time of the next poll, as nothing completes before that instant; `Instant::FAR_FUTURE` when nothing is in flight.
         pub fn next_event(&self) -> Instant {
             if self.done.is_empty() { self.next_device_event() } else { self.seen }
         }

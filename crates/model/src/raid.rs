@@ -148,7 +148,7 @@ impl Raid0 {
         self.wholes[whole] = Whole { id, pieces };
     }
 
-    /// When to poll next; `Instant::FAR_FUTURE` when nothing is in flight.
+    /// Time of the next poll; `Instant::FAR_FUTURE` when nothing is in flight.
     pub fn next_event(&self) -> Instant {
         if self.done.is_empty() { self.next_member_event() } else { self.seen }
     }

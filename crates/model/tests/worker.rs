@@ -150,6 +150,20 @@ fn a_moved_connection_takes_its_messages_along_after_the_one_under_way() {
 }
 
 #[test]
+fn messages_of_all_sizes_and_both_directions_take_their_nominal_time() {
+    let params = WorkerParams { send_bytes_per_s: 100_000_000, ..constant() };
+    let (mut workers, mut now) = (Workers::new(params, 1, &[0], 1), at(1));
+    for bytes in [0, 256, 4_352, 0, 512, 8_448, 256, 4_352, 4_096] {
+        for side in [Side::Receive, Side::Send] {
+            workers.submit(now, 0, 0, side, bytes);
+            let done = workers.poll(workers.next_event()).expect("a message");
+            assert_eq!(done.at.since(now), params.time(side, bytes), "{bytes} bytes, {side:?}");
+            now = done.at;
+        }
+    }
+}
+
+#[test]
 fn slower_is_a_matter_of_scale() {
     let run = |factor: u64| {
         let params = WorkerParams { jitter: Jitter::None, ..constant() }.slower(factor as f64);

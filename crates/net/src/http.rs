@@ -9,7 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -31,6 +31,9 @@ use crate::dial::unix;
 
 /// Longest time that [`ask`] spends on connecting, over all addresses of the server's host.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// Fewest bytes of an answer's body per millisecond in the long run. A server that sends a byte now and then would otherwise
+/// occupy [`ask`] for days.
+const SLOWEST: usize = 16;
 
 /// The address at which an HTTP server listens, with the kind of connection.
 #[derive(Clone, Debug)]
@@ -70,7 +73,7 @@ pub enum Error {
     /// No connection could be made.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
-    /// The server sent no answer, or no further part of it, within this time.
+    /// The server sent no answer, or no further part of it, within this time, or sent an answer's parts very slowly.
     #[error("no answer within {0:?}")]
     Late(Duration),
     /// The connection broke, or one side does not trust the other's certificate, or the server does not speak HTTP.
@@ -83,7 +86,7 @@ pub enum Error {
 
 /// Sends a request with a JSON `body`, and waits for the answer, whose body may have at most `most` bytes; returns its status
 /// and body. Connecting may take 5 s or `patience`, whichever is shorter; the answer's head and each further part may take
-/// `patience`.
+/// `patience`. The whole body may take `patience`, and a second for each 16 kB of it.
 ///
 /// # Errors
 /// If no answer comes, or if it is longer than `most` bytes or not UTF-8.
@@ -99,8 +102,12 @@ pub fn ask(
         let mut connection = Connection::open(place, CONNECT_PATIENCE.min(patience)).await?;
         let asked = connection.send(method, path, body.map(Value::to_string));
         let (status, mut body) = within(patience, asked).await?;
-        let mut answer = Vec::new();
-        while within(patience, body.read(&mut answer, most)).await? > 0 {}
+        let (begun, mut answer) = (Instant::now(), Vec::new());
+        while within(patience, body.read(&mut answer, most)).await? > 0 {
+            if begun.elapsed() > patience + Duration::from_millis((answer.len() / SLOWEST) as u64) {
+                return Err(Error::Late(patience));
+            }
+        }
         String::from_utf8(answer).map(|answer| (status, answer)).map_err(|error| broken(&error))
     })
 }
@@ -351,6 +358,24 @@ mod tests {
         let patience = Duration::from_millis(50);
         let late = ask(&place, (patience, 1), Method::GET, "/", None).unwrap_err();
         assert!(matches!(late, Error::Late(_)), "{late}");
+    }
+
+    #[test]
+    fn an_answer_that_trickles_has_its_time_and_no_more() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = Place::Plain("127.0.0.1".into(), listener.local_addr().unwrap().port());
+        let server = thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n").unwrap();
+            // The client sends no more: a wait, which ends when the client leaves.
+            stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+            let mut trickle = || stream.write_all(b"x").is_ok() && !matches!(stream.read(&mut [0; 1]), Ok(0));
+            (0..2_000).take_while(|_| trickle()).count()
+        });
+        let late = ask(&place, (Duration::from_millis(400), 2_000), Method::GET, "/", None).unwrap_err();
+        assert!(matches!(late, Error::Late(_)), "{late}");
+        assert!(server.join().unwrap() < 2_000);
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl FromStr for Who {
         }
         if let Some(uid) = text.strip_prefix(UID) {
             let wrong = |_| {
-                UnitError::new(format!("{text:?} is no user; write \"uid:\" and the number that `id -u USER` shows"))
+                UnitError::new(format!("{text:?} is not a user; write \"uid:\" and the number that `id -u USER` shows"))
             };
             return uid.parse().map(Self::Uid).map_err(wrong);
         }

@@ -302,7 +302,7 @@ pub struct Volume {
     /// For "nbd": 1 to 64; several only with CAN_MULTI_CONN, else one and a warning.
     #[schemars(range(min = 1, max = 64))]
     pub connections: u32,
-    /// For "nbd": how long requests wait for a server that is away or acknowledges nothing, 1 s to 1 h; then EIO.
+    /// For "nbd": how long requests wait for a server that is unreachable or acknowledges nothing, 1 s to 1 h; then EIO.
     pub reconnect_timeout: Duration,
     /// For "nbd": unflushed writes of a broken connection.
     pub unflushed: Unflushed,
@@ -582,7 +582,7 @@ impl Server {
 
     /// The settings of encryption and client certificates for status page, metrics and API.
     pub fn terms(&self) -> Terms {
-        Terms { table: "server", http: self.http, files: self.tls.as_ref().map(Tls::files) }
+        Terms { table: "server", http: self.http.clone(), files: self.tls.as_ref().map(Tls::files) }
     }
 }
 

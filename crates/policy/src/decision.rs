@@ -94,9 +94,9 @@ pub struct DecisionRecord {
     /// The part of the tenant: `read` or `write`, a control group.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub of: String,
-    /// When it was taken first, since the start.
+    /// Time at which the decision was taken first, since the start.
     pub from_s: f64,
-    /// When it was taken last.
+    /// Time at which the decision was taken last.
     pub until_s: f64,
     /// Number of times that it was taken.
     pub times: u64,

@@ -77,9 +77,9 @@ impl<'t> Document<'t> {
                 Some((start, key)) => match repeated_header(text, start) {
                     Some((header, first)) => {
                         doubled = start..text[start..].find("\n[").map_or(text.len(), |length| start + length);
-                        format!("{header} stands in line {first} already; make one table of them")
+                        format!("{header} is in line {first} already; merge the two tables")
                     }
-                    None => format!("{key:?} stands here twice; keep one of them"),
+                    None => format!("{key:?} is here twice; keep one of them"),
                 },
                 None => of_syntax(error.message()),
             };
@@ -123,7 +123,7 @@ impl<'t> Document<'t> {
                     known.insert(key, value);
                 }
             }
-            let message = format!("stands in {} as well; keep one of them", document.origin);
+            let message = format!("is in {} as well; keep one of them", document.origin);
             problems.extend(twice.into_iter().map(|(span, key)| document.problem(Some(span), key, message.clone())));
         }
         (document, problems)
@@ -143,11 +143,11 @@ impl<'t> Document<'t> {
             message,
         };
         let Some((key, value)) = assignment.split_once('=') else {
-            return Err(fault("", "is no assignment; write KEY=VALUE, for example duration=5s".into()));
+            return Err(fault("", "is not an assignment; write KEY=VALUE, for example duration=5s".into()));
         };
         let (key, value) = (key.trim(), value.trim());
         let path = path_of(key).ok_or_else(|| {
-            fault(key, "is no key; write it as in the file, with dots: tenants.light.weight, client.0.from".into())
+            fault(key, "is not a key; write it as in the file, with dots: tenants.light.weight, client.0.from".into())
         })?;
         let mut value = match DeValue::parse(value) {
             Ok(parsed) => parsed,
@@ -550,7 +550,7 @@ fn of_syntax(message: &str) -> String {
         "invalid basic string, expected `\"`" => "this text has no closing quote (\")".into(),
         "invalid key-value pair, expected key" => "a key is missing here; write KEY = VALUE".into(),
         "string values must be quoted, expected literal string" => {
-            "this value is neither a number nor true or false; text stands in quotes".into()
+            "this value is neither a number nor true or false; write text in quotes".into()
         }
         other => other.into(),
     }
@@ -662,8 +662,8 @@ mod tests {
             ("[server]\nlisten = \"127.0.0.1:1\"", "does not fit; write a list: [\"127.0.0.1:1\"]"),
             ("[server]\nread_only = \"yes\"", "the text \"yes\" does not fit; write true or false, without quotes"),
             ("[[volumes]]\nsize = 5", ": a list does not fit; write a table for each name, with one pair of brackets"),
-            ("[server]\nworkers = 1\nworkers = 2", "t:3:1: \"workers\" stands here twice; keep one of them"),
-            ("[tenants.a]\n\n[tenants.a]", "t:3:10: [tenants.a] stands in line 1 already; make one table of them"),
+            ("[server]\nworkers = 1\nworkers = 2", "t:3:1: \"workers\" is here twice; keep one of them"),
+            ("[tenants.a]\n\n[tenants.a]", "t:3:10: [tenants.a] is in line 1 already; merge the two tables"),
             ("[server]\ndrain_timeout = 30", "30 has no unit; write \"30s\" or \"30ms\""),
             ("[server]\nworkers = -1", "-1 does not fit; write \"auto\" or 1 to 1024"),
             ("[tenants.a]\nlimit.bytes_per_s = 1.5", "1.5 does not fit; write whole bytes, or \"1.5MB\""),

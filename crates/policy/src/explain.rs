@@ -1,4 +1,4 @@
-//! Every sentence about a controller's decision, for all enforcement points.
+//! Every sentence about a controller's decision, for all enforcement points, and the figures behind a decision on a budget.
 //!
 //! Controllers give reasons as data. This module turns them into sentences for logs, API, `top` and dashboard, so that one
 //! reason has one wording for pools of `serve` and for devices of `guard`.
@@ -12,6 +12,8 @@ use evenkeel_control::pool::slots::Missed;
 use evenkeel_control::response::{self, ClientReason};
 use evenkeel_control::slots;
 use evenkeel_control::throughput::{self, Limit, Rate};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::decision::{DecisionRecord, Unit};
 use crate::effective::Precedence;
@@ -273,6 +275,83 @@ pub fn admission(reason: &admission::Reason) -> String {
     }
 }
 
+/// The figures behind a decision; what does not apply is left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ReasonData {
+    /// Name of the reason, `latency_over_target` for example.
+    pub kind: String,
+    /// Smallest latency of the interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_latency_ms: Option<f64>,
+    /// The target it was measured by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_ms: Option<f64>,
+    /// The most that was in flight lately.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_bytes: Option<u64>,
+    /// Bytes in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight_bytes: Option<u64>,
+    /// The centre of the drawn target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimum_ms: Option<f64>,
+    /// Slope of the fitted curve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_mib_per_s: Option<f64>,
+    /// Samples in the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u32>,
+    /// Completions of the interval whose requests waited for the budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited: Option<u64>,
+    /// All completions of the interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completions: Option<u64>,
+    /// The number the decision follows, in a unit that `kind` implies: a ratio, or requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub factor: Option<f64>,
+}
+
+impl From<&admission::Reason> for ReasonData {
+    fn from(reason: &admission::Reason) -> Self {
+        use admission::Reason;
+        let ms = |d: Duration| Some(d.as_millis_f64());
+        let named = |kind: &str| Self { kind: kind.into(), ..Self::default() };
+        match *reason {
+            Reason::Initial => named("initial"),
+            Reason::Configured => named("configured"),
+            Reason::Idle => named("idle"),
+            Reason::Stalled { in_flight_bytes } => Self { in_flight_bytes: Some(in_flight_bytes), ..named("stalled") },
+            Reason::LatencyOverTarget { min, target } => {
+                Self { min_latency_ms: ms(min), target_ms: ms(target), ..named("latency_over_target") }
+            }
+            Reason::LatencyUnderTarget { min, target } => {
+                Self { min_latency_ms: ms(min), target_ms: ms(target), ..named("latency_under_target") }
+            }
+            Reason::BudgetNotUsed { peak_bytes } => Self { peak_bytes: Some(peak_bytes), ..named("budget_not_used") },
+            Reason::BudgetAtMaximum => named("budget_at_maximum"),
+            Reason::TargetExplored { optimum, samples } => {
+                Self { optimum_ms: ms(optimum), samples: Some(samples), ..named("target_explored") }
+            }
+            Reason::TargetFitted { optimum, slope_mib_per_s } => {
+                Self { optimum_ms: ms(optimum), slope_mib_per_s: Some(slope_mib_per_s), ..named("target_fitted") }
+            }
+            Reason::FitDegenerate { samples } => Self { samples: Some(samples), ..named("fit_degenerate") },
+            Reason::AppLimited { waited, completions } => {
+                Self { waited: Some(waited), completions: Some(completions), ..named("app_limited") }
+            }
+            Reason::IncreasePays { gain } => Self { factor: Some(gain), ..named("increase_pays") },
+            Reason::IncreaseFutile { gain } => Self { factor: Some(gain), ..named("increase_futile") },
+            Reason::ReductionFree { loss } => Self { factor: Some(loss), ..named("reduction_free") },
+            Reason::ReductionCosts { loss } => Self { factor: Some(loss), ..named("reduction_costs") },
+            Reason::Power { power } => Self { factor: Some(power), ..named("power") },
+            Reason::QueueEstimated { requests } => Self { factor: Some(requests), ..named("queue_estimated") },
+            Reason::LatencyGradient { gradient } => Self { factor: Some(gradient), ..named("latency_gradient") },
+        }
+    }
+}
+
 /// Sentence with the reason why connections move between workers, or stay.
 pub fn placement(reason: &evenkeel_control::placement::Reason) -> String {
     use evenkeel_control::placement::Reason;
@@ -333,7 +412,7 @@ pub fn part_of(tenant: &str, of: &str) -> String {
     if of == "all" { tenant.to_owned() } else { format!("{tenant} ({of}s)") }
 }
 
-/// Sentence with the reason for the limit by which a throughput guarantee is kept. `binding` is the bound that limited a tenant
+/// Sentence with the reason for the limit that enforces a throughput guarantee. `binding` is the bound that limited a tenant
 /// of a pool in the last interval; `None` for a control group on a cached device. `who` names the tenant, and the part of its
 /// requests.
 pub fn guarantee(limit: &Limit, binding: Option<Binding>, who: &str) -> String {

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use crate::Config;
 use crate::check::check;
 use crate::cluster::Record;
-use crate::http::is_this_machine;
+use crate::http::Http;
 
 /// Reads the bytes as a configuration of the server. Every problem must have a message. A configuration without problems must be
 /// valid, and must be unchanged after it was written as JSON, as commands and the API do, and read again.
@@ -33,15 +33,15 @@ pub fn record(data: &[u8]) {
     assert_eq!(again.text().ok(), Some(text), "rounded twice");
 }
 
-/// Reads the bytes as a `Host` header. A header that names a loopback address must be accepted, one with another address refused.
+/// Reads the bytes as a `Host` header. At a loopback address a header that names such an address must be accepted, one with
+/// another address refused; elsewhere a header with any address must be accepted.
 pub fn host(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
-    let passes = is_this_machine(text);
-    match text.parse::<SocketAddr>() {
-        // A zone, also of 0, names an interface: such a host does not pass.
-        Ok(SocketAddr::V6(_)) if text.contains('%') => {}
-        Ok(address) => assert_eq!(passes, address.ip().is_loopback(), "{text:?}"),
-        Err(_) => {}
+    let http = Http::default();
+    let passes = http.admits(text, true);
+    assert!(!passes || http.admits(text, false), "{text:?} passes at loopback alone");
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        assert_eq!((passes, http.admits(text, false)), (address.ip().is_loopback(), true), "{text:?}");
     }
     if let Ok(address) = text.parse::<Ipv4Addr>() {
         assert_eq!(passes, address.is_loopback(), "{text:?}");

@@ -58,7 +58,7 @@ fn troubles(state: &State) -> Vec<Trouble> {
             Level::Warning,
             "draining",
             "",
-            "the server is stopping: it answers what is in flight, and accepts no clients",
+            "the server is stopping: it answers the requests in flight, and accepts no clients",
             "start it again when it has ended, unless that was intended",
         ));
     }
@@ -76,6 +76,18 @@ fn of_volume(volume: &VolumeState, troubles: &mut Vec<Trouble>) {
             "mend the device or file system, then restart the server, or remove the volume and create it again",
         ));
     }
+    if volume.displaced {
+        let path = volume.path.as_deref().unwrap_or_default();
+        troubles.push(Trouble::new(
+            Level::Critical,
+            "displaced",
+            about.as_str(),
+            format!(
+                "its file {path} was deleted, moved or replaced: clients use the old file, which a restart will not find"
+            ),
+            "move it back; if it was deleted, its content ends with the server: stop the clients and, before the server stops, copy the file from /proc/PID/fd of the server (`ls -l` shows the descriptor)",
+        ));
+    }
     troubles.extend(volume.failures.iter().map(|failure| of_failure(&about, volume, failure)));
     if let Some(remote) = volume.remote.as_ref().filter(|remote| !remote.connected) {
         let away = remote.away_ms.filter(|&ms| ms >= 1_000);
@@ -86,7 +98,7 @@ fn of_volume(volume: &VolumeState, troubles: &mut Vec<Trouble>) {
             "remote_lost",
             about,
             format!("no connection to {}{since}{why}", remote.uri),
-            "start the server there, or mend the network; requests wait for the volume's reconnect_timeout, then fail until it is back",
+            "start the server there, or mend the network; requests wait for the volume's reconnect_timeout, then fail until it answers",
         ));
     }
 }
@@ -187,28 +199,28 @@ fn of_target(about: &str, keys: &str, target: &Target, lately: &Lately, pool: &P
     let because = format!("{} is {}: {why}", target.what, target.verdict.word());
     let cure = match (target.verdict, target.kind, cause) {
         (_, Kind::Latency, Some(Cause::PoolLimit)) => format!("raise pools.{}.limit, or the target", pool.name),
-        (_, _, Some(Cause::PoolLimit)) => format!("raise pools.{}.limit, or lower what is guaranteed", pool.name),
+        (_, _, Some(Cause::PoolLimit)) => format!("raise pools.{}.limit, or lower the guarantee", pool.name),
         (_, Kind::Guarantee | Kind::Reservation, Some(Cause::Limit)) => {
-            format!("raise {keys}.limit, or lower what is guaranteed")
+            format!("raise {keys}.limit, or lower the guarantee")
         }
         (_, Kind::Latency, Some(Cause::Limit)) => {
             format!("raise {keys}.limit, for which its requests wait, or raise the target")
         }
         (Verdict::Unachievable, Kind::Latency, _) => {
-            "raise the target, take load away, or use a faster device: all that may be throttled is throttled".to_owned()
+            "raise the target, move load away, or use a faster device: all tenants that may be throttled are".to_owned()
         }
         _ if reason == "no_noisy" => {
-            "raise the target, or use a faster device; `evenkeel top --view tenants` shows who has most load".to_owned()
+            "raise the target, or use a faster device; `evenkeel top --view tenants` shows the load of each".to_owned()
         }
         _ if ["testing_effect", "ineffective", "at_largest_delay"].contains(&reason) => {
-            "raise the target or max_delay, take load away, or look for other users of the device".to_owned()
+            "raise the target or max_delay, move load away, or look for other users of the device".to_owned()
         }
         (_, Kind::Latency, _) => {
             "wait some seconds for the controller; if it stays, limit the tenant that `evenkeel top` shows with most load"
                 .to_owned()
         }
         (_, Kind::Guarantee | Kind::Reservation, _) => {
-            "lower what is guaranteed to all tenants together below what the device can do, or use a faster device".to_owned()
+            "lower the guarantees of all tenants until the device can meet them together, or use a faster device".to_owned()
         }
     };
     Trouble::new(Level::Warning, kind, about, because, cure)
@@ -279,7 +291,7 @@ fn cure_of_etcd(cluster: &ClusterState) -> &'static str {
     } else if says(&["another process is host"]) {
         "give each host a name of its own with cluster.host"
     } else if says(&["format that this host cannot read"]) {
-        "finish the upgrade: run the same version of Evenkeel on all hosts"
+        "finish the upgrade: run the same version of Evenkeel, with the same cluster.period, on all hosts"
     } else {
         "check that the addresses in cluster.etcd answer from this host; `evenkeel check FILE` tries each"
     }
@@ -328,6 +340,17 @@ mod tests {
         let health = of_server(&State { volumes: vec![over], ..State::default() });
         assert_eq!(health.level, Level::Warning);
         assert!(health.troubles[0].cure.contains("journalctl -k"), "{health:?}");
+    }
+
+    #[test]
+    fn a_file_that_is_gone_from_its_path_is_critical_and_has_a_cure() {
+        let gone = VolumeState { displaced: true, ..volume("db") };
+        let health = of_server(&State { volumes: vec![volume("a"), gone], ..State::default() });
+        let [trouble] = &health.troubles[..] else { panic!("{health:?}") };
+        assert_eq!((trouble.level, trouble.kind.as_str()), (Level::Critical, "displaced"));
+        assert_eq!(trouble.about, "volume db");
+        assert!(trouble.because.starts_with("its file /srv/db.img was deleted, moved or replaced"), "{trouble:?}");
+        assert!(trouble.cure.starts_with("move it back; ") && trouble.cure.contains("/proc/PID/fd"), "{trouble:?}");
     }
 
     #[test]
@@ -470,8 +493,8 @@ mod tests {
             assert_eq!(health.troubles[0].about, "tenant shop in pool main");
             health.troubles[0].cure.clone()
         };
-        assert_eq!(cure(Cause::Limit), "raise tenants.shop.limit, or lower what is guaranteed");
-        assert_eq!(cure(Cause::PoolLimit), "raise pools.main.limit, or lower what is guaranteed");
+        assert_eq!(cure(Cause::Limit), "raise tenants.shop.limit, or lower the guarantee");
+        assert_eq!(cure(Cause::PoolLimit), "raise pools.main.limit, or lower the guarantee");
         assert!(cure(Cause::Admission).contains("a faster device"));
     }
 

@@ -50,7 +50,7 @@ impl FromStr for Bound {
             "off" => return Ok(Self::Off),
             other => other.parse(),
         };
-        let cure = |_| UnitError::new(format!("{text:?} is no bound; write for example \"256MiB\", or \"off\""));
+        let cure = |_| UnitError::new(format!("{text:?} is not a bound; write for example \"256MiB\", or \"off\""));
         bytes.map_err(cure).and_then(Self::new)
     }
 }

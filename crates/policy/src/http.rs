@@ -8,13 +8,31 @@ use serde::{Deserialize, Serialize};
 use crate::tls::Files;
 
 /// Rules for HTTP at `status`: status page, metrics and API.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
     /// HTTPS with the certificate of the table `tls`.
     pub tls: Where,
     /// Client certificates of HTTPS, with `clients` in `tls`.
     pub certificates: Asked,
+    /// Names of this machine for plain HTTP: `["storage1"]`; IP addresses and `localhost` need none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+}
+
+impl Http {
+    /// True if plain HTTP answers a request with this Host header. `loopback`: at a loopback address, where only addresses of
+    /// loopback pass; elsewhere all IP addresses pass.
+    ///
+    /// A web page of another site can make its own host name resolve to this machine (DNS rebinding). Its browser then sends
+    /// requests with that name in the Host header, and lets the page read the answers.
+    pub fn admits(&self, host: &str, loopback: bool) -> bool {
+        let name = without_port(host);
+        let name = name.strip_suffix('.').unwrap_or(name);
+        name.eq_ignore_ascii_case("localhost")
+            || name.parse::<IpAddr>().is_ok_and(|address| !loopback || address.is_loopback())
+            || self.hosts.iter().any(|known| known.strip_suffix('.').unwrap_or(known).eq_ignore_ascii_case(name))
+    }
 }
 
 /// At which addresses HTTP is encrypted.
@@ -102,25 +120,34 @@ impl Terms {
             );
             faults.push((["http", "tls"], why));
         }
+        let is_host = |name: &str| {
+            name.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+        };
+        if let Some(wrong) = self.http.hosts.iter().find(|name| !is_host(name)) {
+            let why =
+                format!("{wrong:?} is not a host name; write a name alone, without http:// and port: \"storage1\"");
+            faults.push((["http", "hosts"], why));
+        }
         faults
     }
 }
 
-/// True if the value of a Host header names the local machine: `localhost` or a loopback address, with or without port.
-pub fn is_this_machine(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or(rest),
+/// The value of a Host header without the port, and of an IPv6 address without brackets and zone.
+fn without_port(host: &str) -> &str {
+    match host.strip_prefix('[') {
+        Some(rest) => rest.split([']', '%']).next().unwrap_or(rest),
         None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_this_machine;
+    use super::*;
 
     #[test]
     fn only_names_of_this_machine_pass() {
+        let is_this_machine = |host: &str| Http::default().admits(host, true);
         for host in ["localhost", "LOCALHOST:9809", "127.0.0.1", "127.0.0.1:9809", "[::1]:9809", "[::1]", "127.9.9.9:1"]
         {
             assert!(is_this_machine(host), "{host}");
@@ -132,9 +159,27 @@ mod tests {
             "10.0.0.1:9809",
             "",
             "[::2]:9809",
+            "[fe80::1%1]:9809",
             "127.0.0.1.evil.example",
         ] {
             assert!(!is_this_machine(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn beyond_loopback_addresses_and_configured_names_pass() {
+        let hosts = vec!["storage1".into(), "storage1.example.org".into(), "storage3.example.org.".into()];
+        let http = Http { hosts, ..Http::default() };
+        let zones = ["[fe80::1%2]:9809", "[fe80::1%25eth0]:9809", "[fe80::1%eth0]"];
+        for host in ["10.0.0.1:9809", "[2001:db8::1]:9809", "192.0.2.1", "localhost:1"].into_iter().chain(zones) {
+            assert!(http.admits(host, false) && Http::default().admits(host, false), "{host}");
+        }
+        for host in ["storage1", "STORAGE1:9809", "storage1.example.org.:80", "storage3.example.org:9809"] {
+            assert!(http.admits(host, false) && http.admits(host, true), "{host}");
+            assert!(!Http::default().admits(host, false), "{host}");
+        }
+        for host in ["evil.example", "storage1.evil.example:9809", "10.0.0.1.evil.example", "", ":9809", "[storage2]"] {
+            assert!(!http.admits(host, false), "{host}");
         }
     }
 }

@@ -6,6 +6,8 @@
 use crate::units::{Duration, UnitError};
 
 const DAY_S: i64 = 86_400;
+/// Days from 1970-01-01 to 9999-12-31.
+const LAST_DAY: i64 = 2_932_896;
 
 /// The zone UTC.
 pub const fn utc(_: i64) -> i64 {
@@ -21,7 +23,7 @@ pub const fn utc(_: i64) -> i64 {
 pub fn parse(text: &str, now: u64, zone: impl Fn(i64) -> i64) -> Result<u64, UnitError> {
     let wrong = || {
         UnitError::new(format!(
-            "{text:?} is no time; write for example 02:40, 2026-11-28T02:40, 2026-11-28T02:40:00Z, -2h or now"
+            "{text:?} is not a time; write for example 02:40, 2026-11-28T02:40, 2026-11-28T02:40:00Z, -2h or now"
         ))
     };
     let trimmed = text.trim();
@@ -33,7 +35,8 @@ pub fn parse(text: &str, now: u64, zone: impl Fn(i64) -> i64) -> Result<u64, Uni
         return Ok(now.saturating_sub(ago.as_nanos() / 1_000_000_000));
     }
     if trimmed.len() >= 9 && trimmed.bytes().all(|byte| byte.is_ascii_digit()) {
-        return trimmed.parse().map_err(|_| wrong());
+        let moment: Option<u64> = trimmed.parse().ok();
+        return moment.filter(|moment| *moment < ((LAST_DAY + 1) * DAY_S) as u64).ok_or_else(wrong);
     }
     let seconds = match date_and_time(trimmed).ok_or_else(wrong)? {
         (Some(date), time, Some(offset)) => date * DAY_S + time - offset,
@@ -42,8 +45,16 @@ pub fn parse(text: &str, now: u64, zone: impl Fn(i64) -> i64) -> Result<u64, Uni
             let now = now as i64;
             let zone = |moment| offset.unwrap_or_else(|| zone(moment));
             let today = (now + zone(now)).div_euclid(DAY_S);
-            let same_day = at(today * DAY_S + time, zone);
-            if same_day > now { at((today - 1) * DAY_S + time, zone) } else { same_day }
+            let local = today * DAY_S + time;
+            let same_day = at(local, zone);
+            if same_day <= now {
+                same_day
+            } else {
+                // Clocks that are put back show a time twice, of which the first may be over.
+                let first = local - zone(same_day - 3 * 3_600);
+                let is_over = first <= now && first + zone(first) == local;
+                if is_over { first } else { at(local - DAY_S, zone) }
+            }
         }
     };
     u64::try_from(seconds).map_err(|_| wrong())
@@ -129,14 +140,14 @@ pub fn text(moment: u64, zone: impl Fn(i64) -> i64) -> String {
 
 /// The date as text: `2026-11-28`.
 pub fn date(moment: u64, zone: impl Fn(i64) -> i64) -> String {
-    let local = moment as i64 + zone(moment as i64);
-    let (year, month, day) = date_of(local.div_euclid(DAY_S).max(0));
+    let local = (moment as i64).saturating_add(zone(moment as i64));
+    let (year, month, day) = date_of(local.div_euclid(DAY_S).clamp(0, LAST_DAY));
     format!("{year:04}-{month:02}-{day:02}")
 }
 
 /// The time of day as text: `02:40:00`.
 pub fn time(moment: u64, zone: impl Fn(i64) -> i64) -> String {
-    let second = (moment as i64 + zone(moment as i64)).rem_euclid(DAY_S);
+    let second = (moment as i64).saturating_add(zone(moment as i64)).rem_euclid(DAY_S);
     format!("{:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
 }
 
@@ -177,6 +188,11 @@ mod tests {
             let moment = parse(text, NOW, utc).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(super::text(moment, utc), expected, "{text}");
         }
+        let last = parse("253402300799", NOW, utc).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(super::text(last, utc), "9999-12-31T23:59:59Z");
+        assert!(parse("253402300800", NOW, utc).is_err() && parse("99999999999999999999", NOW, utc).is_err());
+        assert_eq!(date(i64::MAX as u64, utc), "9999-12-31", "from a damaged file");
+        assert!(super::text(i64::MAX as u64, |_| 3_600).starts_with("9999-12-31T"), "the clock here is ahead");
         for wrong in
             ["", "2:40", "25:00", "2026-02-29", "2026-13-01", "yesterday", "-2", "2026-11-28T", "02:40:00:00", "+2h"]
         {
@@ -199,6 +215,17 @@ mod tests {
         ] {
             let moment = parse(text, NOW, berlin).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(super::text(moment, berlin), expected, "{text}");
+        }
+        // As clocks are put back, 02:40 comes twice: it is over at the first 02:50, and at the second 02:10.
+        for (now, expected) in [
+            ("2026-10-25T02:30+02:00", "2026-10-24T02:40:00+02:00"),
+            ("2026-10-25T02:50+02:00", "2026-10-25T02:40:00+02:00"),
+            ("2026-10-25T02:10+01:00", "2026-10-25T02:40:00+02:00"),
+            ("2026-10-25T02:50+01:00", "2026-10-25T02:40:00+01:00"),
+        ] {
+            let now = parse(now, NOW, berlin).unwrap_or_else(|error| panic!("{error}"));
+            let moment = parse("02:40", now, berlin).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(super::text(moment, berlin), expected, "{now}");
         }
         assert_eq!(super::text(NOW, |_| -5_400), "2026-11-28T01:30:00-01:30");
         assert_eq!((minute_of_day(NOW + 119, utc), minute_of_day(NOW, |_| -14_400)), (181, 1_380));

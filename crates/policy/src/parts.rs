@@ -22,9 +22,9 @@ pub struct PartsState {
 impl PartsState {
     /// The record of the parts of a policy; `None` if the policy has no totals, or applies as a whole.
     pub fn of(qos: &evenkeel_control::mclock::Qos, fractions: &Fractions) -> Option<Self> {
-        let is_set = !(qos.reservation.is_unset() && qos.limit.is_unset());
         let (reservation, limit) = (fractions.of_reservation(qos.reservation), fractions.of_limit(qos.limit));
-        (is_set && *fractions != Fractions::WHOLE).then(|| Self {
+        // Fractions of rates that are not set do not matter.
+        ((reservation, limit) != (qos.reservation, qos.limit)).then(|| Self {
             reservation_iops: set(reservation.iops),
             reservation_bytes_per_s: set(reservation.bytes_per_s),
             limit_iops: set(limit.iops),
@@ -44,7 +44,7 @@ pub struct TotalsState {
     pub because: String,
     /// Tenants with a reservation, limit or guarantee, counted once for each pool that they use.
     pub tenants: u64,
-    /// Totals beyond the number that a report may have, of which this host keeps almost no part.
+    /// Totals beyond the number that a report, or the sum of this host's shard, may have, of which this host keeps almost no part.
     pub excess_tenants: u64,
     /// Totals with the parts of all members whose reports this host reads, at most 256: first those of this host's tenants,
     /// then those of tenants that it does not serve.
@@ -103,7 +103,7 @@ impl TotalsState {
         let about = "totals of tenants";
         if self.excess_tenants > 0 {
             let because = format!(
-                "{} totals (reservations, limits and guarantees of tenants) are more than a report may have: this host has almost nothing of each, control groups a 16th",
+                "{} totals (reservations, limits and guarantees of tenants) are more than a report, or the sum of this host's shard, may have: this host has almost nothing of each, control groups a 16th",
                 self.excess_tenants
             );
             let cure = "spread these tenants over more hosts, or give some of them no reservation, limit or guarantee";
@@ -137,6 +137,8 @@ mod tests {
         let parts = PartsState::of(&limited, &third).expect("a part");
         assert_eq!(parts, PartsState { limit_iops: Some(1_000), ..PartsState::default() });
         assert_eq!(PartsState::of(&limited, &Fractions::WHOLE), None);
+        let whole = [Fraction::WHOLE, Fraction::of(0.0)];
+        assert_eq!(PartsState::of(&limited, &Fractions { reservation: whole, limit: whole }), None);
         assert_eq!(PartsState::of(&free, &third), None);
     }
 

@@ -23,7 +23,7 @@ impl Problem {
     /// The problem that a file cannot be read.
     pub fn unreadable(origin: &str, error: &io::Error) -> Self {
         let message = match error.kind() {
-            io::ErrorKind::InvalidData => "is no text in UTF-8; is this the right file?".to_owned(),
+            io::ErrorKind::InvalidData => "is not text in UTF-8; is this the right file?".to_owned(),
             _ => format!("cannot read the configuration: {error}"),
         };
         Self { origin: origin.into(), position: None, key: String::new(), message }

@@ -8,7 +8,6 @@ mod idle;
 mod remote;
 mod scope;
 mod ties;
-mod tls;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -224,7 +223,7 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
             out.warning(&at("listen"), format!("{address} is reachable from other machines, and {danger}"));
         }
     }
-    tls::settings(config, out);
+    access::certificates(config, out);
     let terms = server.terms();
     terms.faults().into_iter().for_each(|([table, key], message)| out.error(&["server", table, key], message));
     access::of_server(config, out);
@@ -713,7 +712,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
         (_, Some(size)) if !size.0.is_multiple_of(512) => {
             out.warning(
                 &at("size"),
-                format!("{size} is no multiple of 512 bytes, and the kernel's NBD client sees whole blocks of 512 bytes only; use a multiple"),
+                format!("{size} is not a multiple of 512 bytes, and the kernel's NBD client sees whole blocks of 512 bytes only; use a multiple"),
             );
         }
         _ => {}

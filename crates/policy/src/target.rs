@@ -1,4 +1,4 @@
-//! The method by which a pool's latency target is kept, and its conversion to the controller's settings.
+//! The method that enforces a pool's latency target, and its conversion to the controller's settings.
 
 use evenkeel_control::pool::target as control;
 use evenkeel_control::response::{self, Reason};

@@ -282,7 +282,7 @@ pub struct Latency {
     /// The figure of the latencies that is compared with the target: "mean", or a percentile such as 99.
     #[serde(default)]
     pub percentile: Percentile,
-    /// The requests that count: "reads", "writes" or "all"; default "reads" for a pool, "all" for a tenant.
+    /// The requests that count: "reads" for a pool and "all" for a tenant, which are the defaults; others are refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Of>,
 }
@@ -324,7 +324,7 @@ impl Percentile {
         if percent > 0.0 && percent < 100.0 {
             return Ok(Self::At(percent));
         }
-        Err(format!("{percent} is no percentile; write \"mean\", or a number above 0 and below 100 such as 99"))
+        Err(format!("{percent} is not a percentile; write \"mean\", or a number above 0 and below 100 such as 99"))
     }
 }
 
@@ -380,7 +380,7 @@ impl<'de> Deserialize<'de> for Percentile {
                 match text {
                     "mean" => Ok(Percentile::Mean),
                     _ => Err(E::custom(format!(
-                        "{text:?} is no statistic of latencies; write \"mean\", or a percentile such as 99"
+                        "{text:?} is not a statistic of latencies; write \"mean\", or a percentile such as 99"
                     ))),
                 }
             }
@@ -553,7 +553,7 @@ impl FromStr for Match {
             let outside = group.split('/').any(|part| part == "..");
             if outside || group.split('/').all(str::is_empty) {
                 return Err(UnitError::new(format!(
-                    "{text:?} must be a path below /sys/fs/cgroup, as `systemd-cgls` shows them; write for example \"cgroup:system.slice/postgresql@*.service\""
+                    "{text:?} must be a path below /sys/fs/cgroup, as `systemd-cgls` shows them; write for example \"cgroup:system.slice/postgresql.service\""
                 )));
             }
             return Ok(Self::Cgroup(group.to_owned()));
@@ -740,7 +740,7 @@ mod tests {
             ("devce:/dev/sda", "did you mean \"device:/dev/sda\"?"),
             ("vol:db-*", "write \"volume:db-*\""),
             ("user:root", "\"initiator:NAME\""),
-            ("uid:root", "is no user; write \"uid:\""),
+            ("uid:root", "is not a user; write \"uid:\""),
             ("10.1.0.1/16", "write \"10.1.0.0/16\""),
         ] {
             let error = text.parse::<Match>().unwrap_err().to_string();

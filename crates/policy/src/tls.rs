@@ -122,7 +122,7 @@ impl FromStr for Certificate {
         let bytes: Option<[u8; 32]> = bytes.and_then(|bytes| bytes.try_into().ok());
         bytes.map(Self::Fingerprint).ok_or_else(|| {
             UnitError::new(format!(
-                "{text:?} is no fingerprint; write \"sha256:\" and the 64 digits that `openssl x509 -noout -fingerprint -sha256 -in FILE` shows"
+                "{text:?} is not a fingerprint; write \"sha256:\" and the 64 digits that `openssl x509 -noout -fingerprint -sha256 -in FILE` shows"
             ))
         })
     }

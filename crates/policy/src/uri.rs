@@ -142,7 +142,7 @@ fn tcp(authority: &str) -> Result<Address, UnitError> {
         let (host, rest) =
             v6.split_once(']').ok_or_else(|| UnitError::new("an IPv6 address ends with `]`".to_owned()))?;
         if !rest.is_empty() && !rest.starts_with(':') {
-            return Err(UnitError::new(format!("`{rest}` after the address is no port: write [ADDRESS]:PORT")));
+            return Err(UnitError::new(format!("`{rest}` after the address is not a port: write [ADDRESS]:PORT")));
         }
         (host, rest.strip_prefix(':'))
     } else {

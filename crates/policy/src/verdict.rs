@@ -46,7 +46,7 @@ pub struct Counts {
     pub device_s: f64,
     /// Number of one-second windows in which the tenant's latency target was judged.
     pub windows: u64,
-    /// Number of the `windows` in which the target was violated.
+    /// Number of the `windows` in which the target was missed.
     pub violated: u64,
     /// Number of queued requests at the instant; for a window, the smaller of the numbers at its two ends.
     pub queued: u64,

@@ -58,6 +58,7 @@ fn record(pools: BTreeMap<String, Summary>) -> Record {
         early: u8::MAX,
         joined: u64::MAX,
         period_us: u64::MAX,
+        lease: 0,
         leaving: true,
         bits: 12,
         members: 1,
@@ -152,7 +153,7 @@ fn the_largest_record_is_within_the_stated_bound() {
     let name = |n: usize| format!("{n:a<64}");
     // The longest figures there are with five digits.
     let pools = (0..MAX_POOLS).map(|n| (name(n), full(1.2345e-300))).collect();
-    let with_totals = Record { totals: totals(MAX_TOTALS, 1.2345e-300), ..record(pools) };
+    let with_totals = Record { lease: u64::MAX, totals: totals(MAX_TOTALS, 1.2345e-300), ..record(pools) };
     let text = with_totals.text().expect("not too many pools");
     assert!(text.len() <= MAX_RECORD_BYTES, "{} bytes", text.len());
     assert!(text.len() > MAX_RECORD_BYTES / 2, "the bound is far too large: {} bytes do", text.len());
@@ -193,7 +194,14 @@ fn totals_come_back_with_bounds_rounded_up_and_are_checked() {
     assert!(parse(totals(MAX_SUM_TOTALS, 1.0), 2).is_ok() && parse(totals(MAX_SUM_TOTALS + 1, 1.0), 2).is_err());
     assert!(parse(one(Sums { members: MAX_MEMBERS + 1, ..Sums::default() }), 1).is_err());
     let start = r#""v":3,"incarnation":1,"period":5,"joined":5,"period_us":1000000"#;
-    for unit in [r#"{"lines":{"claim":-1}}"#, r#"{"lines":{"safe":1e300}}"#, r#"{"reserved":-1}"#] {
+    let wrong = [
+        r#"{"lines":{"claim":-1}}"#,
+        r#"{"lines":{"safe":1e300}}"#,
+        r#"{"members":1,"lines":{"need":1e999}}"#,
+        r#"{"reserved":-1}"#,
+        r#"{"reserved":1e7}"#,
+    ];
+    for unit in wrong {
         let text = format!("{{{start},\"totals\":{{\"main\":{{\"db\":[{unit},{{}}]}}}}}}");
         assert!(matches!(Record::parse(text.as_bytes()), Err(Unreadable::Corrupt(_))), "{text}");
     }
@@ -210,12 +218,13 @@ fn a_usual_record_is_small() {
         period: 1_795_329_373,
         joined: 1_795_329_000,
         period_us: 1_000_000,
+        lease: 3,
         leaving: false,
         bits: 0,
         ..record(BTreeMap::from([("main".into(), pool)]))
     };
     let text = usual.text().expect("one pool");
-    assert!(text.len() < 620, "{} bytes: {text}", text.len());
+    assert!(text.len() < 630 && text.contains("\"lease\":3,"), "{} bytes: {text}", text.len());
     println!("{} bytes", text.len());
 }
 

@@ -47,6 +47,7 @@ fn text(bits: u8, members: u64, pools: Pools) -> String {
         early: 0,
         joined: period - 1,
         period_us: 1_000_000,
+        lease: 0,
         leaving: false,
         bits,
         members,

@@ -49,3 +49,13 @@ fn what_cannot_be_had_is_an_error() {
     let error = said("off", "[server.http]\ntls = \"yes\"\n").0.expect("an error");
     assert!(error.contains("test:5:") && error.contains("always"), "{error}");
 }
+
+#[test]
+fn a_host_has_neither_scheme_nor_port() {
+    for wrong in ["http://storage1", "storage1:9809", "", "*.example.org"] {
+        let error = said("0.0.0.0:1", &format!("[server.http]\ntls = \"no\"\nhosts = [\"{wrong}\"]\n")).0;
+        let error = error.expect("an error");
+        assert!(error.contains("server.http.hosts: ") && error.contains("without http:// and port"), "{error}");
+    }
+    assert_eq!(said("0.0.0.0:1", "[server.http]\ntls = \"no\"\nhosts = [\"storage1.example.org\"]\n"), (None, None));
+}

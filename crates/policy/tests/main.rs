@@ -8,6 +8,8 @@ mod config;
 mod device;
 mod doubts;
 mod explain;
+#[path = "../../evenkeel/tests/serve/folder.rs"]
+mod folder;
 mod fuzz_smoke;
 mod http;
 mod mistakes;

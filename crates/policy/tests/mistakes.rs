@@ -23,7 +23,7 @@ fn a_key_that_cannot_be_read_causes_no_second_error() {
         ("[volumes.a]\nbackend = \"memory\"\nsize = \"1.5\"\n", "t:3:8: volumes.a.size: "),
         ("[volumes.a]\nbackend = \"flie\"\nconnections = 4\n", "t:2:11: volumes.a.backend: "),
         ("[server]\ntls = true\n[volumes.a]\nsize = 4096\ntls = \"tcp\"\n", "t:2:7: server.tls: "),
-        ("[tenants.db]\nweight = 4\n[tenants.db]\nweight = 5\n", "t:3:10: [tenants.db] stands in line 1 already"),
+        ("[tenants.db]\nweight = 4\n[tenants.db]\nweight = 5\n", "t:3:10: [tenants.db] is in line 1 already"),
         ("[volumes.db]\nsize = \"10G\n", "t:2:12: this text has no closing quote"),
     ] {
         let errors = errors(text);
@@ -41,7 +41,7 @@ fn each_wrong_entry_of_a_list_is_named_at_its_place() {
         "t:2:11: server.listen: \"localhost:1\" is not an address with port; write",
         "t:2:41: server.listen: \":3\" is not an address with port; write",
         "t:4:10: tenants.a.match: \"vol:x\" names neither clients nor volumes",
-        "t:4:31: tenants.a.match: \"uid:z\" is no user",
+        "t:4:31: tenants.a.match: \"uid:z\" is not a user",
     ];
     let report = check(text, "t");
     assert_eq!(report.errors.len(), expected.len(), "{:#?}", report.errors);
@@ -81,9 +81,7 @@ fn a_name_without_a_letter_in_common_is_not_what_was_meant() {
 
 #[test]
 fn a_file_that_is_no_text_is_probably_another_one() {
-    let path = std::env::temp_dir().join(format!("evenkeel-mistakes-{}", std::process::id()));
-    std::fs::write(&path, [0x66, 0xff]).unwrap();
-    let errors = check_file(&path).errors;
-    std::fs::remove_file(&path).unwrap();
-    assert!(errors[0].message == "is no text in UTF-8; is this the right file?", "{errors:?}");
+    let folder = crate::folder::Folder::new();
+    let errors = check_file(&folder.file("e.toml", [0x66, 0xff])).errors;
+    assert!(errors[0].message == "is not text in UTF-8; is this the right file?", "{errors:?}");
 }

@@ -6,7 +6,8 @@
 //! few connections. A site, the /48 network of IPv6 addresses that one customer of a provider usually gets, has as many places
 //! as a few clients: it has 65,536 networks that count as clients. The addresses 127.0.0.0/8 of this machine count as clients
 //! of their own, so that programs which stand for several hosts are several clients; all of them together leave some places to
-//! clients from elsewhere, because each local program can use every one of these 16 million addresses.
+//! clients from elsewhere, because each local program can use every one of these 16 million addresses. User ids that are
+//! subordinate to one user (`/etc/subuid`) count like the networks of a site: the user can be each of them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -30,6 +31,10 @@ const FEW: u32 = 64;
 const MANY: u32 = 64;
 /// A site may have as many connections and negotiations as this number of clients: of each, at most three quarters of all.
 const SITE: u32 = 4;
+/// The first user id that may be subordinate to another user (`SUB_UID_MIN` of `/etc/login.defs`).
+const SUBORDINATE: u32 = 100_000;
+/// Number of user ids that are usually subordinate to one user (`SUB_UID_COUNT` of `/etc/login.defs`).
+const OF_ONE_USER: u32 = 65_536;
 /// Divisor: this part of all places is for clients that do not come from a loopback address. It is half of what is kept for
 /// clients with few connections, so that 32 greedy loopback addresses leave some places to other loopback addresses.
 const NOT_LOOPBACK: u32 = 32;
@@ -134,17 +139,20 @@ pub(crate) enum Client {
     /// All addresses 127.0.0.0/8, which only count beside their clients.
     Loopback,
     User(Option<u32>),
+    /// The user ids that may be subordinate to one user, which only count beside their clients.
+    Users(u32),
     /// A certificate, by the first eight bytes of its fingerprint.
     Certificate(u64),
 }
 
 impl Client {
-    /// The site of the client, if it has one; for a loopback address, all of them.
+    /// The site of the client, if it has one; for a loopback address, all of them, and for a subordinate user id, its block.
     fn site(self) -> Option<Self> {
         match self {
             Self::V6(network) => Some(Self::Site(network >> 16)),
             Self::V4(address) => Ipv4Addr::from_bits(address).is_loopback().then_some(Self::Loopback),
-            Self::Site(_) | Self::Loopback | Self::User(_) | Self::Certificate(_) => None,
+            Self::User(uid) => uid?.checked_sub(SUBORDINATE).map(|above| Self::Users(above / OF_ONE_USER)),
+            Self::Site(_) | Self::Loopback | Self::Users(_) | Self::Certificate(_) => None,
         }
     }
 
@@ -442,6 +450,24 @@ mod tests {
             let counts = handshakes.counts();
             assert!(counts.all == Count::default() && counts.of.is_empty(), "nothing is left");
         }
+    }
+
+    #[test]
+    fn the_many_user_ids_of_one_user_leave_places_to_others() {
+        let handshakes = handshakes(u32::MAX, u32::MAX);
+        let begin = |uid: u32| handshakes.begin(&Peer { uid: Some(uid), ..Peer::default() }, Instant::ZERO);
+        let mut held: Vec<_> = (0..4_000).filter_map(|n| begin(SUBORDINATE + n).ok()).collect();
+        assert!((700..=1024 / 4 * 3).contains(&held.len()), "{} connections", held.len());
+        let refused = begin(SUBORDINATE + OF_ONE_USER - 1).err().expect("its block has too many");
+        assert_eq!(refused, Reason::ConnectionsOfClient);
+        assert!(refused.because().contains("user ids"), "{}", refused.because());
+        for other in [0, 1_000, SUBORDINATE - 1, SUBORDINATE + OF_ONE_USER, u32::MAX - 1] {
+            held.extend((0..8).map(|_| begin(other).ok().unwrap()));
+        }
+        held.push(handshakes.begin(&at("192.0.2.1"), Instant::ZERO).ok().unwrap());
+        drop(held);
+        let counts = handshakes.counts();
+        assert!(counts.all == Count::default() && counts.of.is_empty(), "nothing is left");
     }
 
     #[test]

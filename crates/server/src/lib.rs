@@ -11,6 +11,7 @@ mod backend;
 mod budget;
 mod buffer;
 mod clock;
+mod connections;
 mod engine;
 mod error;
 mod failures;
@@ -35,7 +36,6 @@ mod shared;
 #[cfg(test)]
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
-mod slots;
 mod snapshot;
 mod space;
 mod spin;

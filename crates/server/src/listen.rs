@@ -169,7 +169,7 @@ impl Listening {
     pub(crate) fn unix(&mut self, path: &Path) -> Result<(), Error> {
         let fail = |cause| Error::Listen { address: path.display().to_string(), cause, holder: None };
         if is_obstructed(path) {
-            return Err(fail(io::Error::other("it exists and is no socket")));
+            return Err(fail(io::Error::other("it exists and is not a socket")));
         }
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
@@ -300,7 +300,7 @@ mod tests {
         std::fs::write(&file, "data").unwrap();
         let refused = Listening::default().unix(&file).expect_err("a file is in the way");
         let why = refused.to_string();
-        assert!(why.contains("disk0.img") && why.ends_with("it exists and is no socket"), "{why}");
+        assert!(why.contains("disk0.img") && why.ends_with("it exists and is not a socket"), "{why}");
         assert_eq!(std::fs::read(&file).unwrap(), b"data");
         let alive = UnixListener::bind(&socket).unwrap();
         assert!(Listening::default().unix(&socket).is_err(), "a process listens");

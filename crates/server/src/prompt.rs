@@ -14,7 +14,7 @@ use crate::error::last_errno;
 /// The shortest time slice that Linux gives, in nanoseconds.
 const SLICE_NS: u64 = 100_000;
 /// Timer slack: how late timers may fire, in nanoseconds. The kernel's default of 50 µs is too late, because guarantees are
-/// kept to the microsecond.
+/// enforced to the microsecond.
 const SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1);
 
 /// True if a tenant of the configuration in force has a reservation, guarantee or latency target; set by [`follow`].

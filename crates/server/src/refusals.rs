@@ -106,7 +106,7 @@ impl Reason {
                 "all server.max_connections are open; raise that key (needs a restart) and LimitNOFILE="
             }
             Self::ConnectionsOfClient => {
-                "this client, its /48 network of IPv6, or 127.0.0.0/8 as a whole has as many connections as it may while others may need the rest; raise server.max_connections and LimitNOFILE= (needs a restart)"
+                "this client, its /48 network of IPv6, its block of 65,536 user ids, or 127.0.0.0/8 as a whole has as many connections as it may while others may need the rest; raise server.max_connections and LimitNOFILE= (needs a restart)"
             }
             Self::ConnectionsOfTenant => {
                 "the client's tenant has as many connections as it may while others may need the rest; raise server.max_connections and LimitNOFILE= (needs a restart)"
@@ -116,7 +116,7 @@ impl Reason {
             }
             Self::Tls(_) => "TLS failed",
             Self::HandshakesOfClient => {
-                "this client, its /48 network of IPv6, or 127.0.0.0/8 as a whole has as many connections without a volume as it may: its part of server.max_handshakes, at most server.max_handshakes_per_client (a /48: four times as many)"
+                "this client, its /48 network of IPv6, its block of 65,536 user ids, or 127.0.0.0/8 as a whole has as many connections without a volume as it may: its part of server.max_handshakes, at most server.max_handshakes_per_client (a /48 or a block: four times as many)"
             }
         }
     }

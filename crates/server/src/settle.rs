@@ -75,13 +75,13 @@ pub(crate) fn within<T: Send + 'static>(
 
 /// Ends the process when it is dropped, that is, when a worker or the driver of a remote volume panics. Otherwise the
 /// thread's requests would never be answered, and new connections would still be sent to it. A service manager can start the
-/// process anew.
+/// process again.
 pub(crate) struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         tracing::error!(
-            "a thread that serves volumes has panicked; the process ends, so that a service manager starts it anew and clients reconnect"
+            "a thread that serves volumes has panicked; the process ends, so that a service manager restarts it and clients reconnect"
         );
         // The log may be written by another thread.
         thread::sleep(StdDuration::from_millis(100));

@@ -10,13 +10,13 @@ use evenkeel_policy::config::Workers;
 use evenkeel_policy::state::OverdueIo;
 
 use crate::budget::Budget;
+use crate::connections::Slots;
 use crate::faults::Faults;
 use crate::handshakes::Handshakes;
 use crate::mailbox::Mailbox;
 use crate::prompt;
 use crate::recorder::{Host, Recorder};
 use crate::refusals::Refusals;
-use crate::slots::Slots;
 use crate::snapshot::Snapshot;
 use crate::space::Spaces;
 use crate::worker::message::Message;

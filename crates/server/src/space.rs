@@ -27,7 +27,7 @@ pub(crate) struct Spaces(Arc<Mutex<Measured>>);
 struct Measured {
     /// Space by id of the volume.
     of: HashMap<u32, SpaceState>,
-    /// Ids of the volumes whose file was no longer at its path, so that the log has each once.
+    /// Ids of the volumes whose file was no longer at its path; the log has each once.
     displaced: HashSet<u32>,
     /// Start of the latest measurement.
     begun: Option<Instant>,
@@ -43,6 +43,11 @@ impl Spaces {
     /// The space of the volume with this id; `None` if it is in no file, or was not measured yet.
     pub(crate) fn of(&self, id: u32) -> Option<SpaceState> {
         self.lock().of.get(&id).cloned()
+    }
+
+    /// True if the file of the volume with this id was no longer at its path at the latest measurement.
+    pub(crate) fn is_displaced(&self, id: u32) -> bool {
+        self.lock().displaced.contains(&id)
     }
 
     /// Begins a measurement, unless one is under way or the latest is new. Does not wait for it.
@@ -73,8 +78,10 @@ impl Spaces {
             let known = spaces.lock().displaced.clone();
             let is_new = |place: &&Place| displaced.contains(&place.id) && !known.contains(&place.id);
             paths.iter().filter(is_new).for_each(Place::complain);
+            // The path of a displaced file leads to another file, or to none.
+            let present = paths.iter().filter(|place| !displaced.contains(&place.id));
             let of: HashMap<u32, SpaceState> =
-                paths.iter().filter_map(|place| Some((place.id, measure(&place.path).ok()??))).collect();
+                present.filter_map(|place| Some((place.id, measure(&place.path).ok()??))).collect();
             let mut measured = spaces.lock();
             (measured.of, measured.displaced, measured.runs) = (of, displaced, false);
         };

@@ -424,6 +424,7 @@ fn volume(shared: &Shared, snapshot: &Snapshot, owners: &Owners<'_>, volume: &Vo
         remote,
         rbd,
         space: shared.spaces.of(volume.id),
+        displaced: shared.spaces.is_displaced(volume.id),
         trims_total,
         trimmed_bytes_total,
         throttled_by: verdict::at_limit_of_volume(&volume.name, &limit).filter(|_| binds),

@@ -49,7 +49,7 @@ fn obstacles(server: &Server) -> Vec<Finding> {
             Err(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
         };
         let why = match folder {
-            _ if is_obstructed(path) => "it exists and is no socket; choose another path",
+            _ if is_obstructed(path) => "it exists and is not a socket; choose another path",
             Some(folder) if !is_made(folder) && is_missing(folder) => "its folder is not there; make it",
             _ => return None,
         };

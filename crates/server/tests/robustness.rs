@@ -75,9 +75,10 @@ fn clients_that_freeze_at_any_byte_delay_no_other() {
         })
         .collect();
     let mut client = test.connect("disk0");
-    for n in 0..100 {
+    // Beyond the bytes that some of the frozen ones write, at any time.
+    for n in 2..102 {
         client.write(n * 4096, &pattern(n, 0, 4096)).unwrap();
-        assert_eq!(client.read(n * 4096, 4096).unwrap(), pattern(n, 0, 4096));
+        assert!(client.read(n * 4096, 4096).unwrap() == pattern(n, 0, 4096));
     }
     drop(frozen);
     test.wait_for("the frozen ones gone", |state| state.connections == 1);
@@ -131,7 +132,7 @@ fn more_connections_than_allowed_are_closed_at_once() {
     let clients: Vec<_> = (0..3).map(|_| test.connect("disk0")).collect();
     let mut refused = test.raw_tcp();
     refused.set_read_timeout(Some(support::PATIENCE)).unwrap();
-    assert_eq!(refused.read(&mut [0; 1]).unwrap(), 0, "closed without a greeting");
+    assert_eq!(refused.read_to_end(&mut Vec::new()).unwrap(), 0, "closed without a greeting");
     assert_eq!(test.server.state().refused_connections_total, 1);
     drop(clients);
     test.wait_for("room again", |state| state.connections == 0);

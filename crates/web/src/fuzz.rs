@@ -17,6 +17,7 @@ use evenkeel_guard::loops::record;
 use evenkeel_policy::Config;
 use evenkeel_policy::change::plan;
 use evenkeel_policy::check::check;
+use evenkeel_policy::config::Http;
 use evenkeel_policy::state::{self, PoolState, TenantState};
 use evenkeel_server::Error;
 use hyper::service::Service as _;
@@ -80,11 +81,13 @@ impl Served {
     fn new() -> Self {
         let config = Arc::new(check(CONFIG, "fuzz").into_result().expect("a configuration").config);
         let agent = Router::new().nest("/guard", guard::router(record::State::default, |_, _| Vec::new(), None));
+        let http = Http::default();
+        let hosts = rules::Hosts { loopback: true, table: "server", http, is_secure: Box::new(|| false) };
         let reads = || -> Router { dry(READS).with_state(Arc::clone(&config)).merge(agent.clone()) };
         Self {
             runtime: Builder::new_current_thread().build().expect("a runtime"),
             control: rules::control(reads().merge(dry(CHANGES).with_state::<()>(Arc::clone(&config)))),
-            status: rules::read_only(dashboard::router::<()>().merge(reads()), true),
+            status: rules::read_only(dashboard::router::<()>().merge(reads()), hosts),
         }
     }
 

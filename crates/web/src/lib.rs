@@ -13,12 +13,15 @@ use std::thread;
 use std::time::Duration;
 
 use axum::Router;
-use evenkeel_policy::config::Where;
+use evenkeel_policy::config::Terms;
 use tokio::runtime::{Builder, Runtime};
 use tokio_rustls::rustls::ServerConfig;
 
 mod caller;
 mod dashboard;
+#[cfg(test)]
+#[path = "../../evenkeel/tests/serve/folder.rs"]
+mod folder;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod guard;
@@ -32,11 +35,13 @@ mod request;
 mod rules;
 pub mod serve;
 mod serving;
+mod sparing;
 
 pub use caller::{Caller, Process};
 pub use openmetrics::Description;
 pub use refusal::Refusal;
 pub use request::Request;
+use rules::Hosts;
 use serve::Manager;
 use serving::{Bounds, Opening, Pace, serve};
 
@@ -55,9 +60,9 @@ pub fn metrics() -> [Vec<Description>; 2] {
 pub fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control: UnixListener) -> io::Result<()> {
     let (runtime, pace) = (runtime(4)?, Pace::default());
     let show_status = |listener| {
-        let (router, wanted) = (serve::status_router(Arc::clone(&manager)), manager.config().server.http.tls);
+        let (router, terms) = (serve::status_router(Arc::clone(&manager)), manager.config().server.terms());
         let manager = Arc::clone(&manager);
-        show(&runtime, Arc::clone(&pace), router, listener, wanted, move || manager.server().https())
+        show(&runtime, Arc::clone(&pace), router, listener, terms, move || manager.server().https())
     };
     let status = status.map(show_status).transpose()?;
     control.set_nonblocking(true)?;
@@ -86,19 +91,19 @@ pub fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control: UnixLi
     on_a_thread(runtime, work)
 }
 
-/// Serves a read-only router, on a thread of its own for as long as the process lives. At addresses of `wanted` HTTPS is served,
-/// with the certificates that `https` returns when a connection begins.
+/// Serves a read-only router, on a thread of its own for as long as the process lives. At addresses that `terms` names HTTPS is
+/// served, with the certificates that `https` returns when a connection begins.
 ///
 /// # Errors
 /// When the socket cannot be used or no thread can be started.
 pub fn spawn_read_only(
     router: Router,
     listener: TcpListener,
-    wanted: Where,
+    terms: Terms,
     https: impl Fn() -> Option<Arc<ServerConfig>> + Send + Sync + 'static,
 ) -> io::Result<()> {
     let runtime = runtime(1)?;
-    let shown = show(&runtime, Pace::default(), router, listener, wanted, https)?;
+    let shown = show(&runtime, Pace::default(), router, listener, terms, https)?;
     on_a_thread(runtime, shown)
 }
 
@@ -108,7 +113,7 @@ fn show(
     pace: Pace,
     router: Router,
     listener: TcpListener,
-    wanted: Where,
+    terms: Terms,
     https: impl Fn() -> Option<Arc<ServerConfig>> + Send + Sync + 'static,
 ) -> io::Result<impl Future<Output = ()> + Send + 'static> {
     listener.set_nonblocking(true)?;
@@ -117,9 +122,14 @@ fn show(
         let _inside = runtime.enter();
         tokio::net::TcpListener::from_std(listener)?
     };
-    let opening = opening(wanted.applies(loopback), https);
+    let Terms { table, http, .. } = terms;
+    let (wanted, https) = (http.tls.applies(loopback), Arc::new(https));
+    let with_certificate = Arc::clone(&https);
+    let is_secure = Box::new(move || wanted && with_certificate().is_some());
+    let opening = opening(wanted, move || https());
     let from = |_: &tokio::net::TcpStream, peer: &SocketAddr| Caller::Address(*peer);
-    Ok(serve(listener, rules::read_only(router, loopback), Bounds::USUAL, pace, from, opening))
+    let router = rules::read_only(router, Hosts { loopback, table, http, is_secure });
+    Ok(serve(listener, router, Bounds::USUAL, pace, from, opening))
 }
 
 fn runtime(blocking_threads: usize) -> io::Result<Runtime> {

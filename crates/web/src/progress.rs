@@ -174,6 +174,32 @@ impl Progress {
     }
 }
 
+/// The large answers that are being sent, the oldest first, each with the client and its number of bytes.
+#[derive(Default)]
+pub(crate) struct Unsent(Mutex<Vec<(Weak<Progress>, Origin, u64)>>);
+
+impl Unsent {
+    /// Adds an answer of `bytes` bytes, which a connection begins to send. While all together have more than `most` bytes, the
+    /// oldest answer of the client with the most bytes gives way, but never the new one.
+    pub(crate) fn add(&self, progress: &Arc<Progress>, bytes: u64, most: u64) {
+        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.retain(|(other, ..)| {
+            let other = other.upgrade().filter(|other| !Arc::ptr_eq(other, progress));
+            other.is_some_and(|other| matches!(other.stage(), Stage::Sending(_)))
+        });
+        answers.push((Arc::downgrade(progress), progress.origin, bytes));
+        while answers.len() > 1 && answers.iter().map(|(_, _, bytes)| *bytes).sum::<u64>() > most {
+            let mut counts = HashMap::<Origin, u64>::new();
+            answers.iter().for_each(|(_, origin, bytes)| *counts.entry(*origin).or_default() += *bytes);
+            let largest = counts.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(origin, _)| origin);
+            let older = &answers[..answers.len() - 1];
+            let place = older.iter().position(|(_, origin, _)| Some(*origin) == largest).unwrap_or(0);
+            let (gives_way, ..) = answers.remove(place);
+            gives_way.upgrade().iter().for_each(|gives_way| gives_way.ask());
+        }
+    }
+}
+
 /// All connections, in the order in which they were opened.
 #[derive(Default)]
 pub(crate) struct Crowd(Vec<Weak<Progress>>);

@@ -32,42 +32,16 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::caller::Caller;
-use crate::progress::{Crowd, LOOK, Origin, Progress, Stage};
+use crate::progress::{Crowd, LOOK, Origin, Progress, Stage, Unsent};
 use crate::rules::MAX_BODY_BYTES;
+use crate::sparing::Sparing;
 
 /// Paths of probes. As the first request of a connection a probe does not wait for the client's turn, because monitoring may
 /// share an address with clients that send very many requests.
 const PROBES: [&str; 2] = ["/healthz", "/livez"];
 
-/// Interval in which failed handshakes with one reason are logged at most once; a client may fail hundreds of times per second.
-const LOGGED_EVERY: Duration = Duration::from_secs(10);
-/// The most reasons that are distinguished; any further reason counts as the last of them.
-const REASONS: usize = 16;
-
-/// Decides which failed handshakes are logged. For each reason it has the instant of the last log line, and the number of
-/// failures that were not logged since.
-#[derive(Default)]
-struct Sparing(Mutex<Vec<(String, Instant, u64)>>);
-
-impl Sparing {
-    /// Counts a failure at `now`. `Some` if it is to be logged, with the number of failures for this reason that were not logged
-    /// since the last log line.
-    fn count(&self, why: &str, now: Instant) -> Option<u64> {
-        let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = reasons.iter().position(|(reason, ..)| reason == why);
-        let Some(place) = known.or((reasons.len() == REASONS).then_some(REASONS - 1)) else {
-            reasons.push((why.to_owned(), now, 0));
-            return Some(0);
-        };
-        let (_, logged_at, unlogged) = &mut reasons[place];
-        if now.duration_since(*logged_at) < LOGGED_EVERY {
-            *unlogged += 1;
-            return None;
-        }
-        *logged_at = now;
-        Some(std::mem::take(unlogged))
-    }
-}
+/// An answer of at least so many bytes counts for [`Bounds::unsent`]. Together smaller ones are small.
+const LARGE_ANSWER: u64 = 256 << 10;
 
 /// Bounds on HTTP connections. All times count from the beginning of a stage, so that single bytes do not extend them.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +64,9 @@ pub(crate) struct Bounds {
     pub(crate) idle: Duration,
     /// Longest time until an answer is completely sent.
     pub(crate) answer: Duration,
+    /// The most bytes of large answers that are being sent at the same time: clients that do not read keep them in memory. For a
+    /// further answer an older one [gives way](Unsent::add).
+    pub(crate) unsent: u64,
     /// Longest time without any byte received or sent, unless an answer is being made.
     pub(crate) silence: Duration,
     /// Longest time of a connection, which ends after the answer that is under way by then.
@@ -108,6 +85,7 @@ impl Bounds {
         head: Duration::from_secs(5),
         idle: Duration::from_secs(45),
         answer: Duration::from_secs(30),
+        unsent: 64 << 20,
         silence: Duration::from_secs(60),
         life: Duration::from_secs(600),
         last_answer: Duration::from_secs(30),
@@ -206,6 +184,19 @@ pub(crate) async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send
     tokio::task::spawn_blocking(work).await
 }
 
+/// Does a part of a request in one of `places`, as [`in_turn`] and [`elsewhere`] do. The place is taken until `work` is done,
+/// even if the client leaves before: work that has begun goes on, and clients that leave could begin any amount of it.
+///
+/// # Errors
+/// If `work` panics.
+pub(crate) async fn elsewhere_in_turn<T: Send + 'static>(
+    places: &'static Semaphore,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let place = in_turn(places).await;
+    elsewhere(move || (work(), place)).await.map(|(done, _)| done)
+}
+
 /// Serves a listener for as long as the process lives. `from` returns the caller at the other end of a connection, which is added
 /// to requests as an extension. `opening` returns how a new connection begins; older connections that began otherwise are ended.
 /// All listeners with the same `pace` together use no more CPU time than `pace` allows.
@@ -220,7 +211,7 @@ pub(crate) async fn serve<L: Listener>(
     L::Io: AsFd + Unpin,
 {
     let (room, shares, opening) = (Arc::new(Semaphore::new(bounds.connections)), Shares::default(), Arc::new(opening));
-    let (mut crowd, sparing) = (Crowd::default(), Arc::new(Sparing::default()));
+    let (mut crowd, sparing, unsent) = (Crowd::default(), Arc::new(Sparing::default()), Arc::new(Unsent::default()));
     loop {
         while let Some(delay) = pace.delay_of_newcomer() {
             sleep(delay).await;
@@ -241,7 +232,7 @@ pub(crate) async fn serve<L: Listener>(
         let progress = Arc::new(Progress::new(origin));
         crowd.push(&progress);
         let (router, opening, pace) = (router.clone(), Arc::clone(&opening), Arc::clone(&pace));
-        let sparing = Arc::clone(&sparing);
+        let (sparing, unsent) = (Arc::clone(&sparing), Arc::clone(&unsent));
         tokio::spawn(async move {
             let stream = Impatient::new(stream, bounds.silence, Arc::clone(&progress));
             let begun = opening();
@@ -249,7 +240,8 @@ pub(crate) async fn serve<L: Listener>(
             let conversation = async {
                 match &begun {
                     Opening::Plain => {
-                        converse(stream, router, bounds, &progress, (&pace, origin, caller), otherwise).await;
+                        let client = (&pace, origin, caller);
+                        converse(stream, router, bounds, &progress, client, &unsent, otherwise).await;
                         None
                     }
                     Opening::Secure(config) => {
@@ -258,7 +250,8 @@ pub(crate) async fn serve<L: Listener>(
                         progress.enter(Stage::Part(Instant::now()));
                         match timeout(bounds.handshake, TlsAcceptor::from(Arc::clone(config)).accept(stream)).await {
                             Ok(Ok(stream)) => {
-                                converse(stream, router, bounds, &progress, (&pace, origin, caller), otherwise).await;
+                                let client = (&pace, origin, caller);
+                                converse(stream, router, bounds, &progress, client, &unsent, otherwise).await;
                                 None
                             }
                             Ok(Err(why)) => Some(why.to_string()),
@@ -299,6 +292,7 @@ async fn converse(
     bounds: Bounds,
     progress: &Arc<Progress>,
     (pace, origin, caller): (&Pace, Origin, Caller),
+    unsent: &Arc<Unsent>,
     over: impl Future<Output = ()>,
 ) {
     let router = TowerToHyperService::new(router);
@@ -306,6 +300,7 @@ async fn converse(
     let service = service_fn(|request: Request<Incoming>| {
         let waits = !is_first.swap(false, Ordering::Relaxed) || !PROBES.contains(&request.uri().path());
         let (router, progress, pace) = (router.clone(), Arc::clone(progress), Arc::clone(pace));
+        let (unsent, most) = (Arc::clone(unsent), bounds.unsent);
         async move {
             progress.until_sent().await;
             progress.enter(if request.body().is_end_stream() { Stage::Turn } else { Stage::Part(Instant::now()) });
@@ -320,6 +315,10 @@ async fn converse(
             let answer = router.call(Request::from_parts(head, Body::from(body)));
             let Ok(answer) = PAYS.scope((pace, origin, Arc::clone(&progress)), answer).await;
             progress.enter(Stage::Sending(Instant::now()));
+            let bytes = answer.body().size_hint().lower();
+            if bytes >= LARGE_ANSWER {
+                unsent.add(&progress, bytes, most);
+            }
             Ok::<_, hyper::Error>(answer)
         }
     });

@@ -23,6 +23,7 @@ const LONG: Bounds = Bounds {
     head: NEVER,
     idle: NEVER,
     answer: NEVER,
+    unsent: u64::MAX,
     silence: NEVER,
     life: NEVER,
     last_answer: NEVER,
@@ -469,6 +470,54 @@ async fn further_connections_wait_while_all_are_being_answered() {
     assert!(timeout(PATIENCE, second.read(&mut [0; 1])).await.expect("served").is_ok_and(|read| read == 1));
 }
 
+#[tokio::test]
+async fn answers_that_are_not_read_take_bounded_memory() {
+    let address = start(Bounds { unsent: LARGE as u64 * 3 / 2, ..LONG }).await;
+    let mut older = slow_reader(address, "/large", 1).await;
+    let mut newer = slow_reader(address, "/large", 1).await;
+    assert!(is_answered(&mut TcpStream::connect(address).await.unwrap()).await);
+    assert!(read_on(&mut older, 1).await < LARGE, "the older of two gives way");
+    assert!(read_on(&mut newer, 1).await >= LARGE);
+}
+
+#[test]
+fn the_client_with_the_most_unread_bytes_gives_way() {
+    let of = |network| {
+        let progress = Arc::new(Progress::new(Origin::Network(network)));
+        progress.enter(Stage::Sending(Instant::now()));
+        progress
+    };
+    let (unsent, quiet, first, second) = (Unsent::default(), of(1), of(2), of(2));
+    [&quiet, &first, &second].into_iter().for_each(|progress| unsent.add(progress, 30, 80));
+    assert_eq!([&quiet, &first, &second].map(|progress| progress.gives_way()), [false, true, false]);
+    // One that is sent counts no longer, nor does one that has given way.
+    quiet.send();
+    let third = of(2);
+    unsent.add(&third, 50, 80);
+    assert_eq!([&quiet, &second, &third].map(|progress| progress.gives_way()), [false; 3]);
+    unsent.add(&of(3), 1_000, 80);
+    assert_eq!([&second, &third].map(|progress| progress.gives_way()), [true; 2]);
+}
+
+/// The place of work that goes on without its client. One test uses it.
+static KEPT: Semaphore = Semaphore::const_new(1);
+
+#[tokio::test]
+async fn work_that_has_begun_keeps_its_place_though_its_client_leaves() {
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    let (tell, begins) = tokio::sync::oneshot::channel::<()>();
+    let request = tokio::spawn(elsewhere_in_turn(&KEPT, move || {
+        let _ = tell.send(());
+        let _ = waits.recv();
+    }));
+    timeout(PATIENCE, begins).await.expect("it begins").unwrap();
+    request.abort();
+    assert!(request.await.is_err_and(|error| error.is_cancelled()));
+    assert_eq!(KEPT.available_permits(), 0);
+    drop(go_on);
+    drop(timeout(PATIENCE, KEPT.acquire()).await.expect("free when the work is done").unwrap());
+}
+
 /// A configuration that begins TLS, and has no certificate to go on with.
 fn secure() -> Arc<ServerConfig> {
     let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
@@ -589,18 +638,4 @@ async fn requests_that_have_waited_for_a_place_wait_for_their_turn_again() {
     }
     // 64 ms of processor time, of which 20 ms may be used at once.
     assert!(begun.elapsed() > Duration::from_millis(200), "{:?}", begun.elapsed());
-}
-
-#[test]
-fn failures_of_each_reason_are_logged_once_in_a_while() {
-    let (sparing, begun) = (Sparing::default(), Instant::now());
-    assert_eq!(sparing.count("expired", begun), Some(0));
-    assert_eq!(sparing.count("revoked", begun), Some(0));
-    for _ in 0..1_000 {
-        assert_eq!(sparing.count("expired", begun + LOGGED_EVERY / 2), None);
-    }
-    assert_eq!(sparing.count("expired", begun + LOGGED_EVERY), Some(1_000));
-    assert_eq!(sparing.count("expired", begun + 2 * LOGGED_EVERY), Some(0));
-    let logged = (0..1_000).filter(|n| sparing.count(&n.to_string(), begun).is_some()).count();
-    assert!(logged <= REASONS, "{logged} reasons");
 }

@@ -35,6 +35,11 @@ pub(crate) enum Error {
     /// The answer is not one that etcd sends.
     #[error("{endpoint} does not answer like etcd ({why}); is it an etcd, of version 3.4 or later?")]
     Answer { endpoint: Endpoint, why: String },
+    /// The cluster has more keys than are read at once.
+    #[error(
+        "{endpoint} has more than {most} keys of this cluster's members or shards, so that this host cannot know all members; delete keys that are of no host, or give hosts on other devices another cluster.name"
+    )]
+    TooMany { endpoint: Endpoint, most: u32 },
     /// etcd has compacted away the revision from which changes were to be reported.
     #[error("{endpoint} has forgotten the changes since revision {revision}")]
     Compacted { endpoint: Endpoint, revision: i64 },

@@ -18,8 +18,8 @@ pub(crate) use access::{Access, lock};
 pub(crate) use http::Error;
 use http::{Connection, Lines, Refusal, unlike};
 
-/// Largest number of keys that are read at once; an undivided cluster has far fewer.
-const MAX_KEYS: u32 = 1_024;
+/// Largest number of keys that are read at once: more than there are shards of all sizes. An undivided cluster has far fewer.
+const MAX_KEYS: u32 = 8_192;
 
 /// A client connected to one etcd server.
 pub(crate) struct Client(Connection);
@@ -82,8 +82,17 @@ struct Pair {
 struct Range {
     header: Header,
     kvs: Vec<Pair>,
+    /// True if the range has more keys than were asked for.
+    more: bool,
     #[serde(deserialize_with = "number")]
     count: i64,
+}
+
+impl Range {
+    /// The same range, if it has all keys: a host that takes some of the members for all of them takes the parts of the others.
+    fn whole(self, endpoint: &Endpoint) -> Result<Self, Error> {
+        if self.more { Err(Error::TooMany { endpoint: endpoint.clone(), most: MAX_KEYS }) } else { Ok(self) }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -263,6 +272,7 @@ impl Client {
         let (from, to) = (BASE64.encode(&keys.from), BASE64.encode(&keys.to));
         let question = json!({ "key": from, "range_end": to, "limit": MAX_KEYS.to_string() });
         let range: Range = self.0.call("/v3/kv/range", &question).await?;
+        let range = range.whole(self.0.endpoint())?;
         let all: Result<Vec<_>, Error> =
             range.kvs.iter().map(|pair| Ok((self.text(&pair.key)?, self.bytes(&pair.value)?))).collect();
         let all = all?;
@@ -343,6 +353,15 @@ fn after(prefix: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_of_which_keys_are_missing_is_an_error() {
+        let endpoint: Endpoint = "http://127.0.0.1:1".parse().expect("an address");
+        let range = |text: &str| serde_json::from_str::<Range>(text).expect("a range").whole(&endpoint);
+        assert_eq!(range("{\"count\":\"1\",\"kvs\":[{\"key\":\"YQ==\"}]}").expect("all keys").kvs.len(), 1);
+        let error = range("{\"count\":\"9000\",\"more\":true}").expect_err("some keys");
+        assert!(error.to_string().contains("more than 8192 keys"), "{error}");
+    }
 
     #[test]
     fn a_key_that_is_no_text_is_no_error() {

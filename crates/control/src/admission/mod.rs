@@ -227,7 +227,7 @@ pub enum Reason {
 /// A decision of admission control about the budget and the latency target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
-    /// When the decision was due.
+    /// Time at which the decision was due.
     pub at: Instant,
     /// Cost of requests that may be in flight, in bytes; `u64::MAX` = unbounded.
     pub budget_bytes: u64,
@@ -467,7 +467,7 @@ impl Admission {
         self.throttle.release(cost_bytes);
     }
 
-    /// When [`Admission::tick`] should be called next; `Instant::FAR_FUTURE` = never.
+    /// Time at which [`Admission::tick`] should be called next; `Instant::FAR_FUTURE` = never.
     #[inline]
     pub fn next_tick(&self) -> Instant {
         self.next_tick

@@ -229,7 +229,7 @@ impl<C: Clone + PartialEq> Cluster<C> {
         (recent && !others).then(|| Sum { shard: self.shard, period, leaving: true, contribution: nothing })
     }
 
-    /// When to ask [`Cluster::poll`] and [`Cluster::to_publish`] again even if no report and no sum comes.
+    /// Time at which to ask [`Cluster::poll`] and [`Cluster::to_publish`] again even if no report and no sum comes.
     pub fn deadline(&self, now: Instant) -> Instant {
         let unpublished = self.unpublished.as_ref().map_or(Instant::FAR_FUTURE, |(at, _)| *at);
         unpublished.min(self.members.deadline(now)).min(self.shards.deadline(now))

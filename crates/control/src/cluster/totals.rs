@@ -66,6 +66,9 @@
 //! a safe part each. The order of the store holds among the reports that a member reads in one stream. Members of another
 //! version that read late may exceed the total, by what they have not yet given up, for a lease at most.
 
+mod line;
+mod slow;
+
 /// Fraction of a total that no member's target uses.
 const SLACK: f64 = 1.0 / 64.0;
 /// Fraction of a total that is divided equally, so that no member is without a part.
@@ -150,45 +153,6 @@ pub struct Line {
 #[cfg(feature = "serde")]
 fn is_zero(figure: &f64) -> bool {
     *figure == 0.0
-}
-
-impl Line {
-    /// Adds the figures of another line.
-    pub fn add(&mut self, other: &Self) {
-        self.need += other.need;
-        self.throttled += other.throttled;
-        self.lack += other.lack;
-        self.floor += other.floor;
-        self.claim += other.claim;
-        self.safe += other.safe;
-    }
-
-    /// Takes off the figures of a line that was added before.
-    pub fn remove(&mut self, other: &Self) {
-        self.need = (self.need - other.need).max(0.0);
-        self.throttled = (self.throttled - other.throttled).max(0.0);
-        self.lack = (self.lack - other.lack).max(0.0);
-        self.floor = (self.floor - other.floor).max(0.0);
-        self.claim = (self.claim - other.claim).max(0.0);
-        self.safe = (self.safe - other.safe).max(0.0);
-    }
-
-    /// True if all figures are such as one member reports, so that the line may be added up.
-    pub fn is_valid(&self) -> bool {
-        self.is_valid_of(1)
-    }
-
-    /// True if all figures are such as this number of members can report together.
-    pub fn is_valid_of(&self, members: u64) -> bool {
-        let members = members as f64;
-        let is_within = |figure: f64, most: f64| (0.0..=most * ROUNDING).contains(&figure);
-        is_within(self.need, MOST_NEED * members)
-            && is_within(self.throttled, self.need)
-            && is_within(self.lack, members)
-            && is_within(self.floor, self.need)
-            && is_within(self.claim, members)
-            && is_within(self.safe, members)
-    }
 }
 
 /// Sums over the other members' newest reports on one tenant, in one unit.
@@ -282,6 +246,8 @@ pub struct Share {
     is_back: bool,
     /// True if the newest report was made after the last call of [`Share::lost`].
     is_new: bool,
+    /// The smallest figures of the reports that have not come back; `None` if all have.
+    awaited: Option<slow::Awaited>,
     contact: Contact,
     /// True if a report has come back at any time, before a restart included, so that the others know a safe part.
     had_contact: bool,
@@ -312,6 +278,7 @@ impl Share {
             least_granted: 0.0,
             is_back: false,
             is_new: false,
+            awaited: None,
             contact: Contact::None,
             had_contact: false,
             remembered: 0,
@@ -414,6 +381,7 @@ impl Share {
         self.is_settled = self.is_back && self.contact == Contact::Shared && free <= self.left;
         self.left = free;
         (self.is_back, self.is_new) = (false, true);
+        self.await_newest();
         Line {
             need: self.need,
             throttled: if self.throttled { self.need } else { 0.0 },
@@ -432,7 +400,7 @@ impl Share {
         self.make_room(before);
         let free = self.free();
         if own_is_back && self.is_new {
-            (self.is_back, self.contact) = (true, Contact::Shared);
+            (self.is_back, self.awaited, self.contact) = (true, None, Contact::Shared);
             (self.had_contact, self.remembered) = (true, 0);
         }
         let may_grow = self.unread == 0 || self.is_settled;
@@ -466,7 +434,7 @@ impl Share {
         if self.contact == Contact::Shared {
             (self.granted, self.contact) = (self.granted.min(self.safe), Contact::Lost);
         }
-        (self.is_back, self.is_new) = (false, false);
+        (self.is_back, self.is_new, self.awaited) = (false, false, None);
     }
 
     /// Notes that two leases and the safe time have passed since [`Share::lost`]: all other members keep this member's safe
@@ -774,26 +742,5 @@ mod tests {
             report(&mut share, &Asked { requests: f64::NAN, arrived: f64::INFINITY, queued: -1.0, served: f64::NAN });
         assert!(line.is_valid(), "{line:?}");
         assert!(!Line { need: f64::NAN, ..line }.is_valid() && !Line { claim: -1.0, ..line }.is_valid());
-    }
-
-    #[test]
-    fn figures_that_no_member_reports_are_not_added_up() {
-        let line = Line { need: 0.5, throttled: 0.5, lack: 0.1, floor: 0.5, claim: 1.0, safe: 1.0 };
-        assert!(line.is_valid());
-        for wrong in [
-            Line { need: 1e7, ..line },
-            Line { throttled: 0.6, ..line },
-            Line { lack: 1.1, ..line },
-            Line { floor: 0.6, ..line },
-            Line { claim: 1.1, ..line },
-            Line { safe: 1.1, ..line },
-        ] {
-            assert!(!wrong.is_valid(), "{wrong:?}");
-        }
-        let two = Line { claim: 1.9, ..line };
-        assert!(!two.is_valid() && two.is_valid_of(2));
-        let most = Asked { requests: 1e300, arrived: 1e300, queued: 1e300, served: 1e300 };
-        let most = report(&mut Share::new(0, 100), &most);
-        assert!(most.is_valid(), "{most:?}");
     }
 }

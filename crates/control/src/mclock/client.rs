@@ -92,7 +92,7 @@ pub(super) struct Client {
     limit: TokenBucket,
 }
 
-/// Requests of a client that were put off: served in the background class while no other request of the client waits, and
+/// Requests of a client that were put off: served at background priority while no other request of the client waits, and
 /// otherwise by a 64th of the client's service.
 struct Later {
     fifo: Fifo,

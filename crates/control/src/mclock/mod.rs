@@ -38,6 +38,8 @@ use alloc::vec::Vec;
 use crate::time::{Duration, Instant};
 use crate::units::{Direction, Fractions, Kind, Rates, Work};
 
+pub use dropped::Search;
+
 use claim::Claim;
 use client::{
     BACKGROUND, Class, Client, MAX_CREDIT, MAX_CREDIT_BYTES, MAX_CREDIT_REQUESTS, PLAIN, RESERVED, VirtualTime,
@@ -151,7 +153,7 @@ pub enum Pull<R> {
 pub enum Wish {
     /// The request is served.
     Now,
-    /// The request is put off: served in the background class while no other request of its client waits, and otherwise by a
+    /// The request is put off: served at background priority while no other request of its client waits, and otherwise by a
     /// 64th of the client's service. Its client's limits apply to the request, the reservation does not.
     Later,
     /// The request is given back to the caller.
@@ -200,7 +202,7 @@ pub struct Queue<R> {
     passed: VirtualTime,
     /// Service owed to the weight phase while reservations take all service.
     weight_claim: Claim,
-    /// Service owed to the background class while normal clients take all service.
+    /// Service owed to background clients while normal clients take all service.
     background_claim: Claim,
 }
 

@@ -8,7 +8,7 @@ use crate::time::Instant;
 use crate::units::Work;
 
 /// Stands for "no slot" at the end of a list, in place of the next slot's index.
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 /// The array of slots is not shrunk below this many slots.
 const KEPT_SLOTS: usize = 256;
@@ -47,6 +47,8 @@ pub(super) struct Request {
 struct Slot<R> {
     /// Index of the slot of the next request in the same list, or of the next free slot; `NONE` at the end.
     next: u32,
+    /// Index of the client whose search paused behind this request; `NONE` for most requests. See [`Slab::sift`].
+    paused: u32,
     request: Request,
     payload: Option<R>,
 }
@@ -77,7 +79,7 @@ impl<R> Slab<R> {
     /// the other steps of every request, however large `R` is: otherwise the compiler copies it from call to call.
     #[inline(always)]
     pub(super) fn push(&mut self, fifo: &mut Fifo, request: Request, payload: R) -> Result<(), R> {
-        let slot = Slot { next: NONE, request, payload: Some(payload) };
+        let slot = Slot { next: NONE, paused: NONE, request, payload: Some(payload) };
         let index = if self.free != NONE {
             let index = self.free;
             let place = &mut self.slots[index as usize];
@@ -126,6 +128,55 @@ impl<R> Slab<R> {
             self.restart();
         }
         payload
+    }
+
+    /// Goes on with a search of the list `fifo` of the client with the index `owner`, behind the request in the slot `after`, or
+    /// from the oldest one on ([`NONE`], or that request has left the list: then so have all before it). Takes out those of the
+    /// next `most` requests for which `is_taken` is true, each with the instant at which it was queued. Returns how many were
+    /// searched: fewer than `most` at the end of the list.
+    pub(super) fn sift(
+        &mut self,
+        fifo: &mut Fifo,
+        owner: u32,
+        after: &mut u32,
+        most: u32,
+        mut is_taken: impl FnMut(&R) -> bool,
+        taken: &mut Vec<(Instant, R)>,
+    ) -> u32 {
+        let paused = self.slots.get(*after as usize);
+        let is_there = paused.is_some_and(|slot| slot.payload.is_some() && slot.paused == owner);
+        let mut before = if is_there { *after } else { NONE };
+        let mut searched = 0;
+        while searched < most {
+            let index = if before == NONE { fifo.head } else { self.slots[before as usize].next };
+            let Some(slot) = self.slots.get_mut(index as usize) else { break };
+            searched += 1;
+            let Some(payload) = slot.payload.take_if(|payload| is_taken(payload)) else {
+                before = index;
+                continue;
+            };
+            taken.push((slot.request.queued_at, payload));
+            let next = core::mem::replace(&mut slot.next, self.free);
+            self.free = index;
+            if before == NONE {
+                fifo.head = next;
+            } else {
+                self.slots[before as usize].next = next;
+            }
+            if fifo.tail == index {
+                fifo.tail = before;
+            }
+            fifo.len -= 1;
+            self.len -= 1;
+        }
+        *after = before;
+        if let Some(slot) = self.slots.get_mut(before as usize) {
+            slot.paused = owner;
+        }
+        if self.len == 0 {
+            self.restart();
+        }
+        searched
     }
 
     /// Makes the empty slab use its slots from the first one again, and frees memory that only a burst long ago needed.

@@ -536,7 +536,8 @@ impl Placement {
 
     /// `genetic`, the published method: may move all connections that are not light, by their load in the last interval alone.
     fn evolve(&mut self, moving: &Moving) -> Reason {
-        let mean = self.sort_out() as f64;
+        // Without load the heaviest worker has 0 times the mean.
+        let mean = self.sort_out().max(1) as f64;
         let times = |load: u64| load as f64 / mean;
         let before = self.heaviest();
         let gain = genetic::evolve(&self.fixed, &self.loads, &mut self.assignment, &mut self.rng);

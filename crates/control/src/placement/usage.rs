@@ -26,8 +26,8 @@ pub struct Usage {
 
 /// Sums over a worker's reports in the present interval. Times are in nanoseconds, weighted by how busy the worker was.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
-    times: f64,
+struct Sums {
+    reports: f64,
     busy: f64,
     weight: f64,
     backlog: f64,
@@ -56,59 +56,59 @@ impl Part {
 /// The reports of all workers in the present interval.
 #[derive(Debug, Default)]
 pub(super) struct Usages {
-    told: Vec<Told>,
+    reports: Vec<Sums>,
     /// True if any worker has reported in this or an earlier interval.
     known: bool,
 }
 
 impl Usages {
     pub(super) fn resize(&mut self, workers: usize) {
-        self.told.resize(workers, Told::default());
+        self.reports.resize(workers, Sums::default());
     }
 
     pub(super) fn observe(&mut self, worker: u32, usage: Usage) {
-        let Some(told) = self.told.get_mut(worker as usize) else { return };
+        let Some(sums) = self.reports.get_mut(worker as usize) else { return };
         let busy = usage.busy.clamp(0.0, 1.0);
         let weight = busy.max(IDLE);
-        told.times += 1.0;
-        told.busy += busy;
-        told.weight += weight;
-        told.backlog += weight * usage.backlog.as_nanos() as f64;
-        told.each += weight * usage.each.as_nanos() as f64;
+        sums.reports += 1.0;
+        sums.busy += busy;
+        sums.weight += weight;
+        sums.backlog += weight * usage.backlog.as_nanos() as f64;
+        sums.each += weight * usage.each.as_nanos() as f64;
         self.known = true;
     }
 
     /// The part of the worker's interval that one nanosecond of observed load makes. `sum`: observed loads of all connections
     /// of the worker, in ns. `None`: the worker hangs and has not reported, so that loads of the interval are incomplete.
     pub(super) fn part(&self, worker: usize, sum: u64, interval_ns: f64) -> Option<Part> {
-        let told = self.told.get(worker).filter(|told| told.times > 0.0);
-        let Some(told) = told else {
-            // Where no worker ever tells, loads are taken as they are; no worker is busy for more than all of the time.
+        let sums = self.reports.get(worker).filter(|sums| sums.reports > 0.0);
+        let Some(sums) = sums else {
+            // Where no worker ever reports, loads are taken as they are; no worker is busy for more than all of the time.
             let open = (1.0 / interval_ns.max(sum as f64)) as f32;
             return (!self.known).then_some(Part { open, ..Part::default() });
         };
-        let (busy, sum) = (told.busy / told.times, sum.max(1) as f64);
+        let (busy, sum) = (sums.busy / sums.reports, sum.max(1) as f64);
         let full = ((busy - FULL.0) / (FULL.1 - FULL.0)).clamp(0.0, 1.0);
         Some(Part {
             open: (busy * (1.0 - full) / sum) as f32,
             hidden: (busy * full / sum) as f32,
-            waiting: (told.backlog / told.weight / interval_ns * full / sum) as f32,
+            waiting: (sums.backlog / sums.weight / interval_ns * full / sum) as f32,
         })
     }
 
     /// Mean CPU time of a request over all workers, in ns; `None` if no worker has reported a request.
     pub(super) fn each_ns(&self) -> Option<f64> {
         let (mut busy, mut requests) = (0.0, 0.0);
-        for told in self.told.iter().filter(|told| told.each > 0.0) {
-            let share = told.busy / told.times;
+        for sums in self.reports.iter().filter(|sums| sums.each > 0.0) {
+            let share = sums.busy / sums.reports;
             busy += share;
-            requests += share * told.weight / told.each;
+            requests += share * sums.weight / sums.each;
         }
         (requests > 0.0).then(|| busy / requests)
     }
 
     /// Ends the interval: discards its reports.
     pub(super) fn end_interval(&mut self) {
-        self.told.fill(Told::default());
+        self.reports.fill(Sums::default());
     }
 }

@@ -236,9 +236,16 @@ impl Waits {
         f64::from(most / self.seen.clamp(1, SLOTS) as f32)
     }
 
-    /// The gain of a move of the connection of number `slot`, over the time slots of the bit mask `among`. `hopeful`: as if none
-    /// of the connection's work would wait on the worker `to`.
-    fn gain(&self, slot: u32, from: u32, to: u32, among: u32, hopeful: bool) -> Gain {
+    /// [`Self::log`] of the worker `from` without its connection of number `slot`, in the time slots in which that has requests.
+    fn left(&self, slot: u32, from: u32) -> Row {
+        let (c, a) = (&self.connections[slot as usize].share, &self.workers[from as usize].sum);
+        let log = |n: usize| self.log(a.open[n] - c.open[n], a.closed[n] - c.closed[n]);
+        core::array::from_fn(|n| if c.asks[n] > 0.0 { log(n) } else { 0.0 })
+    }
+
+    /// The gain of a move of the connection of number `slot`, over the time slots of the bit mask `among`. `left`:
+    /// [`Self::left`] for the worker `from`. `hopeful`: as if none of the connection's work would wait on the worker `to`.
+    fn gain(&self, slot: u32, (from, left): (u32, &Row), to: u32, among: u32, hopeful: bool) -> Gain {
         let c = &self.connections[slot as usize].share;
         let (from, to) = (&self.workers[from as usize], &self.workers[to as usize]);
         let (a, b) = (&from.sum, &to.sum);
@@ -246,8 +253,7 @@ impl Waits {
         for n in (0..SLOTS).filter(|&n| among >> n & 1 == 1 && c.asks[n] > 0.0) {
             let before = (from.logs[n], to.logs[n]);
             let (open, closed) = if hopeful { (c.load(n), 0.0) } else { (c.open[n], c.closed[n]) };
-            let left = self.log(a.open[n] - c.open[n], a.closed[n] - c.closed[n]);
-            let after = (left, self.log(b.open[n] + open, b.closed[n] + closed));
+            let after = (left[n], self.log(b.open[n] + open, b.closed[n] + closed));
             let shorter = before.0 - after.1;
             let others = (a.asks[n] - c.asks[n]) * (before.0 - after.0) + b.asks[n] * (before.1 - after.1);
             let all = c.asks[n] * shorter + others;
@@ -256,7 +262,9 @@ impl Waits {
             gain.work += a.load(n) * before.0 + b.load(n) * before.1;
             gain.work -= (a.load(n) - c.load(n)) * after.0 + (b.load(n) + c.load(n)) * after.1;
             // It does as much more as its requests take less time, where they did not leave it any.
-            gain.work += (c.hidden[n] * (libm::expf(shorter) - 1.0)).min(1.0) - c.hidden[n] * shorter;
+            if c.hidden[n] > 0.0 {
+                gain.work += (c.hidden[n] * (libm::expf(shorter) - 1.0)).min(1.0) - c.hidden[n] * shorter;
+            }
             gain.asks += c.asks[n];
             gain.load += c.load(n);
             squares += all * all / c.asks[n];
@@ -331,8 +339,9 @@ impl Placement {
     /// The best move of the connection of number `slot` for which `is_good` holds: its gain, and the worker it leads to.
     fn best(&self, slot: u32, hopeful: bool, is_good: impl Fn(&Gain) -> bool) -> Option<(Gain, u32)> {
         let from = self.worker(slot)?;
+        let left = self.waits.left(slot, from);
         let others = (0..self.workers as u32).filter(|&to| to != from);
-        let gains = others.map(|to| (self.waits.gain(slot, from, to, ALL, hopeful), to));
+        let gains = others.map(|to| (self.waits.gain(slot, (from, &left), to, ALL, hopeful), to));
         gains.filter(|(gain, _)| is_good(gain)).max_by(|a, b| a.0.sure().total_cmp(&b.0.sure()))
     }
 
@@ -386,7 +395,8 @@ impl Placement {
             self.waits.trial = Some(trial);
             return true;
         }
-        let back = self.waits.gain(trial.slot, trial.to, trial.from, trial.seen, false);
+        let left = self.waits.left(trial.slot, trial.to);
+        let back = self.waits.gain(trial.slot, (trial.to, &left), trial.from, trial.seen, false);
         // If it asked for nothing, nothing is known.
         if back.asks == 0.0 || back.all > 0.0 || back.others > -LOSS * back.all {
             self.waits.next_trial = self.waits.seen + if back.asks == 0.0 { SLOTS } else { RARELY * TRIAL };

@@ -23,13 +23,13 @@ use crate::throughput::{
 use crate::time::{Duration, Instant};
 use crate::units::{Direction, Fraction, Kind, Rates};
 
-/// Time between two measurements and decisions; a guarantee holds in each window of ten of these intervals (1 s).
+/// Time between two measurements and decisions; a guarantee is met in each window of ten of these intervals (1 s).
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Number of log entries for decisions about a guarantee: enough to see how the present decision came about.
 const RECORDS: usize = 32;
 
-/// The requests that a guarantee is about. Guarantees of different scopes to one tenant are kept independently of each
-/// other.
+/// The requests that a guarantee is about. Guarantees of different scopes to one tenant are enforced independently of
+/// each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// All requests of a tenant: a rate in bytes counts reads and writes together, a rate in requests also those without data.
@@ -609,7 +609,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// The newest change of a guarantee to missed, or to kept again, since the last call: the tenant, the guarantee's scope and
+    /// The newest change of a guarantee to missed, or to met again, since the last call: the tenant, the guarantee's scope and
     /// the reason. `None` without a change.
     #[inline]
     pub fn take_guarantee_decision(&mut self) -> Option<(TenantId, Scope, Reason)> {

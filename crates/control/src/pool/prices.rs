@@ -1,9 +1,22 @@
 //! The base cost of a pool's requests, as it counts in sharing by weight, in the admission budget and in the size of slices.
 
-use super::Pool;
+use super::{Pool, Ticket};
 use crate::mclock::CostModel;
 use crate::price::Change;
 use crate::time::Instant;
+
+impl Ticket {
+    /// Notes that the device may have had no work with the request, such as the read of a hole: the base cost is not measured by
+    /// it.
+    pub fn note_blank(&mut self) {
+        self.blank = true;
+    }
+
+    /// True if [`Pool::exempt`] has freed the admission budget that the request took.
+    pub fn is_exempt(&self) -> bool {
+        self.cost == 0
+    }
+}
 
 impl<R> Pool<R> {
     /// Bytes that a request costs on top of its payload: the base cost in force, which is the configured or the measured one.

@@ -102,7 +102,7 @@ impl Ticket {
         self.aside = aside;
     }
 
-    /// When the request was handed to the device.
+    /// Time at which the request was handed to the device.
     pub fn in_flight_since(&self) -> Instant {
         self.admitted_at + self.aside
     }

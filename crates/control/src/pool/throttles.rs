@@ -18,6 +18,7 @@ use super::target::{self, Slowed, Target};
 use super::{Pool, Scheduler, Tenant, TenantId};
 use crate::limits::Owner;
 use crate::response::{ClientId, ClientReason, ClientSample, Reason, Throttle, loud_from};
+use crate::throughput::Rate;
 use crate::time::{Duration, Instant};
 
 /// A tenant's throttle for the pool's latency target.
@@ -107,8 +108,9 @@ pub(super) struct Seen {
     latency: Duration,
     /// Mean payload of a request (or slice) in bytes, smoothed over intervals; 0 before requests with payload have completed.
     payload: f64,
-    /// Bytes or requests that counted towards the tenant's guarantee of one direction since it joined.
-    guaranteed: u64,
+    /// The tenant's guarantee of one direction (its scope, and true if it is in bytes), with the bytes or requests that counted
+    /// towards it since the tenant joined; `None`: it had no such guarantee.
+    guaranteed: Option<(Scope, bool, u64)>,
     /// Mean number of requests in flight in the last interval, rounded up.
     requests: u64,
     /// Number of the tenant's reads that completed in the present interval.
@@ -156,6 +158,7 @@ impl<R> Pool<R> {
             tenant.seen.all = tenant.moved(target::Load::All);
             tenant.seen.device_time = tenant.stats.device_latency.sum();
             tenant.seen.served = tenant.stats.device_latency.count();
+            tenant.seen.guaranteed = None;
         }
         self.delays = Delays::default();
     }
@@ -321,15 +324,20 @@ impl Tenant {
     }
 
     /// The tenant's throughput in the last interval, which had this length, divided by its guarantee of one direction.
-    /// Infinite without such a guarantee, or if the tenant moved nothing in that direction. Reservations do not count: requests
-    /// due by reservation pass without a slot, so that a throttle takes nothing from them.
+    /// Infinite without such a guarantee, in the interval in which the guarantee was set, or if the tenant moved nothing in that
+    /// direction. Reservations do not count: requests due by reservation pass without a slot, so that a throttle takes nothing
+    /// from them.
     fn paid(&mut self, length: Duration) -> f64 {
         let Some(guarantee) = self.guaranteed.first().filter(|guarantee| guarantee.scope != Scope::All) else {
+            self.seen.guaranteed = None;
             return f64::INFINITY;
         };
         let (scope, rate) = (guarantee.scope, guarantee.guaranteed);
-        let done = self.done(scope, rate);
-        let got = done.saturating_sub(core::mem::replace(&mut self.seen.guaranteed, done));
+        let (done, is_of_bytes) = (self.done(scope, rate), matches!(rate, Rate::BytesPerS(_)));
+        // All that the tenant moved before it had the guarantee would otherwise count as moved in this interval.
+        let before = self.seen.guaranteed.replace((scope, is_of_bytes, done));
+        let before = before.filter(|&(of, bytes, _)| (of, bytes) == (scope, is_of_bytes));
+        let got = before.map_or(0, |(_, _, before)| done.saturating_sub(before));
         let got_per_s = got as f64 / length.as_secs_f64();
         if got > 0 { got_per_s / (rate.value() as f64).max(1.0) } else { f64::INFINITY }
     }

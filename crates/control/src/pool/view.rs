@@ -7,7 +7,7 @@ use crate::histogram::Histogram;
 use crate::limits::{LimitSet, Owner, rate};
 use crate::mclock::Qos;
 use crate::response::Throttle;
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 use crate::units::{Fractions, Rates};
 
 /// Counters of a tenant since it joined the pool.
@@ -90,6 +90,14 @@ pub(super) fn of_operator(limit: Rates) -> [LimitSet; 2] {
 }
 
 impl<R> Pool<R> {
+    /// Time at which the pool next decides something by itself. Without admission control, until this instant and until that of
+    /// the last [`Next::Wait`](super::Next), [`Pool::dispatch`] repeats its last answer, unless a request is submitted or
+    /// completes or another function changes the pool.
+    #[inline]
+    pub fn decides_at(&self) -> Instant {
+        self.admission.next_tick().min(self.controllers_due())
+    }
+
     /// The limits on the whole pool, by owner: on IOPS, and on bytes per second.
     pub fn pool_limits(&self) -> [LimitSet; 2] {
         of_operator(self.config.limit)

@@ -7,7 +7,9 @@
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use core::ops::Range;
 
+use super::dropped::ONE_IN;
 use super::view::of_operator;
 use super::{Next, Pool, TenantId};
 use crate::limits::LimitSet;
@@ -16,8 +18,8 @@ use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
 use crate::units::{Rates, Work};
 
-/// The requests that wait for a volume's limit are searched once a request in this many may be unwanted.
-const ONE_IN: u64 = 8;
+/// Largest number of the requests that wait for a volume's limit that one call searches for unwanted ones.
+const AT_ONCE: u64 = 256;
 
 /// Largest number of requests that pass the limits of their volumes in one step of [`Pool::dispatch_wanted`]: about as much work
 /// as one dispatch.
@@ -126,6 +128,31 @@ impl<R> Turns<R> {
         taken
     }
 
+    /// Goes on with a search of the requests whose numbers are in `search`, oldest first: takes those of the next [`AT_ONCE`] for
+    /// which `is_taken` is true; the others keep their order. `search` becomes the numbers that are left, and empty at the end.
+    fn take_some(&mut self, search: &mut Range<u64>, is_taken: impl Fn(&Waiting<R>) -> bool) -> Vec<Waiting<R>> {
+        let next = self.queues.iter().filter_map(|queue| Some(queue.get(position(queue, search.start))?.came)).min();
+        let begin = next.unwrap_or(search.end).min(search.end);
+        let end = (begin + AT_ONCE).min(search.end);
+        search.start = end;
+        let mut taken = Vec::new();
+        for queue in &mut self.queues {
+            let (first, last) = (position(queue, begin), position(queue, end));
+            let mut kept = first;
+            for index in first..last {
+                if !is_taken(&queue[index]) {
+                    queue.swap(kept, index);
+                    kept += 1;
+                }
+            }
+            taken.extend(queue.drain(kept..last));
+        }
+        self.queues.retain(|queue| !queue.is_empty());
+        self.len -= taken.len();
+        taken.sort_unstable_by_key(|waiting| waiting.came);
+        taken
+    }
+
     /// Makes requests of a tenant requests of the tenants that `heir` names; they go in the order in which they came.
     fn hand_over(&mut self, from: TenantId, heir: impl Fn(&R) -> Option<TenantId>) {
         if self.queue_of(from).is_none() {
@@ -140,6 +167,11 @@ impl<R> Turns<R> {
     }
 }
 
+/// The place in a tenant's queue of the first request with this number or a greater one.
+fn position<R>(queue: &VecDeque<Waiting<R>>, came: u64) -> usize {
+    queue.partition_point(|waiting| waiting.came < came)
+}
+
 /// A volume with a limit.
 struct Volume<R> {
     limit: Rates,
@@ -147,6 +179,8 @@ struct Volume<R> {
     waiting: Turns<R>,
     /// Number of waiting requests that may be unwanted, see [`Pool::drop_unwanted_of`].
     unwanted: u64,
+    /// Numbers of the requests that the present search for unwanted ones is still to look at; empty without a search.
+    search: Range<u64>,
     /// When a request last passed that had waited for the limit.
     bound_at: Option<Instant>,
     /// Number of requests that have passed after a wait for the limit.
@@ -205,6 +239,7 @@ impl<R> Volumes<R> {
                 bucket,
                 waiting: Turns::new(),
                 unwanted: 0,
+                search: 0..0,
                 bound_at: None,
                 waits: 0,
                 waited: Duration::ZERO,
@@ -282,6 +317,21 @@ impl<R> Volumes<R> {
     fn take_if(&mut self, volume: u32, is_taken: impl Fn(&Waiting<R>) -> bool) -> Vec<Waiting<R>> {
         let Some(of) = self.limited.get_mut(&volume) else { return Vec::new() };
         let taken = of.waiting.take_if(is_taken);
+        self.note_taken(volume);
+        taken
+    }
+
+    /// [`Turns::take_some`] of a volume with its present search.
+    fn take_some(&mut self, volume: u32, is_taken: impl Fn(&Waiting<R>) -> bool) -> Vec<Waiting<R>> {
+        let Some(of) = self.limited.get_mut(&volume) else { return Vec::new() };
+        let taken = of.waiting.take_some(&mut of.search, is_taken);
+        self.note_taken(volume);
+        taken
+    }
+
+    /// Notes that requests of a volume were taken: if none waits any more, its limit lets none pass next.
+    fn note_taken(&mut self, volume: u32) {
+        let Some(of) = self.limited.get_mut(&volume) else { return };
         if of.waiting.is_empty() {
             self.next.remove(&(of.bucket.ready_at(), volume));
             if of.withdrawn {
@@ -289,7 +339,6 @@ impl<R> Volumes<R> {
             }
             self.settle();
         }
-        taken
     }
 }
 
@@ -361,16 +410,31 @@ impl<R> Pool<R> {
         Some(VolumeView { limit: of.limit, waiting, binds, waits: of.waits, waited: of.waited })
     }
 
-    /// As [`Pool::drop_unwanted`], for the requests that wait for the limit of this volume.
+    /// As [`Pool::drop_unwanted`], for the requests that wait for the limit of this volume; [`Pool::is_searching_of`] tells if
+    /// the search goes on.
     pub fn drop_unwanted_of(&mut self, volume: u32, more: u64, unwanted: impl Fn(&R) -> bool) -> Vec<R> {
         let Some(of) = self.volumes.limited.get_mut(&volume) else { return Vec::new() };
         of.unwanted += more;
-        if of.unwanted * ONE_IN < of.waiting.len() as u64 {
-            return Vec::new();
+        if of.search.is_empty() {
+            if of.unwanted * ONE_IN < of.waiting.len() as u64 {
+                return Vec::new();
+            }
+            (of.unwanted, of.search) = (0, 0..of.waiting.came);
         }
-        of.unwanted = 0;
-        let dropped = self.volumes.take_if(volume, |waiting| unwanted(&waiting.request));
+        let dropped = self.volumes.take_some(volume, |waiting| unwanted(&waiting.request));
+        if let Some(of) = self.volumes.limited.get_mut(&volume).filter(|of| of.search.is_empty()) {
+            let waiting = of.waiting.len() as u64;
+            if waiting > 0 && of.unwanted * ONE_IN >= waiting {
+                // Of those that became unwanted during the search, some may be where it had been already.
+                (of.unwanted, of.search) = (0, 0..of.waiting.came);
+            }
+        }
         dropped.into_iter().map(|waiting| waiting.request).collect()
+    }
+
+    /// True if a search of [`Pool::drop_unwanted_of`] has not ended: it goes on with the next call.
+    pub fn is_searching_of(&self, volume: u32) -> bool {
+        self.volumes.limited.get(&volume).is_some_and(|of| !of.search.is_empty())
     }
 
     /// Queues waiting requests that the limits of their volumes let pass, at most [`PASS_AT_ONCE`].
@@ -625,6 +689,57 @@ mod tests {
         assert!(matches!(pool.dispatch_wanted(until, wish), Err(Some(2))));
         assert!(matches!(pool.dispatch_wanted(until, wish), Ok(Next::Run(4, _))));
         assert!(matches!(pool.dispatch_wanted(until, wish), Ok(Next::Wait(next)) if next > until));
+    }
+
+    #[test]
+    fn many_waiting_requests_are_searched_in_steps_and_pass_between_them() {
+        let mut pool = pool(Scheduler::Mclock);
+        let tenants = [(); 2].map(|()| pool.join(ms(0), Qos::default()));
+        limit(&mut pool, ms(0), iops(1));
+        let all = 4 * AT_ONCE as u32;
+        for n in 0..all {
+            assert!(pool.submit_of(ms(1), LIMITED, tenants[n as usize % 2], READ, n).is_ok());
+        }
+        // The first one has passed at once.
+        assert_eq!(run(&mut pool, ms(1)).0, [0]);
+        let looks = core::cell::Cell::new(0);
+        let unwanted = |n: &u32| {
+            looks.set(looks.get() + 1);
+            n % 4 > 1
+        };
+        let (mut more, mut dropped) = (u64::from(all), Vec::new());
+        loop {
+            dropped.extend(pool.drop_unwanted_of(LIMITED, more, unwanted));
+            assert!(looks.replace(0) <= AT_ONCE);
+            if !pool.is_searching_of(LIMITED) {
+                break;
+            }
+            more = 0;
+        }
+        assert_eq!(dropped, (0..all).filter(|n| n % 4 > 1).collect::<Vec<_>>());
+        assert!(pool.drop_unwanted_of(LIMITED, 0, unwanted).is_empty() && looks.get() == 0);
+        assert_eq!(pool.leave(tenants[0]), (4..all).step_by(4).collect::<Vec<_>>());
+        assert_eq!(pool.leave(tenants[1]), (1..all).step_by(4).collect::<Vec<_>>());
+        assert!(!pool.is_searching_of(LIMITED) && pool.volume(ms(1), LIMITED).is_some_and(|view| view.waiting == 0));
+    }
+
+    #[test]
+    fn waiting_requests_that_become_unwanted_during_a_search_are_found_too() {
+        let mut pool = pool(Scheduler::Mclock);
+        let tenant = pool.join(ms(0), Qos::default());
+        limit(&mut pool, ms(0), iops(1));
+        let all = 4 * AT_ONCE as u32;
+        (0..all).for_each(|n| assert!(pool.submit_of(ms(1), LIMITED, tenant, READ, n).is_ok()));
+        assert_eq!(run(&mut pool, ms(1)).0, [0]);
+        let mut dropped = pool.drop_unwanted_of(LIMITED, u64::from(all), |n| n % 2 == 1);
+        assert!(pool.is_searching_of(LIMITED));
+        for more in [u64::from(all), 0, 0, 0, 0, 0, 0, 0] {
+            dropped.extend(pool.drop_unwanted_of(LIMITED, more, |n| n % 4 > 0));
+        }
+        assert!(!pool.is_searching_of(LIMITED), "it ends");
+        dropped.sort_unstable();
+        assert_eq!(dropped, (0..all).filter(|n| n % 4 > 0).collect::<Vec<_>>());
+        assert_eq!(pool.leave(tenant), (4..all).step_by(4).collect::<Vec<_>>());
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub struct ClientSample {
     /// All load of the client, in bytes per second; at least `bytes_per_s`.
     pub all_bytes_per_s: f64,
     /// All load that the client would have without a throttle, in bytes per second; less than `all_bytes_per_s` counts as that.
-    /// It decides who is noisy, so that a client does not become quiet, and no other noisy, because of the throttle itself.
+    /// It decides who is noisy, so that the throttle itself neither ends that a client counts as noisy nor makes another noisy.
     pub freed_bytes_per_s: f64,
     /// True if the client reads at present. While any client is known to read, at least one that reads is not noisy, because
     /// the reads of noisy clients wait behind their own requests. False for all clients if it is not known who reads.

@@ -40,7 +40,7 @@ pub struct PidConfig {
 }
 
 impl PidConfig {
-    /// Constants with which a target of 20 ms was held within 4 s on a real storage target.
+    /// Constants with which a target of 20 ms was met within 4 s on a real storage target.
     pub const DEFAULT: Self = Self {
         gain_classes_per_ms: 0.3,
         integral_time: Duration::from_secs(1),

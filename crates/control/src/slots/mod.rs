@@ -495,11 +495,13 @@ impl Controller {
         }
         if self.config.method == Method::Needs {
             let horizon_s = self.horizon_s();
+            // A power takes longer than the rest, and there may be a thousand workloads.
+            let scales: [f64; summary::SCALES] = core::array::from_fn(scale);
             for known in self.known.iter().filter(|known| !known.workload.report.is_idle()) {
-                for (place, sum) in own.needs.iter_mut().enumerate() {
-                    *sum += known.need(scale(place), self.no_target_s, horizon_s);
+                for (scale, sum) in scales.into_iter().zip(&mut own.needs) {
+                    *sum += known.need(scale, self.no_target_s, horizon_s);
                 }
-                own.count(known.need(scale(summary::OWN), self.no_target_s, horizon_s), known.workload.weight);
+                own.count(known.need(scales[summary::OWN], self.no_target_s, horizon_s), known.workload.weight);
             }
         }
         self.own = own;

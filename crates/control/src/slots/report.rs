@@ -2,8 +2,8 @@
 
 use crate::time::Duration;
 
-/// The report of one workload (a tenant on a device) on one period, in whole numbers that add up. Each slice of a request that
-/// is divided into slices counts as a request.
+/// The report of one workload (a tenant on a device) on one period, in whole numbers: sums over the period's requests. Each slice
+/// of a request that is divided into slices counts as a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Length of the period.

@@ -30,9 +30,9 @@ pub struct Config {
     /// The method by which limits are assigned.
     pub method: Method,
     /// Time between two calls of [`Controller::tick`](super::Controller::tick), 50 ms to 60 s. [`Method::Saat`] was published
-    /// with 1 s; [`Method::Accurate`] holds the guarantee in each [window](Self::window) of several intervals.
+    /// with 1 s; [`Method::Accurate`] meets the guarantee in each [window](Self::window) of several intervals.
     pub interval: Duration,
-    /// [`Method::Accurate`] holds the guarantee over each window of this length (50 ms to 60 s); a window shorter than
+    /// [`Method::Accurate`] meets the guarantee over each window of this length (50 ms to 60 s); a window shorter than
     /// [`Self::interval`] counts as one interval.
     pub window: Duration,
     /// Bandwidth of the slow device in bytes per second, if it was measured (1 or more); `None`: it is estimated.

@@ -82,12 +82,12 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// True if the guarantee is not kept although its tenant has requests waiting.
+    /// True if the guarantee is not met although its tenant has requests waiting.
     pub const fn is_missed(&self) -> bool {
         matches!(self, Self::AtCeiling { .. } | Self::Unachievable { .. })
     }
 
-    /// True if a guarantee is missed with this reason, false if it is kept; `None` if the reason leaves it as it was: a debt is
+    /// True if a guarantee is missed with this reason, false if it is met; `None` if the reason leaves it as it was: a debt is
     /// repaid, or the interval does not count.
     pub const fn verdict(&self) -> Option<bool> {
         match self {

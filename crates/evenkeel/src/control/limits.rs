@@ -79,7 +79,7 @@ fn parse_latency(text: &str) -> Result<Value, String> {
         Some("mean") => json!("mean"),
         Some(text) => {
             let percent = text.parse::<f64>().ok().filter(|percent| (0.0..100.0).contains(percent));
-            json!(percent.ok_or_else(|| format!("{text:?} is no percentile; write for example 10ms@99"))?)
+            json!(percent.ok_or_else(|| format!("{text:?} is not a percentile; write for example 10ms@99"))?)
         }
     };
     Ok(json!({ "target": target, "percentile": percentile }))

@@ -200,8 +200,7 @@ pub(crate) struct SetPool {
     /// The order of requests
     #[arg(long, value_parser = PossibleValuesParser::new(["mclock", "none"]))]
     scheduler: Option<String>,
-    /// Admission control, which bounds what is in flight: elastic, slowfast, none, fixed:BYTES (fixed:512KiB), or KEY=VALUE for a setting of the present kind; may be given several times
-    #[arg(long, value_parser = parse_admission, value_name = "KIND|KEY=VALUE")]
+    #[arg(long, help = admission_help(), value_parser = parse_admission, value_name = "KIND|KEY=VALUE")]
     admission: Vec<Admission>,
     #[command(flatten)]
     limit: LimitOptions,
@@ -248,6 +247,19 @@ enum Admission {
     Setting(String, Value),
 }
 
+/// The kinds of admission control as `--admission` takes them.
+fn admission_kinds() -> String {
+    let kinds = evenkeel_control::admission::Config::NAMES;
+    kinds.map(|kind| if kind == "fixed" { "fixed:BYTES" } else { kind }).join(", ")
+}
+
+fn admission_help() -> String {
+    format!(
+        "Admission control, which bounds what is in flight: one of {}, such as fixed:512KiB, or KEY=VALUE for a setting of the present kind; may be given several times",
+        admission_kinds()
+    )
+}
+
 fn parse_admission(text: &str) -> Result<Admission, String> {
     match text.strip_prefix("fixed:") {
         Some(budget) => Ok(Admission::Kind("fixed".to_owned(), Some(budget.to_owned()))),
@@ -272,8 +284,8 @@ fn admission(given: Vec<Admission>) -> anyhow::Result<Option<Value>> {
             Admission::Setting(key, value) => drop(table.insert(key, value)),
         }
     }
-    let message = "--admission names more than one kind; give elastic, slowfast, none or fixed:BYTES once";
-    ensure!(kinds <= 1, Usage(message.into()));
+    let message = || format!("--admission names more than one kind; give one of {} once", admission_kinds());
+    ensure!(kinds <= 1, Usage(message()));
     Ok((!table.is_empty()).then_some(Value::Object(table)))
 }
 

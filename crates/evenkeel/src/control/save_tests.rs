@@ -7,37 +7,13 @@ use evenkeel_policy::units::{Bytes, Duration};
 use serde_json::json;
 
 use super::*;
+use crate::folder::Folder;
 
 #[path = "../../../xtask/src/test/skip.rs"]
 mod skip;
 
-/// A scratch folder, removed on drop.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("evenkeel-save-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-
-    /// A new file with the content `old`.
-    fn file(&self, name: &str) -> PathBuf {
-        let path = self.0.join(name);
-        fs::write(&path, "old").expect("written");
-        path
-    }
-
-    fn entries(&self) -> usize {
-        fs::read_dir(&self.0).expect("a folder").count()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn entries(folder: &Path) -> usize {
+    fs::read_dir(folder).expect("a folder").count()
 }
 
 /// The text after a change of a configuration in one file.
@@ -190,8 +166,8 @@ fn a_configuration_with_faults_is_not_saved() {
 
 #[test]
 fn a_file_is_replaced_as_a_whole_with_its_mode() {
-    let folder = Folder::new("replaced");
-    let (file, link) = (folder.file("e.toml"), folder.0.join("link.toml"));
+    let folder = Folder::new();
+    let (file, link) = (folder.file("e.toml", "old"), folder.join("link.toml"));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("a mode");
     symlink("e.toml", &link).expect("a link");
     let real = fs::canonicalize(&link).expect("a file");
@@ -202,40 +178,40 @@ fn a_file_is_replaced_as_a_whole_with_its_mode() {
     assert!(fs::symlink_metadata(&link).expect("a link").is_symlink());
     assert_eq!(fs::metadata(&file).expect("a file").permissions().mode() & 0o7777, 0o640);
     drop(Temporary::write(&real, "third").expect("written"));
-    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), folder.entries()), ("new", 2), "nothing is left");
+    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), entries(&folder)), ("new", 2), "nothing is left");
 }
 
 #[test]
 fn a_file_that_cannot_be_replaced_is_known_before() {
-    let folder = Folder::new("unwritable");
+    let folder = Folder::new();
     // Also root cannot make a file whose name is longer than 255 bytes.
-    let file = folder.file(&"e".repeat(250));
+    let file = folder.file(&"e".repeat(250), "old");
     Temporary::write(&file, "new").expect_err("no new version");
-    for wrong in [folder.0.join("no.toml"), folder.0.join("none/e.toml"), folder.0.clone()] {
+    for wrong in [folder.join("no.toml"), folder.join("none/e.toml"), folder.to_path_buf()] {
         Temporary::write(&wrong, "new").expect_err("no file");
     }
-    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), folder.entries()), ("old", 1));
+    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), entries(&folder)), ("old", 1));
 }
 
 #[test]
 fn two_new_versions_of_a_file_do_not_meet() {
-    let folder = Folder::new("two");
-    let file = folder.file("e.toml");
+    let folder = Folder::new();
+    let file = folder.file("e.toml", "old");
     let [first, second] = ["first", "second"].map(|text| Temporary::write(&file, text).expect("written"));
-    assert_eq!(folder.entries(), 3);
+    assert_eq!(entries(&folder), 3);
     drop(first);
     second.replace(&file).expect("replaced");
-    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), folder.entries()), ("second", 1));
+    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), entries(&folder)), ("second", 1));
 }
 
 #[test]
 fn a_file_with_an_access_control_list_is_left_alone() {
-    let folder = Folder::new("acl");
-    let file = folder.file("e.toml");
+    let folder = Folder::new();
+    let file = folder.file("e.toml", "old");
     // Tag, permissions and id: the owner, user 1, the group, the mask, others.
-    let entries = [(1, 6, u32::MAX), (2, 4, 1), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
+    let rights = [(1, 6, u32::MAX), (2, 4, 1), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();
-    for (tag, permissions, id) in entries {
+    for (tag, permissions, id) in rights {
         list.extend([tag, 0, permissions, 0]);
         list.extend(id.to_le_bytes());
     }
@@ -245,13 +221,13 @@ fn a_file_with_an_access_control_list_is_left_alone() {
     }
     let error = Temporary::write(&file, "new").expect_err("its list would be lost");
     assert!(error.kind() == io::ErrorKind::Unsupported && error.to_string().contains("access control"), "{error}");
-    assert_eq!(folder.entries(), 1);
+    assert_eq!(entries(&folder), 1);
 }
 
 #[test]
 fn a_file_that_another_program_has_changed_is_left_alone() {
-    let folder = Folder::new("changed");
-    let file = folder.file("e.toml");
+    let folder = Folder::new();
+    let file = folder.file("e.toml", "old");
     let ready = || Ready {
         file: file.clone(),
         before: "old".into(),
@@ -262,8 +238,8 @@ fn a_file_that_another_program_has_changed_is_left_alone() {
     fs::write(&file, "other").expect("written");
     let error = format!("{:#}", late.commit().expect_err("another text"));
     assert!(error.contains("another program") && error.contains("e.toml"), "{error}");
-    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), folder.entries()), ("other", 1));
+    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), entries(&folder)), ("other", 1));
     fs::write(&file, "old").expect("written");
     assert_eq!(ready().commit().expect("saved").text(), "saved in e.toml\n");
-    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), folder.entries()), ("new", 1));
+    assert_eq!((fs::read_to_string(&file).expect("text").as_str(), entries(&folder)), ("new", 1));
 }

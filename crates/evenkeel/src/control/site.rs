@@ -22,7 +22,7 @@ impl FromStr for Site {
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let wrong = || {
-            anyhow!("{text:?} is no status address; write ADDR:PORT, for example 127.0.0.1:9809, or https://HOST:PORT")
+            anyhow!("{text:?} is not a status address; write ADDR:PORT, such as 127.0.0.1:9809, or https://HOST:PORT")
         };
         let Some(rest) = text.strip_prefix("https://") else {
             return text

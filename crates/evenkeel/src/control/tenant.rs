@@ -94,7 +94,7 @@ pub(crate) struct SetTenant {
     /// Priority: background is served when no normal tenant can be
     #[arg(long, value_parser = PossibleValuesParser::new(["normal", "background"]))]
     priority: Option<String>,
-    /// When the tenant is throttled for latency targets of others
+    /// Rank in which the tenant is throttled for latency targets of others
     #[arg(long, value_parser = PossibleValuesParser::new(["never", "last", "normal", "always"]))]
     throttle: Option<String>,
     /// Clients and volumes that belong to it, in place of those it has: volume:db-*, address:10.1.0.0/16, uid:1000,

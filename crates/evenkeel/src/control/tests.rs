@@ -27,6 +27,7 @@ fn admission_is_a_kind_or_settings_of_the_present_one() {
     assert_eq!(admission(given(&["fixed=1MiB"])).expect("a setting"), Some(json!({ "fixed": "1MiB" })));
     assert!(admission(given(&["none", "slowfast"])).is_err_and(|error| error.is::<Usage>()));
     assert!(parse_admission("fixed").is_err_and(|error| error.contains("fixed:512KiB")));
+    assert!(admission_help().contains("one of none, fixed:BYTES, elastic, slowfast, such as fixed:512KiB"));
 }
 
 #[test]

@@ -137,7 +137,7 @@ pub(crate) struct Create {
     /// Connections to that server, 1 to 64 [default: 1]
     #[arg(long, value_name = "N", value_parser = whole::<u32>)]
     connections: Option<u32>,
-    /// Time that requests wait for that server while it is away [default: 30s]
+    /// Time that requests wait for that server while it is unreachable [default: 30s]
     #[arg(long, value_name = "TIME")]
     reconnect_timeout: Option<Duration>,
     /// Unflushed writes when a connection to that server breaks: kept by it, or lost [default: lost]

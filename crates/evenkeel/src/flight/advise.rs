@@ -8,7 +8,7 @@ use evenkeel_sim::flight::fit::Options;
 use evenkeel_sim::flight::{page, text};
 
 use crate::control::whole;
-use crate::output;
+use crate::output::{self, Usage};
 use crate::trace::{Part, ensure_apart};
 
 /// Options of `evenkeel advise`.
@@ -52,6 +52,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             ensure_apart(input, page)?;
         }
     }
+    ensure!(
+        args.device.is_some() || !args.set.iter().any(|assignment| assignment.starts_with("device.")),
+        Usage("--set device.KEY=VALUE changes a device, and needs --device FILE: learn one with evenkeel fit".into())
+    );
     let _prepared = args.html.as_deref().map(output::prepare).transpose()?;
     let mut load = super::load(&args.file, &args.part, args.pool.as_deref())?;
     let assignments = evenkeel_sim::flight::policy::Assignments::new(&args.set, &load.pool);
@@ -77,6 +81,31 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let page = page::advice(&advice, output::command());
         std::fs::write(path, page.html()).with_context(|| output::cannot_write(path))?;
     }
-    ensure!(advice.chosen.is_some(), "no policy that was tried meets all targets and guarantees: see what is printed");
+    ensure!(
+        advice.chosen.is_some(),
+        "no policy that was tried meets all targets and guarantees; the printed answer says by how much each is missed"
+    );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_a_device_need_a_device() {
+        let args = Args {
+            file: "a.rec".into(),
+            policy: "wish.toml".into(),
+            device: None,
+            set: vec!["device.iops=5".to_owned()],
+            pool: None,
+            part: Part::default(),
+            seed: 1,
+            json: false,
+            html: None,
+        };
+        let refused = run(&args).expect_err("no device");
+        assert!(refused.is::<Usage>() && refused.to_string().contains("evenkeel fit"), "{refused}");
+    }
 }

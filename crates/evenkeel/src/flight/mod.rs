@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_recording_of_a_host_names_its_tenants_by_control_group() {
-        let path = std::env::temp_dir().join(format!("evenkeel-host-load-{}", std::process::id()));
+        let folder = crate::folder::Folder::new();
         let head = Head { source: "host".into(), ..Head::default() };
         let mut writer = Writer::new(Vec::new(), &head).expect("a head");
         let group = "system.slice/db.service";
@@ -169,10 +169,8 @@ mod tests {
             let request = Request { arrival_ns: n << 20, device_ns: 9_000, length: 4_096, ..Request::default() };
             writer.write(&Item::Request(request)).expect("written");
         }
-        std::fs::write(&path, writer.finish().expect("written")).expect("written");
-        let read = load(&path, &Part::default(), None);
-        std::fs::remove_file(&path).expect("removed");
-        let mut load = read.expect("a load");
+        let path = folder.file("host.rec", writer.finish().expect("written"));
+        let mut load = load(&path, &Part::default(), None).expect("a load");
         assert_eq!((load.pool.as_str(), &load.tenants[..]), ("sda", &[group.to_owned()][..]));
         assert_eq!(recorded_policy(&load), None);
         let policy = |pattern: &str| {

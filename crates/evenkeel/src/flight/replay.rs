@@ -43,6 +43,10 @@ pub(crate) struct Args {
     html: Option<PathBuf>,
 }
 
+/// The warning that the runs differ by more than the assignments, as no recorded policy can be used.
+const OVER_DEFAULTS: &str = "no recorded policy can be used, so --set changes the default policy, whose admission control \
+                             the other simulated run lacks; give --policy, or --set pool.tuning.admission=none";
+
 /// Replays the recording and prints the comparison.
 ///
 /// # Errors
@@ -63,6 +67,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Some(path) => Some(super::policy(path, &load.pool, &assignments.policy)?),
         None if assignments.policy.is_empty() => own.clone(),
         None => {
+            if own.is_none() && !sets_admission(&assignments.policy) {
+                super::warn(OVER_DEFAULTS);
+            }
             let text = if own.is_some() { load.head.policy.as_str() } else { "" };
             let policy = Policy::parse(text, "the recording's policy", &load.pool, &assignments.policy);
             Some(policy.map_err(super::problems)?)
@@ -88,4 +95,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         std::fs::write(path, page.html()).with_context(|| output::cannot_write(path))?;
     }
     Ok(())
+}
+
+/// True if one of the assignments is about the admission control of the pool.
+fn sets_admission(assignments: &[String]) -> bool {
+    assignments.iter().any(|assignment| assignment.starts_with("pools") && assignment.contains("admission"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_assigned_admission_control_is_not_asked_for() {
+        let of = |assignment: &str| sets_admission(&Assignments::new(&[assignment.to_owned()], "vg.1").policy);
+        assert!(of("pool.tuning.admission=none") && of("pools.main.tuning={ admission = \"none\" }"));
+        assert!(!of("pool.limit.iops=5") && !of("tenants.admission.weight=3"));
+    }
 }

@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let certificates = Arc::clone(&certificates);
         let stated = stated(&shared, &certificates);
         let router = evenkeel_web::guard::router(stated, recorded(&shared), history.clone());
-        evenkeel_web::spawn_read_only(router, listener, terms.http.tls, move || certificates.http())
+        evenkeel_web::spawn_read_only(router, listener, terms.clone(), move || certificates.http())
             .context("cannot serve the API")?;
     }
 
@@ -228,12 +228,11 @@ mod tests {
 
     #[test]
     fn a_dry_run_refuses_network_devices_that_do_not_exist() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-interfaces-{}", std::process::id()));
+        let folder = crate::folder::Folder::new();
         std::fs::create_dir_all(folder.join("eth0")).expect("a folder");
         let exist = |names: &[&str]| exist(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), &folder);
         assert!(exist(&["eth0"]).is_ok() && exist(&[]).is_ok());
         let error = exist(&["eth0", "eth1"]).expect_err("missing");
-        std::fs::remove_dir_all(&folder).expect("removed");
         assert!(error.is::<Unusable>() && error.to_string().contains("no network device eth1"), "{error}");
     }
 

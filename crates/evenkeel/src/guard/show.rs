@@ -6,7 +6,7 @@ use evenkeel_guard::discovery::map::PoolEntry;
 use evenkeel_guard::discovery::osds::OsdEntry;
 use evenkeel_guard::discovery::{Link, Map};
 use evenkeel_guard::loops::record::{
-    At, CgroupState, ClientState, GroupState, OsdState, PacketsState, PoolState, QueueDepthState, QueueState,
+    At, CgroupState, ClientState, GroupState, OsdState, PacketsState, Part, PoolState, QueueDepthState, QueueState,
     ReadsState, State,
 };
 use evenkeel_guard::sensor::cache::CachedEntry;
@@ -92,7 +92,7 @@ pub(super) fn state(state: &State) -> String {
             At::Packets(at) => text += &packets(pool, at),
             At::Cgroup(at) => text += &groups(pool, at),
             At::QueueDepth(at) => text += &array(pool, at),
-            At::Osd(_) => {}
+            _ => text += &parts(pool),
         }
         for note in &pool.notes {
             let _ = writeln!(text, "note: {note}");
@@ -165,6 +165,21 @@ fn array(pool: &PoolState, array: &QueueDepthState) -> String {
     let rows: Vec<_> = rows.collect();
     text += &table(&head, &rows);
     text
+}
+
+/// A pool at a point without a table of its own, with the pool's clients, groups or volumes, as text; nothing without any.
+fn parts(pool: &PoolState) -> String {
+    let row = |part: &Part<'_>| {
+        let lately = part.lately;
+        let [iops, rate] = [format!("{:.0}", lately.iops), format!("{:.2}", lately.bytes_per_s / 1e6)];
+        vec![part.name.to_owned(), iops, rate, lately.because.clone()]
+    };
+    let rows: Vec<_> = pool.parts().iter().map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = format!("\n{}: {}, by {}\n", pool.name, pool.at.acts_on(), pool.method);
+    head + &table(&["name", "IOPS", "MB/s", "because"], &rows)
 }
 
 /// A disk's queue depth as text, with the depth before the agent changed it; or the depth that another program has set.
@@ -342,5 +357,26 @@ pub(super) fn past(past: &History, count: usize, zone: impl Fn(i64) -> i64 + Cop
         Some(oldest) if oldest < past.to_s => "no decision was recorded in the hour before\n".into(),
         Some(oldest) => format!("the oldest record is of {}\n", moment::text(oldest, zone)),
         None => "nothing is recorded yet\n".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_guard::loops::record::VolumeState;
+    use evenkeel_policy::verdict::Lately;
+
+    use super::*;
+
+    #[test]
+    fn a_pool_at_any_point_is_shown_with_its_parts() {
+        let lately = Lately { iops: 20.0, bytes_per_s: 5e6, because: "its share".into(), ..Lately::default() };
+        let volume = VolumeState { name: "db".into(), lately, ..VolumeState::default() };
+        let at = At::QueueDepth(QueueDepthState { volumes: vec![volume], ..QueueDepthState::default() });
+        let pool = PoolState { name: "san".into(), method: "needs".into(), at, ..PoolState::default() };
+        let text = parts(&pool);
+        assert!(text.starts_with("\nsan: length of 0 queues, by needs\n"), "{text}");
+        let row = text.lines().last().unwrap_or_default();
+        assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["db", "20", "5.00", "its", "share"]);
+        assert_eq!(parts(&PoolState { at: At::Osd(OsdState::default()), ..pool }), "");
     }
 }

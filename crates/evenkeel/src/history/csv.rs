@@ -46,8 +46,8 @@ fn mean(gauge: Option<Gauge>) -> String {
 
 /// A name as a field. One that a spreadsheet would take for a formula is no number, and gets an apostrophe.
 fn quoted(name: &str) -> String {
-    let name = if name.starts_with(['=', '+', '-', '@']) { format!("'{name}") } else { name.to_owned() };
-    if name.contains([',', '"', '\n']) { format!("\"{}\"", name.replace('"', "\"\"")) } else { name }
+    let name = if name.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{name}") } else { name.to_owned() };
+    if name.contains([',', '"', '\n', '\r']) { format!("\"{}\"", name.replace('"', "\"\"")) } else { name }
 }
 
 #[cfg(test)]
@@ -74,5 +74,6 @@ mod tests {
         assert_eq!(lines[1], "2026-11-28T03:00:00Z,10,9,main,\"a \"\"b\"\", c\",,100,0,,0,,,3.5,,0.5,2,,,,,,,");
         assert_eq!(lines[1].replace("\", c\"", "").matches(',').count(), lines[0].matches(',').count());
         assert_eq!(quoted("=1+1"), "'=1+1");
+        assert_eq!([quoted("\t=1+1"), quoted("a\rb")], ["'\t=1+1", "\"a\rb\""]);
     }
 }

@@ -1,11 +1,12 @@
 //! `evenkeel history`: figures, decisions and troubles of the past, from a running server or agent or from its folder.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use evenkeel_net::http::Place;
-use evenkeel_policy::history::History;
+use evenkeel_policy::history::{EventKind, History};
 use evenkeel_policy::moment;
 use evenkeel_policy::units::Duration as Step;
 use evenkeel_web::history::{Query, answer};
@@ -90,11 +91,40 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let tenant = args.tenant.clone().or_else(|| (!args.json && !args.csv).then(String::new));
     let step = args.step.map(|step| step.as_nanos() / 1_000_000_000);
     let query = Query { from, to, step, pool: args.pool.clone(), tenant };
-    let history = fetch(args.dir.as_deref(), &args.reach, query)?;
+    let mut history = fetch(args.dir.as_deref(), &args.reach, query)?;
+    history.problems.extend(unknown(&history, args.pool.as_deref(), args.tenant.as_deref()));
     if args.csv {
+        // The figures have no place for them, and may be incomplete.
+        let gaps = history.gaps.iter().map(|gap| {
+            let [from, to] = [gap.from_s, gap.to_s].map(|at| moment::text(at, moment::utc));
+            format!("no record from {from} to {to}: {}", gap.because)
+        });
+        let warnings = gaps.chain(history.problems.iter().cloned());
+        warnings.for_each(|warning| output::complain(&format!("evenkeel: warning: {warning}\n")));
         return output::print(&csv::of(&history));
     }
     output::show(args.json, &history, |history| text::of(history, zone::local))
+}
+
+/// The warning that nothing of the pool or tenant that was asked for is in `history`: its name may be mistyped, and the table
+/// would show it as idle. `None` if there are figures or events of it, or all were asked for.
+fn unknown(history: &History, pool: Option<&str>, tenant: Option<&str>) -> Option<String> {
+    let name = |kind: &str, name: &str| format!("{kind} {name:?}");
+    let asked = match (tenant, pool) {
+        (Some(tenant), Some(pool)) => format!("{} in {}", name("tenant", tenant), name("pool", pool)),
+        (Some(tenant), None) => name("tenant", tenant),
+        (None, Some(pool)) => name("pool", pool),
+        (None, None) => return None,
+    };
+    let is_asked =
+        |of: &str, name: &str| pool.is_none_or(|pool| pool == of) && tenant.is_none_or(|tenant| tenant == name);
+    let mut series = history.steps.iter().flat_map(|step| &step.series);
+    let mut events = history.events.iter();
+    let is_there = series.any(|series| is_asked(&series.pool, &series.tenant))
+        || events.any(|event| event.kind == EventKind::Decision && is_asked(&event.pool, &event.tenant));
+    (!is_there).then(|| {
+        format!("there is no record of {asked} in this time: it was idle, or the name is wrong; `evenkeel history --csv` lists all names")
+    })
 }
 
 /// The answer to a question, made of as many as it takes: from the folder `dir`, else from the program that `reach` names.
@@ -106,6 +136,19 @@ pub(crate) fn fetch(dir: Option<&Path>, reach: &Reach, query: Query) -> anyhow::
     fetch_from(dir, &places, query)
 }
 
+/// The message that the history in a folder was not read, with the cure.
+fn unread(folder: &Path) -> String {
+    let folder_name = folder.display();
+    match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => format!(
+            "the history in {folder_name} belongs to another user; run this command as the user that runs the server or agent, or ask the program itself with --status"
+        ),
+        _ => {
+            format!("no history in {folder_name}; name the folder `history` in the data folder of a server or an agent")
+        }
+    }
+}
+
 /// As [`fetch`], from the first of `places` that answers if there is no folder.
 ///
 /// # Errors
@@ -114,12 +157,7 @@ pub(crate) fn fetch_from(dir: Option<&Path>, places: &[Place], mut query: Query)
     let mut place: Option<&Place> = None;
     let mut ask = |query: &Query| -> anyhow::Result<History> {
         if let Some(folder) = dir {
-            return answer(folder, query).with_context(|| {
-                format!(
-                    "no history in {}; name the folder `history` in the data folder of a server or an agent",
-                    folder.display()
-                )
-            });
+            return answer(folder, query).with_context(|| unread(folder));
         }
         let path = asked(query);
         let text = match place {
@@ -174,6 +212,10 @@ pub(crate) fn asked(query: &Query) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use evenkeel_policy::history::{Event, Series, Step};
+
     use super::*;
 
     #[test]
@@ -184,8 +226,40 @@ mod tests {
     }
 
     #[test]
+    fn a_name_without_any_record_is_no_idle_tenant() {
+        let series = Series { pool: "main".into(), tenant: "shop".into(), ..Series::default() };
+        let decision = Event { pool: "main".into(), tenant: "web".into(), ..Event::default() };
+        let step = Step { at_s: 0, seconds: 1, recorded_s: 1, series: vec![series] };
+        let history = History { steps: vec![step], events: vec![decision], ..History::default() };
+        for (pool, tenant) in [(None, None), (None, Some("shop")), (Some("main"), Some("web")), (Some("main"), None)] {
+            assert_eq!(unknown(&history, pool, tenant), None, "{pool:?} {tenant:?}");
+        }
+        for (pool, tenant, name) in [
+            (None, Some("shopp"), "no record of tenant \"shopp\" in this time"),
+            (Some("fast"), None, "no record of pool \"fast\" in"),
+            (Some("fast"), Some("shop"), "no record of tenant \"shop\" in pool \"fast\" in"),
+        ] {
+            let warning = unknown(&history, pool, tenant).expect("a warning");
+            assert!(warning.contains(name) && warning.contains("--csv"), "{warning}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_read_has_a_cure() {
+        assert!(unread(Path::new("/evenkeel-none")).contains("name the folder `history`"));
+        let path = std::env::temp_dir().join(format!("evenkeel-unread-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).expect("its owner may");
+        let is_refused = std::fs::read_dir(&path).is_err();
+        let message = unread(&path);
+        std::fs::remove_dir(&path).expect("removed");
+        // Root may read every folder.
+        assert_eq!(message.contains("run this command as the user"), is_refused, "{message}");
+    }
+
+    #[test]
     fn a_time_that_cannot_be_read_names_its_option() {
         let error = moment_of("--from", "noon", 0).expect_err("no time");
-        assert!(error.is::<Usage>() && error.to_string().starts_with("--from: \"noon\" is no time"), "{error}");
+        assert!(error.is::<Usage>() && error.to_string().starts_with("--from: \"noon\" is not a time"), "{error}");
     }
 }

@@ -261,8 +261,8 @@ pub(super) const COMMANDS: &[Facts] = &[
     Facts::of("guard why")
         .examples(&[
             ("evenkeel guard why", "the ten newest decisions, with their reasons"),
-            ("evenkeel guard why vg1 -n 100", "a hundred of the pool vg1"),
-            ("evenkeel guard why vg1 --at 02:40", "the newest of last night, until 02:40"),
+            ("evenkeel guard why vg1 -n 100", "the hundred newest decisions of the pool vg1"),
+            ("evenkeel guard why vg1 --at 02:40", "the ten newest decisions until 02:40 of last night"),
         ])
         .files(&[AGENT_SETTINGS])
         .see(&["evenkeel-guard-status(1)"], &["guide/guard.md", "reference/api.md"]),
@@ -292,7 +292,7 @@ pub(super) const COMMANDS: &[Facts] = &[
         .files(&[EXAMPLE])
         .see(&[TOML, "evenkeel-check(1)", "evenkeel-guard-config-example(1)"], &["reference/config.md"]),
     Facts::of("config schema")
-        .examples(&[("evenkeel config schema > evenkeel.schema.json", "for an editor that completes keys")])
+        .examples(&[("evenkeel config schema > evenkeel.schema.json", "a schema for an editor that completes keys")])
         .files(&[EXAMPLE])
         .see(&[TOML], &["reference/config.md"]),
     Facts::control("top")
@@ -300,7 +300,7 @@ pub(super) const COMMANDS: &[Facts] = &[
             ("evenkeel top", "the server of this folder, else the server or agent of this host"),
             ("evenkeel top --status 127.0.0.1:9810", "the agent (evenkeel guard) of this host"),
             ("evenkeel top --view tenants --sort latency", "the slowest tenants first"),
-            ("evenkeel top --at 02:40", "how it was at twenty to three"),
+            ("evenkeel top --at 02:40", "the figures at twenty to three"),
             ("evenkeel top --status 192.0.2.1:9809 --status 192.0.2.2:9809", "two servers, a section each"),
             (
                 "evenkeel top --once --view tenants --filter backup",
@@ -325,22 +325,22 @@ pub(super) const COMMANDS: &[Facts] = &[
         .examples(&[
             ("evenkeel history --from 02:40 --to 02:50", "ten minutes of the last night, whole pools, with all events"),
             ("evenkeel history --from -2h --tenant shop --json", "a tenant in the last two hours, as JSON"),
-            ("evenkeel history --dir /var/lib/evenkeel/history", "the last ten minutes, also where no server runs"),
+            ("evenkeel history --dir /var/lib/evenkeel/history", "the last ten minutes, even if no server runs"),
         ])
         .files(RECORDED)
         .see(&["evenkeel-guard-why(1)", "evenkeel-top(1)"], &["guide/monitoring.md", "reference/api.md"]),
     Facts::of("why")
         .examples(&[
             ("evenkeel why shop", "the reasons why tenant shop gets what it gets, now"),
-            ("evenkeel why shop --at 02:40", "the same at 02:40 of the last night"),
-            ("evenkeel why --dir /var/lib/evenkeel/history", "all pools and tenants, also where no server runs"),
+            ("evenkeel why shop --at 02:40", "the reasons at 02:40 of the last night"),
+            ("evenkeel why --dir /var/lib/evenkeel/history", "all pools and tenants, even if no server runs"),
         ])
         .files(RECORDED)
         .see(&["evenkeel-history(1)", "evenkeel-guard-why(1)", "evenkeel-top(1)"], &["guide/monitoring.md"]),
     Facts::of("suggest")
         .examples(&[
             ("evenkeel suggest --device /dev/vdb", "measure a device for a minute; asks if it is in use"),
-            ("evenkeel suggest --dir /var/lib/evenkeel/history --for 1h", "from what clients did in the last hour"),
+            ("evenkeel suggest --dir /var/lib/evenkeel/history --for 1h", "settings for the load of the last hour"),
         ])
         .files(RECORDED)
         .see(&[TOML, "evenkeel-check(1)", "evenkeel-history(1)"], &["reference/config.md", "guide/serve.md"]),
@@ -348,7 +348,7 @@ pub(super) const COMMANDS: &[Facts] = &[
         .examples(&[
             ("evenkeel record --for 10m night.rec", "ten minutes of all pools; an interrupt ends it early"),
             ("evenkeel record --last 5m incident.rec", "the last five minutes, if record in [server] keeps them"),
-            ("evenkeel record --anonymise my.key shared.rec", "a minute without names and offsets"),
+            ("evenkeel record --anonymise my.key shared.rec", "a minute with names and offsets scrambled"),
             ("evenkeel record --device /dev/nvme0n1 host.rec", "a minute of a disk, by control group; as root"),
             ("evenkeel record --pool vg1 --status 127.0.0.1:9810 vg1.rec", "a pool of the agent of this host; as root"),
         ])
@@ -357,17 +357,17 @@ pub(super) const COMMANDS: &[Facts] = &[
     Facts::traced("trace info")
         .examples(&[
             ("evenkeel trace info night.rec", "rates, sizes, latencies and working set of each tenant"),
-            ("evenkeel trace info usr_0.csv --json", "those of a trace of another program, as JSON"),
+            ("evenkeel trace info usr_0.csv --json", "the same of another program's trace, as JSON"),
         ])
         .see(&["evenkeel-trace-plot(1)"], &["guide/flight-recorder.md"]),
     Facts::traced("trace plot")
-        .examples(&[("evenkeel trace plot night.rec -o night.html", "the course of each tenant's figures, as a page")])
+        .examples(&[("evenkeel trace plot night.rec -o night.html", "plot each tenant's figures over time")])
         .see(&["evenkeel-trace-info(1)"], &["guide/flight-recorder.md"]),
     Facts::traced("trace convert")
         .examples(&[
-            ("evenkeel trace convert night.rec -o night.log --to fio", "for a replay by fio"),
-            ("evenkeel trace convert usr_0.csv -o usr.rec", "a recording of a trace of another program"),
-            ("evenkeel trace convert night.rec -o shared.rec --anonymise my.key", "without names and offsets"),
+            ("evenkeel trace convert night.rec -o night.log --to fio", "write an iolog that fio can replay"),
+            ("evenkeel trace convert usr_0.csv -o usr.rec", "make a recording from another program's trace"),
+            ("evenkeel trace convert night.rec -o shared.rec --anonymise my.key", "scramble names and offsets"),
         ])
         .see(&["evenkeel-trace-info(1)"], &["guide/flight-recorder.md"]),
     Facts::traced("fit")
@@ -390,7 +390,7 @@ pub(super) const COMMANDS: &[Facts] = &[
             ("evenkeel advise night.rec --policy wish.toml", "settings that meet the targets of a policy"),
             (
                 "evenkeel advise night.rec --policy wish.toml --device device.toml --set tenants.a.latency.target=5ms",
-                "with another target, on a device that is known",
+                "settings for another target, on a known device",
             ),
         ])
         .see(&[TOML, "evenkeel-fit(1)", "evenkeel-replay(1)"], &["guide/flight-recorder.md"]),
@@ -405,10 +405,10 @@ pub(super) const COMMANDS: &[Facts] = &[
         .examples(&[("evenkeel volume list", "show all volumes with size, pool and tenant")])
         .see(&["evenkeel-volume-create(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
     Facts::control("volume show")
-        .examples(&[("evenkeel volume show db1", "its settings, allocated space and connections")])
+        .examples(&[("evenkeel volume show db1", "show its settings, allocated space and connections")])
         .see(&["evenkeel-volume-list(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
     Facts::control("volume set")
-        .examples(&[("evenkeel volume set db1 --tenant database", "its connections pay as tenant database")])
+        .examples(&[("evenkeel volume set db1 --tenant database", "count its requests as those of tenant database")])
         .see(&["evenkeel-volume-create(1)", "evenkeel-volume-grow(1)"], &["guide/serve.md"]),
     Facts::of("volume create")
         .examples(&[
@@ -428,12 +428,12 @@ pub(super) const COMMANDS: &[Facts] = &[
         .examples(&[("evenkeel tenant list", "show the tenants of all pools")])
         .see(&["evenkeel-tenant-set(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
     Facts::control("tenant show")
-        .examples(&[("evenkeel tenant show backup", "its settings, verdicts and throttle")])
+        .examples(&[("evenkeel tenant show backup", "show its settings, verdicts and throttle")])
         .see(&["evenkeel-tenant-list(1)", "evenkeel-why(1)"], &["guide/serve.md"]),
     Facts::control("tenant add")
         .examples(&[
             ("evenkeel tenant add web --match volume:web-*", "a tenant of all volumes web-*"),
-            ("evenkeel tenant add web --limit-iops 5000 --save", "in the server's configuration file, too"),
+            ("evenkeel tenant add web --limit-iops 5000 --save", "add it to the configuration file, too"),
         ])
         .see(&[TOML, "evenkeel-tenant-set(1)", "evenkeel-tenant-remove(1)"], &["guide/serve.md"]),
     Facts::control("tenant remove")
@@ -444,9 +444,9 @@ pub(super) const COMMANDS: &[Facts] = &[
             ("evenkeel tenant set backup --limit-bytes-per-s 50MB", "at most 50 MB/s"),
             ("evenkeel tenant set database --reservation-iops 2000 --weight 4", "2000 IOPS reserved, and weight 4"),
             ("evenkeel tenant set database --latency 10ms@99", "a latency target, on pools with slots"),
-            ("evenkeel tenant set backup --limit-when 08:00-20:00", "its limit applies by day alone"),
+            ("evenkeel tenant set backup --limit-when 08:00-20:00", "apply its limit by day only"),
             ("evenkeel tenant set backup --pool fast --limit-iops 500", "a limit on the pool fast alone"),
-            ("evenkeel tenant set backup --limit-iops 500 --save", "kept in the server's configuration file, too"),
+            ("evenkeel tenant set backup --limit-iops 500 --save", "set it in the configuration file, too"),
         ])
         .see(&[TOML, "evenkeel-reload(1)", "evenkeel-pool-set(1)"], &["guide/serve.md", "algorithms/mclock.md"]),
     Facts::control("pool").see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
@@ -454,10 +454,10 @@ pub(super) const COMMANDS: &[Facts] = &[
         .examples(&[("evenkeel pool list", "show all pools with admission and limits")])
         .see(&["evenkeel-pool-set(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
     Facts::control("pool show")
-        .examples(&[("evenkeel pool show main", "its settings, figures and tenants")])
+        .examples(&[("evenkeel pool show main", "show its settings, figures and tenants")])
         .see(&["evenkeel-pool-list(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
     Facts::control("pool add")
-        .examples(&[("evenkeel pool add fast --limit-iops 50000 --save", "a pool, in the configuration file, too")])
+        .examples(&[("evenkeel pool add fast --limit-iops 50000 --save", "add a pool, in the configuration file, too")])
         .see(&[TOML, "evenkeel-pool-set(1)", "evenkeel-pool-remove(1)"], &["guide/serve.md"]),
     Facts::control("pool remove")
         .examples(&[("evenkeel pool remove fast", "remove a pool that has no volumes")])
@@ -474,7 +474,7 @@ pub(super) const COMMANDS: &[Facts] = &[
     Facts::control("server set")
         .examples(&[
             ("evenkeel server set --workers 4", "serve with four threads"),
-            ("evenkeel server set --drain-timeout 1m --save", "kept in the server's configuration file, too"),
+            ("evenkeel server set --drain-timeout 1m --save", "set it in the configuration file, too"),
         ])
         .see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
     Facts::control("reload")

@@ -99,6 +99,10 @@ fn completions_offer_what_users_may_type() {
     let place = |text: &str| zsh.find(text).unwrap_or_else(|| panic!("no {text} in {zsh}"));
     let (first, names, call) = (place("_evenkeel() {"), place("_evenkeel_words \"$@\""), place("$funcstack[1]"));
     assert!(first < names && names < call && zsh.starts_with("#compdef evenkeel"), "{zsh}");
+    let fish = super::script(Cli::command(), Shell::Fish);
+    for option in ["history volume\" -l tenant -x", "history suggest record volume tenant\" -l pool -x"] {
+        assert!(fish.contains(option), "{fish}");
+    }
     assert!(Cli::command().try_get_matches_from(["evenkeel", "names", "tenants"]).is_ok());
     assert!(!paths().iter().any(|path| path == "names"));
 }

@@ -130,7 +130,7 @@ impl<'n> Pool<'n> {
                     number: None,
                     owner: Some(tenant_of(&volume.name, &volume.device).unwrap_or(&volume.name).to_owned()),
                 })),
-                At::Osd(_) => {}
+                _ => {}
             }
         }
         if devices.is_empty() {

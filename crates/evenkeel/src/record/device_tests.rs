@@ -86,7 +86,7 @@ fn letters_are_kinds() {
 
 #[test]
 fn groups_are_tenants_by_path_and_clients_by_number() {
-    let folder = std::env::temp_dir().join(format!("evenkeel-record-groups-{}", std::process::id()));
+    let folder = crate::folder::Folder::new();
     let group = folder.join("groups/system.slice/db.service");
     fs::create_dir_all(&group).expect("made");
     let there = fs::metadata(&group).expect("there").ino();
@@ -103,7 +103,6 @@ fn groups_are_tenants_by_path_and_clients_by_number() {
     session.sheet.write(Request { tenant: 0, client: 0, length: 512, ..Request::default() }, 1 << 20).expect("written");
     let figures = session.finish(&file, None);
     let recording = Recording::read(&file).expect("a recording");
-    fs::remove_dir_all(&folder).expect("removed");
     assert_eq!((figures.requests, figures.lost, figures.ended), (1, 0, true));
     assert!(figures.error.is_none() && figures.note.is_none() && figures.bytes > 0);
     let tenants = recording.names.iter().filter(|name| name.table == Table::Tenant);
@@ -115,7 +114,7 @@ fn groups_are_tenants_by_path_and_clients_by_number() {
 
 #[test]
 fn a_pool_of_an_agent_has_the_tenants_of_its_policy() {
-    let folder = std::env::temp_dir().join(format!("evenkeel-record-pool-{}", std::process::id()));
+    let folder = crate::folder::Folder::new();
     let group = folder.join("groups/system.slice/db.service/below");
     fs::create_dir_all(&group).expect("made");
     let number = |path: &Path| fs::metadata(path).expect("there").ino();
@@ -139,7 +138,6 @@ fn a_pool_of_an_agent_has_the_tenants_of_its_policy() {
     let (tenants, clients) = (session.tenants.clone(), session.clients.clone());
     let figures = session.finish(&file, None);
     let recording = Recording::read(&file).expect("a recording");
-    fs::remove_dir_all(&folder).expect("removed");
     let known: BTreeSet<&str> = tenants.keys().map(String::as_str).collect();
     assert_eq!(known, BTreeSet::from(["database", "mail", "system.slice"]));
     assert_eq!((clients[&below].0, clients[&slice].0), (tenants["database"], tenants["system.slice"]));
@@ -208,7 +206,7 @@ fn devices_that_cannot_be_recorded_are_refused_with_a_cure() {
         blocks(&paths).expect_err("refused").to_string()
     };
     let other = refused(&["/dev/null"]);
-    assert!(other.contains("/dev/null is no block device") && other.contains("lsblk"), "{other}");
+    assert!(other.contains("/dev/null is not a block device") && other.contains("lsblk"), "{other}");
     let absent = refused(&["/dev/evenkeel/none"]);
     assert!(absent.contains("/dev/evenkeel/none") && absent.contains("name a block device"), "{absent}");
 }

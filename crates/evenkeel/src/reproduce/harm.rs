@@ -170,8 +170,7 @@ mod tests {
 
     #[test]
     fn a_harmed_case_with_a_scenario_becomes_a_file() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-failures-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = crate::folder::Folder::new();
         let judged = |failure: Option<&str>| {
             let mut judged = harm::Judged::default();
             judged.failure = failure.map(str::to_owned);
@@ -183,7 +182,6 @@ mod tests {
         assert!(!folder.join("case-8.toml").exists());
         let error = write(&folder.join("case-7.toml"), 9, &judged(Some(""))).unwrap_err();
         assert!(format!("{error:#}").contains("--write-failures"), "{error:#}");
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

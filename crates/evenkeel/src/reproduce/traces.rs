@@ -100,16 +100,16 @@ pub(super) fn of_drg(paths: &[PathBuf]) -> anyhow::Result<drg::Traces> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folder::Folder;
 
     #[test]
     fn files_and_folders_become_traces() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-traces-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("made");
+        let folder = Folder::new();
         let text = "128166372003061629,usr,0,Read,7014609920,24576,41286\n128166372016382155,usr,0,Write,1317441536,8192,1963\n";
         for name in ["usr_0.csv", "usr_1.csv", "web_0.csv", "prxy_0.csv", "readme.txt"] {
-            std::fs::write(folder.join(name), text).expect("written");
+            folder.file(name, text);
         }
-        let traces = read(&[folder.clone(), folder.join("usr_0.csv")]).expect("traces");
+        let traces = read(&[folder.to_path_buf(), folder.join("usr_0.csv")]).expect("traces");
         let found: Vec<_> = traces.iter().map(|(name, trace)| (*name, trace.requests(), trace.reads())).collect();
         assert_eq!(found, [("usr", 4, Some(0.75)), ("web", 2, Some(0.75))]);
         assert!(read(&[]).expect("nothing").is_empty());
@@ -118,25 +118,20 @@ mod tests {
         assert!(error(folder.join("prxy_0.csv")).contains("usr_0.csv"));
         assert!(error(folder.join("web_9.csv")).contains("cannot read"));
         assert!(error(folder.join("nosuch")).contains("cannot read"));
-        std::fs::write(folder.join("hm_0.csv"), "128166372003061629,hm,0,Write,0,512,1\n").expect("written");
-        assert!(error(folder.join("hm_0.csv")).contains("reads and writes"));
-        std::fs::write(folder.join("hm_0.csv"), "128166372003061629,hm,0,Write,zero,512,1\n").expect("written");
-        assert!(error(folder.join("hm_0.csv")).contains("hm_0.csv"));
-        std::fs::remove_dir_all(&folder).expect("removed");
+        let writes = folder.file("hm_0.csv", "128166372003061629,hm,0,Write,0,512,1\n");
+        assert!(error(writes).contains("reads and writes"));
+        let wrong = folder.file("hm_0.csv", "128166372003061629,hm,0,Write,zero,512,1\n");
+        assert!(error(wrong).contains("hm_0.csv"));
     }
 
     #[test]
     fn of_two_traces_of_drg_the_last_given_counts() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-drg-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("made");
-        let files = ["web1.spc", "web2.spc"].map(|name| folder.join(name));
-        std::fs::write(&files[0], "0,8,4096,r,0.5\n0,16,4096,w,0.6\n").expect("written");
-        std::fs::write(&files[1], "0,8,4096,r,0.5\n").expect("written");
+        let folder = Folder::new();
+        let one = folder.file("web1.spc", "0,8,4096,r,0.5\n0,16,4096,w,0.6\n");
+        let two = folder.file("web2.spc", "0,8,4096,r,0.5\n");
         let requests = |paths: &[PathBuf]| of_drg(paths).expect("traces").web.map(|records| records.len());
-        let [one, two] = files;
         assert_eq!(requests(&[one.clone(), two.clone()]), Some(1));
         assert_eq!(requests(&[two, one]), Some(2));
-        assert_eq!(requests(std::slice::from_ref(&folder)), Some(1), "of a folder by name");
-        std::fs::remove_dir_all(&folder).expect("removed");
+        assert_eq!(requests(&[folder.to_path_buf()]), Some(1), "of a folder by name");
     }
 }

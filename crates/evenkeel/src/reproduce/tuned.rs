@@ -34,7 +34,7 @@ pub(super) fn read(experiment: Experiment) -> anyhow::Result<Tuned> {
 
 fn read_from(folder: &Path, experiment: Experiment) -> anyhow::Result<Tuned> {
     let path = path(folder, experiment);
-    let cure = "write it anew with --tune, or remove it";
+    let cure = "write it again with --tune, or remove it";
     let text = match std::fs::read_to_string(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Tuned::default()),
         text => text.with_context(|| format!("cannot read {}", path.display()))?,

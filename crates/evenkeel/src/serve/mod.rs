@@ -221,7 +221,7 @@ fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
         Err(_) if evenkeel_server::is_stale(path) => fs::remove_file(path).map_err(fail)?,
         Err(_) if evenkeel_server::is_obstructed(path) => {
             return Err(anyhow!(
-                "cannot make the control socket {}: it exists and is no socket; choose another place with --data-dir or server.control",
+                "cannot make the control socket {}: it exists and is not a socket; choose another place with --data-dir or server.control",
                 path.display()
             ));
         }
@@ -296,7 +296,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
             // Sent every second from the limit on, once more by a program that watches the power, or twice at once.
             (_, Some(since)) if !signals::is_second_request(signal, since) => {}
             (_, Some(_)) => {
-                tracing::warn!("a second signal: stopping without answering what is in flight");
+                tracing::warn!("a second signal: stopping without answering the requests in flight");
                 manager.server().abort();
                 return Err(anyhow!(
                     "stopped before everything was answered and made durable, at a second signal: writes since the last flush may be lost"
@@ -406,12 +406,11 @@ mod tests {
 
     #[test]
     fn a_file_in_place_of_the_control_socket_is_named_and_kept() {
-        let file = std::env::temp_dir().join(format!("evenkeel-no-socket-{}", std::process::id()));
-        fs::write(&file, "data").unwrap();
+        let folder = crate::folder::Folder::new();
+        let file = folder.file("no.sock", "data");
         let error = listen_control(&file).map(drop).unwrap_err().to_string();
-        assert!(error.contains("is no socket") && !error.contains("writable"), "{error}");
+        assert!(error.contains("is not a socket") && !error.contains("writable"), "{error}");
         assert_eq!(fs::read(&file).unwrap(), b"data");
-        fs::remove_file(&file).unwrap();
     }
 
     #[test]

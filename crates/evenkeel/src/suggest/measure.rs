@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_file_is_read_at_every_size_and_depth() {
-        let path = std::env::temp_dir().join(format!("evenkeel-suggest-{}", std::process::id()));
+        let folder = crate::folder::Folder::new();
         // A file system that compresses keeps all of it.
         let mut random = 1_u64;
         let bytes = std::iter::repeat_with(|| {
@@ -163,7 +163,7 @@ mod tests {
             random.to_le_bytes()
         });
         let bytes: Vec<u8> = bytes.take(1 << 18).flatten().collect();
-        std::fs::write(&path, bytes).expect("written");
+        let path = folder.file("data", bytes);
         File::open(&path).and_then(|file| file.sync_all()).expect("durable");
         // The file system of temporary files may have no reads past the page cache.
         let target = Target::with(&path, 0).expect("a file");
@@ -171,7 +171,6 @@ mod tests {
         assert_eq!((target.is_in_use(), target.doubt(), target.length()), (false, None, 2 << 20));
         std::fs::write(&path, "short").expect("written");
         let error = Target::with(&path, 0).map(drop).unwrap_err().to_string();
-        std::fs::remove_file(&path).expect("removed");
         assert!(error.contains("too few"), "{error}");
         assert_eq!(cells.len(), 8);
         for cell in cells {

@@ -3,13 +3,12 @@
 use evenkeel_guard::loops::record::{self, At, GroupState};
 use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::state::{
-    ClientState, LatencyState, PartsState, PoolState, QosState, State, TenantSlotsState, TenantState, TotalState,
-    VolumeState,
+    ClientState, LatencyState, PartsState, PoolState, QosState, State, TenantSlotsState, TenantState, VolumeState,
 };
 
 use super::figures::{bytes, counted, ms, rates, uptime};
 use super::row::{Id, Tab};
-use super::serve::{client_name, percentiles};
+use super::serve::{client_name, percentiles, totals_by_host};
 use super::source::{Answer, More, Wanted};
 use crate::control::show;
 use crate::guard;
@@ -71,11 +70,6 @@ fn of_server(
         }
         Tab::Guarded | Tab::Initiators | Tab::Groups | Tab::Queues | Tab::Osds => None,
     }
-}
-
-/// Tenants' totals with their parts by host, as far as the cluster is known.
-fn totals_by_host(state: &State) -> impl Iterator<Item = &TotalState> {
-    state.cluster.iter().filter_map(|cluster| cluster.totals.as_ref()).flat_map(|totals| &totals.by_host)
 }
 
 fn of_pool(pool: &PoolState) -> Detail {
@@ -202,7 +196,7 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
                     facts.push(("packets", at.packets.clone()));
                 }
                 At::Cgroup(at) => facts.push(("device", format!("{}, {in_flight}", at.device))),
-                At::QueueDepth(_) | At::Osd(_) => {}
+                _ => {}
             }
             facts.extend(pool.reads.as_ref().and_then(|of| of.percentiles.as_ref()).map(reads));
             facts.push(("why", pool.lately.because.clone()));
@@ -276,7 +270,7 @@ fn newest_first(decisions: &mut [DecisionRecord]) {
 #[cfg(test)]
 mod tests {
     use evenkeel_guard::loops::record::{CgroupState, ReadPercentiles, ReadsState};
-    use evenkeel_policy::state::{ClusterState, HostPartState, TotalsState};
+    use evenkeel_policy::state::{ClusterState, HostPartState, TotalState, TotalsState};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Converts the state of an agent into the rows of `evenkeel top`.
 
-use evenkeel_guard::loops::record::{At, ClientState, GroupState, OsdState, PoolState, State, VolumeState};
+use evenkeel_guard::loops::record::{At, ClientState, GroupState, OsdState, Part, PoolState, State};
 use evenkeel_policy::decision::Unit;
 use evenkeel_policy::health::Trouble;
 use evenkeel_policy::state::GuaranteeState;
@@ -23,8 +23,8 @@ pub(super) fn sample(state: &State) -> Sample {
                 initiators.rows.extend(at.clients.iter().map(|client| of_client(pool, client, state.acting)));
             }
             At::Cgroup(at) => groups.rows.extend(at.groups.iter().flat_map(|of| of_group(pool, of, state.acting))),
-            At::QueueDepth(at) => queues.rows.extend(at.volumes.iter().map(|volume| of_queue(pool, volume))),
             At::Osd(at) => osds.rows.push(of_osd(pool, at)),
+            _ => queues.rows.extend(pool.parts().iter().map(|part| of_part(pool, part))),
         }
     }
     let mut tables: Vec<Table> = all.into_iter().filter(|table| !table.rows.is_empty()).collect();
@@ -130,9 +130,10 @@ fn of_guarantee(pool: &PoolState, group: &GroupState, guarantee: &GuaranteeState
     }
 }
 
-fn of_queue(pool: &PoolState, volume: &VolumeState) -> Row {
-    let trouble = volume.queues.iter().find(|queue| queue.foreign.is_some()).map(show::queue);
-    Row { trouble, ..of(&volume.name, &pool.name, &volume.lately) }
+/// The row of a volume, or of a part of a pool at a point without rows of its own.
+fn of_part(pool: &PoolState, part: &Part<'_>) -> Row {
+    let trouble = part.queues.iter().find(|queue| queue.foreign.is_some()).map(show::queue);
+    Row { trouble, ..of(part.name, &pool.name, part.lately) }
 }
 
 fn of_osd(pool: &PoolState, osd: &OsdState) -> Row {

@@ -53,7 +53,7 @@ use keys::After;
 use model::{Link, Model, Sort};
 use past::Recalled;
 use row::Column;
-pub(crate) use serve::is_used;
+pub(crate) use serve::{is_used, totals_by_host};
 use source::{Answer, More, Source, Wanted};
 use view::FRAME_LINES;
 
@@ -112,7 +112,7 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Keys: q quit, Tab next view, arrows or jk select, Enter detail, Right down to what belongs to the row, Esc back,
-s sort, S the other way round, / filter, p pause, o next server, ? all keys.
+s sort, S reverse order, / filter, p pause, o next server, ? all keys.
 
 Colours are the terminal's sixteen, none with NO_COLOR; what matters is also said in words.";
 
@@ -147,27 +147,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if !(args.once || args.json || on_terminal) {
         bail!("top draws on a terminal, and this is none; --once prints one frame as text, --json lines for programs");
     }
-    let mut shown: Vec<(Model, Option<Source>)> = Vec::new();
     let all = args.reach.each()?;
     let is_one_of_several = all.len() > 1;
-    for places in all {
-        let (mut model, source) = match &args.at {
-            Some(at) => (past(&places, at)?, None),
-            None => {
-                let mut source = Source::new(places);
-                let model = begin(&mut source, is_one_of_several)?;
-                (model, Some(source))
-            }
-        };
+    let mut shown = begin_all(all, args.at.as_deref())?;
+    for (model, _) in &mut shown {
         model.is_one_of_several = is_one_of_several;
         model.filter.clone_from(&args.filter);
         if let Some((by, ..)) = Column::ALL.into_iter().find(|(_, _, key)| args.sort.as_deref() == Some(*key)) {
             model.sort = Sort::by(by);
         }
-        if let Some(name) = &args.view {
-            show(&mut model, name)?;
-        }
-        shown.push((model, source));
+    }
+    if let Some(name) = &args.view {
+        show_each(shown.iter_mut().map(|(model, _)| model), name)?;
     }
     if args.once {
         if args.at.is_none() {
@@ -189,6 +180,32 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let ended = screen.run(&mut terminal, sources, interval);
     ratatui::restore();
     ended
+}
+
+/// The models and sources of all servers and agents, each reached at its places. With `at` the models are of that moment and have
+/// no sources. All servers and agents are asked at the same time; one of several that does not answer has a model, too.
+fn begin_all(all: Vec<Vec<Place>>, at: Option<&str>) -> anyhow::Result<Vec<(Model, Option<Source>)>> {
+    let several = all.len() > 1;
+    let one = |places: Vec<Place>| -> anyhow::Result<(Model, Option<Source>)> {
+        let Some(at) = at else {
+            let mut source = Source::new(places);
+            let model = begin(&mut source, several)?;
+            return Ok((model, Some(source)));
+        };
+        match past(&places, at) {
+            Err(error) if several && !error.is::<output::Usage>() => {
+                let mut model = Model::new(Source::new(places).place());
+                model.lose(format!("{error:#}"));
+                Ok((model, None))
+            }
+            model => Ok((model?, None)),
+        }
+    };
+    let one = &one;
+    thread::scope(|scope| {
+        let asking: Vec<_> = all.into_iter().map(|places| scope.spawn(move || one(places))).collect();
+        asking.into_iter().map(|asked| asked.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
 }
 
 /// The model of a moment of the past, from the history of the first of `places` that answers.
@@ -267,6 +284,12 @@ fn moment(args: &Args) -> anyhow::Result<f64> {
         Some(at) => Ok(history::moment_of("--at", at, history::now())? as f64),
         None => Ok(json::now()),
     }
+}
+
+/// Shows the view `name` of all models that have it; an error if none has. An agent has other views than a server.
+fn show_each<'m>(models: impl Iterator<Item = &'m mut Model>, name: &str) -> anyhow::Result<()> {
+    let shown: Vec<anyhow::Result<()>> = models.map(|model| show(model, name)).collect();
+    if shown.iter().any(Result::is_ok) { Ok(()) } else { shown.into_iter().collect() }
 }
 
 /// Shows the view `name`; an error if this server or agent has no such view.
@@ -480,4 +503,23 @@ fn watch_signals(events: Sender<Event>) -> anyhow::Result<()> {
         }
     })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod view_tests {
+    use super::row::{Sample, Tab, Table};
+    use super::*;
+
+    #[test]
+    fn of_several_those_without_the_view_keep_their_own() {
+        let with = |tab| {
+            let tables = vec![Table { tab: Tab::Osds, rows: Vec::new() }, Table { tab, rows: Vec::new() }];
+            Model::of_past(String::new(), Sample { tables, ..Sample::default() })
+        };
+        let mut both = [with(Tab::Groups), with(Tab::Tenants)];
+        show_each(both.iter_mut(), "tenants").expect("one has it");
+        assert_eq!(both.each_ref().map(Model::tab), [Tab::Osds, Tab::Tenants]);
+        let error = show_each([with(Tab::Groups)].iter_mut(), "tenants").expect_err("none has it").to_string();
+        assert!(error.contains("it has osds, groups"), "{error}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use evenkeel_policy::health::FAILING_MS;
-use evenkeel_policy::state::{ClientState, LatencyState, PoolState, State, TenantState, VolumeState};
+use evenkeel_policy::state::{ClientState, LatencyState, PoolState, State, TenantState, TotalState, VolumeState};
 use evenkeel_policy::verdict::Lately;
 
 use super::figures::{bytes, counted};
@@ -82,6 +82,11 @@ pub(crate) fn is_used(tenant: &TenantState, pool: &PoolState, volumes: &[VolumeS
         || volumes.iter().any(|volume| volume.tenant == tenant.name && volume.pool == pool.name)
 }
 
+/// Tenants' totals with their parts by host, as far as the cluster is known.
+pub(crate) fn totals_by_host(state: &State) -> impl Iterator<Item = &TotalState> {
+    state.cluster.iter().filter_map(|cluster| cluster.totals.as_ref()).flat_map(|totals| &totals.by_host)
+}
+
 fn of_client(client: &ClientState, paces: &Paces) -> Row {
     let pace = paces.get(&client.id).copied().unwrap_or_default();
     Row {
@@ -112,6 +117,7 @@ fn of_volume(volume: &VolumeState, paces: &[Pace]) -> Row {
         (None, Some(remote)) if !remote.connected => {
             Some(format!("AWAY: {}: {}", remote.uri, remote.last_error.as_deref().unwrap_or("no connection")))
         }
+        _ if volume.displaced => Some("its file is GONE from its path".to_owned()),
         _ => {
             let failing = volume.failures.iter().find(|failure| failure.last_ms < FAILING_MS);
             failing.map(|failure| format!("{} FAILED: {}", counted(failure.requests, "request"), failure.error))

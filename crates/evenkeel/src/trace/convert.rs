@@ -148,23 +148,18 @@ mod tests {
     use evenkeel_flight::{Head, Name};
 
     use super::*;
+    use crate::folder::Folder;
     use crate::output::Usage;
 
     const MSR: &str = "128166372000000000,web,0,Read,1310720,8192,703\n128166372000012345,web,1,Write,4096,512,99\n";
 
     /// Runs `trace convert` on the MSR trace, and returns the file written.
-    fn converted(name: &str, to: Format, key: Option<&str>) -> anyhow::Result<Recording> {
-        let folder = std::env::temp_dir().join(format!("evenkeel-convert-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("made");
-        let [file, output, key_file] = ["a.csv", "out", "key"].map(|name| folder.join(name));
-        std::fs::write(&file, MSR).expect("written");
-        if let Some(key) = key {
-            std::fs::write(&key_file, key).expect("written");
-        }
-        let args = Args { file, output: output.clone(), to, anonymise: key.map(|_| key_file), part: Part::default() };
-        let converted = run(&args).and_then(|()| super::super::open(&output, &Part::default(), MOST_REQUESTS));
-        std::fs::remove_dir_all(&folder).expect("removed");
-        converted
+    fn converted(to: Format, key: Option<&str>) -> anyhow::Result<Recording> {
+        let folder = Folder::new();
+        let (file, output) = (folder.file("a.csv", MSR), folder.join("out"));
+        let anonymise = key.map(|key| folder.file("key", key));
+        let args = Args { file, output: output.clone(), to, anonymise, part: Part::default() };
+        run(&args).and_then(|()| super::super::open(&output, &Part::default(), MOST_REQUESTS))
     }
 
     #[test]
@@ -174,18 +169,18 @@ mod tests {
             // Of fio and blkparse the times are whole microseconds.
             requests.map(|r| (r.arrival_ns / 1000, r.kind, r.offset, r.length)).collect()
         };
-        let own = converted("own", Format::Evenkeel, None).expect("a recording");
+        let own = converted(Format::Evenkeel, None).expect("a recording");
         assert_eq!((own.head.source.as_str(), own.complete, own.names.len()), ("msr", true, 6));
         assert_eq!(own.head.started_unix_ns, 1_172_163_600_000_000_000);
         for to in [Format::Fio, Format::Blkparse, Format::Msr] {
-            let other = converted(&format!("{to:?}"), to, None).expect("a trace");
+            let other = converted(to, None).expect("a trace");
             assert_eq!(facts(&other), facts(&own), "{to:?}");
         }
         // Without waits of less than 100 us.
         let shape = |recording: &Recording| -> Vec<_> {
             recording.requests.iter().map(|r| (r.kind, r.offset, r.length)).collect()
         };
-        assert_eq!(shape(&converted("fio2", Format::Fio2, None).expect("a trace")), shape(&own));
+        assert_eq!(shape(&converted(Format::Fio2, None).expect("a trace")), shape(&own));
     }
 
     #[test]
@@ -194,15 +189,15 @@ mod tests {
             recording.requests.iter().map(|request| request.device_ns).collect()
         };
         for to in [Format::Evenkeel, Format::Msr] {
-            let written = converted(&format!("latencies-{to:?}"), to, None).expect("a trace");
+            let written = converted(to, None).expect("a trace");
             assert_eq!(latencies(&written), [70_300, 9_900], "{to:?}");
         }
     }
 
     #[test]
     fn a_key_scrambles_names_and_offsets_and_keeps_the_rest() {
-        let plain = converted("plain", Format::Evenkeel, None).expect("a recording");
-        let other = converted("other", Format::Evenkeel, Some("0123456789abcdef")).expect("a recording");
+        let plain = converted(Format::Evenkeel, None).expect("a recording");
+        let other = converted(Format::Evenkeel, Some("0123456789abcdef")).expect("a recording");
         assert!(other.head.anonymised && !plain.head.anonymised);
         assert!(other.names.iter().all(|name| !name.name.contains("device")), "{:?}", other.names);
         // As the server scrambles, which gets the key in hexadecimal digits.
@@ -212,7 +207,7 @@ mod tests {
             recording.requests.iter().map(|r| (r.arrival_ns, r.kind, r.length, r.volume)).collect()
         };
         assert_eq!(shape(&other), shape(&plain));
-        let error = converted("short", Format::Evenkeel, Some("short")).expect_err("refused");
+        let error = converted(Format::Evenkeel, Some("short")).expect_err("refused");
         assert!(error.is::<Usage>() && error.to_string().contains("has 5 bytes"), "{error}");
     }
 
@@ -237,29 +232,23 @@ mod tests {
 
     #[test]
     fn a_key_is_not_written_over() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-key-kept-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("made");
-        let [file, key] = ["a.csv", "key"].map(|name| folder.join(name));
-        std::fs::write(&file, MSR).expect("written");
-        std::fs::write(&key, "0123456789abcdef").expect("written");
+        let folder = Folder::new();
+        let (file, key) = (folder.file("a.csv", MSR), folder.file("key", "0123456789abcdef"));
         let (to, part) = (Format::Evenkeel, Part::default());
         let args = Args { file, output: key.clone(), to, anonymise: Some(key.clone()), part };
         let error = run(&args).expect_err("refused");
-        let kept = std::fs::read_to_string(&key);
-        std::fs::remove_dir_all(&folder).expect("removed");
         assert!(error.is::<Usage>(), "{error}");
-        assert_eq!(kept.expect("text"), "0123456789abcdef");
+        assert_eq!(std::fs::read_to_string(&key).expect("text"), "0123456789abcdef");
     }
 
     #[test]
     fn a_trace_is_not_written_over_itself() {
-        let file = std::env::temp_dir().join(format!("evenkeel-itself-{}", std::process::id()));
-        std::fs::write(&file, MSR).expect("written");
+        let folder = Folder::new();
+        let file = folder.file("a.csv", MSR);
         let (to, part) = (Format::Fio, Part::default());
         let args = Args { file: file.clone(), output: file.clone(), to, anonymise: None, part };
         let error = run(&args).expect_err("refused");
         assert!(error.is::<Usage>(), "{error}");
         assert_eq!(std::fs::read_to_string(&file).expect("text"), MSR);
-        std::fs::remove_file(&file).expect("removed");
     }
 }

@@ -3,21 +3,37 @@
 use std::collections::{HashSet, VecDeque};
 use std::io::BufRead;
 
-use anyhow::Context;
+use anyhow::{anyhow, ensure};
 use evenkeel_control::units::Kind as Asked;
 use evenkeel_flight::{Head, Item, Kind, Name, Request, Table};
-use evenkeel_sim::workload::trace::{Format, Options, Reader, Record};
+use evenkeel_policy::figures::counted;
+use evenkeel_sim::workload::trace::{BadLines, Format, Options, Reader, Record};
+
+use crate::output;
 
 /// Start of the clock of MSR traces, 1601, until that of Unix time, 1970, in nanoseconds.
 const MSR_TO_UNIX_NS: u64 = 11_644_473_600_000_000_000;
 
 /// A trace in one of the formats that the simulator reads. Each device of the trace becomes a tenant, a client and a volume. The
-/// latencies of MSR traces count as those of the device; of other formats latencies are 0.
+/// latencies of MSR traces count as those of the device; of other formats latencies are 0. Lines that cannot be read count as
+/// lost requests, unless most lines are such.
 pub(super) struct Foreign<R> {
     reader: Reader<R>,
+    /// Name of the trace in messages.
+    file: String,
     head: Head,
     /// Time of the first request on the trace's clock, in nanoseconds.
     begin_ns: u64,
+    /// Latest arrival, in nanoseconds since the first request.
+    last_ns: u64,
+    /// Number of requests read.
+    requests: u64,
+    /// Number of those whose time is before that of the first request.
+    early: u64,
+    /// True once the trace has ended.
+    ended: bool,
+    /// True to warn of nothing, as when the file is read once more.
+    pub(super) quiet: bool,
     named: HashSet<u32>,
     /// Items that were read and are still to be returned.
     pending: VecDeque<Item>,
@@ -29,12 +45,16 @@ impl<R: BufRead> Foreign<R> {
     /// # Errors
     /// A trace of unknown format, without requests, or that cannot be read.
     pub(super) fn new(input: R, file: &str) -> anyhow::Result<Self> {
-        let mut reader = Reader::new(input, file, Options::default());
-        let first = reader.next().transpose()?;
-        let first = first.with_context(|| match reader.format() {
-            Some(Format::Blkparse) => format!("{file} has no request: of blkparse text events Q count, trace these"),
-            _ => format!("{file} has no request: name a recording or a trace"),
-        })?;
+        let mut reader = Reader::new(input, file, Options { bad_lines: BadLines::Skip, ..Options::default() });
+        let Some(first) = reader.next().transpose()? else {
+            return Err(match (reader.skipped(), reader.format()) {
+                ((_, Some(error)), _) => anyhow!("{error}"),
+                (_, Some(Format::Blkparse)) => {
+                    anyhow!("{file} has no request: of blkparse text events Q count, trace these")
+                }
+                _ => anyhow!("{file} has no request: name a recording or a trace"),
+            });
+        };
         let begin_ns = first.at.as_nanos();
         let (source, started_unix_ns) = match reader.format() {
             Some(Format::Msr) => ("msr", begin_ns.saturating_sub(MSR_TO_UNIX_NS)),
@@ -44,7 +64,19 @@ impl<R: BufRead> Foreign<R> {
             Some(Format::Fio) | None => ("fio", 0),
         };
         let head = Head { started_unix_ns, source: source.into(), policy: String::new(), anonymised: false };
-        let mut trace = Self { reader, head, begin_ns, named: HashSet::new(), pending: VecDeque::new() };
+        let mut trace = Self {
+            reader,
+            file: file.to_owned(),
+            head,
+            begin_ns,
+            last_ns: 0,
+            requests: 0,
+            early: 0,
+            ended: false,
+            quiet: false,
+            named: HashSet::new(),
+            pending: VecDeque::new(),
+        };
         trace.add(&first);
         Ok(trace)
     }
@@ -56,14 +88,43 @@ impl<R: BufRead> Foreign<R> {
     /// The next item; `None` at the end of the trace.
     ///
     /// # Errors
-    /// A line that cannot be read.
+    /// A file that cannot be read, or more lines that cannot be read than requests.
     pub(super) fn item(&mut self) -> anyhow::Result<Option<Item>> {
-        if self.pending.is_empty()
-            && let Some(record) = self.reader.next().transpose()?
-        {
-            self.add(&record);
+        if self.pending.is_empty() && !self.ended {
+            match self.reader.next().transpose()? {
+                Some(record) => self.add(&record),
+                None => self.end()?,
+            }
         }
         Ok(self.pending.pop_front())
+    }
+
+    /// Adds the loss of the lines that cannot be read, and warns of what is doubtful.
+    ///
+    /// # Errors
+    /// More such lines than requests.
+    fn end(&mut self) -> anyhow::Result<()> {
+        self.ended = true;
+        if let (lines @ 1.., Some(error)) = self.reader.skipped() {
+            let (bad, good) = (counted(lines, "line"), counted(self.requests, "request"));
+            ensure!(lines <= self.requests, "{error}; in all {bad} cannot be read beside {good}: is this a trace?");
+            self.warn(&format!("{error}; in all {bad} left out, each as a lost request"));
+            self.pending.push_back(Item::Lost { requests: lines, from_ns: 0, to_ns: self.last_ns });
+        }
+        if self.early > 0 {
+            self.warn(&format!(
+                "{}: {} from before the first line count as if sent with it; sort the lines by time",
+                self.file,
+                counted(self.early, "request")
+            ));
+        }
+        Ok(())
+    }
+
+    fn warn(&self, message: &str) {
+        if !self.quiet {
+            output::complain(&format!("evenkeel: warning: {message}\n"));
+        }
     }
 
     /// Adds the items of a record: its request, and before it the names of a device that is new.
@@ -74,6 +135,12 @@ impl<R: BufRead> Foreign<R> {
             let name = |table| Name { table, number, name: format!("device{number}"), pool: String::new(), bytes: 0 };
             self.pending.extend(tables.map(name).map(Item::Name));
         }
+        let at_ns = record.at.as_nanos();
+        // Some traces have a few lines out of order.
+        let arrival_ns = at_ns.saturating_sub(self.begin_ns);
+        self.last_ns = self.last_ns.max(arrival_ns);
+        self.requests += 1;
+        self.early += u64::from(at_ns < self.begin_ns);
         let device_ns = self.reader.latency().map_or(0, |latency| latency.as_nanos());
         let kind = match record.kind {
             Asked::Read => Kind::Read,
@@ -82,8 +149,7 @@ impl<R: BufRead> Foreign<R> {
             Asked::Meta => Kind::Trim,
         };
         self.pending.push_back(Item::Request(Request {
-            // Some traces have a few lines out of order.
-            arrival_ns: record.at.as_nanos().saturating_sub(self.begin_ns),
+            arrival_ns,
             device_ns,
             tenant: number,
             client: number,

@@ -228,7 +228,7 @@ impl Trace {
         let name = path.display().to_string();
         let cannot_read = || format!("cannot read {name}");
         let found = std::fs::metadata(path).with_context(cannot_read)?;
-        ensure!(found.is_file(), "{name} is no file: name a recording or a trace, unpacked and stored in a file");
+        ensure!(found.is_file(), "{name} is not a file: name a recording or a trace, unpacked and stored in a file");
         let bytes = Rc::new(Cell::new(0));
         let input = || -> anyhow::Result<Input> {
             bytes.set(0);
@@ -242,6 +242,18 @@ impl Trace {
         };
         let progress = Progress { begun: Instant::now(), items: 0, length: found.len(), bytes, bar: None };
         Ok(Self { path: path.to_owned(), source, progress, complete: false })
+    }
+
+    /// The same for a file that was read before: what is doubtful in it has been said.
+    ///
+    /// # Errors
+    /// As of [`Trace::open`].
+    fn open_again(path: &Path) -> anyhow::Result<Self> {
+        let mut trace = Self::open(path)?;
+        if let Source::Foreign(foreign) = &mut trace.source {
+            foreign.quiet = true;
+        }
+        Ok(trace)
     }
 
     fn head(&self) -> &Head {
@@ -331,15 +343,13 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folder::Folder;
     use evenkeel_flight::{Kind, Name, Request, Writer};
 
     /// The result of `open` for a file with this text.
     fn opened(name: &str, text: impl AsRef<[u8]>) -> anyhow::Result<Recording> {
-        let path = std::env::temp_dir().join(format!("evenkeel-open-{}-{name}", std::process::id()));
-        std::fs::write(&path, text).expect("written");
-        let opened = open(&path, &Part::default(), MOST_REQUESTS);
-        std::fs::remove_file(&path).expect("removed");
-        opened
+        let folder = Folder::new();
+        open(&folder.file(name, text), &Part::default(), MOST_REQUESTS)
     }
 
     #[test]
@@ -358,8 +368,8 @@ mod tests {
         }
         writer.write(&lost(3, 1_011, 1_012)).expect("written");
         writer.write(&lost(5, 1_020, 1_021)).expect("written");
-        let path = std::env::temp_dir().join(format!("evenkeel-part-{}", std::process::id()));
-        std::fs::write(&path, writer.finish().expect("written")).expect("written");
+        let folder = Folder::new();
+        let path = folder.file("part", writer.finish().expect("written"));
         let part = |from: Option<u64>, length: Option<u64>| Part {
             from: from.map(Length::from_secs),
             length: length.map(Length::from_secs),
@@ -374,7 +384,6 @@ mod tests {
         let read = cases.map(|(from, length)| of(&part(from, length), 100).expect("a recording"));
         let empty = of(&part(Some(200), None), 100).expect_err("no request").to_string();
         let refused = of(&part(None, Some(5)), 4).expect_err("more than 4").to_string();
-        std::fs::remove_file(&path).expect("removed");
         assert_eq!(
             read,
             [
@@ -425,6 +434,35 @@ mod tests {
     }
 
     #[test]
+    fn lines_that_cannot_be_read_count_as_lost() {
+        // Without length, from before the first line, and cut off.
+        let text = "128166372000000000,web,0,Read,1310720,8192,703\r\n128166372000000010,web,0,Read,4096,0,9\r\n\
+                    128166371999999999,web,0,Write,4096,512,99\r\n1281663720000";
+        let recording = opened("partial", text).expect("a trace");
+        let read: Vec<_> = recording.requests.iter().map(|r| (r.arrival_ns, r.offset, r.length, r.device_ns)).collect();
+        assert_eq!(read, [(0, 1_310_720, 8_192, 70_300), (0, 4_096, 512, 9_900)]);
+        assert_eq!((recording.lost, recording.complete), (2, true));
+        // Most lines are such: it is no trace.
+        let error = format!("{:#}", opened("prose", "1 0 8 8 1\nTo whom\nit may\n").expect_err("refused"));
+        assert!(error.contains(":2: ") && error.contains("2 lines cannot be read beside 1 request"), "{error}");
+        let headed = "Timestamp,Hostname,DiskNumber,Type,Length,Offset\n1,web,0,Read,0,512\n";
+        let error = format!("{:#}", opened("headed", headed).expect_err("refused"));
+        assert!(error.contains("the header") && error.contains("Size"), "{error}");
+    }
+
+    #[test]
+    fn a_trace_that_is_read_again_repeats_no_warning() {
+        let folder = Folder::new();
+        let path = folder.file("a.spc", "0,8,4096,r,0.0\n0,8,cut\n");
+        let is_quiet = |trace: &Trace| matches!(&trace.source, Source::Foreign(foreign) if foreign.quiet);
+        let first = Trace::open(&path).expect("a trace");
+        let mut again = Trace::open_again(&path).expect("a trace");
+        assert_eq!((is_quiet(&first), is_quiet(&again)), (false, true));
+        // The loss is in the figures all the same.
+        assert_eq!(again.summary().expect("a summary").lost, 1);
+    }
+
+    #[test]
     fn names_of_a_recording_cannot_drive_the_terminal() {
         let mut writer = Writer::new(Vec::new(), &Head::default()).expect("a head");
         let (name, pool) = ("a\u{1b}[2J".to_owned(), "p\n\u{9b}".to_owned());
@@ -459,16 +497,12 @@ mod tests {
 
     #[test]
     fn an_output_is_no_input_under_another_name() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-apart-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let (file, other) = (folder.join("a.rec"), folder.join("b.rec"));
-        std::fs::write(&file, "a").expect("written");
+        let folder = Folder::new();
+        let (file, other) = (folder.file("a.rec", "a"), folder.join("b.rec"));
         let again = folder.join(".").join("a.rec");
         let refused = ensure_apart(&file, &again).expect_err("the same file");
-        let apart = ensure_apart(&file, &other);
-        std::fs::remove_dir_all(&folder).expect("removed");
         assert!(refused.is::<Usage>() && refused.to_string().contains("name another one"), "{refused}");
-        assert!(apart.is_ok());
+        assert!(ensure_apart(&file, &other).is_ok());
     }
 
     #[test]
@@ -479,7 +513,7 @@ mod tests {
         }
         let whole = |path: &Path| open(path, &Part::default(), MOST_REQUESTS);
         let folder = whole(&std::env::temp_dir()).expect_err("a folder").to_string();
-        assert!(folder.contains("is no file"), "{folder}");
+        assert!(folder.contains("is not a file"), "{folder}");
         let missing = format!("{:#}", whole(Path::new("/nowhere/a.trace")).expect_err("missing"));
         assert!(missing.starts_with("cannot read /nowhere/a.trace: "), "{missing}");
     }

@@ -45,7 +45,7 @@ fn page(file: &Path) -> anyhow::Result<Page> {
     tenants.truncate(PLOTTED);
     let numbers: Vec<u32> = tenants.iter().filter_map(|figures| figures.number).collect();
     let mut timeline = Timeline::new(summary.begin_ns, summary.duration_ns, &numbers);
-    let mut trace = Trace::open(file)?;
+    let mut trace = Trace::open_again(file)?;
     while let Some(item) = trace.item()? {
         timeline.observe(&item);
     }
@@ -219,10 +219,8 @@ mod tests {
     #[test]
     fn a_page_has_plots_of_each_tenant() {
         let text = "0,0,4096,r,0.0\n1,8,4096,w,1.0\n0,8,8192,r,2.5\n";
-        let file = std::env::temp_dir().join(format!("evenkeel-plot-{}.spc", std::process::id()));
-        std::fs::write(&file, text).expect("written");
-        let page = page(&file).expect("a page");
-        std::fs::remove_file(&file).expect("removed");
+        let folder = crate::folder::Folder::new();
+        let page = page(&folder.file("a.spc", text)).expect("a page");
         let titles: Vec<&str> = page.sections.iter().map(|section| section.title.as_str()).collect();
         assert_eq!(titles, ["Tenants", "all tenants", "device0", "device1"]);
         assert_eq!(page.intro, ["This file has no latencies, so that it shows no requests in flight."]);

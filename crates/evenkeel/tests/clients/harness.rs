@@ -8,13 +8,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use evenkeel_net::http::{Method, Place, StatusCode, ask};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal};
 use serde_json::Value;
 
+use crate::folder::Folder;
 use crate::skip::skip;
 
 pub(crate) const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
@@ -52,9 +52,9 @@ macro_rules! on_both_engines {
     };
 }
 
-/// A test's folder, removed when the value is dropped, and the I/O engine under test.
+/// A test's folder and the I/O engine under test.
 pub(crate) struct Case {
-    folder: PathBuf,
+    folder: Folder,
     engine: &'static str,
 }
 
@@ -73,11 +73,7 @@ impl Case {
     }
 
     fn in_new_folder(engine: &'static str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("evenkeel-clients-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).expect("a scratch folder");
-        Self { folder, engine }
+        Self { folder: Folder::new(), engine }
     }
 
     /// A case with the same engine and a new folder, for a second server of the test.
@@ -130,7 +126,7 @@ impl Case {
     pub(crate) fn spawn(&self, mut command: Command) -> Server {
         let create = |name| File::create(self.path(name)).expect("a file for its output");
         command.stdout(create("stdout")).stderr(create("stderr"));
-        Server { process: Process::spawn(&mut command), folder: self.folder.clone() }
+        Server { process: Process::spawn(&mut command), folder: self.folder.to_path_buf() }
     }
 
     /// Starts a client program in the background.
@@ -182,7 +178,7 @@ impl Case {
 
     fn client(&self, words: &[&str]) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", "60"]).args(words).current_dir(&self.folder);
+        command.args(["-k", "5", "60"]).args(words).current_dir(self.folder.path());
         command
     }
 
@@ -220,12 +216,6 @@ impl Case {
     pub(crate) fn full_image(&self) -> String {
         fs::write(self.path("full.img"), vec![0x5a; SIZE as usize]).expect("written");
         self.file("full.img")
-    }
-}
-
-impl Drop for Case {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -1,10 +1,9 @@
 //! Tests of `evenkeel load` with a server that demands TLS. Certificates are made by `openssl`.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use crate::folder::Folder;
-use crate::peers::{self, Load, need, scratch};
+use crate::peers::{self, Load, need};
 
 const OPENSSL: &str = "\
 [req]\ndistinguished_name = dn\nprompt = no\n[dn]\nCN = unused\n\
@@ -16,8 +15,7 @@ const MEMORY: &str = "[volumes.ram]\nbackend = \"memory\"\nsize = \"16MiB\"\n";
 
 /// A certificate authority, with the files of a server and of a client in its folder.
 struct Authority {
-    folder: PathBuf,
-    _scratch: Folder,
+    folder: Folder,
 }
 
 impl Authority {
@@ -26,9 +24,8 @@ impl Authority {
         if !need("openssl") {
             return None;
         }
-        let (dir, settings) = scratch("openssl.cnf");
-        std::fs::write(settings, OPENSSL).unwrap();
-        let authority = Self { folder: dir.path().to_owned(), _scratch: dir };
+        let authority = Self { folder: Folder::new() };
+        authority.folder.file("openssl.cnf", OPENSSL);
         authority.openssl(&format!(
             "req -x509 {NEW} -extensions authority -subj /CN={name} -days 2 -keyout ca.key -out ca.pem"
         ));
@@ -43,8 +40,8 @@ impl Authority {
     }
 
     fn openssl(&self, arguments: &str) {
-        let output = Command::new("openssl").args(arguments.split_whitespace()).current_dir(&self.folder).output();
-        let output = output.unwrap();
+        let mut command = Command::new("openssl");
+        let output = command.args(arguments.split_whitespace()).current_dir(self.folder.path()).output().unwrap();
         assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     }
 

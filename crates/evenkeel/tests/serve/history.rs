@@ -2,12 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::server::{Folder, Server, control, fail, http, run, succeed};
+use super::server::{self, Folder, PATIENCE, Server, control, fail, http, run, succeed};
 
 /// The history of the last ten minutes as JSON, with further `arguments`.
 fn history(folder: &Folder, arguments: &[&str]) -> Value {
@@ -17,15 +15,10 @@ fn history(folder: &Folder, arguments: &[&str]) -> Value {
 
 /// Asks for the history until `is_there`.
 fn until(folder: &Folder, is_there: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
+    server::until("the history", PATIENCE, || {
         let history = history(folder, &[]);
-        if is_there(&history) {
-            return history;
-        }
-        assert!(Instant::now() < deadline, "it never came: {history:#}");
-        thread::sleep(Duration::from_millis(50));
-    }
+        if is_there(&history) { Ok(history) } else { Err(format!("{history:#}")) }
+    })
 }
 
 fn count(history: &Value, kind: &str) -> usize {
@@ -80,7 +73,7 @@ fn the_past_is_there_after_a_kill_after_a_stop_and_without_a_server() {
     let socket = folder.join("evenkeel-data/control.sock");
     assert_eq!(control(&socket, "GET", "/api/v1/history", &[], "").status, 200);
     for (path, words) in
-        [("?from=noon", "is no time"), ("?step=7", "600 s"), ("?from=now&to=-1m", "not later than `from`")]
+        [("?from=noon", "is not a time"), ("?step=7", "600 s"), ("?from=now&to=-1m", "not later than `from`")]
     {
         let refused = http(&address, "GET", &format!("/api/v1/history{path}"), &[], "");
         assert_eq!(refused.status, 400, "{path}: {}", refused.body);

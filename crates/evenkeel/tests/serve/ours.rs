@@ -9,8 +9,7 @@ use super::server::{EVENKEEL, Folder, Load, Server, control, fail, run, succeed}
 /// A temporary folder outside the server's, removed when the value is dropped, and the path of a file of 1 MiB in it.
 fn elsewhere() -> (Folder, PathBuf) {
     let folder = Folder::new();
-    let file = folder.join("foreign.img");
-    fs::write(&file, vec![7; 1 << 20]).expect("written");
+    let file = folder.file("foreign.img", vec![7; 1 << 20]);
     (folder, file)
 }
 
@@ -198,7 +197,7 @@ fn what_is_doubtful_about_a_change_is_reported_once_in_the_answer_and_in_the_log
     let said = succeed(&folder, &["tenant", "set", "database", "--weight", "2"]);
     assert!(!said.contains("warning"), "{said}");
     let said = succeed(&folder, &["volume", "create", "v", "--backend", "memory", "--size", "1000"]);
-    assert!(said.contains("warning: volumes.v.size: 1kB is no multiple of 512"), "{said}");
+    assert!(said.contains("warning: volumes.v.size: 1kB is not a multiple of 512"), "{said}");
     fs::write(folder.join("e.toml"), text.replace("[tenants.database]", "[tenants.databse]")).expect("written");
     let said = succeed(&folder, &["reload"]);
     assert!(said.contains("warning: tenants.databse: ") && said.contains("did you mean \"database\"?"), "{said}");

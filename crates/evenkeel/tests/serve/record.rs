@@ -4,28 +4,21 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use evenkeel_flight::{Kind, Recording};
 use serde_json::Value;
 
-use super::server::{EVENKEEL, Folder, Server, control, fail, run, succeed};
+use super::server::{EVENKEEL, Folder, PATIENCE, Server, control, fail, run, succeed, until, wait};
 
 /// Waits until the server has the recording of this command under way.
 fn until_begun(folder: &Folder, recorder: &mut Child) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
+    wait("the recording is under way", || {
         let answer = control(&folder.join("evenkeel-data/control.sock"), "GET", "/api/v1/record", &[], "");
         let status: Value = serde_json::from_str(&answer.body).expect("JSON");
-        if status["ended"] == false {
-            return;
-        }
-        let ended = recorder.try_wait().expect("a child");
-        assert!(ended.is_none(), "the command has ended, {ended:?}: {status:#}");
-        assert!(Instant::now() < deadline, "it never began: {status:#}");
-        thread::sleep(Duration::from_millis(20));
-    }
+        let (is_begun, ended) = (status["ended"] == false, recorder.try_wait().expect("a child"));
+        assert!(is_begun || ended.is_none(), "the command has ended, {ended:?}: {status:#}");
+        is_begun
+    });
 }
 
 #[test]
@@ -77,16 +70,12 @@ fn begin(folder: &Folder, file: &str) -> Child {
 
 /// Waits until a full block of a recording is in its file; returns the number of requests there.
 fn until_written(file: &Path) -> usize {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
+    until("a full block", PATIENCE, || {
         let recording = Recording::read(file).expect("a recording can be read while it goes on");
         assert!(!recording.complete, "it has ended");
-        if recording.requests.len() >= BLOCK {
-            return recording.requests.len();
-        }
-        assert!(Instant::now() < deadline, "{} requests are in the file", recording.requests.len());
-        thread::sleep(Duration::from_millis(20));
-    }
+        let written = recording.requests.len();
+        if written >= BLOCK { Ok(written) } else { Err(format!("{written} requests are in the file")) }
+    })
 }
 
 /// Writes some blocks' worth of requests.

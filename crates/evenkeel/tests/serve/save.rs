@@ -16,8 +16,7 @@ fn config(folder: &Folder) -> Value {
 #[test]
 fn a_saved_change_outlives_a_reload() {
     let folder = Folder::new();
-    let file = folder.join("e.toml");
-    fs::write(&file, FILE).expect("written");
+    let file = folder.file("e.toml", FILE);
     let mut server = Server::start(&folder, &["--config", "e.toml"]);
     let set = ["tenant", "set", "backup", "--limit-bytes-per-s", "50MB", "--weight", "3", "--save"];
     let said = succeed(&folder, &set);
@@ -79,8 +78,7 @@ fn a_saved_change_outlives_a_reload() {
 #[test]
 fn hours_of_limits_and_weights_are_set_saved_and_removed() {
     let folder = Folder::new();
-    let file = folder.join("e.toml");
-    fs::write(&file, FILE).expect("written");
+    let file = folder.file("e.toml", FILE);
     let server = Server::start(&folder, &["--config", "e.toml"]);
     let hours = ["--limit-iops", "500", "--limit-when", "22:00-06:00", "--weight-at", "8@22:00-06:00", "--save"];
     let said = succeed(&folder, &[&["tenant", "set", "backup"][..], &hours[..]].concat());
@@ -150,8 +148,7 @@ fn a_server_without_a_file_saves_nothing() {
 #[test]
 fn tenants_and_pools_are_added_shown_and_removed() {
     let folder = Folder::new();
-    let file = folder.join("e.toml");
-    fs::write(&file, FILE).expect("written");
+    let file = folder.file("e.toml", FILE);
     let server = Server::start(&folder, &["--config", "e.toml"]);
     let said = succeed(&folder, &["tenant", "add", "web", "--limit-iops", "500", "--save"]);
     assert!(said.contains("tenant web added") && said.contains("saved in "), "{said}");

@@ -6,6 +6,8 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -15,6 +17,8 @@ mod folder;
 pub(crate) use folder::Folder;
 
 pub(crate) const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
+/// Upper bound on the wait for any event; only a broken program takes longer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running `evenkeel serve`, killed when the value is dropped.
 pub(crate) struct Server {
@@ -173,6 +177,25 @@ pub(crate) fn fail(folder: &Folder, arguments: &[&str]) -> String {
     let complaint = String::from_utf8(output.stderr).expect("text");
     assert!(matches!(output.status.code(), Some(1 | 2)), "{arguments:?}: {}: {complaint}", output.status);
     complaint
+}
+
+/// Repeats `look` until it succeeds, and returns what it found; panics with its last error after `patience`.
+#[track_caller]
+pub(crate) fn until<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + patience;
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(shown) => assert!(Instant::now() < deadline, "this does not come true: {what}: {shown}"),
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Waits until `holds`.
+#[track_caller]
+pub(crate) fn wait(what: &str, mut holds: impl FnMut() -> bool) {
+    until(what, PATIENCE, || if holds() { Ok(()) } else { Err("it does not hold".into()) });
 }
 
 pub(crate) struct Answer {

@@ -93,8 +93,10 @@ fn top_prints_one_frame_and_says_what_keeps_it_from_more() {
     assert!(complaint.contains("only `evenkeel top` takes several"), "{complaint}");
     let past = succeed(&folder, &["top", "--once", "--at", "now", "--status", status]);
     assert!(past.contains("evenkeel at ") && past.contains("from the history") && past.contains("PAST"), "{past}");
+    let both = succeed(&folder, &["top", "--once", "--at", "now", "--status", elsewhere, "--status", status]);
+    assert!(both.contains("LOST") && both.contains("PAST"), "one does not answer: {both}");
     assert!(
-        fail(&folder, &["top", "--once", "--at", "noon", "--status", status]).contains("--at: \"noon\" is no time")
+        fail(&folder, &["top", "--once", "--at", "noon", "--status", status]).contains("--at: \"noon\" is not a time")
     );
     let frame = succeed(&folder, &["top", "--once", "--view", "Volumes", "--filter", "data"]);
     assert!(frame.contains(" database ") && !frame.contains("backup"), "{frame}");

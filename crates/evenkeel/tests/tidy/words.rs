@@ -3,7 +3,7 @@
 use super::{read, root, shipped, short};
 
 /// Phrases that texts must not contain (metaphors, and subjects without a name), each with the standard words to use instead.
-const REJECTED: [(&str, &str); 42] = [
+const REJECTED: [(&str, &str); 46] = [
     ("held back", "throttled"),
     ("hold back", "throttle"),
     ("holds back", "throttles"),
@@ -30,6 +30,10 @@ const REJECTED: [(&str, &str); 42] = [
     ("goal", "latency target, throughput guarantee"),
     ("goals", "latency targets, throughput guarantees"),
     ("infeasible", "unachievable"),
+    ("guarantee is kept", "guarantee is met"),
+    ("guarantees are kept", "guarantees are met"),
+    ("target is kept", "target is met"),
+    ("targets are kept", "targets are met"),
     ("does not bite", "is ineffective"),
     ("bites", "is effective"),
     ("nobody", "no client, no tenant, no process"),

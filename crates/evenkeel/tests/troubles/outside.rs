@@ -6,8 +6,8 @@ use std::process::Command;
 use super::agent::Agent;
 use super::fake_osd::FakeOsd;
 use super::port::Port;
-use super::server::{EVENKEEL, Folder, Server};
-use super::stage::{PATIENCE, Trouble, state, until};
+use super::server::{EVENKEEL, Folder, Server, until};
+use super::stage::{PATIENCE, Trouble, state};
 
 #[test]
 fn the_lost_signal_of_an_agent() {

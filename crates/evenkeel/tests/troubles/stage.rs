@@ -1,12 +1,11 @@
 //! A trouble as an operator meets it: the views that must name it, at present and of the past.
 
 use std::process::Output;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::server::{Folder, Server, http, run};
+use super::server::{Folder, Server, http, run, until};
 
 /// Upper bound on the wait for any event; each takes a few seconds on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -147,18 +146,6 @@ pub(crate) fn event(folder: &Folder, arguments: &[&str], is_it: impl Fn(&&Value)
         let found = history["events"].as_array().into_iter().flatten().find(&is_it).cloned();
         found.ok_or_else(|| format!("{:#}", history["events"]))
     })
-}
-
-/// Repeats `look` until it succeeds; panics with its last error after `patience`.
-pub(crate) fn until<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Result<T, String>) -> T {
-    let deadline = Instant::now() + patience;
-    loop {
-        match look() {
-            Ok(found) => return found,
-            Err(shown) => assert!(Instant::now() < deadline, "{what} does not show it: {shown}"),
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Succeeds if the output contains all `words`, wherever its lines break; otherwise returns the output as the error.

@@ -88,6 +88,17 @@ fn a_device_that_stalls() {
 }
 
 #[test]
+fn a_file_that_is_moved_away() {
+    let folder = Folder::new();
+    let text = "[volumes.disk]\nsize = \"16MiB\"\n";
+    let server = Server::configured(&folder, text);
+    let (path, aside) = (folder.join("evenkeel-data/disk.img"), folder.join("evenkeel-data/disk.old"));
+    fs::rename(&path, &aside).expect("moved");
+    let trouble = Trouble::new("displaced", "volume disk", "was deleted, moved or replaced", "move it back");
+    trouble.outlives(&folder, server, text, || fs::rename(&aside, &path).expect("moved back"));
+}
+
+#[test]
 fn memory_that_is_used_up() {
     let folder = Folder::new();
     // One tenant alone gets half of the memory. Requests come faster than the device takes their data.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::server::{Folder, Load, Server, run, succeed};
-use super::stage::{PATIENCE, Trouble, event, state, until, with_words};
+use super::server::{Folder, Load, Server, run, succeed, until};
+use super::stage::{PATIENCE, Trouble, event, state, with_words};
 
 /// Requests of a tenant that writes as much as it can, and of one that reads now and then.
 const WRITES: [&str; 6] = ["--op", "write", "--block-size", "32KiB", "--queue-depth", "64"];
@@ -45,7 +45,7 @@ fn a_noisy_tenant() {
         kind: "target_missed",
         about: "pool main",
         cause: "no tenant that may be throttled has enough load to be the cause",
-        cure: "`evenkeel top --view tenants` shows who has most load",
+        cure: "`evenkeel top --view tenants` shows the load of each",
         recorded: "read mean",
     };
     let status = server.status().to_owned();

@@ -70,6 +70,11 @@ impl CephOption {
         Knob::CephOption { socket: self.socket.path().to_owned(), option: self.option.to_owned() }
     }
 
+    /// Marks the option as left changed, if the journal lists it: [`settle`](Self::settle) restores it before the next change.
+    pub fn leave(&self, journal: &Mutex<Journal>) {
+        lock(journal).leave(&self.knob());
+    }
+
     /// Restores the option if an earlier run of the agent left it changed; true in this case.
     ///
     /// # Errors

@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::fake_osd::{FakeOsd, Folder, folder};
+use crate::fake_osd::FakeOsd;
+use crate::folder::{Folder, folder};
 
 const OPTION: &str = "bluestore_throttle_bytes";
 

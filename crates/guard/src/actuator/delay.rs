@@ -297,8 +297,10 @@ impl PacketDelay {
     }
 
     fn repair_one(&mut self, place: usize) -> Result<bool, Error> {
+        let index = device_index(&self.devices[place].name)?;
+        let before = self.devices[place].index;
+        let is_alone = self.devices.iter().filter(|known| known.index == before).count() == 1;
         let device = &mut self.devices[place];
-        let index = device_index(&device.name)?;
         let listed = |e| Error::kernel(LIST_QDISCS, e);
         let root = self.qdiscs.root(index).map_err(listed)?;
         refuse_foreign(&device.name, root.as_ref())?;
@@ -307,7 +309,12 @@ impl PacketDelay {
         if index == device.index {
             repaired |= self.departures.repair(index).map_err(|e| not_attached(&device.name, e))?;
         } else {
-            self.departures.forget(device.index);
+            // Where two devices have exchanged their names, what the other one has now stays.
+            if is_alone {
+                self.departures.forget(before);
+                // A device that is gone has nothing left; one that was renamed has.
+                remove_by_index(&self.qdiscs, before)?;
+            }
             self.departures.attach(index).map_err(|e| not_attached(&device.name, e))?;
             device.index = index;
         }
@@ -350,11 +357,22 @@ impl PacketDelay {
     /// # Errors
     /// An error of the kernel; settings that were not restored stay in the journal for the next attempt.
     pub fn restore(self, journal: &mut Journal) -> Result<(), Error> {
-        let Self { departures, knobs, .. } = self;
+        let Self { departures, knobs, devices, qdiscs, .. } = self;
         // The program goes with its links.
         drop(departures);
-        knobs.iter().try_for_each(|knob| journal.restore(knob).map(|_| ()))
+        // The journal finds devices by name, and so not those that were renamed: another device may have the name now.
+        let renamed = devices.iter().filter(|device| device_index(&device.name).ok() != Some(device.index));
+        let removed = renamed.map(|device| remove_by_index(&qdiscs, device.index));
+        let removed = removed.fold(Ok(()), Result::and);
+        knobs.iter().try_for_each(|knob| journal.restore(knob).map(|_| ())).and(removed)
     }
+}
+
+/// Removes the agent's filter and queueing disciplines from the network device with this index, if the device has them.
+fn remove_by_index(qdiscs: &Qdiscs, index: u32) -> Result<(), Error> {
+    let filters = Filters::open().map_err(no_socket)?;
+    filters.remove(index, false).map_err(|e| Error::kernel("remove a filter", e))?;
+    qdiscs.remove(index).map(|_| ()).map_err(|e| Error::kernel("remove a queueing discipline", e))
 }
 
 /// Removes the agent's queueing disciplines from a network device; false if the device has none.
@@ -409,9 +427,24 @@ mod tests {
     use rustix::thread::UnshareFlags;
 
     use super::*;
+    use crate::actuator::netlink::{ACK, CREATE, EXCLUSIVE, Request, Socket};
     use crate::apart::{apart, skip};
 
     const LOOPBACK: u32 = 1;
+
+    /// Makes a network device with this name; false if the kernel has no devices of the kind `dummy`.
+    fn made(name: &str) -> bool {
+        const NEW_LINK: u16 = 16;
+        const NAME: u16 = 3;
+        const INFORMATION: u16 = 18;
+        const KIND: u16 = 1;
+        let request = Request::new(NEW_LINK, ACK | CREATE | EXCLUSIVE, |w| {
+            w.raw(&[0; 16]);
+            w.text(NAME, name);
+            w.nest(INFORMATION, |w| w.text(KIND, "dummy"));
+        });
+        Socket::open().unwrap().tell(&request).is_ok()
+    }
 
     #[test]
     fn only_who_removes_something_needs_the_lock() {
@@ -432,7 +465,7 @@ mod tests {
     #[test]
     fn a_device_that_is_gone_keeps_no_other_from_being_mended() {
         apart(UnshareFlags::NEWNET, || {
-            let folder = crate::fake_osd::folder("mended");
+            let folder = crate::folder::folder("mended");
             let mut journal = Journal::open(folder.join("journal")).unwrap();
             let plan = Plan::new(Settings { devices: vec!["lo".into()], ..Settings::default() }).unwrap();
             let mut delay = match plan.apply(&mut journal) {
@@ -453,6 +486,79 @@ mod tests {
             assert_eq!(delay.set(later, &Delays::default()).unwrap(), Outcome { written: false, repaired: true });
             assert_eq!(delay.qdiscs.is_whole(LOOPBACK), Ok(true));
             delay.restore(&mut journal).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_device_that_was_renamed_since_is_restored_too() {
+        apart(UnshareFlags::NEWNET, || {
+            let folder = crate::folder::folder("renamed");
+            let mut journal = Journal::open(folder.join("journal")).unwrap();
+            let plan = Plan::new(Settings { devices: vec!["lo".into()], ..Settings::default() }).unwrap();
+            let mut delay = match plan.apply(&mut journal) {
+                Ok(delay) => delay,
+                Err(error) => return skip(&error.to_string()),
+            };
+            assert_eq!(delay.qdiscs.ours(), Ok(vec![LOOPBACK]));
+            // As if the device had had another name at the start.
+            delay.devices[0].name = "before".into();
+            delay.knobs = vec![Knob::Qdisc("before".into())];
+            delay.restore(&mut journal).unwrap();
+            assert_eq!(Qdiscs::open().unwrap().ours(), Ok(vec![]));
+        });
+    }
+
+    #[test]
+    fn a_device_whose_name_another_one_has_now_is_given_up_for_that() {
+        apart(UnshareFlags::NEWNET, || {
+            if !made("other") {
+                return skip("the kernel has no dummy devices");
+            }
+            let folder = crate::folder::folder("taken");
+            let mut journal = Journal::open(folder.join("journal")).unwrap();
+            let plan = Plan::new(Settings { devices: vec!["lo".into()], ..Settings::default() }).unwrap();
+            let mut delay = match plan.apply(&mut journal) {
+                Ok(delay) => delay,
+                Err(error) => return skip(&error.to_string()),
+            };
+            // As if the device had had the name of the other one at the start.
+            let knob = Knob::Qdisc("other".into());
+            journal.intend(&knob, None, None).unwrap();
+            delay.devices[0].name = "other".into();
+            delay.knobs = vec![knob];
+            assert!(delay.set(Instant::now(), &Delays::default()).unwrap().repaired);
+            assert_eq!(delay.qdiscs.ours(), Ok(vec![device_index("other").unwrap()]));
+            delay.restore(&mut journal).unwrap();
+            assert_eq!(Qdiscs::open().unwrap().ours(), Ok(vec![]));
+        });
+    }
+
+    #[test]
+    fn devices_that_have_exchanged_their_names_both_keep_queue_and_program() {
+        apart(UnshareFlags::NEWNET, || {
+            if !made("other") {
+                return skip("the kernel has no dummy devices");
+            }
+            let folder = crate::folder::folder("exchanged");
+            let mut journal = Journal::open(folder.join("journal")).unwrap();
+            let devices = vec!["lo".into(), "other".into()];
+            let plan = Plan::new(Settings { devices, ..Settings::default() }).unwrap();
+            let mut delay = match plan.apply(&mut journal) {
+                Ok(delay) => delay,
+                Err(error) => return skip(&error.to_string()),
+            };
+            // As if each had had the name of the other one at the start.
+            delay.devices[0].name = "other".into();
+            delay.devices[1].name = "lo".into();
+            assert!(delay.set(Instant::now(), &Delays::default()).unwrap().repaired);
+            for device in [LOOPBACK, device_index("other").unwrap()] {
+                assert_eq!(delay.qdiscs.is_whole(device), Ok(true), "{device}");
+                if delay.ends_with_process() {
+                    assert_eq!(crate::bpf::programs_at_egress(device), Ok(1), "{device}");
+                }
+            }
+            delay.restore(&mut journal).unwrap();
+            assert_eq!(Qdiscs::open().unwrap().ours(), Ok(vec![]));
         });
     }
 

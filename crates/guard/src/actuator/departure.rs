@@ -101,6 +101,9 @@ fn program(delays: &Map, ports: &[u16]) -> Assembler {
     let [v6, tcp, known, found, acks, delay, pass] = std::array::from_fn(|_| p.label());
     let [v4_length, v6_length, payload, later] = std::array::from_fn(|_| p.label());
     p.set(R6, R1);
+    // At a device below a bond, bridge or VLAN that has the program too: the packet has waited there.
+    p.load(Size::Word, R0, R6, PRIORITY);
+    p.jump_when(When::Equal, R0, WAITS, pass);
     p.store(Size::Double, R10, KEY, 0);
     p.store(Size::Double, R10, KEY + 8, 0);
     p.store(Size::Word, R10, KEY + 16, 0);
@@ -363,7 +366,8 @@ impl Departures {
     }
 
     /// Puts exactly `delays` in force, but none above `maximum`. An element that is written expires after `timeout`; only
-    /// elements that differ or are due for renewal are written. True if the map was written.
+    /// elements that differ or are due for renewal are written. True if the map was written. After an error, the next call
+    /// tries again what could not be written or removed.
     pub(crate) fn set(
         &mut self,
         now: Instant,
@@ -372,17 +376,29 @@ impl Departures {
         timeout: Duration,
     ) -> Result<bool, Errno> {
         let expires_ns = clock_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        let (mut written, mut renewed, mut failure) = (false, 0, Ok(()));
+        // Removals first: in a full map they make the room for new elements.
+        let (map, mut left) = (&self.map, delays.iter().map(|(client, _)| client).peekable());
+        self.delayed.retain(|(client, ..)| {
+            while left.next_if(|wanted| *wanted < client).is_some() {}
+            if left.peek().is_some_and(|wanted| *wanted == client) {
+                return true;
+            }
+            let removed = map.remove(&key(client));
+            written |= removed.is_ok();
+            failure = failure.and(removed);
+            removed.is_err()
+        });
         let mut wanted = Vec::with_capacity(self.delayed.len());
-        let (mut written, mut renewed) = (false, 0);
-        let mut old = self.delayed.iter().peekable();
+        let mut old = std::mem::take(&mut self.delayed).into_iter().peekable();
         for (client, delay) in delays.iter() {
             let delay = Delay { delay: delay.delay.min(maximum), ..*delay };
-            while let Some((gone, ..)) = old.next_if(|(delayed, ..)| delayed < client) {
-                self.map.remove(&key(gone))?;
-                written = true;
+            while let Some(stays) = old.next_if(|(delayed, ..)| delayed < client) {
+                wanted.push(stays);
             }
-            let same = old.next_if(|(delayed, ..)| delayed == client).filter(|(_, before, _)| *before == delay);
-            let kept = same.map(|(.., at)| *at).filter(|at| {
+            let before = old.next_if(|(delayed, ..)| delayed == client);
+            let same = before.filter(|(_, before, _)| *before == delay);
+            let kept = same.map(|(.., at)| at).filter(|at| {
                 let age = now.saturating_duration_since(*at);
                 let is_due =
                     age >= timeout / RENEW_AFTER && (renewed < RENEW_AT_ONCE || age >= timeout / RENEW_AT_LATEST);
@@ -390,17 +406,20 @@ impl Departures {
                 !is_due
             });
             if kept.is_none() {
-                self.map.update(&key(client), &value(&delay, expires_ns))?;
+                let updated = self.map.update(&key(client), &value(&delay, expires_ns));
+                failure = failure.and(updated);
+                if updated.is_err() {
+                    // The element is as it was, or not there.
+                    wanted.extend(before);
+                    continue;
+                }
                 written = true;
             }
             wanted.push((*client, delay, kept.unwrap_or(now)));
         }
-        for (gone, ..) in old {
-            self.map.remove(&key(gone))?;
-            written = true;
-        }
+        wanted.extend(old);
         self.delayed = wanted;
-        self.follow_need(now)?;
+        failure.and(self.follow_need(now))?;
         Ok(written)
     }
 

@@ -281,6 +281,45 @@ fn a_hundred_thousand_are_held_and_renewed_bit_by_bit() {
 }
 
 #[test]
+fn a_full_map_takes_other_clients_and_keeps_none_that_are_gone() {
+    const MOST: u8 = 64;
+    let Some(mut departures) = loaded() else { return };
+    let clients = |block: u8, count: u8| -> Delays {
+        (0..count).map(|n| (Client::Address([10, 0, block, n].into()), delay(Packets::All))).collect()
+    };
+    let set = |departures: &mut Departures, delays: &Delays| departures.set(Instant::now(), delays, MAXIMUM, TIMEOUT);
+    assert_eq!(set(&mut departures, &clients(2, MOST)), Ok(true));
+    // Their keys come first, so that an element would be added before one is removed.
+    assert_eq!(set(&mut departures, &clients(1, MOST)), Ok(true));
+    assert_eq!(departures.delays(), clients(1, MOST));
+    assert!(set(&mut departures, &clients(3, MOST + 1)).is_err(), "one too many");
+    assert_eq!(departures.delays(), clients(3, MOST), "all others");
+    assert_eq!(fate(&departures, &frame("10.0.3.0", 3260, 1, 0, 0)), Fate::Held);
+    assert_eq!(set(&mut departures, &clients(1, MOST)), Ok(true));
+    assert_eq!(fate(&departures, &frame("10.0.3.0", 3260, 1, 0, 0)), Fate::Untouched);
+    assert_eq!(fate(&departures, &frame("10.0.1.63", 3260, 1, 0, 0)), Fate::Held);
+}
+
+#[test]
+fn a_packet_that_waited_at_a_stacked_device_does_not_wait_again() {
+    let Some(mut departures) = loaded() else { return };
+    let delays: Delays = [(address("10.0.0.2"), delay(Packets::All))].into_iter().collect();
+    departures.set(Instant::now(), &delays, MAXIMUM, TIMEOUT).unwrap();
+    // As the program at a bond or VLAN has left it for the program at the device below.
+    let packet = frame("10.0.0.2", 3260, 1, 0, 0);
+    let mut context = [0; 192];
+    context[PRIORITY_AT..PRIORITY_AT + 4].copy_from_slice(&WAITS.to_ne_bytes());
+    context[DEPARTURE_AT..DEPARTURE_AT + 8].copy_from_slice(&clock_ns().to_ne_bytes());
+    let before = context;
+    assert_eq!(departures.program.run(&packet, &mut context).unwrap(), NEXT);
+    let of = |context: &[u8; 192], at: usize, bytes: usize| context[at..at + bytes].to_vec();
+    for (at, bytes) in [(PRIORITY_AT, 4), (DEPARTURE_AT, 8)] {
+        assert_eq!(of(&context, at, bytes), of(&before, at, bytes));
+    }
+    assert_eq!(fate(&departures, &packet), Fate::Held, "at the first device");
+}
+
+#[test]
 fn no_delay_is_longer_than_the_maximum() {
     let Some(mut departures) = loaded() else { return };
     let long = Delay { packets: Packets::All, delay: Duration::from_secs(3600) };

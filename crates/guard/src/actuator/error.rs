@@ -1,6 +1,6 @@
 //! Errors of actuators.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use evenkeel_policy::figures::counted;
 use rustix::io::Errno;
@@ -88,7 +88,7 @@ pub enum Error {
         cause: Errno,
     },
     /// A file could not be read or written.
-    #[error("cannot {doing} {path}: {cause}")]
+    #[error("cannot {doing} {path}: {cause}{}", cure(.path, .cause))]
     File {
         /// The attempted action, as an infinitive for the message.
         doing: &'static str,
@@ -140,6 +140,23 @@ pub enum Error {
     },
 }
 
+/// Advice on how to cure `cause`, the error of the file at `path`, with a leading semicolon; empty if no cure is known.
+fn cure(path: &Path, cause: &std::io::Error) -> &'static str {
+    match cause.raw_os_error() {
+        Some(libc::EROFS) if path.starts_with("/sys") => {
+            "; add the drop-in of docs/guide/guard.md to the service (ProtectControlGroups=no for io.max, ProtectKernelTunables=no for /sys), or mount it for writing into the container"
+        }
+        Some(libc::EROFS) => {
+            "; name its folder in ReadWritePaths= of the service, or mount it for writing into the container"
+        }
+        Some(libc::EACCES | libc::EPERM) => "; run as root, and have SELinux or AppArmor allow it",
+        Some(libc::EOPNOTSUPP) if path.ends_with("io.max") => {
+            "; the kernel cannot limit this device: name the one below or above it"
+        }
+        _ => "",
+    }
+}
+
 impl Error {
     /// The error for a refusal of the kernel; `doing` is the attempted action, as an infinitive.
     pub(crate) fn kernel(doing: &'static str, cause: Errno) -> Self {
@@ -147,5 +164,33 @@ impl Error {
             Errno::PERM | Errno::ACCESS => Self::NotAllowed { doing },
             cause => Self::Kernel { doing, cause },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_is_refused_has_a_cure() {
+        let of = |path: &str, code| {
+            let cause = std::io::Error::from_raw_os_error(code);
+            Error::File { doing: "write", path: path.into(), cause }.to_string()
+        };
+        let text = |code| of("/sys/fs/cgroup/a/io.max", code);
+        for (code, words) in [
+            (libc::EROFS, "ProtectControlGroups=no"),
+            (libc::EACCES, "run as root"),
+            (libc::EPERM, "SELinux"),
+            (libc::EOPNOTSUPP, "below or above"),
+        ] {
+            let text = text(code);
+            assert!(text.starts_with("cannot write /sys/fs/cgroup/a/io.max: ") && text.contains(words), "{text}");
+        }
+        assert!(text(libc::ENOSPC).ends_with(&std::io::Error::from_raw_os_error(libc::ENOSPC).to_string()));
+        // A journal is no file of the kernel, and limits no device.
+        let journal = of("/srv/guard.journal", libc::EROFS);
+        assert!(journal.contains("ReadWritePaths=") && !journal.contains("ProtectControlGroups"), "{journal}");
+        assert!(!of("/srv/guard.journal", libc::EOPNOTSUPP).contains("device"));
     }
 }

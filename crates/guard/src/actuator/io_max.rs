@@ -89,7 +89,7 @@ impl Limits {
     fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Result<Self, String> {
         let mut limits = Self::NONE;
         for word in words {
-            let (key, value) = word.split_once('=').ok_or_else(|| format!("{word:?} is no limit"))?;
+            let (key, value) = word.split_once('=').ok_or_else(|| format!("{word:?} is not a limit"))?;
             let limit = match key {
                 "rbps" => &mut limits.rbps,
                 "wbps" => &mut limits.wbps,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::fake_osd::{Folder, folder};
+use crate::folder::{Folder, folder};
 
 const DEVICE: DeviceNumber = DeviceNumber { major: 253, minor: 0 };
 

@@ -91,8 +91,12 @@ impl QueueLength {
         let found = text.trim().parse().map_err(|_| Error::File {
             doing: "understand",
             path: self.queue.path.clone(),
-            cause: std::io::Error::new(std::io::ErrorKind::InvalidData, format!("{text:?} is no number")),
+            cause: std::io::Error::new(std::io::ErrorKind::InvalidData, format!("{text:?} is not a number")),
         })?;
+        if self.ours && journal.is_some_and(|journal| journal.state(&self.setting()).is_none()) {
+            // Restored by the agent itself: by the point that had the disk before a reload.
+            (self.ours, self.foreign, self.knob) = (false, None, FileKnob::new(&self.queue.path));
+        }
         let number = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<u32>().ok());
         let noted = journal.filter(|journal| !self.ours && !self.is_left(journal));
         if let Some(state) = noted.and_then(|journal| journal.state(&self.setting()))

@@ -2,7 +2,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use super::*;
-use crate::fake_osd::{Folder, folder};
+use crate::folder::{Folder, folder};
 use crate::sensor::queue::Knob;
 
 /// A file in place of a disk's setting, in a temporary folder with a journal.
@@ -161,6 +161,22 @@ fn a_length_of_ours_is_known_by_the_journal() {
     disk.put("16");
     assert!(disk.set(&mut length, f64::INFINITY));
     assert_eq!(disk.value(), "64");
+}
+
+#[test]
+fn a_length_that_the_agent_itself_restored_is_not_another_program_s() {
+    let mut disk = Disk::new("moved", "64");
+    let mut old = disk.length(Knob::QueueDepth, 1);
+    assert!(disk.set(&mut old, 8.0));
+    // The newer point finds the disk before the older one gives it up.
+    let mut new = disk.length(Knob::QueueDepth, 1);
+    assert!(disk.set(&mut new, 16.0));
+    old.forget(&mut disk.journal).unwrap();
+    assert_eq!((disk.value().as_str(), disk.journal.is_clear()), ("64", true));
+    assert!(disk.set(&mut new, 12.0));
+    assert_eq!((disk.value().as_str(), new.before(), new.foreign()), ("12", Some(64), None));
+    new.forget(&mut disk.journal).unwrap();
+    assert_eq!((disk.value().as_str(), disk.journal.is_clear()), ("64", true));
 }
 
 #[test]

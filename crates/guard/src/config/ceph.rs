@@ -1,12 +1,17 @@
-//! Settings for the control of Ceph's OSDs.
+//! Settings for the control of Ceph's OSDs, and their translation from the policy.
 
 use std::path::PathBuf;
 
 use evenkeel_control::admission::{Config as Admission, ElasticConfig};
+use evenkeel_policy::budget_that_hangs;
+use evenkeel_policy::config::{Enforcement, Pool};
+use evenkeel_policy::effective::{Row, listed};
 use evenkeel_policy::tenant::fits;
-use evenkeel_policy::units::Duration;
+use evenkeel_policy::units::{Bytes, Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::lower::{Lowering, allows, devices_of};
 
 /// Smallest gain of throughput, as a fraction, for which the controller doubles the budget of an OSD. The throughput of an
 /// OSD saturates slowly: the last 2.5 % of throughput double the latency.
@@ -81,5 +86,41 @@ impl CephConfig {
 impl Default for CephConfig {
     fn default() -> Self {
         Self { settings: CephSettings::default(), admission: Self::default_admission(), only: Vec::new() }
+    }
+}
+
+impl Lowering<'_, '_> {
+    /// A pool of OSDs, whose throttles are set.
+    pub(super) fn osds(&mut self, name: &str, pool: &Pool) {
+        let (osds, _) = devices_of(pool);
+        if osds.is_empty() || !allows(pool, Enforcement::Osd) {
+            return;
+        }
+        if self.lowered.config.ceph.is_some() {
+            let message = "another pool has OSDs already, and one pool holds all OSDs of a host; name them there, or leave \"osd\" out of enforce";
+            return self.fault(&["pools", name, "devices"], message);
+        }
+        if osds.contains(&"") {
+            self.fault(
+                &["pools", name, "devices"],
+                "\"osd:\" names no OSD; write \"osd:*\" or for example \"osd:osd.0\"",
+            );
+        }
+        let at = ["pools", name, "tuning", "admission"];
+        let said = self.document.has(&at);
+        let admission = if said { pool.tuning.admission } else { CephConfig::default_admission() };
+        if admission == Admission::None {
+            self.fault(&at, "is \"none\", which controls no OSD; use another, or leave the OSDs out of devices");
+        }
+        // What a request costs an OSD beside its bytes, only the OSD knows.
+        if let Some((key, hang)) = budget_that_hangs(&admission, Bytes(0)) {
+            self.doubt(&["pools", name, "tuning", "admission", key], hang);
+        }
+        let row = Row::of_pool(name, Enforcement::Osd, None, format!("admission {}", admission.name()));
+        let throttled = format!("BlueStore's throttles of {}", listed(&osds));
+        self.lowered.config.enforced.rows.push(row.by("latency and rate of commits, by admin sockets", throttled));
+        let only = if osds.contains(&"*") { Vec::new() } else { osds.into_iter().map(str::to_owned).collect() };
+        let settings = self.lowered.config.agent.ceph.clone();
+        self.lowered.config.ceph = Some(CephConfig { settings, admission, only });
     }
 }

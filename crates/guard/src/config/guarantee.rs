@@ -1,12 +1,15 @@
-//! Settings of the control-group loop: devices whose control groups have throughput guarantees.
+//! Settings of the control-group loop, from the policy: devices whose control groups have throughput guarantees.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use evenkeel_control::throughput;
 use evenkeel_policy::cluster::guarantee_total;
-use evenkeel_policy::config::{CachedDevice, Direction, GuaranteeTuning, Match};
+use evenkeel_policy::config::{CachedDevice, Direction, Enforcement, Guarantee, GuaranteeTuning, Match, Pool};
+use evenkeel_policy::effective::{Precedence, Row, listed};
+use evenkeel_policy::rate_that_hangs;
 
+use super::lower::{Lowering, MAX_ENTRIES, allows, devices_of, has_slots, name_of, owed};
 use crate::loops::owed::Owed;
 use crate::sensor::cgroup;
 
@@ -40,7 +43,7 @@ pub struct GuaranteeConfig {
     pub read: Direction,
     /// Throughput guarantee and ceiling of writes.
     pub write: Direction,
-    /// Weight of the tenant relative to other tenants if not all guarantees can be kept.
+    /// Weight of the tenant relative to other tenants if not all guarantees can be met.
     pub weight: u32,
     /// The tenant's reservation; no limit is set below it.
     pub owed: Owed,
@@ -95,5 +98,109 @@ impl CachedConfig {
     /// Settings of the controller that assigns the groups' limits.
     pub fn controller(&self) -> throughput::Config {
         self.tuning.control(self.cache.slow_bytes_per_s)
+    }
+}
+
+impl<'f> Lowering<'f, '_> {
+    /// A pool with devices of this host and tenants whose control groups have guarantees.
+    pub(super) fn groups(&mut self, name: &str, pool: &Pool) {
+        let (_, devices) = devices_of(pool);
+        if devices.is_empty() || has_slots(pool) || !allows(pool, Enforcement::Cgroup) {
+            return;
+        }
+        let (mut tenants, mut exempt) = (BTreeMap::new(), Vec::new());
+        // What is wrong with the settings as such is told already.
+        let cache = &pool.tuning.cache;
+        let mut controller = throughput::Controller::new(&pool.tuning.guarantee.control(cache.slow_bytes_per_s)).ok();
+        for (tenant, settings) in self.tenants {
+            let groups = |entry: &'f Match| match entry {
+                Match::Cgroup(group) => Some(group.as_str()),
+                _ => None,
+            };
+            let groups: Vec<&str> = settings.matches.iter().filter_map(groups).collect();
+            let there = settings.on(name);
+            let Guarantee { read, write, .. } = there.guarantee;
+            if groups.is_empty() {
+                continue;
+            }
+            if read.is_unset() && write.is_unset() {
+                exempt.extend(groups.into_iter().map(|group| (tenant.clone(), group.to_owned())));
+                continue;
+            }
+            self.grouped.insert(tenant);
+            let said = self.said(tenant, name, "guarantee");
+            for group in &groups {
+                let row = Row::of_pool(name, Enforcement::Cgroup, None, String::new());
+                let row = row.by(format!("io.stat of {group}"), format!("io.max of {group} on {}", listed(&devices)));
+                let on = devices.iter().chain([group]).map(|name| (*name).to_owned()).collect();
+                let (reserved, guarantees): (Vec<_>, Vec<_>) =
+                    owed(&there).partition(|(of, _)| *of == Precedence::Reservation);
+                let row = Row { on, ..row };
+                self.rows(tenant, guarantees.into_iter(), &row);
+                let throttled = format!("{}, never below that", row.throttled);
+                self.rows(tenant, reserved.into_iter(), &Row { throttled, ..row });
+                let guarantee = GuaranteeConfig {
+                    tenant: tenant.clone(),
+                    group: (*group).to_owned(),
+                    read,
+                    write,
+                    weight: there.weight,
+                    owed: Owed::reservation_of(&there),
+                    each: settings.each.then(|| tenant.clone()),
+                };
+                let refused = controller.as_mut().and_then(|controller| controller.join(&guarantee.guarantee()).err());
+                // Weights are checked wherever they stand.
+                if let Some(invalid) = refused.filter(|invalid| invalid.setting != "weight") {
+                    let message = format!("{} must be {}", invalid.setting, invalid.must_be);
+                    if !self.lowered.faults.iter().any(|fault| fault.key.starts_with(&said.join("."))) {
+                        self.fault(&said, message);
+                    }
+                }
+                tenants.insert(name_of(&tenants, tenant, group, groups.len() == 1), guarantee);
+            }
+            // Limits so small that clients would seem to hang.
+            for (direction, of) in [("read", read), ("write", write)] {
+                if of.bytes_per_s.0 == 0 {
+                    continue;
+                }
+                for (key, rate) in [("bytes_per_s", Some(of.bytes_per_s)), ("ceiling", of.ceiling)] {
+                    if let Some(hang) = rate.and_then(rate_that_hangs) {
+                        self.doubt(&[&said[..], &[direction, key]].concat(), hang);
+                    }
+                }
+            }
+            self.lowered.doubts.dedup();
+        }
+        if tenants.is_empty() {
+            return;
+        }
+        if devices.len() > 1 && (cache.slow.is_some() || cache.fast.is_some()) {
+            let message = "names what one cached device is made of, and the pool has several; give each a pool of its own, or remove slow and fast";
+            self.fault(&["pools", name, "tuning", "cache"], message);
+        }
+        // Between two ticks nothing is decided, and samples far apart count as pauses.
+        let ticks = self.lowered.config.agent.interval;
+        let mut tuning = pool.tuning.guarantee.clone();
+        tuning.interval = tuning.interval.max(ticks);
+        if tuning.every() < ticks {
+            let message = format!("is {}; write at least agent.interval ({ticks})", tuning.period);
+            self.fault(&["pools", name, "tuning", "guarantee", "period"], message);
+        }
+        for device in &devices {
+            let cached = CachedConfig {
+                pool: name.to_owned(),
+                device: (*device).to_owned(),
+                cache: cache.clone(),
+                tuning: tuning.clone(),
+                tenants: tenants.clone(),
+                exempt: exempt.clone(),
+            };
+            let named = name_of(&self.lowered.config.cached, name, device, devices.len() == 1);
+            self.lowered.config.cached.insert(named, cached);
+        }
+        if self.lowered.config.cached.len() > MAX_ENTRIES {
+            let message = format!("have more than {MAX_ENTRIES} devices with guarantees; leave some out");
+            self.fault(&["pools"], message);
+        }
     }
 }

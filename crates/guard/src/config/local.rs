@@ -4,11 +4,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use evenkeel_control::{Duration, response};
-use evenkeel_policy::config::{Latency, Limit, Match, Percentile, Throttle};
+use evenkeel_policy::config::{Enforcement, Latency, Limit, Match, Of, Percentile, Pool, Tenant, Throttle};
+use evenkeel_policy::effective::{Precedence, Row, latency, listed, settings as settings_of, throttled};
 use evenkeel_policy::target::Method;
 use evenkeel_policy::units::{Bytes, Rates};
 
+use super::Abilities;
 use super::guarantee::own_name;
+use super::lower::{Lowering, MAX_ENTRIES, allows, devices_of, has_slots, name_of, owed};
 use crate::discovery::groups::Names;
 use crate::loops::owed::Owed;
 use crate::sensor::cgroup;
@@ -55,7 +58,7 @@ pub struct LocalTenant {
     pub name: String,
     /// Entries that name control groups, by their paths below /sys/fs/cgroup or as containers, pods or virtual machines.
     pub groups: Vec<Match>,
-    /// When the tenant's groups are throttled, in relation to other groups.
+    /// Throttle rank of the tenant's groups.
     pub throttle: Throttle,
     /// The tenant's limit on this device: of reads and writes of all its groups together, with [`Self::each`] of each group.
     pub limit: Limit,
@@ -166,5 +169,112 @@ impl LocalConfig {
             noisy_bytes_per_s: self.noisy_above.0,
             ..self.method.published(latency.target)
         })
+    }
+}
+
+/// The part of a tenant's limit on a pool that applies on each of so many devices.
+fn on_each(limit: Limit, devices: usize) -> Limit {
+    let part = |rate: u64| if rate == 0 { 0 } else { (rate / devices.max(1) as u64).max(1) };
+    Limit { iops: part(limit.iops), bytes_per_s: Bytes(part(limit.bytes_per_s.0)), ..limit }
+}
+
+impl<'f> Lowering<'f, '_> {
+    /// The tenants that name control groups, as terms for a pool's latency target. `devices`: number of the pool's devices.
+    fn local_tenants(&self, name: &str, devices: usize) -> Vec<LocalTenant> {
+        let terms = |(tenant, settings): (&'f String, &'f Tenant)| {
+            let there = settings.on(name);
+            let by_path = settings.matches.iter().any(|entry| matches!(entry, Match::Cgroup(_)));
+            LocalTenant {
+                name: tenant.clone(),
+                groups: settings.matches.iter().filter(|entry| entry.is_of_groups()).cloned().collect(),
+                throttle: match there.throttle {
+                    // Others are to wait for it.
+                    Throttle::Normal if there.latency.is_some() => Throttle::Last,
+                    throttle => throttle,
+                },
+                each: settings.each,
+                limit: on_each(there.limit, devices),
+                owed: Owed::of(&there),
+                guaranteed: by_path && !(there.guarantee.read.is_unset() && there.guarantee.write.is_unset()),
+            }
+        };
+        self.tenants.iter().map(terms).filter(|terms| !terms.groups.is_empty()).collect()
+    }
+
+    /// A pool with devices of this host and a latency target, for which noisy control groups are throttled, or a tenant's limit.
+    pub(super) fn local(&mut self, name: &str, pool: &Pool, abilities: Abilities) {
+        let (_, devices) = devices_of(pool);
+        if devices.is_empty() || has_slots(pool) || !allows(pool, Enforcement::Cgroup) {
+            return;
+        }
+        let tenants = self.local_tenants(name, devices.len());
+        // Groups with a guarantee are limited by that.
+        let mut others = tenants.iter().filter(|tenant| !tenant.guaranteed);
+        if !others.any(|tenant| pool.latency.is_some() || tenant.limit.rates() != Rates::default()) {
+            return;
+        }
+        if let Some(latency) = pool.latency {
+            self.measurable(name, latency, abilities);
+        }
+        self.local_pools.insert(name.to_owned());
+        self.rows_of_local(name, pool.latency, &devices, &tenants);
+        for device in &devices {
+            let local = LocalConfig {
+                pool: name.to_owned(),
+                latency: pool.latency,
+                device: (*device).to_owned(),
+                method: pool.tuning.method,
+                noisy_above: pool.tuning.noisy_above,
+                max_delay: pool.max_delay,
+                tenants: tenants.clone(),
+            };
+            let controller = local.controller(self.lowered.config.agent.interval);
+            if let Some(Err(invalid)) = controller.map(|settings| settings.validate()) {
+                let path: &[&str] = match invalid.setting {
+                    "target" => &["pools", name, "latency", "target"],
+                    "max_delay" => &["pools", name, "max_delay"],
+                    other => &["agent", other],
+                };
+                let key = path.join(".");
+                if !self.lowered.faults.iter().any(|fault| fault.key == key) {
+                    self.fault(path, format!("must be {}", invalid.must_be));
+                }
+            }
+            let named = name_of(&self.lowered.config.local, name, device, devices.len() == 1);
+            self.lowered.config.local.insert(named, local);
+        }
+        if self.lowered.config.local.len() > MAX_ENTRIES {
+            let message =
+                format!("have more than {MAX_ENTRIES} devices with latency targets or limits; leave some out");
+            self.fault(&["pools"], message);
+        }
+    }
+
+    fn rows_of_local(&mut self, name: &str, target: Option<Latency>, devices: &[&str], tenants: &[LocalTenant]) {
+        let on: Vec<String> = devices.iter().map(|device| (*device).to_owned()).collect();
+        let named = tenants.iter().filter(|tenant| !tenant.guaranteed);
+        let throttled = throttled("io.max of groups of", named.map(|tenant| (tenant.name.as_str(), tenant.throttle)));
+        if let Some(target) = target {
+            let or = if target.percentile == Percentile::Mean { " or diskstats" } else { "" };
+            let by = format!("block tracepoints{or}");
+            let row = Row::of_pool(name, Enforcement::Cgroup, Some(Precedence::Latency), latency(target, Of::Reads));
+            let row = row.by(format!("reads of groups that are not noisy on {}, by {by}", listed(devices)), throttled);
+            self.lowered.config.enforced.rows.push(Row { on: on.clone(), ..row });
+        }
+        self.lowered.config.enforced.tenants.extend(tenants.iter().map(|tenant| tenant.name.clone()));
+        for tenant in tenants.iter().filter(|tenant| !tenant.guaranteed) {
+            let Some(settings) = self.tenants.get(&tenant.name) else { continue };
+            let there = settings.on(name);
+            // Without a latency target there is no throttle that a reservation bounds.
+            let reserved = owed(&there).filter(|(of, _)| target.is_some() && *of == Precedence::Reservation);
+            let groups = listed(&tenant.groups.iter().map(LocalTenant::shown).collect::<Vec<_>>());
+            let row = Row::of_pool(name, Enforcement::Cgroup, None, String::new());
+            let row = row.by(format!("io.stat of {groups}"), format!("io.max of {groups}, never below that"));
+            self.rows(&tenant.name, reserved, &Row { on: on.clone(), ..row.clone() });
+            let limit = settings_of(&there).into_iter().filter(|(of, _)| *of == Precedence::TenantLimit);
+            let share = if devices.len() > 1 { ", on each device an equal part" } else { "" };
+            let row = row.by(format!("io.stat of {groups}"), format!("io.max of {groups}, shared by use{share}"));
+            self.rows(&tenant.name, limit, &Row { on: on.clone(), ..row });
+        }
     }
 }

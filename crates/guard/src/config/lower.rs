@@ -9,35 +9,28 @@
 //! | `devices`, no slots | tenants with control groups and a limit | `cgroup` |
 //! | `latency`, neither slots nor OSDs | tenants that name clients (`initiator:`, `address:`) | `packets` |
 //!
-//! A pool's `enforce` restricts these points. A setting that this host does not enforce becomes a note, not an error: many
-//! hosts may share the policy.
+//! A pool's `enforce` restricts these points. The points' files in this folder translate the pool, `packets` is here. A setting
+//! that this host does not enforce becomes a note, not an error: many hosts may share the policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use evenkeel_control::throughput;
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::cluster::MAX_POOLS;
 use evenkeel_policy::config::{
-    DEFAULT_TENANT, Enforcement, Guarantee, Latency, Limit, Match, Of, Percentile, Pool, Slots, Status, Tenant,
-    Throttle, Who,
+    DEFAULT_TENANT, Enforcement, Latency, Match, Of, Percentile, Pool, Slots, Status, Tenant, Throttle, Who,
 };
 use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::{Precedence, Row, latency, listed, settings as settings_of, throttled};
-use evenkeel_policy::tenant::fits;
-use evenkeel_policy::units::{Bytes, Duration, Rates};
-use evenkeel_policy::{Severity, budget_that_hangs, policy_findings, rate_that_hangs};
+use evenkeel_policy::units::Duration;
+use evenkeel_policy::{Severity, policy_findings};
 
-use super::{
-    Abilities, ArrayConfig, ArrayVolume, CachedConfig, CephConfig, Config, File, GuaranteeConfig, LocalConfig,
-    LocalTenant, PacketsConfig, Throttles,
-};
+use super::{Abilities, ClientTerms, Config, File, PacketsConfig, Throttles};
 use crate::actuator;
-use crate::config::ClientTerms;
 use crate::loops::owed::Owed;
 
 /// Largest number of pools, and of devices of one pool; each pool and device costs work at every tick.
-const MAX_ENTRIES: usize = 1_000;
+pub(super) const MAX_ENTRIES: usize = 1_000;
 /// The prefix of an OSD's name in a pool's devices.
 const OSD: &str = "osd:";
 
@@ -70,11 +63,7 @@ pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -
     lowering.policy();
     lowering.agent();
     for (name, pool) in &pools {
-        lowering.osds(name, pool);
-        lowering.array(name, pool);
-        lowering.groups(name, pool);
-        lowering.local(name, pool, abilities);
-        lowering.packets(name, pool, abilities);
+        super::at_each_point(&mut lowering, name, pool, abilities);
     }
     lowering.cluster();
     pools.iter().for_each(|(name, pool)| lowering.note_pool(name, pool));
@@ -82,53 +71,49 @@ pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -
     lowering.lowered
 }
 
-struct Lowering<'f, 'd> {
-    pools: &'f BTreeMap<String, Pool>,
-    tenants: &'f BTreeMap<String, Tenant>,
+/// The translation in progress: the policy, and the settings of the loops found so far.
+pub(super) struct Lowering<'f, 'd> {
+    pub(super) pools: &'f BTreeMap<String, Pool>,
+    pub(super) tenants: &'f BTreeMap<String, Tenant>,
     /// Tenants that name clients of targets.
     clients: Vec<(&'f String, &'f Tenant)>,
     /// Names of the pools on which `evenkeel serve` has volumes.
     served: BTreeSet<String>,
-    document: &'d Document<'d>,
-    lowered: Lowered,
+    pub(super) document: &'d Document<'d>,
+    pub(super) lowered: Lowered,
     /// Permitted throttling of clients on pools for which no tenant has settings of its own.
     throttles: Throttles,
     /// Names of the tenants whose control groups this host limits.
-    grouped: BTreeSet<&'f str>,
+    pub(super) grouped: BTreeSet<&'f str>,
     /// Names of the pools whose control groups are throttled for a latency target or limited for tenants' limits.
-    local_pools: BTreeSet<String>,
+    pub(super) local_pools: BTreeSet<String>,
     /// Names of the tenants with devices whose queues this host bounds.
-    slotted: BTreeSet<&'f str>,
+    pub(super) slotted: BTreeSet<&'f str>,
 }
 
-fn allows(pool: &Pool, point: Enforcement) -> bool {
+/// True if the pool's policy allows this enforcement point.
+pub(super) fn allows(pool: &Pool, point: Enforcement) -> bool {
     pool.enforce.as_ref().is_none_or(|points| points.contains(&point))
 }
 
 /// The tenant's reservation and guarantees, each with its text for the effective policy; no throttle of this host takes the
 /// tenant below them.
-fn owed(tenant: &Tenant) -> impl Iterator<Item = (Precedence, String)> + use<> {
+pub(super) fn owed(tenant: &Tenant) -> impl Iterator<Item = (Precedence, String)> + use<> {
     let owed = |(of, _): &(Precedence, String)| matches!(of, Precedence::Reservation | Precedence::Guarantee);
     settings_of(tenant).into_iter().filter(owed)
 }
 
 /// Devices of a pool, as names of OSDs (without the prefix) and block devices.
-fn devices_of(pool: &Pool) -> (Vec<&str>, Vec<&str>) {
+pub(super) fn devices_of(pool: &Pool) -> (Vec<&str>, Vec<&str>) {
     let (osds, devices): (Vec<&str>, Vec<&str>) =
         pool.devices.iter().map(String::as_str).partition(|device| device.starts_with(OSD));
     (osds.into_iter().map(|osd| &osd[OSD.len()..]).collect(), devices)
 }
 
 /// True if the pool's policy has this host bound the queues of those of the pool's devices that a tenant names.
-fn has_slots(pool: &Pool) -> bool {
+pub(super) fn has_slots(pool: &Pool) -> bool {
     let said = || pool.enforce.as_ref().is_some_and(|points| points.contains(&Enforcement::QueueDepth));
     (pool.tuning.slots != Slots::None || said()) && allows(pool, Enforcement::QueueDepth)
-}
-
-/// The part of a tenant's limit on a pool that applies on each of so many devices.
-fn on_each(limit: Limit, devices: usize) -> Limit {
-    let part = |rate: u64| if rate == 0 { 0 } else { (rate / devices.max(1) as u64).max(1) };
-    Limit { iops: part(limit.iops), bytes_per_s: Bytes(part(limit.bytes_per_s.0)), ..limit }
 }
 
 /// True if an entry names clients of targets.
@@ -158,7 +143,7 @@ fn throttles(tenants: &BTreeMap<String, Tenant>, pool: Option<&str>) -> Throttle
 
 /// A name for the device or group at `path` that is not yet a key of `known`: the owner's name if the owner has no other
 /// (`alone`), else the owner's name followed by the last part of the path, or by the whole path.
-fn name_of<V>(known: &BTreeMap<String, V>, owner: &str, path: &str, alone: bool) -> String {
+pub(super) fn name_of<V>(known: &BTreeMap<String, V>, owner: &str, path: &str, alone: bool) -> String {
     if alone && !known.contains_key(owner) {
         return owner.to_owned();
     }
@@ -167,22 +152,22 @@ fn name_of<V>(known: &BTreeMap<String, V>, owner: &str, path: &str, alone: bool)
     if known.contains_key(&short) { format!("{owner}.{path}") } else { short }
 }
 
-impl<'f> Lowering<'f, '_> {
-    fn fault(&mut self, path: &[&str], message: impl Into<String>) {
+impl Lowering<'_, '_> {
+    pub(super) fn fault(&mut self, path: &[&str], message: impl Into<String>) {
         self.lowered.faults.push(self.document.complain(path, message));
     }
 
-    fn doubt(&mut self, path: &[&str], message: impl Into<String>) {
+    pub(super) fn doubt(&mut self, path: &[&str], message: impl Into<String>) {
         self.lowered.doubts.push(self.document.complain(path, message));
     }
 
-    fn note(&mut self, path: &[&str], message: impl Into<String>) {
+    pub(super) fn note(&mut self, path: &[&str], message: impl Into<String>) {
         self.lowered.config.notes.push(self.document.complain(path, message));
     }
 
     /// Path, in the document, of the key that sets `key` of a tenant for a pool: in the tenant's table for the pool if that
     /// has the key, otherwise in the tenant's own table.
-    fn said<'p>(&self, tenant: &'p str, pool: &'p str, key: &'p str) -> Vec<&'p str> {
+    pub(super) fn said<'p>(&self, tenant: &'p str, pool: &'p str, key: &'p str) -> Vec<&'p str> {
         let own = ["tenants", tenant, "pools", pool, key];
         if self.document.has(&own) { own.to_vec() } else { vec!["tenants", tenant, key] }
     }
@@ -268,129 +253,8 @@ impl<'f> Lowering<'f, '_> {
         }
     }
 
-    fn osds(&mut self, name: &str, pool: &Pool) {
-        let (osds, _) = devices_of(pool);
-        if osds.is_empty() || !allows(pool, Enforcement::Osd) {
-            return;
-        }
-        if self.lowered.config.ceph.is_some() {
-            let message = "another pool has OSDs already, and one pool holds all OSDs of a host; name them there, or leave \"osd\" out of enforce";
-            return self.fault(&["pools", name, "devices"], message);
-        }
-        if osds.contains(&"") {
-            self.fault(
-                &["pools", name, "devices"],
-                "\"osd:\" names no OSD; write \"osd:*\" or for example \"osd:osd.0\"",
-            );
-        }
-        let at = ["pools", name, "tuning", "admission"];
-        let said = self.document.has(&at);
-        let admission = if said { pool.tuning.admission } else { CephConfig::default_admission() };
-        if admission == evenkeel_control::admission::Config::None {
-            self.fault(&at, "is \"none\", which controls no OSD; use another, or leave the OSDs out of devices");
-        }
-        // What a request costs an OSD beside its bytes, only the OSD knows.
-        if let Some((key, hang)) = budget_that_hangs(&admission, Bytes(0)) {
-            self.doubt(&["pools", name, "tuning", "admission", key], hang);
-        }
-        let row = Row::of_pool(name, Enforcement::Osd, None, format!("admission {}", admission.name()));
-        let throttled = format!("BlueStore's throttles of {}", listed(&osds));
-        self.lowered.config.enforced.rows.push(row.by("latency and rate of commits, by admin sockets", throttled));
-        let only = if osds.contains(&"*") { Vec::new() } else { osds.into_iter().map(str::to_owned).collect() };
-        let settings = self.lowered.config.agent.ceph.clone();
-        self.lowered.config.ceph = Some(CephConfig { settings, admission, only });
-    }
-
-    /// The devices of a pool that tenants name, each with the tenant whose entry names it most exactly.
-    fn volumes(&mut self, name: &str, pool: &Pool) -> Vec<(String, &'f str)> {
-        let entries = |(tenant, settings): (&'f String, &'f Tenant)| {
-            let devices = settings.matches.iter().filter_map(|entry| match entry {
-                Match::Device(pattern) => Some((entry.specificity(), pattern.as_str())),
-                _ => None,
-            });
-            devices.map(|(rank, pattern)| (rank, pattern, tenant.as_str())).collect::<Vec<_>>()
-        };
-        let entries: Vec<_> = self.tenants.iter().flat_map(entries).collect();
-        let (_, devices) = devices_of(pool);
-        if devices.is_empty() {
-            if self.pools.values().filter(|pool| has_slots(pool)).count() > 1 {
-                return Vec::new();
-            }
-            let (exact, patterns): (Vec<_>, Vec<_>) =
-                entries.into_iter().partition(|(_, pattern, _)| !pattern.contains(['*', '?']));
-            for (_, pattern, tenant) in patterns {
-                let message =
-                    format!("device:{pattern} is a pattern, which needs a list of devices; add pools.{name}.devices");
-                self.note(&["tenants", tenant, "match"], message);
-            }
-            return exact.into_iter().map(|(_, device, tenant)| (device.to_owned(), tenant)).collect();
-        }
-        let mut volumes = Vec::new();
-        for device in devices {
-            // Of equally specific entries the first decides.
-            let named = entries.iter().rev().filter(|(_, pattern, _)| fits(pattern, device));
-            match named.max_by_key(|(rank, _, _)| *rank) {
-                Some((_, _, tenant)) => volumes.push((device.to_owned(), *tenant)),
-                None if entries.is_empty() => {}
-                None => {
-                    let message = format!(
-                        "{device} belongs to no tenant and is left alone; add \"device:{device}\" to match of a tenant"
-                    );
-                    self.note(&["pools", name, "devices"], message);
-                }
-            }
-        }
-        volumes
-    }
-
-    fn array(&mut self, name: &str, pool: &Pool) {
-        if !has_slots(pool) {
-            return;
-        }
-        let named = self.volumes(name, pool);
-        if named.is_empty() {
-            return;
-        }
-        let mut volumes = BTreeMap::new();
-        for (device, tenant) in &named {
-            let Some(settings) = self.tenants.get(*tenant) else { continue };
-            // The agent does not keep hours.
-            let there = Tenant { weight_at: None, ..settings.on(name) };
-            let row = Row::of_pool(name, Enforcement::QueueDepth, None, String::new());
-            let row = row.by(format!("diskstats of {device}"), format!("queue_depth or nr_requests of {device}"));
-            let most = there.max_in_flight.map(|most| (Precedence::TenantLimit, format!("at most {most} in flight")));
-            let others = settings_of(&there).into_iter().filter(|(precedence, _)| *precedence >= Precedence::Latency);
-            let row = Row { on: vec![device.clone()], ..row };
-            self.rows(tenant, most.into_iter().chain(others), &row);
-            self.rows(tenant, owed(&there), &Row { throttled: format!("{}, never below that", row.throttled), ..row });
-            let alone = named.iter().filter(|(_, other)| other == tenant).count() == 1;
-            let volume = ArrayVolume {
-                device: device.clone(),
-                latency: there.latency,
-                weight: f64::from(there.weight),
-                ceiling: there.max_in_flight,
-                owed: Owed::of(&there),
-            };
-            volumes.insert(name_of(&volumes, tenant, device, alone), volume);
-            self.slotted.insert(*tenant);
-        }
-        let tuning = &pool.tuning;
-        let array = ArrayConfig {
-            method: tuning.slots,
-            period: tuning.slots_period.unwrap_or(ArrayConfig::DEFAULT_PERIOD),
-            latency: tuning.slots_latency,
-            most: tuning.slots_most,
-            volumes,
-        };
-        let (interval, cluster) = (self.lowered.config.agent.interval, self.lowered.config.cluster.clone());
-        for (keys, message) in array.faults(name, interval, &cluster) {
-            self.fault(&[&["pools", name], keys].concat(), message);
-        }
-        self.lowered.config.arrays.insert(name.to_owned(), array);
-    }
-
     /// Adds to the effective policy a copy of `row` for each of the tenant's `settings`.
-    fn rows(&mut self, tenant: &str, settings: impl Iterator<Item = (Precedence, String)>, row: &Row) {
+    pub(super) fn rows(&mut self, tenant: &str, settings: impl Iterator<Item = (Precedence, String)>, row: &Row) {
         for (precedence, setting) in settings {
             self.lowered.config.enforced.push(tenant, Row { precedence: Some(precedence), setting, ..row.clone() });
         }
@@ -417,208 +281,8 @@ impl<'f> Lowering<'f, '_> {
         }
     }
 
-    fn groups(&mut self, name: &str, pool: &Pool) {
-        let (_, devices) = devices_of(pool);
-        if devices.is_empty() || has_slots(pool) || !allows(pool, Enforcement::Cgroup) {
-            return;
-        }
-        let (mut tenants, mut exempt) = (BTreeMap::new(), Vec::new());
-        // What is wrong with the settings as such is told already.
-        let cache = &pool.tuning.cache;
-        let mut controller = throughput::Controller::new(&pool.tuning.guarantee.control(cache.slow_bytes_per_s)).ok();
-        for (tenant, settings) in self.tenants {
-            let groups = |entry: &'f Match| match entry {
-                Match::Cgroup(group) => Some(group.as_str()),
-                _ => None,
-            };
-            let groups: Vec<&str> = settings.matches.iter().filter_map(groups).collect();
-            let there = settings.on(name);
-            let Guarantee { read, write, .. } = there.guarantee;
-            if groups.is_empty() {
-                continue;
-            }
-            if read.is_unset() && write.is_unset() {
-                exempt.extend(groups.into_iter().map(|group| (tenant.clone(), group.to_owned())));
-                continue;
-            }
-            self.grouped.insert(tenant);
-            let said = self.said(tenant, name, "guarantee");
-            for group in &groups {
-                let row = Row::of_pool(name, Enforcement::Cgroup, None, String::new());
-                let row = row.by(format!("io.stat of {group}"), format!("io.max of {group} on {}", listed(&devices)));
-                let on = devices.iter().chain([group]).map(|name| (*name).to_owned()).collect();
-                let (reserved, guarantees): (Vec<_>, Vec<_>) =
-                    owed(&there).partition(|(of, _)| *of == Precedence::Reservation);
-                let row = Row { on, ..row };
-                self.rows(tenant, guarantees.into_iter(), &row);
-                let throttled = format!("{}, never below that", row.throttled);
-                self.rows(tenant, reserved.into_iter(), &Row { throttled, ..row });
-                let guarantee = GuaranteeConfig {
-                    tenant: tenant.clone(),
-                    group: (*group).to_owned(),
-                    read,
-                    write,
-                    weight: there.weight,
-                    owed: Owed::reservation_of(&there),
-                    each: settings.each.then(|| tenant.clone()),
-                };
-                let refused = controller.as_mut().and_then(|controller| controller.join(&guarantee.guarantee()).err());
-                // Weights are checked wherever they stand.
-                if let Some(invalid) = refused.filter(|invalid| invalid.setting != "weight") {
-                    let message = format!("{} must be {}", invalid.setting, invalid.must_be);
-                    if !self.lowered.faults.iter().any(|fault| fault.key.starts_with(&said.join("."))) {
-                        self.fault(&said, message);
-                    }
-                }
-                tenants.insert(name_of(&tenants, tenant, group, groups.len() == 1), guarantee);
-            }
-            // Limits so small that clients would seem to hang.
-            for (direction, of) in [("read", read), ("write", write)] {
-                if of.bytes_per_s.0 == 0 {
-                    continue;
-                }
-                for (key, rate) in [("bytes_per_s", Some(of.bytes_per_s)), ("ceiling", of.ceiling)] {
-                    if let Some(hang) = rate.and_then(rate_that_hangs) {
-                        self.doubt(&[&said[..], &[direction, key]].concat(), hang);
-                    }
-                }
-            }
-            self.lowered.doubts.dedup();
-        }
-        if tenants.is_empty() {
-            return;
-        }
-        if devices.len() > 1 && (cache.slow.is_some() || cache.fast.is_some()) {
-            let message = "names what one cached device is made of, and the pool has several; give each a pool of its own, or remove slow and fast";
-            self.fault(&["pools", name, "tuning", "cache"], message);
-        }
-        // Between two ticks nothing is decided, and samples far apart count as pauses.
-        let ticks = self.lowered.config.agent.interval;
-        let mut tuning = pool.tuning.guarantee.clone();
-        tuning.interval = tuning.interval.max(ticks);
-        if tuning.every() < ticks {
-            let message = format!("is {}; write at least agent.interval ({ticks})", tuning.period);
-            self.fault(&["pools", name, "tuning", "guarantee", "period"], message);
-        }
-        for device in &devices {
-            let cached = CachedConfig {
-                pool: name.to_owned(),
-                device: (*device).to_owned(),
-                cache: cache.clone(),
-                tuning: tuning.clone(),
-                tenants: tenants.clone(),
-                exempt: exempt.clone(),
-            };
-            let named = name_of(&self.lowered.config.cached, name, device, devices.len() == 1);
-            self.lowered.config.cached.insert(named, cached);
-        }
-        if self.lowered.config.cached.len() > MAX_ENTRIES {
-            let message = format!("have more than {MAX_ENTRIES} devices with guarantees; leave some out");
-            self.fault(&["pools"], message);
-        }
-    }
-
-    /// The tenants that name control groups, as terms for a pool's latency target. `devices`: number of the pool's devices.
-    fn local_tenants(&self, name: &str, devices: usize) -> Vec<LocalTenant> {
-        let terms = |(tenant, settings): (&'f String, &'f Tenant)| {
-            let there = settings.on(name);
-            let by_path = settings.matches.iter().any(|entry| matches!(entry, Match::Cgroup(_)));
-            LocalTenant {
-                name: tenant.clone(),
-                groups: settings.matches.iter().filter(|entry| entry.is_of_groups()).cloned().collect(),
-                throttle: match there.throttle {
-                    // Others are to wait for it.
-                    Throttle::Normal if there.latency.is_some() => Throttle::Last,
-                    throttle => throttle,
-                },
-                each: settings.each,
-                limit: on_each(there.limit, devices),
-                owed: Owed::of(&there),
-                guaranteed: by_path && !(there.guarantee.read.is_unset() && there.guarantee.write.is_unset()),
-            }
-        };
-        self.tenants.iter().map(terms).filter(|terms| !terms.groups.is_empty()).collect()
-    }
-
-    /// A pool with devices of this host and a latency target, for which noisy control groups are throttled, or a tenant's limit.
-    fn local(&mut self, name: &str, pool: &Pool, abilities: Abilities) {
-        let (_, devices) = devices_of(pool);
-        if devices.is_empty() || has_slots(pool) || !allows(pool, Enforcement::Cgroup) {
-            return;
-        }
-        let tenants = self.local_tenants(name, devices.len());
-        // Groups with a guarantee are limited by that.
-        let mut others = tenants.iter().filter(|tenant| !tenant.guaranteed);
-        if !others.any(|tenant| pool.latency.is_some() || tenant.limit.rates() != Rates::default()) {
-            return;
-        }
-        if let Some(latency) = pool.latency {
-            self.measurable(name, latency, abilities);
-        }
-        self.local_pools.insert(name.to_owned());
-        self.rows_of_local(name, pool.latency, &devices, &tenants);
-        for device in &devices {
-            let local = LocalConfig {
-                pool: name.to_owned(),
-                latency: pool.latency,
-                device: (*device).to_owned(),
-                method: pool.tuning.method,
-                noisy_above: pool.tuning.noisy_above,
-                max_delay: pool.max_delay,
-                tenants: tenants.clone(),
-            };
-            let controller = local.controller(self.lowered.config.agent.interval);
-            if let Some(Err(invalid)) = controller.map(|settings| settings.validate()) {
-                let path: &[&str] = match invalid.setting {
-                    "target" => &["pools", name, "latency", "target"],
-                    "max_delay" => &["pools", name, "max_delay"],
-                    other => &["agent", other],
-                };
-                let key = path.join(".");
-                if !self.lowered.faults.iter().any(|fault| fault.key == key) {
-                    self.fault(path, format!("must be {}", invalid.must_be));
-                }
-            }
-            let named = name_of(&self.lowered.config.local, name, device, devices.len() == 1);
-            self.lowered.config.local.insert(named, local);
-        }
-        if self.lowered.config.local.len() > MAX_ENTRIES {
-            let message =
-                format!("have more than {MAX_ENTRIES} devices with latency targets or limits; leave some out");
-            self.fault(&["pools"], message);
-        }
-    }
-
-    fn rows_of_local(&mut self, name: &str, target: Option<Latency>, devices: &[&str], tenants: &[LocalTenant]) {
-        let on: Vec<String> = devices.iter().map(|device| (*device).to_owned()).collect();
-        let named = tenants.iter().filter(|tenant| !tenant.guaranteed);
-        let throttled = throttled("io.max of groups of", named.map(|tenant| (tenant.name.as_str(), tenant.throttle)));
-        if let Some(target) = target {
-            let or = if target.percentile == Percentile::Mean { " or diskstats" } else { "" };
-            let by = format!("block tracepoints{or}");
-            let row = Row::of_pool(name, Enforcement::Cgroup, Some(Precedence::Latency), latency(target, Of::Reads));
-            let row = row.by(format!("reads of groups that are not noisy on {}, by {by}", listed(devices)), throttled);
-            self.lowered.config.enforced.rows.push(Row { on: on.clone(), ..row });
-        }
-        self.lowered.config.enforced.tenants.extend(tenants.iter().map(|tenant| tenant.name.clone()));
-        for tenant in tenants.iter().filter(|tenant| !tenant.guaranteed) {
-            let Some(settings) = self.tenants.get(&tenant.name) else { continue };
-            let there = settings.on(name);
-            // Without a latency target there is no throttle that a reservation bounds.
-            let reserved = owed(&there).filter(|(of, _)| target.is_some() && *of == Precedence::Reservation);
-            let groups = listed(&tenant.groups.iter().map(LocalTenant::shown).collect::<Vec<_>>());
-            let row = Row::of_pool(name, Enforcement::Cgroup, None, String::new());
-            let row = row.by(format!("io.stat of {groups}"), format!("io.max of {groups}, never below that"));
-            self.rows(&tenant.name, reserved, &Row { on: on.clone(), ..row.clone() });
-            let limit = settings_of(&there).into_iter().filter(|(of, _)| *of == Precedence::TenantLimit);
-            let share = if devices.len() > 1 { ", on each device an equal part" } else { "" };
-            let row = row.by(format!("io.stat of {groups}"), format!("io.max of {groups}, shared by use{share}"));
-            self.rows(&tenant.name, limit, &Row { on: on.clone(), ..row });
-        }
-    }
-
     /// Checks that this host can measure the figure of latencies that a pool's target bounds.
-    fn measurable(&mut self, name: &str, latency: Latency, abilities: Abilities) {
+    pub(super) fn measurable(&mut self, name: &str, latency: Latency, abilities: Abilities) {
         if let Percentile::At(percentile) = latency.percentile
             && !abilities.tracepoints
         {
@@ -632,7 +296,8 @@ impl<'f> Lowering<'f, '_> {
         }
     }
 
-    fn packets(&mut self, name: &str, pool: &Pool, abilities: Abilities) {
+    /// A pool with a latency target, for which packets to noisy clients of this host's targets are delayed.
+    pub(super) fn packets(&mut self, name: &str, pool: &Pool, abilities: Abilities) {
         let (osds, devices) = devices_of(pool);
         let Some(latency) = pool.latency else { return };
         if has_slots(pool) || !osds.is_empty() || !allows(pool, Enforcement::Packets) || self.is_served(name, pool) {
@@ -687,7 +352,9 @@ impl<'f> Lowering<'f, '_> {
             && !has_slots(pool)
             && allows(pool, Enforcement::Cgroup);
         let local = self.local_pools.contains(name);
-        if !(osds || packets || array || groups || local) {
+        // For points that are not listed above. It is checked last, as there may be very many rows.
+        let has_rows = || config.enforced.rows.iter().any(|row| row.pool.as_deref() == Some(name));
+        if !(osds || packets || array || groups || local || has_rows()) {
             let only_elsewhere =
                 pool.enforce.as_ref().is_some_and(|points| points.iter().all(|point| *point == Enforcement::Queue));
             let why = if only_elsewhere {

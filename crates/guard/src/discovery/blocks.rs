@@ -40,7 +40,7 @@ pub enum NoBlock {
         cause: std::io::Error,
     },
     /// There is something else at the path.
-    #[error("{} is no block device; name one, such as /dev/nvme0n1 (`lsblk` shows all, `findmnt -T` that of a file)", .0.display())]
+    #[error("{} is not a block device; name one, such as /dev/nvme0n1 (`lsblk` shows all, `findmnt -T` that of a file)", .0.display())]
     Other(PathBuf),
     /// The kernel shows no device with the number of the path.
     #[error("the kernel shows no device {number} for {} in {}; mount sysfs, or name a device that exists", .path.display(), .folder.display())]
@@ -210,6 +210,6 @@ mod tests {
         let absent = refused("/dev/evenkeel/none");
         assert!(absent.contains("/dev/evenkeel/none: No such file") && absent.contains("lsblk"), "{absent}");
         let other = refused("/dev/null");
-        assert!(other.starts_with("/dev/null is no block device; name one"), "{other}");
+        assert!(other.starts_with("/dev/null is not a block device; name one"), "{other}");
     }
 }

@@ -111,7 +111,7 @@ pub enum Error {
 
 /// The fault of an answer without a message.
 const REFUSED: &str = "does not list pods; its CRI v1 plugin may be off";
-const ODD: &str = "gives an answer that is no list of pods";
+const ODD: &str = "gives an answer that is not a list of pods";
 const LONG: &str = "gives an answer that is longer than 16 MiB";
 
 /// A number of Protocol Buffers at the start of `bytes`, which begin behind it afterwards.

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fake_osd::folder;
+use crate::folder::folder;
 
 /// A pod of a runtime that is played: its UID, labels and annotations.
 type Pod<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [(&'a str, &'a str)]);

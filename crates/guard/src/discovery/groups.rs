@@ -7,7 +7,7 @@
 //! | `cri-containerd-ID.scope`, `nerdctl-ID.scope` | containerd | `config.json` in its folder `/run/containerd` |
 //! | `crio-ID.scope` | CRI-O | `/run/containers/storage/overlay-containers/ID/userdata/config.json` |
 //! | `kubepods-QOS-podUID.slice`, `podUID` | Kubernetes | the folder `/var/log/pods/NAMESPACE_NAME_UID` |
-//! | `machine-qemu\x2d1\x2dNAME.scope` | libvirt | the group's own name |
+//! | `machine-qemu\x2d1\x2dNAME.scope` | libvirt | the group's own name, and whole in `/run/libvirt/qemu/NAME.xml` |
 //!
 //! Labels and annotations of pods come from the runtime ([`cri`]), if the policy names some; nothing else is asked of a daemon
 //! or a server. A container without a known name goes by the first twelve digits of its ID, as
@@ -46,6 +46,16 @@ const MAX_TRIES: u8 = 10;
 /// Largest number of containers whose files are read at the same time, each by a thread of its own, so that a read that
 /// hangs delays no other container's name.
 const MAX_ASKED: usize = 4;
+/// Folders of containerd with those of its containers, by namespace and ID: its own, and that of K3s.
+const TASKS: [&str; 2] =
+    ["run/containerd/io.containerd.runtime.v2.task", "run/k3s/containerd/io.containerd.runtime.v2.task"];
+/// Starts of the names that libvirt gives to groups of machines, and its folders with a file for each of these machines that
+/// runs, in memory.
+const MACHINES: [(&str, &str); 2] =
+    [("machine-qemu\\x2d", "run/libvirt/qemu"), ("machine-lxc\\x2d", "run/libvirt/lxc")];
+/// Least number of characters of a group's name, `machine-DRIVER-NUMBER-NAME.scope`, whose end may be cut off: libvirt writes at
+/// most 64 between `machine-` and `.scope`, and then leaves out a separator at the end.
+const CUT_OFF: usize = "machine-.scope".len() + 63;
 /// The annotations of a container's configuration that hold its name, by containerd's CRI, CRI-O and nerdctl.
 const ANNOTATIONS: [&str; 3] = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name", "nerdctl/name"];
 
@@ -160,6 +170,7 @@ impl Names {
         self.things.clear();
         self.is_partial = false;
         self.walk(cgroups, "", MAX_DEPTH, &mut 0);
+        self.name_machines(roots);
         let of_thing = |thing: &Thing| match thing {
             Thing::Container(id) | Thing::Pod(id) => Some(id.clone()),
             Thing::OfUser(_) | Thing::Machine(_) => None,
@@ -180,6 +191,38 @@ impl Names {
             }
         }
         self.read(roots, budget);
+    }
+
+    /// Gives machines the names that they have in libvirt: a group's name may lack some of their characters. Machines that would
+    /// have the same group's name keep it. O(machines · log machines).
+    fn name_machines(&mut self, roots: &Roots) {
+        if !self.things.values().any(|thing| matches!(thing, Thing::Machine(_))) {
+            return;
+        }
+        // By the starts of their groups' names, and their names in these; `None` for several.
+        let mut machines: BTreeMap<(&str, String), Option<String>> = BTreeMap::new();
+        for (start, folder) in MACHINES {
+            let files = roots::names(&roots.root.join(folder)).unwrap_or_default();
+            for machine in files.iter().filter_map(|file| file.strip_suffix(".xml")) {
+                let same = machines.entry((start, in_group(machine)));
+                same.and_modify(|known| *known = None).or_insert_with(|| Some(machine.to_owned()));
+            }
+        }
+        for (group, thing) in &mut self.things {
+            let Thing::Machine(name) = thing else { continue };
+            let folder = group.rsplit('/').next().unwrap_or(group);
+            // Other programs choose names of machines freely.
+            let Some((start, _)) = MACHINES.into_iter().find(|(start, _)| folder.starts_with(start)) else { continue };
+            let is_cut = unescaped(folder, "\\x", 2, 16).len() >= CUT_OFF;
+            let is_it = |written: &str| written == name.as_str() || is_cut && written.starts_with(name.as_str());
+            // Those that a name which is cut off may stand for come one after the other.
+            let next = machines.range((start, name.clone())..).take(2);
+            let found: Vec<&Option<String>> =
+                next.filter(|((of, written), _)| *of == start && is_it(written)).map(|(_, machine)| machine).collect();
+            if let [Some(machine)] = found[..] {
+                name.clone_from(machine);
+            }
+        }
     }
 
     /// True if files of runtimes that an earlier search began to read have not been read yet.
@@ -370,6 +413,18 @@ fn machine_name(machine: &str) -> String {
     of_libvirt.map_or(machine, |(_, name)| name).to_owned()
 }
 
+/// The name of a machine as libvirt writes it into that of the group: with the characters of names of hosts alone.
+fn in_group(machine: &str) -> String {
+    let mut name = String::new();
+    for character in machine.chars() {
+        let separates = matches!(character, '.' | '-') && !name.is_empty() && !name.ends_with(['.', '-']);
+        if character.is_ascii_alphanumeric() || separates {
+            name.push(character);
+        }
+    }
+    name.trim_end_matches(['.', '-']).to_owned()
+}
+
 /// The name of the container with this ID, from the files of its runtime; `None` if no file has it.
 fn container(roots: &Roots, id: &str) -> Option<String> {
     let json = |path: &Path| -> Option<Value> { serde_json::from_str(&roots::text(path).ok()?).ok() };
@@ -383,9 +438,12 @@ fn container(roots: &Roots, id: &str) -> Option<String> {
         let name = ANNOTATIONS.iter().find_map(|key| annotations.get(*key)?.as_str());
         name.map(str::to_owned)
     };
-    let tasks = roots.root.join("run/containerd/io.containerd.runtime.v2.task");
-    let namespaces = roots::names(&tasks).unwrap_or_default();
-    let of_containerd = |namespace: &String| annotated(&tasks.join(namespace).join(id).join("config.json"));
+    let tasks = TASKS.map(|tasks| roots.root.join(tasks));
+    let mut namespaces: Vec<PathBuf> = Vec::new();
+    for folder in &tasks {
+        namespaces.extend(roots::names(folder).unwrap_or_default().iter().map(|namespace| folder.join(namespace)));
+    }
+    let of_containerd = |namespace: &PathBuf| annotated(&namespace.join(id).join("config.json"));
     let of_crio = || {
         let folder = roots.root.join("run/containers/storage/overlay-containers").join(id);
         annotated(&folder.join("userdata/config.json"))

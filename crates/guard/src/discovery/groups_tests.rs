@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{Abilities, Config, NamedBy};
-use crate::fake_osd::{Folder, folder};
+use crate::folder::{Folder, folder};
 
 /// Longest time that names may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -21,9 +21,7 @@ impl Host {
     }
 
     fn file(&self, path: &str, text: &str) {
-        let path = self.0.join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        self.0.file(path, text);
     }
 
     fn refresh(&self, names: &mut Names) {
@@ -67,6 +65,10 @@ fn containers_go_by_the_names_that_their_runtimes_gave_them() {
     host.group(&format!("system.slice/nerdctl-{nerdctl}.scope"));
     host.group(&format!("kubepods.slice/crio-{crio}.scope"));
     host.group(&format!("docker/{plain}"));
+    let k3s = id("90");
+    host.group(&format!("kubepods/besteffort/pod7/{k3s}"));
+    let task = format!("run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/{k3s}/config.json");
+    host.file(&task, "{\"annotations\":{\"io.kubernetes.cri.container-name\":\"etl\"}}");
     host.group("system.slice/ssh.service");
     let docker_file = format!("var/lib/docker/containers/{docker}/config.v2.json");
     host.file(&docker_file, "{\"State\":{},\"Name\":\"/db-1\",\"Config\":{\"Labels\":{}}}");
@@ -87,7 +89,8 @@ fn containers_go_by_the_names_that_their_runtimes_gave_them() {
     assert_eq!(host.find(&names, "container:web"), [format!("system.slice/nerdctl-{nerdctl}.scope")]);
     assert_eq!(host.find(&names, "container:postgres"), [format!("kubepods.slice/crio-{crio}.scope")]);
     assert_eq!(host.find(&names, "container:e00000000000"), [format!("docker/{plain}")]);
-    assert_eq!(host.find(&names, "container:*").len(), 5);
+    assert_eq!(host.find(&names, "container:etl"), [format!("kubepods/besteffort/pod7/{k3s}")]);
+    assert_eq!(host.find(&names, "container:*").len(), 6);
     assert_eq!(host.find(&names, "cgroup:system.slice/*.service"), ["system.slice/ssh.service"]);
 }
 
@@ -212,6 +215,45 @@ fn machines_go_by_libvirts_names() {
     assert_eq!(host.find(&names, "machine:web"), ["machine.slice/machine-lxc\\x2d14\\x2dweb.scope"]);
     assert_eq!(host.find(&names, "machine:build-box"), ["machine.slice/machine-build\\x2dbox.scope"]);
     assert_eq!(host.find(&names, "machine:*").len(), 5, "without that of a user");
+}
+
+/// libvirt leaves characters out of the group's name that names of hosts do not have.
+#[test]
+fn machines_with_spaces_and_underscores_go_by_their_whole_names() {
+    let host = Host::new("machine-names");
+    let group = |number: u32, name: &str| format!("machine.slice/machine-qemu\\x2d{number}\\x2d{name}.scope");
+    for (number, name) in [(1, "webdb1"), (2, "plain"), (3, "twin"), (4, "twin")] {
+        host.group(&group(number, name));
+    }
+    for name in ["web_db 1", "plain", "tw_in", "twin", "other"] {
+        host.file(&format!("run/libvirt/qemu/{name}.xml"), "");
+    }
+    host.file("run/libvirt/qemu/driver.pid", "7");
+    let mut names = Names::default();
+    host.refresh(&mut names);
+    for entry in ["machine:web_db 1", "machine:web_*"] {
+        assert_eq!(host.find(&names, entry), [group(1, "webdb1")], "{entry}");
+    }
+    assert_eq!(host.find(&names, "machine:plain"), [group(2, "plain")]);
+    assert_eq!(host.find(&names, "machine:twin"), [group(3, "twin"), group(4, "twin")], "one of two: not known which");
+    // Machines of other drivers and programs are not those of the files.
+    let others = ["machine.slice/machine-lxc\\x2d9\\x2dwebdb1.scope", "machine.slice/machine-webdb1.scope"];
+    others.iter().for_each(|other| host.group(other));
+    // libvirt cuts the group's name off.
+    let long = "abc_".repeat(20);
+    host.file(&format!("run/libvirt/qemu/{long}.xml"), "");
+    let cut = group(5, &"abc".repeat(19));
+    host.group(&cut);
+    host.refresh(&mut names);
+    assert_eq!(host.find(&names, "machine:web_db 1"), [group(1, "webdb1")]);
+    assert_eq!(host.find(&names, "machine:webdb1"), others);
+    assert_eq!(host.find(&names, &format!("machine:{long}")), std::slice::from_ref(&cut));
+    host.file(&format!("run/libvirt/qemu/{long}2.xml"), "");
+    host.refresh(&mut names);
+    assert!(host.find(&names, "machine:abc_*").is_empty(), "one of two");
+    for (name, written) in [("-a..b_-", "a.b"), ("größe.1", "gre.1"), ("a_-b", "a-b"), ("___", "")] {
+        assert_eq!(in_group(name), written, "{name}");
+    }
 }
 
 #[test]

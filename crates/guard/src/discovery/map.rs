@@ -483,7 +483,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         }
         for (address, names) in names.iter().filter(|(_, names)| names.len() > 1) {
             let names = joined(names);
-            self.note("several_names", format!("{address} is the address of several clients ({names}), as behind address translation: the agent throttles them together"));
+            self.note("several_names", format!("{address} is the address of several clients ({names}), as behind address translation: the agent throttles them together, and not at all if one of them is of a tenant with throttle = \"never\""));
         }
         for (name, addresses) in addresses.iter().filter(|(_, addresses)| addresses.len() > 1) {
             let addresses = joined(addresses);
@@ -506,7 +506,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         let mut map = Map { links: self.links, pools, cached, osds: Vec::new(), notes: self.notes, unexplained };
         let ambiguous: Vec<_> = map.ambiguous().iter().map(|(address, pools)| {
             let pools = joined(pools);
-            let message = format!("{address} reaches several pools ({pools}): a delay for one would throttle work on the others, so it is never throttled; give the client an address for each pool");
+            let message = format!("{address} reaches several pools ({pools}): a delay for one would throttle work on the others, so the agent throttles it only by connections that lead to one pool; give the client an address for each pool");
             Note { kind: "ambiguous_address".into(), message }
         }).collect();
         map.notes.extend(ambiguous);

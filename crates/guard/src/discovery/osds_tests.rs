@@ -1,7 +1,7 @@
 use std::os::unix::net::UnixListener;
 
 use super::*;
-use crate::fake_osd::folder;
+use crate::folder::folder;
 
 fn listen(path: &Path) -> UnixListener {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -174,6 +174,7 @@ fn may_hold_data(link: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folder::{Folder, folder};
     use proptest::prelude::*;
 
     #[test]
@@ -192,53 +193,51 @@ mod tests {
         assert_eq!(marked("/opt/blocks\0guard\0run\0"), None);
     }
 
+    /// Makes a process with this command line; returns the folder of its open files.
+    fn process(root: &Folder, id: u32, command: &str) -> PathBuf {
+        root.file(&format!("proc/{id}/cmdline"), command);
+        let fds = root.join(format!("proc/{id}/fd"));
+        std::fs::create_dir(&fds).expect("made");
+        fds
+    }
+
     #[test]
     fn a_server_of_ours_is_found_under_any_name() {
-        let root = std::env::temp_dir().join(format!("evenkeel-guard-{}-any-name", std::process::id()));
+        let root = folder("any-name");
         let process = |id: u32, command: &str, program: &[u8]| {
-            let folder = root.join("proc").join(id.to_string());
-            std::fs::create_dir_all(folder.join("fd")).expect("made");
-            std::fs::write(folder.join("cmdline"), command).expect("written");
-            std::fs::write(folder.join("exe"), program).expect("written");
-            std::os::unix::fs::symlink("/dev/vg1/lv1", folder.join("fd/7")).expect("a link");
+            let fds = process(&root, id, command);
+            root.file(&format!("proc/{id}/exe"), program);
+            std::os::unix::fs::symlink("/dev/vg1/lv1", fds.join("7")).expect("a link");
         };
         process(7, "/srv/blocks\0serve\0", &mark::program(b"Evenkeel\0"));
         process(8, "/srv/other\0serve\0", &mark::program(b"Other\0"));
         process(9, "/srv/blocks\0guard\0run\0", &mark::program(b"Evenkeel\0"));
         let found = read(&Roots::under(&root), &[]).expect("read").servers;
-        let _ = std::fs::remove_dir_all(&root);
         let told: Vec<_> = found.iter().map(|server| (server.id, server.program)).collect();
         assert_eq!(told, [(7, Program::Evenkeel)]);
     }
 
     #[test]
     fn a_log_and_a_history_are_no_volumes() {
-        let root = std::env::temp_dir().join(format!("evenkeel-guard-{}-logs", std::process::id()));
-        let folder = root.join("proc/7");
-        std::fs::create_dir_all(folder.join("fd")).expect("made");
-        std::fs::write(folder.join("cmdline"), "evenkeel\0serve\0").expect("written");
+        let root = folder("logs");
+        let fds = process(&root, 7, "evenkeel\0serve\0");
         let history = [("8", "/srv/history/lock"), ("9", "/srv/history/000-1.evh")];
         let logs = [("1", "/srv/said"), ("2", "/srv/serve.out"), ("5", "/srv/serve.out")];
         for (fd, file) in [("7", "/srv/a.img")].into_iter().chain(logs).chain(history) {
-            std::os::unix::fs::symlink(file, folder.join("fd").join(fd)).expect("a link");
+            std::os::unix::fs::symlink(file, fds.join(fd)).expect("a link");
         }
         let found = read(&Roots::under(&root), &[]).expect("read").servers;
-        let _ = std::fs::remove_dir_all(&root);
         let files: Vec<_> = found.into_iter().flat_map(|server| server.files).map(|file| file.path).collect();
         assert_eq!(files, [PathBuf::from("/srv/a.img")]);
     }
 
     #[test]
     fn the_device_of_an_open_file_is_known_whatever_its_path_means() {
-        let root = std::env::temp_dir().join(format!("evenkeel-guard-{}-open", std::process::id()));
-        let folder = root.join("proc/7");
-        std::fs::create_dir_all(folder.join("fd")).expect("made");
-        std::fs::write(folder.join("cmdline"), "qemu-nbd\0").expect("written");
-        std::fs::write(root.join("volume"), "").expect("written");
-        std::os::unix::fs::symlink(root.join("volume"), folder.join("fd/7")).expect("a link");
-        let number = std::fs::metadata(root.join("volume")).expect("is there").dev();
+        let root = folder("open");
+        let volume = root.file("volume", "");
+        std::os::unix::fs::symlink(&volume, process(&root, 7, "qemu-nbd\0").join("7")).expect("a link");
+        let number = std::fs::metadata(volume).expect("is there").dev();
         let found = read(&Roots::under(&root), &[]).expect("read").servers;
-        let _ = std::fs::remove_dir_all(&root);
         let numbers: Vec<_> = found[0].files.iter().filter_map(|file| file.number).collect();
         let device = DeviceNumber { major: rustix::fs::major(number), minor: rustix::fs::minor(number) };
         assert_eq!((numbers, found[0].own_mounts), (vec![device], false));
@@ -246,14 +245,11 @@ mod tests {
 
     #[test]
     fn what_a_server_connects_to_is_no_client() {
-        let root = std::env::temp_dir().join(format!("evenkeel-guard-{}-outbound", std::process::id()));
+        let root = folder("outbound");
         let process = |id: u32, command: &str, inodes: &[u64]| {
-            let folder = root.join("proc").join(id.to_string());
-            std::fs::create_dir_all(folder.join("fd")).expect("made");
-            std::fs::write(folder.join("cmdline"), command).expect("written");
+            let fds = process(&root, id, command);
             for inode in inodes {
-                let link = folder.join("fd").join(inode.to_string());
-                std::os::unix::fs::symlink(format!("socket:[{inode}]"), link).expect("a link");
+                std::os::unix::fs::symlink(format!("socket:[{inode}]"), fds.join(inode.to_string())).expect("a link");
             }
         };
         let socket = |inode, state, local: &str, remote: &str| {
@@ -270,7 +266,6 @@ mod tests {
             socket(14, SocketState::Established, "10.0.0.1:50001", "10.0.0.14:2379"),
         ];
         let found = read(&Roots::under(&root), &sockets).expect("read").servers;
-        let _ = std::fs::remove_dir_all(&root);
         let clients: Vec<_> = found.iter().map(|server| server.connections.clone()).collect();
         assert_eq!(clients, [vec![], vec![sockets[1]], vec![]]);
     }

@@ -51,7 +51,7 @@ fn parse_line(line: &str) -> Result<Socket, String> {
         _ => SocketState::Other,
     };
     let inode = inode.parse().map_err(|_| format!("the inode is {inode:?}, not a number"))?;
-    let end = |text: &str| endpoint(text).ok_or_else(|| format!("{text:?} is no address of this file"));
+    let end = |text: &str| endpoint(text).ok_or_else(|| format!("{text:?} is not an address of this file"));
     Ok(Socket { local: end(local)?, remote: end(remote)?, state, inode })
 }
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::fake_osd::{Folder, folder};
+use crate::folder::{Folder, folder};
 
 /// Two disks: `ek0` with partition `ek0p1`, and `ek1`. On the partition the volume group vg-a with one volume, on both disks
 /// the volume group wide, on the second disk a device of dm-crypt with the volume group safe.
@@ -20,12 +20,11 @@ impl Host {
         host.mapped("ekdm-1", "4091:1", "wide-all", "LVM-2", &["ek0p1", "ek1"]);
         host.mapped("ekdm-2", "4091:2", "secret", "CRYPT-LUKS2-3", &["ek1"]);
         host.mapped("ekdm-3", "4091:3", "safe-db", "LVM-4", &["ekdm-2"]);
-        std::fs::create_dir_all(host.0.join("proc/self")).unwrap();
         let mounts = "1 0 4090:1 / /ek-none/boot rw - ext4 /dev/ek0p1 rw\n\
             2 0 4091:3 / /ek-none/db rw - xfs /dev/mapper/safe-db rw\n\
             3 0 0:44 / /ek-none/b rw - btrfs /dev/ek1 rw\n4 0 0:45 / /ek-none/z rw - zfs tank rw\n\
             5 0 0:46 / /ek-none/n rw - nfs server:/x rw\n";
-        std::fs::write(host.0.join("proc/self/mountinfo"), mounts).unwrap();
+        host.0.file("proc/self/mountinfo", mounts);
         host
     }
 

@@ -115,7 +115,7 @@ pub fn parse(text: &str) -> Result<Vec<Target>, Fault> {
             }
             (16, "IP Address") => {
                 let address = lio::address(value.trim());
-                let address = address.ok_or_else(|| fault(format!("{value:?} is no IP address")))?;
+                let address = address.ok_or_else(|| fault(format!("{value:?} is not an IP address")))?;
                 let session = target?.sessions.last_mut().ok_or_else(|| fault("stands before an initiator".into()))?;
                 if !session.addresses.contains(&address) {
                     session.addresses.push(address);
@@ -123,7 +123,7 @@ pub fn parse(text: &str) -> Result<Vec<Target>, Fault> {
             }
             (8, "LUN") => {
                 target?;
-                lun = Some(value.trim().parse().map_err(|_| fault(format!("{value:?} is no LUN")))?);
+                lun = Some(value.trim().parse().map_err(|_| fault(format!("{value:?} is not a LUN")))?);
             }
             (12, "Backing store path") => {
                 // LUN 0 is the controller, whose path is "None".
@@ -163,7 +163,7 @@ mod tests {
         let fault =
             parse("Target 1: a\n        I_T nexus: 1\n            Initiator: i\n                IP Address: nowhere\n")
                 .expect_err("none");
-        assert_eq!(fault.to_string(), "line 4: \"nowhere\" is no IP address");
+        assert_eq!(fault.to_string(), "line 4: \"nowhere\" is not an IP address");
     }
 
     #[test]

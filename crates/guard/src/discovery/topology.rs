@@ -189,7 +189,7 @@ fn read_device(path: &Path, name: &str, disk: Option<&str>) -> Result<Option<Dev
     let file = path.join("size");
     let sectors = roots::value(&file)?.unwrap_or_else(|| "0".into());
     let sectors: u64 =
-        sectors.parse().map_err(|_| Fault::new(1, format!("{sectors:?} is no number of sectors")).in_file(&file))?;
+        sectors.parse().map_err(|_| Fault::new(1, format!("{sectors:?} is not a number of sectors")).in_file(&file))?;
     let dm = match roots::value(&path.join("dm/name"))? {
         Some(name) => Some((name, roots::value(&path.join("dm/uuid"))?.unwrap_or_default())),
         None => None,

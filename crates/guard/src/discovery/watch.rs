@@ -116,7 +116,7 @@ fn is_watched(inotify: &OwnedFd, folder: &Path, depth: u32, watched: &mut BTreeS
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_osd::folder;
+    use crate::folder::folder;
 
     #[test]
     fn groups_that_come_and_go_are_changes_and_files_are_none() {

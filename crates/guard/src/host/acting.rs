@@ -55,7 +55,7 @@ impl Acting {
             && delay.set(now, delays)?.repaired
         {
             tracing::warn!(
-                "another program removed the queueing discipline or the BPF program of a device: the agent made it anew"
+                "another program removed the queueing discipline or the BPF program of a device: the agent restored it"
             );
         }
         Ok(())

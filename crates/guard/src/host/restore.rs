@@ -112,12 +112,10 @@ mod tests {
 
     #[test]
     fn what_an_earlier_run_left_is_restored_also_where_nothing_is_to_be_set_any_more() {
-        let root = std::env::temp_dir().join(format!("evenkeel-leftovers-{}", std::process::id()));
-        let (knob, path) = (root.join("knob"), root.join("journal"));
+        let root = crate::folder::folder("leftovers");
+        let (knob, path) = (root.file("knob", "64"), root.join("journal"));
         leftovers(&path, |_| {});
         assert!(!path.exists(), "no journal is made");
-        std::fs::create_dir_all(&root).expect("made");
-        std::fs::write(&knob, "64").expect("written");
         let mut journal = Journal::open(&path).expect("opened");
         FileKnob::new(&knob).set(&mut journal, "8").expect("set");
         let value = || std::fs::read_to_string(&knob).expect("read").trim().to_owned();
@@ -127,13 +125,11 @@ mod tests {
         leftovers(&path, |_| {});
         assert_eq!(value(), "64");
         assert!(Journal::open(&path).expect("opened").is_clear());
-        let _ = std::fs::remove_dir_all(root);
     }
 
     #[test]
     fn a_setting_that_cannot_be_restored_keeps_no_agent_from_starting() {
-        let root = std::env::temp_dir().join(format!("evenkeel-begin-{}", std::process::id()));
-        std::fs::create_dir_all(&root).expect("made");
+        let root = crate::folder::folder("begin");
         let (good, bad, path) = (root.join("good"), root.join("bad"), root.join("journal"));
         let mut journal = Journal::open(&path).expect("opened");
         for knob in [&good, &bad] {
@@ -152,6 +148,5 @@ mod tests {
         assert!(journal.restore_left().iter().all(|(_, result)| result.is_ok()));
         assert_eq!(std::fs::read_to_string(&bad).expect("read").trim(), "64");
         assert!(journal.left().is_empty() && journal.is_clear());
-        let _ = std::fs::remove_dir_all(root);
     }
 }

@@ -14,12 +14,12 @@ use super::sensors::{self, GroupReads, Reads};
 use super::shared::{Logged, Shared};
 use super::{Error, Say, faults};
 use crate::Agent;
-use crate::agent::DISKSTATS;
 use crate::aside::leave_files;
 use crate::aside::lock;
 use crate::config::Config;
 use crate::discovery::map::Configured;
 use crate::discovery::{Map, Roots, Survey, resolved};
+use crate::points::DISKSTATS;
 use crate::points::osds::Osds;
 use crate::sensor::initiators::Moved;
 use crate::sensor::{Source, cgroup};
@@ -72,7 +72,7 @@ impl Host {
         let first = if watches { survey(&config.configured()) } else { Map::default() };
         for name in agent.packets.names().filter(|name| !first.pools.iter().any(|entry| entry.name == *name)) {
             tracing::warn!(
-                "pool {name}: no target, export or disk found now is on its devices, so no client is throttled for it; the agent searches again every {}. `evenkeel guard discover` shows what it finds",
+                "pool {name}: no target, export or disk found now is on its devices, so no client is throttled for it; the agent searches again every {}. `evenkeel guard discover` shows its findings",
                 config.agent.discover_every
             );
         }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::actuator::FileKnob;
-use crate::fake_osd::{Folder, folder};
+use crate::folder::{Folder, folder};
 
 /// A temporary directory for one test.
 struct Dir(Folder);
@@ -13,9 +13,7 @@ impl Dir {
     }
 
     fn knob(&self, name: &str, content: &str) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, content).unwrap();
-        path
+        self.0.file(name, content)
     }
 
     fn journal(&self) -> PathBuf {

@@ -1,4 +1,4 @@
-//! Decides on limits of control groups, so that throughput guarantees are kept: from the groups' counters to limits with
+//! Decides on limits of control groups, so that throughput guarantees are met: from the groups' counters to limits with
 //! reasons.
 //!
 //! ```text

@@ -11,7 +11,7 @@ use crate::sensor::faults::{Fault, Faulty};
 const RECENT_S: f64 = 60.0;
 /// The cure of a note whose message has none.
 const SEE_MAP: &str =
-    "`evenkeel guard discover` shows what is found, `evenkeel check FILE` which part the policy or the host lacks";
+    "run `evenkeel guard discover` to list devices and clients, `evenkeel check FILE` to find the part that is missing";
 
 /// The health of an agent.
 #[must_use]
@@ -131,14 +131,14 @@ struct Cures {
 
 const OF_PACKETS: Cures = Cures {
     signal_lost: "check that the devices of the pool are there: `evenkeel guard status`",
-    unachievable: "raise the target, take load away, or use a faster device: all clients that may be throttled are throttled",
+    unachievable: "raise the target, move load away, or use a faster device: all clients that may be throttled are throttled",
     ineffective: "throttling clients does not lower the latency: look for load of this host itself on the devices, `evenkeel top`",
-    missed: "wait some seconds for the controller; if it stays, `evenkeel top --view clients` shows who has most load",
+    missed: "wait some seconds for the controller; if it stays, `evenkeel top --view clients` shows the load of each",
 };
 
 const OF_LOCAL: Cures = Cures {
     signal_lost: "check that the device of the pool is there: `evenkeel guard status`",
-    unachievable: "raise the target, take load away, or use a faster device: all groups that may be throttled are throttled",
+    unachievable: "raise the target, move load away, or use a faster device: all groups that may be throttled are throttled",
     ineffective: "look for load of groups that no tenant names (`systemd-cgtop`), and name them in match of a tenant",
     missed: "wait some seconds for the controller; if it stays, `evenkeel top --view groups` shows which group has most load",
 };
@@ -176,7 +176,7 @@ fn of_cgroups(pool: &PoolState, at: &CgroupState, troubles: &mut Vec<Trouble>) {
             continue;
         }
         for of in group.guarantees().filter(|of| verdict::of_guarantee(of).verdict.is_missed()) {
-            let cure = "lower what is guaranteed on this device together below what it can do, or use a faster one";
+            let cure = "lower the guarantees on this device until it can meet them all, or use a faster device";
             troubles.push(Trouble::new(Level::Warning, "target_missed", about.as_str(), &of.because, cure));
         }
     }
@@ -186,7 +186,7 @@ fn of_queues(pool: &PoolState, at: &QueueDepthState, troubles: &mut Vec<Trouble>
     for volume in &at.volumes {
         let about = format!("tenant {} in {}", volume.name, about(pool));
         if volume.slots.reason == "unachievable" {
-            let cure = "raise the target, or take load of other tenants away";
+            let cure = "raise the target, or move load of other tenants away";
             troubles.push(Trouble::new(
                 Level::Warning,
                 "target_unachievable",

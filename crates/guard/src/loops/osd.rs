@@ -16,8 +16,7 @@ use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
-use evenkeel_policy::explain;
-use evenkeel_policy::state::ReasonData;
+use evenkeel_policy::explain::{self, ReasonData};
 
 use super::MAX_RECORDS;
 use super::osd_order::Order;

@@ -4,7 +4,6 @@
 //! Units are last in the names. What does not apply is `null`. Clients, groups and figures leave out what is 0, false, empty or
 //! `null`: there may be very many.
 
-use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::health::Health;
 use evenkeel_policy::state::{
     AdmissionState, ClusterState, GuaranteeState, LatencyTargetState, SlotsState, TenantSlotsState, is_default,
@@ -13,6 +12,7 @@ use evenkeel_policy::verdict::Lately;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use super::At;
 use crate::discovery::Note;
 use crate::sensor::cache::CacheState;
 
@@ -86,51 +86,7 @@ pub struct PoolState {
     pub at: At,
 }
 
-/// An enforcement point's figures of a pool.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "point", rename_all = "snake_case")]
-pub enum At {
-    /// Packets of clients wait for a latency target.
-    Packets(PacketsState),
-    /// Control groups are limited for throughput guarantees, or for a latency target.
-    Cgroup(CgroupState),
-    /// Queues of shared disks are shortened.
-    QueueDepth(QueueDepthState),
-    /// The throttle of an OSD is set.
-    Osd(OsdState),
-}
-
-impl Default for At {
-    fn default() -> Self {
-        Self::Packets(PacketsState::default())
-    }
-}
-
-macro_rules! at_point {
-    ($($name:ident $variant:ident $state:ty),*) => {
-        impl State {
-            $(
-                #[doc = concat!("The pools at the point `", stringify!($name), "`, with what is known of them there.")]
-                pub fn $name(&self) -> impl Iterator<Item = (&PoolState, &$state)> {
-                    self.pools.iter().filter_map(|pool| if let At::$variant(at) = &pool.at { Some((pool, at)) } else { None })
-                }
-            )*
-        }
-    };
-}
-at_point!(packets Packets PacketsState, cgroups Cgroup CgroupState, queue_depths QueueDepth QueueDepthState, osds Osd OsdState);
-
 impl PoolState {
-    /// The enforcement point.
-    pub const fn point(&self) -> Enforcement {
-        match self.at {
-            At::Packets(_) => Enforcement::Packets,
-            At::Cgroup(_) => Enforcement::Cgroup,
-            At::QueueDepth(_) => Enforcement::QueueDepth,
-            At::Osd(_) => Enforcement::Osd,
-        }
-    }
-
     /// The figure of the read latencies that the latency target bounds, in milliseconds, or their mean without a target; `None`
     /// without reads.
     pub fn figure_ms(&self) -> Option<f64> {
@@ -149,16 +105,6 @@ impl PoolState {
     /// The control groups of the pool; none at other points than `cgroup`.
     pub fn groups(&self) -> &[GroupState] {
         if let At::Cgroup(at) = &self.at { &at.groups } else { &[] }
-    }
-
-    /// The clients, control groups or volumes of the pool.
-    pub fn parts(&self) -> Vec<Part<'_>> {
-        match &self.at {
-            At::Packets(at) => at.clients.iter().map(Part::of_client).collect(),
-            At::Cgroup(at) => at.groups.iter().map(Part::of_group).collect(),
-            At::QueueDepth(at) => at.volumes.iter().map(Part::of_volume).collect(),
-            At::Osd(_) => Vec::new(),
-        }
     }
 }
 
@@ -183,20 +129,33 @@ pub struct Part<'a> {
     pub guarantees: Vec<&'a GuaranteeState>,
     /// Slots of a volume.
     pub slots: Option<&'a TenantSlotsState>,
+    /// Queues of the disks of a volume.
+    pub queues: &'a [QueueState],
 }
 
 impl<'a> Part<'a> {
     const fn new(name: &'a str, tenant: &'a str, lately: &'a Lately) -> Self {
         let (throttle, delay_ms, queued, percentiles) = ("", 0.0, 0, None);
-        Self { name, tenant, throttle, delay_ms, queued, lately, percentiles, guarantees: Vec::new(), slots: None }
+        Self {
+            name,
+            tenant,
+            throttle,
+            delay_ms,
+            queued,
+            lately,
+            percentiles,
+            guarantees: Vec::new(),
+            slots: None,
+            queues: &[],
+        }
     }
 
-    fn of_client(client: &'a ClientState) -> Self {
+    pub(super) fn of_client(client: &'a ClientState) -> Self {
         let part = Self::new(&client.address, &client.address, &client.lately);
         Self { throttle: &client.throttle, delay_ms: client.delay_ms, ..part }
     }
 
-    fn of_group(group: &'a GroupState) -> Self {
+    pub(super) fn of_group(group: &'a GroupState) -> Self {
         Self {
             throttle: &group.throttle,
             delay_ms: group.delay_ms,
@@ -206,9 +165,9 @@ impl<'a> Part<'a> {
         }
     }
 
-    fn of_volume(volume: &'a VolumeState) -> Self {
+    pub(super) fn of_volume(volume: &'a VolumeState) -> Self {
         let part = Self::new(&volume.name, &volume.name, &volume.lately);
-        Self { queued: volume.queued, slots: Some(&volume.slots), ..part }
+        Self { queued: volume.queued, slots: Some(&volume.slots), queues: &volume.queues, ..part }
     }
 }
 
@@ -292,8 +251,8 @@ pub struct ClientState {
     /// Delay of packets to the client.
     #[serde(skip_serializing_if = "is_default")]
     pub delay_ms: f64,
-    /// Payload of the last interval, and the throttle. Requests are not counted. The reason is that for which the client is never
-    /// throttled, or of the length of its delay, and else empty.
+    /// Payload of the last interval, and the throttle. Requests are not counted. `because` explains the client's delay, or why
+    /// the client is never throttled; it is empty if neither applies.
     pub lately: Lately,
 }
 
@@ -390,8 +349,8 @@ pub struct GroupState {
     /// cannot be distinguished, and for groups beyond 128 on a host.
     #[serde(skip_serializing_if = "is_default")]
     pub read_percentiles: Option<ReadPercentiles>,
-    /// Load, verdicts on the guarantees, and the throttle. Of a group with a guarantee only its unit is counted. The reason is
-    /// that for which the group is never throttled, or of its throttle, and else empty.
+    /// Load, verdicts on the guarantees, and the throttle. The load of a group with a guarantee is counted in the guarantee's
+    /// unit alone. `because` explains the throttle, or why the group is never throttled; it is empty if neither applies.
     pub lately: Lately,
 }
 

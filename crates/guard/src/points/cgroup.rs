@@ -45,7 +45,7 @@ pub enum Unable {
     },
     /// The folder at this path is no mounted cgroup v2.
     #[error(
-        "{} holds no cgroup.controllers: mount cgroup v2 there (`mount -t cgroup2 cgroup2 {}`), or start the system with systemd.unified_cgroup_hierarchy=1",
+        "{} holds no cgroup.controllers: start the system with systemd.unified_cgroup_hierarchy=1; only where nothing is mounted there, not even cgroup v1, mount cgroup v2 (`mount -t cgroup2 cgroup2 {}`)",
         .0.display(), .0.display()
     )]
     NoGroups(PathBuf),

@@ -249,7 +249,12 @@ fn what_is_missing_is_named_before_anything_starts() {
     std::fs::write(host.root.join("cgroup/cgroup.controllers"), "cpu memory\n").unwrap();
     assert!(matches!(open("no-disk"), Err(Unable::NoController(_))));
     std::fs::remove_file(host.root.join("cgroup/cgroup.controllers")).unwrap();
-    assert!(matches!(open("no-disk"), Err(Unable::NoGroups(_))));
+    let groups = open("no-disk").err().unwrap();
+    assert!(matches!(groups, Unable::NoGroups(_)));
+    // A mount above cgroup v1 would hide all groups from systemd and Docker.
+    let text = groups.to_string();
+    assert!(text.find("unified_cgroup_hierarchy") < text.find("not even cgroup v1"), "{text}");
+    assert!(text.find("not even cgroup v1") < text.find("mount -t cgroup2"), "{text}");
     assert!(open("no-such").is_ok(), "what is not here needs no control groups");
 }
 

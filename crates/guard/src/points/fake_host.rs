@@ -10,7 +10,7 @@ use crate::Agent;
 use crate::actuator::io_max::Limits;
 use crate::config::{Abilities, Config};
 use crate::discovery::Roots;
-use crate::fake_osd::{Folder, folder};
+use crate::folder::{Folder, folder};
 use crate::journal::Journal;
 use crate::loops::record::CgroupState;
 use crate::sensor::diskstats::DeviceNumber;
@@ -52,13 +52,9 @@ pub(super) struct Host {
 impl Host {
     pub(super) fn new(name: &str) -> Self {
         let root = folder(&format!("points-{name}"));
-        let device = root.join("sys/class/block/no-disk");
-        std::fs::create_dir_all(&device).unwrap();
+        root.file("cgroup/cgroup.controllers", "cpu io memory\n");
         std::fs::create_dir_all(root.join("sys/dev/block")).unwrap();
-        std::fs::write(device.join("dev"), "4095:1").unwrap();
-        std::os::unix::fs::symlink(&device, root.join("sys/dev/block/4095:1")).unwrap();
-        std::fs::create_dir_all(root.join("cgroup")).unwrap();
-        std::fs::write(root.join("cgroup/cgroup.controllers"), "cpu io memory\n").unwrap();
+        device(&root, "no-disk", "4095:1");
         let journal = Journal::open(root.join("journal")).unwrap();
         let host = Self {
             root,
@@ -79,13 +75,9 @@ impl Host {
     }
 
     pub(super) fn slow_device(&self) {
-        let slow = self.root.join("sys/class/block/no-slow");
-        std::fs::create_dir_all(&slow).unwrap();
-        std::fs::write(slow.join("dev"), "4095:2").unwrap();
-        std::os::unix::fs::symlink(&slow, self.root.join("sys/dev/block/4095:2")).unwrap();
+        device(&self.root, "no-slow", "4095:2");
         for device in ["no-slow", "no-disk"] {
-            let stat = self.root.join("sys/class/block").join(device).join("stat");
-            std::fs::write(stat, "1 0 8 1 1 0 8 1 0 2 2\n").unwrap();
+            self.root.file(&format!("sys/class/block/{device}/stat"), "1 0 8 1 1 0 8 1 0 2 2\n");
         }
     }
 
@@ -168,6 +160,13 @@ impl Host {
             assert!(errors.is_empty(), "{errors:?}");
         }
     }
+}
+
+/// Makes a device in sysfs.
+fn device(root: &Folder, name: &str, number: &str) {
+    root.file(&format!("sys/class/block/{name}/dev"), number);
+    let folder = root.join("sys/class/block").join(name);
+    std::os::unix::fs::symlink(folder, root.join("sys/dev/block").join(number)).unwrap();
 }
 
 pub(super) fn config(policy: &str) -> Config {

@@ -27,6 +27,15 @@ pub(super) struct Group<T> {
     pub(super) own: T,
 }
 
+/// The path at which systemd has the instances of a template, if `path` has them in `system.slice` itself.
+fn in_slice_of_template(path: &str) -> Option<String> {
+    let unit = path.trim_start_matches('/').strip_prefix("system.slice/").filter(|unit| !unit.contains('/'))?;
+    let (template, _) = unit.split_once('@')?;
+    // A dash would separate two levels of slices, and a backslash begins what stands for another character.
+    let template = template.replace('\\', "\\x5c").replace('-', "\\x2d");
+    Some(format!("system.slice/system-{template}.slice/{unit}"))
+}
+
 /// The control groups of one point.
 #[derive(Debug)]
 pub(super) struct Groups<T> {
@@ -95,8 +104,10 @@ impl<T> Groups<T> {
         let mut found = errors.take(names.find(&self.root, entry))?;
         if found.is_empty() {
             let shown = LocalTenant::shown(entry);
+            let instances = in_slice_of_template(&shown).map(|path| format!(": systemd has instances in {path}"));
             notes.push(format!(
-                "no group fits {shown:?} of tenant {tenant} now, and the agent goes on searching; start what belongs there, or correct match of the tenant"
+                "no group fits {shown:?} of tenant {tenant} now, and the agent goes on searching; start the service that has such a group, or correct match of the tenant{}",
+                instances.unwrap_or_default()
             ));
         }
         // Of several tenants that name a group, the most specific decides.
@@ -112,6 +123,13 @@ impl<T> Groups<T> {
             let parent = folder.parent().unwrap_or(&self.root).display();
             notes.push(format!(
                 "the io controller is off for {name}; with systemd set IOAccounting=yes, otherwise write +io to {parent}/cgroup.subtree_control"
+            ));
+            return None;
+        }
+        // A group that is gone has neither file.
+        if !folder.join("io.max").exists() && folder.join("io.stat").exists() {
+            notes.push(format!(
+                "{name} has no io.max, so that it cannot be limited; use a kernel with CONFIG_BLK_DEV_THROTTLING"
             ));
             return None;
         }
@@ -159,5 +177,53 @@ impl<T> Groups<T> {
         let Some(results) = tick.errors.take(io_max::set_all(journal, &mut rows)) else { return Vec::new() };
         let changes = wanted.iter().zip(results);
         changes.map(|((at, _), result)| (*at, tick.errors.take(result))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::folder;
+
+    #[test]
+    fn instances_of_a_template_are_in_a_slice_of_their_own() {
+        for (path, found) in [
+            ("system.slice/postgresql@*.service", Some("system.slice/system-postgresql.slice/postgresql@*.service")),
+            ("/system.slice/a-b@1.service", Some("system.slice/system-a\\x2db.slice/a-b@1.service")),
+            ("system.slice/system-postgresql.slice/postgresql@*.service", None),
+            ("system.slice/a\\x2db@1.service", Some("system.slice/system-a\\x5cx2db.slice/a\\x2db@1.service")),
+            ("system.slice/cron.service", None),
+            ("user.slice/user@1000.service", None),
+        ] {
+            assert_eq!(in_slice_of_template(path).as_deref(), found, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_group_without_io_max_is_left_out_with_the_cure() {
+        let root = folder("points-groups-no-io-max");
+        std::fs::create_dir_all(root.join("slice/db")).unwrap();
+        std::fs::write(root.join("slice/db/io.stat"), "").unwrap();
+        let groups = Groups::<()>::new(&root);
+        let (mut notes, mut errors) = (Vec::new(), Errors::default());
+        assert!(groups.counters("slice/db", &mut notes, &mut errors).is_none());
+        assert!(notes.len() == 1 && notes[0].contains("CONFIG_BLK_DEV_THROTTLING"), "{notes:?}");
+        std::fs::write(root.join("slice/db/io.max"), "").unwrap();
+        assert!(groups.counters("slice/db", &mut notes, &mut errors).is_some());
+        assert!(notes.len() == 1 && errors.0.is_empty(), "{notes:?} {errors:?}");
+    }
+
+    #[test]
+    fn a_pattern_of_instances_in_the_wrong_slice_is_named_with_the_right_one() {
+        let root = folder("points-groups-template");
+        let (groups, names) = (Groups::<()>::new(&root), Names::default());
+        let (mut notes, mut errors) = (Vec::new(), Errors::default());
+        for unit in ["db@*.service", "db.service"] {
+            let entry = Match::Cgroup(format!("system.slice/{unit}"));
+            let found = groups.find(&names, ("db", &entry), |_| true, &mut notes, &mut errors);
+            assert_eq!(found, Some(Vec::new()), "{unit}");
+        }
+        let named: Vec<bool> = notes.iter().map(|note| note.contains("system.slice/system-db.slice/db@*")).collect();
+        assert_eq!(named, [true, false], "{notes:?}");
     }
 }

@@ -430,6 +430,11 @@ impl Local {
                 "latency is not measured: the kernel counts no read of the device, and io.pressure of its groups cannot be read; echo 1 > /sys/dev/block/{disk}/queue/iostats, or boot with psi=1"
             ));
         }
+        if self.mind.is_untimed() {
+            self.notes.push(format!(
+                "no percentile is measured: groups read, and the kernel reports for device {disk} no read that completes; write percentile = \"mean\", or with NVMe multipath boot with nvme_core.multipath=N"
+            ));
+        }
         self.walked.get_or_insert(0);
     }
 
@@ -464,7 +469,7 @@ impl Local {
         let (pool, name) = (self.mind.name(), &self.mind.config().device);
         match after {
             Some(after) if after == before => tracing::warn!(
-                "pool {pool}: the device {before} of {name} is another one with its number, or has another medium: the agent sets limits on it anew"
+                "pool {pool}: {name} led to device {before}, and leads to another device with this number or to another medium: the agent sets limits on it again"
             ),
             Some(after) => tracing::warn!(
                 "pool {pool}: {name} is on device {after} now, and no longer on {before}: the agent restores the limits of control groups on {before}, and sets limits on {after} from now on"

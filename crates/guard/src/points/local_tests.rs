@@ -78,6 +78,20 @@ fn where_the_kernel_counts_no_read_pressure_counts_and_the_decision_says_how_coa
 }
 
 #[test]
+fn a_percentile_of_which_no_read_is_timed_is_named_with_its_cure() {
+    let mut host = Host::new("untimed");
+    let policy = POLICY.replace("latency.target = \"10ms\"", "latency = { target = \"10ms\", percentile = 99 }");
+    let config = Config::parse(&policy, "test", crate::config::Abilities { tracepoints: true }).unwrap();
+    let mut agent = Agent::open(&config, &Roots::under(&host.root), &host.root.join("cgroup")).unwrap();
+    agent.locals[0].begin(host.now(), Sense::Groups);
+    host.run(&mut agent, 20);
+    assert!(agent.locals[0].state().notes.is_empty(), "not for a moment");
+    host.run(&mut agent, 40);
+    let notes = agent.locals[0].state().notes;
+    assert!(notes.len() == 1 && notes[0].contains("write percentile = \"mean\""), "{notes:?}");
+}
+
+#[test]
 fn a_device_that_becomes_slower_and_faster_is_followed() {
     let mut host = Host::new("speed");
     let mut agent = host.agent(POLICY);

@@ -8,9 +8,9 @@ use std::sync::Mutex;
 use evenkeel_control::log::Log;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::decision::seconds;
-use evenkeel_policy::explain;
+use evenkeel_policy::explain::{self, ReasonData};
 use evenkeel_policy::figures::bytes;
-use evenkeel_policy::state::{AdmissionState, ReasonData};
+use evenkeel_policy::state::AdmissionState;
 use evenkeel_policy::verdict::{Cause, Lately, ThrottledBy};
 
 use crate::actuator;
@@ -154,6 +154,10 @@ impl Osd {
         if self.bytes.ours().is_none() {
             self.mind.limit(counters.bytes.max);
         }
+        if let Some(journal) = journal.filter(|_| self.foreign.is_some()) {
+            // Options that could not be restored when another program's value was found; mostly there are none.
+            self.restore(journal)?;
+        }
         let Some(journal) = journal.filter(|_| self.foreign.is_none()) else {
             self.condition = ("watched", None);
             return Ok(());
@@ -187,8 +191,13 @@ impl Osd {
         (self.disagreeing, self.deferred_ratio, self.deferred_due, self.foreign) = (0, None, false, None);
         // The journal finds nothing of ours in the new process, and forgets it.
         let restored = journal.map_or(Ok(()), |journal| self.restore(journal));
-        self.bytes.forget();
-        self.deferred.forget();
+        for option in [&mut self.bytes, &mut self.deferred] {
+            option.forget();
+            // What is still listed is of the process that is gone: it is settled before the option is set again.
+            if let Some(journal) = journal {
+                option.leave(journal);
+            }
+        }
         restored
     }
 

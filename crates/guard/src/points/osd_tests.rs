@@ -5,7 +5,8 @@ use evenkeel_policy::units::Duration as Span;
 
 use super::*;
 use crate::config::CephSettings;
-use crate::fake_osd::{FakeOsd, Folder, folder};
+use crate::fake_osd::FakeOsd;
+use crate::folder::{Folder, folder};
 use crate::loops::record::At;
 
 struct Bench {
@@ -116,9 +117,32 @@ fn both_options_are_forgotten_with_their_process_whatever_is_refused() {
     assert!(bench.tick().is_err());
     assert_eq!((bench.osd.bytes.ours(), bench.osd.deferred.ours()), (None, None));
     bench.fake.as_ref().unwrap().inside.lock().unwrap().refused = None;
+    // The first tick settles what the journal still lists of the process that is gone.
+    bench.tick().unwrap();
     bench.tick().unwrap();
     assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (Some("262144".into()), Some("524288".into())));
     assert_eq!(bench.state().condition, "controlled");
+}
+
+#[test]
+fn what_was_set_in_a_process_that_is_gone_is_not_restored_in_the_next() {
+    let mut bench = bench("next", fixed(262_144));
+    bench.fake.as_ref().unwrap().inside.lock().unwrap().overrides.insert(BYTES.into(), "33554432".into());
+    bench.tick().unwrap();
+    assert_eq!(bench.set(BYTES), Some("262144".into()));
+    // The next process does not answer all questions at first.
+    bench.fake = None;
+    bench.fake = Some(FakeOsd::start(&bench.path));
+    bench.fake.as_ref().unwrap().inside.lock().unwrap().refused = Some("config diff");
+    bench.osd.pid = Some(1);
+    assert!(bench.tick().is_err());
+    bench.fake.as_ref().unwrap().inside.lock().unwrap().refused = None;
+    for _ in 0..3 {
+        bench.tick().unwrap();
+    }
+    assert_eq!(bench.set(BYTES), Some("262144".into()));
+    bench.journal.lock().unwrap().restore_all();
+    assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (None, None));
 }
 
 #[test]
@@ -133,6 +157,22 @@ fn a_throttle_that_another_program_sets_is_left_alone() {
     assert_eq!(state.condition, "foreign");
     assert!(state.problem.unwrap().contains("999999"));
     // What was ours alone is restored, what was theirs stays.
+    assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (Some("999999".into()), None));
+    assert!(bench.journal.lock().unwrap().is_clear());
+}
+
+#[test]
+fn what_another_program_did_not_set_is_restored_as_soon_as_the_osd_allows_it() {
+    let mut bench = bench("foreign-late", fixed(262_144));
+    bench.tick().unwrap();
+    let inside = std::sync::Arc::clone(&bench.fake.as_ref().unwrap().inside);
+    inside.lock().unwrap().overrides.insert(BYTES.into(), "999999".into());
+    inside.lock().unwrap().refused = Some("config unset");
+    let results: Vec<bool> = (0..5).map(|_| bench.tick().is_ok()).collect();
+    assert_eq!((results.last(), bench.state().condition.as_str()), (Some(&false), "foreign"));
+    assert_eq!(bench.set(DEFERRED), Some("524288".into()), "it could not be restored");
+    inside.lock().unwrap().refused = None;
+    bench.tick().unwrap();
     assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (Some("999999".into()), None));
     assert!(bench.journal.lock().unwrap().is_clear());
 }

@@ -220,7 +220,8 @@ impl Osds {
 mod tests {
     use super::*;
     use crate::config::CephSettings;
-    use crate::fake_osd::{FakeOsd, folder};
+    use crate::fake_osd::FakeOsd;
+    use crate::folder::folder;
     use crate::loops::record::At;
 
     #[test]

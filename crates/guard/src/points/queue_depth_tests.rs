@@ -7,7 +7,7 @@ use evenkeel_control::Duration;
 use super::*;
 use crate::Agent;
 use crate::config::{Abilities, Config};
-use crate::fake_osd::{Folder, folder};
+use crate::folder::{Folder, folder};
 use crate::journal::Journal;
 use crate::loops::record::{QueueDepthState, VolumeState};
 

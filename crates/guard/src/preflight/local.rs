@@ -9,6 +9,7 @@ use crate::discovery::mounts::Mount;
 use crate::discovery::roots::{self, Roots};
 use crate::discovery::stack::{self, Limited};
 use crate::sensor::diskstats::DeviceNumber;
+use crate::sensor::queue;
 
 use super::{Finding, Presence};
 
@@ -101,8 +102,16 @@ fn throttles(device: &str, limited: &Limited, roots: &Roots, groups: &Path) -> V
             ],
         ));
     }
-    let queues = limited.whole.iter().map(|number| roots.sys.join(format!("dev/block/{number}/queue")));
-    let queues: Vec<PathBuf> = queues.filter(|queue| queue.is_dir()).collect();
+    let mut queues: Vec<PathBuf> = Vec::new();
+    for number in &limited.whole {
+        let folder = roots.sys.join(format!("dev/block/{number}"));
+        let link = roots::link(&folder);
+        let name = link.as_deref().and_then(Path::file_name).and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+        queues.push(folder.join("queue"));
+        // The disks below one of NVMe multipath have no numbers.
+        queues.extend(queue::paths(roots, name).unwrap_or_default().iter().map(|path| path.join("queue")));
+    }
+    queues.retain(|queue| queue.is_dir());
     let value = |path: &Path| roots::value(path).ok().flatten().unwrap_or_default();
     let mut schedulers = queues.iter().map(|queue| queue.join("scheduler"));
     if let Some(path) = schedulers.find(|path| value(path).split_ascii_whitespace().any(|name| name == "[bfq]")) {
@@ -195,6 +204,11 @@ fn controllers(local: &LocalConfig, names: &Names, groups: &Path) -> Vec<Finding
     let of_group = |group: String| {
         let folder = groups.join(&group);
         let lacks = |file: &str| !folder.join(file).exists();
+        if lacks("io.max") && !lacks("io.stat") {
+            let evidence = format!("{} has no io.max", folder.display());
+            let (lost, cure) = ("the group is not throttled", "use a kernel with CONFIG_BLK_DEV_THROTTLING");
+            return Some(finding(&format!("group {group}"), &local.device, [evidence, lost.into(), cure.into()]));
+        }
         let (controller, setting, lost) = if lacks("io.stat") {
             ("io", "IOAccounting", "the group is neither measured nor throttled")
         } else if lacks("memory.stat") {

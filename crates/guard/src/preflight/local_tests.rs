@@ -6,7 +6,7 @@ use super::super::{Preflight, lacks};
 use super::*;
 use crate::config::Abilities;
 use crate::discovery::Map;
-use crate::fake_osd::{Folder, folder};
+use crate::folder::{Folder, folder};
 
 const POLICY: &str = "[pools.disk]\ndevices = [\"ek0\"]\nlatency.target = \"10ms\"\n\
     [tenants.db]\nmatch = [\"cgroup:slice/db\", \"container:web\"]\n";
@@ -29,14 +29,13 @@ impl Host {
         host.file("proc/self/mountinfo", mounts);
         host.file("cgroup/io.cost.qos", "4090:0 enable=0 ctrl=auto\n4089:0 enable=1 ctrl=user\n");
         host.file("cgroup/slice/db/io.stat", "");
+        host.file("cgroup/slice/db/io.max", "");
         host.file("cgroup/slice/db/memory.stat", "");
         host
     }
 
     fn file(&self, path: &str, text: &str) {
-        let path = self.0.join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        self.0.file(path, text);
     }
 
     fn config(&self) -> Config {
@@ -77,6 +76,22 @@ fn other_throttles_of_the_device_are_named_with_their_cure() {
         assert_eq!((found.part.as_str(), found.presence), (part, Presence::Unsuitable));
         assert!(found.cure.starts_with(cure) && !found.lost.is_empty(), "{found:?}");
     }
+}
+
+#[test]
+fn throttles_of_the_paths_of_nvme_multipath_are_named() {
+    let host = Host::new("nvme-paths");
+    host.file("sys/block/nvme90n1/queue/scheduler", "none\n");
+    std::os::unix::fs::symlink(host.0.join("sys/block/nvme90n1"), host.0.join("sys/dev/block/4092:0")).unwrap();
+    host.file("sys/block/nvme91c0n1/queue/wbt_lat_usec", "2000\n");
+    let number = DeviceNumber { major: 4092, minor: 0 };
+    let limited = Limited { number, timed: vec![number], whole: vec![number], sequence: None };
+    let found = || throttles("nvme90n1", &limited, &Roots::under(&host.0), &host.0.join("cgroup"));
+    assert!(found().is_empty(), "a path of another disk");
+    host.file("sys/block/nvme90c0n1/queue/wbt_lat_usec", "2000\n");
+    let found = found();
+    assert!(found.len() == 1 && found[0].part == "wbt of nvme90n1", "{found:?}");
+    assert!(found[0].evidence.contains("nvme90c0n1/queue/wbt_lat_usec is 2000"), "{found:?}");
 }
 
 #[test]
@@ -141,6 +156,10 @@ fn groups_without_controllers_and_cgroup_v1_are_named() {
     assert!(found.part == "group slice/db of ek0" && found.cure.contains("MemoryAccounting=yes"), "{found:?}");
     std::fs::remove_file(host.0.join("cgroup/slice/db/io.stat")).unwrap();
     assert!(host.only().cure.contains("cgroup/slice/cgroup.subtree_control"));
+    let unlimited = Host::new("no-io-max");
+    std::fs::remove_file(unlimited.0.join("cgroup/slice/db/io.max")).unwrap();
+    let found = unlimited.only();
+    assert!(found.part == "group slice/db of ek0" && found.cure.contains("BLK_DEV_THROTTLING"), "{found:?}");
     let v1 = Host::new("v1");
     std::fs::create_dir_all(v1.0.join("cgroup/blkio")).unwrap();
     let found = v1.only();

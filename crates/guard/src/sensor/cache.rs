@@ -97,7 +97,7 @@ pub fn parse_status(kind: Kind, text: &str) -> Result<CacheState, Fault> {
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let number = |at: usize| -> Result<u64, Fault> {
         let word = words.get(at).ok_or_else(|| Fault::new(1, format!("a status of {} words", words.len())))?;
-        word.parse().map_err(|_| Fault::new(1, format!("{word:?} is no number")))
+        word.parse().map_err(|_| Fault::new(1, format!("{word:?} is not a number")))
     };
     if let [word @ ("Fail" | "Error")] = words[..] {
         return Ok(CacheState { trouble: Some(word.to_owned()), ..CacheState::default() });
@@ -148,13 +148,13 @@ pub fn parse_human(text: &str) -> Result<u64, Fault> {
         "G" => 1024f64.powi(3),
         "T" => 1024f64.powi(4),
         "P" => 1024f64.powi(5),
-        _ => return Err(Fault::new(1, format!("{text:?} is no number of bytes"))),
+        _ => return Err(Fault::new(1, format!("{text:?} is not a number of bytes"))),
     };
     // It prints -0 for nothing now and then.
     let value = digits.parse::<f64>().ok().filter(|value| value.is_finite());
     value
         .map(|value| (value * unit).max(0.0) as u64)
-        .ok_or_else(|| Fault::new(1, format!("{text:?} is no number of bytes")))
+        .ok_or_else(|| Fault::new(1, format!("{text:?} is not a number of bytes")))
 }
 
 /// Parses the text of a block device's `stat` file in sysfs, here of the slow device.
@@ -167,7 +167,7 @@ pub fn parse_block_stat(text: &[u8]) -> Result<SlowDevice, Fault> {
     let mut words = text.split_ascii_whitespace();
     for (place, number) in numbers.iter_mut().enumerate() {
         let word = words.next().ok_or_else(|| Fault::new(1, format!("{place} numbers, where 10 or more belong")))?;
-        *number = word.parse().map_err(|_| Fault::new(1, format!("{word:?} is no number")))?;
+        *number = word.parse().map_err(|_| Fault::new(1, format!("{word:?} is not a number")))?;
     }
     let [reads, _, read_sectors, _, writes, _, write_sectors, _, _, busy_ms] = numbers;
     let bytes = |sectors: u64| sectors.saturating_mul(SECTOR_BYTES);
@@ -179,7 +179,7 @@ pub fn parse_block_stat(text: &[u8]) -> Result<SlowDevice, Fault> {
 #[derive(Debug, thiserror::Error)]
 pub enum NotUsable {
     /// There is no block device of this name.
-    #[error("there is no block device {0}: `lsblk` shows which there are")]
+    #[error("there is no block device {0}: `lsblk` lists them all")]
     NoDevice(String),
     /// The fast and slow device below the cached device cannot be found out.
     #[error(
@@ -193,7 +193,7 @@ pub enum NotUsable {
     },
     /// The device of this name is none of the known kinds of caches.
     #[error(
-        "{0} is no dm-cache, dm-writecache or bcache; if something else caches there, name its slow device: tuning.cache.slow = \"/dev/...\""
+        "{0} is not a dm-cache, dm-writecache or bcache device; if something else caches there, name its slow device: tuning.cache.slow = \"/dev/...\""
     )]
     NotCached(String),
     /// A file of the kernel cannot be read, or has an unknown format.

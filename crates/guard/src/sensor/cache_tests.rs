@@ -1,5 +1,5 @@
 use super::*;
-use crate::fake_osd::{Folder, folder};
+use crate::folder::{Folder, folder};
 
 fn number(text: &str) -> DeviceNumber {
     text.parse().expect("a device number")
@@ -72,9 +72,7 @@ impl Tree {
     }
 
     fn file(&self, path: &str, text: &str) {
-        let path = self.0.join("sys").join(path);
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-        std::fs::write(path, text).expect("written");
+        self.0.file(&format!("sys/{path}"), text);
     }
 
     fn link(&self, path: &str, to: &str) {

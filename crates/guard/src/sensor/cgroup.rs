@@ -25,6 +25,9 @@ pub const MAX_GROUPS: usize = 4_096;
 /// Size, in bytes, up to which an `io.stat` or `io.max` is read; the file has some 150 bytes for each device.
 const MAX_BYTES: usize = 1 << 20;
 
+/// The kernel's word in place of the number of a device that it hides: a path of NVMe multipath, or a disk that was pulled out.
+const UNNUMBERED: &str = "(unknown)";
+
 /// Parses the `io.stat` of a group, and calls `each` with the number and the counters of every device with counters.
 ///
 /// # Errors
@@ -33,11 +36,15 @@ pub fn parse_stat(text: &[u8], mut each: impl FnMut(DeviceNumber, Counters)) -> 
     for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
         let fault = |problem: String| Fault::new(index + 1, problem);
         let line = std::str::from_utf8(line).map_err(|_| fault("is no text".into()))?;
-        let mut row: Option<(DeviceNumber, Counters, bool)> = None;
+        let mut row: Option<(Option<DeviceNumber>, Counters, bool)> = None;
         for word in line.split_ascii_whitespace() {
             let Some((key, value)) = word.split_once('=') else {
                 flush(&mut row, &mut each);
-                row = Some((word.parse().map_err(fault)?, Counters::ZERO, false));
+                let number = match word {
+                    UNNUMBERED => None,
+                    _ => Some(word.parse::<DeviceNumber>().map_err(fault)?),
+                };
+                row = Some((number, Counters::ZERO, false));
                 continue;
             };
             let Some((_, counters, told)) = &mut row else {
@@ -59,8 +66,8 @@ pub fn parse_stat(text: &[u8], mut each: impl FnMut(DeviceNumber, Counters)) -> 
     Ok(())
 }
 
-fn flush(row: &mut Option<(DeviceNumber, Counters, bool)>, each: &mut impl FnMut(DeviceNumber, Counters)) {
-    if let Some((number, counters, true)) = row.take() {
+fn flush(row: &mut Option<(Option<DeviceNumber>, Counters, bool)>, each: &mut impl FnMut(DeviceNumber, Counters)) {
+    if let Some((Some(number), counters, true)) = row.take() {
         each(number, counters);
     }
 }

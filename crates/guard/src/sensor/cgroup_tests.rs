@@ -34,6 +34,16 @@ fn devices_without_figures_are_nothing() {
 }
 
 #[test]
+fn a_device_that_the_kernel_hides_keeps_no_other_from_being_read() {
+    let hidden = "(unknown) rbytes=0 wbytes=0 rios=6 wios=2 dbytes=0 dios=0\n";
+    for text in [format!("{hidden}{CAPTURED}"), format!("{CAPTURED}{hidden}"), format!("251:9 {hidden}{CAPTURED}")] {
+        assert_eq!(usage(&text), usage(CAPTURED), "{text}");
+    }
+    assert_eq!(usage(hidden), Ok(Usage::default()));
+    assert!(usage("(unknown) rbytes=x\n").is_err(), "its row has the same format");
+}
+
+#[test]
 fn what_is_no_statistics_is_reported_with_its_line() {
     for (text, line) in [
         ("253:0 rbytes=1\nnothing rbytes=1\n", 2),

@@ -20,9 +20,9 @@ use crate::discovery::roots::{self, Roots};
 
 /// Largest number of layers of devices below a device that are searched; deeper stacks are mistakes or loops.
 const MAX_DEPTH: u32 = 16;
-/// Largest number of devices that are looked at.
+/// Largest number of devices that are sampled.
 const MAX_DEVICES: usize = 1_024;
-/// Time for which commands that ended with an error count as a fault. A single look with errors is none: drivers count commands
+/// Time for which commands that ended with an error count as a fault. A single sample with errors is none: drivers count commands
 /// of tools such as smartctl as well.
 const RECENT: Duration = Duration::from_secs(60);
 
@@ -37,9 +37,9 @@ pub enum Fault {
     Failed {
         /// Number of these commands, without a pause of a minute.
         commands: u64,
-        /// Time since the first look that showed some of them.
+        /// Time since the first sample that showed some of them.
         since: Duration,
-        /// Time since the last look that showed some of them.
+        /// Time since the last sample that showed some of them.
         last: Duration,
     },
     /// An array lacks this number of devices.
@@ -81,16 +81,16 @@ struct Used {
 /// Counts of commands that ended with an error.
 #[derive(Clone, Copy, Debug)]
 struct Errors {
-    /// The kernel's total at the last look.
+    /// The kernel's total at the last sample.
     total: u64,
-    /// Number of commands, and of looks that showed some, without a pause of [`RECENT`].
+    /// Number of commands, and of samples that showed some, without a pause of [`RECENT`].
     commands: u64,
     looks: u64,
     since: Instant,
     last: Instant,
 }
 
-/// The facts about a device that the next look needs.
+/// The facts about a device that the next sample needs.
 #[derive(Debug, Default)]
 struct Seen {
     /// The fault of the device's state.
@@ -98,7 +98,7 @@ struct Seen {
     errors: Option<Errors>,
 }
 
-/// Finds the faults of devices, from one look to the next.
+/// Finds the faults of devices, from one sample to the next.
 #[derive(Debug, Default)]
 pub struct Faults {
     /// By folder in sysfs.
@@ -107,7 +107,7 @@ pub struct Faults {
 
 impl Faults {
     /// The faults at `now` of the devices in `used`, which are pairs of a pool's name and a device (number or kernel's name), and
-    /// of the devices below these. A state counts from the second look on that shows it: recoveries mostly take less.
+    /// of the devices below these. A state counts from the second sample on that shows it: recoveries mostly take less.
     pub fn sample(&mut self, now: Instant, roots: &Roots, used: &[(String, String)]) -> Vec<Faulty> {
         let mut devices = BTreeMap::new();
         for (pool, device) in used {

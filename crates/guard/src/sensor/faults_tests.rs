@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::fake_osd::{Folder, folder};
+use crate::folder::{Folder, folder};
 
 /// Two disks, `ek0` and `ek1`.
 struct Host {
@@ -23,9 +23,7 @@ impl Host {
     }
 
     fn put(&self, device: &str, file: &str, text: &str) {
-        let path = self.root.join("sys/block").join(device).join(file);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        self.root.file(&format!("sys/block/{device}/{file}"), text);
     }
 
     /// Makes the device `above` of others.

@@ -31,14 +31,12 @@ mod tests {
 
     #[test]
     fn totals_are_read_or_not_there() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-guard-{}-moved", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("made");
+        let folder = crate::folder::folder("moved");
         assert_eq!(Moved::read(&folder), None);
-        std::fs::write(folder.join("read_mbytes"), "12\n").expect("written");
-        std::fs::write(folder.join("write_mbytes"), "345\n").expect("written");
+        folder.file("read_mbytes", "12\n");
+        folder.file("write_mbytes", "345\n");
         assert_eq!(Moved::read(&folder), Some(Moved { read_mib: 12, written_mib: 345 }));
-        std::fs::write(folder.join("write_mbytes"), "many\n").expect("written");
+        folder.file("write_mbytes", "many\n");
         assert_eq!(Moved::read(&folder), None);
-        std::fs::remove_dir_all(&folder).expect("removed");
     }
 }

@@ -131,7 +131,7 @@ impl Search<'_> {
             self.found.push(queue);
             return if self.found.len() > MAX_QUEUES { Err(NoQueue::TooMany(self.device.to_owned())) } else { Ok(()) };
         }
-        let mut below = self.paths(&disk)?;
+        let mut below = paths(self.roots, &disk)?;
         below.extend(roots::names(&folder.join("slaves"))?.into_iter().map(|slave| folder.join("slaves").join(slave)));
         let below: Vec<PathBuf> = below.iter().filter_map(|link| std::fs::canonicalize(link).ok()).collect();
         let Some(deeper) = depth.checked_sub(1).filter(|_| !below.is_empty()) else {
@@ -139,17 +139,17 @@ impl Search<'_> {
         };
         below.iter().try_for_each(|folder| self.follow(folder, deeper))
     }
+}
 
-    /// Sysfs folders of the paths below the disk `head` of the kernel's own NVMe multipath: the disk `nvme0n1` has paths
-    /// `nvme0c0n1`, `nvme0c1n1`, which are hidden from /dev.
-    fn paths(&self, head: &str) -> Result<Vec<PathBuf>, NoQueue> {
-        if !head.starts_with("nvme") {
-            return Ok(Vec::new());
-        }
-        let blocks = self.roots.sys.join("block");
-        let names = roots::names(&blocks)?;
-        Ok(names.into_iter().filter(|name| is_path_of(name, head)).map(|name| blocks.join(name)).collect())
+/// Sysfs folders of the paths below the disk `head` of the kernel's own NVMe multipath: the disk `nvme0n1` has paths
+/// `nvme0c0n1`, `nvme0c1n1`, which are hidden from /dev. Other disks have none.
+pub(crate) fn paths(roots: &Roots, head: &str) -> Result<Vec<PathBuf>, Error> {
+    if !head.starts_with("nvme") {
+        return Ok(Vec::new());
     }
+    let blocks = roots.sys.join("block");
+    let names = roots::names(&blocks)?;
+    Ok(names.into_iter().filter(|name| is_path_of(name, head)).map(|name| blocks.join(name)).collect())
 }
 
 /// True if `name` is a path of the multipath disk `head`: `nvme0c3n1` of `nvme0n1`.

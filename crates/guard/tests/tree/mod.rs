@@ -6,17 +6,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::folder::Folder;
+
 /// A tree in a temporary folder, which is removed when this value is dropped.
-pub(crate) struct Tree(PathBuf);
+pub(crate) struct Tree(Folder);
 
 impl Tree {
     /// Builds the tree `tests/fixtures/NAME`.
     pub(crate) fn new(name: &str) -> Self {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
         let text = fs::read_to_string(fixtures.join(name)).expect("the fixture");
-        let thread = std::thread::current().name().unwrap_or_default().replace("::", "-");
-        let root = std::env::temp_dir().join(format!("evenkeel-guard-{}-{thread}", std::process::id()));
-        let tree = Self(root);
+        let tree = Self(Folder::new());
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
             if let Some((path, target)) = line.split_once(" -> ") {
                 let path = tree.place(path);
@@ -43,11 +43,5 @@ impl Tree {
         let path = self.0.join(path.trim());
         fs::create_dir_all(path.parent().expect("has a folder")).expect("a folder");
         path
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

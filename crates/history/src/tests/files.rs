@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{AMPLE, Scratch, T0, entries, open, recorded, same_at_all, second, size, slices};
 use crate::error::{Error, Note};
-use crate::folder::{Sink, list, path_of};
-use crate::history::{RETRY_S, STEP_BACK_S};
+use crate::folder::{Plain, Sink, list, path_of};
+use crate::frame::HEAD;
+use crate::history::{BACK_SECONDS, RETRY_S, STEP_BACK_S};
 use crate::resolution::{Resolution, Stream};
+use crate::store::STEADY_SECONDS;
 use crate::{Bounds, Entry, Filter, History, Reader};
 
 const SECONDS: Stream = Stream::of(Resolution::Second);
@@ -117,13 +119,16 @@ fn seconds_are_kept_for_an_hour_and_nothing_is_counted_twice() {
     assert!((3_600..=3_900).contains(&finest), "{finest} seconds");
     assert_eq!(same_at_all(scratch.path())[0], 7_300);
     assert_eq!(history.oldest(), Some(T0));
-    // A month later the old files go, one with each second, except for the last of each.
+    // A month later the old files go, one with each second, when the clock is known to be steady.
     let files = || list(scratch.path()).expect("a folder").files[0].len();
     let before = files();
-    history.append(&second(T0 + 32 * 86_400, 1));
-    assert_eq!(files(), before, "one came, and one went");
-    (1..100).for_each(|n| history.append(&second(T0 + 32 * 86_400 + n, 1)));
-    assert_eq!(files(), 2);
+    let month = T0 + 32 * 86_400;
+    (0..10).for_each(|n| history.append(&second(month + n, 1)));
+    assert_eq!(files(), before + 1, "one came, and none went");
+    (10..STEADY_SECONDS).for_each(|n| history.append(&second(month + n, 0)));
+    assert_eq!(files(), before + 12, "twelve came, and none went");
+    (0..100).for_each(|n| history.append(&second(month + STEADY_SECONDS + n, 0)));
+    assert_eq!(files(), 13);
 }
 
 #[test]
@@ -182,19 +187,77 @@ fn another_version_is_set_aside_and_begun_anew() {
 #[test]
 fn a_clock_that_is_set_back_leaves_what_is_later_aside() {
     let scratch = Scratch::new();
-    let mut history = recorded(scratch.path(), 400);
-    history.append(&second(T0 + 399, 2));
-    history.append(&second(T0 + 350, 2));
-    assert_eq!((history.status().skipped_seconds, history.status().newest), (2, Some(T0 + 400)));
-    history.append(&second(T0 + 400 + STEP_BACK_S, 2));
-    history.append(&second(T0 + 399, 2));
+    let mut history = recorded(scratch.path(), 300);
+    history.append(&second(T0 + 299, 2));
+    history.append(&second(T0 + 250, 2));
+    assert_eq!((history.status().skipped_seconds, history.status().newest), (2, Some(T0 + 300)));
+    history.append(&second(T0 + 300 + STEP_BACK_S, 2));
+    // For so long it may be the clock that is wrong now.
+    (0..BACK_SECONDS).for_each(|_| history.append(&second(T0 + 300, 2)));
+    assert_eq!((history.take_notes(), history.status().newest), (Vec::new(), Some(T0 + 301 + STEP_BACK_S)));
+    history.append(&second(T0 + 300, 2));
     let notes = history.take_notes();
     assert!(!notes.is_empty(), "nothing was set aside");
     let later = |note: &Note| matches!(note, Note::SetAside { because, .. } if because.contains("clock"));
     assert!(notes.iter().all(later), "{notes:?}");
-    assert_eq!(history.status().newest, Some(T0 + 400), "the file before and the second");
-    history.append(&second(T0 + 400, 2));
-    assert_eq!((history.status().lost_seconds, history.status().skipped_seconds), (0, 2));
-    // Of six minutes the seconds went by age or are set aside, and the minutes stay.
-    assert_eq!(same_at_all(scratch.path())[0], 362);
+    assert_eq!(history.status().newest, Some(T0 + 301), "the files before and the second");
+    history.append(&second(T0 + 301, 2));
+    let status = history.status();
+    assert_eq!((status.lost_seconds, status.skipped_seconds), (0, 2 + BACK_SECONDS));
+    assert_eq!(same_at_all(scratch.path())[0], 302, "a file that ends before stays");
+}
+
+#[test]
+fn a_clock_that_is_wrong_for_minutes_costs_nothing() {
+    let scratch = Scratch::new();
+    let folder = scratch.path();
+    drop(recorded(folder, 700));
+    let before = slices(folder, Resolution::Second);
+    // Without a battery a clock begins in 1970, until the network corrects it.
+    let (mut history, _) = open(folder, AMPLE);
+    (0..BACK_SECONDS).for_each(|at| history.append(&second(at, 2)));
+    assert!(history.take_notes().is_empty());
+    (T0 + 700..T0 + 720).for_each(|at| history.append(&second(at, 2)));
+    assert_eq!(same_at_all(folder)[0], 720);
+    // A year ahead for minutes; then what it recorded is set aside, and all else stays.
+    let ahead = T0 + 365 * 86_400;
+    (ahead..ahead + 200).for_each(|at| history.append(&second(at, 2)));
+    (0..=BACK_SECONDS).for_each(|n| history.append(&second(T0 + 1_200 + n, 2)));
+    assert!(!history.take_notes().is_empty());
+    let after = slices(folder, Resolution::Second);
+    assert_eq!(after[..700], before[..]);
+    assert_eq!(same_at_all(folder)[0], 721);
+}
+
+/// A disk on which the files of seconds cannot be read beyond their heads, or (`true`) at all.
+#[derive(Debug)]
+struct Failing(bool);
+
+impl Sink for Failing {
+    fn write(&mut self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
+        file.write_all(bytes)
+    }
+
+    fn read(&self, path: &Path, most: u64) -> io::Result<Vec<u8>> {
+        let fails = path.to_string_lossy().contains("/001-") && (self.0 || most > HEAD as u64);
+        if fails { Err(rustix::io::Errno::IO.into()) } else { Plain.read(path, most) }
+    }
+}
+
+#[test]
+fn a_file_that_its_disk_cannot_read_does_not_end_the_recording() {
+    for fails_at_head in [false, true] {
+        let scratch = Scratch::new();
+        drop(recorded(scratch.path(), 120));
+        let opened = History::open_with(scratch.path().to_owned(), AMPLE, Box::new(Failing(fails_at_head)));
+        let (mut history, notes) = opened.expect("a history");
+        let aside = path_of(scratch.path(), SECONDS, T0).with_extension("evh.unreadable");
+        assert!(matches!(&notes[..], [Note::SetAside { path, .. }] if *path == aside), "{notes:?}");
+        assert_eq!(history.status().bytes, size(scratch.path()), "the file counts for the bound");
+        (T0 + 120..T0 + 130).for_each(|at| history.append(&second(at, 2)));
+        let status = history.status();
+        assert_eq!((status.paused, status.lost_seconds), (None, 0));
+        let read = slices(scratch.path(), Resolution::TenSeconds);
+        assert_eq!(read.iter().map(|slice| slice.recorded).sum::<u64>(), 130);
+    }
 }

@@ -65,6 +65,33 @@ const TROUBLED: &str = "(() => {
     };
 })()";
 
+/// JavaScript that turns to the last row of the table of tenants, reverses the order of all rows, and returns true if that row is
+/// the first one then and still has the focus.
+const REVERSED: &str = "(() => {
+    const [name, iops] = document.querySelectorAll('#tenants thead button');
+    name.click();
+    const link = document.querySelector('#tenants tbody tr:last-child a');
+    link.focus();
+    name.click();
+    const isKept = document.activeElement === link && link.closest('tr').rowIndex === 1;
+    iops.click();
+    link.blur();
+    return isKept;
+})()";
+
+/// JavaScript that puts another version in the server's answers.
+const UPGRADED: &str = "(() => {
+    const real = fetch;
+    window.isOld = true;
+    window.fetch = async (path, ...others) => {
+        const answer = await real(path, ...others);
+        if (!path.startsWith('/api/v1/state')) return answer;
+        const state = await answer.json();
+        state.version = 'another';
+        return new Response(JSON.stringify(state), answer);
+    };
+})()";
+
 /// JavaScript that defines `row(name)`, the row of a tenant in the page's table.
 const ROW: &str = "const row = name => [...document.querySelectorAll('#tenants tbody tr')].find(tr => tr.cells[0].textContent === name);";
 
@@ -92,6 +119,9 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     past(lab, &mut browser, &server, &pictures)?;
     silence(lab, &mut browser, &server.page());
     hostile(lab, &mut browser, &server)?;
+    long_name(lab, &mut browser, &server, &pictures)?;
+    moments(lab, &mut browser, &server)?;
+    upgrade(lab, &mut browser, &server)?;
 
     browser.open(&server.page())?;
     browser.wait_for("document.body.dataset.status === 'live'")?;
@@ -399,7 +429,10 @@ fn keys(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.prefer(&[("prefers-reduced-motion", "reduce")])?;
     let moves = browser.text("getComputedStyle(document.querySelector('.stage'), '::after').animationName")?;
     lab.check("nothing_moves_where_that_is_not_wanted", moves == "none", &moves);
-    browser.prefer(&[])
+    browser.prefer(&[])?;
+    let is_kept = browser.value(REVERSED)?;
+    lab.check("a_row_that_moves_keeps_the_focus", is_kept == true, "the last row became the first");
+    Ok(())
 }
 
 /// Checks the page as a screen reader reads it.
@@ -494,6 +527,56 @@ fn hostile(lab: &mut Lab, browser: &mut Browser, server: &Server) -> Result<()> 
     let struck = browser.value("document.querySelectorAll('img').length > 0 || document.title === 'struck'")?;
     lab.check("a_hostile_name_is_text", struck == false, HOSTILE);
     browser.call("Page.removeScriptToEvaluateOnNewDocument", json!({"identifier": added["identifier"]})).map(drop)
+}
+
+/// Checks that beside a name of the greatest length target and throttle are in the window of a telephone.
+fn long_name(lab: &mut Lab, browser: &mut Browser, server: &Server, pictures: &Path) -> Result<()> {
+    let name = "n".repeat(64);
+    let script = format!(
+        "const real = fetch; window.fetch = async (...asked) => {{ const answer = await real(...asked); const text = await answer.text(); return new Response(text.replaceAll('\"database\"', '\"{name}\"'), answer); }};"
+    );
+    let added = browser.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": script}))?;
+    browser.resize(390, 844)?;
+    browser.open(&format!("{}/{name}", server.page_of("main")))?;
+    browser.wait_for(&format!("document.getElementById('subject').textContent === 'Tenant {name}'"))?;
+    browser.wait_for(&format!("(() => {{ {ROW} return row('{name}') !== undefined; }})()"))?;
+    picture(browser, pictures, "long-name-390")?;
+    let ends = format!(
+        "(() => {{ {ROW} const of = key => row('{name}').querySelector(`[data-key=${{key}}]`).getBoundingClientRect(); return [document.documentElement.scrollWidth, Math.ceil(of('target').right), Math.ceil(of('hold').left) + 60].join(' '); }})()"
+    );
+    let ends = browser.text(&ends)?;
+    let fits = ends.split(' ').all(|end| end.parse::<u32>().is_ok_and(|end| end <= 390));
+    lab.check("a_long_name_leaves_room_on_a_telephone", fits, &format!("page, target and throttle end at {ends}"));
+    browser.resize(1280, 800)?;
+    browser.call("Page.removeScriptToEvaluateOnNewDocument", json!({"identifier": added["identifier"]})).map(drop)
+}
+
+/// Checks that a moment in the address counts from the server's clock, and that one that is no moment of the past is the present.
+fn moments(lab: &mut Lab, browser: &mut Browser, server: &Server) -> Result<()> {
+    let source = "const now = Date.now; Date.now = () => now() + 864e5;";
+    let added = browser.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": source}))?;
+    browser.open(&format!("{}?at=-20s#/main", server.page()))?;
+    let rate = format!("(() => {{ {ROW} return row('backup')?.cells[1].textContent ?? ''; }})()");
+    browser.wait_for(&format!("document.body.dataset.status === 'past' && /[1-9]/.test({rate})"))?;
+    let told = browser.text("document.getElementById('when').textContent")?;
+    lab.check("a_clock_a_day_ahead_makes_no_difference", told.contains(", time zone "), &told);
+    browser.call("Page.removeScriptToEvaluateOnNewDocument", json!({"identifier": added["identifier"]}))?;
+    for at in ["-99999999999d", "99999999999999999", "2999-01-01"] {
+        browser.open(&format!("{}?at={at}#/main", server.page()))?;
+        browser.wait_for("document.body.dataset.status === 'live'").with_context(|| at.to_owned())?;
+    }
+    lab.passed("and_what_is_no_moment_of_the_past_is_the_present", "before 1970, after 2999 and beyond any date");
+    Ok(())
+}
+
+/// Checks that the page of another version is loaded when the server has become that version.
+fn upgrade(lab: &mut Lab, browser: &mut Browser, server: &Server) -> Result<()> {
+    browser.open(&server.page())?;
+    browser.wait_for("document.body.dataset.status === 'live'")?;
+    browser.value(UPGRADED)?;
+    let took = browser.wait_for("window.isOld === undefined && document.body.dataset.status === 'live'")?;
+    lab.passed("another_version_loads_its_page", &format!("{:.1} s later", took.as_secs_f64()));
+    Ok(())
 }
 
 fn picture(browser: &mut Browser, folder: &Path, name: &str) -> Result<()> {

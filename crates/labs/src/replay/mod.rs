@@ -1,7 +1,8 @@
 //! The lab of replay: predictions by `evenkeel replay` from one recording, beside real runs under the same settings.
 //!
-//! The lab needs no virtual machine. README.md has the settings, the figures and their limits.
+//! The lab needs no virtual machine but for one trial of full runs. README.md has the settings, the figures and their limits.
 
+mod disk;
 mod judge;
 mod long;
 mod recorded;
@@ -16,6 +17,7 @@ use anyhow::{Result, anyhow, ensure};
 use crate::base::scratch::Scratch;
 use crate::check::figures::{Figures, told};
 use crate::check::run::{Lab, Options};
+pub(crate) use disk::guest;
 use judge::{Errors, Off};
 use recorded::{FIGURES, Measured};
 use stage::{Device, Fitted, Stage, Work};
@@ -142,8 +144,19 @@ pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
             continue;
         }
         tried += trials.len();
+        let in_machine = device == Device::Disk;
+        if let Some(reason) = in_machine.then(|| disk::missing(&options.build)).flatten() {
+            trials.iter().try_for_each(|trial| lab.skipped(&trial.name(), &reason))?;
+            continue;
+        }
+        let of_machine = if in_machine { disk::rounds(lab, options, &scratch, rounds) } else { Vec::new() };
+        let mut of_machine = of_machine.into_iter();
         for round in 1..=rounds {
-            match measured(&stage, device, &settings, round) {
+            let round = match in_machine {
+                true => of_machine.next().unwrap_or_else(|| Err(anyhow!("the machine measured no round {round}"))),
+                false => measured(&stage, device, &settings, round),
+            };
+            match round {
                 Ok(real) => trials.iter_mut().for_each(|trial| trial.take(&stage, &settings, &real)),
                 Err(error) => trials.iter_mut().for_each(|trial| trial.put(Err(anyhow!("{error:#}")))),
             }
@@ -178,7 +191,7 @@ fn measured(stage: &Stage<'_>, device: Device, settings: &[&Setting], round: u64
 }
 
 impl Trial {
-    /// The trials on a device. A file's device is not known, so that it is always learned.
+    /// The trials on a device. The device of files, or of a machine's disk, is not known, so that it is always learned.
     fn all(device: Device, full: bool) -> Vec<Self> {
         let trial = |fitted| Self {
             device,
@@ -192,8 +205,8 @@ impl Trial {
         match (device, full) {
             (Device::Emulated, false) => vec![trial(false)],
             (Device::Emulated, true) => vec![trial(false), trial(true)],
-            (Device::File, true) => vec![trial(true)],
-            (Device::File, false) => Vec::new(),
+            (Device::File | Device::Disk, true) => vec![trial(true)],
+            (Device::File | Device::Disk, false) => Vec::new(),
         }
     }
 
@@ -352,6 +365,6 @@ mod tests {
             all.map(|trial| trial.name()).collect::<Vec<_>>()
         };
         assert_eq!(names(false), ["emulated"]);
-        assert_eq!(names(true), ["emulated", "emulated_fitted", "file_fitted"]);
+        assert_eq!(names(true), ["emulated", "emulated_fitted", "file_fitted", "disk_fitted"]);
     }
 }

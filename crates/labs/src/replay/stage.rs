@@ -20,7 +20,9 @@ use crate::base::servers;
 const DEVICE: &str =
     "iops = 4000\nbandwidth = \"60MB\"\nread_latency = \"2ms\"\nwrite_latency = \"2ms\"\ncommit_latency = \"2ms\"\n";
 /// Size of each volume.
-const VOLUME_BYTES: u64 = 64 << 20;
+pub(super) const VOLUME_BYTES: u64 = 64 << 20;
+/// Name of the volume group of the virtual machine, with a volume for each tenant.
+pub(super) const GROUP: &str = "replay";
 /// Seed of the load: the same requests in each run.
 const SEED: &str = "1";
 /// Longest wait for a process or a state: far above any wait on a busy machine.
@@ -35,10 +37,12 @@ pub(super) enum Device {
     Emulated,
     /// Files on the disk.
     File,
+    /// Logical volumes on a paced disk of a virtual machine.
+    Disk,
 }
 
 impl Device {
-    pub(super) const ALL: [Self; 2] = [Self::Emulated, Self::File];
+    pub(super) const ALL: [Self; 3] = [Self::Emulated, Self::File, Self::Disk];
 }
 
 impl fmt::Display for Device {
@@ -46,6 +50,7 @@ impl fmt::Display for Device {
         f.write_str(match self {
             Self::Emulated => "emulated",
             Self::File => "file",
+            Self::Disk => "disk",
         })
     }
 }
@@ -134,13 +139,12 @@ impl<'a> Stage<'a> {
         }
         for tenant in TENANTS {
             let storage = match device {
-                Device::Emulated => "backend = \"emulate\"".to_owned(),
-                Device::File => format!("path = {:?}", self.image(tenant)),
+                Device::Emulated => format!("size = {VOLUME_BYTES}\nbackend = \"emulate\""),
+                Device::File => format!("size = {VOLUME_BYTES}\npath = {:?}", self.image(tenant)),
+                // It has its size. Without the backend a missing volume would be made as a file, in memory.
+                Device::Disk => format!("backend = \"block\"\npath = {:?}", volume(tenant)),
             };
-            write!(
-                text,
-                "[volumes.{tenant}]\npool = \"main\"\ntenant = \"{tenant}\"\nsize = {VOLUME_BYTES}\n{storage}\n"
-            )?;
+            write!(text, "[volumes.{tenant}]\npool = \"main\"\ntenant = \"{tenant}\"\n{storage}\n")?;
         }
         Ok(text)
     }
@@ -254,6 +258,11 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(said)
 }
 
+/// Path in the virtual machine of the device of a tenant's volume.
+pub(super) fn volume(tenant: &str) -> PathBuf {
+    Path::new("/dev").join(GROUP).join(tenant)
+}
+
 /// Runs a command to its end, and returns the JSON that it prints.
 fn json(command: &mut Command) -> Result<Value> {
     let name = process::describe(command);
@@ -289,5 +298,8 @@ mod tests {
         assert_eq!(emulated.matches("backend = \"emulate\"").count(), TENANTS.len());
         let file = stage.config(Device::File, &SETTINGS[0], Path::new("/f/r")).unwrap();
         assert!(file.contains("path = \"/f/bulk.img\"") && !file.contains("emulate"), "{file}");
+        let disk = stage.config(Device::Disk, &SETTINGS[0], Path::new("/f/r")).unwrap();
+        assert!(disk.contains("backend = \"block\"\npath = \"/dev/replay/bulk\"\n"), "{disk}");
+        assert!(!disk.contains("emulate") && !disk.contains("size = ") && file.contains("size = 67108864"), "{disk}");
     }
 }

@@ -189,7 +189,7 @@ impl Cached {
         }
     }
 
-    /// When to poll next; `Instant::FAR_FUTURE` when nothing is in flight.
+    /// Time of the next poll; `Instant::FAR_FUTURE` when nothing is in flight.
     pub fn next_event(&self) -> Instant {
         self.fast.next().min(self.slow.next())
     }

@@ -118,8 +118,8 @@ impl Throttle {
         (self.begin, self.end) = (now, now + SLICE);
     }
 
-    /// When the request at the head of the queue, of `bytes`, may be dispatched: `now` or later. `first`: the queue was empty
-    /// when the request came.
+    /// Time at which the request at the head of the queue, of `bytes`, may be dispatched: `now` or later. `first`: the queue was
+    /// empty when the request came.
     pub fn ready_at(&mut self, now: Instant, bytes: u32, first: bool) -> Instant {
         if now > self.end && first {
             (self.bytes, self.requests) = (Account::default(), Account::default());

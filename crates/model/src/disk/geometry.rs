@@ -61,6 +61,22 @@ pub(super) struct Geometry {
     revolution_ns: u64,
     /// Angle of the platters at time zero, in nanoseconds of rotation.
     phase_ns: u64,
+    /// Seek time in nanoseconds by distance in cylinders; empty for a disk with more than [`LISTED_SEEKS`] of them.
+    seeks_ns: Vec<u32>,
+}
+
+/// Largest number of cylinders up to which seek times are listed: a list of 64 KiB. The nearest of many commands is found by
+/// the seek times to all.
+const LISTED_SEEKS: u32 = 16_384;
+
+/// The seek times of a disk in nanoseconds by distance in cylinders; empty if there are too many, or one is too long.
+fn listed_seeks(params: &DiskParams) -> Vec<u32> {
+    let cylinders = params.zones.iter().map(|zone| zone.last_cylinder).max().unwrap_or(0);
+    if cylinders >= LISTED_SEEKS {
+        return Vec::new();
+    }
+    let seek_ns = |distance: u32| u32::try_from(params.seek_time(distance).as_nanos()).ok();
+    (0..=cylinders).map(seek_ns).collect::<Option<Vec<u32>>>().unwrap_or_default()
 }
 
 impl Geometry {
@@ -73,7 +89,8 @@ impl Geometry {
             first += blocks * zone.cylinders();
         }
         let revolution_ns = params.revolution().as_nanos();
-        Self { params, zones, revolution_ns, phase_ns: phase % revolution_ns }
+        let seeks_ns = listed_seeks(&params);
+        Self { params, zones, revolution_ns, phase_ns: phase % revolution_ns, seeks_ns }
     }
 
     pub(super) fn params(&self) -> &DiskParams {
@@ -167,11 +184,20 @@ impl Geometry {
         let travel = match (distance, from.surface == to.surface) {
             (0, true) => return Duration::ZERO,
             (0, false) => self.params.head_switch,
-            (_, true) => self.params.seek_time(distance),
+            (_, true) => self.seek_time(distance),
             // The switch happens on the way.
-            (_, false) => self.params.seek_time(distance).max(self.params.head_switch),
+            (_, false) => self.seek_time(distance).max(self.params.head_switch),
         };
         travel + if write { self.params.write_settle } else { Duration::ZERO }
+    }
+
+    /// [`DiskParams::seek_time`].
+    #[inline]
+    fn seek_time(&self, cylinders: u32) -> Duration {
+        match self.seeks_ns.get(cylinders as usize) {
+            Some(&ns) => Duration::from_nanos(ns.into()),
+            None => self.params.seek_time(cylinders),
+        }
     }
 
     fn next_pass(&self, at: Instant, place: &Place) -> Instant {
@@ -208,6 +234,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn listed_seek_times_are_those_of_the_parameters() {
+        let slow = DiskParams { seek: alloc::vec![(1, Duration::from_secs(5))], ..DiskParams::cheetah9lp() };
+        let all = [DiskParams::cheetah9lp(), DiskParams::nearline(), slow].map(|params| Geometry::new(params, 7));
+        assert_eq!(all.each_ref().map(|geometry| geometry.seeks_ns.len()), [6_962, 0, 0]);
+        for geometry in all {
+            for distance in (0..7_000).chain([100_000, 599_999]) {
+                assert_eq!(geometry.seek_time(distance), geometry.params.seek_time(distance), "{distance} cylinders");
+            }
+        }
+    }
 
     proptest! {
         #[test]

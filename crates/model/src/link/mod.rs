@@ -268,7 +268,7 @@ impl Link {
         self.send_to_target(now, connection);
     }
 
-    /// When to poll next; `Instant::FAR_FUTURE` when nothing is in flight.
+    /// Time of the next poll; `Instant::FAR_FUTURE` when nothing is in flight.
     pub fn next_event(&self) -> Instant {
         self.events.peek().map_or(Instant::FAR_FUTURE, |Reverse((at, ..))| *at)
     }

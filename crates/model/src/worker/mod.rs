@@ -27,7 +27,7 @@ pub use params::{Side, WorkerParams};
 /// A message that its worker has finished receiving or sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// When the worker finished the message.
+    /// Time at which the worker finished the message.
     pub at: Instant,
     /// Number of the message's connection.
     pub connection: u32,
@@ -121,6 +121,9 @@ struct Worker {
 #[derive(Debug)]
 pub struct Workers {
     params: WorkerParams,
+    /// Sizes of messages with their nominal times, by direction and by a bit of the size: few sizes are common, and a division
+    /// takes long.
+    times: [[(u32, Duration); 2]; 2],
     rng: SplitMix64,
     workers: Vec<Worker>,
     /// For each worker, the end of the service of its message; `Instant::FAR_FUTURE` if it serves none.
@@ -145,6 +148,7 @@ impl Workers {
         assert!(homes.iter().all(|&worker| (worker as usize) < workers), "connections need a worker that exists");
         Self {
             params,
+            times: [Side::Receive, Side::Send].map(|side| [(0, params.time(side, 0)); 2]),
             rng: SplitMix64::new(seed),
             workers: (0..workers).map(|_| Worker::default()).collect(),
             ends: vec![Instant::FAR_FUTURE; workers],
@@ -217,7 +221,7 @@ impl Workers {
         self.next = self.next.min(at);
     }
 
-    /// When to poll next; `Instant::FAR_FUTURE` when nothing is in flight.
+    /// Time of the next poll; `Instant::FAR_FUTURE` when nothing is in flight.
     #[inline]
     pub fn next_event(&self) -> Instant {
         self.done.front().map_or(self.next, |done| done.at)
@@ -304,7 +308,7 @@ impl Workers {
             return;
         }
         let Some(message) = self.workers[worker].queue.pop_front() else { return };
-        let nominal = self.params.time(message.side, message.bytes);
+        let nominal = self.nominal(message.side, message.bytes);
         let extra = core::mem::take(&mut self.connections[message.connection as usize].extra);
         let time = self.params.jitter.apply(nominal, &mut self.rng) + extra;
         let ends = now + time;
@@ -312,6 +316,16 @@ impl Workers {
         self.workers[worker].service = Some(Service { message, time, ends });
         self.ends[worker] = ends;
         self.next = self.next.min(ends);
+    }
+
+    /// Nominal time of a message: [`WorkerParams::time`].
+    #[inline]
+    fn nominal(&mut self, side: Side, bytes: u32) -> Duration {
+        let known = &mut self.times[usize::from(side == Side::Send)][(bytes >> 12 & 1) as usize];
+        if known.0 != bytes {
+            *known = (bytes, self.params.time(side, bytes));
+        }
+        known.1
     }
 
     /// Gives connections whose handover ends by `now` to their new workers.

@@ -71,6 +71,10 @@ pub struct Record {
     pub joined: u64,
     /// Length of a period, in microseconds; must be the same for all hosts.
     pub period_us: u64,
+    /// Number of periods after which the host has lost the cluster if no report of it comes back, counted from its newest report
+    /// that did; 0: not known, as in a record of a shard.
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub lease: u64,
     /// True if the host is leaving the cluster.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
@@ -107,6 +111,10 @@ fn is_version(reads: &u32) -> bool {
 
 fn is_zero(number: &u8) -> bool {
     *number == 0
+}
+
+fn is_unknown(periods: &u64) -> bool {
+    *periods == 0
 }
 
 fn one() -> u64 {
@@ -286,6 +294,12 @@ impl Record {
         }
     }
 
+    /// True if the figures are such as one host reports, which knows no sums: with those of many it could claim all totals.
+    pub fn is_of_one_host(&self) -> bool {
+        let mut sums = self.totals.values().flat_map(BTreeMap::values).flatten();
+        self.members == 1 && sums.all(|sums| sums.members <= 1 && sums.reserved <= 0.0)
+    }
+
     /// The most totals that this record may have.
     fn most_totals(&self) -> usize {
         if self.members > 1 { MAX_SUM_TOTALS } else { MAX_TOTALS }
@@ -341,6 +355,10 @@ impl Record {
             units.iter().find_map(|Sums { members, lines, reserved }| {
                 if *members > MAX_MEMBERS {
                     return Some(format!("tenant {tenant:?}: it sums up {members} members, more than {MAX_MEMBERS}"));
+                }
+                // One huge figure would leave a rest in the sums when it is taken off again.
+                if !(0.0..=MAX_MEMBERS as f64).contains(reserved) {
+                    return Some(format!("tenant {tenant:?}: parts of {reserved} cannot be of {MAX_MEMBERS} members"));
                 }
                 if !lines.is_valid_of((*members).max(1)) {
                     return Some(format!("tenant {tenant:?}: {lines:?} cannot be of {members} members"));

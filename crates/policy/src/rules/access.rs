@@ -1,7 +1,24 @@
-//! Rules on access lists.
+//! Rules on access lists and on clients' certificates.
 
 use super::Findings;
-use crate::config::{Config, Volume, Who};
+use crate::config::{Config, Match, Volume, Who};
+
+/// Checks that the settings for clients' certificates fit together.
+pub(super) fn certificates(config: &Config, out: &mut Findings) {
+    let Some(tls) = config.server.tls.as_ref().filter(|tls| tls.named_only) else { return };
+    let at = ["server", "tls", "named_only"];
+    let mut entries = config.tenants.values().flat_map(|tenant| &tenant.matches);
+    let named = entries.any(|entry| matches!(entry, Match::Client(who) if who.needs_certificate()));
+    if tls.clients.is_some() && !named {
+        let cure = "add match = [\"certificate:NAME\"] to a tenant, or remove this key";
+        out.warning(&at, format!("no tenant names a certificate, and every client with one is refused; {cure}"));
+    }
+    out.error_if(
+        tls.clients.is_none(),
+        &at,
+        "would refuse every client where clients need no certificate; set clients, or remove this key",
+    );
+}
 
 /// Checks the access lists of the server.
 pub(super) fn of_server(config: &Config, out: &mut Findings) {

@@ -31,7 +31,7 @@ pub(super) fn of_pool(name: &str, pool: &Pool, out: &mut Findings) {
 
 /// Checks rates of a tenant, those for all pools and those for single pools.
 pub(super) fn of_tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
-    // A guarantee is kept by a limit.
+    // A limit enforces a guarantee.
     rates(Some(tenant.limit), Some(tenant.guarantee), &["tenants", name], out);
     for (pool, own) in &tenant.pools {
         rates(own.limit, own.guarantee, &["tenants", name, "pools", pool], out);

@@ -18,7 +18,7 @@ mod pool;
 mod tenant;
 mod volume;
 
-pub use pool::{AdmissionState, LatencyTargetState, OverdueIo, PoolState, ReasonData, SlicesState, SlotsState};
+pub use pool::{AdmissionState, LatencyTargetState, OverdueIo, PoolState, SlicesState, SlotsState};
 pub use tenant::{GuaranteeState, LatencyState, LimitState, QosState, TenantSlotsState, TenantState, ThrottledState};
 pub use volume::{ClientState, Clients, RbdState, RemoteState, VolumeState};
 

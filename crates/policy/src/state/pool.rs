@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tenant::{LimitState, TenantState};
 use crate::decision::{DecisionRecord, MostThrottled};
-use crate::explain::{self, Throttles};
+use crate::explain::{self, ReasonData, Throttles};
 use crate::lately::Lately;
 use crate::tenant::Percentile;
 
@@ -78,7 +78,7 @@ pub struct AdmissionState {
     pub in_flight_requests: u64,
     /// Latency the controller aims at, if it has an aim.
     pub target_ms: Option<f64>,
-    /// When it was decided, on the scale of the state's `uptime_s`.
+    /// Time of the decision, on the scale of the state's `uptime_s`.
     pub decided_at_s: f64,
     /// Reason as a sentence.
     pub reason: String,
@@ -86,44 +86,6 @@ pub struct AdmissionState {
     pub target_reason: String,
     /// Reason as data, for programs.
     pub reason_data: ReasonData,
-}
-
-/// The figures behind a decision; what does not apply is left out.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct ReasonData {
-    /// Name of the reason, `latency_over_target` for example.
-    pub kind: String,
-    /// Smallest latency of the interval.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_latency_ms: Option<f64>,
-    /// The target it was measured by.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_ms: Option<f64>,
-    /// The most that was in flight lately.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peak_bytes: Option<u64>,
-    /// Bytes in flight.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub in_flight_bytes: Option<u64>,
-    /// The centre of the drawn target.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub optimum_ms: Option<f64>,
-    /// Slope of the fitted curve.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slope_mib_per_s: Option<f64>,
-    /// Samples in the history.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub samples: Option<u32>,
-    /// Completions of the interval whose requests waited for the budget.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub waited: Option<u64>,
-    /// All completions of the interval.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub completions: Option<u64>,
-    /// The number the decision follows, in a unit that `kind` implies: a ratio, or requests.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub factor: Option<f64>,
 }
 
 /// An I/O that has been in flight for too long.
@@ -183,44 +145,5 @@ impl LatencyTargetState {
         };
         record.because = explain::latency(reason, Throttles::Tenants, &record);
         record
-    }
-}
-
-impl From<&evenkeel_control::admission::Reason> for ReasonData {
-    fn from(reason: &evenkeel_control::admission::Reason) -> Self {
-        use evenkeel_control::admission::Reason;
-        let ms = |d: evenkeel_control::Duration| Some(d.as_millis_f64());
-        let named = |kind: &str| Self { kind: kind.into(), ..Self::default() };
-        match *reason {
-            Reason::Initial => named("initial"),
-            Reason::Configured => named("configured"),
-            Reason::Idle => named("idle"),
-            Reason::Stalled { in_flight_bytes } => Self { in_flight_bytes: Some(in_flight_bytes), ..named("stalled") },
-            Reason::LatencyOverTarget { min, target } => {
-                Self { min_latency_ms: ms(min), target_ms: ms(target), ..named("latency_over_target") }
-            }
-            Reason::LatencyUnderTarget { min, target } => {
-                Self { min_latency_ms: ms(min), target_ms: ms(target), ..named("latency_under_target") }
-            }
-            Reason::BudgetNotUsed { peak_bytes } => Self { peak_bytes: Some(peak_bytes), ..named("budget_not_used") },
-            Reason::BudgetAtMaximum => named("budget_at_maximum"),
-            Reason::TargetExplored { optimum, samples } => {
-                Self { optimum_ms: ms(optimum), samples: Some(samples), ..named("target_explored") }
-            }
-            Reason::TargetFitted { optimum, slope_mib_per_s } => {
-                Self { optimum_ms: ms(optimum), slope_mib_per_s: Some(slope_mib_per_s), ..named("target_fitted") }
-            }
-            Reason::FitDegenerate { samples } => Self { samples: Some(samples), ..named("fit_degenerate") },
-            Reason::AppLimited { waited, completions } => {
-                Self { waited: Some(waited), completions: Some(completions), ..named("app_limited") }
-            }
-            Reason::IncreasePays { gain } => Self { factor: Some(gain), ..named("increase_pays") },
-            Reason::IncreaseFutile { gain } => Self { factor: Some(gain), ..named("increase_futile") },
-            Reason::ReductionFree { loss } => Self { factor: Some(loss), ..named("reduction_free") },
-            Reason::ReductionCosts { loss } => Self { factor: Some(loss), ..named("reduction_costs") },
-            Reason::Power { power } => Self { factor: Some(power), ..named("power") },
-            Reason::QueueEstimated { requests } => Self { factor: Some(requests), ..named("queue_estimated") },
-            Reason::LatencyGradient { gradient } => Self { factor: Some(gradient), ..named("latency_gradient") },
-        }
     }
 }

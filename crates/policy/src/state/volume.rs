@@ -43,6 +43,9 @@ pub struct VolumeState {
     /// Allocated and free space, for `file`.
     #[serde(default)]
     pub space: Option<SpaceState>,
+    /// Its file was deleted, moved or replaced.
+    #[serde(default)]
+    pub displaced: bool,
     /// Trims completed.
     #[serde(default)]
     pub trims_total: u64,
@@ -83,13 +86,13 @@ pub struct ClientState {
     pub volume: String,
     /// Pool of the volume.
     pub pool: String,
-    /// The tenant that pays for it.
+    /// The tenant whose policy applies to the connection.
     pub tenant: String,
     /// The worker that serves it.
     pub worker: u32,
-    /// When it was accepted, on the scale of the state's `uptime_s`.
+    /// Time at which the connection was accepted, on the scale of the state's `uptime_s`.
     pub since_s: f64,
-    /// When the figures below were taken, on the same scale.
+    /// Time at which the figures below were taken, on the same scale.
     pub counted_at_s: f64,
     /// Requests received.
     pub requests_total: u64,

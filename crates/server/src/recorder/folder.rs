@@ -167,7 +167,7 @@ pub(super) fn keep(folder: &Path, segments: &[(PathBuf, u64)], unix_s: u64, most
     Ok(count)
 }
 
-/// The error if the file system of this file or folder is nearly full. Recordings leave the rest to what is more important.
+/// The error if the file system of this file or folder is nearly full. Recordings leave the rest to the volumes.
 pub fn shortage(path: &Path) -> Option<io::Error> {
     let space = rustix::fs::statvfs(path).ok()?;
     let [free, all] = [space.f_bavail, space.f_blocks].map(|blocks| blocks.saturating_mul(space.f_frsize));

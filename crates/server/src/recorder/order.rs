@@ -180,7 +180,7 @@ pub fn open_recording(path: &Path, force: bool) -> Result<File, Error> {
         Ok(there) => {
             if !(there.is_file() && is_recording(path)) {
                 return Err(refused(format!(
-                    "{} exists and is no recording, so that it is not replaced; choose another name, or remove it",
+                    "{} exists and is not a recording, so it is not replaced; choose another name, or remove it",
                     path.display()
                 )));
             }

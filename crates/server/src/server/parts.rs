@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use evenkeel_control::pool::Demand;
 use evenkeel_control::pool::guarantee::Scope;
 use evenkeel_control::units::Fractions;
-use evenkeel_policy::cluster::guarantee_total;
+use evenkeel_policy::cluster::{guarantee_total, tenant_of_total};
 
 use super::Server;
 use crate::clock;
@@ -28,8 +28,11 @@ impl Server {
                 let of_guarantees = Scope::ALL.map(|scope| state.guarantee_demand(id, scope));
                 let of_tenant = state.demand(id);
                 drop(state);
-                let guarantees = Scope::ALL.map(|scope| guarantee_total(scope.name(), name)).into_iter();
-                let of_guarantees = guarantees.zip(of_guarantees).filter_map(|(total, demand)| total.zip(demand));
+                // Most tenants have no guarantee, and need no name of one.
+                let of_guarantees = Scope::ALL.into_iter().zip(of_guarantees).filter_map(|(scope, demand)| {
+                    let demand = demand?;
+                    Some((guarantee_total(scope.name(), name)?, demand))
+                });
                 for (total, demand) in of_guarantees.chain(of_tenant.map(|demand| (name.to_string(), demand))) {
                     if demand.arrived[0] > 0 || owners.contains(&**name) {
                         demands.insert((pool.name.clone(), total), demand);
@@ -47,17 +50,15 @@ impl Server {
             return;
         }
         let snapshot = self.shared.snapshot();
-        for (pool, tenants) in snapshot.pools.iter().zip(&snapshot.tenants) {
-            for (name, &id) in tenants {
-                if let Some(&fractions) = fractions.get(&(pool.name.clone(), name.to_string())) {
-                    pool.lock().set_fractions(clock::now(), id, fractions);
-                }
-                for scope in Scope::ALL {
-                    let total = guarantee_total(scope.name(), name);
-                    if let Some(of) = total.and_then(|total| fractions.get(&(pool.name.clone(), total))) {
-                        pool.lock().set_guarantee_part(clock::now(), id, scope, of.limit);
-                    }
-                }
+        // Parts change many times a period, and mostly a few of them: the other tenants, maybe thousands, cost no time.
+        for ((pool, total), &of) in fractions {
+            let Some(index) = snapshot.pools.iter().position(|known| known.name == *pool) else { continue };
+            let (tenant, guarantee) = tenant_of_total(total);
+            let Some(&id) = snapshot.tenants[index].get(tenant) else { continue };
+            let is_total = |scope: &Scope| guarantee_total(scope.name(), tenant).as_ref() == Some(total);
+            match guarantee.and_then(|_| Scope::ALL.into_iter().find(is_total)) {
+                Some(scope) => snapshot.pools[index].lock().set_guarantee_part(clock::now(), id, scope, of.limit),
+                None => snapshot.pools[index].lock().set_fractions(clock::now(), id, of),
             }
         }
         // A tenant with a larger part may have requests that need not wait any longer.

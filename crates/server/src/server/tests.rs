@@ -278,6 +278,10 @@ fn in_a_cluster_a_guarantee_is_a_total_of_its_own() {
     let least = [("read".to_owned(), 1, Some(4_000)), ("write".to_owned(), 1, Some(8_000_000))];
     assert_eq!(shown(), least, "almost nothing until the cluster has granted a part");
     let half = Fractions { limit: [Fraction::of(0.5); 2], ..Fractions::WHOLE };
+    // A part of the tenant's limit, or of a guarantee of one that is not here, is none of this guarantee.
+    let others = [(key("a"), Fractions::WHOLE), (key("read b"), Fractions::WHOLE), (key("all a"), Fractions::WHOLE)];
+    test.server.set_fractions(&others.into());
+    assert_eq!(shown(), least);
     test.server.set_fractions(&BTreeMap::from([(key("read a"), half), (key("a"), Fractions::WHOLE)]));
     assert_eq!(shown(), [("read".to_owned(), 2_000, Some(4_000)), least[1].clone()]);
     test.server.set_fractions(&BTreeMap::from([(key("read a"), Fractions::WHOLE)]));

@@ -13,7 +13,7 @@ use evenkeel_control::{Duration, Instant};
 use super::connection::{Connection, Paused};
 use super::house::IN_A_ROUND;
 use super::request::ConnKey;
-use super::{MEMORY_RETRY, TURN, Worker};
+use super::{MEMORY_RETRY, Worker};
 use crate::budget::{Account, Charge, Waiting};
 use crate::clock;
 
@@ -156,7 +156,7 @@ impl Worker {
             self.hungry.wishes.remove(self.hungry.passed);
             if let Some(connection) = connection.take_if(|one| one.key == key) {
                 self.receive(connection);
-                if clock::now().since(now) >= TURN {
+                if clock::now().since(now) >= self.turn() {
                     break;
                 }
             }

@@ -12,9 +12,9 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 use evenkeel_policy::state::OverdueIo;
 
+use super::Worker;
 use super::request::{Output, Request};
 use super::stepwise::Ready;
-use super::{TURN, Worker};
 use crate::backend::Backend;
 use crate::backend::operation::{FileIo, IoResult, MAX_EXTENTS};
 use crate::backend::overlap::Pass;
@@ -36,6 +36,15 @@ const MAX_TRIES: u32 = 500;
 const MAX_REPORTED: usize = 64;
 /// Largest number of overdue operations that are given up while a pool's lock is held once.
 const GIVEN_UP_AT_ONCE: usize = 256;
+
+/// Bytes of a block, of which file systems make holes.
+const BLOCK: usize = 4 << 10;
+/// Largest number of blocks of a read that are looked at for zeros.
+const LOOKS: usize = 16;
+/// Bytes of a word, and distance of the words of a block that are looked at: the first, the last, and six between them, each at
+/// another place in its sector. Many blocks of data are zero in part.
+const WORD: usize = 8;
+const STRIDE: usize = (BLOCK - WORD) / 7;
 
 /// One operation on a back end, from its start until it is reported done. Its buffer stays in this entry until then.
 pub(super) struct Operation {
@@ -236,15 +245,15 @@ impl Worker {
         }
     }
 
-    /// Tries those operations again that are due, for a [`TURN`]; the others come in the next round. Each may fail to start a
-    /// thread, which takes some 20 us, and is then due after another [`TRY_AGAIN_AFTER`].
+    /// Tries those operations again that are due, for a [turn](Self::turn); the others come in the next round. Each may fail to
+    /// start a thread, which takes some 20 us, and is then due after another [`TRY_AGAIN_AFTER`].
     pub(super) fn try_again(&mut self) {
         let begun = clock::now();
         while self.operations.again.front().is_some_and(|&(at, _)| at <= begun)
             && let Some((_, token)) = self.operations.again.pop_front()
         {
             self.issue(token);
-            if clock::now() >= begun + TURN {
+            if clock::now() >= begun + self.turn() {
                 break;
             }
         }
@@ -266,7 +275,7 @@ impl Worker {
             Verdict::Done | Verdict::Failed(_) | Verdict::Dearer | Verdict::Part => {}
         }
         let Some(operation) = self.operations.remove(token) else { return };
-        let Operation { pool, volume, mut request, ticket, buffer, .. } = operation;
+        let Operation { pool, volume, mut request, mut ticket, buffer, .. } = operation;
         if matches!(verdict, Verdict::Dearer | Verdict::Part) {
             let mut outcome = Outcome::Cancelled;
             if verdict == Verdict::Part {
@@ -290,6 +299,11 @@ impl Worker {
             (_, IoResult::Code(_)) => Ok(buffer.map_or(Output::Nothing, Output::Bytes)),
         };
         let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
+        if let Ok(Output::Bytes(read)) = &result
+            && may_be_hole(read.as_slice(), ticket.admitted_at().as_nanos() as usize)
+        {
+            ticket.note_blank();
+        }
         if request.command == Command::Trim && result.is_ok() {
             volume.has_trimmed(request.length, ticket.work().part.ends());
         }
@@ -583,6 +597,21 @@ impl Operation {
             _ => Verdict::Done,
         }
     }
+}
+
+/// True if more than a quarter of the blocks read seem to be zeros, which a file system need not read from the device, and more
+/// than one block or all of them: pages of databases have some empty blocks. False for reads of less than a block. Looks at some
+/// blocks in equal parts of `read`, which `chance` chooses: a client cannot know them.
+fn may_be_hole(read: &[u8], chance: usize) -> bool {
+    let blocks = read.len() / BLOCK;
+    let looks = blocks.min(LOOKS);
+    let is_zero = |look: &usize| {
+        let (from, to) = (look * blocks / looks, (look + 1) * blocks / looks);
+        let at = (from + chance % (to - from)) * BLOCK;
+        let block = &read[at..at + BLOCK];
+        (0..BLOCK).step_by(STRIDE).all(|at| block[at..at + WORD] == [0_u8; WORD])
+    };
+    (0..looks).filter(is_zero).count() > (looks / 4).max(usize::from(looks > 1))
 }
 
 /// Number of bytes that the operation of a zeroing with this ticket zeroes: where zeros are written, as many as the pool has

@@ -16,7 +16,7 @@ use super::message::Message;
 use super::operations::Operation;
 use super::request::{Output, Request, Whole, is_change};
 use super::stepwise::Ready;
-use super::{TURN, Worker, mail};
+use super::{Worker, mail};
 use crate::backend::Backend;
 use crate::backend::operation::Extent;
 use crate::budget::Charge;
@@ -36,6 +36,12 @@ const WRITE: u64 = LOOK_AFTER / 4;
 const FRESH: u64 = 4 << 10;
 /// Upper bound on the bytes that the reply to a block status request has beside its extents.
 const BESIDE_EXTENTS: usize = 64;
+/// Largest number of tenants whose queues are searched for unwanted requests while a pool's lock is held once; each search goes
+/// on in the next round.
+const SEARCHES: usize = 2;
+/// Largest number of closed connections that one round adds up before its searches: thousands may close together, and there are
+/// as many rounds then.
+const MERGED_AT_ONCE: usize = 256;
 /// Longest time that a worker spends in a row on one pool while other pools wait.
 const SLICE: Duration = Duration::from_micros(100);
 
@@ -49,8 +55,8 @@ pub(super) struct PoolWork {
     /// Tickets of requests that have left the back end, to be reported to the pool.
     pub(super) completed: Vec<(Ticket, Outcome)>,
     /// Connections that have closed with requests in flight: their tenants, the ids of their volumes, and numbers of such
-    /// requests.
-    pub(super) left: Vec<(TenantId, u32, u32)>,
+    /// requests. Also tenants and volumes whose queues are still searched for such requests.
+    pub(super) left: VecDeque<(TenantId, u32, u64)>,
     /// Requests taken out of the pool's queue because their connections are closed, to be discarded.
     dropped: VecDeque<Box<Request>>,
     /// When the worker is to visit the pool even if no event asks for it.
@@ -60,14 +66,14 @@ pub(super) struct PoolWork {
 }
 
 impl Worker {
-    /// Visits the pools that have something to do, in turn, until no pool can go on or [`TURN`] is over. Sockets wait for so
-    /// long.
+    /// Visits the pools that have something to do, one after the other, until no pool can go on or a [turn](Self::turn) is over.
+    /// Sockets wait for so long.
     pub(super) fn pump(&mut self) {
         if self.active.is_empty() {
             return;
         }
         self.waking.others();
-        let until = clock::now() + TURN;
+        let until = clock::now() + self.turn();
         while let Some(index) = self.active.pop_front() {
             let now = clock::now();
             if self.visit(index, now, (now + SLICE).min(until)) {
@@ -101,7 +107,8 @@ impl Worker {
             let work = &mut self.pools[index];
             let (mut rejected, mut unwanted) = (Vec::new(), Vec::new());
             let slots = &self.shared.slots;
-            let left = merged(std::mem::take(&mut work.left));
+            let some = work.left.len().min(MERGED_AT_ONCE);
+            let mut left = merged(work.left.drain(..some)).into_iter();
             let (wake_at, decided, target, missed_target, guaranteed) = {
                 let mut state = pool.lock();
                 for (ticket, outcome) in work.completed.drain(..) {
@@ -116,12 +123,18 @@ impl Worker {
                     }
                 }
                 // Places and memory of those that are gone are for others at once, not when the turn of each request comes.
-                for (tenant, volume, requests) in left {
+                let mut going_on = Vec::new();
+                for (tenant, volume, requests) in left.by_ref().take(SEARCHES) {
                     let gone = state.drop_unwanted(now, tenant, requests, |it| !slots.is_alive(it.key));
                     work.dropped.extend(gone);
                     let gone = state.drop_unwanted_of(volume, requests, |it| !slots.is_alive(it.key));
                     work.dropped.extend(gone);
+                    if state.is_searching(tenant) || state.is_searching_of(volume) {
+                        going_on.push((tenant, volume, 0));
+                    }
                 }
+                // All others come before these once more.
+                work.left.extend(left.chain(going_on));
                 let mut effort: u64 = work.ready.iter().map(Ready::effort).sum();
                 let wake_at = loop {
                     match state.dispatch_wanted(now, |request| slots.wish(request.key, request.command)) {
@@ -227,8 +240,8 @@ impl Worker {
                 self.discard(request);
             }
             let has_dropped = !self.pools[index].dropped.is_empty();
-            if (was_rejected || has_dropped) && clock::now() >= until {
-                // The snapshot with the tenant's successor is not there yet, or there are many to discard.
+            if (was_rejected || has_dropped || !self.pools[index].left.is_empty()) && clock::now() >= until {
+                // The snapshot with the tenant's successor is not there yet, or there are many to search or to discard.
                 return false;
             }
             let work = &self.pools[index];
@@ -440,14 +453,14 @@ impl Worker {
 
 /// Adds up the requests that closed connections of one tenant to one volume have left, for one search of the queue: a search for
 /// each would go through the rest of the queue in vain.
-fn merged(left: Vec<(TenantId, u32, u32)>) -> Vec<(TenantId, u32, u64)> {
+fn merged(left: impl IntoIterator<Item = (TenantId, u32, u64)>) -> Vec<(TenantId, u32, u64)> {
     let mut merged: Vec<(TenantId, u32, u64)> = Vec::new();
     let mut places = HashMap::new();
     for (tenant, volume, requests) in left {
         let place = *places.entry((tenant, volume)).or_insert(merged.len());
         match merged.get_mut(place) {
-            Some(of) => of.2 += u64::from(requests),
-            None => merged.push((tenant, volume, requests.into())),
+            Some(of) => of.2 += requests,
+            None => merged.push((tenant, volume, requests)),
         }
     }
     merged
@@ -482,8 +495,20 @@ mod tests {
         let worker = crate::worker::tests::worker();
         let mut pool = worker.snapshot.pools[0].lock();
         let [one, other] = [(); 2].map(|()| pool.join(Instant::ZERO, Default::default()));
-        let left = vec![(one, 0, 3), (other, 0, 1), (one, 0, u32::MAX), (one, 1, 5)];
-        assert_eq!(merged(left), [(one, 0, 3 + u64::from(u32::MAX)), (other, 0, 1), (one, 1, 5)]);
+        let left = vec![(one, 0, 3), (other, 0, 1), (one, 0, 1_000), (one, 1, 5)];
+        assert_eq!(merged(left), [(one, 0, 1_003), (other, 0, 1), (one, 1, 5)]);
+    }
+
+    #[test]
+    fn a_search_for_each_of_hundreds_of_tenants_ends_in_one_visit() {
+        let mut worker = crate::worker::tests::worker();
+        let tenants: Vec<TenantId> = {
+            let mut pool = worker.snapshot.pools[0].lock();
+            (0..3 * MERGED_AT_ONCE).map(|_| pool.join(Instant::ZERO, Default::default())).collect()
+        };
+        worker.pools[0].left.extend(tenants.into_iter().map(|tenant| (tenant, 0, 1)));
+        assert!(worker.visit(0, clock::now(), Instant::FAR_FUTURE), "nothing is left to do");
+        assert!(worker.pools[0].left.is_empty());
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Decides in which order a worker reads from its connections: first from those from which little was read before.
 //!
 //! The bytes of one read are bounded, but not the number of connections with bytes to read: behind 64 connections that write
-//! as fast as they can, a small request would wait for 25 ms in each round of the worker's loop. A connection whose newest
+//! as fast as they can, a small request would wait for milliseconds in each round of the worker's loop. A connection whose newest
 //! read brought little is read at once while no connection waits. The others wait in fair queues, one for each [epoll
 //! set](super::sources) of the worker, in the order of the cost that each will have had after its next read, if that brings
-//! as much as its newest one. The worker reads from each set for a [turn](super::TURN) of each round.
+//! as much as its newest one. The worker reads from each set for a [turn](super::Worker::turn) of each round.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,8 +20,7 @@ const CALL: u64 = 8 << 10;
 const REQUEST: u64 = 1 << 10;
 /// A read that costs no more than this, some 5 µs, counts as one that brings little.
 const LITTLE: u64 = 32 << 10;
-/// After reads of this cost in one round (some 250 µs, a [turn](super::TURN)), connections that bring little wait in
-/// the queues, too.
+/// After reads of this cost in one round (some 250 µs), connections that bring little wait in the queues, too.
 const AT_ONCE: u64 = 2 << 20;
 /// Cost of the reads between two looks at the clock: some 10 µs.
 pub(super) const LOOK_AFTER: u64 = 64 << 10;

@@ -10,8 +10,8 @@ use super::request::ConnKey;
 use super::sources::{ENDED, READ, Set, WRITE};
 use super::{LINGER_RETRY, Worker};
 use crate::clock;
+use crate::connections::Rest;
 use crate::faults::Call;
-use crate::slots::Rest;
 use crate::transport::socket::PIECES;
 
 impl Worker {
@@ -117,7 +117,7 @@ impl Worker {
         if let Some((pool, tenant, volume)) = of_pool.filter(|_| in_flight > 0) {
             // A connection from a worker with a newer snapshot may be in a pool that this worker does not know yet.
             if let Some(work) = self.pools.get_mut(pool) {
-                work.left.push((tenant, volume, in_flight));
+                work.left.push_back((tenant, volume, in_flight.into()));
             }
             self.activate(pool);
         }

@@ -89,6 +89,8 @@ fn connect_as(worker: &mut Worker, peer: Peer) -> (UnixStream, ConnKey) {
     worker.shared.placement().join(key.slot);
     worker.shared.stats[0].connections.fetch_add(1, Ordering::Relaxed);
     let (ticket, place) = worker.shared.handshakes.begin(&peer, clock::now()).ok().unwrap();
+    // In a round of its own, so that it waits for no turn.
+    worker.waking.round_begins(0, 1);
     let work = worker.waking.begin();
     worker.open(Transport::unix(server.into()), peer, key, ticket, place, &work);
     (client, key)
@@ -599,11 +601,12 @@ fn a_client_that_storms_is_greeted_in_its_turn_and_another_at_once() {
     assert_eq!((greeted + drain(&mut client), at(&mut worker, waits).paused), (18, Paused::No));
 }
 
-/// A small read is answered in the round in which it is received, though other connections send more than one round can
-/// receive.
+/// A small read of another tenant is answered in the round in which it is received, though other connections send more than one
+/// round can receive, and more than one round can write.
 #[test]
 fn a_small_read_does_not_wait_behind_large_writes() {
     const BUSY: usize = 60;
+    const LIGHT: u32 = 1_000;
     let request = |command: u16, length: u32| {
         let mut header = 0x2560_9513_u32.to_be_bytes().to_vec();
         header.extend([0, 0]);
@@ -612,12 +615,13 @@ fn a_small_read_does_not_wait_behind_large_writes() {
         header.extend(length.to_be_bytes());
         header
     };
-    let volume = "[volumes.disk0]\nbackend = \"memory\"\nsize = 1048576\n";
-    let (mut worker, _registry) = worker_and_registry(volume, 16, 2 * BUSY as u32);
-    let (mut light, light_key) = attach(&mut worker);
+    let text =
+        format!("[tenants.light]\nmatch = [\"uid:{LIGHT}\"]\n[volumes.disk0]\nbackend = \"memory\"\nsize = 1048576\n");
+    let (mut worker, _registry) = worker_and_registry(&text, 16, 4 * BUSY as u32);
     let peer = |uid| Peer { uid: Some(uid), ..Peer::default() };
+    let (mut light, light_key) = attach_as(&mut worker, peer(LIGHT));
     let mut busy: Vec<_> = (0..BUSY).map(|uid| (attach_as(&mut worker, peer(uid as u32)), Vec::new())).collect();
-    let (mut left_some, mut longest) = (0, 0);
+    let (mut left_some, mut late) = (0, 0);
     for turn in 0..50 {
         for ((client, _), unsent) in &mut busy {
             drain(client);
@@ -631,21 +635,23 @@ fn a_small_read_does_not_wait_behind_large_writes() {
             }
         }
         light.write_all(&request(0, 512)).unwrap();
+        let asked = at(&mut worker, light_key).requests;
         let mut rounds = 0;
         let mut answered = 0;
         while answered < 16 + 512 {
             round(&mut worker);
             rounds += 1;
+            assert!(at(&mut worker, light_key).requests > asked, "turn {turn}: it is not received at once");
             assert!(rounds < 1_000, "no answer");
             answered += drain(&mut light);
         }
         // At first, none is known to bring much; what they bring then is spread over the rounds of two turns.
-        longest = longest.max(if turn > 1 { rounds } else { 0 });
+        late += usize::from(turn > 1 && rounds > 2);
         left_some += usize::from(!worker.readers.is_empty());
     }
     assert!(left_some > 0, "the others have more to say than there is time for");
-    // One for the read, one if the pool's turn was over.
-    assert!(longest <= 2, "{longest} rounds");
+    // One for the read, one if the pool's turn was over, and more only if other processes took the worker's turns.
+    assert!(late <= 10, "more than two rounds in {late} of 48 turns");
     // Those that wait may go, or end, or move.
     let ((client, gone), _) = busy.pop().unwrap();
     drop(client);

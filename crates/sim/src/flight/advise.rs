@@ -3,7 +3,9 @@
 //! The wanted policy is simulated as it is and with changes: without admission control, with the default one, with fixed
 //! budgets, with slots, with reservations or higher weights for tenants that have targets, and with lower limits on the three
 //! tenants that have the most load. Of the candidates that meet all targets and guarantees the one with the most throughput is
-//! advised. A block bootstrap gives the confidence: the seconds of the simulated run are drawn anew in blocks, which keeps
+//! advised, or the wanted policy if that has hardly less.
+//!
+//! A block bootstrap gives the confidence: the seconds of the simulated run are drawn anew in blocks, which keeps
 //! bursts together, and the share of draws is counted in which all latency targets hold. It says how much the result depends
 //! on the recorded seconds; errors of the device model are not in it.
 //!
@@ -16,6 +18,7 @@ use evenkeel_control::admission;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::Method;
 use evenkeel_model::device::DeviceParams;
+use evenkeel_policy::tenant::Percentile;
 use serde::Serialize;
 
 use super::figures::{Figures, Second, Target, TargetFigures, TenantFigures, recorded};
@@ -34,6 +37,8 @@ const LIMITED: usize = 3;
 /// Fixed budgets that are tried, with their names.
 const BUDGETS: [(u64, &str); 5] =
     [(64 << 10, "64 KiB"), (256 << 10, "256 KiB"), (1 << 20, "1 MiB"), (4 << 20, "4 MiB"), (16 << 20, "16 MiB")];
+/// The wanted policy is advised if it loses at most this against the best candidate: a simulation tells no smaller difference.
+const ALIKE: f64 = 0.01;
 /// Least length of a run for a bootstrap, in seconds.
 const FEWEST_SECONDS: usize = 10;
 /// Number of draws of the bootstrap.
@@ -144,7 +149,7 @@ pub struct Advice {
     /// Index of the advised candidate; `None` if none meets all targets and guarantees.
     pub chosen: Option<usize>,
     /// Share of the bootstrap's draws in which the advised candidate meets all latency targets, 0 to 1; `None` without advice or
-    /// targets, and if the run is too short.
+    /// targets, if the run is too short, and if a target has too few requests for its percentile.
     pub confidence: Option<f64>,
     /// Targets that no candidate meets.
     pub unmet: Vec<Unmet>,
@@ -214,8 +219,7 @@ pub fn advise(load: &Load, device: &DeviceParams, wish: &Policy, seed: u64) -> R
         candidate.met = candidate.figures.meets_targets() && candidate.guarantees.iter().all(|kept| kept.met);
         candidate.lost = if most > 0.0 { 1.0 - candidate.figures.bytes_per_s() / most } else { 0.0 };
     }
-    let meeting = candidates.iter().enumerate().filter(|(_, candidate)| candidate.met);
-    let chosen = meeting.min_by(|(_, a), (_, b)| a.lost.total_cmp(&b.lost)).map(|(place, _)| place);
+    let chosen = best_of(&candidates);
     let best = chosen.and_then(|place| candidates.get(place));
     let advised = match best {
         Some(best) => {
@@ -266,6 +270,16 @@ pub fn advise(load: &Load, device: &DeviceParams, wish: &Policy, seed: u64) -> R
         }
     }
     Ok(advice)
+}
+
+/// The place of the candidate to advise, of those that meet all targets and guarantees: the one that loses least, or the wanted
+/// policy if it loses no more than [`ALIKE`] beyond that.
+fn best_of(candidates: &[Candidate]) -> Option<usize> {
+    let met = || candidates.iter().enumerate().filter(|(_, candidate)| candidate.met);
+    let (best, least) = met().min_by(|(_, a), (_, b)| a.lost.total_cmp(&b.lost))?;
+    let mut wanted = met().filter(|(_, candidate)| candidate.change == AS_WANTED);
+    let alike = wanted.find(|(_, candidate)| candidate.lost <= least.lost + ALIKE);
+    Some(alike.map_or(best, |(place, _)| place))
 }
 
 /// The least speed of the device at which the nearest candidate `meets` all targets and guarantees; if there is none, that at
@@ -483,9 +497,20 @@ fn load_share(load: &Load, device: &DeviceParams, wish: &Policy, targets: &[Targ
     met
 }
 
-/// Share of the draws of a block bootstrap over the seconds of a run in which all targets are met; `None` without targets, and
-/// for a short run. Draws without requests of a target do not count.
+/// Share of the draws of a block bootstrap over the seconds of a run in which all targets are met; `None` without targets, for a
+/// short run, and if a target has too few requests for its percentile. Draws without requests of a target do not count.
 fn confidence(targets: &[Target], figures: &Figures, seed: u64) -> Option<f64> {
+    // Of fewer requests none has to be above the percentile: draws of so few would all agree.
+    let has_enough = |(target, figures): (&Target, &TargetFigures)| match target.percentile {
+        Percentile::Mean => true,
+        Percentile::At(percent) => {
+            let requests: u64 = figures.course.iter().map(|second| second.requests).sum();
+            (1.0 - percent / 100.0) * requests as f64 >= 1.0 - 1e-9
+        }
+    };
+    if !targets.iter().zip(&figures.targets).all(has_enough) {
+        return None;
+    }
     let seconds = figures.targets.iter().map(|target| target.course.len()).max().unwrap_or(0);
     if seconds < FEWEST_SECONDS {
         return None;
@@ -703,7 +728,7 @@ mod tests {
     #[test]
     fn a_short_run_and_one_without_targets_have_no_confidence() {
         use evenkeel_control::Duration;
-        use evenkeel_policy::tenant::{Of, Percentile};
+        use evenkeel_policy::tenant::Of;
         let (time, percentile) = (Duration::from_millis(5), Percentile::Mean);
         let targets = [Target { tenant: Some(1), time, percentile, of: Of::All }];
         assert_eq!(confidence(&targets, &recorded(&load(), &targets), 1), None);
@@ -714,5 +739,23 @@ mod tests {
         requests.push(evenkeel_flight::Request { tenant: 1, ..far });
         let load = Load::new(recording(requests), None).unwrap();
         assert_eq!(confidence(&targets, &recorded(&load, &targets), 1), Some(1.0));
+        // Of all 101 requests one may be above the 99th percentile, and none above the 99.9th.
+        let of = |percent| {
+            let targets = [Target { tenant: None, time, percentile: Percentile::At(percent), of: Of::All }];
+            confidence(&targets, &recorded(&load, &targets), 1)
+        };
+        assert_eq!((of(99.0), of(99.9)), (Some(1.0), None));
+    }
+
+    #[test]
+    fn a_policy_that_meets_all_is_not_changed_for_a_percent() {
+        let (figures, policy) = (recorded(&load(), &[]), Policy::parse("", "test", "main", &[]).unwrap());
+        let candidate = |change: &str, lost: f64, met: bool| {
+            let (change, figures, policy) = (change.to_owned(), figures.clone(), policy.clone());
+            Candidate { change, figures, guarantees: Vec::new(), met, lost, policy }
+        };
+        let of = |lost: f64, met: bool| best_of(&[candidate(AS_WANTED, lost, met), candidate("other", 0.02, true)]);
+        assert_eq!((of(0.029, true), of(0.04, true), of(0.0, false)), (Some(0), Some(1), Some(1)));
+        assert_eq!(best_of(&[candidate(AS_WANTED, 0.0, false)]), None);
     }
 }

@@ -100,7 +100,7 @@ impl Second {
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
     }
 
-    /// True if the target holds for these requests; also without any.
+    /// True if these requests meet the target; also without any.
     pub fn meets(&self, target: &Target) -> bool {
         match target.percentile {
             Percentile::Mean => self.sum_ns <= target.time.as_nanos().saturating_mul(self.requests),

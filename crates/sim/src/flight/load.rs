@@ -152,13 +152,17 @@ impl Load {
         let kept = recording.requests.iter().filter(is_kept);
         let mut tenants: BTreeMap<u32, usize> = kept.clone().map(|request| (request.tenant, 0)).collect();
         let (count, zero) = (kept.clone().count(), kept.clone().next().map_or(0, |request| request.arrival_ns));
-        for (index, place) in tenants.values_mut().enumerate() {
-            *place = index;
-        }
         let known = recording.by_number(Table::Tenant);
         let name =
             |number: &u32| known.get(number).map_or_else(|| format!("tenant {number}"), |name| name.name.clone());
-        let names = tenants.keys().map(name).collect();
+        // A tenant that was removed and added again has two numbers, and one limit.
+        let (mut names, mut places): (Vec<String>, HashMap<String, usize>) = (Vec::new(), HashMap::new());
+        for (number, place) in &mut tenants {
+            *place = *places.entry(name(number)).or_insert_with_key(|name| {
+                names.push(name.clone());
+                names.len() - 1
+            });
+        }
         let peers = recording.by_number(Table::Client);
         let peers = peers.into_iter().map(|(number, name)| (number, peer(&name.name).to_owned())).collect();
         let mut left_out = LeftOut { lost: recording.lost, ..LeftOut::default() };
@@ -402,6 +406,18 @@ mod tests {
         let failed: Vec<bool> = load.requests.iter().map(|sent| sent.failed).collect();
         assert_eq!(failed, [false, false, false, true, false, false, false, false]);
         assert_eq!((load.pool.as_str(), &load.tenants[..]), ("main", &["t0".to_owned()][..]));
+    }
+
+    #[test]
+    fn a_tenant_that_was_removed_and_added_again_is_one() {
+        let mut requests: Vec<Request> = (0..10).map(|n| request(n * 1_000_000, 100_000)).collect();
+        requests[7..].iter_mut().for_each(|request| request.tenant = 9);
+        let mut recording = recording(requests);
+        let (name, pool) = ("t0".to_owned(), String::new());
+        recording.names.push(evenkeel_flight::Name { table: Table::Tenant, number: 9, name, pool, bytes: 0 });
+        let load = Load::new(recording, None).unwrap();
+        assert_eq!(load.tenants, ["t0"]);
+        assert!(load.requests.len() == 10 && load.requests.iter().all(|sent| sent.tenant == 0));
     }
 
     #[test]

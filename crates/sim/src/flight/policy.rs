@@ -54,7 +54,7 @@ impl Assignments {
             if let Some(rest) = assignment.strip_prefix("device.") {
                 divided.device.push(rest.to_owned());
             } else if let Some(rest) = assignment.strip_prefix("pool.") {
-                divided.policy.push(format!("pools.{pool}.{rest}"));
+                divided.policy.push(format!("pools.{}.{rest}", as_key(pool)));
             } else {
                 divided.policy.push(assignment.clone());
             }
@@ -117,15 +117,15 @@ impl Policy {
     /// Every problem of the text and of the assignments.
     pub fn parse(text: &str, origin: &str, name: &str, assignments: &[String]) -> Result<Self, Vec<Problem>> {
         let taken = taken(text, name);
-        let begin = format!("pools.{name}.");
+        let begin = format!("pools.{}.", as_key(name));
         let to_taken = |assignment: &String| match assignment.strip_prefix(&begin) {
-            Some(rest) => format!("pools.{taken}.{rest}"),
+            Some(rest) => format!("pools.{}.{rest}", as_key(&taken)),
             None => assignment.clone(),
         };
         let assignments: Vec<String> = assignments.iter().map(to_taken).collect();
         let (mut document, mut errors) = Document::parse(text, origin);
         for assignment in &assignments {
-            errors.extend(document.assign(assignment).err());
+            errors.extend(document.assign(assignment).err().or_else(|| without_effect(assignment, &taken)));
         }
         if document.has(&["policy"]) {
             let message = "names another file; give that file, with [tenants] and [pools]";
@@ -311,6 +311,31 @@ impl Policy {
     }
 }
 
+/// A name as a part of a dotted key in TOML, in quotes if it needs them.
+fn as_key(name: &str) -> String {
+    let is_bare = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
+    match name.chars().all(is_bare) {
+        true => name.to_owned(),
+        false => Value::String(name.to_owned()).to_string(),
+    }
+}
+
+/// The problem of an assignment that would change nothing in a replay of the pool `pool`; `None` if it may change something.
+fn without_effect(assignment: &str, pool: &str) -> Option<Problem> {
+    let key = assignment.split_once('=').map_or(assignment, |(key, _)| key).trim();
+    let is_in = |table: &str| key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    let own = [as_key(pool), format!("\"{pool}\""), format!("'{pool}'")];
+    if key == "pools" || is_in("tenants") || own.iter().any(|pool| is_in(&format!("pools.{pool}"))) {
+        return None;
+    }
+    let message = if is_in("pools") {
+        format!("is of another pool: the replay has {pool:?} alone, whose keys begin with pool. too")
+    } else {
+        "changes nothing in a replay: its keys begin with pool., tenants. or device.".to_owned()
+    };
+    Some(Problem { origin: format!("--set {assignment}"), position: None, key: key.to_owned(), message })
+}
+
 /// The reason why limits of volumes are refused.
 const NO_LIMITS_OF_VOLUMES: &str = "a replay does not enforce limits of volumes; remove this key, or move the limit to the \
                                     tenant if all its requests are of this volume";
@@ -424,6 +449,29 @@ mod tests {
         assert_eq!((policy.tenant("a").weight, policy.tenant("other").weight), (3, 1));
         let wrong = Policy::parse("", "test", "main", &["tenants.a.weigth=3".to_owned()]).unwrap_err();
         assert!(wrong[0].to_string().contains("weigth"), "{wrong:?}");
+    }
+
+    #[test]
+    fn assignments_that_change_nothing_are_refused() {
+        let of = |key: &str, pool: &str, text: &str| {
+            let divided = Assignments::new(&[format!("{key}=5")], pool);
+            let parsed = Policy::parse(text, "test", pool, &divided.policy);
+            parsed.map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+        };
+        let no_text = "[pools.main]\n[pools.other]\n";
+        for key in ["server.drain", "pools.other.limit.iops", "limit.iops", "tenant.a.weight"] {
+            let refused = of(key, "main", no_text).unwrap_err();
+            assert!(refused.contains(&format!("--set {key}=5")) && refused.contains("pool."), "{refused}");
+        }
+        let whole = ["pools={ main = { limit = { iops = 5 } } }".to_owned()];
+        assert_eq!(Policy::parse("", "test", "main", &whole).unwrap().pool.limit.iops, 5);
+        // Names with dots, as logical volumes and devices may have.
+        let short = "pool.limit.iops";
+        for (pool, key) in [("vg.1", short), ("vg.1", "pools.\"vg.1\".limit.iops"), ("dm:0", short)] {
+            let policy = of(key, pool, "").unwrap();
+            assert_eq!((policy.name.as_str(), policy.pool.limit.iops), (pool, 5), "{key}");
+        }
+        assert_eq!((as_key("vg1"), as_key("vg.1")), ("vg1".to_owned(), "\"vg.1\"".to_owned()));
     }
 
     #[test]

@@ -246,7 +246,7 @@ fn every_error_has_its_line_its_key_and_a_cure() {
         ("", &["seeds=[\"a\"]", "seeds.0.x=2"], "seeds.0 is a string, not a table; set seeds.0 itself"),
         ("", &["seeds=[]", "seeds.0=2"], "seeds has no elements; set seeds as a whole"),
         ("", &["nothing"], "write KEY=VALUE"),
-        ("", &["a b=2"], "is no key"),
+        ("", &["a b=2"], "is not a key"),
     ] {
         let errors = errors(&with(text), set);
         if !errors.contains(wanted) {

@@ -94,7 +94,7 @@ pub struct Tenant {
     pub name: String,
     /// The tenant's QoS policy: weight, reservation, limit.
     pub qos: Qos,
-    /// When the tenant is throttled for the pool's latency target.
+    /// Throttle rank of the tenant for the pool's latency target.
     pub throttle: Throttle,
     /// The tenant's guaranteed throughputs, if any, for the pool's throughput controller.
     pub guarantee: Throughputs,
@@ -182,6 +182,20 @@ pub(crate) fn run_hosts<'a>(
     let mut world = run::World::with(setup, Some(hosts), seed, device);
     world.watch = Some(watch);
     world.run(&mut |_| ControlFlow::Continue(()))
+}
+
+/// As [`run_hosts`], without statistics of the run: for a caller that counts what it watches.
+pub(crate) fn watch_hosts<'a>(
+    setup: &'a Setup,
+    hosts: &Hosts,
+    seed: u64,
+    device: impl FnOnce(&DeviceParams, u64) -> Device,
+    watch: &'a mut Watch<'a>,
+) -> Result<(), Failure> {
+    setup.check()?;
+    let mut world = run::World::with(setup, Some(hosts), seed, device).without_statistics();
+    world.watch = Some(watch);
+    world.run(&mut |_| ControlFlow::Continue(())).map(|_| ())
 }
 
 /// Runs `setup` as [`run()`] does, and calls `watch` at each completion. `device` makes the device from its parameters and a

@@ -2,6 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use evenkeel_control::admission;
+use evenkeel_control::mclock::Qos;
 use evenkeel_control::pool::{Next as Dispatch, Outcome, Ticket};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slices::Division;
@@ -105,6 +107,13 @@ pub(super) struct World<'a, D> {
     queued: usize,
     meter: Meter,
     inversion: Inversion,
+    /// True if the statistics of the run are wanted.
+    is_counted: bool,
+    /// True if a pool that has nothing to do at an instant may be left alone then. Not with admission control: some methods
+    /// decide when they are called.
+    pub(super) may_rest: bool,
+    /// No pool does anything before this instant, unless a request is submitted or completes.
+    rests_until: Instant,
     /// Function that is called at each completion of a request.
     pub(super) watch: Option<&'a mut Watch<'a>>,
 }
@@ -159,8 +168,21 @@ impl<'a, D: Machine> World<'a, D> {
             divided: Slab::default(),
             inside: Slab::default(),
             queued: 0,
+            is_counted: true,
+            may_rest: hosts.is_some()
+                && matches!(setup.pool.admission, admission::Config::None)
+                && setup.changes.is_empty(),
+            rests_until: Instant::ZERO,
             watch: None,
         }
+    }
+
+    /// Makes the run keep no statistics: for a caller that counts what it watches.
+    pub(super) fn without_statistics(mut self) -> Self {
+        self.is_counted = false;
+        // Tenants of one rank, among which no priority is inverted.
+        self.inversion = Inversion::new(self.setup.tenants.iter().map(|_| Qos::default()));
+        self
     }
 
     pub(super) fn run(mut self, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Run, Failure> {
@@ -180,8 +202,9 @@ impl<'a, D: Machine> World<'a, D> {
             if self.queue.is_looping() {
                 return Err(Failure::Loop { source_of: self.source(&due), at: now, events: self.queue.popped() });
             }
+            let mut rests = false;
             match due {
-                Due::Alarm(DEVICE) => self.reap(now)?,
+                Due::Alarm(DEVICE) => rests = !self.reap(now)? && now < self.rests_until,
                 Due::Alarm(WORKERS) => self.passed(now)?,
                 Due::Alarm(_) => {}
                 Due::Event(Event::Client(index)) => {
@@ -198,8 +221,10 @@ impl<'a, D: Machine> World<'a, D> {
                 }
                 Due::Event(event) => self.workers(now, &event),
             }
-            self.dispatch(now);
-            self.meter.budget(now, self.pools.all[0].admission().decision().budget_bytes);
+            if !rests {
+                self.dispatch(now);
+                self.meter.budget(now, self.pools.all[0].admission().decision().budget_bytes);
+            }
             self.watch_device(now)?;
             if let Some(front) = &self.front {
                 self.queue.set_alarm(WORKERS, front.next_event());
@@ -238,7 +263,9 @@ impl<'a, D: Machine> World<'a, D> {
     fn enter(&mut self, now: Instant, mut request: Request) {
         let (tenant, io) = (self.setup.clients[request.client].tenant, request.io);
         request.entered_at = now;
-        self.meter.submitted(now, tenant, io.bytes);
+        if self.is_counted {
+            self.meter.submitted(now, tenant, io.bytes);
+        }
         let slices = self.pools.all[self.pools.tenants[tenant].0].slices();
         match slices.divide(io.kind, io.offset, io.bytes.into()).filter(|_| self.setup.divides) {
             None => self.submit(now, request, Part::Whole),
@@ -293,7 +320,9 @@ impl<'a, D: Machine> World<'a, D> {
     /// Handles the reply to a request at its client: counts the completion and asks the client for further requests.
     fn answer(&mut self, now: Instant, client: usize, completion: Completion) -> Result<(), Failure> {
         let tenant = self.setup.clients[client].tenant;
-        self.meter.completed(now, tenant, &completion);
+        if self.is_counted {
+            self.meter.completed(now, tenant, &completion);
+        }
         if let Some(watch) = &mut self.watch {
             watch(now, tenant, &completion);
         }
@@ -349,9 +378,11 @@ impl<'a, D: Machine> World<'a, D> {
         }
     }
 
-    /// Takes all requests that the device has completed by `now`.
-    fn reap(&mut self, now: Instant) -> Result<(), Failure> {
+    /// Takes all requests that the device has completed by `now`. True if there is one.
+    fn reap(&mut self, now: Instant) -> Result<bool, Failure> {
+        let mut is_any = false;
         while let Some(id) = self.device.poll(now) {
+            is_any = true;
             let Some(Inside { request, ticket, passage }) = self.inside.remove(id) else {
                 return Err(Failure::Unknown { source_of: Source::Device(self.device.name()), at: now, id });
             };
@@ -384,12 +415,12 @@ impl<'a, D: Machine> World<'a, D> {
                 }
             }
         }
-        Ok(())
+        Ok(is_any)
     }
 
     /// Submits to the device all requests that the pools admit now.
     fn dispatch(&mut self, now: Instant) {
-        let mut next = Instant::FAR_FUTURE;
+        let (mut next, mut decides_at) = (Instant::FAR_FUTURE, Instant::FAR_FUTURE);
         for pool in &mut self.pools.all {
             let wait = loop {
                 match pool.dispatch(now) {
@@ -406,7 +437,9 @@ impl<'a, D: Machine> World<'a, D> {
                 }
             };
             next = next.min(wait);
+            decides_at = decides_at.min(pool.decides_at());
         }
+        self.rests_until = if self.may_rest { next.min(decides_at) } else { Instant::ZERO };
         self.queue.set_alarm(POOL, next);
     }
 

@@ -2,9 +2,10 @@ use std::ops::ControlFlow;
 
 use evenkeel_control::admission;
 use evenkeel_control::mclock::Qos;
+use evenkeel_control::pool::target::Statistic;
 use evenkeel_control::units::{Kind, Rates};
 use evenkeel_control::{Duration, Instant};
-use evenkeel_model::device::{DeviceParams, Machine};
+use evenkeel_model::device::{Device, DeviceParams, Machine};
 use evenkeel_model::store::StoreParams;
 
 use super::run::World;
@@ -68,6 +69,47 @@ fn the_same_seed_repeats_a_run_and_another_does_not() {
     let run = |seed| run_quietly(&setup(admission::Config::SlowFast(admission::SlowFastConfig::REPAIRED)), seed);
     assert_eq!(run(7), run(7));
     assert_ne!(run(7).unwrap().tenants, run(8).unwrap().tenants);
+}
+
+#[test]
+fn hosts_that_are_only_watched_or_may_rest_complete_the_same_requests_at_the_same_instants() {
+    let mut setup = setup(admission::Config::None);
+    setup.device = DeviceParams::Raid0(evenkeel_model::raid::Raid0Params::default());
+    setup.pool.slots = Some(evenkeel_control::slots::Config::NEEDS);
+    let target = evenkeel_control::pool::slots::LatencyTarget::mean(Duration::from_millis(40));
+    setup.tenants[1].latency_target = Some(target);
+    // Limits, a reservation, a guarantee and the pool's latency target: all that a pool does by the clock.
+    let mut limited = setup.clone();
+    let rates = |iops| Rates { iops, ..Rates::UNSET };
+    let of_pool = evenkeel_control::response::Config::adaptive(Duration::from_millis(15));
+    let (statistic, load) = (Statistic::Mean, evenkeel_control::pool::target::Load::Writes);
+    limited.pool.target = Some(evenkeel_control::pool::target::Config { response: of_pool, statistic, load });
+    (limited.pool.slots, limited.pool.limit) = (None, rates(200));
+    limited.tenants[0].qos = Qos { limit: rates(150), reservation: rates(20), ..Qos::default() };
+    let write = Some(evenkeel_control::throughput::Rate::RequestsPerS(30));
+    limited.tenants[0].guarantee = Throughputs { write, ..Throughputs::NONE };
+    limited.clients[1].workload = workload::Spec::closed(1, Requests::random(Kind::Read, 4096, 1 << 30));
+    let each = [&setup, &limited].into_iter().flat_map(|setup| [vec![0, 1], vec![0, 0]].map(|of| (setup, of)));
+    for (setup, of) in each {
+        let hosts = Hosts { of, ..Hosts::default() };
+        let (mut counted, mut watched, mut restless) = (Vec::new(), Vec::new(), Vec::new());
+        let run = run_hosts(setup, &hosts, 3, Device::new, &mut |now, tenant, done| {
+            counted.push((now, tenant, done.bytes));
+        });
+        assert!(run.unwrap().tenants[0].requests > 0);
+        let seen = watch_hosts(setup, &hosts, 3, Device::new, &mut |now, tenant, done| {
+            watched.push((now, tenant, done.bytes));
+        });
+        seen.unwrap();
+        let mut watch = |now: Instant, tenant: usize, done: &Completion| restless.push((now, tenant, done.bytes));
+        let mut world = World::with(setup, Some(&hosts), 3, Device::new);
+        assert!(world.may_rest);
+        world.may_rest = false;
+        world.watch = Some(&mut watch);
+        world.run(&mut |_| ControlFlow::Continue(())).unwrap();
+        assert!(counted.len() > 100, "{} requests", counted.len());
+        assert!(counted == watched && counted == restless);
+    }
 }
 
 #[test]

@@ -30,6 +30,7 @@ export function mark(node, name, value) {
 /** Keeps `parent`'s children as those of `items`, in their order, reusing nodes by key. */
 export function keyed(parent, items, key, create, update) {
   parent.nodes ??= new Map();
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
   const seen = new Set();
   let before = parent.firstChild;
   for (const item of items) {
@@ -49,4 +50,6 @@ export function keyed(parent, items, key, create, update) {
     node.remove();
     parent.nodes.delete(name);
   }
+  // A node that is moved loses the focus.
+  if (focused && focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }

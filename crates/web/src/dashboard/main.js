@@ -45,6 +45,8 @@ const plots = new Plots((record) => choose(record, false), (time) => when.closer
 
 /** By how much the server's clock is ahead of the browser's, in seconds; `null` before the first answer. */
 let ahead = null;
+/** True when the moment in the address was read by the server's clock. */
+let isSettled = false;
 /** The server's time, Unix time in seconds. */
 const serverTime = () => Date.now() / 1e3 + (ahead ?? 0);
 const when = new When(() => (Number.isNaN(feed.time) ? serverTime() : Math.max(feed.time, serverTime())), whenChanged);
@@ -157,6 +159,15 @@ function status(name) {
 }
 
 function take(state, of) {
+  // Another version may answer in another form: its own page is loaded.
+  if (feed.state && feed.state.version !== state.version) {
+    location.reload();
+    return;
+  }
+  if (!isSettled && ahead !== null) {
+    isSettled = true;
+    when.settle();
+  }
   const { epoch, time } = feed;
   feed.take(state, serverTime());
   if (feed.epoch !== epoch) decisions.reset();

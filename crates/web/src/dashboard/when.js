@@ -11,9 +11,18 @@ const LENGTHS = [
   { name: "month", seconds: 2592000, step: 600, tick: 432000 },
 ];
 const UNITS = { s: 1, m: 60, min: 60, h: 3600, d: 86400 };
+/** The last moment that a browser can write as a date, Unix time in seconds. */
+const LAST_S = 8.64e12;
+/** Name of the browser's time zone, in which times are written and read. */
+const ZONE = new Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 /** The moment that a text names in the browser's zone, Unix time in seconds; `null` for the present, NaN for no time. */
 export function read(text, now) {
+  const at = parsed(text, now);
+  return at === null || (at >= 0 && at <= LAST_S) ? at : NaN;
+}
+
+function parsed(text, now) {
   const trimmed = text.trim();
   if (trimmed === "" || trimmed === "now") return null;
   const ago = /^-(\d+(?:\.\d+)?) ?(s|min|m|h|d)$/.exec(trimmed);
@@ -74,6 +83,13 @@ export class When {
     this.#changed();
   }
 
+  /** Reads the address again, when the server's clock is known: by the browser's, `-2h` may be another moment. */
+  settle() {
+    const { at } = this;
+    this.#fromAddress();
+    if (this.at !== at) this.#show();
+  }
+
   /** Goes to a moment at the shortest length. */
   closer(at) {
     this.length = LENGTHS[0];
@@ -117,14 +133,14 @@ export class When {
     mark(this.field, "aria-invalid", null);
     this.field.value = this.at === null ? "" : moment(this.at, now);
     document.body.dataset.time = this.at === null ? "present" : "past";
-    say(byId("when"), this.at === null ? "" : `Figures, decisions and troubles of ${moment(this.at, now)}.`);
+    say(byId("when"), this.at === null ? "" : `Figures, decisions and troubles of ${moment(this.at, now)}, time zone ${ZONE}.`);
   }
 
   /** `?at=02:40&length=hour` is in the address, for links and after a reload. */
   #fromAddress() {
     const asked = new URLSearchParams(location.search);
     const at = read(asked.get("at") ?? "", this.now());
-    if (!Number.isNaN(at)) this.at = at === null ? null : Math.floor(at);
+    if (!Number.isNaN(at)) this.at = at === null || at >= this.now() - 1 ? null : Math.floor(at);
     this.length = LENGTHS.find(({ name }) => name === asked.get("length")) ?? LENGTHS[0];
   }
 

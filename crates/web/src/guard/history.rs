@@ -128,7 +128,7 @@ fn of_pool(pool: &PoolState) -> Figures {
             figures.queued = Gauge::at(at.waiting);
             figures.budget = at.admission.budget_bytes.map_or_else(Gauge::default, Gauge::at);
         }
-        At::Packets(_) | At::Cgroup(_) => {}
+        _ => {}
     }
     figures
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use evenkeel_guard::loops::record::{self, At, Part, ReadPercentiles};
 use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::decision::DecisionRecord;
-use evenkeel_policy::figures::{counted, short};
+use evenkeel_policy::figures::short;
 use evenkeel_policy::state::{AdmissionState, PoolState, State, TenantState, ThrottledState};
 use serde::Serialize;
 
@@ -58,7 +58,7 @@ impl Shown {
             points.entry(enforced.name.clone()).or_default().push(Point {
                 point: enforced.point(),
                 method: enforced.method.clone(),
-                acts_on: acts_on(&enforced.at),
+                acts_on: enforced.at.acts_on(),
                 notes: enforced.notes.clone(),
             });
             let pool = of_pool(enforced);
@@ -76,19 +76,6 @@ impl Shown {
             ..State::default()
         };
         Self { facts, points, percentiles, decisions, state }
-    }
-}
-
-fn acts_on(at: &At) -> String {
-    match at {
-        At::Packets(at) if at.packets == "all" => "departure time of packets".to_owned(),
-        At::Packets(at) => format!("departure time of {}", at.packets),
-        At::Cgroup(at) => format!("io.max of {}", counted(at.groups.len() as u64, "group")),
-        At::QueueDepth(at) => {
-            let queues: usize = at.volumes.iter().map(|volume| volume.queues.len()).sum();
-            format!("length of {}", counted(queues as u64, "queue"))
-        }
-        At::Osd(_) => "throttle of BlueStore".to_owned(),
     }
 }
 
@@ -146,7 +133,7 @@ fn of_pool(enforced: &record::PoolState) -> PoolState {
             let admission = AdmissionState { budget_bytes, ..at.admission.clone() };
             PoolState { admission, queued_requests: at.waiting, ..pool }
         }
-        At::Packets(_) | At::Cgroup(_) => PoolState { tenants, ..pool },
+        _ => PoolState { tenants, ..pool },
     }
 }
 

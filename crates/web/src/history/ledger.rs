@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use evenkeel_history::{Bounds, Event, Figures, History, Mark, Note, Sample, Second};
+use evenkeel_policy::figures::uptime;
 use evenkeel_server::Work;
 
 use super::answer::PAUSED;
@@ -17,6 +18,10 @@ const HELD_SHARE: u32 = 500;
 const RETRY_S: u64 = 10;
 /// Time after which what was recorded survives a loss of power, in seconds.
 const SYNC_EVERY_S: u64 = 60;
+/// Cure of a clock that was set back.
+pub(super) const BEHIND_CURE: &str = "check the clock (`timedatectl`); recording goes on when it has caught up, or ten minutes after a step of more than an hour";
+/// Bound on the events that wait for a second that is recorded; the newest ones stay.
+const MOST_LATER: usize = 1_000;
 
 /// A source of what is recorded.
 pub(crate) trait Sense: Send {
@@ -44,6 +49,8 @@ pub(crate) struct Ledger {
     synced_at: u64,
     /// The error for which recording paused last.
     paused: Option<String>,
+    /// The reason why nothing is recorded by the present clock, as a sentence: it was set back.
+    behind: Option<String>,
     /// Events that are recorded with the next second.
     later: Vec<Mark>,
     /// True until the start is recorded.
@@ -63,6 +70,7 @@ impl Ledger {
             held_at: 0,
             synced_at: now,
             paused: None,
+            behind: None,
             later: Vec::new(),
             starts: true,
         }
@@ -72,28 +80,59 @@ impl Ledger {
     pub(crate) fn record(&mut self, now: u64, place: Option<&Place>, sense: &mut impl Sense) {
         self.follow(now, place);
         let (from, to) = (std::mem::replace(&mut self.read_to, now), now);
+        if to < from {
+            // The clock was set back: times that were right before lie in the future now.
+            (self.held_at, self.synced_at, self.open_at) = (0, to, 0);
+            self.marker.set_back(to);
+        }
         if self.open.is_none() || to <= from {
             return;
         }
         let samples = sense.samples();
         let mut marks = self.events(to, sense);
         marks.append(&mut self.later);
+        let count = to - from;
         if self.starts {
-            marks.insert(0, self.program.mark(true, from));
+            // After so long a time the clock was put forward since the start.
+            let began = if count > MOST_AT_ONCE_S { to - 1 } else { from };
+            marks.insert(0, self.program.mark(true, began));
         }
         let Some((history, place)) = &mut self.open else { return };
-        let count = to - from;
         if count > MOST_AT_ONCE_S {
             // Of a long time nothing is known but its events, which the next second records.
             (self.later, self.starts) = (marks, false);
             return;
         }
+        let skipped = history.status().skipped_seconds;
+        let mut last = Vec::new();
         for n in 0..count {
             let is_last = n + 1 == count;
             let marks = if is_last { std::mem::take(&mut marks) } else { Vec::new() };
-            history.append(&Second { at: from + n, samples: part(&samples, n, count), marks });
+            let second = Second { at: from + n, samples: part(&samples, n, count), marks };
+            history.append(&second);
+            last = second.marks;
         }
-        let is_recorded = history.status().paused.is_none();
+        // Neither paused, nor skipped because the clock was set back.
+        let status = history.status();
+        let is_recorded = status.newest == Some(to) && status.skipped_seconds == skipped;
+        let behind_s = status.newest.map_or(0, |newest| newest.saturating_sub(to));
+        // A step of seconds is soon made up for.
+        let is_behind = status.paused.is_none() && behind_s > MOST_AT_ONCE_S;
+        let was_behind = self.behind.is_some();
+        self.behind = is_behind.then(|| {
+            let by = uptime(behind_s as f64);
+            format!("the clock was set back, and is {by} behind the newest record: nothing is recorded")
+        });
+        if let Some(behind) = self.behind.as_ref().filter(|_| !was_behind) {
+            tracing::warn!("{behind}; {BEHIND_CURE}");
+        }
+        if !is_recorded {
+            // The start is recorded later, with the time that the clock shows then.
+            let starts = self.starts;
+            last.retain(|mark| !(starts && matches!(mark.event, Event::Program { .. })));
+            last.truncate(MOST_LATER);
+            self.later = last;
+        }
         self.starts &= !is_recorded;
         if now >= self.synced_at + SYNC_EVERY_S {
             history.sync();
@@ -124,6 +163,11 @@ impl Ledger {
         paused.or_else(|| self.complained.clone())
     }
 
+    /// The reason why nothing is recorded by the present clock, as a sentence; `None` unless it was set back.
+    pub(super) fn behind(&self) -> Option<String> {
+        self.behind.clone()
+    }
+
     /// Bytes of the history's files; 0 while it is not open.
     pub(super) fn bytes(&self) -> u64 {
         self.open.as_ref().map_or(0, |(history, _)| history.status().bytes)
@@ -135,7 +179,7 @@ impl Ledger {
             return;
         }
         let Some(place) = place else {
-            (self.open, self.complained) = (None, None);
+            (self.open, self.complained, self.behind) = (None, None, None);
             return;
         };
         // Its lock is released first.

@@ -1,41 +1,26 @@
 //! Tests of recording and of answers about it, with time as an argument.
 
-use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process;
+use std::path::Path;
 use std::sync::Arc;
 
 use evenkeel_history::{Gauge, Series};
 use evenkeel_policy::decision::DecisionRecord;
+use evenkeel_policy::health::{Level, Trouble};
 use evenkeel_policy::history::{EventKind, History as Answer};
 
 use super::*;
+use crate::folder::Folder;
 use crate::history::{Query, answer};
 
 const SERVER: Program = Program { name: "server", key: "server.history" };
 /// A time at which steps of all resolutions begin.
 const T0: u64 = 1_760_000_400;
 
-/// A folder that is removed at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = env::temp_dir().join(format!("evenkeel-ledger-{name}-{}", process::id()));
-        let _ = fs::remove_dir_all(&path);
-        Self(path)
-    }
-
+impl Folder {
     fn place(&self) -> Place {
-        Place { folder: self.0.join("history"), bytes: Bounds::LEAST }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        Place { folder: self.join("history"), bytes: Bounds::LEAST }
     }
 }
 
@@ -99,7 +84,7 @@ fn run(ledger: &mut Ledger, place: &Place, sense: &mut Tenants, seconds: std::op
 
 #[test]
 fn what_was_recorded_is_there_after_a_stop_and_after_a_kill_and_gaps_are_named() {
-    let scratch = Scratch::new("restart");
+    let scratch = Folder::new();
     let (place, mut sense) = (scratch.place(), Tenants::new(2));
     let mut ledger = Ledger::new(SERVER, T0);
     run(&mut ledger, &place, &mut sense, 1..100);
@@ -139,7 +124,7 @@ fn what_was_recorded_is_there_after_a_stop_and_after_a_kill_and_gaps_are_named()
 /// The page asks again until the steps reach the moment of its first answer after a restart.
 #[test]
 fn steps_end_before_a_gap_until_the_second_after_it_is_recorded() {
-    let scratch = Scratch::new("early");
+    let scratch = Folder::new();
     let (place, mut sense) = (scratch.place(), Tenants::new(1));
     let mut ledger = Ledger::new(SERVER, T0);
     run(&mut ledger, &place, &mut sense, 1..101);
@@ -157,7 +142,7 @@ fn steps_end_before_a_gap_until_the_second_after_it_is_recorded() {
 
 #[test]
 fn seconds_that_were_missed_share_their_figures_and_a_suspended_machine_has_none() {
-    let scratch = Scratch::new("late");
+    let scratch = Folder::new();
     let (place, mut sense) = (scratch.place(), Tenants::new(1));
     let mut ledger = Ledger::new(SERVER, T0);
     for at in [1, 2, 6, 7, 600, 601, 602] {
@@ -178,10 +163,62 @@ fn seconds_that_were_missed_share_their_figures_and_a_suspended_machine_has_none
 }
 
 #[test]
-fn a_folder_that_cannot_be_used_stops_nothing_and_is_tried_again() {
-    let scratch = Scratch::new("unusable");
+fn events_are_recorded_after_a_clock_that_was_wrong_at_the_start() {
+    let scratch = Folder::new();
     let (place, mut sense) = (scratch.place(), Tenants::new(1));
-    fs::create_dir_all(&scratch.0).expect("a folder");
+    // A year ahead for some seconds, until the network corrects the clock.
+    let mut ledger = Ledger::new(SERVER, T0 + 31_536_000);
+    run(&mut ledger, &place, &mut sense, 31_536_001..31_536_010);
+    run(&mut ledger, &place, &mut sense, 0..700);
+    let answer = asked(&place, 0, 700);
+    assert!(!answer.steps.is_empty(), "nothing is recorded");
+    let decisions = answer.events.iter().filter(|event| event.kind == EventKind::Decision);
+    let times: Vec<u64> = decisions.map(|event| event.at_s - T0).collect();
+    assert!(times.iter().any(|at| *at > 610), "{times:?}");
+    // Events wait while nothing is recorded.
+    assert!(times.iter().filter(|at| **at < 500).count() > 10, "{times:?}");
+}
+
+#[test]
+fn a_clock_that_was_set_back_is_named_until_it_has_caught_up() {
+    let scratch = Folder::new();
+    let (place, mut sense) = (scratch.place(), Tenants::new(1));
+    let mut ledger = Ledger::new(SERVER, T0 + 1_000);
+    run(&mut ledger, &place, &mut sense, 1_001..1_010);
+    // A step of two seconds is soon made up for.
+    run(&mut ledger, &place, &mut sense, 1_007..1_012);
+    assert_eq!(ledger.behind(), None);
+    run(&mut ledger, &place, &mut sense, 400..412);
+    let sentence = "the clock was set back, and is 10 min behind the newest record: nothing is recorded";
+    assert_eq!((ledger.behind().as_deref(), ledger.problem()), (Some(sentence), None));
+    run(&mut ledger, &place, &mut sense, 1_012..1_016);
+    assert_eq!(ledger.behind(), None);
+}
+
+#[test]
+fn a_start_with_a_wrong_clock_is_recorded_at_its_time_and_costs_no_history() {
+    let scratch = Folder::new();
+    let (place, mut sense) = (scratch.place(), Tenants::new(1));
+    let mut ledger = Ledger::new(SERVER, T0);
+    run(&mut ledger, &place, &mut sense, 1..100);
+    ledger.stop(T0 + 100, Some(&place), &mut sense);
+    // Without a battery the clock begins in 1970, until the network corrects it.
+    let mut ledger = Ledger::new(SERVER, 5);
+    (6..30).for_each(|now| ledger.record(now, Some(&place), &mut sense));
+    run(&mut ledger, &place, &mut sense, 200..210);
+    let answer = asked(&place, 0, 210);
+    let recorded: u64 = answer.steps.iter().map(|step| step.recorded_s).sum();
+    assert_eq!(recorded, 101 + 9);
+    assert!(answer.problems.is_empty(), "{:?}", answer.problems);
+    let gaps: Vec<_> = answer.gaps.iter().map(|gap| (gap.from_s - T0, gap.to_s - T0)).collect();
+    assert_eq!(gaps, [(101, 200)]);
+    assert!(answer.gaps[0].because.contains("a graceful stop"), "{:?}", answer.gaps[0]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_stops_nothing_and_is_tried_again() {
+    let scratch = Folder::new();
+    let (place, mut sense) = (scratch.place(), Tenants::new(1));
     fs::write(&place.folder, "a file").expect("written");
     let mut ledger = Ledger::new(SERVER, T0);
     run(&mut ledger, &place, &mut sense, 1..20);
@@ -206,7 +243,7 @@ fn a_folder_that_cannot_be_used_stops_nothing_and_is_tried_again() {
 
 #[test]
 fn a_long_answer_ends_early_and_says_where_to_ask_on() {
-    let scratch = Scratch::new("long");
+    let scratch = Folder::new();
     let (place, mut sense) = (Place { bytes: 64 << 20, ..scratch.place() }, Tenants::new(300));
     let mut ledger = Ledger::new(SERVER, T0);
     run(&mut ledger, &place, &mut sense, 1..101);
@@ -230,10 +267,41 @@ fn a_long_answer_ends_early_and_says_where_to_ask_on() {
     assert!(wrong(&Query { to: T0, ..one }).contains("not later than `from`"));
 }
 
+/// Thousands of tenants, all of which miss their targets.
+struct Missing;
+
+impl Sense for Missing {
+    fn samples(&mut self) -> Vec<Sample> {
+        Vec::new()
+    }
+
+    fn held(&mut self) -> Held {
+        let missed = |n: u64| {
+            let about = format!("tenant t{n} in pool main");
+            Trouble::new(Level::Warning, "target_missed", about, "p99 is 9 ms", "wait")
+        };
+        Held { troubles: (0..2_500).map(missed).collect(), ..Held::default() }
+    }
+}
+
+#[test]
+fn events_of_one_second_that_an_answer_leaves_out_are_counted() {
+    let scratch = Folder::new();
+    let place = Place { bytes: 64 << 20, ..scratch.place() };
+    let mut ledger = Ledger::new(SERVER, T0);
+    (1..5).for_each(|second| ledger.record(T0 + second, Some(&place), &mut Missing));
+    let answer = asked(&place, 0, 4);
+    // The start of the program is one more.
+    assert_eq!((answer.events.len(), answer.next_s), (2_000, Some(T0 + 1)));
+    let problems = answer.problems.join("\n");
+    assert!(problems.contains("501 of them are left out"), "{problems}");
+    assert!(asked(&place, 1, 4).problems.is_empty());
+}
+
 /// Half a percent of a processor is 5 ms a second; what the pools of a server take for their figures comes on top.
 #[test]
 fn a_second_of_a_thousand_tenants_takes_milliseconds_and_bytes() {
-    let scratch = Scratch::new("cost");
+    let scratch = Folder::new();
     let (place, mut sense) = (Place { bytes: 64 << 20, ..scratch.place() }, Tenants::new(1_000));
     let mut ledger = Ledger::new(SERVER, T0);
     run(&mut ledger, &place, &mut sense, 1..11);

@@ -117,6 +117,12 @@ pub(crate) struct Marker {
 }
 
 impl Marker {
+    /// The clock was set back to `at`, Unix time in seconds: pauses and ends of troubles are counted from there.
+    pub(crate) fn set_back(&mut self, at: u64) {
+        self.reasons.values_mut().for_each(|known| known.at = known.at.min(at));
+        self.troubles.values_mut().for_each(|ongoing| ongoing.seen_at = ongoing.seen_at.min(at));
+    }
+
     /// The events since the last call. `at`: now, Unix time in seconds.
     pub(crate) fn marks(&mut self, at: u64, held: Held) -> Vec<Mark> {
         let mut marks = self.troubles(at, held.troubles);
@@ -280,6 +286,14 @@ mod tests {
         let expected = [(100, "latency"), (120, "operator"), (141, "released"), (154, "operator"), (164, "released")];
         assert_eq!(names(&all), expected.map(|(at, reason)| (at, reason.to_owned())));
         assert!(marker.reasons.is_empty(), "it is forgotten");
+    }
+
+    #[test]
+    fn a_throttle_is_recorded_after_the_clock_was_set_back() {
+        let mut marker = Marker::default();
+        marker.marks(1_000_000, throttle("latency"));
+        marker.set_back(100);
+        assert_eq!(names(&marker.marks(120, throttle("operator"))), [(120, "operator".to_owned())]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_policy::health::{Level, Trouble};
 
-use super::ledger::{Ledger, Sense};
+use super::ledger::{BEHIND_CURE, Ledger, Sense};
 use super::place::{Place, Program};
 use super::room::Room;
 
@@ -26,12 +26,17 @@ pub(crate) const HISTORY_LOST: &str = "history_lost";
 /// A function that returns the present place; `None` if no history is recorded.
 type PlaceOf = Arc<dyn Fn() -> Option<Place> + Send + Sync>;
 
+/// The reason why nothing is recorded at present; `None` while the history is recorded.
+type Reason = Mutex<Option<String>>;
+
 /// A history that a thread records once a second, for as long as the process lives.
 pub struct Recorder {
     program: Program,
     place: PlaceOf,
     /// The error for which nothing is recorded at present.
-    problem: Arc<Mutex<Option<String>>>,
+    problem: Arc<Reason>,
+    /// The reason why nothing is recorded by the present clock; `None` unless it was set back.
+    behind: Arc<Reason>,
     /// The room for the history; `None` if it is not known.
     room: Arc<Mutex<Option<Room>>>,
     stops: SyncSender<SyncSender<()>>,
@@ -48,12 +53,14 @@ impl Recorder {
         sense: impl Sense + 'static,
     ) -> io::Result<Self> {
         let (stops, stopped) = sync_channel(1);
-        let (place, problem): (PlaceOf, Arc<Mutex<Option<String>>>) = (Arc::new(place), Arc::default());
+        let (place, problem): (PlaceOf, Arc<Reason>) = (Arc::new(place), Arc::default());
+        let behind: Arc<Reason> = Arc::default();
         let room: Arc<Mutex<Option<Room>>> = Arc::default();
         let (of_thread, told, measured) = (Arc::clone(&place), Arc::clone(&problem), Arc::clone(&room));
-        let work = move || record(program, &*of_thread, sense, (&*told, &*measured), &stopped);
+        let by_clock = Arc::clone(&behind);
+        let work = move || record(program, &*of_thread, sense, (&*told, &*by_clock, &*measured), &stopped);
         thread::Builder::new().name("evenkeel-history".into()).spawn(work)?;
-        Ok(Self { program, place, problem, room, stops })
+        Ok(Self { program, place, problem, behind, room, stops })
     }
 
     /// Records that the program stops. Returns when that is on disk, or after two seconds.
@@ -84,6 +91,9 @@ impl Recorder {
     pub(crate) fn trouble(&self) -> Option<Trouble> {
         let place = self.place()?;
         let Some(problem) = self.problem() else {
+            if let Some(behind) = self.behind.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+                return Some(Trouble::new(Level::Warning, "clock_set_back", "history", behind, BEHIND_CURE));
+            }
             let room = *self.room.lock().unwrap_or_else(PoisonError::into_inner);
             return room?.trouble(&place, self.key());
         };
@@ -109,7 +119,7 @@ fn record(
     program: Program,
     place: &dyn Fn() -> Option<Place>,
     mut sense: impl Sense,
-    (problem, room): (&Mutex<Option<String>>, &Mutex<Option<Room>>),
+    (problem, behind, room): (&Reason, &Reason, &Mutex<Option<Room>>),
     stopped: &Receiver<SyncSender<()>>,
 ) {
     let mut ledger = Ledger::new(program, now().as_secs());
@@ -127,6 +137,7 @@ fn record(
         let place = place();
         ledger.record(now().as_secs(), place.as_ref(), &mut sense);
         *problem.lock().unwrap_or_else(PoisonError::into_inner) = ledger.problem();
+        *behind.lock().unwrap_or_else(PoisonError::into_inner) = ledger.behind();
         let measured = place.and_then(|place| Room::measure(&place, ledger.bytes()));
         *room.lock().unwrap_or_else(PoisonError::into_inner) = measured;
     }
@@ -142,6 +153,7 @@ mod tests {
             program: Program { name: "server", key: "server.history" },
             place: Arc::new(move || place.clone()),
             problem: Arc::new(Mutex::new(problem.map(str::to_owned))),
+            behind: Arc::default(),
             room: Arc::default(),
             stops: sync_channel(1).0,
         };
@@ -153,6 +165,10 @@ mod tests {
         assert!(cure.contains("/srv/history") && cure.ends_with("server.history = \"off\""), "{cure}");
         assert_eq!(recorder(None, place()).trouble(), None);
         assert_eq!(recorder(Some("it was in use"), None).trouble(), None, "it is off");
+        let set_back = recorder(None, place());
+        *set_back.behind.lock().expect("no panic") = Some("the clock was set back".to_owned());
+        let trouble = set_back.trouble().expect("a trouble");
+        assert_eq!((trouble.kind.as_str(), trouble.cure.contains("timedatectl")), ("clock_set_back", true));
         let soon_full = recorder(None, place());
         let room = Room { free_bytes: 1 << 20, capacity_bytes: 1 << 30, missing_bytes: 1 << 22 };
         *soon_full.room.lock().expect("no panic") = Some(room);

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use super::answer::{Error, Query, answer, empty};
 use super::recorder::{Recorder, now};
 use crate::refusal::Refusal;
-use crate::serving::{elsewhere, in_turn};
+use crate::serving::elsewhere_in_turn;
 
 /// Answers are made one at a time: each may take a fraction of a second of a processor, and tens of megabytes.
 static TURN: Semaphore = Semaphore::const_new(1);
@@ -61,8 +61,7 @@ pub(crate) async fn answered(recorder: Option<&Recorder>, wanted: Wanted) -> Res
     let place = recorder.place().ok_or_else(|| off(&format!("set {key} to a number of bytes, such as \"256MiB\"")))?;
     let query = wanted.query(now().as_secs()).map_err(|error| Refusal::new(400, "invalid_request", error, CURE))?;
     let problem = recorder.problem();
-    let _turn = in_turn(&TURN).await;
-    let made = elsewhere(move || {
+    let made = elsewhere_in_turn(&TURN, move || {
         // It is made with the first second that is recorded.
         if place.folder.exists() { answer(&place.folder, &query) } else { empty(&query) }
     })

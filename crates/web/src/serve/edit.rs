@@ -197,7 +197,7 @@ fn merged<T: Serialize + DeserializeOwned>(current: &T, patch: Value) -> Result<
         return Err(Refusal::new(
             422,
             "invalid_request",
-            "the request must be a JSON object of what is to change",
+            "the request must be a JSON object with the settings to change",
             cure,
         ));
     }

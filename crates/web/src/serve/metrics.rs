@@ -266,7 +266,7 @@ const FILE_SYSTEMS: &[(Family, OfFileSystem)] = &[
 const REMOTE: Table<RemoteState> = Table {
     labels: &["volume", "pool"],
     metrics: &[
-        gauge("remote_connections", "Connections to the server behind the volume; 0: it is away.", None, |r| {
+        gauge("remote_connections", "Connections to the server behind the volume; 0: unreachable.", None, |r| {
             some(r.connections)
         }),
         counter("remote_reconnects", "Connections that replaced broken ones.", None, |r| r.reconnects_total),

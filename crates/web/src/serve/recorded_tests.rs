@@ -2,12 +2,13 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use evenkeel_server::Start;
 use evenkeel_server::faults::{Call, Fault, Faults, Injection};
 
 use super::*;
+use crate::folder::Folder;
 
 const BY: Caller = Caller::Unknown;
 
@@ -20,44 +21,23 @@ fn minute() -> u16 {
     MINUTE.get()
 }
 
-/// A data folder, which is removed on drop.
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("evenkeel-recorded-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
     fn record(&self) -> String {
-        fs::read_to_string(self.path("volumes.toml")).expect("the record")
+        fs::read_to_string(self.join("volumes.toml")).expect("the record")
     }
 
     /// The manager of a running server with `file` as the text of its configuration file.
     fn start(&self, file: &str, faults: &Faults) -> Manager {
-        fs::write(self.path("e.toml"), file).expect("written");
-        let data_dir = self.0.clone();
+        let data_dir = self.to_path_buf();
         let flags = move |config: &mut Config| {
             config.server.data_dir.clone_from(&data_dir);
             config.server.listen.clear();
         };
-        let source = Source { file: Some(self.path("e.toml")), flags: Box::new(flags), minute };
+        let source = Source { file: Some(self.file("e.toml", file)), flags: Box::new(flags), minute };
         let loaded = source.load().expect("a configuration");
         let start = Start { faults: faults.clone(), ..Start::default() };
         let server = Server::start(loaded.config, start).expect("a server");
         Manager::new(server, source, loaded.fixed_volumes, loaded.recorded.is_superseded)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -71,38 +51,38 @@ fn of(size: u64) -> Volume {
 
 #[test]
 fn a_volume_is_longer_on_record_before_its_file_is() {
-    let (folder, faults) = (Folder::new("grown"), Faults::table());
+    let (folder, faults) = (Folder::new(), Faults::table());
     let manager = folder.start("[volumes.fixed]\nbackend = \"memory\"\nsize = \"1MiB\"\n", &faults);
     manager.create_volume(&BY, "v", of(1 << 20), Consent::default()).expect("created");
     // There is no way to write the record.
-    fs::create_dir(folder.path("volumes.toml.new")).expect("a folder in its place");
+    fs::create_dir(folder.join("volumes.toml.new")).expect("a folder in its place");
     let refusal = manager.grow_volume(&BY, "v", Bytes(2 << 20)).expect_err("not recorded");
     assert!(refusal.kind == "system" && refusal.message.contains("nothing was changed"), "{refusal:?}");
-    assert_eq!(length(&folder.path("v.img")), 1 << 20);
-    fs::remove_dir(folder.path("volumes.toml.new")).expect("removed");
+    assert_eq!(length(&folder.join("v.img")), 1 << 20);
+    fs::remove_dir(folder.join("volumes.toml.new")).expect("removed");
     // A killed server finds the new size on record, and the file as it was.
     manager.grow_volume(&BY, "v", Bytes(2 << 20)).expect("grown");
     assert!(folder.record().contains("2MiB"), "{}", folder.record());
     drop(manager);
-    fs::File::options().write(true).open(folder.path("v.img")).and_then(|file| file.set_len(1 << 20)).expect("cut");
+    fs::File::options().write(true).open(folder.join("v.img")).and_then(|file| file.set_len(1 << 20)).expect("cut");
     let manager = folder.start("", &faults);
-    assert_eq!(length(&folder.path("v.img")), 2 << 20);
+    assert_eq!(length(&folder.join("v.img")), 2 << 20);
 
     let fault = Fault::Errno(5);
     faults.add(Injection { place: "v".into(), call: Call::Sync, fault, skip: 0, times: 1 });
     manager.grow_volume(&BY, "v", Bytes(4 << 20)).expect_err("it cannot be made durable");
-    assert_eq!(length(&folder.path("v.img")), 2 << 20);
+    assert_eq!(length(&folder.join("v.img")), 2 << 20);
     assert!(folder.record().contains("2MiB") && !folder.record().contains("4MiB"), "{}", folder.record());
     assert_eq!(manager.reload(&BY).expect("as before"), Vec::<String>::new());
 }
 
 #[test]
 fn a_volume_comes_and_goes_with_its_record_or_not_at_all() {
-    let folder = Folder::new("both");
+    let folder = Folder::new();
     let manager = folder.start("[volumes.fixed]\nbackend = \"memory\"\nsize = \"1MiB\"\n", &Faults::default());
     manager.create_volume(&BY, "v", of(1 << 20), Consent::default()).expect("created");
     // There is no way to write the record.
-    fs::create_dir(folder.path("volumes.toml.new")).expect("a folder in its place");
+    fs::create_dir(folder.join("volumes.toml.new")).expect("a folder in its place");
     let refusal = manager.create_volume(&BY, "w", of(1 << 20), Consent::default()).expect_err("not recorded");
     assert!(refusal.kind == "system" && refusal.message.contains("was not created"), "{refusal:?}");
     assert!(refusal.cure.contains("repeat the command"), "{refusal:?}");
@@ -110,7 +90,7 @@ fn a_volume_comes_and_goes_with_its_record_or_not_at_all() {
     let refusal = manager.remove_volume(&BY, "v").expect_err("not recorded");
     assert!(refusal.kind == "system" && refusal.message.contains("nothing was changed"), "{refusal:?}");
     assert!(manager.config().volumes.contains_key("v") && folder.record().contains("volumes.v"));
-    fs::remove_dir(folder.path("volumes.toml.new")).expect("removed");
+    fs::remove_dir(folder.join("volumes.toml.new")).expect("removed");
     // The cure works.
     manager.create_volume(&BY, "w", of(1 << 20), Consent::default()).expect("created");
     manager.remove_volume(&BY, "v").expect("removed");
@@ -120,7 +100,7 @@ fn a_volume_comes_and_goes_with_its_record_or_not_at_all() {
 
 #[test]
 fn a_volume_that_went_into_the_file_leaves_with_it() {
-    let (folder, other) = (Folder::new("moved"), "[volumes.a]\nbackend = \"memory\"\nsize = \"1MiB\"\n");
+    let (folder, other) = (Folder::new(), "[volumes.a]\nbackend = \"memory\"\nsize = \"1MiB\"\n");
     let moved = format!("{other}[volumes.v]\nsize = \"1MiB\"\nallow = [\"unix\"]\n");
     let names = |manager: &Manager| manager.config().volumes.keys().cloned().collect::<Vec<_>>();
     for restarts in [false, true] {
@@ -131,12 +111,12 @@ fn a_volume_that_went_into_the_file_leaves_with_it() {
             drop(manager);
             manager = folder.start(&moved, &Faults::default());
         } else {
-            fs::write(folder.path("e.toml"), &moved).expect("written");
+            fs::write(folder.join("e.toml"), &moved).expect("written");
             manager.reload(&BY).expect("valid");
         }
         assert_eq!(names(&manager), ["a", "v", "w"]);
         assert!(!folder.record().contains("volumes.v") && folder.record().contains("volumes.w"), "{}", folder.record());
-        fs::write(folder.path("e.toml"), other).expect("written");
+        fs::write(folder.join("e.toml"), other).expect("written");
         assert_eq!(manager.reload(&BY).expect("valid"), ["volume v removed"]);
         assert_eq!(names(&manager), ["a", "w"], "it came back without its lists");
         manager.remove_volume(&BY, "w").expect("removed");
@@ -145,7 +125,7 @@ fn a_volume_that_went_into_the_file_leaves_with_it() {
 
 #[test]
 fn a_limit_with_hours_comes_and_goes_with_them() {
-    let folder = Folder::new("hours");
+    let folder = Folder::new();
     let file = "[tenants.gold]\nlimit = { iops = 500, when = \"22:00-06:00\" }\n\
                 [volumes.gold]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
     MINUTE.set(21 * 60 + 59);
@@ -185,7 +165,7 @@ fn a_limit_with_hours_comes_and_goes_with_them() {
 
 #[test]
 fn the_limit_of_a_new_volume_applies_in_its_hours_only() {
-    let folder = Folder::new("new-hours");
+    let folder = Folder::new();
     MINUTE.set(12 * 60);
     let manager = folder.start("", &Faults::default());
     let when = Some("22:00-06:00".parse().expect("hours"));
@@ -204,13 +184,13 @@ fn the_limit_of_a_new_volume_applies_in_its_hours_only() {
 
 #[test]
 fn a_new_volume_with_a_limit_that_hangs_is_refused_unless_forced() {
-    let folder = Folder::new("new-hangs");
+    let folder = Folder::new();
     let manager = folder.start("", &Faults::default());
     let limit = evenkeel_policy::config::Limit { bytes_per_s: Bytes(10), ..Default::default() };
     let slow = Volume { limit, ..of(1 << 20) };
     let refusal = manager.create_volume(&BY, "v", slow.clone(), Consent::default()).expect_err("it would hang");
     assert!(refusal.kind == "would_hang" && refusal.cure.contains("--force"), "{refusal:?}");
-    assert!(!manager.config().volumes.contains_key("v") && !folder.path("v.img").exists());
+    assert!(!manager.config().volumes.contains_key("v") && !folder.join("v.img").exists());
     let force = Consent { force: true, ..Consent::default() };
     let lines = manager.create_volume(&BY, "v", slow, force).expect("forced");
     assert!(lines.iter().any(|line| line.contains("volumes.v.limit.bytes_per_s")), "{lines:?}");
@@ -220,7 +200,7 @@ fn a_new_volume_with_a_limit_that_hangs_is_refused_unless_forced() {
 
 #[test]
 fn a_weight_with_hours_comes_and_goes_with_them() {
-    let folder = Folder::new("weights");
+    let folder = Folder::new();
     let file = "[tenants.gold]\nweight_at = { weight = 9, when = \"22:00-06:00\" }\n\
                 [volumes.gold]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
     MINUTE.set(21 * 60);
@@ -246,10 +226,10 @@ fn a_weight_with_hours_comes_and_goes_with_them() {
 
 #[test]
 fn a_record_that_cannot_be_read_refuses_a_reload() {
-    let folder = Folder::new("unreadable");
+    let folder = Folder::new();
     let manager = folder.start("", &Faults::default());
     manager.create_volume(&BY, "v", of(1 << 20), Consent::default()).expect("created");
-    let (record, aside) = (folder.path("volumes.toml"), folder.path("aside.toml"));
+    let (record, aside) = (folder.join("volumes.toml"), folder.join("aside.toml"));
     fs::rename(&record, &aside).expect("renamed");
     // What does not say whether the file is there.
     std::os::unix::fs::symlink(&record, &record).expect("a link to itself");
@@ -264,9 +244,8 @@ fn a_record_that_cannot_be_read_refuses_a_reload() {
 
 #[test]
 fn what_the_flags_make_wrong_is_not_blamed_on_the_file() {
-    let folder = Folder::new("flags");
-    let file = folder.path("e.toml");
-    fs::write(&file, "[server]\ncontrol = \"/s\"\n").expect("written");
+    let folder = Folder::new();
+    let file = folder.file("e.toml", "[server]\ncontrol = \"/s\"\n");
     let load = |socket: &'static str| {
         let flags = move |config: &mut Config| config.server.unix = Some(vec![socket.into()]);
         Source { file: Some(file.clone()), flags: Box::new(flags), minute }.load()

@@ -64,7 +64,7 @@ impl Wished {
         };
         let length = Some(seconds).filter(|&seconds| seconds > 0.0 && seconds <= LONGEST_S);
         let length = length.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).ok_or_else(|| {
-            let message = format!("{seconds} s is no length of a recording");
+            let message = format!("{seconds} s is not a valid length of a recording");
             Refusal::new(422, "invalid_request", message, format!("use more than 0 and at most {LONGEST_S} seconds"))
         })?;
         let order = Order {

@@ -162,14 +162,12 @@ mod tests {
 
     #[test]
     fn both_programs_reach_the_whole_of_a_file() {
-        let path = std::env::temp_dir().join(format!("evenkeel-neighbour-{}", std::process::id()));
-        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        let folder = crate::folder::Folder::new();
+        let path = folder.file("data", vec![0; 1 << 20]);
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let run = |kind| load(&file, kind, Duration::ZERO, Duration::from_millis(50)).unwrap();
         let (written, read) = (run(WRITE), run(READ));
-        let content = std::fs::read(&path);
-        std::fs::remove_file(&path).unwrap();
         assert!(written.requests > 0 && read.requests > 0 && read.p99_ms >= read.p50_ms, "{written:?} {read:?}");
-        assert!(content.unwrap().iter().all(|byte| *byte == 0x5a), "the writer came round");
+        assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 0x5a), "the writer came round");
     }
 }

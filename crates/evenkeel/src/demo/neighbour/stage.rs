@@ -152,8 +152,7 @@ mod tests {
 
     #[test]
     fn what_is_made_is_removed_also_after_an_error() {
-        let root = std::env::temp_dir().join(format!("evenkeel-stage-{}", std::process::id()));
-        std::fs::create_dir_all(&root).unwrap();
+        let root = crate::folder::Folder::new();
         let mut stage = Stage { file: None, device: None, number: "7:0".into(), groups: Vec::new(), enabled: false };
         assert!(stage.make_groups(&root).unwrap_err().to_string().contains("needs cgroup v2"));
         stage.make_group(root.join("outer")).unwrap();
@@ -167,11 +166,9 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&limits).unwrap(), "7:0 wbps=max");
         // A group of the kernel goes with its files.
         std::fs::remove_file(limits).unwrap();
-        let scratch = root.join("scratch");
-        std::fs::write(&scratch, "").unwrap();
+        let scratch = root.file("scratch", "");
         assert!(stage.make_device(&scratch).unwrap_err().to_string().contains("--file"), "a file that exists stays");
         drop(stage);
         assert!(!outer.exists() && scratch.exists());
-        std::fs::remove_dir_all(root).unwrap();
     }
 }

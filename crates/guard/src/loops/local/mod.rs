@@ -33,10 +33,12 @@ mod circulation;
 mod group;
 pub(super) mod limit;
 mod total;
+mod unseen;
 
 use circulation::{Circulation, Latencies};
 use group::Shown;
 use limit::Share;
+use unseen::Unseen;
 
 /// Number of groups that a sentence about a decision names at most.
 const LISTED: usize = 2;
@@ -52,10 +54,6 @@ const CURE: &str = "requests may count for other groups than those that cause th
 /// The reason of a device without a latency target, and its sentence.
 const NO_TARGET: &str = "no_target";
 const LIMITS_ONLY: &str = "without a latency target: groups are limited only for the limits of their tenants";
-
-/// Time for which groups read, and the device's statistics show no read, until the groups' pressure counts. A read shows in both
-/// within an interval or two; the counters of many groups are read once a second.
-const UNSEEN_FOR: Duration = Duration::from_secs(3);
 
 /// Longest wait, in seconds, that counts for reads which a group submitted in an earlier interval.
 const MOST_PENDING_S: f64 = 1.0;
@@ -184,11 +182,10 @@ pub struct Local {
     /// The controller of the latency target; `None` without a target.
     controller: Option<Controller>,
     sense: Sense,
-    /// Times of the first and the newest interval in which groups read and the device's statistics show no read; `None` while
-    /// they show reads.
-    unseen: Option<(Instant, Instant)>,
-    /// True if the device's statistics count no reads.
-    blind: bool,
+    /// The times in which groups read and the device's statistics show no read.
+    statistics: Unseen,
+    /// The times in which groups read that count for the target, and no read is timed.
+    timings: Unseen,
     /// Counts of single reads, if the latency target is for a percentile; `None` if it is for the mean.
     percentile: Option<Percentile>,
     /// Counts of single reads for the record, if the latency target is for the mean; `None` if it is for a percentile.
@@ -225,8 +222,8 @@ impl Local {
             interval,
             controller: config.controller(interval).map(|settings| Controller::new(&settings)).transpose()?,
             sense: Sense::default(),
-            unseen: None,
-            blind: false,
+            statistics: Unseen::default(),
+            timings: Unseen::default(),
             percentile: match config.figure() {
                 Figure::Mean => None,
                 Figure::At(percentile) => Some(Percentile::new(percentile)),
@@ -414,7 +411,7 @@ impl Local {
     /// interval; `None` if they are not known. O(groups · log groups).
     pub fn tick(&mut self, now: Instant, device: Option<diskstats::Sample>) {
         self.look_for_reads(now, device.as_ref());
-        if self.blind {
+        if self.statistics.is_blind() {
             self.last = device.unwrap_or_default();
             self.observe(now, &device.unwrap_or_default());
         } else if let Some(device) = device {
@@ -457,25 +454,38 @@ impl Local {
         }
     }
 
-    /// Notes if the device's statistics show no read although groups read.
+    /// Notes which signals show no read although groups read.
     fn look_for_reads(&mut self, now: Instant, device: Option<&diskstats::Sample>) {
         let shows = |device: &diskstats::Sample| device.reads.completed > 0 || device.in_flight > 0;
-        if device.is_some_and(shows) {
-            (self.unseen, self.blind) = (None, false);
-        } else if self.groups.iter().any(|group| group.pace.requests[0] > 0.0) {
-            // A read of long before may have been seen in another interval than its group's.
-            let recent = self.unseen.filter(|(_, newest)| now.since(*newest) < UNSEEN_FOR);
-            let since = recent.map_or(now, |(since, _)| since);
-            self.unseen = Some((since, now));
-            self.blind |= now.since(since) >= UNSEEN_FOR;
+        let (mut any, mut any_free) = (false, false);
+        // Of many groups each is measured in turn: a pace of before says nothing of this interval.
+        let is_new = |group: &&Group| group.seen.is_some_and(|(at, _)| at == now);
+        for group in self.groups.iter().filter(is_new).filter(|group| group.pace.requests[0] > 0.0) {
+            any = true;
+            // A read that a limit delays is submitted by the kernel, and is timed for no group.
+            any_free |= group.in_force == Limits::NONE && group.has_part() && !self.is_noisy(group.id);
         }
+        self.statistics.look(now, device.is_some_and(shows), any);
+        // A device that completes nothing has no read to time.
+        let is_stuck = device.is_some_and(diskstats::Sample::is_stuck);
+        self.timings.look(now, self.timed.reads > 0, any_free && !is_stuck);
     }
 
     /// Signal by which latency is measured.
     fn signal(&self) -> Sense {
         let is_mean = self.controller.is_some() && self.percentile.is_none();
-        let pressed = self.blind && self.sense == Sense::Statistics && is_mean;
-        if pressed { Sense::Pressure } else { self.sense }
+        match self.sense {
+            sense if !is_mean => sense,
+            Sense::Groups | Sense::Device if !self.timings.is_doubtful() => self.sense,
+            _ if self.statistics.is_blind() => Sense::Pressure,
+            _ => Sense::Statistics,
+        }
+    }
+
+    /// True if the latency target is for a percentile, and no read is timed although groups read: the kernel reports that
+    /// reads complete on another device.
+    pub fn is_untimed(&self) -> bool {
+        self.percentile.is_some() && self.sense != Sense::Statistics && self.timings.is_blind()
     }
 
     /// Mean time for which a read of groups that are not noisy waited, by their pressure, and the number of these reads.
@@ -501,7 +511,7 @@ impl Local {
             }
         };
         self.read_latency = read_latency;
-        if self.blind {
+        if self.statistics.is_blind() {
             // Nothing better is known about the time that reads, and writes, take in the device.
             self.latencies.learn(self.interval, [read_latency; 2]);
         }

@@ -185,6 +185,83 @@ fn a_device_without_statistics_is_measured_by_single_reads_or_by_pressure() {
     }
 }
 
+/// Checks a device whose reads the kernel completes as those of another one, as on NVMe multipath.
+#[test]
+fn where_no_read_of_groups_is_timed_the_statistics_count_for_a_mean() {
+    for (percentile, shown) in [("\"mean\"", "statistics"), ("99", "groups")] {
+        let mut local = local(percentile);
+        let db = local.join(db_of(&local), "db", false).unwrap();
+        let bulk = local.join(bulk_of(&local), "bulk", false).unwrap();
+        for interval in 1..=80 {
+            local.begin(at(interval), Sense::Groups);
+            let read = Counters { read_bytes: interval * 40_960, reads: interval * 10, ..Counters::ZERO };
+            local.measure(db, at(interval), read);
+            let written = Counters { written_bytes: interval * (160 << 16), writes: interval * 160, ..Counters::ZERO };
+            local.measure(bulk, at(interval), written);
+            local.tick(at(interval), Some(device(40)));
+            assert!(interval > 20 || local.limits(bulk) == Limits::NONE, "not for a moment: {interval}");
+        }
+        assert_eq!(local.state().reads.unwrap().measured, shown);
+        let is_mean = shown == "statistics";
+        assert_eq!((local.limits(bulk).wbps.is_some(), local.is_untimed()), (is_mean, !is_mean), "{percentile}");
+        // Single reads count again once they are timed for a while.
+        for interval in 81..=112 {
+            local.begin(at(interval), Sense::Groups);
+            local.count(bucket(2), 10);
+            local.tick(at(interval), Some(device(40)));
+            let measured = if interval < 111 { shown } else { "groups" };
+            assert_eq!(local.state().reads.unwrap().measured, measured, "{percentile}: {interval}");
+            assert!(!local.is_untimed(), "{percentile}: {interval}");
+        }
+    }
+}
+
+/// Checks that the signal does not come and go where the reads of one group are timed now and then, and those of another never.
+#[test]
+fn where_few_reads_of_many_are_timed_the_statistics_go_on_to_count() {
+    let mut local = local("\"mean\"");
+    let db = local.join(db_of(&local), "db", false).unwrap();
+    for interval in 1..=300 {
+        local.begin(at(interval), Sense::Groups);
+        if interval % 50 == 0 {
+            local.count(bucket(2), 1);
+        }
+        local.measure(db, at(interval), Counters { reads: interval * 10, ..Counters::ZERO });
+        local.tick(at(interval), Some(device(5)));
+        let shown = if interval < 40 { "groups" } else { "statistics" };
+        assert!((30..40).contains(&interval) || local.state().reads.unwrap().measured == shown, "{interval}: {shown}");
+    }
+}
+
+#[test]
+fn a_device_that_completes_nothing_is_not_one_whose_reads_are_not_timed() {
+    let mut local = local("99");
+    let db = local.join(db_of(&local), "db", false).unwrap();
+    let stuck = diskstats::Sample { interval: INTERVAL, in_flight: 9, ..diskstats::Sample::default() };
+    assert!(stuck.is_stuck());
+    for interval in 1..=100 {
+        local.begin(at(interval), Sense::Groups);
+        local.measure(db, at(interval), Counters { reads: interval, ..Counters::ZERO });
+        local.tick(at(interval), Some(stuck));
+        assert!(!local.is_untimed(), "{interval}");
+    }
+}
+
+#[test]
+fn a_group_that_is_measured_in_its_turn_does_not_read_until_the_next_one() {
+    let mut local = local("99");
+    let db = local.join(db_of(&local), "db", false).unwrap();
+    for interval in 1..=200 {
+        local.begin(at(interval), Sense::Groups);
+        // Two reads between measurements that are 8 s apart, as of thousands of groups.
+        if interval % 80 == 1 {
+            local.measure(db, at(interval), Counters { reads: interval / 40, ..Counters::ZERO });
+        }
+        local.tick(at(interval), Some(device(5)));
+        assert!(!local.is_untimed(), "{interval}");
+    }
+}
+
 #[test]
 fn limits_are_for_the_direction_in_which_a_group_is_noisy_and_end_with_it() {
     let mut local = local("\"mean\"");

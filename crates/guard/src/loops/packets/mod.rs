@@ -133,14 +133,14 @@ impl Packets {
         let unexplained = unexplained.map(|connection| connection.remote.ip());
         let ambiguous: BTreeSet<IpAddr> = map.ambiguous().into_keys().chain(unexplained).collect();
         let mut links: BTreeMap<&str, Vec<&Link>> = BTreeMap::new();
-        let mut of_ambiguous = Vec::new();
+        let mut of_ambiguous: BTreeMap<IpAddr, Vec<&Link>> = BTreeMap::new();
         let mut addresses = BTreeSet::new();
         for link in map.links.iter().chain(self.absent.links()) {
             if let Some(pool) = &link.pool {
                 links.entry(pool).or_default().push(link);
             }
-            if link.client.is_some_and(|client| ambiguous.contains(&client)) {
-                of_ambiguous.push(link);
+            if let Some(client) = link.client.filter(|client| ambiguous.contains(client)) {
+                of_ambiguous.entry(client).or_default().push(link);
             }
             addresses.extend(link.client);
         }

@@ -198,12 +198,12 @@ impl Guarded {
         Some(percentile)
     }
 
-    /// Takes over the pool's clients and devices. `links`: the pool's own links; `of_ambiguous`: all links of clients that
-    /// reach several pools.
+    /// Takes over the pool's clients and devices. `links`: the pool's own links; `of_ambiguous`: all links of each client that
+    /// reaches several pools.
     pub(super) fn follow(
         &mut self,
         links: &[&Link],
-        of_ambiguous: &[&Link],
+        of_ambiguous: &BTreeMap<IpAddr, Vec<&Link>>,
         mut id_of: impl FnMut(IpAddr) -> ClientId,
     ) {
         let mut by_client: BTreeMap<ClientId, Vec<&Link>> = BTreeMap::new();
@@ -232,14 +232,17 @@ impl Guarded {
                     self.reach.push((self.clients.len() as u32, place as u32));
                 }
             }
-            let keys = match of_ambiguous.iter().any(|link| link.client == Some(address)) {
-                false => vec![Client::Address(address)],
-                true => self.own_connections(of_ambiguous, address),
+            let keys = match of_ambiguous.get(&address) {
+                None => vec![Client::Address(address)],
+                Some(links) => self.own_connections(links, address),
             };
             let all_names: Vec<String> = names.iter().cloned().collect();
             let tenant = self.config.throttles.tenant_of(address, &all_names);
             let guessed = links.iter().any(|link| link.known_by == KnownBy::Candidate);
-            let (throttle, exempt_because) = self.throttle(tenant, address, &keys, guessed, self.other_port(&links));
+            let (throttle, exempt_because) = match self.spared(address, &all_names) {
+                Some(why) => (Throttle::Never, Some(why)),
+                None => self.throttle(tenant, address, &keys, guessed, self.other_port(&links)),
+            };
             let tenant = tenant as u32;
             self.clients.push(GuardedClient { id, address, names, tenant, throttle, exempt_because, keys });
         }
@@ -290,16 +293,15 @@ impl Guarded {
         self.places = places.collect();
     }
 
-    /// The connections of the client at `address` that lead to this pool and to no other.
+    /// The connections of the client at `address`, whose links are `links`, that lead to this pool and to no other.
     fn own_connections(&self, links: &[&Link], address: IpAddr) -> Vec<Client> {
-        let links = || links.iter().filter(|link| link.client == Some(address));
         let of = |here: bool| {
-            let links = links().filter(move |link| (link.pool.as_ref() == Some(&self.name)) == here);
+            let links = links.iter().filter(move |link| (link.pool.as_ref() == Some(&self.name)) == here);
             links.flat_map(|link| link.connections.iter().copied())
         };
         let elsewhere: BTreeSet<_> = of(false).collect();
         // A link whose connections are not told may be any of them.
-        let untold = links().any(|link| link.connections.is_empty());
+        let untold = links.iter().any(|link| link.connections.is_empty());
         let own: BTreeSet<_> = of(true).filter(|connection| !untold && !elsewhere.contains(connection)).collect();
         let key = |connection: crate::discovery::map::Connection| Client::Connection {
             address,
@@ -307,6 +309,23 @@ impl Guarded {
             service_port: connection.local.port(),
         };
         own.into_iter().map(key).collect()
+    }
+
+    /// The reason why no packet to the address of several initiators, as behind address translation, may be delayed: one of
+    /// them is of a tenant that is never throttled. `None` without such a reason.
+    fn spared(&self, address: IpAddr, names: &[String]) -> Option<String> {
+        // Of one name the tenant is known already.
+        if names.len() < 2 {
+            return None;
+        }
+        let throttles = &self.config.throttles;
+        let tenant_of = |names: &[String]| &throttles.tenants()[throttles.tenant_of(address, names)];
+        // Then it is the policy that says so.
+        if tenant_of(names).throttle == Throttle::Never {
+            return None;
+        }
+        let never = names.iter().find(|&name| tenant_of(std::slice::from_ref(name)).throttle == Throttle::Never)?;
+        Some(format!("shares its address with {never}, which is never throttled"))
     }
 
     /// One of the local ports to which a client with these links is connected, if packets from none of these ports can be

@@ -242,6 +242,42 @@ fn a_tenant_that_is_never_throttled_is_left_alone() {
 }
 
 #[test]
+fn behind_one_address_a_tenant_that_is_never_throttled_spares_the_others() {
+    let text = format!(
+        "{CONFIG}[tenants.bulk]\nmatch = [\"initiator:iqn.10.0.0.12\"]\n\
+         [tenants.database]\nmatch = [\"initiator:iqn.d*\"]\nthrottle = \"never\"\n"
+    );
+    for (name, spared) in [("iqn.database", true), ("iqn.other", false)] {
+        let mut links = four_clients();
+        // Of the client that writes, with another name.
+        links.push(Link { client_name: Some(name.into()), ..link("10.0.0.12", 1, "vg", 5) });
+        let mut agent = agent(&text, links);
+        Plant::new(&[(1, "10.0.0.12", 4.0)]).run(&mut agent, 0, 15);
+        assert_eq!(agent.packets.delays().is_empty(), spared, "{name}");
+        let state = state(&agent, 0);
+        let client = state.clients.iter().find(|client| client.address == "10.0.0.12").expect("is known");
+        let because = client.exempt_because.clone().unwrap_or_default();
+        assert_eq!((client.throttle.as_str() == "never", because.contains("iqn.database")), (spared, spared));
+    }
+}
+
+#[test]
+fn each_of_many_clients_of_two_resources_is_known_by_its_own_connection() {
+    const CLIENTS: u32 = 3_000;
+    let links = |n: u32| {
+        let client = format!("10.1.{}.{}", n / 250, n % 250);
+        [link(&client, 2 * n, "vg", 7), link(&client, 2 * n + 1, "other", 8)]
+    };
+    let two = format!("{CONFIG}\n[pools.other]\nlatency.target = \"15ms\"\n");
+    let agent = agent(&two, (0..CLIENTS).flat_map(links).collect());
+    for (pool, port) in agent.packets.pools.iter().zip([8, 7]) {
+        let is_own = |key: &Client| matches!(key, Client::Connection { client_port, .. } if *client_port == port);
+        let (all, own) = (pool.keys().count(), pool.keys().filter(is_own).count());
+        assert_eq!((all, own), (CLIENTS as usize, CLIENTS as usize), "{}", pool.name());
+    }
+}
+
+#[test]
 fn a_client_of_two_resources_is_known_by_its_connections_or_left_alone() {
     let two = format!("{CONFIG}\n[pools.other]\nlatency.target = \"15ms\"\n");
     let apart = vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.12", 1, "vg", 2), link("10.0.0.12", 7, "other", 3)];

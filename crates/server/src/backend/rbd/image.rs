@@ -60,7 +60,7 @@ impl Drop for Handle {
         // cluster does not answer.
         let code = unsafe { (self.0.rbd_close)(self.1) };
         if code < 0 {
-            tracing::warn!(error = %error_of(code), "an RBD image could not be closed properly; `rbd status` and `rbd lock ls` show what is left of this client");
+            tracing::warn!(error = %error_of(code), "an RBD image could not be closed properly; `rbd status` and `rbd lock ls` show the locks and watchers that this client has left");
         }
     }
 }

@@ -509,7 +509,7 @@ impl Driver {
         let waiting = self.waiting.len() + self.flushes.waiting.len();
         tracing::error!(
             volume, %uri, waiting, seconds = timeout.as_secs_f64(),
-            "the remote server has been away for too long: queued requests fail, and new ones fail at once, until it is back"
+            "the remote server has been unreachable for too long: queued requests fail, and new ones fail at once, until it answers"
         );
         for job in std::mem::take(&mut self.waiting) {
             self.answer(job.to, IoResult::Code(-libc::EIO));

@@ -203,3 +203,42 @@ fn thousands_of_overdue_operations_are_given_up_in_batches_and_those_that_came_b
     assert!(!worker.operations.has_lost(), "each is given up once");
     (0..COUNT as u32).for_each(|token| drop(worker.operations.remove(token)));
 }
+
+#[test]
+fn a_read_with_many_zeros_may_be_one_of_a_hole_wherever_they_are() {
+    assert!(!may_be_hole(&[], 7) && !may_be_hole(&[0; BLOCK - 1], 7));
+    for blocks in [1, 2, 3, 16, 17, 100, 1_000] {
+        let (data, hole) = (vec![0xa5; blocks * BLOCK + 512], vec![0; blocks * BLOCK + 512]);
+        for chance in [0, 1, 7, usize::MAX] {
+            assert!(!may_be_hole(&data, chance), "{blocks} blocks of data");
+            assert!(may_be_hole(&hole, chance), "a hole of {blocks} blocks");
+        }
+    }
+    // Data where looks at fixed places would find it; the rest is a hole.
+    for blocks in [100, 1_000] {
+        let mut read = vec![0; blocks * BLOCK];
+        (0..LOOKS).for_each(|look| read[look * blocks / LOOKS * BLOCK] = 1);
+        let found = (0..1_000).filter(|chance| may_be_hole(&read, *chance)).count();
+        assert!(found > 800, "{found} of 1,000, {blocks} blocks");
+    }
+}
+
+#[test]
+fn blocks_of_data_that_are_zero_in_part_are_no_hole() {
+    // A page with a header, with rows from its end on, or with rows in a sector of its middle.
+    for filled in [0..24, BLOCK - 24..BLOCK, BLOCK / 2..BLOCK / 2 + 1_024] {
+        let mut page = vec![0; BLOCK];
+        page[filled.clone()].fill(0xa5);
+        for blocks in [1, 2, 64] {
+            assert!(!may_be_hole(&page.repeat(blocks), 7), "{filled:?} of each of {blocks} blocks");
+        }
+    }
+    // One empty block of a page of 16 KiB, and a tenth of a large read.
+    let mut page = vec![0xa5; 4 * BLOCK];
+    page[BLOCK..2 * BLOCK].fill(0);
+    assert!(!may_be_hole(&page, 7));
+    let mut read = vec![0xa5; 100 * BLOCK];
+    (0..10).for_each(|tenth| read[tenth * 10 * BLOCK..][..BLOCK].fill(0));
+    let found = (0..1_000).filter(|chance| may_be_hole(&read, *chance)).count();
+    assert!(found < 100, "{found} of 1,000");
+}

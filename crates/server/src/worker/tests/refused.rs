@@ -7,9 +7,9 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::*;
+use crate::connections::Rest;
 use crate::faults::{Fault, Injection};
 use crate::refusals::Reason;
-use crate::slots::Rest;
 use crate::worker::accept::ACCEPT_BATCH;
 
 thread_local! {

@@ -53,7 +53,7 @@ fn a_reload_judges_connections_for_no_longer_than_a_turn_in_a_round() {
     let (mut worker, mut registry) = worker_and_registry(DISK, 16, 1024);
     let _clients: Vec<_> = (0..MANY).map(|_| attach(&mut worker)).collect();
     reload(&mut worker, &mut registry, &DISK.replace("disk0", "another"));
-    let (turn, mut now) = (TURN.as_nanos(), clock::now());
+    let (turn, mut now) = (worker.turn().as_nanos(), clock::now());
     // Connections of which a turn judges four, and then one that takes longer than a turn.
     for (each, left) in [(turn / 4, MANY - 4), (turn / 4, MANY - 8), (2 * turn, MANY - 9)] {
         worker.judge_some_by(|| {

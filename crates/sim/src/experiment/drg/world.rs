@@ -12,7 +12,7 @@ use evenkeel_model::device::{Device, DeviceParams};
 use super::load::{self, Source};
 use crate::workload::trace::Trace;
 use crate::workload::{Replay, Spec};
-use crate::world::{self, Client, Hosts, Tenant, run_hosts};
+use crate::world::{self, Client, Hosts, Tenant, watch_hosts};
 
 /// Interval over which response times are averaged and compared with the target.
 pub const WINDOW: Duration = Duration::from_secs(1);
@@ -106,14 +106,14 @@ pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
     let count = (setup.duration.as_nanos() / WINDOW.as_nanos()) as usize;
     let mut seconds = vec![vec![Second::default(); count]; setup.workloads.len()];
     let device = |params: &DeviceParams, _| Device::new(params, seed);
-    let ran = run_hosts(&world, &hosts, seed, device, &mut |now, workload, done| {
+    let ran = watch_hosts(&world, &hosts, seed, device, &mut |now, workload, done| {
         let second = (now.since(from).as_nanos() / WINDOW.as_nanos()) as usize;
         if let Some(second) = seconds[workload].get_mut(second).filter(|_| now >= from) {
             second.completed += 1;
             second.response_s += now.since(done.sent_at).as_secs_f64();
         }
     });
-    ran.map(|_| Outcome { seconds }).map_err(|failure| failure.to_string())
+    ran.map(|()| Outcome { seconds }).map_err(|failure| failure.to_string())
 }
 
 impl Workload {

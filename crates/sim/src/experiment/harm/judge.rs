@@ -246,13 +246,14 @@ impl fmt::Display for Effect {
         let worst = |all: &BTreeMap<usize, Vec<f64>>| {
             libm::exp(all.values().map(|values| mean(values)).fold(f64::NEG_INFINITY, f64::max))
         };
-        write!(f, "{:.2} times the throughput", libm::exp(mean(&self.throughput)))?;
+        write!(f, "{:.2} times the reference's throughput", libm::exp(mean(&self.throughput)))?;
         if !self.reserved.is_empty() {
             let least = self.reserved.values().map(|values| mean(values)).fold(0.0, f64::min);
-            write!(f, ", {:.2} times what is reserved", libm::exp(least))?;
+            write!(f, ", {:.2} of the due reservation", libm::exp(least))?;
         }
         if !self.p50.is_empty() {
-            write!(f, ", {:.2} times the p50 and {:.2} times the p99", worst(&self.p50), worst(&self.p99))?;
+            let [p50, p99] = [&self.p50, &self.p99].map(worst);
+            write!(f, ", at worst {p50:.2} times its p50 and {p99:.2} times its p99 for light tenants")?;
         }
         Ok(())
     }

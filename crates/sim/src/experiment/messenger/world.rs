@@ -153,14 +153,31 @@ impl Worked {
     }
 }
 
+/// The longest time in [`turn`], which stands for "never".
+const NEVER: u64 = u64::MAX / OSDS as u64;
+
+/// An instant and the number of an OSD as one number, in order of instant, then of OSD: the least of many is found without a
+/// jump.
+#[inline]
+fn turn(at: Instant, osd: usize) -> u64 {
+    at.as_nanos().min(NEVER) * OSDS as u64 + osd as u64
+}
+
+/// The instant and the OSD of a [`turn`].
+#[inline]
+fn of_turn(turn: u64) -> (Instant, usize) {
+    let (nanos, osd) = (turn / OSDS as u64, (turn % OSDS as u64) as usize);
+    (if nanos == NEVER { Instant::FAR_FUTURE } else { Instant::from_nanos(nanos) }, osd)
+}
+
 struct Run<'a> {
     setup: &'a Setup,
     rng: SplitMix64,
     destinations: Destinations,
     queue: Queue<Event, 1>,
     osds: Vec<Placed>,
-    /// Per OSD: the instant of the next event of its workers.
-    next: [Instant; OSDS],
+    /// Per OSD: the [`turn`] of the next event of its workers.
+    next: [u64; OSDS],
     /// The clients' requests that are under way.
     requests: Slab<Request>,
     /// Figures of the present second: workers' busy time in seconds for each connection (by OSD and connection), and the
@@ -219,7 +236,7 @@ impl<'a> Run<'a> {
             destinations,
             queue,
             osds,
-            next: [Instant::FAR_FUTURE; OSDS],
+            next: std::array::from_fn(|osd| turn(Instant::FAR_FUTURE, osd)),
             requests: Slab::default(),
             second: (vec![0.0; OSDS * CONNECTIONS], vec![Worked::default(); OSDS * WORKERS]),
             connections: vec![0.0; OSDS * CONNECTIONS],
@@ -235,7 +252,7 @@ impl<'a> Run<'a> {
     fn run(&mut self) -> Result<(), String> {
         let end = Instant::ZERO + self.setup.lead + self.setup.duration;
         loop {
-            let (osd, first) = (0..).zip(self.next).min_by_key(|&(_, at)| at).unwrap_or((0, Instant::FAR_FUTURE));
+            let (first, osd) = of_turn(self.next.iter().copied().fold(u64::MAX, u64::min));
             self.queue.set_alarm(0, first);
             let Some((now, due)) = self.queue.pop() else { return Err("nothing happens any more".to_owned()) };
             if now > end {
@@ -249,7 +266,7 @@ impl<'a> Run<'a> {
                     while let Some(done) = self.osds[osd].workers.poll(now) {
                         self.done(osd, done);
                     }
-                    self.next[osd] = self.osds[osd].workers.next_event();
+                    self.next[osd] = turn(self.osds[osd].workers.next_event(), osd);
                 }
                 Due::Event(event) => self.happen(now, event),
             }
@@ -271,7 +288,7 @@ impl<'a> Run<'a> {
 
     fn submit(&mut self, now: Instant, osd: usize, connection: u32, id: u64, side: Side, bytes: u32) {
         self.osds[osd].workers.submit(now, connection, id, side, bytes);
-        self.next[osd] = self.osds[osd].workers.next_event();
+        self.next[osd] = turn(self.osds[osd].workers.next_event(), osd);
     }
 
     fn chance(&mut self, probability: f64) -> bool {
@@ -392,7 +409,7 @@ impl<'a> Run<'a> {
         for (osd, placed) in self.osds.iter_mut().enumerate() {
             let moves = placed.tick(now);
             self.outcome.moves += if counted { moves as u64 } else { 0 };
-            self.next[osd] = placed.workers.next_event();
+            self.next[osd] = turn(placed.workers.next_event(), osd);
         }
         if second {
             self.destinations.drift(&mut self.rng);
@@ -479,6 +496,20 @@ mod tests {
         // The mean is 1, but one connection alone is 4.
         assert_eq!(ratio([4.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0], 4.0), [1.0], "it has a worker of its own");
         assert_eq!(ratio([5.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0], 4.0), [1.25], "another one shares its worker");
+    }
+
+    #[test]
+    fn turns_are_in_order_of_instants_then_of_osds() {
+        let instants = [Instant::ZERO, Instant::from_nanos(1), Instant::from_nanos(1 << 59), Instant::FAR_FUTURE];
+        let mut before = None;
+        for at in instants {
+            for osd in 0..OSDS {
+                let now = turn(at, osd);
+                assert!(before.is_none_or(|before| before < now), "{at:?}, {osd}");
+                assert_eq!(of_turn(now), (at, osd));
+                before = Some(now);
+            }
+        }
     }
 
     #[test]

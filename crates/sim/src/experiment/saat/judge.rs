@@ -201,8 +201,8 @@ fn phases(means: &[Judged]) -> Plot {
         let point = |phase: usize| (phase as f64 / PHASES as f64, means[arm as usize].mean(JITTER, phase));
         Series::new(name, Style::Dotted, (0..PHASES).map(point))
     };
-    let (x, y) = (Axis::linear("seconds after a controller's second"), Axis::linear("% of the guarantee"));
-    Plot::new("Jitter by the beginning of its seconds", "Mean of the fourteen groups.", x, y, PLOTTED.map(series))
+    let (x, y) = (Axis::linear("offset from the controller's seconds, s"), Axis::linear("% of the guarantee"));
+    Plot::new("Jitter by offset of the measured seconds", "Mean of the fourteen groups.", x, y, PLOTTED.map(series))
 }
 
 fn figures(groups: &[Group], arms: &[ByGroup]) -> Vec<Plot> {

@@ -63,7 +63,7 @@ pub enum Fault {
 
 evenkeel_control::named!(Fault: None "moves", Death "death", Partition "partition", Loss "loss", Skew "skew");
 
-/// Judged windows of one run.
+/// The shares of a run's windows in which the limit was exceeded or the reservation missed, and the throughput.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Judged {
     /// Per cent of all windows in which the limit is exceeded by more than 5 %.

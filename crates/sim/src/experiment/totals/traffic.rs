@@ -63,6 +63,7 @@ fn text(bits: u8, lines: &[Line]) -> String {
         early: 0,
         joined: period - 1,
         period_us: 1_000_000,
+        lease: 0,
         leaving: false,
         bits,
         members: sums.members,

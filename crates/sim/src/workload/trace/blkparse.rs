@@ -12,24 +12,29 @@ const LAYOUT: &str = "major,minor cpu sequence seconds pid action RWBS sector + 
 #[derive(Debug, Default)]
 pub(super) struct State {
     devices: Names,
-    /// True from the first line of the final statistics on.
+    /// True in the statistics behind the events of a device.
     ended: bool,
 }
 
 impl State {
-    /// Parses one line: `Some` for a request, `None` for another event or a line of the final statistics.
+    /// Parses one line: `Some` for a request, `None` for another event, a line of statistics, or the name of an input file.
     pub(super) fn parse(&mut self, line: &[u8], event: Event) -> Result<Option<Record>, Fault> {
-        if self.ended || line.starts_with(b"CPU") || line.starts_with(b"Total (") {
+        if line.starts_with(b"Input file ") && line.ends_with(b" added") {
+            return Ok(None);
+        }
+        if line.starts_with(b"CPU") || line.starts_with(b"Total (") {
             self.ended = true;
             return Ok(None);
         }
         let mut fields = by_blank(line);
+        // The text of another device may follow the statistics.
+        if self.ended && !by_blank(line).next().is_some_and(is_device) {
+            return Ok(None);
+        }
+        self.ended = false;
         let names = ["device", "cpu", "sequence", "time", "pid", "action"];
         let [device, cpu, sequence, time, pid, action] = take(&mut fields, names, LAYOUT)?;
-        let mut halves = device.text().splitn(2, |&byte| byte == b',');
-        let is_number =
-            |half: Option<&[u8]>| half.is_some_and(|half| !half.is_empty() && half.iter().all(u8::is_ascii_digit));
-        if !(is_number(halves.next()) && is_number(halves.next())) {
+        if !is_device(device.text()) {
             return Err(device.wrong("major,minor, such as 8,0"));
         }
         cpu.number()?;
@@ -76,6 +81,14 @@ impl State {
         let bytes = if kind == Kind::Meta { sectors.number().map(|_| 0)? } else { sectors.sectors()? };
         Ok(Some(Record { at, kind, offset: sector.sector()?, bytes, device }))
     }
+}
+
+/// True if the field is `major,minor`.
+fn is_device(field: &[u8]) -> bool {
+    let mut halves = field.splitn(2, |&byte| byte == b',');
+    let is_number =
+        |half: Option<&[u8]>| half.is_some_and(|half| !half.is_empty() && half.iter().all(u8::is_ascii_digit));
+    is_number(halves.next()) && is_number(halves.next())
 }
 
 /// The kind of request that the letters of the RWBS field denote: `None` for unknown letters, `Some(None)` for an event that

@@ -15,6 +15,11 @@ pub(super) enum Line {
     End,
 }
 
+/// The text of a line, without surrounding blanks and the byte order mark that some programs write at the start of a file.
+pub(super) fn text(line: &[u8]) -> &[u8] {
+    line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii()
+}
+
 /// Reads the next line into `line`, at most [`MAX_LINE_BYTES`] bytes. The last line of the file needs no line end.
 pub(super) fn read(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> {
     line.clear();

@@ -39,18 +39,20 @@ pub struct Reader<R> {
 #[derive(Debug)]
 struct Parser {
     format: Format,
+    msr: msr::State,
     fio: fio::State,
     blkparse: blkparse::State,
 }
 
 impl Parser {
     fn new(format: Format) -> Self {
-        Self { format, fio: fio::State::default(), blkparse: blkparse::State::default() }
+        let (msr, fio, blkparse) = (msr::State::default(), fio::State::default(), blkparse::State::default());
+        Self { format, msr, fio, blkparse }
     }
 
     fn parse(&mut self, line: &[u8], options: &Options) -> Result<Option<Record>, Fault> {
         match self.format {
-            Format::Msr => msr::parse(line),
+            Format::Msr => self.msr.parse(line),
             Format::Spc => spc::parse(line),
             Format::Mqsim => mqsim::parse(line),
             Format::Fio => self.fio.parse(line),
@@ -83,8 +85,9 @@ impl<R: BufRead> Reader<R> {
 
     /// The latency of the newest record; `None` if the trace states none, as all formats but [`Format::Msr`].
     pub fn latency(&self) -> Option<Duration> {
-        match self.format()? {
-            Format::Msr => msr::latency(self.line.trim_ascii()),
+        let parser = self.parser.as_ref()?;
+        match parser.format {
+            Format::Msr => parser.msr.latency(lines::text(&self.line)),
             Format::Spc | Format::Mqsim | Format::Fio | Format::Blkparse => None,
         }
     }
@@ -115,7 +118,7 @@ impl<R: BufRead> Reader<R> {
                 None => lines::read(&mut self.input, &mut self.line)?,
             };
             self.number += 1;
-            let outcome = match (what, self.line.trim_ascii(), &mut self.parser) {
+            let outcome = match (what, lines::text(&self.line), &mut self.parser) {
                 (Line::End, _, _) | (_, _, None) => return Ok(None),
                 (Line::TooLong, _, _) => Err(Fault::TooLong),
                 (Line::Whole, [], _) => continue,
@@ -145,7 +148,7 @@ impl<R: BufRead> Reader<R> {
             if what == Line::End {
                 break;
             }
-            let text = line.trim_ascii();
+            let text = lines::text(&line);
             let fits = |format: &Format| Parser::new(*format).parse(text, &self.options).is_ok();
             let found = match what {
                 Line::Whole if !text.is_empty() => Format::ALL.into_iter().find(fits),

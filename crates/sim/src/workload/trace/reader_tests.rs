@@ -112,6 +112,32 @@ fn msr() {
 }
 
 #[test]
+fn a_header_of_msr_names_the_order_of_the_columns() {
+    // As a program on Windows writes it.
+    let text = "\u{feff}Hostname,Timestamp,Response Time,Type,Size,Offset,DiskNumber\r\n\
+                web,128166372000000000,703,Read,8192,1310720,3\r\nweb,128166372000012345,99,Write,512,4096,1\r\n";
+    let start = 12_816_637_200_000_000_000;
+    let expected = [record(start, R, 1_310_720, 8192, 3), record(start + 1_234_500, W, 4096, 512, 1)];
+    assert_eq!(good(text, Format::Msr), expected);
+    let mut reader = Reader::new(text.as_bytes(), "a.trace", Options::default());
+    assert!(reader.next().is_some_and(|first| first.is_ok()));
+    assert_eq!(reader.latency().map(|latency| latency.as_nanos()), Some(70_300));
+    // Columns of other names are those of the usual order, if the others are in it.
+    for header in
+        ["Timestamp,Hostname,DiskNumber,Type,Offset,Length", "timestamp (ticks),host,disk,op,offset (B),size (B)"]
+    {
+        assert_eq!(good(&format!("{header}\n{MSR}"), Format::Msr), good(MSR, Format::Msr), "{header}");
+    }
+    // In an unknown order no line can be read.
+    let unknown = "Timestamp,Hostname,DiskNumber,Type,Length,Offset\n1,web,0,Read,0,512\n";
+    let (records, error) = read(unknown, Options { format: Some(Format::Msr), ..Options::default() });
+    let error = error.unwrap();
+    assert!(records.is_empty() && error.contains("a.trace:1: the header") && error.contains("Size"), "{error}");
+    let skip = Options { format: Some(Format::Msr), bad_lines: BadLines::Skip, ..Options::default() };
+    assert_eq!(read(unknown, skip), (Vec::new(), None));
+}
+
+#[test]
 fn spc() {
     let expected = [record(0, R, 2048 * 512, 4096, 0), record(26_214_000, W, 8 * 512, 512, 2)];
     assert_eq!(good(SPC, Format::Spc), expected);
@@ -148,6 +174,19 @@ fn blkparse_takes_one_event_of_each_request() {
     assert_eq!(good(BLKPARSE, Format::Blkparse), queued);
     let issued = read(BLKPARSE, Options { event: Event::Issue, ..Options::default() });
     assert_eq!(issued, (vec![record(3000, W, 1 << 19, 4096, 0)], None));
+}
+
+/// `blkparse -i sda > FILE` begins with the names of its inputs, and texts of several devices may stand one behind the other.
+#[test]
+fn blkparse_texts_of_several_devices_are_read_to_the_end() {
+    let one = |device: u32| {
+        format!("Input file sd{device}.blktrace.0 added\n{}", BLKPARSE.replace("8,16 ", &format!("8,{device:<3}")))
+    };
+    let text = one(0) + &one(16);
+    let records = good(&text, Format::Blkparse);
+    assert_eq!((records.len(), good(&one(0), Format::Blkparse).len()), (10, 5));
+    let devices: Vec<u32> = records.iter().map(|record| record.device).collect();
+    assert_eq!(devices, [0, 1, 1, 1, 1, 2, 1, 1, 1, 1]);
 }
 
 #[test]
