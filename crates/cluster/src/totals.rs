@@ -411,7 +411,7 @@ impl Sharing {
     /// in it may be older than their parts. Within a lease each member notices, or has lost the cluster and expires.
     fn went_back(&mut self, now: Instant) {
         tracing::warn!(
-            "cluster: etcd has lost newer reports of this host, as after a restore from an older snapshot: parts of totals are at most the safe parts for {:?}, until all hosts have reported anew; if no etcd was restored, check that all addresses in cluster.etcd are of one etcd",
+            "cluster: etcd has lost newer reports of this host, as after a restore from an older snapshot: parts of totals are at most the safe parts for {:?}, until all hosts have reported again; if no etcd was restored, check that all addresses in cluster.etcd are of one etcd",
             StdDuration::from(self.in_store)
         );
         self.distrusted_until = now + self.in_store;

@@ -109,7 +109,7 @@ impl<'f> Lowering<'f, '_> {
             return;
         }
         let (mut tenants, mut exempt) = (BTreeMap::new(), Vec::new());
-        // What is wrong with the settings as such is told already.
+        // Errors in the settings as such are reported already.
         let cache = &pool.tuning.cache;
         let mut controller = throughput::Controller::new(&pool.tuning.guarantee.control(cache.slow_bytes_per_s)).ok();
         for (tenant, settings) in self.tenants {

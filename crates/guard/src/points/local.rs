@@ -432,7 +432,7 @@ impl Local {
         }
         if self.mind.is_untimed() {
             self.notes.push(format!(
-                "no percentile is measured: groups read, and the kernel reports for device {disk} no read that completes; write percentile = \"mean\", or with NVMe multipath boot with nvme_core.multipath=N"
+                "no percentile is measured: groups send reads, but the kernel reports no completed read for device {disk}; write percentile = \"mean\", or with NVMe multipath boot with nvme_core.multipath=N"
             ));
         }
         self.walked.get_or_insert(0);

@@ -358,7 +358,7 @@ impl Record {
                 }
                 // One huge figure would leave a rest in the sums when it is taken off again.
                 if !(0.0..=MAX_MEMBERS as f64).contains(reserved) {
-                    return Some(format!("tenant {tenant:?}: parts of {reserved} cannot be of {MAX_MEMBERS} members"));
+                    return Some(format!("tenant {tenant:?}: reserved is {reserved}; 0 to {MAX_MEMBERS} fit"));
                 }
                 if !lines.is_valid_of((*members).max(1)) {
                     return Some(format!("tenant {tenant:?}: {lines:?} cannot be of {members} members"));
