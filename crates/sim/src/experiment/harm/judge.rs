@@ -8,7 +8,8 @@ use evenkeel_control::units::Rates;
 
 use crate::experiment::{Digest, TenantDigest, oracle};
 use crate::statistics::interval_99;
-use crate::world::Setup;
+use crate::workload::{Pace, Spec};
+use crate::world::{Client, Setup};
 
 /// A method harms a case below the first value times the reference's throughput, or above the second value times the
 /// reference's p50 or p99 of a light tenant.
@@ -289,13 +290,32 @@ pub(super) fn is_light_by_use(setup: &Setup, place: usize, bytes: f64, requests:
     bytes < fair && requests < fair && count >= REQUESTS
 }
 
-/// Number and due rate in requests per second of each tenant with a reservation: the reservation, but at most the tenant's
-/// rate in `none`, the run with the reference. Tenants with fewer than [`REQUESTS`] due requests are left out.
+/// Part (0 to 1) of the counted time in which the client of a tenant that sends longest sends requests: a burst's pauses are left
+/// out.
+fn sending(setup: &Setup, place: usize) -> f64 {
+    let (from, until) = (setup.warmup.as_nanos(), (setup.warmup + setup.duration).as_nanos());
+    let part = |client: &Client| match &client.workload {
+        Spec::Load {
+            pace: Pace::Closed { on_off: Some(times), .. } | Pace::Open { on_off: Some(times), .. }, ..
+        } => {
+            let (on, period) = (times.on.as_nanos(), (times.on + times.off).as_nanos());
+            // Nanoseconds of sending from the beginning of the run to `at`.
+            let sent = |at: u64| at / period * on + (at % period).min(on);
+            (sent(until) - sent(from)) as f64 / (until - from) as f64
+        }
+        _ => 1.0,
+    };
+    setup.clients.iter().filter(|client| client.tenant == place).map(part).fold(0.0, f64::max)
+}
+
+/// Number and due rate in requests per second of each tenant with a reservation: the reservation in the time in which the tenant
+/// sends requests, but at most the tenant's rate in `none`, the run with the reference. Tenants with fewer than [`REQUESTS`] due
+/// requests are left out.
 pub(super) fn due(setup: &Setup, none: &Digest) -> Vec<(usize, f64)> {
     let seconds = setup.duration.as_secs_f64();
     let due = |(place, was): (usize, &TenantDigest)| {
         let reserved = setup.tenants[place].qos.reservation.iops as f64;
-        (place, reserved.min(was.requests as f64 / seconds))
+        (place, (reserved * sending(setup, place)).min(was.requests as f64 / seconds))
     };
     none.tenants.iter().enumerate().map(due).filter(|(_, due)| due * seconds >= REQUESTS as f64).collect()
 }

@@ -43,6 +43,25 @@ fn a_tenant_that_gets_nothing_is_harmed_and_not_helped() {
     assert_eq!(nothing.verdict(), Verdict { harmed: true, gravely: true, helped: false });
 }
 
+/// A client that sends for 1 s of 4 s has a fifth of the time from 10 s to 20 s.
+#[test]
+fn a_reservation_is_due_while_the_tenant_sends() {
+    let text = "
+        [device]
+        kind = 'store'
+        preset = 'ssd'
+        [tenants.one]
+        reservation = { iops = 1000 }
+        [[client]]
+        tenant = 'one'
+        workload = { op = 'read', queue_depth = 64, size = '1GiB', burst = '1s:3s' }
+    ";
+    let time = Duration::from_secs(10);
+    let setup = setup(text, time, time).expect("a scenario");
+    let none = execute("", &[(setup.clone(), 1)]).expect("models work");
+    assert_eq!(judge::due(&setup, &none[0]), [(0, 200.0)]);
+}
+
 #[test]
 fn drawn_workers_have_something_to_place() {
     for seed in 0..500 {
