@@ -36,6 +36,10 @@ const EVENTS: usize = 1_024;
 const SHOWN_WITHIN: (Duration, u64) = (Duration::from_millis(100), 16);
 /// Longest time that leaving the cluster may take.
 const LEAVE_TIMEOUT: StdDuration = StdDuration::from_secs(2);
+/// The fault of a host of which most other hosts' clocks are far, with the cure.
+const WRONG_CLOCK: &str = "the clocks of most other hosts are periods off this host's; set the clocks of all (NTP)";
+/// The most hosts with such clocks that are remembered; more than may count as near.
+const FAR_CLOCKS: usize = 1_024;
 
 pub(crate) struct Driver<M> {
     settings: Settings,
@@ -58,6 +62,8 @@ pub(crate) struct Driver<M> {
     access: Arc<Access>,
     /// Counts the values of other hosts and shards that were ignored.
     pub(crate) faults: Faults,
+    /// Other hosts whose newest reports do not count for slots, as their clocks are far from this host's.
+    far_clocks: BTreeSet<String>,
     /// The newest period that this host has reported on.
     reported: u64,
     /// The period in which this host joined, or in which it came back after the cluster had been lost.
@@ -65,6 +71,10 @@ pub(crate) struct Driver<M> {
     status: Status,
     /// The present fault of the watch (first) and of the writes (second); `None` without one.
     troubles: [Option<String>; 2],
+    /// True if another running process has the name of this host.
+    pub(crate) has_rival: bool,
+    /// The name that was to be this host's, if another running process had it.
+    taken: Option<String>,
 }
 
 impl<M: Participant> Driver<M> {
@@ -99,13 +109,30 @@ impl<M: Participant> Driver<M> {
             cluster,
             state,
             faults: Faults::default(),
+            far_clocks: BTreeSet::new(),
             status: Status::Lost,
             troubles: [None, None],
+            has_rival: false,
+            taken: None,
         })
     }
 
-    /// Reports and decides until `stopped` fires, and then leaves the cluster. `resized`: new sizes of shards.
-    pub(crate) async fn run(mut self, mut stopped: oneshot::Receiver<()>, mut resized: watch::Receiver<Sizes>) {
+    /// Reports and decides until `stopped` fires, and then leaves the cluster. `resized`: new sizes of shards. If another running
+    /// process has the name of this host, goes on under a name for this process alone.
+    pub(crate) async fn run(self, mut stopped: oneshot::Receiver<()>, mut resized: watch::Receiver<Sizes>) {
+        let mut driver = self;
+        while let Some(renamed) = driver.take_part(&mut stopped, &mut resized).await {
+            driver = renamed;
+        }
+    }
+
+    /// As [`Self::run`], under one name; returns the driver for another name, if this host needs one.
+    async fn take_part(
+        mut self,
+        stopped: &mut oneshot::Receiver<()>,
+        resized: &mut watch::Receiver<Sizes>,
+    ) -> Option<Self> {
+        self.cluster.set_sizes(*resized.borrow());
         let (events, mut happened) = mpsc::channel(EVENTS);
         let (outgoing, own) = watch::channel(None);
         let (outgoing_sum, sum) = watch::channel(None);
@@ -143,14 +170,24 @@ impl<M: Participant> Driver<M> {
                 event = happened.recv() => if let Some(event) = event { self.take_in(event) },
                 () = sleep(pause) => {}
                 Ok(()) = resized.changed() => self.cluster.set_sizes(*resized.borrow_and_update()),
-                _ = &mut stopped => break,
+                _ = &mut *stopped => break,
             }
             // All that has piled up is taken in before anything is decided.
             while let Ok(event) = happened.try_recv() {
                 self.take_in(event);
             }
+            if self.has_rival {
+                break;
+            }
         }
         watcher.abort();
+        if self.has_rival {
+            // The publisher may be writing the file for a restart, which the next one writes, too.
+            happened.close();
+            drop((outgoing, outgoing_sum));
+            let _ = timeout(LEAVE_TIMEOUT, publisher).await;
+            return self.renamed();
+        }
         // No further period is decided here: by the last shares a tenant whose requests wait might have no slot.
         self.participant.alone();
         // Without etcd this host cannot leave; the next process continues as this one.
@@ -161,7 +198,7 @@ impl<M: Participant> Driver<M> {
         happened.close();
         if stays {
             publisher.abort();
-            return;
+            return None;
         }
         let now = (self.settings.clock)();
         if let Some(sum) = self.cluster.last_sum(now).and_then(|sum| self.sum(sum)) {
@@ -170,6 +207,39 @@ impl<M: Participant> Driver<M> {
         let last = self.own_record(self.cluster.config().period_at(now), Pools::new(), Totals::new(), true);
         outgoing.send_replace(self.to_publish(&last));
         let _ = timeout(LEAVE_TIMEOUT, publisher).await;
+        None
+    }
+
+    /// The driver of this process under a name of its own: a new member, of which the others keep nothing free. Until its reports
+    /// come back, almost nothing of totals applies.
+    pub(crate) fn renamed(mut self) -> Option<Self> {
+        let none: Parts = self.parts.keys().map(|key| (key.clone(), totals::least())).collect();
+        if !none.is_empty() {
+            self.participant.divide(&none);
+        }
+        // Requests before are no demand of the first period under the new name.
+        let has_totals = self.settings.cluster.has_totals();
+        let before = if has_totals { self.participant.demands() } else { Demands::new() };
+        let taken = self.taken.take().unwrap_or_else(|| self.settings.host.clone());
+        let settings = self.settings.renamed(&taken);
+        tracing::warn!(
+            "cluster: another running process is host {taken:?} of cluster {:?}: this one takes part as {:?} from now on; give each a name of its own with cluster.host, and restart this process",
+            settings.cluster.name,
+            settings.host
+        );
+        let state = Arc::clone(&self.state);
+        lock(&state).host.clone_from(&settings.host);
+        match Self::new(settings, self.participant, state) {
+            Ok(mut driver) => {
+                driver.totals.count_from(&before);
+                // Counters go on.
+                Some(Self { taken: Some(taken), faults: self.faults, access: self.access, ..driver })
+            }
+            Err(error) => {
+                tracing::error!("cluster: {error}");
+                None
+            }
+        }
     }
 
     /// This host's report on the newest period that has ended; `None` if that was reported already.
@@ -318,17 +388,19 @@ impl<M: Participant> Driver<M> {
                 missing.iter().for_each(|host| self.cluster.lease_ended(host));
                 let present: BTreeSet<&str> = all.iter().map(|(host, _)| host.as_str()).collect();
                 self.totals.begin(self.elapsed(), shard, &present);
-                all.iter().for_each(|(host, value)| self.heard(host, value));
+                self.far_clocks.retain(|host| present.contains(host.as_str()));
+                all.iter().for_each(|(host, value)| self.heard(host, value, true));
                 sums.iter().for_each(|(shard, value)| self.summed(shard, value, true));
                 tracing::info!("cluster: connected to {endpoint}");
                 let mut state = lock(&self.state);
                 (state.connected, state.endpoint) = (true, Some(endpoint));
                 self.troubles[0] = None;
             }
-            Event::Reported { host, value } => self.heard(&host, &value),
+            Event::Reported { host, value } => self.heard(&host, &value, false),
             Event::Summed { shard, value } => self.summed(&shard, &value, false),
             Event::Ended { host } => {
                 self.cluster.lease_ended(&host);
+                self.far_clocks.remove(&host);
                 self.totals.ended(self.elapsed(), &host);
             }
             Event::Unwatched { why } => {
@@ -339,6 +411,7 @@ impl<M: Participant> Driver<M> {
             }
             Event::Written => self.troubles[1] = None,
             Event::Unwritten { why } => self.trouble(1, why),
+            Event::Rival => self.has_rival = true,
         }
     }
 
@@ -357,7 +430,8 @@ impl<M: Participant> Driver<M> {
         self.troubles.iter().rev().flatten().next().map(String::as_str)
     }
 
-    fn heard(&mut self, host: &str, value: &[u8]) {
+    /// Handles a host's report. `kept`: as with [`Self::summed`].
+    fn heard(&mut self, host: &str, value: &[u8], kept: bool) {
         let now = (self.settings.clock)();
         if !evenkeel_policy::is_name(host) {
             return self.faults.note(now, host, "corrupt", "is not the name of a host: delete this key from etcd");
@@ -377,9 +451,23 @@ impl<M: Participant> Driver<M> {
         let Record { incarnation, period, joined, leaving, bits, pools, .. } = record;
         let content = Contribution { bits, members: 1, content: pools };
         let report = Report { incarnation, period, joined, leaving, content };
-        if let Err(fault) = self.cluster.observe(now, host, report) {
-            let (kind, what) = faults::described(&fault);
+        let observed = self.cluster.observe(now, host, report);
+        if let Err(fault) = &observed {
+            let (kind, what) = faults::described(fault);
             self.faults.note(now, host, kind, &what);
+        }
+        let is_other = !leaving && host != self.settings.host;
+        match observed {
+            // An old report says nothing of a clock.
+            Err(Fault::Late { .. }) if kept && is_other => {}
+            Err(Fault::Future { .. } | Fault::Late { .. }) if is_other => {
+                if self.far_clocks.len() < FAR_CLOCKS {
+                    self.far_clocks.insert(host.to_owned());
+                }
+            }
+            _ => {
+                self.far_clocks.remove(host);
+            }
         }
     }
 
@@ -401,13 +489,23 @@ impl<M: Participant> Driver<M> {
             return self.faults.note(now, name, "corrupt", "holds reports of another shard: delete this key from etcd");
         }
         let sum = Sum { shard, period, leaving, contribution: Contribution { bits, members, content: pools } };
+        let present = self.cluster.config().period_at(now).saturating_sub(1);
         match self.cluster.observe_sum(now, sum) {
             // No host publishes this one any more, and the one that did is still there.
             Err(Fault::Late { .. }) if kept => {}
-            Ok(()) => self.totals.summed(self.elapsed(), shard, period, (!leaving).then_some((members, totals))),
+            Ok(()) => {
+                // What is written now is no old sum of another shard, whatever the clock of its host says.
+                let is_dated = kept || shard == self.cluster.shard();
+                let period = if is_dated { period } else { period.max(present.saturating_sub(1)) };
+                self.totals.summed(self.elapsed(), shard, period, (!leaving).then_some((members, totals)));
+            }
             Err(fault) => {
                 let (kind, what) = faults::described(&fault);
                 self.faults.note(now, name, kind, &what);
+                // A host with such a clock may not know that others are left in its shard.
+                if !leaving && matches!(fault, Fault::Future { .. } | Fault::Late { .. }) {
+                    self.totals.summed_apart(shard, present, members, totals);
+                }
             }
         }
     }
@@ -440,7 +538,22 @@ impl<M: Participant> Driver<M> {
     /// Status of this host in the cluster. Beside members whose slots are unknown it is as if the cluster were lost: those do
     /// the same, so that slots never exceed the device's.
     fn status(&self, now: Instant) -> Status {
-        if self.totals.unread_now() > 0 { Status::Lost } else { self.cluster.status(now) }
+        let is_blind = self.totals.unread_now() > 0 || self.has_wrong_clock(now);
+        if is_blind { Status::Lost } else { self.cluster.status(now) }
+    }
+
+    /// True if more of the other hosts' clocks are far from this host's than near it. Those hosts use slots that this host does
+    /// not see, and do not see those of this host. False while this host's reports do not come back: others' may be as late.
+    fn has_wrong_clock(&self, now: Instant) -> bool {
+        let (config, own) = (self.cluster.config(), self.cluster.last_own());
+        let missed = own.map(|own| config.period_at(now).saturating_sub(own.saturating_add(1)));
+        if self.far_clocks.is_empty() || missed.is_none_or(|missed| missed >= config.lease) {
+            return false;
+        }
+        let members = self.cluster.members(now);
+        let others = members.filter(|(name, _)| *name != self.settings.host && !self.far_clocks.contains(*name));
+        let near = others.filter(|(_, presence)| !matches!(presence, Presence::Expired(_))).count();
+        self.far_clocks.len() > near
     }
 
     /// The trouble of members whose reports this host cannot read; `None` without such members.
@@ -470,7 +583,8 @@ impl<M: Participant> Driver<M> {
         match (lost(&self.status), lost(&status)) {
             (false, true) => {
                 let mixed = self.mixed();
-                let why = mixed.as_deref().or(self.fault());
+                let clock = self.has_wrong_clock(now).then_some(WRONG_CLOCK);
+                let why = mixed.as_deref().or(self.fault()).or(clock);
                 let why = why.unwrap_or("the reports of this host do not come back from etcd");
                 tracing::warn!(
                     "cluster lost: {why}; this host decides alone now: it takes the smallest safe number of slots (requests in flight), and more only as its own latency allows"
@@ -502,7 +616,7 @@ impl<M: Participant> Driver<M> {
 
     pub(crate) fn publish_state(&mut self, now: Instant) {
         let mut state = lock(&self.state);
-        let (status, because, ramp) = match self.status {
+        let (status, mut because, ramp) = match self.status {
             Status::Shared { ramp } if ramp < 1.0 => {
                 ("shared", format!("this host has joined and takes {:.0} % of its share of slots", 100.0 * ramp), ramp)
             }
@@ -518,12 +632,21 @@ impl<M: Participant> Driver<M> {
             Status::Lost if self.totals.unread_now() > 0 => {
                 ("lost", "this host decides its slots alone: it cannot use the reports of other members".into(), 0.0)
             }
+            Status::Lost if self.has_wrong_clock(now) => {
+                ("lost", format!("this host decides its slots alone: {WRONG_CLOCK}"), 0.0)
+            }
             Status::Lost => {
                 ("lost", "the reports of this host do not come back from etcd: it decides its slots alone".into(), 0.0)
             }
         };
+        if let Some(taken) = &self.taken {
+            because += &format!(
+                "; another running process is host {taken:?}, so that this one has another name: give each a name of its own with cluster.host"
+            );
+        }
         (state.status, state.because, state.ramp) = (status.into(), because, ramp);
-        state.error = self.fault().map(str::to_owned).or_else(|| self.mixed());
+        let clock = || self.has_wrong_clock(now).then(|| WRONG_CLOCK.to_owned());
+        state.error = self.fault().map(str::to_owned).or_else(|| self.mixed()).or_else(clock);
         let members = self.cluster.members(now).map(|(name, presence)| {
             let (presence, missed_periods) = described(presence);
             MemberState { name: name.to_owned(), presence, missed_periods }
@@ -556,3 +679,7 @@ fn described(presence: Presence) -> (String, u64) {
     };
     (presence.to_owned(), missed_periods)
 }
+
+#[cfg(test)]
+#[path = "renamed_tests.rs"]
+mod tests;

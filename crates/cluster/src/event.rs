@@ -19,4 +19,6 @@ pub(crate) enum Event {
     Written,
     /// This host's report or sum could not be written to etcd.
     Unwritten { why: String },
+    /// Another running process writes the key of this host.
+    Rival,
 }

@@ -63,7 +63,7 @@ pub(crate) fn described(fault: &Fault) -> (&'static str, String) {
         }
         Fault::Duplicate { .. } => (
             "duplicate",
-            "is reported by two processes; the one that started later counts, give the other a name with cluster.host"
+            "reports from two processes (the later started one counts); give each a name of its own with cluster.host"
                 .into(),
         ),
         Fault::Conflict => (

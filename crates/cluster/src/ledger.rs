@@ -1,8 +1,8 @@
 //! The other members' reports on tenants with totals, added up by tenant.
 //!
 //! Members of this host's shard count one by one. Members of other shards count by the newest sums of their shards; a sum of a
-//! larger shard that contains this host's shard counts as a whole, so that some members may count twice, never none. A shard
-//! whose sums end is forgotten after the lease and the safe time.
+//! larger shard that contains this host's shard counts as a whole, so that some members may count twice, never none. Of a shard
+//! whose sums end, the safe parts count after the lease and the safe time.
 //!
 //! Members whose reports cannot be read, because they have another version, are counted only ([`Ledger::unread`]).
 
@@ -16,6 +16,8 @@ use evenkeel_policy::cluster::{MAX_SUM_TOTALS, MAX_TOTALS, Totals, tenant_of_tot
 use evenkeel_policy::state::{HostPartState, TotalState};
 
 use crate::participant::Key;
+
+mod gone;
 
 /// The most members whose reports are kept; a shard has far fewer.
 const MAX_HOSTS: usize = 1_024;
@@ -155,6 +157,7 @@ pub(crate) struct Ledger {
     /// Sums over the other members of this host's shard.
     near: BTreeMap<Key, [Count; 2]>,
     shards: BTreeMap<Shard, ShardSum>,
+    gone: gone::Gone,
     /// Sums over the other shards: those of `counted`, added up.
     far: BTreeMap<Key, [Count; 2]>,
     counted: BTreeMap<Shard, Arc<Totals>>,
@@ -178,6 +181,7 @@ impl Ledger {
             hosts: BTreeMap::new(),
             near: BTreeMap::new(),
             shards: BTreeMap::new(),
+            gone: gone::Gone::new(),
             far: BTreeMap::new(),
             counted: BTreeMap::new(),
             far_is_old: false,
@@ -323,6 +327,7 @@ impl Ledger {
     /// Forgets members that expired at least `after` ago. Returns the tenants whose sums may have changed.
     pub(crate) fn forget(&mut self, now: Instant, after: Duration) -> BTreeSet<Key> {
         self.unread_sums.retain(|_, (read, _)| now.since(*read) < after);
+        self.forget_gone(now, after);
         let is_old = |entry: &Entry| entry.ended.is_some_and(|ended| now.since(ended) >= after);
         let old: Vec<String> =
             self.hosts.iter().filter(|(_, entry)| is_old(entry)).map(|(host, _)| host.clone()).collect();
@@ -379,14 +384,14 @@ impl Ledger {
 
     /// Takes in the sum of a shard (number of members, and their figures), or with `None` that the shard's last member has left.
     pub(crate) fn put_sum(&mut self, shard: Shard, period: u64, sum: Option<(u64, Totals)>) {
+        self.date_anew(period);
         match sum {
             Some((members, totals)) => {
                 self.shards.insert(shard, ShardSum { period, members, totals: Arc::new(totals) })
             }
             None => self.shards.remove(&shard),
         };
-        let newest = self.newest_period();
-        self.shards.retain(|_, sum| sum.period == UNDATED || newest - sum.period <= self.kept);
+        self.end_old_sums();
         self.far_is_old = true;
     }
 
@@ -415,8 +420,9 @@ impl Ledger {
             .map(|(shard, sum)| Seen { shard: *shard, age: newest - sum.period, members: sum.members })
             .collect();
         let shards = &self.shards;
-        let present: BTreeMap<Shard, &Arc<Totals>> =
+        let mut present: BTreeMap<Shard, &Arc<Totals>> =
             cover(&seen).into_iter().filter_map(|shard| Some((shard, &shards.get(&shard)?.totals))).collect();
+        present.extend(gone::outside(&self.gone, self.shard));
         let far = &mut self.far;
         self.counted.retain(|shard, totals| {
             let stays = present.get(shard).is_some_and(|newest| Arc::ptr_eq(newest, totals));

@@ -16,6 +16,7 @@
 //! | `watcher`, `publish` | reading other hosts' values, writing this host's |
 //! | `faults` | values of other hosts that are ignored |
 //! | `reach` | a check if etcd answers |
+//! | `rival` | another running process with the name of this host |
 //! | `etcd` | the client of etcd |
 
 mod driver;
@@ -32,6 +33,7 @@ mod ledger;
 mod participant;
 mod publish;
 mod reach;
+mod rival;
 mod settings;
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::etcd::{Access, Claim, Client, Error};
 use crate::event::Event;
 use crate::kept;
+use crate::rival::Rival;
 use crate::settings::Settings;
 
 /// A report of this host that is to be written under its key.
@@ -60,14 +61,15 @@ pub(crate) async fn run(settings: Settings, access: Arc<Access>, events: Sender<
             biased;
             changed = sum.changed() => {
                 if changed.is_err() {
-                    return;
+                    // The host goes on under another name; this one may have become free meanwhile.
+                    return publisher.leave().await;
                 }
                 let Some(sum) = sum.borrow_and_update().clone() else { continue };
                 publisher.publish_sum(&sum).await
             }
             changed = own.changed() => {
                 if changed.is_err() {
-                    return;
+                    return publisher.leave().await;
                 }
                 let Some(Outgoing { text, leaving, kept, made }) = own.borrow_and_update().clone() else { continue };
                 let written = match publisher.keep(kept, leaving).await {
@@ -85,6 +87,7 @@ pub(crate) async fn run(settings: Settings, access: Arc<Access>, events: Sender<
             Ok(()) => Event::Written,
             Err(Unwritten::Error(error)) => Event::Unwritten { why: error.to_string() },
             Err(Unwritten::Taken(why) | Unwritten::Unsent(why)) => Event::Unwritten { why },
+            Err(Unwritten::Rival) => Event::Rival,
         };
         // It is not heard any more when the last one follows.
         let _ = events.send(event).await;
@@ -95,6 +98,8 @@ enum Unwritten {
     Error(Error),
     /// Another process owns this host's key; with a message about that.
     Taken(String),
+    /// Another process owns this host's key, and runs.
+    Rival,
     /// The report must not be written, or no longer; with a message about that.
     Unsent(String),
 }
@@ -115,6 +120,8 @@ struct Publisher {
     lease: Option<i64>,
     /// etcd revision of this process's newest write of its key; `None`: this process does not own the key, as far as it knows.
     written_at: Option<i64>,
+    /// The other process that owned the key most recently.
+    rival: Rival,
     /// The newest sum that this process has written or read.
     summed: Option<Summed>,
     /// The content of the file for a restart; `None`: there is no file.
@@ -148,6 +155,7 @@ impl Publisher {
             client: None,
             lease: None,
             written_at: None,
+            rival: Rival::default(),
             summed: None,
             kept: None,
             is_kept: false,
@@ -233,12 +241,12 @@ impl Publisher {
         for _ in 0..servers {
             match self.write(text).await {
                 Ok(()) => return Ok(()),
-                Err(unwritten @ (Unwritten::Taken(_) | Unwritten::Unsent(_))) => return Err(unwritten),
                 Err(Unwritten::Error(error)) => {
                     self.client = None;
                     self.endpoint = (self.endpoint + 1) % servers;
                     last = Some(error);
                 }
+                Err(unwritten) => return Err(unwritten),
             }
         }
         last.map_or(Ok(()), |error| Err(error.into()))
@@ -306,12 +314,23 @@ impl Publisher {
         }
         // Without this the lease that we hold in reserve would end.
         client.keep_alive(lease).await?;
-        Err(Unwritten::Taken(format!(
-            "another process is host {:?} of cluster {:?}: if that was an earlier run on this host, its key expires within {} s; otherwise give one of the two hosts another name with cluster.host",
+        // A value that cannot be read is of one process of another version.
+        Err(self.taken(holder.unwrap_or_default(), written_at))
+    }
+
+    /// The consequence of a key that another process with this incarnation has written, most recently at `written_at`.
+    fn taken(&mut self, incarnation: u64, written_at: i64) -> Unwritten {
+        let may_rename = self.settings.may_rename;
+        if self.rival.observe(incarnation, written_at) && may_rename {
+            return Unwritten::Rival;
+        }
+        Unwritten::Taken(format!(
+            "another process is host {:?} of cluster {:?}: if that was an earlier run on this host, its key expires within {} s; otherwise this process {}: give one of the two hosts another name with cluster.host",
             self.settings.host,
             self.settings.cluster.name,
-            self.settings.cluster.lease_seconds()
-        )))
+            self.settings.cluster.lease_seconds(),
+            if may_rename { "takes another name soon" } else { "decides alone" }
+        ))
     }
 
     /// Writes the sum of a shard, unless a sum of the same or a later period is published. Only a host that owns its key
@@ -365,8 +384,22 @@ mod tests {
     fn publisher(folder: &Path) -> Publisher {
         let etcd = vec!["http://127.0.0.1:1".parse().expect("an address")];
         let cluster = Cluster { etcd, ..Cluster::default() };
-        let settings = Settings { cluster, host: "a".into(), incarnation: 1, clock: wall_clock, kept: None };
+        let (host, clock) = ("a".into(), wall_clock);
+        let settings = Settings { cluster, host, incarnation: 1, clock, kept: None, may_rename: true };
         Publisher::new(settings.kept_in(folder), Arc::default())
+    }
+
+    #[test]
+    fn a_dry_run_beside_another_process_of_its_name_stays_alone() {
+        let mut publisher = publisher(Path::new("/nowhere"));
+        let seen = |publisher: &mut Publisher| {
+            (0..9).for_each(|at| drop(publisher.taken(7, at)));
+            publisher.taken(7, 9)
+        };
+        assert!(matches!(seen(&mut publisher), Unwritten::Rival));
+        publisher.settings = publisher.settings.clone().alone_beside_another();
+        let Unwritten::Taken(why) = seen(&mut publisher) else { panic!("it would take another name") };
+        assert!(why.contains("another process is host \"a\"") && !why.contains("takes another name"), "{why}");
     }
 
     fn run<T>(work: impl Future<Output = T>) -> T {

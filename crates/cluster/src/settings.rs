@@ -12,6 +12,9 @@ use crate::etcd::Access;
 /// Name of the file with the safe parts of tenants' totals.
 const KEPT: &str = "cluster.json";
 
+/// Number of letters of a host's name that [`Settings::renamed`] keeps, so that a name has at most 64 with the suffix.
+const KEPT_LETTERS: usize = 55;
+
 /// The settings with which this host takes part in a cluster.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -24,6 +27,8 @@ pub struct Settings {
     pub(crate) clock: fn() -> Instant,
     /// The file with the safe parts of tenants' totals, for the next process of this host; `None`: there is none.
     pub(crate) kept: Option<PathBuf>,
+    /// True if this process takes another name when another running process has its name; otherwise it then decides alone.
+    pub(crate) may_rename: bool,
 }
 
 impl Settings {
@@ -50,7 +55,14 @@ impl Settings {
             }
         };
         let incarnation = wall_clock().as_nanos();
-        Ok(Self { cluster: cluster.clone(), host, incarnation, clock: wall_clock, kept: None })
+        let clock = wall_clock;
+        Ok(Self { cluster: cluster.clone(), host, incarnation, clock, kept: None, may_rename: true })
+    }
+
+    /// The same settings for a process that is no member beside another one with its name, as its load is that one's load.
+    #[must_use]
+    pub fn alone_beside_another(self) -> Self {
+        Self { may_rename: false, ..self }
     }
 
     /// The same settings with a file in this folder, which makes a restart without etcd continue with the safe parts of tenants'
@@ -58,6 +70,13 @@ impl Settings {
     #[must_use]
     pub fn kept_in(self, folder: &Path) -> Self {
         Self { kept: Some(folder.join(KEPT)), ..self }
+    }
+
+    /// The same settings with a name for this process alone, as another running process has the name `taken`.
+    pub(crate) fn renamed(&self, taken: &str) -> Self {
+        // Two processes seldom start in the same nanosecond of four seconds.
+        let (base, suffix) = (taken.chars().take(KEPT_LETTERS), self.incarnation & 0xffff_ffff);
+        Self { host: format!("{}-{suffix:08x}", base.collect::<String>()), ..self.clone() }
     }
 
     /// Paths of the files that [`Self::kept_in`] uses in this folder, existing or not.

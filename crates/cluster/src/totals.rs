@@ -265,6 +265,12 @@ impl Sharing {
         self.kept = kept;
     }
 
+    /// Makes these counters the begin of demand, for a process that has served requests before.
+    pub(crate) fn count_from(&mut self, demands: &Demands) {
+        let counted = |(key, before): (&Key, &Demand)| (key.clone(), Tenant { before: *before, ..Tenant::default() });
+        self.tenants = demands.iter().take(MAX_TOTALS).map(counted).collect();
+    }
+
     /// The shares that a restart may take over, by the newest report.
     pub(crate) fn kept(&self) -> KeptParts {
         let of = |tenant: &Tenant| tenant.units.each_ref().map(|unit| unit.as_ref().and_then(|unit| unit.share.kept()));
@@ -474,6 +480,16 @@ impl Sharing {
             }
             self.returned(now, read.min((period, 0)), Some(&totals));
         }
+    }
+
+    /// Takes in the sum of another shard whose period is far from the `present` one, as clocks differ: the order of the store
+    /// counts. A member whose clock is off counts fewer `members` than it adds up.
+    pub(crate) fn summed_apart(&mut self, shard: Shard, present: u64, members: u64, totals: Totals) {
+        if shard == self.ledger.shard() {
+            return;
+        }
+        let added_up = totals.values().flat_map(|tenants| tenants.values()).flatten().map(|sums| sums.members).max();
+        self.ledger.put_sum(shard, present, Some((members.max(added_up.unwrap_or(0)), totals)));
     }
 
     /// Notes which tenants are not in the sum of this host's shard because it has no room for more: their parts do not grow, and

@@ -48,7 +48,7 @@ const REMEMBERED_LEASES: u64 = 20;
 /// Settings of the cluster, which must be the same on all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Length of a period; at least 1 ms.
+    /// Time between two reports of a host: one period. At least 1 ms.
     pub period: Duration,
     /// Number of periods for which the last report of a member that stops reporting counts; at least 2.
     pub lease: u64,

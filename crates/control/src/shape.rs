@@ -6,7 +6,7 @@ use crate::histogram::Histogram;
 use crate::time::{Duration, Instant};
 
 /// Length of one half of the window of time over which the shape is learned. The older half is dropped as a whole when the
-/// newer one is complete, so that the shape covers the latest 5 to 10 s.
+/// newer one is complete, so that the shape covers the latest 5 to 10 s; after a pause in reads both halves are.
 const HALF_WINDOW: Duration = Duration::from_secs(5);
 
 /// The ratio of a percentile of latencies to their mean, learned over several seconds.
@@ -48,13 +48,16 @@ impl Shape {
 
     /// Ends the present interval: its latencies, divided by their mean, enter the window.
     pub fn close_interval(&mut self, now: Instant) {
-        if now.since(self.since) >= HALF_WINDOW && self.filling.count() > 0 {
-            self.full = mem::take(&mut self.filling);
-            self.since = now;
-        }
         let interval = mem::take(&mut self.interval);
         let mean = interval.mean();
         if mean > Duration::ZERO {
+            let age = now.since(self.since);
+            if age >= HALF_WINDOW {
+                // All in the newer half came within `HALF_WINDOW` of its beginning.
+                let newer = mem::take(&mut self.filling);
+                self.full = if age < HALF_WINDOW + HALF_WINDOW { newer } else { Histogram::new() };
+                self.since = now;
+            }
             for (response_time, count) in interval.buckets() {
                 // The last bucket has no bound.
                 let times = response_time.min(interval.max()).as_nanos() as f64 / mean.as_nanos() as f64;
@@ -91,5 +94,29 @@ mod tests {
         let times = shape.percentile(ms(1_000), 0.95).unwrap().as_secs_f64();
         // Bounds of two buckets of 12.5 %, and times that are cut to whole units.
         assert!((expected - 1e-3..expected * 1.27).contains(&times), "{times}");
+    }
+
+    #[test]
+    fn a_shape_from_before_a_pause_is_forgotten_with_the_first_reads_after_it() {
+        let ms = Duration::from_millis;
+        // The caller ends intervals without reads, or ends none while no read comes.
+        for ends_intervals in [true, false] {
+            let mut shape = Shape::new(Instant::ZERO);
+            for second in 0..7_200 {
+                let now = Instant::ZERO + Duration::from_secs(second);
+                if second < 12 {
+                    shape.record_many(ms(1), 90);
+                    shape.record_many(ms(5), 10);
+                }
+                if second < 12 || ends_intervals {
+                    shape.close_interval(now);
+                }
+            }
+            assert!(shape.percentile(ms(1), 0.95).is_some_and(|time| time > ms(3)), "without reads it stays");
+            // Now all reads take equally long.
+            shape.record_many(ms(2), 100);
+            shape.close_interval(Instant::ZERO + Duration::from_secs(7_200));
+            assert_eq!(shape.percentile(ms(1), 0.95), Some(ms(1)), "intervals without reads end: {ends_intervals}");
+        }
     }
 }

@@ -434,6 +434,45 @@ fn without_reads_no_client_waits_and_what_held_returns_with_them() {
     assert!((clients[0].delay_ms - held).abs() <= 1.0);
 }
 
+/// No sample comes for a second, and then one in which reads, one at a time or many, waited for most of that second: the device
+/// has stood still. Where reads took a small part of it, nothing was going on.
+#[test]
+fn a_device_that_stood_still_for_a_second_is_not_taken_for_idle() {
+    for (response_ms, reads, stalled) in [(500.0, 40, true), (50.0, 21, true), (15.0, 6, false)] {
+        let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage::new(4));
+        let mut clients = hosts();
+        l.run(&mut clients, 200);
+        let held = clients[0].delay_ms;
+        l.now += Duration::from_millis(1_050);
+        let samples: Vec<ClientSample> = clients.iter().map(sample_of).collect();
+        l.controller.observe(l.now, &Sample { read_response: Some(ms(response_ms)), reads, clients: &samples });
+        let decision = l.controller.tick(l.now);
+        assert_eq!(decision.reason != Reason::Idle, stalled, "{reads} reads of {response_ms} ms");
+        assert_eq!(!decision.delays.is_empty(), stalled, "{reads} reads of {response_ms} ms: {:?}", decision.reason);
+        apply(&decision, &mut clients);
+        assert!(!stalled || (clients[0].delay_ms - held).abs() <= 1.0, "{} {held}", clients[0].delay_ms);
+        // The controller goes on as before.
+        let seen = l.run(&mut clients, 20);
+        assert!(!stalled || mean(&seen, |s| s.response_ms) < 15.0, "{seen:?}");
+    }
+}
+
+#[test]
+fn samples_that_always_come_late_end_every_throttle() {
+    let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage::new(4));
+    let mut clients = hosts();
+    l.run(&mut clients, 200);
+    for late in 1..=3 {
+        l.now += Duration::from_millis(1_050);
+        let samples: Vec<ClientSample> = clients.iter().map(sample_of).collect();
+        // Many reads at a time, far below the target.
+        l.controller.observe(l.now, &Sample { read_response: Some(ms(5.0)), reads: 10_000, clients: &samples });
+        let decision = l.controller.tick(l.now);
+        assert_eq!((decision.reason == Reason::Idle, decision.delays.is_empty()), (late > 1, late > 1), "{late}");
+        apply(&decision, &mut clients);
+    }
+}
+
 /// One step of an arbitrary history: a wait, a sample, and calls of `tick`.
 #[derive(Clone, Debug)]
 struct Moment {

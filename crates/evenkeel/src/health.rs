@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use evenkeel_net::http::Place;
 use evenkeel_policy::health::{Health, Level, Trouble};
 
 use crate::control::{Reach, first};
@@ -31,8 +32,8 @@ pub(crate) struct Args {
 /// Prints the troubles of a server or an agent, worst first. Returns the exit status: 0 to 2 for the worst trouble, 3 if
 /// there is no answer.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let printed = ask(args).and_then(|health| {
-        output::show(args.json, &health, text)?;
+    let printed = ask(args).and_then(|(health, from)| {
+        output::show(args.json, &health, |health| text(health, &from))?;
         Ok(status(health.level))
     });
     printed.map_or_else(|error| unknown(&format!("{error:#}")), ExitCode::from)
@@ -65,9 +66,19 @@ fn in_a_line(text: &str) -> String {
     text.replace(['\n', '|'], " ")
 }
 
-fn ask(args: &Args) -> anyhow::Result<Health> {
-    let (_, text) = first(&args.reach.places()?, "/api/v1/health", PATIENCE)?;
-    serde_json::from_str(&text).context("the server speaks another version of the API: use its version of evenkeel")
+/// The health, and the place that has answered, for the first line.
+fn ask(args: &Args) -> anyhow::Result<(Health, String)> {
+    let places = args.reach.places()?;
+    let (place, text) = first(&places, "/api/v1/health", PATIENCE)?;
+    let health = serde_json::from_str::<Health>(&text);
+    let health = health.context("the server speaks another version of the API: use its version of evenkeel")?;
+    Ok((health, answered(place, places.len())))
+}
+
+/// The words that name the place that has answered, if it is one of several: the health may be that of an agent beside a server
+/// that has ended.
+fn answered(place: &Place, places: usize) -> String {
+    if places > 1 { format!(" [{place}]") } else { String::new() }
 }
 
 /// The exit status for a level, as plugins of Nagios and similar monitoring systems have it.
@@ -79,14 +90,15 @@ const fn status(level: Level) -> u8 {
     }
 }
 
-/// The output as text: a first line with the worst trouble, for monitoring systems, then all troubles with their cures.
-fn text(health: &Health) -> String {
+/// The output as text: a first line with the worst trouble, for monitoring systems, then all troubles with their cures. `from`:
+/// words for the end of the first line.
+fn text(health: &Health, from: &str) -> String {
     let worst = health.troubles.first().map_or_else(|| "no troubles".to_owned(), |worst| in_a_line(&worst.sentence()));
     let more = match health.troubles.len() {
         0 | 1 => String::new(),
         count => format!(" (and {} more)", count - 1),
     };
-    let mut text = format!("EVENKEEL {}: {worst}{more}\n", health.level.word());
+    let mut text = format!("EVENKEEL {}: {worst}{more}{}\n", health.level.word(), in_a_line(from));
     for trouble in &health.troubles {
         let _ = write!(text, "\n{}: {}\n", trouble.level.word(), trouble.sentence());
         if !trouble.cure.is_empty() {
@@ -114,13 +126,13 @@ mod tests {
 
     #[test]
     fn the_first_line_is_for_monitoring_systems_and_the_others_are_for_people() {
-        assert_eq!(text(&Health::default()), "EVENKEEL OK: no troubles\n");
+        assert_eq!(text(&Health::default(), ""), "EVENKEEL OK: no troubles\n");
         let health = Health::of(vec![
             Trouble::new(Level::Warning, "draining", "", "the server is stopping", ""),
             Trouble::new(Level::Critical, "io_errors", "volume db", "12 requests failed", "make room"),
         ]);
         assert_eq!(
-            text(&health),
+            text(&health, ""),
             "EVENKEEL CRITICAL: volume db: 12 requests failed (and 1 more)\n\
              \nCRITICAL: volume db: 12 requests failed\n  what to do: make room\n\
              \nWARNING: the server is stopping\n"
@@ -140,8 +152,16 @@ mod tests {
     #[test]
     fn the_first_line_is_one_line_without_figures() {
         let broken = Trouble::new(Level::Critical, "io_errors", "volume db", "read: a | b\nc", "");
-        let text = text(&Health::of(vec![broken]));
+        let text = text(&Health::of(vec![broken]), "");
         assert_eq!(text.lines().next(), Some("EVENKEEL CRITICAL: volume db: read: a   b c"));
+    }
+
+    #[test]
+    fn the_first_line_names_the_place_unless_the_options_do() {
+        let agent = Place::Plain("127.0.0.1".into(), 9810);
+        let text = |places| text(&Health::default(), &answered(&agent, places));
+        assert_eq!(text(3), "EVENKEEL OK: no troubles [http://127.0.0.1:9810]\n");
+        assert_eq!(text(1), "EVENKEEL OK: no troubles\n");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::{Error, bail};
 use evenkeel_policy::closest;
 use evenkeel_policy::explain::owner_name;
 use evenkeel_policy::figures::{count, megabytes, milliseconds, ms, rates};
@@ -16,7 +16,7 @@ use evenkeel_policy::verdict::Lately;
 use evenkeel_web::history::Query;
 use serde::Serialize;
 
-use crate::control::{PATIENCE, Reach, first, whole};
+use crate::control::{PATIENCE, Reach, first, is_refusal, whole};
 use crate::health::with_cures;
 use crate::history::{self, event_text, wrapped, zone};
 use crate::output;
@@ -68,7 +68,7 @@ struct Why {
     is_recorded: bool,
     /// Figures of the last second that is recorded before the moment, by pool.
     figures: Vec<Series>,
-    /// Troubles that began in the hour before and had not ended.
+    /// Troubles that had not ended, worst first.
     troubles: Vec<Event>,
     /// Decisions of the hour before, newest first.
     decisions: Vec<Event>,
@@ -85,31 +85,44 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let is_now = args.at == "now";
     let at = if is_now { now } else { history::moment_of("--at", &args.at, now)? };
     let tenant = args.tenant.as_deref();
+    let is_present = is_now && args.dir.is_none();
     let ask = |before: u64, step: u64, tenant: Option<String>| {
         let query = Query { from: at.saturating_sub(before), to: at + 1, step: Some(step), pool: None, tenant };
-        history::fetch(args.dir.as_deref(), &args.reach, query)
+        let asked = history::fetch(args.dir.as_deref(), &args.reach, query);
+        asked.or_else(|error| if is_present { unrecorded(error) } else { Err(error) })
     };
     // Decisions about a pool concern its tenants, and troubles too.
     let past = ask(BEFORE_S, 600, None)?;
     let figures = ask(FIGURES_S, 1, Some(tenant.unwrap_or_default().to_owned()))?;
     let mut why = of(tenant, at, &past, &figures, args.count);
-    if is_now && args.dir.is_none() {
+    if is_present {
         let places = args.reach.places()?;
+        let (_, text) = first(&places, "/api/v1/state", PATIENCE)?;
+        // The state of an agent is another one; its history has the reasons.
+        let state = serde_json::from_str::<State>(&text).ok();
         if let Ok((_, text)) = first(&places, "/api/v1/health", PATIENCE)
             && let Ok(Health { troubles, .. }) = serde_json::from_str(&text)
         {
-            let pools = pools_of(tenant, &past, &figures);
+            let mut pools = pools_of(tenant, &past, &figures);
+            pools.extend(state.iter().flat_map(|state| pools_at_present(state, tenant)));
             let concerns = |trouble: &Trouble| tenant.is_none_or(|tenant| is_about(&trouble.about, tenant, &pools));
             why.health = troubles.into_iter().filter(concerns).collect();
         }
-        let (_, text) = first(&places, "/api/v1/state", PATIENCE)?;
-        // The state of an agent is another one; its history has the reasons.
-        if let Ok(state) = serde_json::from_str::<State>(&text) {
-            why.now = present(&state, tenant);
-            is_known(&state, &why)?;
+        if let Some(state) = &state {
+            why.now = present(state, tenant);
+            is_known(state, &why)?;
         }
     }
     output::show(args.json, &why, |why| text(why, zone::local))
+}
+
+/// The history of a program that answers, but records none or cannot read it: its state has the reasons at present.
+fn unrecorded(error: Error) -> anyhow::Result<History> {
+    if !is_refusal(&error) {
+        return Err(error);
+    }
+    let problem = error.root_cause().to_string().replace('\n', "; ");
+    Ok(History { problems: vec![problem], ..History::default() })
 }
 
 /// Fails if neither the server nor the hour before the moment knows the tenant.
@@ -138,15 +151,29 @@ fn pools_of<'h>(tenant: Option<&str>, past: &'h History, figures: &'h History) -
     of_series.chain(of_events.map(|event| event.pool.as_str())).collect()
 }
 
+/// The pools in which a server has a volume, a connection or requests of the tenant.
+fn pools_at_present<'s>(state: &'s State, tenant: Option<&str>) -> BTreeSet<&'s str> {
+    let mut pools = BTreeSet::new();
+    for pool in &state.pools {
+        let mut own = pool.tenants.iter().filter(|of| Some(of.name.as_str()) == tenant);
+        if own.any(|of| is_used(of, pool, &state.volumes)) {
+            pools.insert(pool.name.as_str());
+        }
+    }
+    pools
+}
+
 /// True if a trouble with this object concerns a tenant that is in these pools.
 fn is_about(about: &str, tenant: &str, pools: &BTreeSet<&str>) -> bool {
-    let words: Vec<&str> = about.split_whitespace().collect();
-    match words[..] {
-        // Of a volume the history does not have the owner.
-        [] | ["volume", ..] => true,
-        ["pool", pool] => pools.contains(pool),
-        ["tenant", name, ..] => name == tenant,
-        _ => false,
+    match about.split_once(' ') {
+        // An OSD is a pool, and named alone.
+        None => about.is_empty() || pools.contains(about),
+        // Of a volume the history does not have the owner. The cluster decides about parts of limits: totals.
+        Some(("volume" | "cluster" | "totals", _)) => true,
+        // A device may have several.
+        Some(("pool", names)) => names.split(", ").any(|name| pools.contains(name)),
+        Some(("tenant", of)) => of.strip_prefix(tenant).is_some_and(|of| of.is_empty() || of.starts_with(" in pool ")),
+        Some(_) => false,
     }
 }
 
@@ -175,6 +202,8 @@ fn of(tenant: Option<&str>, at_s: u64, past: &History, figures: &History, count:
             EventKind::Decision | EventKind::Stopped => {}
         }
     }
+    let mut troubles: Vec<Event> = open.into_values().filter(concerns).cloned().collect();
+    troubles.sort_by_key(|event| event.level != "critical");
     let decisions = past.events.iter().rev().filter(|event| event.kind == EventKind::Decision).filter(concerns);
     let last = figures.steps.iter().rev().find(|step| !step.series.is_empty());
     let problems: BTreeSet<&String> = past.problems.iter().chain(&figures.problems).collect();
@@ -185,7 +214,7 @@ fn of(tenant: Option<&str>, at_s: u64, past: &History, figures: &History, count:
         health: Vec::new(),
         is_recorded: figures.steps.iter().any(|step| step.recorded_s > 0),
         figures: last.map(|step| step.series.clone()).unwrap_or_default(),
-        troubles: open.into_values().filter(concerns).cloned().collect(),
+        troubles,
         decisions: decisions.take(count).cloned().collect(),
         problems: problems.into_iter().cloned().collect(),
     }
@@ -281,9 +310,8 @@ fn text(why: &Why, zone: impl Fn(i64) -> i64 + Copy) -> String {
         let head = format!("{} {}  ", moment::date(event.at_s, zone), moment::time(event.at_s, zone));
         wrapped(&head, &event_text(event), 10)
     };
-    let (began, newest_first) =
-        ("troubles that began in the hour before", "decisions of the hour before, newest first");
-    for (title, events) in [(began, &why.troubles), (newest_first, &why.decisions)] {
+    let (lasting, newest_first) = ("troubles that had not ended", "decisions of the hour before, newest first");
+    for (title, events) in [(lasting, &why.troubles), (newest_first, &why.decisions)] {
         if !events.is_empty() {
             let _ = write!(out, "\n{title}:\n{}", events.iter().map(line).collect::<String>());
         }
@@ -297,12 +325,14 @@ fn text(why: &Why, zone: impl Fn(i64) -> i64 + Copy) -> String {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_net::http::StatusCode;
     use evenkeel_policy::health::Level;
     use evenkeel_policy::history::Step;
     use evenkeel_policy::state::{ClusterState, HostPartState, LimitState, PoolState, TenantState, TotalsState};
     use evenkeel_policy::verdict::{Kind, Target, Verdict, at_limit_of_volume};
 
     use super::*;
+    use crate::control::refusal;
 
     const AT: u64 = 1_795_834_800;
 
@@ -364,7 +394,7 @@ mod tests {
             "tenant shop at 2026-11-28T03:00:00Z",
             "main shop: 70",
             "troubles at present:\nCRITICAL: volume db: 12 requests failed\n  what to do: lower the guarantees of all",
-            "troubles that began in the hour before:",
+            "troubles that had not ended:",
             "trouble, tenant shop in pool main: it is so",
             "decisions of the hour before",
             "02:58:20  main shop: the newest",
@@ -383,17 +413,43 @@ mod tests {
     #[test]
     fn a_present_trouble_concerns_its_tenant_its_pool_and_the_whole_server() {
         let (past, nothing) = (past(), History::default());
-        let pools = pools_of(Some("shop"), &past, &nothing);
+        let mut pools = pools_of(Some("shop"), &past, &nothing);
+        pools.insert("osd.3");
         for (about, expected) in [
             ("", true),
             ("volume db", true),
             ("pool main", true),
             ("pool fast", false),
+            ("pool fast, main", true),
+            ("cluster lost", true),
+            ("totals of tenants", true),
+            ("osd.3", true),
+            ("osd.4", false),
             ("tenant shop in pool main", true),
+            ("tenant shop 2 in pool main", false),
             ("tenant web in pool fast", false),
         ] {
             assert_eq!(is_about(about, "shop", &pools), expected, "{about}");
         }
+    }
+
+    #[test]
+    fn the_present_is_explained_without_a_history() {
+        let body = r#"{"error":{"message":"no history is recorded here","cure":"set server.history"}}"#;
+        let refused = refusal(StatusCode::NOT_FOUND, body).context("the history was not read");
+        let history = unrecorded(refused).expect("an empty history");
+        assert_eq!(history.problems, ["no history is recorded here; what to do: set server.history"]);
+        assert!(unrecorded(anyhow::anyhow!("nothing answers")).is_err());
+    }
+
+    #[test]
+    fn the_worst_trouble_of_the_past_is_the_first() {
+        let begins = EventKind::TroubleBegins;
+        let stalled = Event { level: "critical".into(), ..trouble(700, begins, "volume web", "io_errors") };
+        let events = vec![trouble(900, begins, "pool main", "target_missed"), stalled];
+        let why = of(None, AT, &History { events, ..History::default() }, &History::default(), 10);
+        let about: Vec<&str> = why.troubles.iter().map(|event| event.about.as_str()).collect();
+        assert_eq!(about, ["volume web", "pool main"]);
     }
 
     #[test]
@@ -421,12 +477,18 @@ mod tests {
             let lately = Some(lately.clone());
             TenantState { name: name.into(), lately, ..TenantState::default() }
         };
+        // Its pools are known without a history.
+        let is_about_pool = |state: &State, tenant: &str| {
+            let pools = pools_at_present(state, Some(tenant));
+            is_about("pool main", tenant, &pools)
+        };
         // Tenants without requests and volumes in a pool have no row there.
         let silent = TenantState { lately: Some(Lately::default()), ..tenant("silent") };
         let tenants = vec![tenant("shop"), tenant("web"), silent];
         let pool = PoolState { name: "main".into(), tenants, ..PoolState::default() };
         let mut state = State { pools: vec![pool], ..State::default() };
         assert_eq!(present(&state, Some("shop")), ["main shop: p99 < 20 ms MISSED; backup writes much"]);
+        assert!(is_about_pool(&state, "shop") && !is_about_pool(&state, "silent") && !is_about_pool(&state, "none"));
         assert_eq!(present(&state, Some("none")), [""; 0]);
         assert_eq!(present(&state, Some("silent")), [""; 0]);
         let limit = LimitState { iops: Some(100), iops_owner: Some("operator".into()), ..LimitState::default() };

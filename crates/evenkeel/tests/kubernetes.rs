@@ -167,6 +167,16 @@ fn the_container_has_the_folders_that_the_agent_uses_and_writes_in_two() {
     assert!(mounts.contains_key(Path::new("/var/log/pods")));
 }
 
+/// A folder of a runtime holds mounts, which a copy in the agent's container would keep after the containers have ended.
+#[test]
+fn no_file_system_of_another_container_is_kept() {
+    let objects = objects();
+    let mounts = container(&objects)["volumeMounts"].as_array().expect("mounts").iter();
+    let of_runtime = mounts.filter(|mount| mount["name"] == "tasks" || mount["name"] == "runtime");
+    let kept: Vec<&Value> = of_runtime.map(|mount| &mount["mountPropagation"]).collect();
+    assert_eq!(kept, ["HostToContainer"]);
+}
+
 #[test]
 fn its_commands_are_commands_of_the_program() {
     let objects = objects();
@@ -303,7 +313,15 @@ const SCHEMAS: &[(&str, &[Field])] = &[
     ),
     ("Capabilities", &[("add", "texts", false), ("drop", "texts", false)]),
     ("Seccomp", &[("type", "text", true)]),
-    ("Mount", &[("name", "text", true), ("mountPath", "text", true), ("readOnly", "flag", false)]),
+    (
+        "Mount",
+        &[
+            ("name", "text", true),
+            ("mountPath", "text", true),
+            ("readOnly", "flag", false),
+            ("mountPropagation", "text", false),
+        ],
+    ),
     ("Volume", &[("name", "text", true), ("configMap", "ConfigMapVolume", false), ("hostPath", "HostPath", false)]),
     ("ConfigMapVolume", &[("name", "text", true)]),
     ("HostPath", &[("path", "text", true), ("type", "text", false)]),
@@ -315,6 +333,7 @@ const VALUES: &[(&str, &str, &[&str])] = &[
     ("DaemonSet", "apiVersion", &["apps/v1"]),
     ("Toleration", "operator", &["Exists", "Equal"]),
     ("Seccomp", "type", &["RuntimeDefault", "Localhost", "Unconfined"]),
+    ("Mount", "mountPropagation", &["None", "HostToContainer", "Bidirectional"]),
     (
         "HostPath",
         "type",

@@ -94,6 +94,7 @@ fn fio_action(request: &Request) -> Option<(&'static str, u64, u64)> {
 /// Writes CSV as the traces of MSR Cambridge: time of arrival, host, disk, `Read` or `Write`, offset, size, latency.
 ///
 /// The host is the tenant, the disk is the number of the volume. Times are in ticks of 100 ns, that of arrival since 1601.
+/// Cancelled requests are left out, as they have no latency.
 ///
 /// # Errors
 /// The error of `out`.
@@ -106,7 +107,7 @@ pub fn to_msr(recording: &Recording, out: &mut impl Write) -> io::Result<u64> {
             Kind::Write => "Write",
             Kind::Flush | Kind::Trim | Kind::Zero | Kind::Other => continue,
         };
-        if request.length == 0 {
+        if request.length == 0 || request.outcome == Outcome::Cancelled {
             continue;
         }
         let at = TICKS_BEFORE_1970 + recording.head.started_unix_ns.saturating_add(request.arrival_ns) / TICK;

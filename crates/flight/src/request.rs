@@ -22,7 +22,7 @@ pub enum Kind {
 /// The outcome of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The request was carried out.
+    /// The request succeeded.
     #[default]
     Done,
     /// The request failed with this error number of Linux (never 0). If its queue latency and its device latency are both 0, it

@@ -113,9 +113,9 @@ pub struct Figures {
     pub sizes: Option<Sizes>,
     /// Requests in flight, from arrival to completion; `None` if the recording has no latencies.
     pub in_flight: Option<InFlight>,
-    /// Queue latency of the requests that were carried out; `None` if the recording has no latencies.
+    /// Queue latency of the requests that succeeded; `None` if the recording has no latencies.
     pub queue: Option<Latency>,
-    /// Device latency of the requests that were carried out; `None` if the recording has no latencies.
+    /// Device latency of the requests that succeeded; `None` if the recording has no latencies.
     pub device: Option<Latency>,
     /// Estimated bytes of the extents of 1 MiB that were read or written.
     pub working_set_bytes: u64,

@@ -177,7 +177,7 @@ pub fn override_of(answer: &Value, option: &str) -> Result<Option<String>, Malfo
     match value {
         Value::String(text) => Ok(Some(text.clone())),
         Value::Number(number) => Ok(Some(number.to_string())),
-        _ => Err(Malformed::Lacks(format!("text or number as the override of {option}"))),
+        _ => Err(Malformed::Lacks(format!("override of {option} that is a text or a number"))),
     }
 }
 

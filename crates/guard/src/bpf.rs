@@ -393,7 +393,7 @@ impl Program {
                 let mut log = vec![0; 64 << 10];
                 let fd = load(&mut log).inspect_err(|_| {
                     let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
-                    tracing::debug!("the kernel refuses the program: {}", String::from_utf8_lossy(&log[..end]));
+                    tracing::debug!("the kernel refuses the BPF program: {}", String::from_utf8_lossy(&log[..end]));
                 });
                 fd.map(|fd| Self { fd }).map_err(|_| error)
             }

@@ -675,3 +675,45 @@ fn limits_of_control_groups_are_totals_in_a_cluster() {
     assert_eq!((guaranteed.cached["disk"].pool.as_str(), guaranteed.shares_totals()), ("disk", true));
     assert!(read(&format!("{LIMIT}{other}"), "").shares_totals());
 }
+
+#[test]
+fn limits_that_a_cluster_does_not_hold_at_targets_of_this_host_are_warned_of() {
+    const CLIENT: &str = "[tenants.bulk]\nmatch = [\"address:192.0.2.1\"]\n";
+    const LIMIT: &str = "limit = { iops = 100 }\n";
+    const CLUSTER: &str = "[cluster]\netcd = [\"http://a:2379\"]\n";
+    let doubts = |tables: &str| {
+        let text = format!("[pools.vg1]\ndevices = [\"sda\"]\nlatency.target = \"5ms\"\n{tables}");
+        let (_, doubts) = Config::check(&Source::of(&text, "guard.toml"), NONE).expect("valid");
+        doubts.iter().map(ToString::to_string).filter(|doubt| doubt.contains("is a total")).collect::<Vec<_>>()
+    };
+    let lost = doubts(&format!("{CLIENT}{LIMIT}{CLUSTER}"));
+    let [doubt] = lost.as_slice() else { panic!("{lost:?}") };
+    assert!(doubt.contains("tenants.bulk.limit: is a total over all members"), "{doubt}");
+    assert!(doubt.contains("on vg1 are neither limited nor counted here"), "{doubt}");
+    let on_pool = doubts(&format!("{CLIENT}[tenants.bulk.pools.vg1]\n{LIMIT}{CLUSTER}"));
+    assert!(on_pool.len() == 1 && on_pool[0].contains("tenants.bulk.pools.vg1.limit: "), "{on_pool:?}");
+    // Without a limit, clients or totals nothing is lost, nor where requests count at a server.
+    for tables in [
+        format!("{CLIENT}{CLUSTER}"),
+        format!("[tenants.bulk]\nmatch = [\"volume:v\"]\n{LIMIT}{CLUSTER}"),
+        format!("{CLIENT}{LIMIT}{CLUSTER}totals = false\n"),
+        format!("{CLIENT}{LIMIT}"),
+        format!("{CLIENT}[tenants.bulk.pools.other]\n{LIMIT}[pools.other]\n{CLUSTER}"),
+        format!("{CLIENT}{LIMIT}{CLUSTER}[volumes.v]\npool = \"vg1\"\n"),
+    ] {
+        assert_eq!(doubts(&tables), Vec::<String>::new(), "{tables}");
+    }
+}
+
+#[test]
+fn rates_of_a_tenant_on_a_pool_of_osds_are_noted() {
+    let text = "[pools.ceph]\ndevices = [\"osd:*\"]\n[tenants.bulk]\nmatch = [\"address:192.0.2.1\"]\n\
+        pools.ceph.limit.iops = 100\npools.ceph.weight = 2\n";
+    let config = Config::parse(text, "guard.toml", NONE).expect("valid");
+    let notes: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
+    let on_osds: Vec<&String> = notes.iter().filter(|note| note.contains("OSDs do not know tenants")).collect();
+    let [note] = on_osds.as_slice() else { panic!("{notes:?}") };
+    assert!(note.contains("tenants.bulk.pools.ceph.limit: "), "{note}");
+    let others = Config::parse(&text.replace("osd:*", "sda"), "guard.toml", NONE).expect("valid").notes;
+    assert!(!others.iter().any(|note| note.to_string().contains("OSDs do not know tenants")), "{others:?}");
+}

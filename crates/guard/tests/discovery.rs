@@ -80,12 +80,10 @@ fn other_servers_are_found_by_their_connections() {
 #[test]
 fn the_nvme_target_tells_its_hosts_where_the_kernel_does() {
     let tree = Tree::new("targets.tree");
-    let debug = tree.root().join("sys/kernel/debug/nvmet/nqn.lab:s1");
     let host = |controller: &str, name: &str, address: &str| {
-        let folder = debug.join(controller);
-        std::fs::create_dir_all(&folder).expect("made");
-        std::fs::write(folder.join("hostnqn"), format!("{name}\n")).expect("written");
-        std::fs::write(folder.join("host_traddr"), format!("{address}\n")).expect("written");
+        let folder = format!("sys/kernel/debug/nvmet/nqn.lab:s1/{controller}");
+        tree.root().file(&format!("{folder}/hostnqn"), format!("{name}\n"));
+        tree.root().file(&format!("{folder}/host_traddr"), format!("{address}\n"));
     };
     let links = || {
         let survey = Survey::read(&Roots::under(tree.root()), None);
@@ -100,15 +98,13 @@ fn the_nvme_target_tells_its_hosts_where_the_kernel_does() {
     assert_eq!(names, ["nqn.host:a", "nqn.host:b"]);
 
     // Two subsystems on one port: whose connection it is is known by the hosts alone.
-    let config = tree.root().join("sys/kernel/config/nvmet");
-    let second = config.join("subsystems/nqn.lab:s2/namespaces/1");
-    std::fs::create_dir_all(&second).expect("made");
-    std::fs::write(second.join("device_path"), "/dev/sdc\n").expect("written");
-    std::fs::write(second.join("enable"), "1\n").expect("written");
-    std::fs::create_dir_all(config.join("ports/1/subsystems/nqn.lab:s2")).expect("made");
+    let second = "sys/kernel/config/nvmet/subsystems/nqn.lab:s2/namespaces/1";
+    tree.root().file(&format!("{second}/device_path"), "/dev/sdc\n");
+    tree.root().file(&format!("{second}/enable"), "1\n");
+    tree.root().dir("sys/kernel/config/nvmet/ports/1/subsystems/nqn.lab:s2");
     let known: Vec<_> = links().into_iter().map(|(_, _, known_by)| known_by).collect();
     assert_eq!(known, [KnownBy::Session, KnownBy::Session, KnownBy::Candidate], "by name for s1, a guess for s2");
-    std::fs::remove_dir_all(debug.join("ctrl2")).expect("removed");
+    std::fs::remove_dir_all(tree.root().join("sys/kernel/debug/nvmet/nqn.lab:s1/ctrl2")).expect("removed");
     host("ctrl1", "nqn.host:a", "10.9.9.9");
     let clients: Vec<_> = links().into_iter().map(|(client, _, _)| client).collect();
     assert_eq!(clients, [None, address("10.0.0.20")], "nobody seen here is connected to s1");
@@ -118,8 +114,7 @@ fn the_nvme_target_tells_its_hosts_where_the_kernel_does() {
 fn what_other_network_namespaces_hide_is_said() {
     let tree = Tree::new("targets.tree");
     let namespace = |process: &str, number: u32| {
-        let folder = tree.root().join("proc").join(process).join("ns");
-        std::fs::create_dir_all(&folder).expect("made");
+        let folder = tree.root().dir(&format!("proc/{process}/ns"));
         std::os::unix::fs::symlink(format!("net:[{number}]"), folder.join("net")).expect("a link");
     };
     [("self", 1), ("100", 1), ("101", 2), ("102", 3)]
@@ -139,8 +134,7 @@ fn what_other_network_namespaces_hide_is_said() {
 fn paths_of_another_mount_namespace_are_not_looked_up_here() {
     let tree = Tree::new("targets.tree");
     for (process, number) in [("self", 1), ("100", 1), ("101", 2)] {
-        let folder = tree.root().join("proc").join(process).join("ns");
-        std::fs::create_dir_all(&folder).expect("made");
+        let folder = tree.root().dir(&format!("proc/{process}/ns"));
         std::os::unix::fs::symlink(format!("mnt:[{number}]"), folder.join("mnt")).expect("a link");
     }
     let map = Map::of(&Survey::read(&Roots::under(tree.root()), None), &Configured::new(), Path::to_owned);

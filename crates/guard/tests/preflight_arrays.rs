@@ -55,7 +55,7 @@ fn a_volume_without_a_queue_and_etcd_without_an_answer_say_what_is_lost() {
 #[test]
 fn rows_are_marked_by_what_this_host_lacks_for_their_point() {
     let tree = Tree::new("initiators.tree");
-    std::fs::create_dir_all(tree.root().join("sys/class/net/eth0")).expect("made");
+    tree.root().dir("sys/class/net/eth0");
     let roots = Roots::under(tree.root());
     let finding = |part: &str, presence| Finding {
         part: part.into(),
@@ -73,7 +73,7 @@ fn rows_are_marked_by_what_this_host_lacks_for_their_point() {
         let findings = vec![finding("htb", htb), finding("receive_window", window), finding("lio", Presence::Missing)];
         let host = Preflight { findings, ..Preflight::default() };
         let complain = |key: &[&str], message: String| Document::parse(&text, "test").0.complain(key, message);
-        let missing = lacks(&mut config, &host, &map, (&roots, tree.root()), complain);
+        let missing = lacks(&mut config, &host, &map, (&roots, tree.root().path()), complain);
         let why = missing.iter().map(|missing| missing.why.to_string()).collect::<Vec<_>>();
         (config.enforced.rows[0].here, why)
     };

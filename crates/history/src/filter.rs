@@ -21,8 +21,8 @@ impl Filter {
         wanted(&self.pool, &series.pool) && wanted(&self.tenant, &series.tenant) && wanted(&self.device, &series.device)
     }
 
-    /// True if the mark is selected: a decision by its pool and tenant; a trouble if its object names them, or is the whole
-    /// server or agent; starts and stops always.
+    /// True if the mark is selected: a decision by its pool and tenant; a trouble unless its object is another pool or tenant,
+    /// as one of a pool, a volume, the cluster or the whole server concerns its tenants; starts and stops always.
     pub fn mark(&self, mark: &Mark) -> bool {
         let named = |wanted: &Option<String>, names: &[&str]| {
             wanted.as_ref().is_none_or(|wanted| wanted.is_empty() || names.contains(&wanted.as_str()))
@@ -31,10 +31,17 @@ impl Filter {
             Event::Decision { pool, tenant, .. } => {
                 named(&self.pool, &[pool.as_str()]) && named(&self.tenant, &[tenant.as_str()])
             }
-            Event::Trouble { about, .. } => {
-                let words: Vec<&str> = about.split_whitespace().collect();
-                words.is_empty() || (named(&self.pool, &words) && named(&self.tenant, &words))
-            }
+            Event::Trouble { about, .. } => match about.split_once(' ') {
+                Some(("tenant", of)) => {
+                    let (tenant, pool) = of.rsplit_once(" in pool ").unwrap_or((of, ""));
+                    named(&self.pool, &[pool]) && named(&self.tenant, &[tenant])
+                }
+                // A device may be in several.
+                Some(("pool", pools)) => named(&self.pool, &pools.split(", ").collect::<Vec<_>>()),
+                // An OSD is a pool.
+                None if about.starts_with("osd.") => named(&self.pool, &[about.as_str()]),
+                _ => true,
+            },
             Event::Program { .. } => true,
         }
     }

@@ -51,7 +51,7 @@ pub enum Name {
     Package,
     /// Serves an image of a real Ceph cluster through librbd; no virtual machine.
     Rbd,
-    /// Predicts other settings from a recording, and measures them; a virtual machine with --full alone.
+    /// Predicts other settings from a recording, and measures them; a virtual machine and Ceph with --full alone.
     Replay,
     /// Meets latency targets across hosts, with a real etcd; no virtual machine.
     Slots,

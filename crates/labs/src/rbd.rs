@@ -148,9 +148,7 @@ impl Stage {
 
     /// Runs Ceph's own client for images, `rbd`, with these arguments. Returns its output.
     fn rbd(&self, arguments: &[&str]) -> Result<String> {
-        let mut command = process::program("timeout");
-        command.args(["-k", "5", TOOL_LIMIT_S, "rbd", "--conf"]).arg(self.cluster.conf());
-        process::output(command.args(arguments))
+        self.cluster.rbd(arguments)
     }
 
     fn socket(&self, name: &str) -> String {
@@ -166,9 +164,8 @@ impl Stage {
     }
 
     fn config(&self, name: &str, images: &[(&str, u32)]) -> Result<PathBuf> {
-        let quoted = |path: PathBuf| format!("{:?}", path.display().to_string());
-        let conf = quoted(self.cluster.conf());
-        let data = quoted(self.folder().join(format!("{name}-data")));
+        let conf = servers::quote(&self.cluster.conf());
+        let data = servers::quote(&self.folder().join(format!("{name}-data")));
         let mut text = format!(
             "[server]\nlisten = []\nstatus = \"off\"\ndata_dir = {data}\nunix = [{:?}]\ndrain_timeout = \"{DRAIN_S}s\"\n\
              [volumes.{OTHER}]\nbackend = \"memory\"\nsize = \"1MiB\"\n",
@@ -280,11 +277,7 @@ impl Stage {
         test.args(["--ignored", "--exact", DIFFERENTIAL, "--nocapture"])
             .env("EVENKEEL_CEPH_CONF", self.cluster.conf())
             .env("EVENKEEL_RBD_IMAGES", images.join(" "));
-        let mut said = String::new();
-        let (status, _) = process::stream(&mut test, DIFFERENTIAL_LIMIT, |line| {
-            said.push_str(line);
-            said.push('\n');
-        })?;
+        let (status, said) = process::transcript(&mut test, DIFFERENTIAL_LIMIT)?;
         ensure!(status.success() && said.contains("as the model"), "{status}: {said}");
         Ok("both engines, 100 rounds each".to_owned())
     }
@@ -428,8 +421,7 @@ impl Stage {
         let broken = writer::compare(&mut self.connect("killed")?, &owed)?;
         ensure!(owed.len() > 100, "only {} sectors were acknowledged", owed.len());
         ensure!(broken.is_empty(), "{} of {} sectors: {}", broken.len(), owed.len(), broken[0]);
-        server.signal(libc::SIGTERM);
-        server.wait(PATIENCE)?;
+        server.stop(libc::SIGTERM, PATIENCE)?;
         Ok(format!("{} writes acknowledged as durable, on {} sectors", durable.len(), owed.len()))
     }
 
@@ -440,8 +432,7 @@ impl Stage {
         writer.until_it_waits()?;
         let begun = Instant::now();
         let told = self.log("serve").len();
-        server.signal(libc::SIGTERM);
-        let ended = server.wait(PATIENCE);
+        let ended = server.stop(libc::SIGTERM, PATIENCE);
         let took = begun.elapsed();
         self.cluster.ceph(&["osd", "unpause"])?;
         let status = ended?;
@@ -462,8 +453,7 @@ impl Stage {
         let mut client = self.connect("paused")?;
         ensure!(write(&mut client, 0)?.is_none(), "it cannot be written");
         let begun = Instant::now();
-        server.signal(libc::SIGTERM);
-        let status = server.wait(PATIENCE)?;
+        let status = server.stop(libc::SIGTERM, PATIENCE)?;
         ensure!(status.success(), "it ended with {status}: {}", self.log("serve"));
         let locks = self.rbd(&["lock", "ls", &format!("{POOL}/paused")])?;
         ensure!(locks.trim().is_empty(), "there is still a lock: {locks}");

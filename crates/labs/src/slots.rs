@@ -354,7 +354,7 @@ impl Stage {
 
     fn host_is_cut_off(&mut self) -> Result<()> {
         self.cut_off(STRUCK)?;
-        self.wait_for("it knows that it is on its own", |stage| stage.statuses()[STRUCK] == "lost")
+        self.wait_for("the host that was cut off has lost the cluster", |stage| stage.statuses()[STRUCK] == "lost")
     }
 
     fn host_is_found_again(&mut self) -> Result<()> {

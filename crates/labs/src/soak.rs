@@ -508,8 +508,7 @@ impl Soak {
         thread::sleep(Duration::from_secs(2));
         self.clients_are_well()?;
         let begun = Instant::now();
-        server.signal(libc::SIGTERM);
-        let status = server.wait(STOP_LIMIT)?;
+        let status = server.stop(libc::SIGTERM, STOP_LIMIT)?;
         self.clients.clear();
         if !status.success() {
             let log = std::fs::read_to_string(self.folder.join("serve.log"))?;

@@ -198,6 +198,18 @@ impl Store {
         }
     }
 
+    /// A store after some hundred random steps without a false alarm.
+    fn used(seed: u64) -> Self {
+        let mut store = Self::new(seed);
+        for _ in 0..400 {
+            if store.flying.len() < 6 && store.below(3) == 0 {
+                store.send();
+            }
+            store.step().unwrap_or_else(|mismatch| panic!("seed {seed}: {mismatch}"));
+        }
+        store
+    }
+
     fn below(&mut self, n: usize) -> usize {
         (self.rng.next_u64() % n as u64) as usize
     }
@@ -301,13 +313,7 @@ fn check_guarantees(guaranteed: &[Floor], image: &[u8]) -> Result<(), Box<Mismat
 fn a_sound_store_never_raises_an_alarm_and_keeps_its_guarantees() {
     let mut guarantees = 0;
     for seed in 0..300 {
-        let mut store = Store::new(seed);
-        for _ in 0..400 {
-            if store.flying.len() < 6 && store.below(3) == 0 {
-                store.send();
-            }
-            store.step().unwrap_or_else(|mismatch| panic!("seed {seed}: {mismatch}"));
-        }
+        let mut store = Store::used(seed);
         let image = store.power_cut();
         check_guarantees(&store.guaranteed, &image).unwrap_or_else(|mismatch| panic!("seed {seed}: {mismatch}"));
         guarantees += store.guaranteed.len();
@@ -318,13 +324,7 @@ fn a_sound_store_never_raises_an_alarm_and_keeps_its_guarantees() {
 #[test]
 fn a_store_that_flushes_nothing_breaks_its_guarantees() {
     let caught = (0..100).filter(|&seed| {
-        let mut store = Store::new(seed);
-        for _ in 0..400 {
-            if store.flying.len() < 6 && store.below(3) == 0 {
-                store.send();
-            }
-            store.step().unwrap();
-        }
+        let mut store = Store::used(seed);
         store.flushed.fill(0xee);
         let image = store.power_cut();
         !store.guaranteed.is_empty() && check_guarantees(&store.guaranteed, &image).is_err()

@@ -30,7 +30,7 @@ const MAX_LEASE_PERIODS: u64 = 600;
 /// number of hosts that a host can track, because some shards are larger than the mean.
 const MAX_TOGETHER: u64 = 200;
 
-/// The cluster of hosts whose pools are one device.
+/// Settings of the cluster: the hosts that share the devices of their pools, and report to each other through etcd.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cluster {
@@ -45,7 +45,7 @@ pub struct Cluster {
     /// File with the password of `user` in its first line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
-    /// The cluster.
+    /// Cluster's name.
     pub name: String,
     /// Unique name in the cluster. Default: host name.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -188,7 +188,9 @@ fn of_target(about: &str, keys: &str, target: &Target, lately: &Lately, pool: &P
         Verdict::Unachievable => "target_unachievable",
         _ => "target_missed",
     };
-    let cause = lately.throttled_by.as_ref().map(|by| by.cause);
+    // A controller's own limit is no key.
+    let set = lately.throttled_by.as_ref().filter(|by| by.cause != Cause::Limit || by.by == "operator");
+    let cause = set.map(|by| by.cause);
     // Of a pool's target, the decision of the target's controller alone: admission control has no part in it.
     let is_of_pool = keys.starts_with("pools.") && cause != Some(Cause::PoolLimit);
     let kept = pool.latency_target.as_ref().filter(|_| is_of_pool);
@@ -197,11 +199,12 @@ fn of_target(about: &str, keys: &str, target: &Target, lately: &Lately, pool: &P
     let why = decision.map_or(lately.because.as_str(), |decision| decision.because.as_str());
     let why = why.strip_prefix(about).map_or(why, |rest| rest.trim_start_matches([':', ' ']));
     let because = format!("{} is {}: {why}", target.what, target.verdict.word());
+    let rate = if target.kind == Kind::Reservation { "reservation" } else { "guarantee" };
     let cure = match (target.verdict, target.kind, cause) {
         (_, Kind::Latency, Some(Cause::PoolLimit)) => format!("raise pools.{}.limit, or the target", pool.name),
-        (_, _, Some(Cause::PoolLimit)) => format!("raise pools.{}.limit, or lower the guarantee", pool.name),
+        (_, _, Some(Cause::PoolLimit)) => format!("raise pools.{}.limit, or lower the {rate}", pool.name),
         (_, Kind::Guarantee | Kind::Reservation, Some(Cause::Limit)) => {
-            format!("raise {keys}.limit, or lower the guarantee")
+            format!("raise {keys}.limit, or lower the {rate}")
         }
         (_, Kind::Latency, Some(Cause::Limit)) => {
             format!("raise {keys}.limit, for which its requests wait, or raise the target")
@@ -220,13 +223,13 @@ fn of_target(about: &str, keys: &str, target: &Target, lately: &Lately, pool: &P
                 .to_owned()
         }
         (_, Kind::Guarantee | Kind::Reservation, _) => {
-            "lower the guarantees of all tenants until the device can meet them together, or use a faster device".to_owned()
+            format!("lower the {rate}s of all tenants until the device can meet them, or use a faster device")
         }
     };
     Trouble::new(Level::Warning, kind, about, because, cure)
 }
 
-/// The trouble of a host that is at present not in its cluster; `None` if it is.
+/// The trouble of a host that is at present not in its cluster; `None` if the host is in it.
 pub fn of_cluster(cluster: &ClusterState) -> Option<Trouble> {
     let lost = cluster.status != "shared";
     lost.then(|| {
@@ -479,23 +482,26 @@ mod tests {
     #[test]
     fn a_reservation_that_a_limit_prevents_names_the_limit() {
         let target = Target { what: "300 IOPS".into(), kind: Kind::Reservation, verdict: Verdict::Missed };
-        let by = |cause| ThrottledBy {
-            by: "operator".into(),
+        let by = |owner: &str, cause| ThrottledBy {
+            by: owner.into(),
             cause,
             how: "200 IOPS".into(),
             because: "it is at its limit".into(),
         };
-        let cure = |cause| {
-            let lately = Lately { targets: vec![target.clone()], throttled_by: Some(by(cause)), ..Lately::default() };
+        let cure_by = |owner: &str, cause| {
+            let throttled_by = Some(by(owner, cause));
+            let lately = Lately { targets: vec![target.clone()], throttled_by, ..Lately::default() };
             let tenant = TenantState { name: "shop".into(), lately: Some(lately), ..TenantState::default() };
             let pool = PoolState { name: "main".into(), tenants: vec![tenant], ..PoolState::default() };
             let health = of_server(&State { pools: vec![pool], ..State::default() });
             assert_eq!(health.troubles[0].about, "tenant shop in pool main");
             health.troubles[0].cure.clone()
         };
-        assert_eq!(cure(Cause::Limit), "raise tenants.shop.limit, or lower the guarantee");
-        assert_eq!(cure(Cause::PoolLimit), "raise pools.main.limit, or lower the guarantee");
-        assert!(cure(Cause::Admission).contains("a faster device"));
+        let cure = |cause| cure_by("operator", cause);
+        assert_eq!(cure(Cause::Limit), "raise tenants.shop.limit, or lower the reservation");
+        assert_eq!(cure(Cause::PoolLimit), "raise pools.main.limit, or lower the reservation");
+        assert!(cure(Cause::Admission).starts_with("lower the reservations of all tenants"));
+        assert!(cure_by("throughput", Cause::Limit).contains("a faster device"), "no limit to raise");
     }
 
     #[test]

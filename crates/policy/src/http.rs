@@ -21,8 +21,8 @@ pub struct Http {
 }
 
 impl Http {
-    /// True if plain HTTP answers a request with this Host header. `loopback`: at a loopback address, where only addresses of
-    /// loopback pass; elsewhere all IP addresses pass.
+    /// True if plain HTTP answers a request with this Host header: `localhost`, a name of `hosts`, or an IP address. `loopback`
+    /// is true if the server listens on a loopback address: then of IP addresses only those of loopback are answered.
     ///
     /// A web page of another site can make its own host name resolve to this machine (DNS rebinding). Its browser then sends
     /// requests with that name in the Host header, and lets the page read the answers.

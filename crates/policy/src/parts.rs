@@ -98,7 +98,7 @@ impl TotalsState {
         (!units.is_empty()).then(|| units.join("; "))
     }
 
-    /// The trouble of a host whose parts do not follow demand; `None` if they do.
+    /// The trouble of a host whose parts do not follow demand; `None` if the parts follow it.
     pub fn trouble(&self) -> Option<Trouble> {
         let about = "totals of tenants";
         if self.excess_tenants > 0 {

@@ -676,6 +676,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     hangs::of_volume(name, volume, out);
     access::of_volume(config, name, volume, out);
     remote::export(&config.server, name, volume, out);
+    remote::twice(config, name, volume, out);
     remote::image(name, volume, out);
     remote::cache(name, volume, out);
     match (volume.backend, &volume.path) {

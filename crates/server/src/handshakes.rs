@@ -27,7 +27,7 @@ const KEPT: u32 = 16;
 /// A client has few connections if it has less than the number of free places divided by this. With 16,384 places and clients
 /// that want all of them, the last of 32 clients gets 11 places, the last of 100 gets 4.
 const FEW: u32 = 64;
-/// A client has many connections if it has more than this number: more than one client uses for throughput.
+/// A client, or a site, has many connections if it has more than this number: more than one client uses for throughput.
 const MANY: u32 = 64;
 /// A site may have as many connections and negotiations as this number of clients: of each, at most three quarters of all.
 const SITE: u32 = 4;
@@ -341,9 +341,10 @@ impl Drop for Ticket {
 pub(crate) struct Place(Counted);
 
 impl Place {
-    /// True if the connection's client has more than [`MANY`] connections.
+    /// True if the connection's client, or its site, has more than [`MANY`] connections.
     pub(crate) fn is_one_of_many(&self) -> bool {
-        self.0.handshakes.counts().of(self.0.client).connections > MANY
+        let counts = self.0.handshakes.counts();
+        self.0.client.and_site().any(|client| counts.of(client).connections > MANY)
     }
 
     /// Records that the connection's client has shown the certificate with this fingerprint: from now on the connection
@@ -543,6 +544,24 @@ mod tests {
         assert_eq!(handshakes.begin(&at("192.0.2.0"), Instant::ZERO).err(), Some(Reason::ConnectionsOfClient));
         // Few places go to who comes first.
         assert!((0..15).all(|n| may_have_another(n, n, 15)) && !may_have_another(15, 15, 15));
+    }
+
+    #[test]
+    fn many_clients_of_one_site_have_many_connections_together() {
+        let handshakes = handshakes(u32::MAX, u32::MAX);
+        let begin = |peer: &Peer| handshakes.begin(peer, Instant::ZERO).ok().unwrap().1;
+        let sites: [fn(u32) -> Peer; 3] = [
+            |n| at(&format!("127.0.0.{n}")),
+            |n| at(&format!("2001:db8:0:{n}::1")),
+            |n| Peer { uid: Some(SUBORDINATE + n), ..Peer::default() },
+        ];
+        for client in sites {
+            let mut held: Vec<_> = (1..=MANY).map(|n| begin(&client(n))).collect();
+            assert!(!held.iter().any(Place::is_one_of_many));
+            held.push(begin(&client(MANY + 1)));
+            assert!(held.iter().all(Place::is_one_of_many));
+        }
+        assert!(!begin(&at("192.0.2.1")).is_one_of_many());
     }
 
     #[test]

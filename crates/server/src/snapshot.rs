@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use evenkeel_control::Instant;
 use evenkeel_control::pool::target::{Decision, Statistic};
 use evenkeel_control::pool::{Pool, TenantId};
 use evenkeel_control::response::Reason;
 use evenkeel_control::units::Direction;
+use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::server::Tls;
 use evenkeel_policy::Config;
 use evenkeel_policy::access::{Barred, Caller};
@@ -18,10 +18,15 @@ use evenkeel_policy::state::LatencyTargetState;
 use evenkeel_policy::target;
 
 use crate::backend::emulate::Device;
+use crate::clock;
 use crate::transport::Peer;
 use crate::transport::tls::Acceptor;
 use crate::volume::Volume;
 use crate::worker::request::Request;
+
+/// Least time between two lines in the log about new reasons of a latency controller, whose clients may come and go ten times a
+/// second.
+const NEWS_EVERY: Duration = Duration::from_secs(10);
 
 /// A pool behind its lock. Workers hold the lock for microseconds, for a batch of requests at a time.
 pub(crate) struct SharedPool {
@@ -35,9 +40,9 @@ pub(crate) struct SharedPool {
     slice_bytes: [AtomicU32; 2],
     /// True if the latest report in the log about the latency target was that it is missed.
     target_missed: AtomicBool,
-    /// Name of the newest reason in the log about the latency target, so that a controller that decides ten times a second
-    /// does not fill the log.
-    target_reason: Mutex<&'static str>,
+    /// Name of the newest reason in the log about the latency target, and when it was logged, so that a controller that decides
+    /// ten times a second does not fill the log.
+    target_reason: Mutex<(&'static str, Instant)>,
 }
 
 impl SharedPool {
@@ -45,7 +50,7 @@ impl SharedPool {
     pub(crate) fn new(name: String, state: Pool<Box<Request>>, overdue_after_ns: u64) -> Self {
         let slice_bytes = Direction::ALL.map(|direction| AtomicU32::new(state.slices().bytes(direction)));
         let (state, overdue_after_ns) = (Mutex::new(state), AtomicU64::new(overdue_after_ns));
-        let (target_missed, target_reason) = (AtomicBool::new(false), Mutex::new(""));
+        let (target_missed, target_reason) = (AtomicBool::new(false), Mutex::new(("", Instant::ZERO)));
         Self { name, state, overdue_after_ns, slice_bytes, target_missed, target_reason }
     }
 
@@ -85,7 +90,8 @@ impl SharedPool {
         let (pool, reason) = (&self.name, &decision.reason);
         let record = LatencyTargetState::record(pool, statistic.into(), decision, tenant, DecisionRecord::default());
         let (name, because) = (record.reason, record.because);
-        let (newly, is_news) = (self.newly_missed(reason), self.is_news(reason));
+        let now = clock::now();
+        let (newly, is_news) = (self.newly_missed(reason, now), self.is_news(reason, now));
         match newly {
             Some(true) => tracing::warn!(pool, reason = name, "latency target missed: {because}"),
             Some(false) => tracing::info!(pool, reason = name, "latency target no longer missed: {because}"),
@@ -95,20 +101,33 @@ impl SharedPool {
         newly == Some(true)
     }
 
-    /// True if a decision has another reason than the one before; that the effect of a decision is awaited is never news.
-    fn is_news(&self, reason: &Reason) -> bool {
+    /// True if a decision at `now` has another reason than the one logged last, at least [`NEWS_EVERY`] ago; that the effect of a
+    /// decision is awaited is never news.
+    fn is_news(&self, reason: &Reason, now: Instant) -> bool {
         if matches!(reason, Reason::AwaitingEffect { .. }) {
             return false;
         }
         let mut last = self.target_reason.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *last, reason.name()) != reason.name()
+        let (name, logged_at) = *last;
+        let is_news = name != reason.name() && (name.is_empty() || now.since(logged_at) >= NEWS_EVERY);
+        if is_news {
+            *last = (reason.name(), now);
+        }
+        is_news
     }
 
     /// `Some(true)` if the latency target has become missed since the previous call, `Some(false)` if it has become met again
-    /// for certain, `None` if nothing has changed.
-    fn newly_missed(&self, reason: &Reason) -> Option<bool> {
+    /// for certain, `None` if nothing has changed. A target that is met again counts as missed until [`NEWS_EVERY`] after the
+    /// newest line in the log: it may be missed again ten times a second.
+    fn newly_missed(&self, reason: &Reason, now: Instant) -> Option<bool> {
         let missed = target::is_missed(reason)?;
-        (self.target_missed.swap(missed, Ordering::Relaxed) != missed).then_some(missed)
+        let mut last = self.target_reason.lock().unwrap_or_else(PoisonError::into_inner);
+        let may_change = missed || now.since(last.1) >= NEWS_EVERY;
+        if !may_change || self.target_missed.swap(missed, Ordering::Relaxed) == missed {
+            return None;
+        }
+        *last = (reason.name(), now);
+        Some(missed)
     }
 
     /// Takes the pool's lock.
@@ -250,8 +269,6 @@ pub(crate) fn heir(
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_control::Duration;
-
     use super::*;
     use crate::faults::Faults;
     use crate::paced::Work;
@@ -316,17 +333,24 @@ mod tests {
         assert_eq!((queued, waiting), (Some(1), Some(2)), "one has passed the limit");
     }
 
-    #[test]
-    fn a_target_is_missed_once_until_it_is_met_again() {
-        let pool = SharedPool::new(
+    /// A pool about whose latency target nothing is logged yet.
+    fn shared_pool() -> SharedPool {
+        SharedPool::new(
             "main".into(),
             Pool::new((&evenkeel_policy::config::Pool::default()).into(), Instant::ZERO, 1),
             0,
-        );
+        )
+    }
+
+    #[test]
+    fn a_target_is_missed_once_until_it_is_met_again() {
+        let pool = shared_pool();
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
         let (measured, target, delay) = (Duration::from_millis(30), Duration::from_millis(20), Duration::ZERO);
         let over = Reason::ReadsOverTarget { measured, target };
         let missed = Reason::Unachievable { measured, target };
         let met = Reason::ReadsUnderTarget { measured: target, target };
+        let mut seconds = 0;
         for (reason, newly) in [
             (Reason::NotEnoughData, None),
             (over, None),
@@ -340,13 +364,29 @@ mod tests {
             (Reason::Ineffective { delay }, Some(true)),
             (Reason::Idle, Some(false)),
         ] {
-            assert_eq!(pool.newly_missed(&reason), newly, "{reason:?}");
+            seconds += 10;
+            assert_eq!(pool.newly_missed(&reason, at(1_000 * seconds)), newly, "{reason:?}");
         }
+        // One that is missed and met ten times a second is reported as missed at once, and twice in ten seconds.
+        let newly = |n: u64| {
+            pool.newly_missed(if n.is_multiple_of(2) { &missed } else { &met }, at(1_000 * seconds + 1_000 + 100 * n))
+        };
+        assert_eq!(newly(0), Some(true));
+        assert_eq!((1..200).filter_map(newly).collect::<Vec<_>>(), [false, true], "in 20 s");
         // A controller at work has one line, however often it decides.
+        let pool = shared_pool();
         let awaiting = Reason::AwaitingEffect { target };
         let over_again = Reason::ReadsOverTarget { measured: delay, target };
-        let news = [over, awaiting, over_again, awaiting, met, over].map(|reason| pool.is_news(&reason));
+        let decided =
+            [(over, 0), (awaiting, 100), (over_again, 20_000), (awaiting, 20_100), (met, 40_000), (over, 50_000)];
+        let news = decided.map(|(reason, ms)| pool.is_news(&reason, at(ms)));
         assert_eq!(news, [true, false, false, false, true, true]);
+        // Reasons that come and go ten times a second have a line in ten seconds.
+        let is_logged = |n: u64| pool.is_news(if n.is_multiple_of(2) { &met } else { &over }, at(60_000 + 100 * n));
+        assert_eq!((0..200).filter(|&n| is_logged(n)).count(), 2, "in 20 s");
+        // A line that says that the target is missed has named the reason.
+        assert_eq!(pool.newly_missed(&missed, at(80_000)), Some(true));
+        assert!(!pool.is_news(&missed, at(80_000)) && !pool.is_news(&missed, at(90_000)));
     }
 
     /// Processor time, in nanoseconds, of 4,000 look-ups of a connection's tenant, with `tenants` tenants that each name

@@ -4,10 +4,11 @@
 
 use evenkeel_control::units::Kind;
 
-use crate::workload::trace::{BadLines, Event, Format, Options, Reader};
+use crate::workload::trace::{BadLines, Completion, Event, Format, Options, Reader};
 
 /// Reads the bytes as a trace. The first byte chooses the format, the events and the treatment of bad lines. Reading must end;
-/// no line may give more than one record; readers that stop at, and that skip, a bad line must agree on the records before it.
+/// no line may give more than one record; readers that stop at, and that skip, a bad line must agree on the records before it;
+/// only formats with latencies state completions.
 pub fn trace(data: &[u8]) {
     let [choice, text @ ..] = data else { return };
     let format = Format::ALL.get(usize::from(choice & 7)).copied();
@@ -17,8 +18,10 @@ pub fn trace(data: &[u8]) {
         let mut reader = Reader::new(text, "fuzz", Options { format, event, bad_lines });
         let mut records = Vec::new();
         let mut failed = false;
-        for record in &mut reader {
+        while let Some(record) = reader.next() {
             assert!(!failed, "a record behind an error");
+            let has_latencies = matches!(reader.format(), Some(Format::Msr | Format::Blkparse));
+            assert!(has_latencies || reader.completion() == Completion::Unstated);
             match record {
                 Ok(record) => records.push(record),
                 Err(error) => {

@@ -1,22 +1,20 @@
 //! Tests of elastic admission control on the model of a batching store.
 
+use evenkeel_control::Duration;
 use evenkeel_control::admission::{Config, ElasticConfig};
-use evenkeel_control::mclock::Qos;
 use evenkeel_control::units::Kind;
-use evenkeel_control::{Duration, Instant};
-use evenkeel_model::device::DeviceParams;
 use evenkeel_model::store::StoreParams;
 use evenkeel_sim::workload::{Requests, Spec};
-use evenkeel_sim::world::{Client, Setup, Tenant, run_quietly};
+use evenkeel_sim::world::{Setup, run_quietly};
+
+use crate::parallel::alone;
 
 /// A setup with one client, which writes a burst of 32 requests of 32 KiB ten times per second. The warm-up is 20 s.
 fn bursts(admission: Config) -> Setup {
     let workload = Spec::bursts(32, Duration::from_millis(100), Requests::random(Kind::Write, 32 << 10, 1 << 30));
-    let client = Client { tenant: 0, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE };
-    let (tenant, device) = (Tenant::new("bursty", Qos::default()), DeviceParams::Store(StoreParams::ssd()));
-    let mut setup = Setup::new(device, vec![tenant], vec![client], Duration::from_secs(20));
-    (setup.pool.admission, setup.pool.base_cost_bytes) = (admission, 4_000);
-    Setup { warmup: Duration::from_secs(20), divides: true, ..setup }
+    let mut setup = Setup { warmup: Duration::from_secs(20), ..alone(workload, StoreParams::ssd(), 20) };
+    setup.pool.admission = admission;
+    setup
 }
 
 /// With pauses between bursts the mean throughput does not depend on the budget; the cost of a smaller budget shows only

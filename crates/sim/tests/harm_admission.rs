@@ -24,15 +24,16 @@ struct Set {
 /// the `elastic` budget small, 8 cases of the first set were harmed (5 gravely), and 5 (1) of the second. Of 82 cases with a
 /// policy that were not looked at (seeds 40,000 to 40,119 and 41,000 to 41,099) it harmed 38 (29 gravely), and 29 (19) since.
 /// Before the first budget grew with the latency, 7 cases of the first set were harmed (6 gravely), and 6 (3) of the second; of 52
-/// that were not looked at (seeds 63,000 to 63,079) 8 (7), and 5 (2) since.
+/// that were not looked at (seeds 63,000 to 63,079) 8 (7), and 5 (2) since. As long as requests of one budget were still counted
+/// under the next one, 7 (5) and 6 (2) were harmed.
 const SETS: [Set; 2] = [
-    Set { from: 0, count: 60, harmed: &[6, 11, 13, 19, 23, 25, 44], gravely: &[6, 13, 19, 23, 44], helped: 6 },
+    Set { from: 0, count: 60, harmed: &[6, 11, 13, 23, 44], gravely: &[6, 11, 13, 44], helped: 7 },
     Set {
         from: 30_000,
         count: 50,
-        harmed: &[30_004, 30_010, 30_020, 30_022, 30_024, 30_036],
+        harmed: &[30_004, 30_020, 30_022, 30_024, 30_036],
         gravely: &[30_004, 30_024],
-        helped: 4,
+        helped: 6,
     },
 ];
 

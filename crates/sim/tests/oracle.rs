@@ -2,22 +2,18 @@
 
 use std::ops::ControlFlow;
 
-use evenkeel_control::mclock::Qos;
+use evenkeel_control::Duration;
 use evenkeel_control::units::Kind;
-use evenkeel_control::{Duration, Instant};
-use evenkeel_model::device::DeviceParams;
 use evenkeel_model::store::StoreParams;
 use evenkeel_sim::experiment::oracle::{self, KEPT};
 use evenkeel_sim::workload::{Requests, Spec};
-use evenkeel_sim::world::{Client, Failure, Setup, Tenant};
+use evenkeel_sim::world::{Failure, Setup};
+
+use crate::parallel::alone;
 
 fn setup(queue_depth: u32) -> Setup {
     let workload = Spec::closed(queue_depth, Requests::random(Kind::Write, 64 << 10, 1 << 30));
-    let client = Client { tenant: 0, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE };
-    let (tenant, device) = (Tenant::new("bulk", Qos::default()), DeviceParams::Store(StoreParams::ssd()));
-    let mut setup = Setup::new(device, vec![tenant], vec![client], Duration::from_secs(4));
-    setup.pool.base_cost_bytes = 4_000;
-    Setup { warmup: Duration::from_millis(500), divides: true, ..setup }
+    Setup { warmup: Duration::from_millis(500), ..alone(workload, StoreParams::ssd(), 4) }
 }
 
 #[test]

@@ -1,10 +1,23 @@
-//! Runs experiments and cases on all processors, for the tests.
+//! A setup, and runs of experiments and cases on all processors, for the tests.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use evenkeel_control::Duration;
+use evenkeel_control::mclock::Qos;
+use evenkeel_model::device::DeviceParams;
+use evenkeel_model::store::StoreParams;
 use evenkeel_sim::experiment::Digest;
-use evenkeel_sim::world::{Failure, Setup, run_quietly};
+use evenkeel_sim::workload::Spec;
+use evenkeel_sim::world::{Client, Failure, Setup, Tenant, run_quietly};
+
+/// A setup of one tenant with one client, alone on a store for `seconds` seconds.
+pub(crate) fn alone(workload: Spec, store: StoreParams, seconds: u64) -> Setup {
+    let (tenants, clients) = (vec![Tenant::new("only", Qos::default())], vec![Client::always(0, workload)]);
+    let mut setup = Setup::new(DeviceParams::Store(store), tenants, clients, Duration::from_secs(seconds));
+    setup.pool.base_cost_bytes = 4_000;
+    Setup { divides: true, ..setup }
+}
 
 /// Runs each setup with its seed, one after the other; the outcomes are in the order of the setups.
 pub(crate) fn in_turn(_: &str, runs: &[(Setup, u64)]) -> Result<Vec<Digest>, Failure> {

@@ -9,7 +9,7 @@ use evenkeel_sim::experiment::saat::run::simulate;
 use evenkeel_sim::experiment::saat::tenants::Habits;
 use evenkeel_sim::experiment::saat::world::{Control, Outcome, Setup};
 use evenkeel_sim::experiment::saat::{self, grid};
-use evenkeel_sim::experiment::{Options, Row};
+use evenkeel_sim::experiment::{Options, Report, Row};
 use evenkeel_sim::workload::trace::{self, Reader};
 
 fn setup(group: usize, control: Control, seconds: u64) -> Setup {
@@ -17,6 +17,19 @@ fn setup(group: usize, control: Control, seconds: u64) -> Setup {
     let lead = Duration::from_secs(10);
     let (device, habits) = (CachedParams::paper(), Habits::FITTED);
     Setup { device, tenants, habits, control, lead, duration: Duration::from_secs(seconds) }
+}
+
+/// The report, and the names of its batches, if every tenant gets what `tenths` says of its run and its guarantee.
+fn reported(quick: bool, tenths: impl Fn(&Setup, f64) -> Vec<f64>) -> (Report, Vec<String>) {
+    let (options, mut names) = (Options { seed: 1, quick, ..Options::default() }, Vec::new());
+    let report = saat::run(&options, &saat::Traces::new(), &mut |name, runs: &[(Setup, u64)]| -> Result<_, String> {
+        names.push(name.to_owned());
+        let outcome = |(setup, _): &(Setup, u64)| Outcome {
+            tenths: setup.tenants.iter().map(|tenant| tenths(setup, tenant.guaranteed)).collect(),
+        };
+        Ok(runs.iter().map(outcome).collect())
+    });
+    (report.unwrap(), names)
 }
 
 /// DAT (deviation of the mean throughput) and jitter of a run, as fractions of the guarantee, averaged over the tenants.
@@ -67,15 +80,7 @@ fn rows_hold_what_was_measured() {
         }
         _ => 0.9,
     };
-    let traces = saat::Traces::new();
-    let options = Options { seed: 1, quick: true, ..Options::default() };
-    let report = saat::run(&options, &traces, &mut |_, runs: &[(Setup, u64)]| -> Result<_, String> {
-        let outcome = |(setup, _): &(Setup, u64)| Outcome {
-            tenths: setup.tenants.iter().map(|tenant| vec![0.1 * got(setup) * tenant.guaranteed; 40]).collect(),
-        };
-        Ok(runs.iter().map(outcome).collect())
-    })
-    .unwrap();
+    let (report, _) = reported(true, |setup, guaranteed| vec![0.1 * got(setup) * guaranteed; 40]);
     let rows: Vec<&Row> = report.sections.iter().flat_map(|section| &section.rows).collect();
     let named = |metric: &str| rows.iter().filter(|row| row.full_metric() == metric).collect::<Vec<_>>();
     let near = |value: Option<f64>, expected: f64| assert!((value.unwrap() - expected).abs() < 1e-6, "{value:?}");
@@ -115,14 +120,7 @@ fn bars_are_judged_in_the_phase_in_which_a_method_is_worst() {
         };
         (0..40).map(|place| 0.1 * got(place) * guaranteed).collect()
     };
-    let options = Options { seed: 1, quick: true, ..Options::default() };
-    let report = saat::run(&options, &saat::Traces::new(), &mut |_, runs: &[(Setup, u64)]| -> Result<_, String> {
-        let outcome = |(setup, _): &(Setup, u64)| Outcome {
-            tenths: setup.tenants.iter().map(|tenant| tenths(setup, tenant.guaranteed)).collect(),
-        };
-        Ok(runs.iter().map(outcome).collect())
-    })
-    .unwrap();
+    let (report, _) = reported(true, tenths);
     // Half a second later three whole seconds are left: 0.8, 1.2 and 0.8.
     for (metric, [others, ours], met) in [
         ("dat_percent", [10.0, 0.0], None),
@@ -154,16 +152,7 @@ fn other_constants_are_tried_with_their_own_device_and_tenants() {
         };
         1.0 - if setup.device.slow_latency > Duration::from_millis(1) { 2.0 * missing } else { missing }
     };
-    let options = Options { seed: 1, quick: false, ..Options::default() };
-    let mut names = Vec::new();
-    let report = saat::run(&options, &saat::Traces::new(), &mut |name, runs: &[(Setup, u64)]| -> Result<_, String> {
-        names.push(name.to_owned());
-        let outcome = |(setup, _): &(Setup, u64)| Outcome {
-            tenths: setup.tenants.iter().map(|tenant| vec![0.1 * got(setup) * tenant.guaranteed; 20]).collect(),
-        };
-        Ok(runs.iter().map(outcome).collect())
-    })
-    .unwrap();
+    let (report, names) = reported(false, |setup, guaranteed| vec![0.1 * got(setup) * guaranteed; 20]);
     assert_eq!(names, ["groups", "sensitivity"]);
     let section = &report.sections[1];
     let dat: Vec<&Row> = section.rows.iter().filter(|row| row.full_metric() == "dat_percent").collect();

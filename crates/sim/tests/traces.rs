@@ -7,17 +7,16 @@ use std::io::{self, BufRead, Cursor};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use evenkeel_control::mclock::Qos;
+use evenkeel_control::Duration;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
-use evenkeel_control::{Duration, Instant};
-use evenkeel_model::device::DeviceParams;
 use evenkeel_model::store::StoreParams;
 use evenkeel_sim::workload::form::Form;
 use evenkeel_sim::workload::trace::{Options, Reader, Record};
 use evenkeel_sim::workload::{Replay, Spec};
-use evenkeel_sim::world::{Client, Run, Setup, Tenant, run};
+use evenkeel_sim::world::{Run, Setup, run};
 
+use crate::parallel::alone;
 use crate::skip::skip;
 
 /// The text of a trace that is stored outside of the project. If the file is missing, prints that the test is skipped and
@@ -62,12 +61,8 @@ fn replay(text: &str, keys: &str) -> Replay {
 /// Runs the replay for `seconds` seconds on a store that is as fast as an NVMe device, fast enough for all requests.
 fn play(replay: Replay, seconds: u64) -> Run {
     let device = StoreParams { iops: 500_000, bandwidth_bytes_per_s: 5_000_000_000, ..StoreParams::ssd() };
-    let (tenant, workload) = (Tenant::new("all", Qos::default()), Spec::Replay(replay));
-    let client = Client { tenant: 0, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE };
-    let length = Duration::from_secs(seconds);
-    let mut setup = Setup::new(DeviceParams::Store(device), vec![tenant], vec![client], length);
-    setup.pool.base_cost_bytes = 4000;
-    let setup = Setup { sample_every: Duration::from_millis(100), divides: true, ..setup };
+    let setup = alone(Spec::Replay(replay), device, seconds);
+    let setup = Setup { sample_every: Duration::from_millis(100), ..setup };
     run(&setup, 1, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 

@@ -12,6 +12,8 @@ use evenkeel_sim::workload::{Requests, Spec};
 use evenkeel_sim::world::{Change, Client, Setup, Tenant, run_quietly};
 use proptest::prelude::*;
 
+use crate::parallel::alone;
+
 fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(ms)
 }
@@ -143,12 +145,9 @@ proptest! {
 #[test]
 fn littles_law_holds() {
     let workload = Spec::closed(32, Requests::random(Kind::Write, 16 << 10, 1 << 30));
-    let client = Client { tenant: 0, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE };
-    let (tenant, device) = (Tenant::new("only", Qos::default()), DeviceParams::Store(StoreParams::ssd()));
-    let mut setup = Setup::new(device, vec![tenant], vec![client], Duration::from_secs(10));
-    (setup.pool.admission, setup.pool.base_cost_bytes) = (Config::Fixed { budget_bytes: 256 << 10 }, 4_000);
     let second = Duration::from_secs(1);
-    let setup = Setup { warmup: second, sample_every: second, divides: true, ..setup };
+    let mut setup = Setup { warmup: second, sample_every: second, ..alone(workload, StoreParams::ssd(), 10) };
+    setup.pool.admission = Config::Fixed { budget_bytes: 256 << 10 };
     let run = run_quietly(&setup, 1).unwrap();
     let outstanding = run.requests_per_s() * run.tenants[0].response.mean().as_secs_f64();
     assert!((outstanding / 32.0 - 1.0).abs() < 0.01, "{outstanding} outstanding");

@@ -316,7 +316,9 @@ const CLUSTER: Table<ClusterState> = Table {
     labels: &[],
     metrics: &[
         gauge("cluster_connected", "1 while changes come from etcd.", None, |e| whether(e.connected)),
-        gauge("cluster_lost", "1 while this host decides alone.", None, |e| whether(e.status == "lost")),
+        gauge("cluster_lost", "1 while no reports come back and this host decides alone.", None, |e| {
+            whether(e.status == "lost")
+        }),
         counter("cluster_losses", "Times that the cluster was lost.", None, |e| e.lost_total),
         gauge("cluster_ramp_ratio", "Part of its share that a new host takes.", None, |e| Some(e.ramp)),
         gauge("cluster_period", "Length of a period.", SECONDS, |e| Some(e.period_s)),

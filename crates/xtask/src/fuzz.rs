@@ -84,8 +84,7 @@ fn build_targets(folder: &Path) -> Result<PathBuf> {
     // With a target, so that build scripts and macros are not instrumented.
     cargo.current_dir(folder).args(["build", "--quiet", "--release", "--target", host]);
     cargo.env("RUSTFLAGS", INSTRUMENTED).env_remove("CARGO_TARGET_DIR");
-    let mut said = String::new();
-    let (status, _) = process::stream(&mut cargo, LIMIT, |line| said = format!("{said}{line}\n"))?;
+    let (status, said) = process::transcript(&mut cargo, LIMIT)?;
     ensure!(status.success(), "cannot build the targets:\n{said}");
     Ok(folder.join("target").join(host).join("release"))
 }
@@ -115,8 +114,7 @@ fn fuzz(folder: &Path, program: &Path, target: &str, time: Duration) -> Result<O
     // Only what reaches something that the kept ones do not.
     let mut merge = Command::new(program);
     merge.args(["-merge=1".into(), format!("-max_len={MAX_INPUT_BYTES}")]).arg(&kept).arg(&found);
-    let mut said = String::new();
-    let (status, _) = process::stream(&mut merge, LIMIT, |line| said = format!("{said}{line}\n"))?;
+    let (status, said) = process::transcript(&mut merge, LIMIT)?;
     ensure!(status.success(), "cannot merge the corpus of {target}:\n{said}");
     let (files, bytes) = bound(&kept)?;
     let findings = fs::read_dir(&artifacts)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;

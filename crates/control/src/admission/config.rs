@@ -51,7 +51,7 @@ pub struct SlowFastConfig {
     pub tradeoff_relative: f64,
     /// 99th percentile of the explored targets as a multiple of the optimum (above 1).
     pub exploration_p99_factor: f64,
-    /// The known defects that are repaired.
+    /// Switches: the known defects of the published SlowFast CoDel that are repaired.
     pub repairs: Repairs,
 }
 
@@ -169,7 +169,7 @@ impl SlowFastConfig {
 /// Declares the struct of switches from one list of their names, so that each is written once.
 macro_rules! switches {
     ($($(#[$attribute:meta])* $name:ident,)*) => {
-        /// One switch for each known defect of the published form; `false` keeps the defect.
+        /// A switch for each known defect of the published SlowFast CoDel: `true` repairs the defect, `false` keeps it.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Repairs {
             $($(#[$attribute])* pub $name: bool,)*

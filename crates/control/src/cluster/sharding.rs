@@ -115,19 +115,19 @@ impl<C: Clone + PartialEq> Cluster<C> {
         }
     }
 
-    /// The shard whose hosts' reports this host reads one by one.
+    /// The shard of this host: it reads the single reports of this shard's hosts, and of other shards the sums.
     pub fn shard(&self) -> Shard {
         self.shard
     }
 
-    /// The shard whose hosts' reports this host should read one by one, by the cluster's size. Call [`Cluster::divide`] with it
-    /// once the reports of all its hosts are at hand.
+    /// The shard that this host should have for the cluster's present size. Once the reports of all hosts of that shard are at
+    /// hand, call [`Cluster::divide`] with it.
     pub fn wanted(&self) -> Shard {
         Shard::of(&self.own, self.wanted)
     }
 
-    /// Makes `shard`, to which this host belongs, the one whose hosts' reports are read one by one; hosts outside of it are
-    /// forgotten.
+    /// Makes `shard`, to which this host must belong, the one whose hosts' single reports this host reads; hosts outside of it
+    /// are forgotten.
     pub fn divide(&mut self, now: Instant, shard: Shard) {
         if shard == self.shard {
             return;

@@ -292,7 +292,7 @@ impl<R> Queue<R> {
     /// throttles neither requests of the other direction nor requests that move no data. Effective at once, also for requests
     /// that wait. The client's burst applies to the limit too, and like every limit it yields to a higher reservation. Does
     /// nothing if the client has left. O(log clients); a client's first limit of this kind, and the withdrawal of its last, go
-    /// through all requests that the client has queued.
+    /// through all requests that the client has queued, some ns for each: none is copied, and no memory is taken.
     pub fn set_limit_of(&mut self, now: Instant, id: ClientId, direction: Direction, limit: Rates) {
         let Some(client) = live_mut(&mut self.clients, id) else { return };
         let had = client.lanes.is_some();
@@ -303,15 +303,18 @@ impl<R> Queue<R> {
         let lanes = client.lanes.get_or_insert_with(|| Lanes::new(burst).into());
         lanes.set_limit(now, direction, limit, burst);
         let keeps = lanes.is_limited();
-        if !had || !keeps {
-            let waiting = take_all(&mut self.requests, client);
-            if !keeps {
-                client.lanes = None;
+        if !had {
+            let mut waiting = core::mem::replace(&mut client.fifo, Fifo::EMPTY);
+            while let Some((request, _)) = self.requests.front(&waiting) {
+                let kind = request.work.kind;
+                self.requests.shift(&mut waiting, client.fifo_for(kind));
             }
-            for (request, payload) in waiting {
-                // There is room: as many have just been taken out.
-                let _ = self.requests.push(client.fifo_for(request.work.kind), request, payload);
+        } else if !keeps {
+            let mut merged = Fifo::EMPTY;
+            while let Some(place) = oldest_of(&self.requests, client) {
+                self.requests.shift(client.fifo_mut(place), &mut merged);
             }
+            (client.fifo, client.lanes) = (merged, None);
         }
         if client.is_active() {
             self.withdraw(id.index);
@@ -776,10 +779,15 @@ fn live_mut(clients: &mut [Client], id: ClientId) -> Option<&mut Client> {
     clients.get_mut(id.index as usize).filter(|client| client.live && client.generation == id.generation)
 }
 
+/// The list of a client's oldest request that was not put off.
+fn oldest_of<R>(requests: &Slab<R>, client: &Client) -> Option<Place> {
+    client.oldest(|fifo| requests.front(fifo).map(|(request, _)| request.queued_at))
+}
+
 /// Takes out all requests that a client has queued and that were not put off, oldest first.
 fn take_all<R>(requests: &mut Slab<R>, client: &mut Client) -> Vec<(Request, R)> {
     let mut all = Vec::with_capacity(client.len() as usize);
-    while let Some(place) = client.oldest(|fifo| requests.front(fifo).map(|(request, _)| request.queued_at)) {
+    while let Some(place) = oldest_of(requests, client) {
         let fifo = client.fifo_mut(place);
         let Some(request) = requests.front(fifo).map(|(request, _)| *request) else { break };
         let Some(payload) = requests.pop(fifo) else { break };

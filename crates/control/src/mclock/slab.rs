@@ -130,6 +130,24 @@ impl<R> Slab<R> {
         payload
     }
 
+    /// Moves the oldest request of the list `from` to the end of the list `to`, in the slot in which it is; does nothing if `from`
+    /// is empty.
+    #[inline]
+    pub(super) fn shift(&mut self, from: &mut Fifo, to: &mut Fifo) {
+        let index = from.head;
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        from.head = core::mem::replace(&mut slot.next, NONE);
+        slot.paused = NONE;
+        from.len -= 1;
+        if to.len == 0 {
+            to.head = index;
+        } else {
+            self.slots[to.tail as usize].next = index;
+        }
+        to.tail = index;
+        to.len += 1;
+    }
+
     /// Goes on with a search of the list `fifo` of the client with the index `owner`, behind the request in the slot `after`, or
     /// from the oldest one on ([`NONE`], or that request has left the list: then so have all before it). Takes out those of the
     /// next `most` requests for which `is_taken` is true, each with the instant at which it was queued. Returns how many were

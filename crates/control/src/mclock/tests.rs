@@ -218,6 +218,41 @@ fn limited_writer() -> (Queue<i32>, ClientId, Instant) {
 }
 
 #[test]
+fn the_first_limit_of_a_direction_and_the_end_of_the_last_copy_no_request_and_keep_the_order() {
+    const KINDS: [Kind; 3] = [Kind::Read, Kind::Write, Kind::Meta];
+    const MANY: u64 = 3_000;
+    let mut queue: Queue<u64> = Queue::new(CostModel::default());
+    let at = |n| Instant::from_nanos(1_000_000_000 + n);
+    let clients = [(); 2].map(|()| queue.join(at(0), Qos::default()));
+    for n in 0..MANY {
+        let kind = KINDS[(n * n % 7 % 3) as usize];
+        // Those of the other client lie in between.
+        for client in clients {
+            assert_eq!(queue.push(at(n), client, Work { kind, ..WORK }, n), Ok(()));
+        }
+    }
+    let oldest_read = |queue: &Queue<u64>| {
+        let client = &queue.clients[0];
+        let fifo = client.lanes.as_ref().map_or(&client.fifo, |lanes| lanes.fifo(Direction::Read));
+        queue.requests.front(fifo).map(|(_, payload)| core::ptr::from_ref(payload))
+    };
+    let before = oldest_read(&queue);
+    assert!(before.is_some());
+    for limit in [Rates { iops: 1_000_000_000, bytes_per_s: 0 }, Rates::UNSET] {
+        queue.set_limit_of(at(MANY), clients[0], Direction::Write, limit);
+        assert_eq!(queue.clients[0].lanes.is_some(), !limit.is_unset());
+        assert_eq!((oldest_read(&queue), queue.client_len(clients[0])), (before, MANY as usize));
+    }
+    let mut served = Vec::new();
+    while let Pull::Ready { client, payload, .. } = queue.pull(at(MANY), |_, _| true) {
+        if client == clients[0] {
+            served.push(payload);
+        }
+    }
+    assert_eq!(served, (0..MANY).collect::<Vec<_>>());
+}
+
+#[test]
 fn unwanted_requests_let_nothing_past_the_limit_of_a_direction() {
     let (mut queue, client, now) = limited_writer();
     let now = now + Duration::from_nanos(5);

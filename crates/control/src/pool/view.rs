@@ -10,7 +10,7 @@ use crate::response::Throttle;
 use crate::time::{Duration, Instant};
 use crate::units::{Fractions, Rates};
 
-/// Counters of a tenant since it joined the pool.
+/// Counters and histograms of a tenant, all since it joined the pool.
 #[derive(Clone, Default)]
 pub struct TenantStats {
     /// Reads completed.
@@ -29,7 +29,7 @@ pub struct TenantStats {
     pub errors: u64,
     /// Requests or slices dispatched for the tenant's reservation.
     pub by_reservation: u64,
-    /// Requests or slices dispatched by the tenant's weight.
+    /// Requests or slices dispatched by weight, beyond the tenant's reservation.
     pub by_weight: u64,
     /// Time from submission to dispatch; for a request that is divided into slices, of its first slice.
     pub queue_latency: Histogram,
@@ -37,7 +37,8 @@ pub struct TenantStats {
     pub limited: Duration,
     /// Time from dispatch to completion; for a request that is divided into slices, of each slice.
     pub device_latency: Histogram,
-    /// Time from submission to completion of whole requests.
+    /// Time from submission to completion of whole requests; for a request that is divided into slices, from the submission of
+    /// its last slice, or from an earlier instant that the caller names ([`Ticket::began_at`](super::Ticket::began_at)).
     pub latency: Histogram,
 }
 

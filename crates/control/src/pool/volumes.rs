@@ -5,7 +5,9 @@
 //! a volume take turns at its limit, so that none waits for the backlog of another; the requests of each keep their order. A
 //! pool without such limits pays for the check of a map, and for that of an instant.
 
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+mod turns;
+
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -17,9 +19,7 @@ use crate::mclock::Wish;
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
 use crate::units::{Rates, Work};
-
-/// Largest number of the requests that wait for a volume's limit that one call searches for unwanted ones.
-const AT_ONCE: u64 = 256;
+use turns::{Turns, Waiting};
 
 /// Largest number of requests that pass the limits of their volumes in one step of [`Pool::dispatch_wanted`]: about as much work
 /// as one dispatch.
@@ -49,127 +49,6 @@ impl VolumeView {
     pub fn limits(&self) -> [LimitSet; 2] {
         of_operator(self.limit)
     }
-}
-
-/// A request that waits for the limit of its volume.
-struct Waiting<R> {
-    tenant: TenantId,
-    /// Number of the request in the order in which requests began to wait for the volume's limit.
-    came: u64,
-    since: Instant,
-    work: Work,
-    request: R,
-}
-
-/// The requests of all tenants that wait for the limit of a volume: one queue for each of these tenants, that of the tenant whose
-/// turn is next first.
-struct Turns<R> {
-    queues: VecDeque<VecDeque<Waiting<R>>>,
-    len: usize,
-    /// Number of requests that have waited so far.
-    came: u64,
-}
-
-impl<R> Turns<R> {
-    const fn new() -> Self {
-        Self { queues: VecDeque::new(), len: 0, came: 0 }
-    }
-
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The queue of a tenant; `None` if no request of the tenant waits.
-    fn queue_of(&mut self, tenant: TenantId) -> Option<&mut VecDeque<Waiting<R>>> {
-        self.queues.iter_mut().find(|queue| queue.front().is_some_and(|waiting| waiting.tenant == tenant))
-    }
-
-    /// Appends a request to its tenant's queue.
-    fn push(&mut self, mut waiting: Waiting<R>) {
-        waiting.came = self.came;
-        self.came += 1;
-        self.put(waiting);
-    }
-
-    fn put(&mut self, waiting: Waiting<R>) {
-        self.len += 1;
-        match self.queue_of(waiting.tenant) {
-            Some(queue) => queue.push_back(waiting),
-            None => self.queues.push_back(VecDeque::from([waiting])),
-        }
-    }
-
-    /// Takes the oldest request of the tenant whose turn it is; the tenant's next turn is behind those of all others.
-    fn pop(&mut self) -> Option<Waiting<R>> {
-        let mut queue = self.queues.pop_front()?;
-        let next = queue.pop_front()?;
-        self.len -= 1;
-        if !queue.is_empty() {
-            self.queues.push_back(queue);
-        }
-        Some(next)
-    }
-
-    /// Takes the requests for which `is_taken` is true; the others keep their order.
-    fn take_if(&mut self, is_taken: impl Fn(&Waiting<R>) -> bool) -> Vec<Waiting<R>> {
-        let mut taken = Vec::new();
-        for queue in core::mem::take(&mut self.queues) {
-            let (of_queue, kept): (VecDeque<_>, VecDeque<_>) = queue.into_iter().partition(&is_taken);
-            taken.extend(of_queue);
-            if !kept.is_empty() {
-                self.queues.push_back(kept);
-            }
-        }
-        self.len -= taken.len();
-        taken
-    }
-
-    /// Goes on with a search of the requests whose numbers are in `search`, oldest first: takes those of the next [`AT_ONCE`] for
-    /// which `is_taken` is true; the others keep their order. `search` becomes the numbers that are left, and empty at the end.
-    fn take_some(&mut self, search: &mut Range<u64>, is_taken: impl Fn(&Waiting<R>) -> bool) -> Vec<Waiting<R>> {
-        let next = self.queues.iter().filter_map(|queue| Some(queue.get(position(queue, search.start))?.came)).min();
-        let begin = next.unwrap_or(search.end).min(search.end);
-        let end = (begin + AT_ONCE).min(search.end);
-        search.start = end;
-        let mut taken = Vec::new();
-        for queue in &mut self.queues {
-            let (first, last) = (position(queue, begin), position(queue, end));
-            let mut kept = first;
-            for index in first..last {
-                if !is_taken(&queue[index]) {
-                    queue.swap(kept, index);
-                    kept += 1;
-                }
-            }
-            taken.extend(queue.drain(kept..last));
-        }
-        self.queues.retain(|queue| !queue.is_empty());
-        self.len -= taken.len();
-        taken.sort_unstable_by_key(|waiting| waiting.came);
-        taken
-    }
-
-    /// Makes requests of a tenant requests of the tenants that `heir` names; they go in the order in which they came.
-    fn hand_over(&mut self, from: TenantId, heir: impl Fn(&R) -> Option<TenantId>) {
-        if self.queue_of(from).is_none() {
-            return;
-        }
-        for mut waiting in self.take_if(|waiting| waiting.tenant == from) {
-            waiting.tenant = heir(&waiting.request).unwrap_or(from);
-            self.put(waiting);
-        }
-        // The queue of an heir has two parts now, each of which is sorted.
-        self.queues.iter_mut().for_each(|queue| queue.make_contiguous().sort_by_key(|waiting| waiting.came));
-    }
-}
-
-/// The place in a tenant's queue of the first request with this number or a greater one.
-fn position<R>(queue: &VecDeque<Waiting<R>>, came: u64) -> usize {
-    queue.partition_point(|waiting| waiting.came < came)
 }
 
 /// A volume with a limit.
@@ -219,9 +98,9 @@ impl<R> Volumes<R> {
 
     /// Takes the waiting requests of a tenant that leaves.
     pub(super) fn leave(&mut self, id: TenantId) -> Vec<R> {
-        let theirs = self.limited.iter_mut().filter_map(|(&volume, of)| of.waiting.queue_of(id).map(|_| volume));
-        let volumes: Vec<u32> = theirs.collect();
-        let taken = volumes.into_iter().flat_map(|volume| self.take_if(volume, |waiting| waiting.tenant == id));
+        let theirs = self.limited.iter().filter(|(_, of)| of.waiting.has(id));
+        let volumes: Vec<u32> = theirs.map(|(&volume, _)| volume).collect();
+        let taken = volumes.into_iter().flat_map(|volume| self.take_of(volume, id));
         taken.map(|waiting| waiting.request).collect()
     }
 
@@ -313,10 +192,10 @@ impl<R> Volumes<R> {
         Some(if is_wanted { Ok(passed) } else { Err(passed.request) })
     }
 
-    /// Takes the waiting requests of a volume for which `is_taken` is true; the others keep their order.
-    fn take_if(&mut self, volume: u32, is_taken: impl Fn(&Waiting<R>) -> bool) -> Vec<Waiting<R>> {
+    /// Takes the requests of a tenant that wait for the limit of a volume, oldest first.
+    fn take_of(&mut self, volume: u32, tenant: TenantId) -> Vec<Waiting<R>> {
         let Some(of) = self.limited.get_mut(&volume) else { return Vec::new() };
-        let taken = of.waiting.take_if(is_taken);
+        let taken = of.waiting.take_of(tenant);
         self.note_taken(volume);
         taken
     }
@@ -390,9 +269,10 @@ impl<R> Pool<R> {
         self.leave(id)
     }
 
-    /// Sets the limits of single volumes, each with the unused limit that may be saved up, as time. All clients of a volume
-    /// share its limit, which applies beside those of tenants and pool. A volume that `limits` leaves out has none. Effective at
-    /// once, also for requests that wait: without a limit they pass at the next dispatches, in steps.
+    /// Sets the limits of single volumes by volume id. The duration is the unused limit that may be saved up, as time at the
+    /// limit rate. All clients of a volume share its limit, which applies beside those of tenants and pool. A volume that
+    /// `limits` leaves out has none. A change takes effect at once, also for requests that wait. Those that wait for a removed
+    /// limit pass a few at a time, at the next dispatches.
     pub fn limit_volumes(&mut self, now: Instant, limits: &BTreeMap<u32, (Rates, Duration)>) {
         let withdrawn = self.volumes.limited.keys().filter(|volume| !limits.contains_key(*volume));
         let withdrawn: Vec<u32> = withdrawn.copied().collect();
@@ -419,14 +299,14 @@ impl<R> Pool<R> {
             if of.unwanted * ONE_IN < of.waiting.len() as u64 {
                 return Vec::new();
             }
-            (of.unwanted, of.search) = (0, 0..of.waiting.came);
+            (of.unwanted, of.search) = (0, 0..of.waiting.came());
         }
         let dropped = self.volumes.take_some(volume, |waiting| unwanted(&waiting.request));
         if let Some(of) = self.volumes.limited.get_mut(&volume).filter(|of| of.search.is_empty()) {
             let waiting = of.waiting.len() as u64;
             if waiting > 0 && of.unwanted * ONE_IN >= waiting {
                 // Of those that became unwanted during the search, some may be where it had been already.
-                (of.unwanted, of.search) = (0, 0..of.waiting.came);
+                (of.unwanted, of.search) = (0, 0..of.waiting.came());
             }
         }
         dropped.into_iter().map(|waiting| waiting.request).collect()
@@ -478,6 +358,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::{Config, Outcome, Scheduler};
+    use super::turns::AT_ONCE;
     use super::*;
     use crate::admission;
     use crate::mclock::Qos;

@@ -41,6 +41,8 @@ pub(super) struct Adaptive {
     pub(super) clients: Clients,
     /// Time since the latest sample with reads, in intervals.
     without_reads: f64,
+    /// True if the device was taken to have stood still since the latest sample that the delay was decided by.
+    stood_still: bool,
     /// Usual time between two samples with reads, in intervals.
     gap: f64,
     /// Time for which noisy clients have had no load, in intervals.
@@ -127,11 +129,16 @@ impl Adaptive {
         let length = length.as_millis_f64() / self.interval_ms;
         self.without_reads += length;
         self.verdict_counts -= length;
+        let waited_ms = sample.read_response.map_or(0.0, Duration::as_millis_f64) * sample.reads.max(1) as f64;
         // For longer nothing was going on.
         if let Some(measured) = sample.read_response.filter(|_| length < PATIENCE) {
             self.gap += NEWEST * (self.without_reads - self.gap);
             self.reason = self.control(length, measured.as_millis_f64(), sample.reads.max(1) as f64);
-            self.without_reads = 0.0;
+            (self.without_reads, self.stood_still) = (0.0, false);
+        } else if 2.0 * waited_ms > length * self.interval_ms && !self.stood_still {
+            // Reads waited for most of the time: the device stood still, which says nothing about the delay. Twice in a row may
+            // be a caller that is always late, and no delay may stay for ever without control.
+            (self.without_reads, self.stood_still) = (0.0, true);
         } else if self.reason != Reason::NotEnoughData && self.without_reads >= PATIENCE * self.gap.max(1.0) {
             self.release(Reason::Idle);
         }

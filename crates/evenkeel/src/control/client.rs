@@ -20,6 +20,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Upper bound on an answer, in bytes: enough for the state of thousands of tenants, or of 100,000 clients of an agent.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
+/// Beginning of the error if there is no socket, or no program at it.
+const NO_SERVER: &str = "no server answers on ";
+/// Beginning of the error if no connection can be made over TCP.
+const NOTHING: &str = "nothing answers on ";
+
 /// The one table of a configuration that names the control socket: `[server]`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -103,6 +108,17 @@ pub(super) fn send(
     if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
 }
 
+/// True if no program listens at the place that was asked.
+pub(super) fn is_absent(error: &anyhow::Error) -> bool {
+    let said = error.to_string();
+    said.starts_with(NO_SERVER) || said.starts_with(NOTHING)
+}
+
+/// True if a server or an agent has answered, and refused the request.
+pub(crate) fn is_refusal(error: &anyhow::Error) -> bool {
+    error.is::<Refusal>()
+}
+
 /// True if the server has no such path or object, as a server of an older version has no newer request.
 pub(super) fn is_unknown(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.status == StatusCode::NOT_FOUND)
@@ -113,7 +129,7 @@ fn explain(place: &Place, error: Error) -> anyhow::Error {
         (Place::Socket(_), Error::Connect(cause)) => match cause.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
                 return anyhow!(
-                    "no server answers on {place}; start one with `evenkeel serve`, or name its socket with --control, --data-dir or --config"
+                    "{NO_SERVER}{place}; start one with `evenkeel serve`, or name its socket with --control, --data-dir or --config"
                 );
             }
             ErrorKind::PermissionDenied => {
@@ -122,7 +138,7 @@ fn explain(place: &Place, error: Error) -> anyhow::Error {
             _ => place.to_string(),
         },
         (_, Error::Connect(_)) => {
-            format!("nothing answers on {}; is it running, and is this its status address?", place.authority())
+            format!("{NOTHING}{}; is it running, and is this its status address?", place.authority())
         }
         (Place::Socket(_), _) => "the server did not answer".to_owned(),
         (Place::Plain(..), _) => format!(
@@ -135,7 +151,7 @@ fn explain(place: &Place, error: Error) -> anyhow::Error {
     anyhow::Error::new(error).context(what)
 }
 
-fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
+pub(crate) fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
     #[derive(Deserialize)]
     struct Answer {
         error: Inner,
@@ -159,9 +175,9 @@ mod tests {
 
     #[test]
     fn a_file_with_faults_elsewhere_names_its_server() {
-        let file = std::env::temp_dir().join(format!("evenkeel-named-{}.toml", std::process::id()));
+        let folder = crate::folder::Folder::new();
         let socket = |text: &str| {
-            std::fs::write(&file, text).expect("written");
+            let file = folder.file("named.toml", text);
             named(&file).map(|server| server.control_path()).map_err(|errors| errors.to_string())
         };
         let control = "[server]\ncontrol = \"/run/c.sock\"\n";
@@ -170,7 +186,6 @@ mod tests {
         for wrong in ["[server]\ncontrol = 5\n", "[server]\ncontrl = \"/run/c.sock\"\n", "server = 5\n", "[server\n"] {
             assert!(socket(wrong).is_err(), "{wrong}: another server");
         }
-        std::fs::remove_file(&file).expect("removed");
     }
 
     #[test]
@@ -184,5 +199,7 @@ mod tests {
         let body = r#"{"error":{"kind":"exists","message":"there is one","cure":"choose another"}}"#;
         assert_eq!(refusal(StatusCode::CONFLICT, body).to_string(), "there is one\nwhat to do: choose another");
         assert!(is_unknown(&refusal(StatusCode::NOT_FOUND, body)) && !is_unknown(&refusal(StatusCode::CONFLICT, body)));
+        let unread = refusal(StatusCode::CONFLICT, body).context("not read");
+        assert!(is_refusal(&unread) && !is_refusal(&anyhow!("broken")));
     }
 }

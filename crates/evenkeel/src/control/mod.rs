@@ -31,7 +31,9 @@ mod volume;
 
 use crate::output::{self, Usage};
 use ask::{Ask, Keep};
-pub(crate) use client::{PATIENCE, get, path};
+#[cfg(test)]
+pub(crate) use client::refusal;
+pub(crate) use client::{PATIENCE, get, is_refusal, path};
 use limits::{LatencyOptions, LimitOptions};
 pub(crate) use names::{Names, names};
 pub(crate) use reach::{Reach, first};
@@ -364,7 +366,7 @@ pub(crate) fn server(command: ServerCommand) -> anyhow::Result<()> {
 
 /// A JSON object of the options that were given on the command line.
 fn set_members(options: &impl Serialize) -> anyhow::Result<Value> {
-    let mut members = serde_json::to_value(options).context("an option is not Unicode")?;
+    let mut members = serde_json::to_value(options).context("an option's path or text is not UTF-8; use UTF-8")?;
     members
         .as_object_mut()
         .into_iter()

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use evenkeel_net::http::Place;
 
-use super::client::Refusal;
+use super::client::{Refusal, is_absent};
 use super::{Certificates, Connect, Site, get, plain};
 use crate::output::Usage;
 
@@ -79,6 +79,10 @@ pub(crate) fn first<'a>(places: &'a [Place], path: &str, patience: Duration) -> 
             Err(error) => complaints.push(error),
         }
     }
+    // The error of a place where a program listens has the cause. Those of places without a program have not.
+    if let Some(telling) = complaints.iter().find(|complaint| !is_absent(complaint)) {
+        return Err(anyhow!("{telling:#}"));
+    }
     let only = complaints.pop().context("no server is named; give --status ADDR:PORT")?;
     if complaints.is_empty() {
         return Err(anyhow!("{only:#}"));
@@ -88,4 +92,30 @@ pub(crate) fn first<'a>(places: &'a [Place], path: &str, patience: Duration) -> 
         "neither a server nor an agent answers at {}; start one with `evenkeel serve`, or name it with --status, --control, --data-dir or --config",
         places.join(", ")
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_place_that_cannot_be_asked_is_named_before_those_where_none_is() {
+        let none = |name: &str| Place::Socket(format!("/evenkeel-none/{name}.sock").into());
+        let patience = Duration::from_secs(5);
+        let nowhere = first(&[none("a"), none("b")], "/", patience).expect_err("none is there").to_string();
+        assert!(nowhere.starts_with("neither a server nor an agent answers at /evenkeel-none/a.sock, "), "{nowhere}");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let other = plain(listener.local_addr().expect("an address"));
+        let speaks = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let _ = stream.write_all(b"this is not HTTP\r\n\r\n");
+        });
+        let error = first(&[none("a"), other, none("b")], "/", patience).expect_err("no HTTP").to_string();
+        speaks.join().expect("no panic");
+        assert!(error.contains("did not answer over HTTP; if it serves HTTPS, write https://"), "{error}");
+    }
 }

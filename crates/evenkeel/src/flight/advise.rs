@@ -9,7 +9,8 @@ use evenkeel_sim::flight::{page, text};
 
 use crate::control::whole;
 use crate::output::{self, Usage};
-use crate::trace::{Part, ensure_apart};
+use crate::trace::ensure_apart;
+use crate::trace::sample::Sample;
 
 /// Options of `evenkeel advise`.
 #[derive(Debug, clap::Args)]
@@ -30,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "POOL")]
     pool: Option<String>,
     #[command(flatten)]
-    part: Part,
+    sample: Sample,
     /// Seed of simulation and bootstrap
     #[arg(long, value_name = "N", default_value = "1", value_parser = whole::<u64>)]
     seed: u64,
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Usage("--set device.KEY=VALUE changes a device, and needs --device FILE: learn one with evenkeel fit".into())
     );
     let _prepared = args.html.as_deref().map(output::prepare).transpose()?;
-    let mut load = super::load(&args.file, &args.part, args.pool.as_deref())?;
+    let mut load = super::load(&args.file, &args.sample, args.pool.as_deref())?;
     let assignments = evenkeel_sim::flight::policy::Assignments::new(&args.set, &load.pool);
     let wish = super::policy(&args.policy, &load.pool, &assignments.policy)?;
     load.join_groups(&wish);
@@ -100,7 +101,7 @@ mod tests {
             device: None,
             set: vec!["device.iops=5".to_owned()],
             pool: None,
-            part: Part::default(),
+            sample: Sample::default(),
             seed: 1,
             json: false,
             html: None,

@@ -10,7 +10,8 @@ use evenkeel_sim::flight::{policy, text};
 
 use crate::control::whole;
 use crate::output;
-use crate::trace::{Part, ensure_apart};
+use crate::trace::ensure_apart;
+use crate::trace::sample::Sample;
 
 /// Options of `evenkeel fit`.
 #[derive(Debug, clap::Args)]
@@ -28,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long = "family", value_name = "FAMILY", value_parser = family)]
     families: Vec<Family>,
     #[command(flatten)]
-    part: Part,
+    sample: Sample,
     /// Seed of the simulated devices
     #[arg(long, value_name = "N", default_value = "1", value_parser = whole::<u64>)]
     seed: u64,
@@ -60,7 +61,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ensure_apart(&args.file, path)?;
     }
     let _prepared = args.output.as_deref().map(output::prepare).transpose()?;
-    let load = super::load(&args.file, &args.part, args.pool.as_deref())?;
+    let load = super::load(&args.file, &args.sample, args.pool.as_deref())?;
     let families = if args.families.is_empty() { Family::ALL.to_vec() } else { args.families.clone() };
     let fit = learn(&args.file, &load, &Options { families, seed: args.seed, ..Options::default() })?;
     let device = policy::device_text(&fit.device).map_err(anyhow::Error::msg)?;

@@ -10,20 +10,26 @@ use evenkeel_sim::flight::load::Load;
 use evenkeel_sim::flight::policy::{self, Policy};
 
 use crate::output;
-use crate::trace::{self, Part};
+use crate::trace::sample::{self, Sample, Sampled};
+use crate::trace::warn_of_loss;
 
 pub(crate) mod advise;
 pub(crate) mod fit;
 pub(crate) mod replay;
 
-/// Reads a part of a recording, or of a trace of another program, as the load of a pool.
+/// Reads a part of a recording, or of a trace of another program, as the load of a pool. Of a part with too many requests it has
+/// a sample.
 ///
 /// # Errors
 /// A file that cannot be read, or has no requests of the pool.
-fn load(path: &Path, part: &Part, pool: Option<&str>) -> anyhow::Result<Load> {
-    let recording = trace::open(path, part, trace::MOST_SIMULATED)?;
-    trace::warn_of_loss(&recording, path);
-    let mut load = Load::new(recording, pool)?;
+fn load(path: &Path, sample: &Sample, pool: Option<&str>) -> anyhow::Result<Load> {
+    let Sampled { recording, begins, left } = sample::open(path, sample)?;
+    warn_of_loss(&recording, path);
+    let mut load = Load::of_runs(recording, &begins, pool).map_err(|cause| match left {
+        0 => anyhow::Error::new(cause),
+        _ => anyhow!("a sample of {} lacks {left} of its requests: {cause}, or raise --most", path.display()),
+    })?;
+    load.left_out.unsampled = left;
     let (policy, limited) = policy::without_limits_of_volumes(&load.head.policy);
     if !limited.is_empty() {
         warn(&format!(
@@ -49,7 +55,10 @@ fn warn_of_absent(policy: &Policy, load: &Load) {
 
 /// The reasons why a recording may have no requests of a tenant, with the cure.
 fn why_absent(load: &Load) -> &'static str {
-    if load.is_of_groups() && !load.head.anonymised {
+    if load.left_out.unsampled > 0 {
+        "they may be between the runs of the sample, so raise --most; or its name is not one of those that evenkeel trace \
+         info shows"
+    } else if load.is_of_groups() && !load.head.anonymised {
         "no control group fits its match; name groups there as evenkeel trace info shows them, such as \
          \"cgroup:system.slice/db.service\""
     } else {
@@ -170,7 +179,7 @@ mod tests {
             writer.write(&Item::Request(request)).expect("written");
         }
         let path = folder.file("host.rec", writer.finish().expect("written"));
-        let mut load = load(&path, &Part::default(), None).expect("a load");
+        let mut load = load(&path, &Sample::default(), None).expect("a load");
         assert_eq!((load.pool.as_str(), &load.tenants[..]), ("sda", &[group.to_owned()][..]));
         assert_eq!(recorded_policy(&load), None);
         let policy = |pattern: &str| {
@@ -180,6 +189,9 @@ mod tests {
         let (wrong, right) = (policy("system.slice/bd.service"), policy("system.slice/*.service"));
         assert_eq!(wrong.absent(&load), ["db"]);
         assert!(why_absent(&load).contains("trace info"));
+        load.left_out.unsampled = 1;
+        assert!(why_absent(&load).contains("--most"));
+        load.left_out.unsampled = 0;
         load.join_groups(&right);
         assert_eq!((right.absent(&load).len(), &*load.tenants[0]), (0, "db"));
     }

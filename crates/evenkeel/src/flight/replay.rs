@@ -9,7 +9,8 @@ use evenkeel_sim::flight::{page, text};
 
 use crate::control::whole;
 use crate::output;
-use crate::trace::{Part, ensure_apart};
+use crate::trace::ensure_apart;
+use crate::trace::sample::Sample;
 
 /// Options of `evenkeel replay`.
 #[derive(Debug, clap::Args)]
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "POOL")]
     pool: Option<String>,
     #[command(flatten)]
-    part: Part,
+    sample: Sample,
     /// Seed of the simulation
     #[arg(long, value_name = "N", default_value = "1", value_parser = whole::<u64>)]
     seed: u64,
@@ -58,7 +59,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     let _prepared = args.html.as_deref().map(output::prepare).transpose()?;
-    let mut load = super::load(&args.file, &args.part, args.pool.as_deref())?;
+    let mut load = super::load(&args.file, &args.sample, args.pool.as_deref())?;
     let assignments = Assignments::new(&args.set, &load.pool);
     let device = super::device(&args.device, &[])?;
     let own = super::recorded_policy(&load);

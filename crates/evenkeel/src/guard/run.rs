@@ -210,6 +210,10 @@ fn start_cluster(
         return Ok(None);
     }
     let mut settings = evenkeel_cluster::Settings::of_this_host(&config.cluster)?;
+    if dry_run {
+        // Beside the agent of this host it would be a second member with the same load, and take slots from it.
+        settings = settings.alone_beside_another();
+    }
     if config.cluster.has_totals() && !dry_run {
         if let Some(folder) = config.agent.journal.parent() {
             settings = settings.kept_in(folder);

@@ -310,7 +310,7 @@ fn guaranteed(of: &GuaranteeState) -> String {
     of.total_per_s.map_or_else(|| here.clone(), |total| format!("{here} of {}", text(total)))
 }
 
-/// The reason why the agent does not control a group; `None` if it does.
+/// The reason why the agent does not control a group; `None` if it controls the group.
 pub(crate) fn foreign(group: &GroupState) -> Option<String> {
     let limit = group.foreign_limit.as_ref()?;
     Some(format!("not enforced until the agent restarts: another program set io.max to {limit}"))

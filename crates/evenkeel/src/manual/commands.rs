@@ -297,7 +297,7 @@ pub(super) const COMMANDS: &[Facts] = &[
         .see(&[TOML], &["reference/config.md"]),
     Facts::control("top")
         .examples(&[
-            ("evenkeel top", "the server of this folder, else the server or agent of this host"),
+            ("evenkeel top", "the server of ./evenkeel-data, else the server or agent of this host"),
             ("evenkeel top --status 127.0.0.1:9810", "the agent (evenkeel guard) of this host"),
             ("evenkeel top --view tenants --sort latency", "the slowest tenants first"),
             ("evenkeel top --at 02:40", "the figures at twenty to three"),
@@ -316,7 +316,7 @@ pub(super) const COMMANDS: &[Facts] = &[
         .see(&["evenkeel-state(1)", "evenkeel-guard-status(1)"], &["guide/top.md", "guide/dashboard.md"]),
     Facts::control("health")
         .examples(&[
-            ("evenkeel health", "the server of this folder, else the server or agent of this host"),
+            ("evenkeel health", "the server of ./evenkeel-data, else the server or agent of this host"),
             ("evenkeel health --status 192.0.2.10:9809", "a server on another host, for a monitoring system"),
         ])
         .status(HEALTH)
@@ -396,7 +396,7 @@ pub(super) const COMMANDS: &[Facts] = &[
         .see(&[TOML, "evenkeel-fit(1)", "evenkeel-replay(1)"], &["guide/flight-recorder.md"]),
     Facts::control("state")
         .examples(&[
-            ("evenkeel state", "show the server of this folder"),
+            ("evenkeel state", "show the server of ./evenkeel-data"),
             ("evenkeel state --config /etc/evenkeel/evenkeel.toml --json", "the whole record of the package's server"),
         ])
         .see(&["evenkeel-top(1)"], &["guide/serve.md", "reference/api.md"]),

@@ -1,14 +1,12 @@
 //! Tests of the devices and tenants that an agent's state names.
 
-use std::fs;
-use std::os::unix::fs::symlink;
-
 use evenkeel_guard::loops::record::{
     CgroupState, DeviceState, GroupState, OsdState, PacketsState, QueueDepthState, VolumeState,
 };
 use evenkeel_policy::state::ClusterState;
 
 use super::*;
+use crate::folder::Folder;
 
 /// The state of an agent with pools at these points.
 fn state(pools: impl IntoIterator<Item = (&'static str, At)>) -> State {
@@ -138,27 +136,24 @@ fn an_agent_of_another_host_is_named_with_its_host() {
     assert!(named.contains("host storage1 (192.0.2.1:9810)"), "{named}");
 }
 
-/// A sysfs with these disks, in a folder of this name.
-fn sysfs(name: &str, disks: &[(&str, &str)]) -> Roots {
-    let roots = Roots::under(&std::env::temp_dir().join(format!("evenkeel-{name}-{}", std::process::id())));
-    for folder in ["dev/block", "class/block"] {
-        fs::create_dir_all(roots.sys.join(folder)).expect("made");
-    }
+/// A folder with a sysfs with these disks.
+fn sysfs(disks: &[(&str, &str)]) -> Folder {
+    let root = Folder::new();
     for (disk, number) in disks {
-        let folder = roots.sys.join("devices").join(disk);
-        fs::create_dir_all(&folder).expect("made");
-        fs::write(folder.join("dev"), format!("{number}\n")).expect("written");
-        fs::write(folder.join("size"), "4096\n").expect("written");
-        for link in [format!("dev/block/{number}"), format!("class/block/{disk}")] {
-            symlink(&folder, roots.sys.join(link)).expect("linked");
+        let folder = format!("sys/devices/{disk}");
+        root.file(&format!("{folder}/dev"), format!("{number}\n"));
+        root.file(&format!("{folder}/size"), "4096\n");
+        for link in [format!("sys/dev/block/{number}"), format!("sys/class/block/{disk}")] {
+            root.link(&link, &folder);
         }
     }
-    roots
+    root
 }
 
 #[test]
 fn devices_of_a_pool_are_those_of_this_host_and_each_is_recorded_once() {
-    let roots = sysfs("record-agent", &[("evenkeel-a", "4095:1"), ("evenkeel-b", "4095:2")]);
+    let root = sysfs(&[("evenkeel-a", "4095:1"), ("evenkeel-b", "4095:2")]);
+    let roots = Roots::under(&root);
     let groups = [("db.slice", "database")];
     let state = state([
         ("vg1", packets(&["evenkeel-a"])),
@@ -169,7 +164,6 @@ fn devices_of_a_pool_are_those_of_this_host_and_each_is_recorded_once() {
     ]);
     let resolved = |pool| Pool::of(&state, pool).and_then(|found| found.resolve(&roots));
     let (here, absent, part) = (resolved("vg1"), resolved("vg2").map(drop), resolved("san"));
-    fs::remove_dir_all(&roots.root).expect("removed");
     let here = here.expect("two devices");
     let names: Vec<(&str, u64)> = here.blocks.iter().map(|block| (block.name.as_str(), block.bytes())).collect();
     assert_eq!(names, [("evenkeel-a", 2 << 20), ("/srv/data", 2 << 20)]);

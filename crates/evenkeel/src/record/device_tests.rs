@@ -87,8 +87,7 @@ fn letters_are_kinds() {
 #[test]
 fn groups_are_tenants_by_path_and_clients_by_number() {
     let folder = crate::folder::Folder::new();
-    let group = folder.join("groups/system.slice/db.service");
-    fs::create_dir_all(&group).expect("made");
+    let group = folder.dir("groups/system.slice/db.service");
     let there = fs::metadata(&group).expect("there").ino();
     let file = folder.join("host.rec");
     let out = open_recording(&file, false).expect("made");
@@ -115,8 +114,7 @@ fn groups_are_tenants_by_path_and_clients_by_number() {
 #[test]
 fn a_pool_of_an_agent_has_the_tenants_of_its_policy() {
     let folder = crate::folder::Folder::new();
-    let group = folder.join("groups/system.slice/db.service/below");
-    fs::create_dir_all(&group).expect("made");
+    let group = folder.dir("groups/system.slice/db.service/below");
     let number = |path: &Path| fs::metadata(path).expect("there").ino();
     let (slice, below) = (number(&folder.join("groups/system.slice")), number(&group));
     let file = folder.join("pool.rec");

@@ -16,6 +16,8 @@ const MINUTE_S: u64 = 60;
 const EVENTS_S: u64 = 3_600;
 /// Longest time from the last recorded step to the moment: the newest second may not be recorded yet.
 const NEAR_S: u64 = 3;
+/// The worst level of a trouble.
+const CRITICAL: &str = "critical";
 /// Beginning of the reasons of throttles.
 const THROTTLED: &str = "throttled_by_";
 /// Reason of a change by command, which says nothing about what is in force.
@@ -86,13 +88,19 @@ fn open(events: &[Event], at: u64) -> Vec<String> {
     for event in events.iter().filter(|event| event.at_s <= at) {
         let other = |one: &&Event| (&one.about, &one.reason) != (&event.about, &event.reason);
         match event.kind {
-            EventKind::TroubleBegins => open.push(event),
+            // One that goes on is recorded again.
+            EventKind::TroubleBegins => {
+                open.retain(other);
+                open.push(event);
+            }
             EventKind::TroubleEnds => open.retain(other),
             // A program that was ended records no end of its troubles.
             EventKind::Started => open.clear(),
             EventKind::Decision | EventKind::Stopped => {}
         }
     }
+    // The worst first.
+    open.sort_by_key(|event| event.level != CRITICAL);
     let sentence = |event: &&Event| match event.about.as_str() {
         "" => event.because.clone(),
         about => format!("{about}: {}", event.because),
@@ -243,5 +251,21 @@ mod tests {
         assert_eq!(sample.troubles[0], "no record: the server was not running");
         assert!(sample.troubles.len() == 2 && sample.troubles[1].starts_with("volume b: "), "{:?}", sample.troubles);
         assert!(sample.tables.iter().all(|table| table.rows.is_empty()));
+    }
+
+    #[test]
+    fn a_trouble_that_goes_on_is_one_and_the_worst_is_first() {
+        let begins = |ago, reason, about, level: &str| Event {
+            level: level.into(),
+            ..event(ago, EventKind::TroubleBegins, reason, about)
+        };
+        let events = vec![
+            begins(3_500, "target_missed", "pool main", "warning"),
+            begins(600, "io_errors", "volume a", "critical"),
+            begins(500, "target_missed", "pool main", "warning"),
+        ];
+        let sample = recalled(vec![second(0, Vec::new())], events).sample(moment::utc);
+        let abouts: Vec<&str> = sample.troubles.iter().filter_map(|one| one.split(": ").next()).collect();
+        assert_eq!(abouts, ["volume a", "pool main"]);
     }
 }

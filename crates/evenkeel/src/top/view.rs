@@ -1,5 +1,6 @@
 //! Draws the model of `evenkeel top` as a screen. Parts that do not fit are left out, the least important first.
 
+use evenkeel_policy::health::Trouble;
 use evenkeel_policy::verdict::Verdict;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -19,6 +20,10 @@ const WHY_LINES: u16 = 2;
 const WIDE: u16 = 120;
 /// Newest samples that the bars of p99 show; each bar is the largest of the same number of samples.
 const TREND_SAMPLES: usize = 60;
+/// Most lines of the worst trouble with its cure, on a screen of at least [`TALL`] lines.
+const TROUBLE_LINES: usize = 3;
+/// Number of lines from which on the worst trouble may have several.
+const TALL: u16 = 20;
 /// Fewest lines of a server's section.
 const SECTION: u16 = 12;
 
@@ -51,8 +56,8 @@ pub(super) fn draw(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> D
     }
     title(model, look, area, buf);
     summary(model, look, area, buf);
-    trouble(model, look, area, buf);
-    let below = Rect { y: area.y + 3, height: area.height - 3, ..area };
+    let above = 2 + trouble(model, look, area, buf);
+    let below = Rect { y: area.y + above, height: area.height - above, ..area };
     let drawn = match model.pane {
         Pane::Help => help(look, below, buf),
         Pane::Detail(from) => detail_view::draw(model, look, from, below, buf),
@@ -116,24 +121,39 @@ fn summary(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     }
 }
 
-fn trouble(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
+/// Draws the worst trouble with its cure, and the number of the others. Returns the number of lines for it.
+fn trouble(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> u16 {
     let rows = model.sample.tables.iter().flat_map(|table| &table.rows);
     let of_rows = rows.filter_map(|row| row.trouble.as_ref().map(|trouble| format!("{}: {trouble}", row.name)));
     let lost = match &model.link {
         Link::Lost { error, .. } => Some(error.replace('\n', "; ")),
         Link::Waiting | Link::Live | Link::Past => None,
     };
-    let mut all = lost.into_iter().chain(model.sample.troubles.iter().cloned()).chain(of_rows);
-    let Some(mut first) = all.next() else { return };
-    let known = model.troubles().iter().find(|trouble| trouble.sentence() == first && !trouble.cure.is_empty());
-    if let Some(trouble) = known {
-        first += &format!("; what to do: {}", trouble.cure);
+    let with_cure = |trouble: &Trouble| match trouble.cure.as_str() {
+        "" => trouble.sentence(),
+        cure => format!("{}; what to do: {cure}", trouble.sentence()),
+    };
+    let mut all: Vec<String> = lost.into_iter().collect();
+    // The health has the troubles of rows, too, in their order.
+    match model.troubles() {
+        [] => all.extend(model.sample.troubles.iter().cloned().chain(of_rows)),
+        troubles => all.extend(troubles.iter().map(with_cure)),
     }
-    let others = all.count();
-    let more = if others > 0 { format!(" (+{others})") } else { String::new() };
+    let Some((first, others)) = all.split_first() else { return 1 };
+    let more = if others.is_empty() { String::new() } else { format!(" (+{})", others.len()) };
     let room = usize::from(area.width).saturating_sub(2 + more.chars().count());
-    let first: String = first.chars().take(room).collect();
-    put(buf, area, 1, 2, &(first + &more), look.bad());
+    let is_short = look.once || area.height < TALL || model.pane == Pane::Help;
+    let lines: Vec<String> = match is_short {
+        true => vec![first.chars().take(room).collect()],
+        false => wrap(first, room).into_iter().take(TROUBLE_LINES).collect(),
+    };
+    let mut y = 2;
+    for (n, line) in lines.iter().enumerate() {
+        let end = if n + 1 == lines.len() { more.as_str() } else { "" };
+        put(buf, area, 1, y, &format!("{line}{end}"), look.bad());
+        y += 1;
+    }
+    y - 2
 }
 
 fn tabs(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
@@ -428,4 +448,39 @@ fn help(look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
         put(buf, area, 2, y + 2 + n as u16, line, Style::new());
     }
     Drawn::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_policy::health::{Health, Level};
+    use evenkeel_policy::state::{Clients, State};
+
+    use super::super::source::Answer;
+    use super::*;
+
+    /// The screen of a server with this health, on a terminal of 80 columns.
+    fn screen(health: Health, height: u16) -> String {
+        let mut model = Model::new(String::new());
+        model.take(Answer::Serve(Box::new(State { health, ..State::default() }), Clients::default()));
+        let area = Rect::new(0, 0, 80, height);
+        let mut buffer = Buffer::empty(area);
+        draw(&model, Look { colour: false, unicode: false, once: false }, area, &mut buffer);
+        crate::top::text(&buffer)
+    }
+
+    #[test]
+    fn the_worst_trouble_is_shown_with_its_cure() {
+        let space = Trouble::new(Level::Warning, "space", "", "1.0 GiB of 100.0 GiB are free", "make room there");
+        let because = "a sync failed (EIO): data written since the last flush may be lost, and every flush fails";
+        let cure = "mend the device, then restart the server";
+        let failed = Trouble::new(Level::Critical, "sync_failed", "volume disk", because, cure);
+        let health = Health::of(vec![space, failed]);
+        let shown = screen(health.clone(), 24);
+        let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(&format!("volume disk: {because}; what to do: {cure} (+1)")), "{shown}");
+        let small = screen(health, 12);
+        let line = |n: usize| small.lines().nth(n).unwrap_or_default();
+        assert!(line(2).starts_with(" volume disk: a sync failed") && line(2).ends_with(" (+1)"), "{small}");
+        assert!(line(3).contains("Pools 0"), "{small}");
+    }
 }

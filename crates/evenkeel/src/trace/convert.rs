@@ -184,11 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn latencies_of_msr_are_kept() {
+    fn latencies_of_msr_are_kept_where_the_format_has_them() {
         let latencies = |recording: &Recording| -> Vec<u64> {
             recording.requests.iter().map(|request| request.device_ns).collect()
         };
-        for to in [Format::Evenkeel, Format::Msr] {
+        for to in [Format::Evenkeel, Format::Msr, Format::Blkparse] {
             let written = converted(to, None).expect("a trace");
             assert_eq!(latencies(&written), [70_300, 9_900], "{to:?}");
         }

@@ -5,9 +5,9 @@ use std::io::BufRead;
 
 use anyhow::{anyhow, ensure};
 use evenkeel_control::units::Kind as Asked;
-use evenkeel_flight::{Head, Item, Kind, Name, Request, Table};
+use evenkeel_flight::{Head, Item, Kind, Name, Outcome, Request, Table};
 use evenkeel_policy::figures::counted;
-use evenkeel_sim::workload::trace::{BadLines, Format, Options, Reader, Record};
+use evenkeel_sim::workload::trace::{BadLines, Completion, Event, Format, Options, Reader, Record};
 
 use crate::output;
 
@@ -15,8 +15,8 @@ use crate::output;
 const MSR_TO_UNIX_NS: u64 = 11_644_473_600_000_000_000;
 
 /// A trace in one of the formats that the simulator reads. Each device of the trace becomes a tenant, a client and a volume. The
-/// latencies of MSR traces count as those of the device; of other formats latencies are 0. Lines that cannot be read count as
-/// lost requests, unless most lines are such.
+/// latencies of MSR traces count as those of the device; those of formats without are 0. A request without completion in a trace
+/// that has some counts as cancelled. Lines that cannot be read count as lost requests, unless most lines are such.
 pub(super) struct Foreign<R> {
     reader: Reader<R>,
     /// Name of the trace in messages.
@@ -30,6 +30,8 @@ pub(super) struct Foreign<R> {
     requests: u64,
     /// Number of those whose time is before that of the first request.
     early: u64,
+    /// Number of those without completion, in a trace that has some.
+    missing: u64,
     /// True once the trace has ended.
     ended: bool,
     /// True to warn of nothing, as when the file is read once more.
@@ -40,20 +42,26 @@ pub(super) struct Foreign<R> {
 }
 
 impl<R: BufRead> Foreign<R> {
-    /// Reads the trace up to its first request. `file` is the trace's name in errors.
+    /// Reads the trace up to its first request. `open` opens it, and `file` is its name in errors. Of a blkparse text without
+    /// requests as queued those count that were issued.
     ///
     /// # Errors
     /// A trace of unknown format, without requests, or that cannot be read.
-    pub(super) fn new(input: R, file: &str) -> anyhow::Result<Self> {
-        let mut reader = Reader::new(input, file, Options { bad_lines: BadLines::Skip, ..Options::default() });
-        let Some(first) = reader.next().transpose()? else {
-            return Err(match (reader.skipped(), reader.format()) {
-                ((_, Some(error)), _) => anyhow!("{error}"),
+    pub(super) fn new(open: impl Fn() -> anyhow::Result<R>, file: &str) -> anyhow::Result<Self> {
+        let mut options = Options { bad_lines: BadLines::Skip, ..Options::default() };
+        let (reader, first) = loop {
+            let mut reader = Reader::new(open()?, file, options);
+            if let Some(first) = reader.next().transpose()? {
+                break (reader, first);
+            }
+            match (reader.skipped(), reader.format()) {
+                (_, Some(Format::Blkparse)) if options.event == Event::Queue => options.event = Event::Issue,
+                ((_, Some(error)), _) => return Err(anyhow!("{error}")),
                 (_, Some(Format::Blkparse)) => {
-                    anyhow!("{file} has no request: of blkparse text events Q count, trace these")
+                    return Err(anyhow!("{file} has no request: of blkparse text events Q or D count, trace these"));
                 }
-                _ => anyhow!("{file} has no request: name a recording or a trace"),
-            });
+                _ => return Err(anyhow!("{file} has no request: name a recording or a trace")),
+            }
         };
         let begin_ns = first.at.as_nanos();
         let (source, started_unix_ns) = match reader.format() {
@@ -72,6 +80,7 @@ impl<R: BufRead> Foreign<R> {
             last_ns: 0,
             requests: 0,
             early: 0,
+            missing: 0,
             ended: false,
             quiet: false,
             named: HashSet::new(),
@@ -118,6 +127,14 @@ impl<R: BufRead> Foreign<R> {
                 counted(self.early, "request")
             ));
         }
+        if self.missing > 0 {
+            self.warn(&format!(
+                "{}: {} of {} without completion, as if cancelled; trace all events, with larger buffers (blktrace -b)",
+                self.file,
+                counted(self.missing, "request"),
+                self.requests
+            ));
+        }
         Ok(())
     }
 
@@ -141,7 +158,17 @@ impl<R: BufRead> Foreign<R> {
         self.last_ns = self.last_ns.max(arrival_ns);
         self.requests += 1;
         self.early += u64::from(at_ns < self.begin_ns);
-        let device_ns = self.reader.latency().map_or(0, |latency| latency.as_nanos());
+        let (queue_ns, device_ns, outcome) = match self.reader.completion() {
+            Completion::Unstated => (0, 0, Outcome::Done),
+            Completion::Missing => {
+                self.missing += 1;
+                (0, 0, Outcome::Cancelled)
+            }
+            Completion::Stated { queue, device, error: 0 } => (queue.as_nanos(), device.as_nanos(), Outcome::Done),
+            Completion::Stated { queue, device, error } => {
+                (queue.as_nanos(), device.as_nanos(), Outcome::Failed(error))
+            }
+        };
         let kind = match record.kind {
             Asked::Read => Kind::Read,
             Asked::Write => Kind::Write,
@@ -150,7 +177,9 @@ impl<R: BufRead> Foreign<R> {
         };
         self.pending.push_back(Item::Request(Request {
             arrival_ns,
+            queue_ns,
             device_ns,
+            outcome,
             tenant: number,
             client: number,
             volume: number,

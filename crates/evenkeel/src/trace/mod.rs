@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use evenkeel_flight::statistics::{Statistics, Summary};
-use evenkeel_flight::{Error, Head, Item, Reader, Recording, Table};
+use evenkeel_flight::{Error, Head, Item, Reader, Recording, Request, Table};
 use evenkeel_policy::figures::counted;
 use evenkeel_policy::units::Duration as Length;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -22,6 +22,7 @@ mod convert;
 mod foreign;
 mod info;
 mod plot;
+pub(crate) mod sample;
 
 use foreign::Foreign;
 
@@ -29,8 +30,6 @@ use foreign::Foreign;
 const QUIET: Duration = Duration::from_secs(2);
 /// The most requests of a recording in memory; they take some 7 GB.
 const MOST_REQUESTS: usize = 100_000_000;
-/// The most requests of a recording that is replayed or learned from; with all that is computed from them they take some 5 GB.
-pub(crate) const MOST_SIMULATED: usize = 25_000_000;
 /// Requests of a recording in memory whatever the length of its file.
 const USUAL_REQUESTS: usize = 1_000_000;
 /// The most requests for each byte of a file, beyond [`USUAL_REQUESTS`]: a recording has some 0.1, one that was made to take
@@ -90,33 +89,52 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
 }
 
 /// Reads a part of a recording, or of a trace of another program, into memory. A trace of another program has a tenant, a client
-/// and a volume for each of its devices. Only traces of MSR have latencies, which count as those of the device.
+/// and a volume for each of its devices. Only traces of MSR and texts of blkparse have latencies.
 ///
 /// # Errors
 /// A file that cannot be read, or a part of more than `most` requests, or of a million and more than 8 for each byte of the file,
 /// or a part without requests of a file that has some.
 pub(crate) fn open(path: &Path, part: &Part, most: usize) -> anyhow::Result<Recording> {
-    let (window, mut first_ns, mut last_ns) = (part.window(), None, 0);
-    let mut trace = Trace::open(path)?;
+    let trace = Trace::open(path)?;
+    let most = most_requests(trace.progress.length).min(most);
+    let mut requests = Vec::new();
+    let mut recording = scan(trace, part, |request| {
+        ensure!(
+            requests.len() < most,
+            "{} has more than {most} requests, too many for its length or for memory: choose a part of it with \
+             --from and --for, or use trace info",
+            path.display()
+        );
+        requests.push(request);
+        Ok(())
+    })?;
+    recording.requests = requests;
+    arrange(&mut recording);
+    Ok(recording)
+}
+
+/// Hands each request of a part of a trace to `keep`, and returns the recording without its requests.
+///
+/// # Errors
+/// A file that cannot be read, a part without requests of a file that has some, or an error of `keep`.
+fn scan(
+    mut trace: Trace,
+    part: &Part,
+    mut keep: impl FnMut(Request) -> anyhow::Result<()>,
+) -> anyhow::Result<Recording> {
+    let (window, mut first_ns, mut last_ns, mut is_empty) = (part.window(), None, 0, true);
     let head = trace.head().clone();
     let mut recording = Recording { head, names: Vec::new(), requests: Vec::new(), lost: 0, complete: false };
-    let most = most_requests(trace.progress.length).min(most);
     while let Some(item) = trace.item()? {
         match item {
             Item::Name(name) => recording.names.push(name),
             Item::Request(request) => {
                 let since_ns = request.arrival_ns.saturating_sub(*first_ns.get_or_insert(request.arrival_ns));
                 last_ns = since_ns.max(last_ns);
-                if !window.contains(&since_ns) {
-                    continue;
+                if window.contains(&since_ns) {
+                    is_empty = false;
+                    keep(request)?;
                 }
-                ensure!(
-                    recording.requests.len() < most,
-                    "{} has more than {most} requests, too many for its length or for memory: choose a part of it with \
-                     --from and --for, or use trace info",
-                    path.display()
-                );
-                recording.requests.push(request);
             }
             Item::Lost { requests, from_ns, to_ns } => {
                 let since_first = |at_ns: u64| at_ns.saturating_sub(first_ns.unwrap_or(from_ns));
@@ -127,16 +145,20 @@ pub(crate) fn open(path: &Path, part: &Part, most: usize) -> anyhow::Result<Reco
         }
     }
     ensure!(
-        first_ns.is_none() || !recording.requests.is_empty(),
+        first_ns.is_none() || !is_empty,
         "{} has no request in the part that --from and --for choose: all arrived within {} of the first; choose \
          another part",
-        path.display(),
+        trace.path.display(),
         Length::from_secs(last_ns.div_ceil(1_000_000_000))
     );
     recording.complete = trace.is_complete();
-    recording.requests.sort_by_key(|request| request.arrival_ns);
-    measure_volumes(&mut recording);
     Ok(recording)
+}
+
+/// Sorts the requests of a recording by arrival, and measures its volumes.
+fn arrange(recording: &mut Recording) {
+    recording.requests.sort_by_key(|request| request.arrival_ns);
+    measure_volumes(recording);
 }
 
 /// Warns if requests are missing in the recording that was read from `path`.
@@ -237,7 +259,7 @@ impl Trace {
         };
         let source = match Reader::new(input()?) {
             Ok(reader) => Source::Recording(Box::new(reader)),
-            Err(Error::NotARecording) => Source::Foreign(Box::new(Foreign::new(input()?, &name)?)),
+            Err(Error::NotARecording) => Source::Foreign(Box::new(Foreign::new(input, &name)?)),
             Err(error) => return Err(error).with_context(cannot_read),
         };
         let progress = Progress { begun: Instant::now(), items: 0, length: found.len(), bytes, bar: None };
@@ -344,7 +366,7 @@ impl Drop for Progress {
 mod tests {
     use super::*;
     use crate::folder::Folder;
-    use evenkeel_flight::{Kind, Name, Request, Writer};
+    use evenkeel_flight::{Kind, Name, Outcome, Writer};
 
     /// The result of `open` for a file with this text.
     fn opened(name: &str, text: impl AsRef<[u8]>) -> anyhow::Result<Recording> {
@@ -431,6 +453,26 @@ mod tests {
         assert_eq!(recording.head.started_unix_ns, 1_172_163_600_000_000_000);
         let second = Request { device_ns: 9_900, ..request(1_234_500, 1, Kind::Write, 4096, 512) };
         assert_eq!((recording.requests[0].device_ns, recording.requests[1]), (70_300, second));
+    }
+
+    #[test]
+    fn a_text_of_blkparse_is_a_recording_with_its_latencies() {
+        let read = "  8,0    1        2     0.000200000   700  Q   R 64 + 16 [cat]\n";
+        let issued = "  8,0    1        3     0.000210000   700  D   R 64 + 16 [cat]\n";
+        let failed = "  8,0    1        4     0.000510000     0  C   R 64 + 16 [65531]\n";
+        let last = "  8,0    1        5     0.000600000   700  Q  WS 128 + 8 [cat]\n";
+        let requests = |text: &[&str]| opened("blkparse", text.concat()).expect("a recording").requests;
+        let of_read = request(0, 0, Kind::Read, 32_768, 8_192);
+        let of_last = request(400_000, 0, Kind::Write, 65_536, 4_096);
+        let outcome = Outcome::Failed(5);
+        let whole = Request { queue_ns: 10_000, device_ns: 300_000, outcome, ..of_read };
+        let cancelled = Request { outcome: Outcome::Cancelled, ..of_last };
+        assert_eq!(requests(&[read, issued, failed, last]), [whole, cancelled]);
+        // Without completions, and without requests as queued.
+        assert_eq!(requests(&[read, issued, last]), [of_read, of_last]);
+        assert_eq!(requests(&[issued, failed]), [Request { queue_ns: 0, ..whole }]);
+        let error = format!("{:#}", opened("completed", failed).expect_err("refused"));
+        assert!(error.contains("events Q or D count"), "{error}");
     }
 
     #[test]

@@ -36,6 +36,20 @@ impl Folder {
         fs::write(&path, content).expect("written");
         path
     }
+
+    /// Makes a folder, and those on the way to it; returns its path.
+    pub(crate) fn dir(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir_all(&path).expect("a folder");
+        path
+    }
+
+    /// Makes a symbolic link to `target` in this folder, and the folders on the way to the link.
+    pub(crate) fn link(&self, name: &str, target: &str) {
+        let path = self.0.join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::os::unix::fs::symlink(self.0.join(target), path).expect("a link");
+    }
 }
 
 impl Deref for Folder {

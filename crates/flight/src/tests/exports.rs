@@ -85,6 +85,10 @@ fn msr_gets_reads_and_writes() {
 126444736000002500,tenant-2,7,Write,1000,100,500
 ";
     assert_eq!(text(|out| to_msr(&recording(), out)), expected);
+    // What was cancelled has no latency.
+    let mut cancelled = recording();
+    cancelled.requests.insert(1, Request { outcome: Outcome::Cancelled, ..request(20_000) });
+    assert_eq!(text(|out| to_msr(&cancelled, out)), expected);
 }
 
 #[test]

@@ -178,14 +178,23 @@ impl IoMax {
         Knob::IoMax { path: self.path.clone(), device: self.device.to_string() }
     }
 
+    /// True if the latest [`read`](Self::read) has found limits from before the agent's first change, which the program that had
+    /// set them has written again: the agent may set its own once more.
+    pub fn is_undone(&self) -> bool {
+        !self.foreign && self.found.is_some_and(|found| self.ours.is_some_and(|ours| ours != found))
+    }
+
     /// Reads the limits in force; `None` if the group is gone. If another program has changed them,
-    /// [`is_foreign`](Self::is_foreign) becomes true.
+    /// [`is_foreign`](Self::is_foreign) becomes true. Limits from before that are written again are no change: systemd writes
+    /// those of its units at each `daemon-reload`.
     ///
     /// # Errors
     /// [`Error::File`] if `io.max` cannot be read or has an unknown format.
     pub fn read(&mut self) -> Result<Option<Limits>, Error> {
         self.found = current(&self.path, self.device)?;
-        if self.found.is_some_and(|found| self.ours.is_some_and(|ours| ours != found)) {
+        // An end of all limits, where there were none before, is a decision of another program.
+        let again = self.before.filter(|before| *before != Limits::NONE);
+        if self.found.is_some_and(|found| self.ours.is_some_and(|ours| ours != found) && again != Some(found)) {
             self.foreign = true;
         }
         Ok(self.found)
@@ -379,15 +388,17 @@ pub(crate) fn restore(path: &Path, device: &str, before: &str, seen: Option<&str
     if let Some(seen) = seen.filter(|seen| *seen != found) {
         // Values that are still ours go, also beside another program's.
         let rest = found.without(&seen, &before);
-        if rest != found {
-            write_file(path, &format!("{device} {rest}"))?;
-        }
-        return Ok(Restored::Foreign { found: rest.to_string() });
+        let written = if rest == found { Ok(()) } else { write_file(path, &format!("{device} {rest}")) };
+        return unless_gone(written, Restored::Foreign { found: rest.to_string() });
     }
-    match write_file(path, &format!("{device} {before}")) {
-        // A device that is gone, or a group, took its limits along.
-        Err(error) if is_no_device(&error) => Ok(Restored::Nothing),
-        written => written.map(|()| Restored::Done),
+    unless_gone(write_file(path, &format!("{device} {before}")), Restored::Done)
+}
+
+/// The result of restoring a row by a write: `restored`, unless the device or the group is gone, which took its limits along.
+fn unless_gone(written: Result<(), Error>, restored: Restored) -> Result<Restored, Error> {
+    match written {
+        Err(error) if is_no_device(&error) || gone(&error) => Ok(Restored::Nothing),
+        written => written.map(|()| restored),
     }
 }
 

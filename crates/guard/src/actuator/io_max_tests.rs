@@ -353,6 +353,55 @@ fn a_row_beside_one_whose_end_cannot_be_noted_stays_as_another_program_sets_it()
     assert!(group.journal.is_clear(), "the end of the first one is noted");
 }
 
+/// systemd writes the limits of its units again at each `daemon-reload`.
+#[test]
+fn limits_of_before_that_are_written_again_are_no_work_of_another_program() {
+    let theirs = "253:0 rbps=max wbps=200 riops=max wiops=max";
+    let writes = |wbps: u64| Limits { wbps: Some(wbps), ..Limits::NONE };
+    let mut group = Group::new("again", theirs);
+    let mut row = group.row();
+    assert_eq!(group.set(&mut row, writes(50)), Change::Made);
+    row.read().unwrap();
+    assert!(!row.is_undone());
+    group.put(theirs);
+    assert_eq!(row.read().unwrap(), Some(writes(200)));
+    assert!(row.is_undone() && !row.is_foreign());
+    assert_eq!(group.set(&mut row, writes(50)), Change::Made);
+    assert_eq!(Limits::of(&group.content(), DEVICE), Ok(writes(50)));
+    assert_eq!(row.before(), Some(writes(200)));
+    // Another value is another decision.
+    group.put("253:0 rbps=max wbps=300 riops=max wiops=max");
+    assert_eq!(group.set(&mut row, writes(50)), Change::Foreign(writes(300)));
+    assert!(!row.is_undone() && group.journal.is_clear());
+}
+
+#[test]
+fn an_end_of_all_limits_where_there_were_none_before_is_work_of_another_program() {
+    let mut group = Group::new("ended", "");
+    let mut row = group.row();
+    assert_eq!(group.set(&mut row, reads(100)), Change::Made);
+    group.put("");
+    assert_eq!(row.read().unwrap(), Some(Limits::NONE));
+    assert!(row.is_foreign() && !row.is_undone());
+    assert_eq!(group.set(&mut row, reads(100)), Change::Foreign(Limits::NONE));
+    assert!(group.content().is_empty() && group.journal.is_clear());
+}
+
+#[test]
+fn a_group_that_vanishes_while_its_limits_are_restored_took_them_along() {
+    let error = |path: &str, code| {
+        let cause = std::io::Error::from_raw_os_error(code);
+        Err(Error::File { doing: "write", path: path.into(), cause })
+    };
+    let foreign = || Restored::Foreign { found: String::new() };
+    for code in [libc::ENOENT, libc::ENODEV] {
+        assert_eq!(unless_gone(error("/nonexistent/io.max", code), foreign()).unwrap(), Restored::Nothing);
+    }
+    assert_eq!(unless_gone(error("/", libc::ENODEV), Restored::Done).unwrap(), Restored::Nothing);
+    assert!(unless_gone(error("/", libc::EBUSY), Restored::Done).is_err());
+    assert_eq!(unless_gone(Ok(()), foreign()).unwrap(), foreign());
+}
+
 #[test]
 fn a_device_that_is_gone_took_its_limits_along() {
     let error = |path: &str, code| {

@@ -69,40 +69,33 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::folder::{Folder, folder};
 
-    /// A folder that is removed when this value is dropped.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(test: &str) -> Self {
-            Self(std::env::temp_dir().join(format!("evenkeel-only-{test}-{}", std::process::id())))
-        }
-
-        fn lock(&self) -> PathBuf {
-            std::fs::read_dir(&self.0).unwrap().next().unwrap().unwrap().path()
-        }
+    /// The path of a folder that does not exist yet, in a temporary one.
+    fn place(test: &str) -> (Folder, PathBuf) {
+        let root = folder(&format!("only-{test}"));
+        let path = root.join("agent");
+        (root, path)
     }
 
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
+    fn lock(folder: &Path) -> PathBuf {
+        std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path()
     }
 
     #[test]
     fn there_is_one_at_a_time() {
-        let folder = Folder::new("one");
-        let first = Only::of(&folder.0).unwrap();
-        assert!(matches!(Only::of(&folder.0), Err(Error::AnotherAgent)));
+        let (_root, folder) = place("one");
+        let first = Only::of(&folder).unwrap();
+        assert!(matches!(Only::of(&folder), Err(Error::AnotherAgent)));
         drop(first);
-        assert!(Only::of(&folder.0).is_ok());
+        assert!(Only::of(&folder).is_ok());
     }
 
     #[test]
     fn each_network_namespace_has_its_own() {
-        let folder = Folder::new("namespaces");
-        let _here = Only::of(&folder.0).unwrap();
-        let path = folder.0.clone();
+        let (_root, folder) = place("namespaces");
+        let _here = Only::of(&folder).unwrap();
+        let path = folder.clone();
         let there = std::thread::spawn(move || {
             // SAFETY: a network namespace changes no descriptor or memory that others share.
             let apart = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
@@ -118,26 +111,26 @@ mod tests {
     fn no_other_user_can_keep_the_agent_from_starting() {
         // What any user can have does not count.
         let squatted = SocketAddr::from_abstract_name("evenkeel-guard").and_then(|name| UnixListener::bind_addr(&name));
-        let folder = Folder::new("users");
-        drop(Only::of(&folder.0).unwrap());
+        let (_root, folder) = place("users");
+        drop(Only::of(&folder).unwrap());
         drop(squatted);
         // A process that can open a file can lock it; one that can write into a folder can put one there.
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
-        assert_eq!((mode(&folder.0), mode(&folder.lock())), (0o700, 0o600));
-        set_permissions(folder.lock(), Permissions::from_mode(0o644)).unwrap();
-        assert!(matches!(Only::of(&folder.0), Err(Error::LockNotOurs { path }) if path == folder.lock()));
-        set_permissions(folder.lock(), Permissions::from_mode(0o600)).unwrap();
-        set_permissions(&folder.0, Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(Only::of(&folder.0), Err(Error::LockNotOurs { path }) if path == folder.0));
+        assert_eq!((mode(&folder), mode(&lock(&folder))), (0o700, 0o600));
+        set_permissions(lock(&folder), Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(Only::of(&folder), Err(Error::LockNotOurs { path }) if path == lock(&folder)));
+        set_permissions(lock(&folder), Permissions::from_mode(0o600)).unwrap();
+        set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(Only::of(&folder), Err(Error::LockNotOurs { path }) if path == folder));
     }
 
     #[test]
     fn a_link_is_not_followed() {
-        let folder = Folder::new("link");
-        drop(Only::of(&folder.0).unwrap());
-        let lock = folder.lock();
+        let (_root, folder) = place("link");
+        drop(Only::of(&folder).unwrap());
+        let lock = lock(&folder);
         std::fs::remove_file(&lock).unwrap();
         std::os::unix::fs::symlink("/dev/null", &lock).unwrap();
-        assert!(matches!(Only::of(&folder.0), Err(Error::File { doing: "open", .. })));
+        assert!(matches!(Only::of(&folder), Err(Error::File { doing: "open", .. })));
     }
 }

@@ -9,6 +9,8 @@
 //! | `devices`, no slots | tenants with control groups and a limit | `cgroup` |
 //! | `latency`, neither slots nor OSDs | tenants that name clients (`initiator:`, `address:`) | `packets` |
 //!
+//! Of these, `cgroup` alone counts requests for tenants' totals over a cluster: packets and OSDs limit no tenant.
+//!
 //! A pool's `enforce` restricts these points. The points' files in this folder translate the pool, `packets` is here. A setting
 //! that this host does not enforce becomes a note, not an error: many hosts may share the policy.
 
@@ -68,6 +70,8 @@ pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -
     lowering.cluster();
     pools.iter().for_each(|(name, pool)| lowering.note_pool(name, pool));
     tenants.iter().for_each(|(name, tenant)| lowering.note_tenant(name, tenant));
+    tenants.iter().for_each(|(name, tenant)| lowering.note_on_osds(name, tenant));
+    tenants.iter().for_each(|(name, tenant)| lowering.doubt_total(name, tenant));
     lowering.lowered
 }
 
@@ -428,7 +432,11 @@ impl Lowering<'_, '_> {
         let spared = rows
             .iter()
             .any(|row| row.tenant.as_deref() == Some(name) && row.precedence == Some(Precedence::Reservation));
-        let taken = "sets only a floor for the throttles of this host, which does not reorder requests";
+        let taken = if self.lowered.config.cluster.has_totals() {
+            "sets only a floor for the throttles of this host, which does not reorder requests: the whole reservation, as its requests here do not count in the total over the cluster"
+        } else {
+            "sets only a floor for the throttles of this host, which does not reorder requests"
+        };
         let is_limit = |row: &&Row| (row.point, row.precedence) == (Enforcement::Cgroup, Some(Precedence::TenantLimit));
         let limited = rows.iter().filter(is_limit).any(|row| row.tenant.as_deref() == Some(name));
         let mut keys: Vec<(&str, &str)> = vec![("reservation", if spared { taken } else { by })];
@@ -455,5 +463,42 @@ impl Lowering<'_, '_> {
                 self.note(&path, message);
             }
         }
+    }
+
+    /// Notes a tenant's rates on a pool of OSDs: the throttles of an OSD are for the requests of all tenants together.
+    fn note_on_osds(&mut self, name: &str, tenant: &Tenant) {
+        let pools = self.pools;
+        for pool in tenant.pools.keys() {
+            let is_of_osds = |pool: &Pool| !devices_of(pool).0.is_empty() && allows(pool, Enforcement::Osd);
+            if !pools.get(pool).is_some_and(is_of_osds) {
+                continue;
+            }
+            for key in ["reservation", "limit", "guarantee"] {
+                let path = ["tenants", name, "pools", pool.as_str(), key];
+                if self.document.has(&path) {
+                    let message = "has no effect here: OSDs do not know tenants; `evenkeel serve` enforces it on volumes of the pool, and counts it in a total over a cluster";
+                    self.note(&path, message);
+                }
+            }
+        }
+    }
+
+    /// Warns of a limit that is a total over the members of a cluster, if the tenant's clients reach pools by targets of this
+    /// host: packets wait for latency targets only. On pools with volumes of `evenkeel serve` the server counts the requests.
+    fn doubt_total(&mut self, name: &str, tenant: &Tenant) {
+        let has_clients = name == DEFAULT_TENANT || tenant.matches.iter().any(is_client);
+        if !has_clients || !self.lowered.config.cluster.has_totals() {
+            return;
+        }
+        let pools = self.lowered.config.packets.keys();
+        let is_lost = |pool: &&String| !self.served.contains(*pool) && !tenant.on(pool).limit.rates().is_unset();
+        let lost: Vec<String> = pools.filter(is_lost).cloned().collect();
+        let Some(first) = lost.first() else { return };
+        let message = format!(
+            "is a total over all members of the cluster, but requests of its clients on {} are neither limited nor counted here: packets to clients wait for latency targets only; serve these volumes with `evenkeel serve`, or limit control groups with `evenkeel guard` on the clients' hosts",
+            listed(&lost)
+        );
+        let path = self.said(name, first, "limit");
+        self.doubt(&path, message);
     }
 }

@@ -117,44 +117,39 @@ impl Block {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::os::unix::fs::symlink;
-
     use super::*;
+    use crate::folder::{Folder, folder};
 
     const DISK: DeviceNumber = DeviceNumber { major: 8, minor: 16 };
     const FIRST: DeviceNumber = DeviceNumber { major: 8, minor: 17 };
     const SECOND: DeviceNumber = DeviceNumber { major: 8, minor: 18 };
 
     /// Makes a sysfs with a disk of two partitions in a folder of this name.
-    fn sysfs(name: &str) -> Roots {
-        let roots = Roots::under(&std::env::temp_dir().join(format!("evenkeel-{name}-{}", std::process::id())));
-        let disk = roots.sys.join("devices/sdb");
-        fs::create_dir_all(roots.sys.join("dev/block")).expect("made");
-        for (folder, number, start, size) in [
-            (disk.clone(), DISK, None, "20000"),
-            (disk.join("sdb1"), FIRST, Some("2048"), "8000"),
-            (disk.join("sdb2"), SECOND, Some("10048"), "9000"),
+    fn sysfs(name: &str) -> (Folder, Roots) {
+        let root = folder(name);
+        for (device, number, start, size) in [
+            ("sys/devices/sdb", DISK, None, "20000"),
+            ("sys/devices/sdb/sdb1", FIRST, Some("2048"), "8000"),
+            ("sys/devices/sdb/sdb2", SECOND, Some("10048"), "9000"),
         ] {
-            fs::create_dir_all(&folder).expect("made");
             let mut files = vec![("dev", number.to_string()), ("size", size.to_owned())];
             files.extend(start.map(|start| ("start", start.to_owned())));
             files.extend(start.map(|_| ("partition", "1".to_owned())));
             for (file, text) in files {
-                fs::write(folder.join(file), text + "\n").expect("written");
+                root.file(&format!("{device}/{file}"), text + "\n");
             }
-            symlink(&folder, roots.sys.join(format!("dev/block/{number}"))).expect("linked");
+            root.link(&format!("sys/dev/block/{number}"), device);
         }
-        roots
+        let roots = Roots::under(&root);
+        (root, roots)
     }
 
     #[test]
     fn a_partition_is_a_part_of_its_disk() {
-        let roots = sysfs("blocks");
+        let (_root, roots) = sysfs("blocks");
         let block = |number| Block::with(&roots, "b".to_owned(), number);
         let (disk, second) = (block(DISK).expect("a disk"), block(SECOND).expect("a partition"));
         let absent = block(DeviceNumber { major: 8, minor: 19 });
-        fs::remove_dir_all(&roots.root).expect("removed");
         assert_eq!(absent, None);
         let mut all = disk.all.clone();
         all.sort();
@@ -172,10 +167,8 @@ mod tests {
 
     #[test]
     fn a_device_is_found_by_name_and_by_number() {
-        let roots = sysfs("blocks-named");
-        let folder = roots.sys.join("class/block/evenkeel-b");
-        fs::create_dir_all(&folder).expect("made");
-        fs::write(folder.join("dev"), format!("{SECOND}\n")).expect("written");
+        let (root, roots) = sysfs("blocks-named");
+        root.file("sys/class/block/evenkeel-b/dev", format!("{SECOND}\n"));
         let found =
             |name: &str, number| Block::named(&roots, name, number).map(|block| (block.name, block.number, block.disk));
         let wanted = |name: &str, number| Some((name.to_owned(), number, DISK));
@@ -183,7 +176,6 @@ mod tests {
         let by_name = found("evenkeel-b", None);
         let by_number = found("/srv/database", Some(DISK));
         let absent = found("/dev/evenkeel-c", None);
-        fs::remove_dir_all(&roots.root).expect("removed");
         assert_eq!((by_path, by_name), (wanted("evenkeel-b", SECOND), wanted("evenkeel-b", SECOND)));
         assert_eq!((by_number, absent), (wanted("/srv/database", DISK), None));
     }

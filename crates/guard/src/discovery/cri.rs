@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 
 use super::Roots;
 
-/// Sockets of runtimes by convention: containerd, CRI-O, K3s and cri-dockerd.
-const SOCKETS: [&str; 4] = [
+/// Sockets of runtimes by convention: containerd, CRI-O, K3s, cri-dockerd, k0s and MicroK8s.
+const SOCKETS: [&str; 6] = [
     "run/containerd/containerd.sock",
     "run/crio/crio.sock",
     "run/k3s/containerd/containerd.sock",
     "run/cri-dockerd.sock",
+    "run/k0s/containerd.sock",
+    "var/snap/microk8s/common/run/containerd.sock",
 ];
 /// Longest time of a call: a runtime that sends its answer byte by byte gets no more.
 const WITHIN: Duration = Duration::from_secs(2);

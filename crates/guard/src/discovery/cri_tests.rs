@@ -94,6 +94,20 @@ fn a_runtime_without_pods_hides_no_other_one() {
 }
 
 #[test]
+fn runtimes_of_k0s_and_microk8s_are_asked() {
+    let root = folder("cri-others");
+    let runtimes = [
+        play(&root.join("run/k0s/containerd.sock"), &[("1a", &[], &[])]),
+        play(&root.join("var/snap/microk8s/common/run/containerd.sock"), &[("2b", &[], &[])]),
+    ];
+    let found = marks(&Roots::under(&root)).unwrap();
+    assert_eq!(found.keys().collect::<Vec<_>>(), ["1a", "2b"]);
+    for runtime in runtimes {
+        runtime.join().unwrap();
+    }
+}
+
+#[test]
 fn an_answer_ends_with_the_time_of_the_call() {
     let (mut here, mut runtime) = UnixStream::pair().unwrap();
     runtime.write_all(b"abcd").unwrap();

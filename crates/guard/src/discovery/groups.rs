@@ -3,7 +3,7 @@
 //! | group | of | its name is in |
 //! |---|---|---|
 //! | `docker-ID.scope`, `docker/ID` | Docker | `/var/lib/docker/containers/ID/config.v2.json` |
-//! | `libpod-ID.scope` | Podman | `/var/lib/containers/storage/overlay-containers/containers.json` |
+//! | `libpod-ID.scope`, `libpod-ID` | Podman | `/var/lib/containers/storage/overlay-containers/containers.json` |
 //! | `cri-containerd-ID.scope`, `nerdctl-ID.scope` | containerd | `config.json` in its folder `/run/containerd` |
 //! | `crio-ID.scope` | CRI-O | `/run/containers/storage/overlay-containers/ID/userdata/config.json` |
 //! | `kubepods-QOS-podUID.slice`, `podUID` | Kubernetes | the folder `/var/log/pods/NAMESPACE_NAME_UID` |
@@ -46,9 +46,16 @@ const MAX_TRIES: u8 = 10;
 /// Largest number of containers whose files are read at the same time, each by a thread of its own, so that a read that
 /// hangs delays no other container's name.
 const MAX_ASKED: usize = 4;
-/// Folders of containerd with those of its containers, by namespace and ID: its own, and that of K3s.
-const TASKS: [&str; 2] =
-    ["run/containerd/io.containerd.runtime.v2.task", "run/k3s/containerd/io.containerd.runtime.v2.task"];
+/// Folders of containerd with those of its containers, by namespace and ID: its own, and those of K3s, k0s and MicroK8s.
+const TASKS: [&str; 4] = [
+    "run/containerd/io.containerd.runtime.v2.task",
+    "run/k3s/containerd/io.containerd.runtime.v2.task",
+    "run/k0s/containerd/io.containerd.runtime.v2.task",
+    "var/snap/microk8s/common/run/containerd/io.containerd.runtime.v2.task",
+];
+/// The group in which Podman without systemd has those of pods, by their IDs, with groups of containers below, and those of
+/// other containers.
+const OF_PODMAN: &str = "libpod_parent";
 /// Starts of the names that libvirt gives to groups of machines, and its folders with a file for each of these machines that
 /// runs, in memory.
 const MACHINES: [(&str, &str); 2] =
@@ -64,8 +71,9 @@ const ANNOTATIONS: [&str; 3] = ["io.kubernetes.cri.container-name", "io.kubernet
 enum Thing {
     /// A container, by its ID.
     Container(String),
-    /// A container in a group that a user without privileges may have made, by its ID. Users choose these digits, so that the
-    /// group goes by them alone and not by the name of the container that has this ID.
+    /// A container in a group that a user without privileges may have made, below [`OF_USERS`] or in a group that belongs to the
+    /// user, by its ID. Users choose these digits, so that the group goes by them alone and not by the name of the container
+    /// that has this ID.
     OfUser(String),
     /// A pod, by its UID.
     Pod(String),
@@ -106,7 +114,7 @@ impl Question {
 }
 
 impl Thing {
-    /// This thing if its group is below [`OF_USERS`]; `None` if it has no group of its own there.
+    /// This thing if a user may have made its group; `None` if such a thing has no group of its own there.
     fn of_user(self) -> Option<Self> {
         match self {
             Self::Container(id) | Self::OfUser(id) => Some(Self::OfUser(id)),
@@ -120,6 +128,8 @@ impl Thing {
 pub struct Names {
     /// Things by the paths of their groups.
     things: BTreeMap<String, Thing>,
+    /// Users whose groups hold no groups of users without privileges: root, and the owner of the outermost group.
+    owners: Vec<u32>,
     /// Names of containers by their IDs, with the number of searches for them.
     containers: BTreeMap<String, (Option<String>, u8)>,
     /// `NAMESPACE/NAME` of pods by their UIDs.
@@ -169,6 +179,8 @@ impl Names {
     pub fn refresh(&mut self, roots: &Roots, cgroups: &Path, budget: Duration) {
         self.things.clear();
         self.is_partial = false;
+        self.owners = vec![0];
+        self.owners.extend(std::fs::metadata(cgroups).ok().map(|metadata| metadata.uid()));
         self.walk(cgroups, "", MAX_DEPTH, &mut 0);
         self.name_machines(roots);
         let of_thing = |thing: &Thing| match thing {
@@ -286,8 +298,10 @@ impl Names {
     /// has visited so far.
     fn walk(&mut self, folder: &Path, path: &str, depth: u32, visited: &mut usize) {
         // A folder of the kernel has two links, and one more for each folder in it.
-        let is_leaf = std::fs::metadata(folder).map_or(true, |metadata| metadata.nlink() == 2);
-        let Some(depth) = depth.checked_sub(1).filter(|_| !is_leaf) else { return };
+        let Ok(metadata) = std::fs::metadata(folder) else { return };
+        let Some(depth) = depth.checked_sub(1).filter(|_| metadata.nlink() != 2) else { return };
+        // The user to whom a group belongs makes groups of any name in it, as root of a container of LXC does.
+        let is_of_user = !self.owners.contains(&metadata.uid());
         let parent = path.rsplit('/').next().unwrap_or(path);
         let Ok(entries) = std::fs::read_dir(folder) else { return };
         let mut of_users: Option<(PathBuf, String)> = None;
@@ -304,7 +318,7 @@ impl Names {
             }
             let below = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
             let mut thing = thing(&name, parent);
-            if below.split('/').next() == Some(OF_USERS) {
+            if is_of_user || below.split('/').next() == Some(OF_USERS) {
                 thing = thing.and_then(Thing::of_user);
             }
             let is_open = matches!(thing, None | Some(Thing::Pod(_)));
@@ -396,7 +410,8 @@ fn thing(folder: &str, parent: &str) -> Option<Thing> {
     let (runtime, id) = scope.unwrap_or(folder).rsplit_once('-').unwrap_or(("", folder));
     // The monitor of a container has a group of its own, of the same ID.
     let is_container = id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit());
-    (is_container && !runtime.ends_with("conmon")).then(|| Thing::Container(id.to_owned()))
+    let is_pod = runtime.is_empty() && parent == OF_PODMAN;
+    (is_container && !is_pod && !runtime.ends_with("conmon")).then(|| Thing::Container(id.to_owned()))
 }
 
 /// True if groups of virtual machines are in a group of this name: `machine.slice`, a slice below it, or a partition that

@@ -17,7 +17,7 @@ impl Host {
     }
 
     fn group(&self, path: &str) {
-        std::fs::create_dir_all(self.0.join("cgroup").join(path)).unwrap();
+        self.0.dir(&format!("cgroup/{path}"));
     }
 
     fn file(&self, path: &str, text: &str) {
@@ -274,6 +274,51 @@ fn a_group_of_a_user_does_not_go_by_the_name_of_another_thing() {
     assert!(host.find(&names, "machine:*").is_empty() && host.find(&names, "pod:*/*").is_empty());
 }
 
+/// As in a container of LXC without privileges, or below a service whose group systemd gives to a user.
+#[test]
+fn a_group_in_a_group_of_a_user_does_not_go_by_the_name_of_another_thing() {
+    let host = Host::new("delegated");
+    host.group(&format!("lxc.payload.web/docker-{}.scope", id("ab")));
+    host.group("lxc.payload.web/kubepods-pod77.slice");
+    let cgroups = host.0.join("cgroup");
+    let walk = |owners: Vec<u32>| {
+        let mut names = Names { owners, ..Names::default() };
+        names.walk(&cgroups, "", MAX_DEPTH, &mut 0);
+        names.things.into_values().collect::<Vec<Thing>>()
+    };
+    let owner = std::fs::metadata(&cgroups).unwrap().uid();
+    assert_eq!(walk(vec![owner]), [Thing::Container(id("ab")), Thing::Pod("77".to_owned())]);
+    assert_eq!(walk(Vec::new()), [Thing::OfUser(id("ab"))], "of another user than the outermost group");
+}
+
+#[test]
+fn containers_in_a_pod_of_podman_without_systemd_are_found() {
+    let host = Host::new("podman-pod");
+    let group = format!("libpod_parent/{}/libpod-{}", id("f0"), id("b0"));
+    host.group(&group);
+    host.group(&format!("libpod_parent/libpod-{}", id("b1")));
+    let mut names = Names::default();
+    host.refresh(&mut names);
+    assert_eq!(host.find(&names, "container:b0*"), [group]);
+    assert_eq!(host.find(&names, "container:*").len(), 2, "the pod is none");
+}
+
+#[test]
+fn containers_of_k0s_and_microk8s_go_by_their_names() {
+    let host = Host::new("distributions");
+    let group = |start: &str| format!("kubepods/besteffort/pod7/{}", id(start));
+    for (start, folder) in [("a1", "run/k0s/containerd"), ("a2", "var/snap/microk8s/common/run/containerd")] {
+        host.group(&group(start));
+        let file = format!("{folder}/io.containerd.runtime.v2.task/k8s.io/{}/config.json", id(start));
+        host.file(&file, &format!("{{\"annotations\":{{\"io.kubernetes.cri.container-name\":\"of-{start}\"}}}}"));
+    }
+    let mut names = Names::default();
+    host.refresh(&mut names);
+    for start in ["a1", "a2"] {
+        assert_eq!(host.find(&names, &format!("container:of-{start}")), [group(start)]);
+    }
+}
+
 #[test]
 fn names_that_come_late_are_found_and_groups_that_are_gone_are_forgotten() {
     let host = Host::new("late");
@@ -316,8 +361,7 @@ fn a_file_that_hangs_keeps_no_other_name_away_and_counts_when_it_is_read() {
     host.file("var/log/pods/shop_cron-1_9-9/log", "");
     host.file(&format!("var/lib/docker/containers/{other}/config.v2.json"), "{\"Name\":\"/db-2\"}");
     // Opening it waits for a writer, as opening a file on a disk that hangs waits for the disk.
-    let file = host.0.join(format!("var/lib/docker/containers/{hung}/config.v2.json"));
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let file = host.0.dir(&format!("var/lib/docker/containers/{hung}")).join("config.v2.json");
     mkfifoat(CWD, &file, Mode::from_raw_mode(0o600)).unwrap();
     let mut names = Names::default();
     host.refresh_until(&mut names, Duration::from_millis(1), "container:db-2", 1);

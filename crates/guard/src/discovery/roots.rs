@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
@@ -83,9 +84,11 @@ pub(crate) fn link(path: &Path) -> Option<PathBuf> {
     fs::read_link(path).ok()
 }
 
-/// The kernel's sequence number of the device with this folder.
+/// The kernel's sequence number of the device with this folder; before Linux 5.15 the number of the folder itself, which another
+/// device does not get either.
 pub(crate) fn sequence_of(folder: &Path) -> Option<String> {
-    value(&folder.join("diskseq")).ok().flatten()
+    let sequence = value(&folder.join("diskseq")).ok().flatten();
+    sequence.or_else(|| fs::metadata(folder).ok().map(|metadata| format!("folder {}", metadata.ino())))
 }
 
 /// Turns the error of reading a file that does not exist, or ceased to exist during the reading, into `Ok(None)`.

@@ -30,8 +30,8 @@ pub struct Limited {
     pub timed: Vec<DeviceNumber>,
     /// Numbers of this device, of all devices below it, and of their partitions.
     pub whole: Vec<DeviceNumber>,
-    /// The kernel's sequence number of the device, which another device of the same number does not have; `None` before Linux
-    /// 5.15.
+    /// The kernel's sequence number of the device, or before Linux 5.15 the number of its folder: another device of the same
+    /// number does not have it.
     pub sequence: Option<String>,
 }
 

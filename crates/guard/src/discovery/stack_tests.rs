@@ -1,7 +1,5 @@
 //! Tests with device trees laid out by hand.
 
-use std::os::unix::fs::symlink;
-
 use super::*;
 use crate::folder::{Folder, folder};
 
@@ -28,26 +26,21 @@ impl Host {
         host
     }
 
-    fn device(&self, path: &str, name: &str, number: &str, slaves: &[&str]) -> PathBuf {
-        let folder = self.0.join("sys/block").join(path);
+    fn device(&self, path: &str, name: &str, number: &str, slaves: &[&str]) {
+        let folder = format!("sys/block/{path}");
         for below in slaves {
-            std::fs::create_dir_all(folder.join("slaves").join(below)).unwrap();
+            self.0.dir(&format!("{folder}/slaves/{below}"));
         }
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("dev"), number).unwrap();
-        for (class, name) in [("class/block", name), ("dev/block", number)] {
-            let class = self.0.join("sys").join(class);
-            std::fs::create_dir_all(&class).unwrap();
-            symlink(&folder, class.join(name)).unwrap();
+        self.0.file(&format!("{folder}/dev"), number);
+        for link in [format!("sys/class/block/{name}"), format!("sys/dev/block/{number}")] {
+            self.0.link(&link, &folder);
         }
-        folder
     }
 
     fn mapped(&self, name: &str, number: &str, dm: &str, uuid: &str, slaves: &[&str]) {
-        let folder = self.device(name, name, number, slaves).join("dm");
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("name"), dm).unwrap();
-        std::fs::write(folder.join("uuid"), uuid).unwrap();
+        self.device(name, name, number, slaves);
+        self.0.file(&format!("sys/block/{name}/dm/name"), dm);
+        self.0.file(&format!("sys/block/{name}/dm/uuid"), uuid);
     }
 
     fn roots(&self) -> Roots {
@@ -115,4 +108,21 @@ fn file_systems_above_a_device_are_found_through_all_layers() {
     let found = file_systems(&host.roots(), &above(&host.roots(), &[disk]));
     let found: Vec<String> = found.iter().map(|mount| format!("{} {}", mount.kind, mount.point.display())).collect();
     assert_eq!(found, ["xfs /ek-none/db"]);
+}
+
+/// Kernels before 5.15 have no sequence numbers.
+#[test]
+fn a_device_that_comes_back_with_its_number_is_another_one() {
+    let host = Host::new("comes-back");
+    let sequence = || named(&host.roots(), "ek1").and_then(|found| found.sequence);
+    let before = sequence();
+    assert!(before.is_some() && sequence() == before);
+    // The folder of before stays elsewhere, so that its number is not used again.
+    let folder = host.0.join("sys/block/ek1");
+    std::fs::rename(&folder, host.0.join("gone")).unwrap();
+    assert_eq!(sequence(), None);
+    host.0.file("sys/block/ek1/dev", "4090:16");
+    assert!(sequence().is_some_and(|after| Some(after) != before));
+    host.0.file("sys/block/ek1/diskseq", "9\n");
+    assert_eq!(sequence().as_deref(), Some("9"), "the kernel's own number comes first");
 }

@@ -34,7 +34,7 @@ pub struct State {
     /// Troubles, worst first.
     #[serde(default)]
     pub health: Health,
-    /// Decisions taken, each for all pools; of OSDs alone, seconds.
+    /// Control intervals so far; one a second with OSDs only.
     pub ticks_total: u64,
     /// Time between decisions.
     pub interval_ms: f64,
@@ -73,9 +73,9 @@ pub struct PoolState {
     pub notes: Vec<String>,
     /// Figures of the last interval, verdicts, and the newest reason as a sentence, which is empty where each tenant has its own.
     pub lately: Lately,
-    /// Latency target for reads of the pool's devices, if any. The decisions about it are apart.
+    /// Latency target for reads of the pool's devices, if any; its decisions are at `/api/v1/decisions`.
     pub latency_target: Option<LatencyTargetState>,
-    /// Reads of the pool's devices; `null` where no latency target is enforced, and no tenant's limit.
+    /// Reads of the pool's devices; `null` where neither a latency target nor a tenant's limit is enforced.
     pub reads: Option<ReadsState>,
     /// Requests in flight in the pool's devices, where they are counted.
     pub in_flight: u64,
@@ -432,7 +432,7 @@ pub struct OsdState {
     /// `controlled`, `watched` (nothing is set), `starting`, `absent`, `late`, `foreign` (another program set the throttle and
     /// it is left alone) or `unusable`.
     pub condition: String,
-    /// Reason for which the OSD is neither controlled nor watched; `null` if it is.
+    /// Reason for which the OSD is neither controlled nor watched; `null` if it is controlled or watched.
     pub problem: Option<String>,
     /// The controller with its budget: the cost of transactions that it allows in flight. The cost is their bytes, and the base
     /// cost that BlueStore charges for each. `in_flight_requests` and `base_cost_bytes` are 0: the agent does not know them.

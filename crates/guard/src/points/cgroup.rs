@@ -8,7 +8,7 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Match;
 use evenkeel_policy::decision::DecisionRecord;
 
-use super::groups::Groups;
+use super::groups::{Groups, counts_here};
 use super::{Error, Errors, Tick};
 use crate::actuator::io_max::{Change, Limits};
 use crate::config::{CachedConfig, Config};
@@ -185,7 +185,9 @@ impl Cgroup {
             self.groups.restore_inherited(tick);
             let slow = tick.errors.take(device.slow_device());
             self.measure(&device, tick);
-            self.mind.share_totals(self.shares_totals);
+            // The server of an NBD device counts the requests that reach it.
+            let counts = counts_here(device.made().device) && counts_here(device.made().slow);
+            self.mind.share_totals(self.shares_totals && counts);
             self.mind.tick(now, slow, &self.found);
             if let Some(status) = tick.errors.take(device.status()) {
                 self.cache = status;

@@ -80,6 +80,26 @@ fn groups_get_limits_when_they_appear_and_lose_them_at_the_end() {
     assert_eq!(host.io_max("slice/db-1"), FREE);
 }
 
+/// As systemd writes them at each `daemon-reload`.
+#[test]
+fn limits_of_before_that_are_written_again_do_not_end_a_guarantee() {
+    let mut host = host("before");
+    host.group("slice/db-1");
+    let before = GUARANTEED.replace("10000000", "5000000");
+    std::fs::write(host.file("slice/db-1", "io.max"), &before).unwrap();
+    let mut agent = host.agent(&policy(GUARANTEE));
+    for second in 0..2 {
+        host.tick(&mut agent, second);
+        assert_ne!(host.io_max("slice/db-1"), before);
+        std::fs::write(host.file("slice/db-1", "io.max"), &before).unwrap();
+    }
+    host.tick(&mut agent, 2);
+    assert_ne!(host.io_max("slice/db-1"), before);
+    assert!(state(&agent).groups.iter().all(|group| group.foreign_limit.is_none()));
+    host.journal.restore_all();
+    assert_eq!(host.io_max("slice/db-1"), before);
+}
+
 #[test]
 fn each_group_is_a_tenant_of_its_own() {
     let mut host = host("each");
@@ -290,6 +310,18 @@ fn in_a_cluster_a_host_takes_no_more_than_its_part_of_a_guarantee() {
     host.moved("slice/db-1", 7_000_000);
     host.tick(&mut agent, 7);
     assert_eq!(guaranteed(&agent), Some((15_000_000, Some(30_000_000))));
+}
+
+#[test]
+fn a_guarantee_of_a_cache_of_an_nbd_device_counts_at_its_server_alone() {
+    let mut host = Host::new("cgroup-nbd");
+    host.slow_device_at("43:0");
+    host.group("slice/db-1");
+    let mut agent = host.agent(&policy(GUARANTEE));
+    agent.share_totals();
+    host.tick(&mut agent, 0);
+    assert_eq!(host.io_max("slice/db-1"), GUARANTEED, "the whole guarantee applies");
+    assert!(agent.demands().is_empty());
 }
 
 #[test]

@@ -53,7 +53,6 @@ impl Host {
     pub(super) fn new(name: &str) -> Self {
         let root = folder(&format!("points-{name}"));
         root.file("cgroup/cgroup.controllers", "cpu io memory\n");
-        std::fs::create_dir_all(root.join("sys/dev/block")).unwrap();
         device(&root, "no-disk", "4095:1");
         let journal = Journal::open(root.join("journal")).unwrap();
         let host = Self {
@@ -75,7 +74,12 @@ impl Host {
     }
 
     pub(super) fn slow_device(&self) {
-        device(&self.root, "no-slow", "4095:2");
+        self.slow_device_at("4095:2");
+    }
+
+    /// As [`Self::slow_device`], with this number of the device.
+    pub(super) fn slow_device_at(&self, number: &str) {
+        device(&self.root, "no-slow", number);
         for device in ["no-slow", "no-disk"] {
             self.root.file(&format!("sys/class/block/{device}/stat"), "1 0 8 1 1 0 8 1 0 2 2\n");
         }
@@ -86,9 +90,8 @@ impl Host {
     }
 
     pub(super) fn group(&self, name: &str) {
-        std::fs::create_dir_all(self.root.join("cgroup").join(name)).unwrap();
-        std::fs::write(self.file(name, "io.stat"), "").unwrap();
-        std::fs::write(self.file(name, "io.max"), "").unwrap();
+        self.root.file(&format!("cgroup/{name}/io.stat"), "");
+        self.root.file(&format!("cgroup/{name}/io.max"), "");
     }
 
     /// Writes the counters of a group as the kernel does: into the file that is there.
@@ -165,8 +168,7 @@ impl Host {
 /// Makes a device in sysfs.
 fn device(root: &Folder, name: &str, number: &str) {
     root.file(&format!("sys/class/block/{name}/dev"), number);
-    let folder = root.join("sys/class/block").join(name);
-    std::os::unix::fs::symlink(folder, root.join("sys/dev/block").join(number)).unwrap();
+    root.link(&format!("sys/dev/block/{number}"), &format!("sys/class/block/{name}"));
 }
 
 pub(super) fn config(policy: &str) -> Config {

@@ -14,6 +14,15 @@ use crate::journal::Journal;
 use crate::sensor::cgroup::GroupFile;
 use crate::sensor::diskstats::DeviceNumber;
 
+/// Major number of NBD devices.
+const NBD: u32 = 43;
+
+/// True if requests to this device count for totals on this host. Those to an NBD device pass another enforcement point, which is
+/// nearer the disk: that of the server.
+pub(super) const fn counts_here(device: DeviceNumber) -> bool {
+    device.major != NBD
+}
+
 /// A control group and its files.
 #[derive(Debug)]
 pub(super) struct Group<T> {
@@ -202,8 +211,7 @@ mod tests {
     #[test]
     fn a_group_without_io_max_is_left_out_with_the_cure() {
         let root = folder("points-groups-no-io-max");
-        std::fs::create_dir_all(root.join("slice/db")).unwrap();
-        std::fs::write(root.join("slice/db/io.stat"), "").unwrap();
+        root.file("slice/db/io.stat", "");
         let groups = Groups::<()>::new(&root);
         let (mut notes, mut errors) = (Vec::new(), Errors::default());
         assert!(groups.counters("slice/db", &mut notes, &mut errors).is_none());

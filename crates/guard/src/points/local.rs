@@ -12,7 +12,7 @@ use evenkeel_policy::config::Match;
 use evenkeel_policy::decision::DecisionRecord;
 
 use super::cgroup::{Unable, has_controller};
-use super::groups::{Group, Groups};
+use super::groups::{Group, Groups, counts_here};
 use super::{Errors, Tick};
 use crate::actuator::io_max::{Change, Limits};
 use crate::aside::Aside;
@@ -53,8 +53,6 @@ const MOST_WALKED: usize = 200;
 const FILES_BUDGET: std::time::Duration = std::time::Duration::from_millis(if cfg!(test) { 30_000 } else { 20 });
 /// Longest wait for the devices at all paths when a policy is taken over.
 const OPEN_BUDGET: std::time::Duration = std::time::Duration::from_secs(1);
-/// Major number of NBD devices.
-const NBD: u32 = 43;
 /// Number of levels of groups below a group that are searched for tasks.
 const MAX_DEPTH: u32 = 8;
 
@@ -497,6 +495,11 @@ impl Local {
             group.own.numbers = numbers;
             if group.set.is_some() {
                 tick.errors.take(group.row.read());
+                if group.row.is_undone() {
+                    // It is still the agent's: what another program sets next has to be noticed.
+                    group.set = Some(Limits::NONE);
+                    self.mind.in_force(group.own.id, Limits::NONE);
+                }
             }
         }
         self.walked = (at < self.groups.list.len()).then_some(at);
@@ -736,12 +739,6 @@ impl Local {
     pub fn records(&self, count: usize) -> impl Iterator<Item = DecisionRecord> {
         self.mind.records(count)
     }
-}
-
-/// True if requests to this device count for totals on this host. Those to an NBD device pass another enforcement point, which is
-/// nearer the disk: that of the server.
-const fn counts_here(device: DeviceNumber) -> bool {
-    device.major != NBD
 }
 
 /// The largest relative difference between the limits in force and other ones; infinite if one of them is new or ends.

@@ -127,6 +127,11 @@ fn a_limit_of_before_is_an_upper_bound_and_comes_back() {
     }
     assert!(least < 40_000_000, "reads take 24 ms with the limit of before: {least}");
     assert!(!host.journal.is_clear());
+    // As systemd does at each daemon-reload, for a unit with this limit.
+    std::fs::write(host.file("slice/bulk-1", "io.max"), &before).unwrap();
+    host.run(&mut agent, 30);
+    let limit = host.limits("slice/bulk-1").wbps.unwrap();
+    assert!(limit < 60_000_000, "the group is throttled again: {limit}");
     // The end, as of a killed agent whose sentinel acts.
     host.journal.restore_all();
     assert_eq!(host.io_max("slice/bulk-1"), before);
@@ -159,6 +164,33 @@ fn limits_that_another_program_sets_meanwhile_stay() {
     assert!(group.foreign_limit.is_some() && group.delay_ms == 0.0);
     assert!(host.journal.restore_all().is_empty());
     assert_eq!([host.io_max("slice/bulk-1"), host.io_max("slice/db")], foreign);
+}
+
+#[test]
+fn limits_that_another_program_sets_after_those_of_before_are_noticed() {
+    let mut host = Host::new("undone");
+    let before = FREE.replace("wbps=max", "wbps=60000000");
+    std::fs::write(host.file("slice/bulk-1", "io.max"), &before).unwrap();
+    let mut agent = host.agent(POLICY);
+    host.run(&mut agent, 100);
+    assert!(host.limits("slice/bulk-1").wbps.unwrap() < 60_000_000);
+    host.journal.set_writable(false);
+    let mut failed = 0;
+    for limits in [before, FREE.replace("wbps=max", "wbps=90000000")] {
+        std::fs::write(host.file("slice/bulk-1", "io.max"), limits).unwrap();
+        for _ in 0..11 {
+            let diskstats = host.work();
+            host.ticks += 1;
+            failed += agent.tick(host.now(), diskstats.as_bytes(), Some(&mut host.journal)).len();
+        }
+    }
+    assert!(failed > 0, "the journal cannot be written");
+    host.journal.set_writable(true);
+    host.run(&mut agent, 2);
+    let shown = agent.locals[0].state();
+    let bulk = shown.groups().iter().find(|group| group.group == "slice/bulk-1").unwrap();
+    assert_eq!(bulk.foreign_limit.as_deref(), Some("rbps=max wbps=90000000 riops=max wiops=max"));
+    assert!(host.journal.is_clear());
 }
 
 #[test]
@@ -213,9 +245,7 @@ fn a_container_belongs_to_the_tenant_that_its_name_fits() {
         |agent: &Agent| -> Vec<String> { state(agent).groups.into_iter().map(|group| group.tenant).collect() };
     host.run(&mut agent, 1);
     assert_eq!(tenants(&agent), ["db", "rest"], "its name is not known yet");
-    let files = host.root.join("var/lib/docker/containers").join(&id);
-    std::fs::create_dir_all(&files).unwrap();
-    std::fs::write(files.join("config.v2.json"), "{\"Name\":\"/bulk-7\"}").unwrap();
+    host.root.file(&format!("var/lib/docker/containers/{id}/config.v2.json"), "{\"Name\":\"/bulk-7\"}");
     host.run(&mut agent, 11);
     assert_eq!(tenants(&agent), ["db", "bulk"]);
     let group = state(&agent).groups.pop().unwrap();
@@ -230,13 +260,10 @@ fn a_container_belongs_to_the_tenant_that_its_name_fits() {
 fn a_volume_group_is_followed_down_to_its_disk() {
     let mut host = Host::new("stack");
     for (name, number) in [("no-disk", "4095:1"), ("no-dm", "4094:0")] {
-        std::fs::create_dir_all(host.root.join("sys/block").join(name)).unwrap();
-        std::fs::write(host.root.join("sys/block").join(name).join("dev"), number).unwrap();
+        host.root.file(&format!("sys/block/{name}/dev"), number);
     }
     for (file, text) in [("dm/name", "no--vg-lv"), ("dm/uuid", "LVM-1"), ("slaves/no-disk", "")] {
-        let path = host.root.join("sys/block/no-dm").join(file);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        host.root.file(&format!("sys/block/no-dm/{file}"), text);
     }
     let mut agent = host.agent(&POLICY.replace("no-disk", "no-vg"));
     host.run(&mut agent, 100);
@@ -252,16 +279,11 @@ fn a_path_is_followed_to_the_file_system_that_is_mounted_there() {
     let mut host = Host::new("mounted");
     host.slow_device();
     for (name, number) in [("no-disk", "4095:1"), ("no-slow", "4095:2")] {
-        let folder = host.root.join("sys/block").join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("dev"), number).unwrap();
+        host.root.file(&format!("sys/block/{name}/dev"), number);
     }
-    let data = host.root.canonicalize().unwrap().join("data");
-    std::fs::create_dir_all(&data).unwrap();
-    let (name, mounts) = (data.to_str().unwrap().to_owned(), host.root.join("proc/self/mountinfo"));
+    let name = host.root.dir("data").canonicalize().unwrap().to_str().unwrap().to_owned();
     let above = "1 0 4095:1 / / rw - ext4 /dev/no-disk rw\n";
-    std::fs::create_dir_all(mounts.parent().unwrap()).unwrap();
-    std::fs::write(&mounts, above).unwrap();
+    let mounts = host.root.file("proc/self/mountinfo", above);
     let mut agent = host.agent(&POLICY.replace("no-disk", &name));
     host.run(&mut agent, 200);
     assert_eq!(state(&agent).device_number, "4095:1", "nothing is mounted there yet");
@@ -467,16 +489,18 @@ fn a_group_that_a_guarantee_has_by_its_path_is_not_throttled_by_its_name() {
     assert!(shown.tenant == "bulk" && shown.throttle == "never" && shown.exempt_because.is_some(), "{shown:?}");
 }
 
+/// Makes a partition of the disk.
+fn partition(host: &Host) {
+    host.root.file("sys/class/block/no-disk/no-disk1/dev", "4095:2");
+    host.root.file("sys/class/block/no-disk/no-disk1/partition", "1");
+    host.root.link("sys/class/block/no-disk1", "sys/class/block/no-disk/no-disk1");
+    host.root.link("sys/dev/block/4095:2", "sys/class/block/no-disk/no-disk1");
+}
+
 #[test]
 fn of_two_points_on_one_disk_one_sets_limits() {
     let mut host = Host::new("two");
-    let part = host.root.join("sys/class/block/no-disk/no-disk1");
-    std::fs::create_dir_all(&part).unwrap();
-    std::fs::write(part.join("dev"), "4095:2").unwrap();
-    std::fs::write(part.join("partition"), "1").unwrap();
-    for link in ["sys/class/block/no-disk1", "sys/dev/block/4095:2"] {
-        std::os::unix::fs::symlink(&part, host.root.join(link)).unwrap();
-    }
+    partition(&host);
     let other = "[pools.other]\ndevices = [\"no-disk1\"]\nlatency.target = \"5ms\"\n[tenants.db]\n";
     let policy = POLICY.replace("[tenants.db]\n", other);
     let mut agent = host.agent(&policy);
@@ -496,13 +520,7 @@ fn of_two_points_on_one_disk_one_sets_limits() {
 #[test]
 fn a_point_keeps_its_disk_beside_a_new_one_that_comes_first() {
     let mut host = Host::new("first");
-    let part = host.root.join("sys/class/block/no-disk/no-disk1");
-    std::fs::create_dir_all(&part).unwrap();
-    std::fs::write(part.join("dev"), "4095:2").unwrap();
-    std::fs::write(part.join("partition"), "1").unwrap();
-    for link in ["sys/class/block/no-disk1", "sys/dev/block/4095:2"] {
-        std::os::unix::fs::symlink(&part, host.root.join(link)).unwrap();
-    }
+    partition(&host);
     let policy = format!("{POLICY}limit.bytes_per_s = \"10MB\"\n");
     let mut agent = host.agent(&policy);
     host.run(&mut agent, 30);

@@ -31,13 +31,11 @@ impl Host {
     fn new(name: &str, disks: &[(&'static str, f64)], config: &str) -> Self {
         let root = folder(&format!("arrays-{name}"));
         for (number, (disk, _)) in disks.iter().enumerate() {
-            let folder = root.join("sys/devices").join(disk);
-            std::fs::create_dir_all(folder.join("device")).unwrap();
-            std::fs::write(folder.join("dev"), format!("4095:{number}\n")).unwrap();
-            std::fs::write(folder.join("device/queue_depth"), "64\n").unwrap();
-            for (links, link) in [("class/block", (*disk).to_owned()), ("dev/block", format!("4095:{number}"))] {
-                std::fs::create_dir_all(root.join("sys").join(links)).unwrap();
-                std::os::unix::fs::symlink(&folder, root.join("sys").join(links).join(link)).unwrap();
+            let folder = format!("sys/devices/{disk}");
+            root.file(&format!("{folder}/dev"), format!("4095:{number}\n"));
+            root.file(&format!("{folder}/device/queue_depth"), "64\n");
+            for link in [format!("sys/class/block/{disk}"), format!("sys/dev/block/4095:{number}")] {
+                root.link(&link, &folder);
             }
         }
         let journal = Journal::open(root.join("journal")).unwrap();
@@ -272,8 +270,7 @@ fn a_newer_policy_keeps_the_queues_and_restores_those_it_does_not_name() {
 fn one_queue_has_one_master() {
     let config = CONFIG.replace("device:no-database", "device:no-partition");
     let mut host = Host::new("same", &DISKS[1..], &config);
-    let link = host.root.join("sys/class/block/no-partition");
-    std::os::unix::fs::symlink(host.root.join("sys/devices/no-backup"), link).unwrap();
+    host.root.link("sys/class/block/no-partition", "sys/devices/no-backup");
     host.seconds(20, true);
     assert!(host.volume(0).queues.len() == 1 && host.volume(1).queues.is_empty(), "{:?}", host.state());
     let notes = host.agent.state().pools[0].notes.join("\n");
@@ -284,14 +281,12 @@ fn one_queue_has_one_master() {
 fn passive_paths_take_no_part_of_the_slots() {
     let config = "[pools.san.tuning]\nslots = \"rwd\"\nslots_most = 12\n[tenants.a]\nmatch = [\"device:no-map\"]\n";
     let mut host = Host::new("passive", &[("no-active", 20.0), ("no-passive", 0.0)], config);
-    let folder = host.root.join("sys/devices/no-map");
-    std::fs::create_dir_all(folder.join("slaves")).unwrap();
-    std::fs::write(folder.join("dev"), "4095:9\n").unwrap();
+    host.root.file("sys/devices/no-map/dev", "4095:9\n");
     for (disk, ..) in &host.disks {
-        std::os::unix::fs::symlink(host.root.join("sys/devices").join(disk), folder.join("slaves").join(disk)).unwrap();
+        host.root.link(&format!("sys/devices/no-map/slaves/{disk}"), &format!("sys/devices/{disk}"));
     }
-    for link in ["class/block/no-map", "dev/block/4095:9"] {
-        std::os::unix::fs::symlink(&folder, host.root.join("sys").join(link)).unwrap();
+    for link in ["sys/class/block/no-map", "sys/dev/block/4095:9"] {
+        host.root.link(link, "sys/devices/no-map");
     }
     host.seconds(5, true);
     assert_eq!((host.depth("no-active"), host.depth("no-passive")), (12.0, 12.0));
@@ -320,9 +315,8 @@ fn the_length_of_a_stuck_disk_is_not_written() {
     // Disks with hardware queues, as NVMe.
     for (disk, _) in DISKS {
         std::fs::remove_file(host.file(disk)).unwrap();
-        let folder = host.root.join("sys/devices").join(disk);
-        ["mq/0", "queue"].into_iter().for_each(|name| std::fs::create_dir_all(folder.join(name)).unwrap());
-        std::fs::write(folder.join("queue/nr_requests"), "64\n").unwrap();
+        host.root.dir(&format!("sys/devices/{disk}/mq/0"));
+        host.root.file(&format!("sys/devices/{disk}/queue/nr_requests"), "64\n");
     }
     let depth = |host: &Host, disk: &str| {
         let file = host.root.join("sys/devices").join(disk).join("queue/nr_requests");

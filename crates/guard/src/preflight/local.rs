@@ -27,6 +27,9 @@ const ATTRIBUTING: [&str; 5] = ["btrfs", "ext2", "ext4", "f2fs", "xfs"];
 /// File systems that are only read.
 const READ_ONLY: [&str; 4] = ["erofs", "iso9660", "squashfs", "udf"];
 
+/// Levels of md arrays whose threads write in place of the groups.
+const PARITY: [&str; 3] = ["raid4", "raid5", "raid6"];
+
 const PURPOSE: &str = "limits of control groups for a latency target";
 const UNCOUNTED: &str = "buffered writes count for no group, so that no group is throttled for them";
 
@@ -62,10 +65,13 @@ pub fn judge(config: &Config, roots: &Roots, groups: &Path) -> Vec<Finding> {
             cure: "start the container runtime, or mount its CRI socket into the agent's container".into(),
         });
     }
+    let devices = config.local.values().filter_map(|local| stack::find(roots, &local.device).ok());
+    let named: Vec<DeviceNumber> = devices.map(|limited| limited.number).collect();
     for local in config.local.values() {
         let Ok(limited) = stack::find(roots, &local.device) else { continue };
         findings.extend(throttles(&local.device, &limited, roots, groups));
         findings.extend(statistics(&local.device, &limited, roots));
+        findings.extend(layer(&local.device, &limited, &named, roots));
         let mounted = stack::file_systems(roots, &stack::above(roots, &limited.whole));
         findings.extend(file_system(&local.device, &mounted));
         findings.extend(journal(&local.device, &mounted, roots));
@@ -120,7 +126,7 @@ fn throttles(device: &str, limited: &Limited, roots: &Roots, groups: &Path) -> V
             device,
             [
                 format!("{} selects BFQ", path.display()),
-                "BFQ keeps the device idle for one group after the other: latencies have jumps that no limit removes"
+                "BFQ idles the device while it awaits a group's next request: latencies jump, which no limit prevents"
                     .into(),
                 format!("echo mq-deadline > {} (or none for a fast SSD)", path.display()),
             ],
@@ -149,6 +155,33 @@ fn statistics(device: &str, limited: &Limited, roots: &Roots) -> Option<Finding>
     let evidence = format!("{} is 0", path.display());
     let lost = "unless single reads are timed, latency is only estimated from io.pressure of groups";
     Some(finding("statistics", device, [evidence, lost.into(), format!("echo 1 > {}", path.display())]))
+}
+
+/// A finding about the topmost device of dm-crypt, or md array with parity, that lies on the device: its threads submit writes
+/// in place of the groups. `named`: devices of the configuration; a layer among them limits groups itself.
+fn layer(device: &str, limited: &Limited, named: &[DeviceNumber], roots: &Roots) -> Option<Finding> {
+    let value = |number: &DeviceNumber, file: &str| {
+        roots::value(&roots.sys.join(format!("dev/block/{number}")).join(file)).ok().flatten().unwrap_or_default()
+    };
+    let kind = |number: &DeviceNumber| {
+        let uuid = value(number, "dm/uuid");
+        let is_crypt = uuid.starts_with("CRYPT-") && !uuid.starts_with("CRYPT-VERITY");
+        let is_parity = PARITY.contains(&value(number, "md/level").as_str());
+        if is_crypt { Some("dm-crypt") } else { is_parity.then_some("md") }
+    };
+    let above = stack::above(roots, &limited.timed);
+    // Layers come from below: at a lower one groups are not told apart either.
+    let mut others = above.iter().rev().filter(|number| !limited.timed.contains(number));
+    let topmost = others.find_map(|number| Some((number, kind(number)?)));
+    let (number, kind) = topmost.filter(|(number, _)| !named.contains(number))?;
+    let link = roots::link(&roots.sys.join(format!("dev/block/{number}")));
+    let name = link.as_deref().and_then(Path::file_name).and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+    let mapped = value(number, "dm/name");
+    let path = if mapped.is_empty() { format!("/dev/{name}") } else { format!("/dev/mapper/{mapped}") };
+    let evidence = format!("{path} lies on it, and threads of {kind} write there in place of the groups");
+    let lost = "writes through it count for no group, so that no group is throttled for them";
+    let cure = format!("name {path} in devices of the pool, beside {device} or instead of it");
+    Some(finding(kind, device, [evidence, lost.into(), cure]))
 }
 
 /// Number of the first of the devices for which `qos`, the file `io.cost.qos`, enables io.cost.

@@ -21,9 +21,7 @@ impl Host {
         host.file("sys/block/ek0/queue/scheduler", "[mq-deadline] kyber bfq none\n");
         host.file("sys/block/ek0/queue/wbt_lat_usec", "0\n");
         for link in ["sys/class/block/ek0", "sys/dev/block/4090:0"] {
-            let link = host.0.join(link);
-            std::fs::create_dir_all(link.parent().unwrap()).unwrap();
-            std::os::unix::fs::symlink(host.0.join("sys/block/ek0"), link).unwrap();
+            host.0.link(link, "sys/block/ek0");
         }
         let mounts = "1 0 4090:0 / /srv rw - ext4 /dev/ek0 rw\n2 0 4090:0 / /boot rw - vfat /dev/ek0 rw\n";
         host.file("proc/self/mountinfo", mounts);
@@ -82,7 +80,7 @@ fn other_throttles_of_the_device_are_named_with_their_cure() {
 fn throttles_of_the_paths_of_nvme_multipath_are_named() {
     let host = Host::new("nvme-paths");
     host.file("sys/block/nvme90n1/queue/scheduler", "none\n");
-    std::os::unix::fs::symlink(host.0.join("sys/block/nvme90n1"), host.0.join("sys/dev/block/4092:0")).unwrap();
+    host.0.link("sys/dev/block/4092:0", "sys/block/nvme90n1");
     host.file("sys/block/nvme91c0n1/queue/wbt_lat_usec", "2000\n");
     let number = DeviceNumber { major: 4092, minor: 0 };
     let limited = Limited { number, timed: vec![number], whole: vec![number], sequence: None };
@@ -92,6 +90,57 @@ fn throttles_of_the_paths_of_nvme_multipath_are_named() {
     let found = found();
     assert!(found.len() == 1 && found[0].part == "wbt of nvme90n1", "{found:?}");
     assert!(found[0].evidence.contains("nvme90c0n1/queue/wbt_lat_usec is 2000"), "{found:?}");
+}
+
+#[test]
+fn layers_whose_threads_write_in_place_of_the_groups_are_named() {
+    for (name, number, file, text, kind, path) in [
+        ("ekdm-8", "4088:8", "dm/uuid", "CRYPT-LUKS2-1-secret", "dm-crypt of ek0", "/dev/mapper/secret"),
+        ("ekmd-9", "4088:9", "md/level", "raid5", "md of ek0", "/dev/ekmd-9"),
+    ] {
+        let host = Host::new("layers");
+        let folder = format!("sys/block/{name}");
+        host.file(&format!("{folder}/dev"), number);
+        if file == "dm/uuid" {
+            host.file(&format!("{folder}/dm/name"), "secret");
+        }
+        std::fs::create_dir_all(host.0.join(&folder).join("slaves/ek0")).unwrap();
+        std::os::unix::fs::symlink(host.0.join(&folder), host.0.join("sys/dev/block").join(number)).unwrap();
+        for other in ["LVM-1", "CRYPT-VERITY-1", "raid0", "raid1"] {
+            host.file(&format!("{folder}/{file}"), other);
+            let found = host.judge();
+            assert!(found.is_empty(), "{other}: {found:?}");
+        }
+        host.file(&format!("{folder}/{file}"), text);
+        let found = host.only();
+        assert_eq!((found.part.as_str(), found.presence), (kind, Presence::Unsuitable));
+        assert!(found.evidence.starts_with(path) && found.cure.contains(path), "{found:?}");
+    }
+}
+
+#[test]
+fn of_several_layers_the_topmost_is_named() {
+    let host = Host::new("layers-both");
+    for (name, number, below, file, text) in [
+        ("ekmd-9", "4088:9", "ek0", "md/level", "raid5"),
+        ("ekdm-8", "4088:8", "ekmd-9", "dm/uuid", "CRYPT-LUKS2-1-secret"),
+    ] {
+        let folder = format!("sys/block/{name}");
+        host.file(&format!("{folder}/dev"), number);
+        host.file(&format!("{folder}/{file}"), text);
+        host.0.dir(&format!("{folder}/slaves/{below}"));
+        host.0.link(&format!("sys/dev/block/{number}"), &folder);
+    }
+    host.file("sys/block/ekdm-8/dm/name", "secret");
+    let found = host.only();
+    assert_eq!(found.part, "dm-crypt of ek0");
+    assert!(found.cure.contains("/dev/mapper/secret in devices"), "{found:?}");
+    // The cure ends the finding.
+    host.0.link("sys/class/block/ekdm-8", "sys/block/ekdm-8");
+    let both = POLICY.replace("\"ek0\"", "\"ek0\", \"ekdm-8\"");
+    let config = Config::parse(&both, "test", Abilities { tracepoints: true }).unwrap();
+    let found = judge(&config, &Roots::under(&host.0), &host.0.join("cgroup"));
+    assert!(!found.iter().any(|finding| finding.part.starts_with("dm-crypt")), "{found:?}");
 }
 
 #[test]

@@ -11,11 +11,11 @@ const PARTS: [[&str; 5]; 7] = [
         "tcx",
         "tcx_link_attach",
         "TCX (Linux 6.6, CONFIG_NET_XGRESS)",
-        "shows packets to the program that sets departure times",
+        "shows packets to the BPF program that sets departure times",
         NO_DELAY,
     ],
     ["clsact", "clsact_init", "sch_ingress", "holds the filters of cls_bpf, where the kernel has no TCX", NO_DELAY],
-    ["cls_bpf", "cls_bpf_classify", "cls_bpf", "shows packets to the program where the kernel has no TCX", NO_DELAY],
+    ["cls_bpf", "cls_bpf_classify", "cls_bpf", "shows packets to the BPF program on kernels without TCX", NO_DELAY],
     ["lio", "iscsit_register_transport", "iscsi_target_mod", "the kernel's iSCSI target (LIO)", NO_TARGETS],
     ["nvmet", "nvmet_tcp_add_port", "nvmet_tcp", "the kernel's NVMe/TCP target", NO_TARGETS],
 ];
@@ -94,11 +94,12 @@ fn one_way_is_enough(findings: &mut [Finding]) -> bool {
     for finding in findings.iter_mut().filter(|finding| finding.presence != Presence::Present) {
         match finding.part.as_str() {
             "tcx" if filters => {
-                finding.lost = "the program is attached by filters (clsact, cls_bpf): when the agent is killed its \
+                finding.lost =
+                    "the BPF program is attached by filters (clsact, cls_bpf): when the agent is killed its \
                     sentinel removes them, and when both are killed, delays last until their timeout"
-                    .into();
+                        .into();
             }
-            "clsact" | "cls_bpf" if links => finding.lost = "nothing: the program is attached by links (TCX)".into(),
+            "clsact" | "cls_bpf" if links => finding.lost = "nothing: links (TCX) attach the BPF program".into(),
             _ => {}
         }
     }

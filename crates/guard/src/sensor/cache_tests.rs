@@ -76,9 +76,7 @@ impl Tree {
     }
 
     fn link(&self, path: &str, to: &str) {
-        let path = self.0.join("sys").join(path);
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-        std::os::unix::fs::symlink(self.0.join("sys").join(to), path).expect("linked");
+        self.0.link(&format!("sys/{path}"), &format!("sys/{to}"));
     }
 
     fn disk(&self, name: &str, number: &str) {

@@ -1,7 +1,5 @@
 //! Tests with device trees laid out by hand.
 
-use std::os::unix::fs::symlink;
-
 use super::*;
 use crate::folder::{Folder, folder};
 
@@ -28,10 +26,8 @@ impl Host {
 
     /// Makes the device `above` of others.
     fn stack(&self, above: &str, below: &[&str]) {
-        let blocks = self.root.join("sys/block");
-        std::fs::create_dir_all(blocks.join(above).join("slaves")).unwrap();
         for name in below {
-            symlink(blocks.join(name), blocks.join(above).join("slaves").join(name)).unwrap();
+            self.root.link(&format!("sys/block/{above}/slaves/{name}"), &format!("sys/block/{name}"));
         }
     }
 
@@ -122,9 +118,7 @@ fn errors_of_ext4_are_found_on_the_device_and_on_its_partitions() {
     let mut host = Host::new("ext4");
     host.put("ek0/ek0p1", "partition", "1\n");
     for (name, errors) in [("ek0p1", "3\n"), ("ek1", "0\n"), ("other", "5\n")] {
-        let folder = host.root.join("sys/fs/ext4").join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("errors_count"), errors).unwrap();
+        host.root.file(&format!("sys/fs/ext4/{name}/errors_count"), errors);
     }
     let found = [("ek0p1".to_owned(), Fault::FileSystem(3), false)];
     assert_eq!(host.found("ek0"), found);

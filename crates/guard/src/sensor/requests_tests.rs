@@ -12,6 +12,7 @@ use rustix::thread::UnshareFlags;
 
 use super::*;
 use crate::apart::{apart, own_cgroup, skip, tracefs};
+use crate::folder::{Folder, folder};
 
 /// A record as the programs write it: one of the read that [`read`] returns.
 fn record() -> Vec<u8> {
@@ -85,20 +86,17 @@ proptest! {
 /// A loop device of 4 MiB on a file of its own; dropping it removes both.
 struct Loop {
     device: PathBuf,
-    file: PathBuf,
+    _folder: Folder,
 }
 
 impl Loop {
     /// Makes the device; `None` if this machine has no loop devices.
     fn new(name: &str) -> Option<Self> {
-        let file = std::env::temp_dir().join(format!("evenkeel-{name}-{}", std::process::id()));
-        std::fs::write(&file, vec![7; 4 << 20]).ok()?;
+        let folder = folder(&format!("loop-{name}"));
+        let file = folder.file("disk", vec![7_u8; 4 << 20]);
         let output = Command::new("losetup").args(["--find", "--show"]).arg(&file).output();
-        let Some(output) = output.ok().filter(|output| output.status.success()) else {
-            let _ = std::fs::remove_file(&file);
-            return None;
-        };
-        Some(Self { device: String::from_utf8_lossy(&output.stdout).trim().into(), file })
+        let output = output.ok().filter(|output| output.status.success())?;
+        Some(Self { device: String::from_utf8_lossy(&output.stdout).trim().into(), _folder: folder })
     }
 
     fn number(&self) -> DeviceNumber {
@@ -117,7 +115,6 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
-        let _ = std::fs::remove_file(&self.file);
     }
 }
 

@@ -110,6 +110,9 @@ fn at_queue(format: &Format, devices: &Map, reads: &Map, cgroups: Option<&Map>) 
     if let Some(cgroups) = cgroups {
         let other = p.label();
         p.call(CURRENT_CGROUP);
+        // The half that the folder's number has on all kernels.
+        p.alu(Do::ShiftLeft, R0, 32);
+        p.alu(Do::ShiftRight, R0, 32);
         p.store(Size::Double, R10, CGROUP, R0);
         look_up(&mut p, cgroups, CGROUP, other);
         p.load(Size::Word, R1, R0, 0);
@@ -247,9 +250,15 @@ fn set_device(map: &Map, number: DeviceNumber, group: Option<u32>) -> Result<(),
     set.map_err(failed)
 }
 
+/// The part by which programs know a control group. Before Linux 5.5 the kernel's number of a group has a count in its upper half
+/// that the inode number lacks; no two groups at a time have the same lower half.
+const fn lower_half(id: u64) -> u64 {
+    id & 0xffff_ffff
+}
+
 /// Gives a pair of a control group and a group of devices its histogram in the map of pairs, or removes the pair.
 fn set_pair(map: &Map, (id, devices): (u64, u32), histogram: Option<u32>) -> Result<(), Error> {
-    let key = [&id.to_ne_bytes()[..], &devices.to_ne_bytes(), &[0; 4]].concat();
+    let key = [&lower_half(id).to_ne_bytes()[..], &devices.to_ne_bytes(), &[0; 4]].concat();
     let set = match histogram {
         Some(histogram) => map.update(&key, &histogram.to_ne_bytes()),
         None => map.remove(&key),
@@ -394,7 +403,7 @@ impl ReadTimes {
         if self.submissions.cgroups.is_none() {
             return Ok(());
         }
-        let wanted = cgroups.into_iter().map(|(id, devices, histogram)| ((id, devices), histogram));
+        let wanted = cgroups.into_iter().map(|(id, devices, histogram)| ((lower_half(id), devices), histogram));
         let wanted: BTreeMap<(u64, u32), u32> = wanted.take(MAX_CGROUPS).collect();
         let room = self.make_room(0, wanted.len());
         let Some(map) = &self.submissions.cgroups else { return Ok(()) };

@@ -35,7 +35,7 @@ impl Tree {
     }
 
     /// Root folder of the tree.
-    pub(crate) fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Folder {
         &self.0
     }
 

@@ -117,6 +117,25 @@ fn marks_are_selected_by_time_and_name() {
 }
 
 #[test]
+fn a_trouble_of_a_pool_or_volume_concerns_each_tenant() {
+    let selects = |about: &str, pool: Option<&str>, tenant: Option<&str>| {
+        let filter = Filter { pool: pool.map(str::to_owned), tenant: tenant.map(str::to_owned), device: None };
+        let (level, kind, sentence) = ("critical".into(), "stalled".into(), "a read hangs".into());
+        let event = Event::Trouble { begins: true, level, kind, about: about.into(), sentence };
+        filter.mark(&Mark { at: T0, event })
+    };
+    for about in ["pool main", "pool fast, main", "volume db", "cluster lost", "totals of tenants", ""] {
+        assert!(selects(about, Some("main"), Some("shop")), "{about}");
+    }
+    assert!(selects("osd.3", Some("osd.3"), Some("shop")) && !selects("osd.3", Some("main"), None), "an OSD is a pool");
+    assert!(!selects("pool fast", Some("main"), Some("shop")) && selects("pool fast", None, Some("shop")));
+    for tenant in ["shop", "main", "in"] {
+        assert!(!selects("tenant web in pool main", None, Some(tenant)), "{tenant}: of another tenant");
+    }
+    assert!(selects("tenant web in pool main", Some("main"), Some("web")) && !selects("pool main", Some("pool"), None));
+}
+
+#[test]
 fn what_is_damaged_is_an_error_and_the_rest_is_read() {
     let scratch = Scratch::new();
     drop(recorded(scratch.path(), 700));

@@ -65,11 +65,7 @@ pub fn binary(name: &str, profile: Profile) -> Result<PathBuf> {
     if profile == Profile::Release {
         command.arg("--release");
     }
-    let mut messages = String::new();
-    let (status, _) = process::stream(&mut command, BUILD_LIMIT, |line| {
-        messages.push_str(line);
-        messages.push('\n');
-    })?;
+    let (status, messages) = process::transcript(&mut command, BUILD_LIMIT)?;
     ensure!(status.success(), "cannot build {name}:\n{messages}");
     let dir = if profile == Profile::Release { "release" } else { "debug" };
     Ok(target_dir()?.join(dir).join(name))

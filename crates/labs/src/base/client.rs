@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
@@ -16,10 +17,10 @@ use anyhow::{Context, Result, bail, ensure};
 const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
 const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-const REQUEST_MAGIC: u32 = 0x2560_9513;
-const REPLY_MAGIC: u32 = 0x6744_6698;
+pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
+pub(crate) const REPLY_MAGIC: u32 = 0x6744_6698;
 const OPTION_GO: u32 = 7;
-const REPLY_ACK: u32 = 1;
+pub(crate) const REPLY_ACK: u32 = 1;
 const REPLY_INFO: u32 = 3;
 const INFO_EXPORT: u16 = 0;
 const FLAG_SEND_FLUSH: u16 = 1 << 2;
@@ -49,42 +50,12 @@ impl std::error::Error for Refused {}
 
 /// A connection in its transmission phase.
 pub(crate) struct Client {
-    stream: Box<dyn Stream>,
+    /// The socket. One of TCP is used by the same calls.
+    stream: UnixStream,
     /// Size of the export in bytes.
     pub(crate) size: u64,
     flags: u16,
 }
-
-trait Stream: Read + Write + Send {
-    /// A second handle of the same socket.
-    fn twin(&self) -> io::Result<Box<dyn Stream>>;
-    /// Shuts down both directions of the socket, for all handles.
-    fn shut(&self);
-    /// Sets the timeout of each read from and write to the socket.
-    fn limit(&self, limit: Duration) -> io::Result<()>;
-}
-
-macro_rules! stream {
-    ($socket:ty) => {
-        impl Stream for $socket {
-            fn twin(&self) -> io::Result<Box<dyn Stream>> {
-                Ok(Box::new(self.try_clone()?))
-            }
-
-            fn shut(&self) {
-                let _ = self.shutdown(Shutdown::Both);
-            }
-
-            fn limit(&self, limit: Duration) -> io::Result<()> {
-                self.set_read_timeout(Some(limit))?;
-                self.set_write_timeout(Some(limit))
-            }
-        }
-    };
-}
-
-stream!(TcpStream);
-stream!(UnixStream);
 
 impl Client {
     /// Connects to the export at `address`, a path of a Unix socket or `host:port`. Failed attempts are repeated until `limit`
@@ -105,22 +76,18 @@ impl Client {
     /// Connects to the export at `address` in a single attempt. Every later read and write of the socket waits at most `limit`.
     pub(crate) fn connect_once(address: &str, export: &str, limit: Duration) -> Result<Self> {
         let stream = dial(address, limit)?;
-        stream.limit(limit)?;
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
         Self::negotiate(stream, export)
     }
 
-    fn negotiate(mut stream: Box<dyn Stream>, export: &str) -> Result<Self> {
+    fn negotiate(mut stream: UnixStream, export: &str) -> Result<Self> {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
         ensure!(be64(&greeting[..8]) == INIT_MAGIC && be64(&greeting[8..16]) == OPTION_MAGIC, "not an NBD server");
         // Fixed newstyle and no zeroes.
         let mut hello = 3u32.to_be_bytes().to_vec();
-        hello.extend(OPTION_MAGIC.to_be_bytes());
-        hello.extend(OPTION_GO.to_be_bytes());
-        hello.extend((export.len() as u32 + 6).to_be_bytes());
-        hello.extend((export.len() as u32).to_be_bytes());
-        hello.extend(export.as_bytes());
-        hello.extend(0u16.to_be_bytes());
+        go(&mut hello, export);
         stream.write_all(&hello)?;
         let (mut size, mut flags) = (0, 0);
         loop {
@@ -164,15 +131,10 @@ impl Client {
         bytes: u32,
         data: &[u8],
     ) -> Result<()> {
-        let mut request = Vec::with_capacity(28 + data.len());
-        request.extend(REQUEST_MAGIC.to_be_bytes());
-        request.extend(u16::from(fua).to_be_bytes());
-        request.extend((command as u16).to_be_bytes());
-        request.extend(cookie.to_be_bytes());
-        request.extend(at.to_be_bytes());
-        request.extend(bytes.to_be_bytes());
-        request.extend(data);
-        self.stream.write_all(&request).context("the server closed the connection")
+        let mut message = Vec::with_capacity(28 + data.len());
+        request(&mut message, REQUEST_MAGIC, [u16::from(fua), command as u16], cookie, at, bytes);
+        message.extend(data);
+        self.stream.write_all(&message).context("the server closed the connection")
     }
 
     /// Receives a reply without data and returns its cookie. An error reply becomes a [`Refused`].
@@ -196,7 +158,7 @@ impl Client {
 
     /// A second handle of the connection, so that one thread sends while another receives.
     pub(crate) fn twin(&self) -> Result<Self> {
-        Ok(Self { stream: self.stream.twin()?, size: self.size, flags: self.flags })
+        Ok(Self { stream: self.stream.try_clone()?, size: self.size, flags: self.flags })
     }
 
     /// Receives the reply to a read, with its data, and returns its cookie.
@@ -213,7 +175,7 @@ impl Client {
 
     /// Shuts the connection down. A thread that waits on a twin of it gets an error.
     pub(crate) fn shut(&self) {
-        self.stream.shut();
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     /// Sends a disconnect request and ends the connection.
@@ -223,12 +185,44 @@ impl Client {
 }
 
 /// Connects a socket to `address`, a path of a Unix socket or `host:port`.
-fn dial(address: &str, limit: Duration) -> io::Result<Box<dyn Stream>> {
+fn dial(address: &str, limit: Duration) -> io::Result<UnixStream> {
     if Path::new(address).is_absolute() {
-        return UnixStream::connect(address).map(|stream| Box::new(stream) as _);
+        return UnixStream::connect(address);
     }
     let resolved = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
-    TcpStream::connect_timeout(&resolved, limit).map(|stream| Box::new(stream) as _)
+    TcpStream::connect_timeout(&resolved, limit).map(|stream| OwnedFd::from(stream).into())
+}
+
+/// Appends an option of the handshake whose length field is `length`, whatever the length of `data`.
+pub(crate) fn option(out: &mut Vec<u8>, code: u32, length: u32, data: &[u8]) {
+    out.extend(OPTION_MAGIC.to_be_bytes());
+    out.extend(code.to_be_bytes());
+    out.extend(length.to_be_bytes());
+    out.extend(data);
+}
+
+/// Appends a text with its length.
+pub(crate) fn string(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u32).to_be_bytes());
+    out.extend(text.as_bytes());
+}
+
+/// Appends the option that chooses an export and ends the handshake.
+pub(crate) fn go(out: &mut Vec<u8>, export: &str) {
+    let mut data = Vec::new();
+    string(&mut data, export);
+    data.extend(0u16.to_be_bytes());
+    option(out, OPTION_GO, data.len() as u32, &data);
+}
+
+/// Appends the header of a request.
+pub(crate) fn request(out: &mut Vec<u8>, magic: u32, [flags, command]: [u16; 2], cookie: u64, at: u64, length: u32) {
+    out.extend(magic.to_be_bytes());
+    out.extend(flags.to_be_bytes());
+    out.extend(command.to_be_bytes());
+    out.extend(cookie.to_be_bytes());
+    out.extend(at.to_be_bytes());
+    out.extend(length.to_be_bytes());
 }
 
 fn be64(bytes: &[u8]) -> u64 {

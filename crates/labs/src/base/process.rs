@@ -184,6 +184,12 @@ impl Running {
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
+    /// Sends a signal to the child alone, and waits for the child's end as [`Self::wait`] does.
+    pub(crate) fn stop(self, signal: i32, limit: Duration) -> Result<ExitStatus> {
+        self.signal(signal);
+        self.wait(limit)
+    }
+
     /// Kills the child and all processes of its group, with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.kill_now();
@@ -270,6 +276,13 @@ pub fn stream(command: &mut Command, limit: Duration, line: impl FnMut(&str)) ->
     let (reader, writer) = io::pipe()?;
     command.stderr(writer.try_clone()?);
     stream_from(command, (reader, writer), limit, line)
+}
+
+/// As [`stream`]. Returns the exit status and the lines, each with its end.
+pub fn transcript(command: &mut Command, limit: Duration) -> Result<(ExitStatus, String)> {
+    let mut text = String::new();
+    let (status, _) = stream(command, limit, |line| text.extend([line, "\n"]))?;
+    Ok((status, text))
 }
 
 /// As [`stream`], but only with standard output; standard error is that of this program.

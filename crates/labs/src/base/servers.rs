@@ -117,7 +117,7 @@ pub(crate) fn start_with(setup: &Setup<'_>, certificates: Option<&Path>, dir: &P
     let mut command = match server {
         Server::Evenkeel | Server::EvenkeelNoQos | Server::EvenkeelEpoll | Server::EvenkeelTls => {
             let config = dir.join("evenkeel.toml");
-            let tls = certificates.map(evenkeel_tls).unwrap_or_default();
+            let tls = certificates.map(|folder| tls(folder, "no")).unwrap_or_default();
             std::fs::write(&config, evenkeel_config(server, storage, address, dir)? + &tls)?;
             serve(binary, config)
         }
@@ -220,14 +220,15 @@ fn evenkeel_config(server: &Server, storage: &Storage, address: &Address, dir: &
     Ok(text)
 }
 
-fn evenkeel_tls(folder: &Path) -> String {
+/// The settings for TLS, with the [`certificates`] in `folder`; `required`: the clients that must use it.
+pub(crate) fn tls(folder: &Path, required: &str) -> String {
     let [certificate, key, clients] =
         ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(|name| quote(&folder.join(name)));
-    format!("\n[server.tls]\ncertificate = {certificate}\nkey = {key}\nclients = {clients}\nrequired = \"no\"\n")
+    format!("\n[server.tls]\ncertificate = {certificate}\nkey = {key}\nclients = {clients}\nrequired = {required:?}\n")
 }
 
 /// A path as a quoted TOML string. Paths in labs have no control characters, which are not escaped.
-fn quote(path: &Path) -> String {
+pub(crate) fn quote(path: &Path) -> String {
     format!("{:?}", path.display().to_string())
 }
 

@@ -82,7 +82,7 @@ impl Browser {
             thread::sleep(Duration::from_millis(50));
         };
         let attached = self.call("Target.attachToTarget", json!({"targetId": page, "flatten": true}))?;
-        self.session = Some(attached["sessionId"].as_str().context("no session")?.to_owned());
+        self.session = Some(attached["sessionId"].as_str().context("the browser named no session")?.to_owned());
         for domain in ["Page", "Runtime", "Log", "Network", "Accessibility"] {
             self.call(&format!("{domain}.enable"), json!({}))?;
         }

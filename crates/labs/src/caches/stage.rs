@@ -328,8 +328,7 @@ impl Tenant {
     /// Ends the tenant's load.
     pub(super) fn stop(&mut self) -> Result<()> {
         if let Some(fio) = self.fio.take() {
-            fio.signal(libc::SIGINT);
-            fio.wait(READY_LIMIT)?;
+            fio.stop(libc::SIGINT, READY_LIMIT)?;
         }
         Ok(())
     }
@@ -337,7 +336,7 @@ impl Tenant {
     /// Ends the tenant's load and removes its control group.
     pub(super) fn remove(mut self) -> Result<()> {
         self.stop()?;
-        until("end of a group", || std::fs::remove_dir(&self.group).ok())
+        until("removal of the tenant's cgroup", || std::fs::remove_dir(&self.group).ok())
     }
 }
 

@@ -19,6 +19,8 @@ const GROUPS: &str = "32";
 const DEVICE_BYTES: u64 = 6 << 30;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// Time limit of a command about images, which may read or write all their data.
+const IMAGE_LIMIT: Duration = Duration::from_secs(120);
 
 /// Programs that a cluster needs.
 pub(crate) const PROGRAMS: [&str; 4] = ["ceph", "ceph-mon", "ceph-osd", "monmaptool"];
@@ -152,11 +154,19 @@ impl Cluster {
 
     /// Runs Ceph's own client, `ceph`, with these arguments. Returns its output.
     pub(crate) fn ceph(&self, arguments: &[&str]) -> Result<String> {
+        self.client("ceph", ANSWER_LIMIT, arguments)
+    }
+
+    /// Runs Ceph's own client for images, `rbd`, with these arguments. Returns its output.
+    pub(crate) fn rbd(&self, arguments: &[&str]) -> Result<String> {
+        self.client("rbd", IMAGE_LIMIT, arguments)
+    }
+
+    fn client(&self, name: &str, limit: Duration, arguments: &[&str]) -> Result<String> {
         // A cluster that hangs would keep the command for ever.
-        let limit = format!("{}", ANSWER_LIMIT.as_secs());
-        process::output(
-            process::program("timeout").args(["-k", "5", &limit, "ceph", "--conf"]).arg(self.conf()).args(arguments),
-        )
+        let limit = limit.as_secs().to_string();
+        let mut command = process::program("timeout");
+        process::output(command.args(["-k", "5", &limit, name, "--conf"]).arg(self.conf()).args(arguments))
     }
 
     /// Path of the admin socket of the OSD with this number.

@@ -8,6 +8,7 @@ pub(crate) mod cluster;
 mod disk;
 mod full;
 mod judge;
+pub(crate) mod pace;
 mod recovery;
 pub(crate) mod stage;
 
@@ -90,7 +91,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
 
     stage.cluster().kill_osd(0);
     stage.cluster().start_osd(0)?;
-    stage.wait_for("it is controlled again", |stage| {
+    stage.wait_for("osd.0 is controlled again", |stage| {
         stage.standing() == "controlled"
             && stage.restarts() > 0
             && stage.overrides().is_ok_and(|overrides| !overrides.is_empty())

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -13,6 +12,7 @@ use serde_json::Value;
 
 use super::admin::Admin;
 use super::cluster::{self, Cluster, PATIENCE, Plan};
+use super::pace;
 use crate::base::process::{self, Running, daemon};
 use crate::base::{build, tutorial};
 use crate::check::figures::Spread;
@@ -20,8 +20,6 @@ use crate::check::policy;
 use crate::check::run::Options;
 
 const POOL: &str = "bench";
-/// Name of the file that sets the speed of the devices.
-const PACE: &str = "pace";
 /// Size in bytes of the objects that are to be recovered.
 pub(crate) const OBJECT_BYTES: u64 = 64 << 10;
 /// Number of light clients, each with one request outstanding. Several give enough samples for a p99.
@@ -69,19 +67,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// Starts a new cluster of `osds` OSDs, each with a copy of every object. `settings` are lines of the OSDs' configuration.
     pub(crate) fn start(options: &Options, osds: usize, settings: &str) -> Result<Self> {
-        let cluster = Cluster::start(Plan { name: "ceph", osds, settings }, options, |folder| {
-            let (library, pace) = (folder.join("pace.so"), folder.join(PACE));
-            std::fs::write(&pace, [0; 16])?;
-            let source = build::workspace().join("lab/ceph/pace.c");
-            process::output(
-                process::program("cc")
-                    .args(["-O2", "-Wall", "-shared", "-fPIC", "-o"])
-                    .arg(&library)
-                    .arg(source)
-                    .args(["-ldl", "-lpthread"]),
-            )?;
-            Ok(vec![("LD_PRELOAD", library), ("PACE_FILE", pace)])
-        })?;
+        let cluster = Cluster::start(Plan { name: "ceph", osds, settings }, options, pace::prepare)?;
         cluster.create_pool(POOL, osds)?;
         let status = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         Ok(Self { binary: options.binary.clone(), cluster, status })
@@ -126,12 +112,9 @@ impl Stage {
         self.set_pace(bytes_per_s, Duration::ZERO)
     }
 
-    /// Makes each device write `bytes_per_s` bytes per second from now on, with an additional time `each` for every write; zero
-    /// stands for the additional time of flash.
+    /// Sets the pace of all devices, as [`pace::set`] does.
     pub(crate) fn set_pace(&self, bytes_per_s: u64, each: Duration) -> Result<()> {
-        let file = std::fs::OpenOptions::new().write(true).open(self.cluster.folder().join(PACE))?;
-        let each_ns = each.as_nanos() as u64;
-        Ok(file.write_all_at([bytes_per_s.to_ne_bytes(), each_ns.to_ne_bytes()].as_flattened(), 0)?)
+        pace::set(self.cluster.folder(), bytes_per_s, each)
     }
 
     fn fio(&self, name: &str, arguments: &[&str]) -> Command {
@@ -215,13 +198,13 @@ impl Stage {
         let (took, written) = (begun.elapsed(), self.written()? - before);
         let writes = &report["jobs"][0]["write"];
         let latency = &writes["clat_ns"]["percentile"];
-        let ms = |percentile: &str| latency[percentile].as_f64().map(|ns| ns / 1e6).context("fio tells no latency");
+        let ms = |percentile: &str| latency[percentile].as_f64().map(|ns| ns / 1e6).context("fio printed no latency");
         let window = Window {
             case: case.to_owned(),
             bulk_mb_per_s: written as f64 / 1e6 / took.as_secs_f64(),
             light_p99_ms: ms("99.000000")?,
             light_p50_ms: ms("50.000000")?,
-            samples: writes["clat_ns"]["N"].as_u64().context("fio tells no number of requests")?,
+            samples: writes["clat_ns"]["N"].as_u64().context("fio printed no number of requests")?,
         };
         println!("lab: {window}");
         Ok(window)
@@ -261,8 +244,7 @@ impl Stage {
 
     /// Asks the agent to end, and waits for its end.
     pub(crate) fn stop_guard(&self, guard: Running) -> Result<()> {
-        guard.signal(libc::SIGTERM);
-        let status = guard.wait(PATIENCE)?;
+        let status = guard.stop(libc::SIGTERM, PATIENCE)?;
         ensure!(status.success(), "the agent ended with {status}; see guard.log");
         Ok(())
     }

@@ -70,10 +70,7 @@ impl Plan {
 pub(crate) fn take(plan: &Plan, name: &str, step: impl Fn(&mut Figures) -> Result<String>) {
     let mut figures = Figures::default();
     let outcome = figures.collect(plan.repeats, step);
-    for line in figures.lines() {
-        println!("{FIGURE}{name}::{line}");
-    }
-    tell(name, outcome);
+    tell_figures(name, &figures, outcome);
 }
 
 /// In the guest: runs the step `name` once, and prints its result. In full runs its measurement is so long that a missed bar
@@ -81,10 +78,12 @@ pub(crate) fn take(plan: &Plan, name: &str, step: impl Fn(&mut Figures) -> Resul
 pub(crate) fn take_once(plan: &Plan, name: &str, step: impl FnOnce(&mut Figures) -> Result<String>) {
     let mut figures = Figures::default();
     let outcome = step(&mut figures);
-    for line in figures.lines() {
-        println!("{FIGURE}{name}::{line}");
-    }
-    tell(name, figures.judge_by(plan.full, outcome));
+    tell_figures(name, &figures, figures.judge_by(plan.full, outcome));
+}
+
+fn tell_figures(name: &str, figures: &Figures, outcome: Result<String>) {
+    figures.lines().iter().for_each(|line| println!("{FIGURE}{name}::{line}"));
+    tell(name, outcome);
 }
 
 /// In the guest: prints the result of the step `name` for the host.

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -62,17 +62,10 @@ type Shared = Arc<Mutex<Promises>>;
 
 /// Writes until the machine dies. Returns only with an error.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let shared = Shared::default();
-    let mut writers = Vec::new();
-    for index in 0..CONNECTIONS {
-        let client = Client::connect(&options.socket, &options.export, CONNECT_LIMIT)?;
-        ensure!(client.promises_durability(), "the server offers no FLUSH or no FUA");
-        let connection = Connection::new(client, index, options.seed, Arc::clone(&shared));
-        writers.push(thread::spawn(move || connection.run()));
-    }
+    let (shared, writers) = start(&options.socket, &options.export, options.seed)?;
     let mut marker = Marker::new(&options.journal, &options.device)?;
     // The first writer to fail ends the run: an error from the server is a failed lab.
-    while !writers.iter().any(thread::JoinHandle::is_finished) {
+    while !writers.iter().any(JoinHandle::is_finished) {
         thread::sleep(MARK_EVERY);
         let durable = std::mem::take(&mut lock(&shared).durable);
         marker.mark(&durable)?;
@@ -87,6 +80,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Writes until the server has died; `killer` runs meanwhile and kills it. Returns the writes that were acknowledged as durable.
 pub(crate) fn until_killed(socket: &str, export: &str, seed: u64, killer: impl FnOnce()) -> Result<Vec<Durable>> {
+    let (shared, writers) = start(socket, export, seed)?;
+    killer();
+    for writer in writers {
+        let end = writer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a writer panicked")));
+        let error = end.err().context("a writer ended without an error")?;
+        ensure!(error.downcast_ref::<Refused>().is_none(), "a writer: {error:#}");
+    }
+    Ok(std::mem::take(&mut lock(&shared).durable))
+}
+
+/// Starts the connections of a writer, each in a thread of its own.
+fn start(socket: &str, export: &str, seed: u64) -> Result<(Shared, Vec<JoinHandle<Result<()>>>)> {
     let shared = Shared::default();
     let mut writers = Vec::new();
     for index in 0..CONNECTIONS {
@@ -95,13 +100,7 @@ pub(crate) fn until_killed(socket: &str, export: &str, seed: u64, killer: impl F
         let connection = Connection::new(client, index, seed, Arc::clone(&shared));
         writers.push(thread::spawn(move || connection.run()));
     }
-    killer();
-    for writer in writers {
-        let end = writer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a writer panicked")));
-        let error = end.err().context("a writer ended without an error")?;
-        ensure!(error.downcast_ref::<Refused>().is_none(), "a writer: {error:#}");
-    }
-    Ok(std::mem::take(&mut lock(&shared).durable))
+    Ok((shared, writers))
 }
 
 fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Promises> {

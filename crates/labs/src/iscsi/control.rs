@@ -313,11 +313,12 @@ pub(super) fn percentile(binary: &Path, figures: &mut Figures) -> Result<String>
     agent.stop()?;
     let of = |percentile: &str| {
         let ns = seen["jobs"][0]["read"]["clat_ns"]["percentile"][percentile].as_f64();
-        ns.map(|ns| ns / 1e6).with_context(|| format!("fio tells no percentile {percentile}"))
+        ns.map(|ns| ns / 1e6).with_context(|| format!("fio printed no percentile {percentile}"))
     };
     let (median, own) = (of("50.000000")?, of("99.000000")?);
     let reads = seen["jobs"][0]["read"]["total_ios"].as_u64().unwrap_or(0);
-    let measured = state["pools"][0]["latency_target"]["measured_ms"].as_f64().context("guard tells no percentile")?;
+    let measured =
+        state["pools"][0]["latency_target"]["measured_ms"].as_f64().context("no measured_ms of the agent")?;
     let detail = format!("{reads} reads: p99 {own:.2} ms by fio (median {median:.2} ms), {measured:.2} by the agent");
     // So many that a percentile has more than one read beyond it, which differ at all.
     figures.at_least("reads", reads as f64, 200.0, 600.0);

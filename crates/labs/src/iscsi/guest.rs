@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::holding::{Holding, sentinel_of};
+use super::holding::Holding;
 use super::stage::{self, Measured, Segments, Server, UNCAPPED, with_window};
 use super::{baselines, control, others, overhead, servers};
 use crate::base::process;
 use crate::check::figures::Figures;
 use crate::check::steps::{self, Plan};
+use crate::machine::guard::children;
 use crate::machine::guest::{signal, tool};
 
 /// Seconds of each measurement of one delay: in a short run, and in a full run.
@@ -425,13 +426,14 @@ fn removed_by_others(binary: &Path) -> Result<String> {
 fn sentinel_killed(binary: &Path) -> Result<String> {
     const LIMIT: Duration = Duration::from_secs(2);
     let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
-    let first = sentinel_of(holding.running.id())?;
+    let sentinels = || children(holding.running.id());
+    let first = *sentinels()?.first().context("the agent has no sentinel")?;
     signal(first, libc::SIGKILL);
     let killed_at = Instant::now();
     let second = loop {
-        match sentinel_of(holding.running.id()) {
-            Ok(pid) if pid != first => break pid,
-            _ => ensure!(killed_at.elapsed() < LIMIT, "no other sentinel was started"),
+        match sentinels()?.into_iter().find(|pid| *pid != first) {
+            Some(pid) => break pid,
+            None => ensure!(killed_at.elapsed() < LIMIT, "no other sentinel was started"),
         }
         thread::sleep(Duration::from_millis(20));
     };

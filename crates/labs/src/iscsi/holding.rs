@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::stage::address;
 use crate::base::process::Running;
-use crate::machine::guest::signal;
+use crate::machine::guard::kill_sentinel;
 
 /// A running `evenkeel guard delay`.
 pub(super) struct Holding {
@@ -38,45 +38,20 @@ impl Holding {
         Ok(Self { running, lines })
     }
 
-    /// Kills the sentinel, and after it the program. The program is stopped first (SIGSTOP), so that it starts no new sentinel.
+    /// Kills the sentinel, and after it the program.
     pub(super) fn kill_with_sentinel(self) -> Result<()> {
-        signal(self.running.id(), libc::SIGSTOP);
-        signal(sentinel_of(self.running.id())?, libc::SIGKILL);
+        kill_sentinel(self.running.id())?;
         self.running.kill();
         Ok(())
     }
 
     /// Ends the program as Ctrl-C does. Returns the number of packets that the program dropped.
     pub(super) fn stop(mut self) -> Result<u64> {
-        signal(self.running.id(), libc::SIGTERM);
+        self.running.signal(libc::SIGTERM);
         let last = self.lines.by_ref().map_while(Result::ok).last().context("guard delay ended without a word")?;
         ensure!(self.running.wait(Duration::from_secs(20))?.success(), "guard delay failed");
         let dropped = last.strip_prefix("settings restored; ").and_then(|t| t.split(' ').next());
         let dropped = dropped.and_then(|n| n.parse().ok());
         dropped.with_context(|| format!("guard delay ended with {last:?}"))
     }
-}
-
-/// Process ids of running sentinels, each with its parent's process id.
-pub(super) fn sentinels() -> Result<Vec<(u32, u32)>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|n| n.parse().ok()) else { continue };
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        if line.split(|&b| b == 0).any(|word| word == b"sentinel") {
-            // After the name in parentheses come the state and the parent.
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
-            found.extend(parent.map(|parent| (pid, parent)));
-        }
-    }
-    Ok(found)
-}
-
-/// Process id of the sentinel of the agent with the process id `agent`.
-pub(super) fn sentinel_of(agent: u32) -> Result<u32> {
-    let all = sentinels()?;
-    let own = all.iter().find(|(_, parent)| *parent == agent);
-    own.map(|(pid, _)| *pid).with_context(|| format!("agent {agent} has no sentinel; there are {all:?}"))
 }

@@ -128,14 +128,9 @@ pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<
                     holding.stop()?;
                     found
                 }
-                4 => {
-                    let agent = Agent::watching(&plan.binary, TARGET_MS, "10s")?;
-                    let found = fast()?;
-                    agent.stop()?;
-                    found
-                }
                 _ => {
-                    let agent = Agent::start(&plan.binary, TARGET_MS, "10s")?;
+                    let start = if arm == IDLE { Agent::start } else { Agent::watching };
+                    let agent = start(&plan.binary, TARGET_MS, "10s")?;
                     let found = fast()?;
                     agent.stop()?;
                     found

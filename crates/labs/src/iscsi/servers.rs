@@ -76,7 +76,7 @@ fn serve(binary: &Path, port: u16, volume: usize) -> Result<Running> {
 /// Checks that `guard discover` shows all facts about a connected client of `server`.
 fn check_found(binary: &Path, server: Server, host: usize) -> Result<String> {
     let map = process::json(Command::new(binary).args(["guard", "discover", "--json"]))?;
-    let links = map["links"].as_array().context("no links")?;
+    let links = map["links"].as_array().context("guard discover printed no links")?;
     let of_it = |link: &&Value| link["server"] == server.name() && link["client"] == address(host).as_str();
     let found: Vec<&Value> = links.iter().filter(of_it).collect();
     let [link] = found[..] else { bail!("{} links of {}: {found:?}", found.len(), address(host)) };

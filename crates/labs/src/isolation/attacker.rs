@@ -20,6 +20,7 @@ use rustix::time::Timespec;
 use super::attacks::{self, Ask, At, Attack, CROWD, End, Ends, FILLED, NEXT_SPAN, Opening, Place, SPAN, Sends, Target};
 use super::counts::Counts;
 use super::wire;
+use crate::base::random::xorshift;
 
 /// NBD port of the server under test.
 pub(super) const NBD_PORT: u16 = 10809;
@@ -511,16 +512,14 @@ impl Connection {
             Ask::Bytes(bytes) => self.out.extend(bytes),
             Ask::Option { code, length, data } => wire::option(&mut self.out, code, length, data),
             Ask::Request { magic, command, flags, length, at } => {
-                *random ^= *random << 13;
-                *random ^= *random >> 7;
-                *random ^= *random << 17;
+                let random = xorshift(random);
                 let length_64 = u64::from(length);
                 let room = SPAN.saturating_sub(length_64);
                 let at = match at {
                     At::Start => 0,
-                    At::Anywhere => (*random >> 8) % (room / length_64.max(1) + 1) * length_64,
-                    At::Filled => (*random >> 8) % (FILLED / length_64.max(1)) * length_64,
-                    At::Odd => ((*random >> 8) % room.max(1)) | 1,
+                    At::Anywhere => (random >> 8) % (room / length_64.max(1) + 1) * length_64,
+                    At::Filled => (random >> 8) % (FILLED / length_64.max(1)) * length_64,
+                    At::Odd => ((random >> 8) % room.max(1)) | 1,
                     At::Next if self.next_at + length_64 > NEXT_SPAN => 0,
                     At::Next => self.next_at,
                     At::Beyond => 1 << 62,

@@ -1,9 +1,9 @@
 //! The bytes that attackers send. The module shares no code with the server, whose checks the bytes are to defeat.
 
-pub(super) const REQUEST_MAGIC: u32 = 0x2560_9513;
-pub(super) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+pub(super) use crate::base::client::{REPLY_ACK, REPLY_MAGIC as SIMPLE_REPLY_MAGIC, REQUEST_MAGIC, option, request};
+use crate::base::client::{go, string};
+
 pub(super) const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
-const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 
 pub(super) const READ: u16 = 0;
 pub(super) const WRITE: u16 = 1;
@@ -20,10 +20,8 @@ pub(super) const DF: u16 = 1 << 2;
 pub(super) const LIST: u32 = 3;
 const STARTTLS: u32 = 5;
 pub(super) const INFO: u32 = 6;
-const GO: u32 = 7;
 const STRUCTURED_REPLY: u32 = 8;
 const SET_META_CONTEXT: u32 = 10;
-pub(super) const REPLY_ACK: u32 = 1;
 pub(super) const REPLY_ERROR: u32 = 1 << 31;
 
 pub(super) const GREETING_LEN: usize = 18;
@@ -44,21 +42,8 @@ pub(super) fn flags(out: &mut Vec<u8>) {
     out.extend(3u32.to_be_bytes());
 }
 
-/// Appends an option of the handshake whose length field is `length`, whatever the length of `data`.
-pub(super) fn option(out: &mut Vec<u8>, code: u32, length: u32, data: &[u8]) {
-    out.extend(OPTION_MAGIC.to_be_bytes());
-    out.extend(code.to_be_bytes());
-    out.extend(length.to_be_bytes());
-    out.extend(data);
-}
-
 fn whole_option(out: &mut Vec<u8>, code: u32, data: &[u8]) {
     option(out, code, data.len() as u32, data);
-}
-
-fn string(out: &mut Vec<u8>, text: &str) {
-    out.extend((text.len() as u32).to_be_bytes());
-    out.extend(text.as_bytes());
 }
 
 /// Appends a whole handshake that chooses the attacked volume. Returns the number of option replies that the server sends.
@@ -72,10 +57,7 @@ pub(super) fn choose(out: &mut Vec<u8>, structured: bool) -> u32 {
         string(&mut contexts, "base:allocation");
         whole_option(out, SET_META_CONTEXT, &contexts);
     }
-    let mut go = Vec::new();
-    string(&mut go, EXPORT);
-    go.extend(0u16.to_be_bytes());
-    whole_option(out, GO, &go);
+    go(out, EXPORT);
     if structured { 3 } else { 1 }
 }
 
@@ -83,16 +65,6 @@ pub(super) fn choose(out: &mut Vec<u8>, structured: bool) -> u32 {
 pub(super) fn start_tls(out: &mut Vec<u8>) {
     flags(out);
     whole_option(out, STARTTLS, &[]);
-}
-
-/// Appends the header of a request.
-pub(super) fn request(out: &mut Vec<u8>, magic: u32, [flags, command]: [u16; 2], cookie: u64, at: u64, length: u32) {
-    out.extend(magic.to_be_bytes());
-    out.extend(flags.to_be_bytes());
-    out.extend(command.to_be_bytes());
-    out.extend(cookie.to_be_bytes());
-    out.extend(at.to_be_bytes());
-    out.extend(length.to_be_bytes());
 }
 
 /// The ClientHello message of a TLS 1.3 client, always the same bytes. It costs the attacker nothing, and the server a new key

@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const KILLS: [u64; 2] = [5, 100];
 /// Largest mean of reads under the agent as a multiple of the target.
 pub(super) const NEAR: f64 = 1.5;
-pub(super) const END_LIMIT: Duration = Duration::from_secs(60);
+const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// The content of the writer's `io.max`; empty without a limit or a group.
 pub(super) fn limits() -> String {
@@ -50,9 +50,9 @@ fn reader() -> Result<Running> {
     Running::spawn(fio(PROTECTED, &load).stdin(Stdio::null()).stdout(Stdio::null()))
 }
 
-fn end(load: Running) -> Result<()> {
-    load.signal(libc::SIGINT);
-    load.wait(END_LIMIT).map(drop)
+/// Ends a load, and waits for its end.
+pub(super) fn end(load: Running) -> Result<()> {
+    load.stop(libc::SIGINT, END_LIMIT).map(drop)
 }
 
 /// Targets for the mean of reads in ms: half-way between the disk without other load and the disk beside the writer, and a

@@ -15,13 +15,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::judge::{self, Outcome};
+use super::load::on_ext4;
+use super::postgresql::Counts;
 use super::{BULK, PROTECTED};
 use crate::base::process::{self, Running};
 use crate::check::figures::Figures;
 use crate::check::steps::Plan;
 use crate::machine::devices::make_disk;
 use crate::machine::guard::{self, Guard};
-use crate::machine::guest::{GROUPS, in_group, put, tool, until};
+use crate::machine::guest::{GROUPS, in_group, put};
 
 /// Measured time of a row in seconds: in a short run, and in a full run.
 const SECONDS: [u64; 2] = [10, 110];
@@ -224,16 +226,12 @@ pub(super) fn compare(
     figures: &mut Figures,
 ) -> Result<String> {
     let stage = Stage::new(disk, reader)?;
+    let mut compared = || compare_on(plan, &stage, disk, load, figures);
     if !load.in_file {
-        return compare_on(plan, &stage, disk, load, figures);
+        return compared();
     }
-    stage.mount()?;
-    let outcome = compare_on(plan, &stage, disk, load, figures);
-    // A program that was killed may still wait for its last write.
-    let unmounted = until("unmounted disk", || tool("umount", &[FOLDER]).ok());
-    let said = outcome?;
-    unmounted?;
-    Ok(said)
+    // Without a journal, as programs of all groups wait for commits.
+    on_ext4(&format!("/dev/{}", stage.name), &["-O", "^has_journal"], FOLDER, compared)
 }
 
 fn compare_on(plan: &Plan, stage: &Stage, disk: &Disk, load: &Load, figures: &mut Figures) -> Result<String> {
@@ -325,14 +323,6 @@ impl Stage {
     pub(super) fn on(name: &'static str, reader: &'static Reader) -> Result<Self> {
         let number = std::fs::read_to_string(format!("/sys/block/{name}/dev"))?.trim().to_owned();
         Ok(Self { name, reader, number })
-    }
-
-    /// Makes a file system on the disk and mounts it: without a journal, as programs of all groups wait for commits.
-    fn mount(&self) -> Result<()> {
-        let device = format!("/dev/{}", self.name);
-        tool("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", &device])?;
-        std::fs::create_dir_all(FOLDER)?;
-        tool("mount", &[&device, FOLDER]).map(drop)
     }
 
     fn queue(&self, file: &str, value: &str) -> Result<()> {
@@ -491,10 +481,7 @@ impl Stage {
 
     /// Bytes that the disk has read and written.
     fn moved(&self) -> Result<u64> {
-        let text = std::fs::read_to_string(format!("/sys/block/{}/stat", self.name))?;
-        let fields: Vec<u64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-        let [read, written] = [2, 6].map(|at| fields.get(at).copied().unwrap_or(0));
-        Ok((read + written) * 512)
+        Ok(Counts::read(self.name)?.sectors * 512)
     }
 }
 

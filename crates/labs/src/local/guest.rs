@@ -20,7 +20,6 @@ const TRACING: &str = "/sys/kernel/tracing";
 const SECONDS: [u64; 2] = [10, 30];
 /// Time in which the controller finds its limits.
 const SETTLE: Duration = Duration::from_secs(20);
-const READY_LIMIT: Duration = Duration::from_secs(60);
 /// Bar: the largest part of the unmanaged p99 that is left under the agent.
 const LEFT: f64 = 0.5;
 
@@ -138,8 +137,7 @@ fn beside_a_writer(plan: &Plan, figures: &mut Figures) -> Result<String> {
     let said = guard.stop()?;
     thread::sleep(Duration::from_secs(1));
     let left = std::fs::read_to_string(format!("{GROUPS}/{BULK}/io.max"))?;
-    writer.signal(libc::SIGINT);
-    writer.wait(READY_LIMIT)?;
+    changes::end(writer)?;
     ensure!(left.trim().is_empty(), "limits are left: {left}; the agent said {said}");
     figures.at_most("part_of_the_p99", managed.p99_ms / unmanaged.p99_ms, LEFT, LEFT);
     Ok(format!(

@@ -8,12 +8,25 @@ use serde_json::Value;
 
 use super::{BULK, PROTECTED};
 use crate::base::process::{self, Running};
-use crate::machine::guest::{GROUPS, in_group, until};
+use crate::machine::guest::{GROUPS, in_group, tool, until};
 
 /// Name of the disk.
 pub(super) const DISK: &str = "ldisk";
 /// Its rate in MiB per second (a setting of null_blk).
 pub(super) const MB_PER_S: &str = "40";
+
+/// Does `body` while a new ext4 file system on a device is mounted at `folder`. `more`: further options of `mkfs.ext4`.
+pub(super) fn on_ext4<T>(device: &str, more: &[&str], folder: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    tool("mkfs.ext4", &[&["-q", "-F"][..], more, &[device]].concat())?;
+    std::fs::create_dir_all(folder)?;
+    tool("mount", &[device, folder])?;
+    let outcome = body();
+    // A program that was killed may still wait for its last write.
+    let unmounted = until("unmounted disk", || tool("umount", &[folder]).ok());
+    let said = outcome?;
+    unmounted?;
+    Ok(said)
+}
 
 /// A command that runs fio on the disk in a control group.
 pub(super) fn fio(group: &str, arguments: &[&str]) -> Command {

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::load::{DISK, policy};
+use super::load::{DISK, on_ext4, policy};
 use super::{BULK, PROTECTED};
 use crate::base::process::{self, Running};
 use crate::check::steps::Plan;
 use crate::machine::guard::{self, Guard};
-use crate::machine::guest::{GROUPS, in_group, keep_in_memory, put, tool, until};
+use crate::machine::guest::{GROUPS, in_group, keep_in_memory, put, until};
 
 /// Environment variable with the folder into which packages of PostgreSQL are unpacked that are not installed.
 pub(super) const UNPACKED: &str = "EVENKEEL_POSTGRESQL";
@@ -129,19 +129,13 @@ impl Programs {
 pub(super) fn beside_dd_and_tar(plan: &Plan, programs: &Programs) -> Result<String> {
     let shell = ["dd", "tar", "setpriv", "sh"].into_iter().filter_map(process::find_program);
     keep_in_memory(NEEDED.iter().map(|name| programs.folder.join(name)).chain(shell).collect())?;
-    let device = format!("/dev/{DISK}");
-    tool("mkfs.ext4", &["-q", "-F", &device])?;
-    std::fs::create_dir_all(FOLDER)?;
-    tool("mount", &[&device, FOLDER])?;
-    let outcome = on_mounted(plan, programs);
-    for group in [PROTECTED, BULK] {
-        put(format!("{GROUPS}/{group}/memory.max"), "max")?;
-    }
-    // A program that was killed may still wait for its last write.
-    let unmounted = until("unmounted disk", || tool("umount", &[FOLDER]).ok());
-    let said = outcome?;
-    unmounted?;
-    Ok(said)
+    on_ext4(&format!("/dev/{DISK}"), &[], FOLDER, || {
+        let outcome = on_mounted(plan, programs);
+        for group in [PROTECTED, BULK] {
+            put(format!("{GROUPS}/{group}/memory.max"), "max")?;
+        }
+        outcome
+    })
 }
 
 fn on_mounted(plan: &Plan, programs: &Programs) -> Result<String> {
@@ -163,8 +157,7 @@ fn on_mounted(plan: &Plan, programs: &Programs) -> Result<String> {
         put(format!("{GROUPS}/{group}/memory.max"), &(mib << 20).to_string())?;
     }
     let outcome = compare(plan, programs);
-    server.signal(libc::SIGINT);
-    server.wait(END_LIMIT)?;
+    server.stop(libc::SIGINT, END_LIMIT)?;
     outcome
 }
 
@@ -225,12 +218,12 @@ impl std::fmt::Display for Figures {
 fn transactions(programs: &Programs, seconds: u64) -> Result<Figures> {
     let _ = std::fs::remove_dir_all(LOGS);
     std::fs::create_dir_all(LOGS)?;
-    let (before, begun) = (Counts::read()?, Instant::now());
+    let (before, begun) = (Counts::read(DISK)?, Instant::now());
     let mut pgbench = programs.client("pgbench");
     pgbench.args(["-n", "-c", "4", "-j", "1", "-l"]).arg(format!("--log-prefix={LOGS}/log"));
     process::output(pgbench.arg("-T").arg(seconds.to_string()).arg("postgres"))?;
     let elapsed = begun.elapsed().as_secs_f64();
-    let after = Counts::read()?;
+    let after = Counts::read(DISK)?;
     let mut all = Vec::new();
     for entry in std::fs::read_dir(LOGS)? {
         all.extend(latencies(&std::fs::read_to_string(entry?.path())?)?);
@@ -255,19 +248,20 @@ fn latencies(log: &str) -> Result<Vec<f64>> {
     log.lines().map(of_line).collect()
 }
 
-/// Counts of the disk since its start.
+/// Counts of a disk since its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Counts {
+pub(super) struct Counts {
     reads: u64,
     /// Sum of the reads' latencies in ms.
     read_ms: u64,
     /// Read and written, of 512 bytes.
-    sectors: u64,
+    pub(super) sectors: u64,
 }
 
 impl Counts {
-    fn read() -> Result<Self> {
-        Self::parse(&std::fs::read_to_string(format!("/sys/block/{DISK}/stat"))?)
+    /// The counts of the disk with this name.
+    pub(super) fn read(disk: &str) -> Result<Self> {
+        Self::parse(&std::fs::read_to_string(format!("/sys/block/{disk}/stat"))?)
     }
 
     /// The counts in the text of a disk's file `stat`.

@@ -2,10 +2,9 @@
 //!
 //! The reader makes pauses, so that the machine idles and virtual time passes quickly.
 
-use std::time::Duration;
-
 use anyhow::Result;
 
+use super::changes::end;
 use super::compare::{Reader, Row, Stage};
 use super::load::{DISK, policy, write};
 use crate::check::figures::Figures;
@@ -15,7 +14,6 @@ use crate::machine::guard::{self, Guard};
 /// Measured time, and time in which the controller finds its limits, in seconds.
 const SECONDS: u64 = 5;
 const SETTLE_S: u64 = 20;
-const END_LIMIT: Duration = Duration::from_secs(60);
 /// Largest mean latency under the agent as a part of that without any means: of a single measurement, and of the median. The
 /// target is a third, and of the mean: the p99 of so few reads is one or two of them.
 const MEAN: [f64; 2] = [0.8, 0.5];
@@ -35,8 +33,7 @@ pub(super) fn nothing_and_the_agent(plan: &Plan, figures: &mut Figures) -> Resul
     stage.measure(SETTLE_S, target_ms)?;
     let managed = stage.measure(SECONDS, target_ms)?;
     guard.stop()?;
-    writer.signal(libc::SIGINT);
-    writer.wait(END_LIMIT)?;
+    end(writer)?;
     let [sure, bound] = MEAN;
     figures.at_most("part_of_the_mean", managed.mean_ms / unmanaged.mean_ms, sure, bound);
     let [sure, bound] = THROUGHPUT;

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use anyhow::{Result, ensure};
 
 use super::BULK;
-use super::changes::{END_LIMIT, NEAR, SECONDS, SETTLE_S, limits, targets, until_free};
+use super::changes::{NEAR, SECONDS, SETTLE_S, end, limits, targets, until_free};
 use super::load::{self, fio_on, policy_of, read_of};
 use crate::base::process::Running;
 use crate::check::steps::Plan;
@@ -81,8 +81,7 @@ fn on_two_disks(plan: &Plan) -> Result<String> {
     }
     guard.stop()?;
     until_free()?;
-    writer.signal(libc::SIGINT);
-    writer.wait(END_LIMIT)?;
+    end(writer)?;
     let least = KEPT * rate.parse::<f64>()?;
     ensure!(written >= least, "the writer gets {written:.1} MiB/s of {rate} at the end, less than {least:.1}");
     Ok(format!(

@@ -104,8 +104,7 @@ impl Guard {
 
     /// Ends the agent as systemd does. Returns the agent's log.
     pub(crate) fn stop(self) -> Result<String> {
-        self.running.signal(libc::SIGTERM);
-        let status = self.running.wait(READY_LIMIT)?;
+        let status = self.running.stop(libc::SIGTERM, READY_LIMIT)?;
         ensure!(status.success(), "guard run failed at its end: {}", self.place.said());
         Ok(self.place.said())
     }
@@ -124,10 +123,18 @@ impl Guard {
 /// first, as it would start another sentinel.
 pub(crate) fn kill_sentinel(agent: u32) -> Result<()> {
     signal(agent, libc::SIGSTOP);
-    let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"))?;
-    let sentinel = children.split_ascii_whitespace().next().context("the agent has no sentinel")?;
-    signal(sentinel.parse()?, libc::SIGKILL);
+    signal(*children(agent)?.first().context("the agent has no sentinel")?, libc::SIGKILL);
     Ok(())
+}
+
+/// Process ids of the children of a process, those of its first thread first. An agent has no other children than sentinels.
+pub(crate) fn children(parent: u32) -> Result<Vec<u32>> {
+    let mut children = Vec::new();
+    for thread in std::fs::read_dir(format!("/proc/{parent}/task"))? {
+        let text = std::fs::read_to_string(thread?.path().join("children")).unwrap_or_default();
+        children.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    Ok(children)
 }
 
 /// Output of `evenkeel guard ARGUMENTS --status ADDRESS`.

@@ -5,6 +5,7 @@
 mod disk;
 mod judge;
 mod long;
+mod osd;
 mod recorded;
 mod stage;
 
@@ -144,18 +145,21 @@ pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
             continue;
         }
         tried += trials.len();
-        let in_machine = device == Device::Disk;
-        if let Some(reason) = in_machine.then(|| disk::missing(&options.build)).flatten() {
+        let missing = match device {
+            Device::Emulated | Device::File => None,
+            Device::Disk => disk::missing(&options.build),
+            Device::Rbd => osd::missing(),
+        };
+        if let Some(reason) = missing {
             trials.iter().try_for_each(|trial| lab.skipped(&trial.name(), &reason))?;
             continue;
         }
-        let of_machine = if in_machine { disk::rounds(lab, options, &scratch, rounds) } else { Vec::new() };
-        let mut of_machine = of_machine.into_iter();
-        for round in 1..=rounds {
-            let round = match in_machine {
-                true => of_machine.next().unwrap_or_else(|| Err(anyhow!("the machine measured no round {round}"))),
-                false => measured(&stage, device, &settings, round),
-            };
+        let all = match device {
+            Device::Emulated | Device::File => all_measured(&stage, device, &settings, rounds),
+            Device::Disk => disk::rounds(lab, options, &scratch, rounds),
+            Device::Rbd => osd::rounds(options, &scratch, &settings, rounds),
+        };
+        for round in all {
             match round {
                 Ok(real) => trials.iter_mut().for_each(|trial| trial.take(&stage, &settings, &real)),
                 Err(error) => trials.iter_mut().for_each(|trial| trial.put(Err(anyhow!("{error:#}")))),
@@ -175,6 +179,11 @@ pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Measures so many rounds on a device of this machine.
+fn all_measured(stage: &Stage<'_>, device: Device, settings: &[&Setting], count: u64) -> Vec<Result<Round>> {
+    (1..=count).map(|number| measured(stage, device, settings, number)).collect()
+}
+
 /// Records the load under the first setting, and runs the same requests under each of the settings.
 fn measured(stage: &Stage<'_>, device: Device, settings: &[&Setting], round: u64) -> Result<Round> {
     let run = |setting: &Setting, name: &str, work: Work<'_>| -> Result<(PathBuf, Tenants)> {
@@ -191,7 +200,7 @@ fn measured(stage: &Stage<'_>, device: Device, settings: &[&Setting], round: u64
 }
 
 impl Trial {
-    /// The trials on a device. The device of files, or of a machine's disk, is not known, so that it is always learned.
+    /// The trials on a device. Devices that are not emulated are not known, so that they are always learned.
     fn all(device: Device, full: bool) -> Vec<Self> {
         let trial = |fitted| Self {
             device,
@@ -205,8 +214,8 @@ impl Trial {
         match (device, full) {
             (Device::Emulated, false) => vec![trial(false)],
             (Device::Emulated, true) => vec![trial(false), trial(true)],
-            (Device::File | Device::Disk, true) => vec![trial(true)],
-            (Device::File | Device::Disk, false) => Vec::new(),
+            (Device::File | Device::Disk | Device::Rbd, true) => vec![trial(true)],
+            (Device::File | Device::Disk | Device::Rbd, false) => Vec::new(),
         }
     }
 
@@ -359,12 +368,12 @@ mod tests {
     }
 
     #[test]
-    fn the_device_of_a_file_is_learned() {
+    fn a_device_that_is_not_emulated_is_learned() {
         let names = |full| {
             let all = Device::ALL.into_iter().flat_map(|device| Trial::all(device, full));
             all.map(|trial| trial.name()).collect::<Vec<_>>()
         };
         assert_eq!(names(false), ["emulated"]);
-        assert_eq!(names(true), ["emulated", "emulated_fitted", "file_fitted", "disk_fitted"]);
+        assert_eq!(names(true), ["emulated", "emulated_fitted", "file_fitted", "disk_fitted", "rbd_fitted"]);
     }
 }

@@ -23,6 +23,8 @@ const DEVICE: &str =
 pub(super) const VOLUME_BYTES: u64 = 64 << 20;
 /// Name of the volume group of the virtual machine, with a volume for each tenant.
 pub(super) const GROUP: &str = "replay";
+/// Name of the Ceph cluster's pool, with an image for each tenant.
+pub(super) const POOL: &str = "rbd";
 /// Seed of the load: the same requests in each run.
 const SEED: &str = "1";
 /// Longest wait for a process or a state: far above any wait on a busy machine.
@@ -39,10 +41,12 @@ pub(super) enum Device {
     File,
     /// Logical volumes on a paced disk of a virtual machine.
     Disk,
+    /// Images of a Ceph cluster whose OSD has a paced device.
+    Rbd,
 }
 
 impl Device {
-    pub(super) const ALL: [Self; 3] = [Self::Emulated, Self::File, Self::Disk];
+    pub(super) const ALL: [Self; 4] = [Self::Emulated, Self::File, Self::Disk, Self::Rbd];
 }
 
 impl fmt::Display for Device {
@@ -51,6 +55,7 @@ impl fmt::Display for Device {
             Self::Emulated => "emulated",
             Self::File => "file",
             Self::Disk => "disk",
+            Self::Rbd => "rbd",
         })
     }
 }
@@ -79,11 +84,18 @@ pub(super) struct Stage<'a> {
     binary: &'a Path,
     /// Length of the recording, in seconds.
     seconds: u64,
+    /// Configuration file of the Ceph cluster; empty without a cluster.
+    ceph_conf: PathBuf,
 }
 
 impl<'a> Stage<'a> {
     pub(super) fn new(folder: &'a Path, binary: &'a Path, seconds: u64) -> Self {
-        Self { folder, binary, seconds }
+        Self { folder, binary, seconds, ceph_conf: PathBuf::new() }
+    }
+
+    /// The same beside a Ceph cluster with this configuration file.
+    pub(super) fn on_cluster(self, ceph_conf: PathBuf) -> Self {
+        Self { ceph_conf, ..self }
     }
 
     /// Starts a server of its own for a run, sends its load, and records all of it. Returns the file with the recording. `name`
@@ -110,7 +122,10 @@ impl<'a> Stage<'a> {
         let figures = json(self.evenkeel("record").args(["--stop", "--json", "--data-dir"]).arg(data(&folder)))?;
         let ended = recorder.wait(PATIENCE)?;
         ensure!(ended.success() && figures["lost"] == 0, "the recording is not whole ({ended}): {figures}");
-        drop(server);
+        if device == Device::Rbd {
+            // The next server would wait for the locks of a killed one.
+            server.stop(libc::SIGTERM, PATIENCE)?;
+        }
         Ok(recording)
     }
 
@@ -143,6 +158,10 @@ impl<'a> Stage<'a> {
                 Device::File => format!("size = {VOLUME_BYTES}\npath = {:?}", self.image(tenant)),
                 // It has its size. Without the backend a missing volume would be made as a file, in memory.
                 Device::Disk => format!("backend = \"block\"\npath = {:?}", volume(tenant)),
+                Device::Rbd => {
+                    let (image, conf) = (image(tenant), &self.ceph_conf);
+                    format!("backend = \"rbd\"\nrbd = {image:?}\nceph_conf = {conf:?}")
+                }
             };
             write!(text, "[volumes.{tenant}]\npool = \"main\"\ntenant = \"{tenant}\"\n{storage}\n")?;
         }
@@ -263,6 +282,11 @@ pub(super) fn volume(tenant: &str) -> PathBuf {
     Path::new("/dev").join(GROUP).join(tenant)
 }
 
+/// The image of a tenant's volume in the Ceph cluster.
+pub(super) fn image(tenant: &str) -> String {
+    format!("{POOL}/{tenant}")
+}
+
 /// Runs a command to its end, and returns the JSON that it prints.
 fn json(command: &mut Command) -> Result<Value> {
     let name = process::describe(command);
@@ -301,5 +325,9 @@ mod tests {
         let disk = stage.config(Device::Disk, &SETTINGS[0], Path::new("/f/r")).unwrap();
         assert!(disk.contains("backend = \"block\"\npath = \"/dev/replay/bulk\"\n"), "{disk}");
         assert!(!disk.contains("emulate") && !disk.contains("size = ") && file.contains("size = 67108864"), "{disk}");
+        let rbd = stage.on_cluster("/c/ceph.conf".into()).config(Device::Rbd, &SETTINGS[0], Path::new("/f/r")).unwrap();
+        let volume = "[volumes.bulk]\npool = \"main\"\ntenant = \"bulk\"\n\
+                      backend = \"rbd\"\nrbd = \"rbd/bulk\"\nceph_conf = \"/c/ceph.conf\"\n";
+        assert!(rbd.contains(volume) && !rbd.contains("size = "), "{rbd}");
     }
 }

@@ -138,7 +138,7 @@ fn awaiting(library: &str) -> Result<String> {
 /// An expected output with the event of the end before the reply to the command, as later versions of QEMU write them.
 fn in_new_order(output: &str) -> Result<String> {
     let mut lines: Vec<&str> = output.lines().collect();
-    let event = lines.iter().position(|line| line.contains("\"SHUTDOWN\"")).context("no event of the end")?;
+    let event = lines.iter().position(|line| line.contains("\"SHUTDOWN\"")).context("no SHUTDOWN event")?;
     if event > 0 && lines[event - 1] == r#"{"return": {}}"# {
         lines.swap(event - 1, event);
     }

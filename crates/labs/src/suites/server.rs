@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::base::client::{self, Client};
 use crate::base::process::{self, Running};
-use crate::base::servers::{self, EXPORT, START_LIMIT};
+use crate::base::servers::{self, EXPORT, START_LIMIT, quote};
 
 /// Name of the image file behind the volume, unless the test provides a file.
 const IMAGE: &str = "disk0.img";
@@ -79,8 +79,7 @@ impl Setup {
     }
 
     fn text(&self, dir: &Path) -> Result<String> {
-        let quoted = |path: &Path| format!("{:?}", path.display().to_string());
-        let mut text = format!("[server]\nstatus = \"off\"\ndata_dir = {}\n", quoted(&dir.join("data")));
+        let mut text = format!("[server]\nstatus = \"off\"\ndata_dir = {}\n", quote(&dir.join("data")));
         if self.kind.epoll {
             text += "engine = \"epoll\"\n";
         }
@@ -91,20 +90,16 @@ impl Setup {
                 addresses.push(format!("\"[::1]:{port}\""));
             }
         }
-        let unix = self.unix.as_deref().map(quoted).unwrap_or_default();
+        let unix = self.unix.as_deref().map(quote).unwrap_or_default();
         writeln!(text, "listen = [{}]\nunix = [{unix}]", addresses.join(", "))?;
         if let Some(folder) = &self.certificates {
-            let [certificate, key, clients] =
-                ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(|name| quoted(&folder.join(name)));
-            let required = if self.always_tls { "always" } else { "tcp" };
-            writeln!(text, "[server.tls]\ncertificate = {certificate}\nkey = {key}")?;
-            writeln!(text, "clients = {clients}\nrequired = \"{required}\"")?;
+            text += &servers::tls(folder, if self.always_tls { "always" } else { "tcp" });
         }
         writeln!(text, "[volumes.{EXPORT}]\nread_only = {}", self.read_only)?;
         match &self.file {
-            Some(path) => writeln!(text, "path = {}", quoted(path))?,
+            Some(path) => writeln!(text, "path = {}", quote(path))?,
             None if self.kind.memory => writeln!(text, "backend = \"memory\"\nsize = {}", self.size)?,
-            None => writeln!(text, "path = {}\nsize = {}", quoted(&dir.join(IMAGE)), self.size)?,
+            None => writeln!(text, "path = {}\nsize = {}", quote(&dir.join(IMAGE)), self.size)?,
         }
         Ok(text)
     }

@@ -50,8 +50,7 @@ pub(super) fn check(binary: &Path, device: &str) -> Result<Check> {
     Faulty::repair()?;
     check.answer(flush(&mut client)?, EIO, "FLUSH when the device works again");
     drop(client);
-    server.signal(libc::SIGTERM);
-    ensure!(!server.wait(PATIENCE)?.success(), "a stop that could not make all durable ended well");
+    ensure!(!server.stop(libc::SIGTERM, PATIENCE)?.success(), "a stop that could not make all durable ended well");
 
     let _server = start(binary, &dir)?;
     let mut client = connect(&path("nbd.sock"), EXPORT)?;

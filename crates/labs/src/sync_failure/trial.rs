@@ -1,7 +1,5 @@
 //! The trial of one server: all phases of the sync-failure lab.
 
-use std::io::{Read, Write as _};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,12 +12,12 @@ use super::requests::{
 };
 use super::{CHECKS, Check, FAULTY, GONE, OTHER, Subject};
 use crate::base::client::{Client, Command};
-use crate::base::process::Running;
+use crate::base::process::{self, Running};
 use crate::base::servers;
 use crate::check::pattern::Content;
 use crate::machine::guest::work_dir;
 
-/// Time limit of a graceful stop, and of an answer of the status API.
+/// Time limit of a graceful stop.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of connections that flush at the same time.
 pub(super) const CROWD: usize = 8;
@@ -92,16 +90,10 @@ impl Trial {
         &mut self.checks[index]
     }
 
-    /// The error that `/api/v1/state` shows for a volume; `None` without an error.
+    /// The error that `evenkeel state` shows for a volume; `None` without an error.
     fn shown_error(&self, volume: &str) -> Result<Option<String>> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port()))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        write!(stream, "GET /api/v1/state HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        let body = text.split_once("\r\n\r\n").context("no HTTP answer")?.1;
-        let (start, end) = (body.find('{').context("no JSON")?, body.rfind('}').context("no JSON")?);
-        let state: serde_json::Value = serde_json::from_str(&body[start..=end])?;
+        let mut command = std::process::Command::new(&self.binary);
+        let state = process::json(command.args(["state", "--json", "--data-dir"]).arg(self.dir.join("data")))?;
         let volumes = state["volumes"].as_array().context("the state shows no volumes")?;
         let one = volumes.iter().find(|v| v["name"] == volume).with_context(|| format!("no volume {volume}"))?;
         Ok(one["error"].as_str().map(str::to_owned))
@@ -285,8 +277,7 @@ impl Trial {
     pub(super) fn stop(&mut self) -> Result<()> {
         let alive = self.alive()?;
         let running = self.running.take().context("a server")?;
-        running.signal(libc::SIGTERM);
-        let status = running.wait(PATIENCE)?;
+        let status = running.stop(libc::SIGTERM, PATIENCE)?;
         let check = self.check("restart_serves_what_was_flushed");
         check.expect(alive, "the server had ended by itself");
         check.expect(

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use super::Findings;
-use crate::config::{Backend, Cache, Server, Unflushed, Volume};
+use crate::config::{Backend, Cache, Config, Server, Tenant, Unflushed, Volume};
 use crate::units::Duration;
 use crate::uri::Address;
 
@@ -78,6 +78,24 @@ pub(super) fn export(server: &Server, name: &str, volume: &Volume, out: &mut Fin
     out.range(&at("reconnect_timeout"), volume.reconnect_timeout, RECONNECT_TIMEOUT, "\"");
 }
 
+/// Warns of a volume whose requests may count twice for totals of tenants: at this server, and at the one that exports it.
+pub(super) fn twice(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
+    let bare = Tenant::default();
+    let has_totals = |tenant: &Tenant| {
+        let tenant = tenant.on(&volume.pool);
+        tenant.reservation != bare.reservation || tenant.limit != bare.limit || tenant.guarantee != bare.guarantee
+    };
+    let of_volume = config.tenants.iter().filter(|(name, _)| volume.tenant.as_ref().is_none_or(|own| own == *name));
+    let mut tenants = of_volume.map(|(_, tenant)| tenant);
+    if volume.backend == Backend::Nbd && config.cluster.has_totals() && tenants.any(has_totals) {
+        let message = format!(
+            "requests count for totals of tenants here, and again at the server in uri if that is a member of cluster {:?} with the same pool and tenants: each then gets a part, and a tenant about half of its limit; give this volume a pool of another name",
+            config.cluster.name
+        );
+        out.warning(&["volumes", name, "uri"], message);
+    }
+}
+
 /// Checks that a volume names certificates if its URI asks for TLS, and only then.
 fn encryption(name: &str, volume: &Volume, out: &mut Findings) {
     let Some(uri) = volume.uri.as_ref().filter(|_| volume.backend == Backend::Nbd) else { return };
@@ -133,5 +151,47 @@ pub(super) fn image(name: &str, volume: &Volume, out: &mut Findings) {
         let why =
             format!("backend {:?} has no {key}; remove this key, or use backend = \"rbd\"", volume.backend.name());
         out.error_if(given, &at(key), &why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Rates;
+
+    #[test]
+    fn a_volume_that_may_count_twice_for_totals_is_a_warning() {
+        let warnings = |backend: Backend, is_member: bool, iops: u64| {
+            let mut config = Config::default();
+            if is_member {
+                config.cluster.etcd = vec!["http://127.0.0.1:2379".parse().unwrap()];
+            }
+            let reservation = Rates { iops, ..Rates::default() };
+            config.tenants.insert("db".into(), Tenant { reservation, ..Tenant::default() });
+            let mut out = Findings(Vec::new());
+            twice(&config, "disk0", &Volume { backend, ..Volume::default() }, &mut out);
+            out.0.len()
+        };
+        assert_eq!(warnings(Backend::Nbd, true, 100), 1);
+        for (backend, is_member, iops) in
+            [(Backend::File, true, 100), (Backend::Nbd, false, 100), (Backend::Nbd, true, 0)]
+        {
+            assert_eq!(warnings(backend, is_member, iops), 0, "{is_member} {iops}");
+        }
+    }
+
+    #[test]
+    fn a_volume_of_a_tenant_without_totals_counts_for_none() {
+        let mut config = Config::default();
+        config.cluster.etcd = vec!["http://127.0.0.1:2379".parse().unwrap()];
+        let reservation = Rates { iops: 100, ..Rates::default() };
+        config.tenants.insert("db".into(), Tenant { reservation, ..Tenant::default() });
+        config.tenants.insert("web".into(), Tenant::default());
+        for (tenant, warnings) in [("db", 1), ("web", 0)] {
+            let mut out = Findings(Vec::new());
+            let volume = Volume { backend: Backend::Nbd, tenant: Some(tenant.into()), ..Volume::default() };
+            twice(&config, "disk0", &volume, &mut out);
+            assert_eq!(out.0.len(), warnings, "{tenant}");
+        }
     }
 }

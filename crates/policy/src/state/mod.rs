@@ -79,7 +79,7 @@ pub struct ClusterState {
     pub name: String,
     /// Name of this host in it.
     pub host: String,
-    /// Length of a period.
+    /// Time between two reports and decisions of a host, in seconds.
     pub period_s: f64,
     /// `shared`: slots are decided from what all hosts report; `holding`: our own reports have not come back for a while,
     /// the last decision stays in force; `lost`: this host is on its own.

@@ -196,6 +196,10 @@ impl Transport {
 
     /// Makes TCP acknowledge received data at once, not only with the next data that is sent: a client that sends a message
     /// in pieces may wait for the acknowledgement before the next piece. The effect ends when data is received or sent.
+    ///
+    /// A message whose last piece is sent with MSG_MORE, as libnbd sends LIST_META_CONTEXT without queries, does not leave the
+    /// client's kernel before a timer of 200 ms ends or a segment of this server comes. The server cannot know of the message, so
+    /// there is nothing to acknowledge.
     pub(crate) fn acknowledge(&self) {
         // Not so on Unix sockets, where there is nothing to acknowledge.
         let _ = sockopt::set_tcp_quickack(self.fd(), true);

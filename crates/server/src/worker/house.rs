@@ -12,6 +12,7 @@ use evenkeel_control::placement::Sample;
 use evenkeel_control::{Duration, Instant};
 
 use super::connection::{Ending, Phase};
+use super::ended::ENDS_IN_A_ROUND;
 use super::message::Message;
 use super::seen::Seen;
 use super::{CLOSING, Worker};
@@ -71,7 +72,8 @@ impl House {
 }
 
 impl Worker {
-    /// Begins a pass over all connections, or goes on with the next [`IN_A_ROUND`] of them.
+    /// Begins a pass over all connections, or goes on with the next [`IN_A_ROUND`] of them, and closes at most
+    /// [`ENDS_IN_A_ROUND`].
     pub(super) fn keep_house(&mut self, now: Instant) {
         let first = self.house.next.unwrap_or_else(|| {
             self.house.begin(now);
@@ -87,14 +89,17 @@ impl Worker {
             self.tape.rest(self.shared.recorder.session());
         }
         let mut slots = first..self.connections.len();
-        let mut seen = 0;
+        let (mut seen, mut closed) = (0, 0);
         while seen < IN_A_ROUND
+            && closed < ENDS_IN_A_ROUND
             && let Some(slot) = slots.next()
         {
             if self.connections[slot].is_some() {
                 seen += 1;
                 if self.house.looks {
                     self.look_after(slot, now);
+                    // To discard what the client has sent takes as long as looking after many.
+                    closed += u32::from(self.connections[slot].is_none());
                 }
             }
         }

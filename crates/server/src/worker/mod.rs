@@ -19,6 +19,7 @@ mod divided;
 mod ended;
 mod house;
 mod hungry;
+mod long;
 pub(crate) mod message;
 mod meter;
 mod occupation;
@@ -52,6 +53,7 @@ use connection::{Connection, Paused, SendList, Sent};
 use ended::ENDS_IN_A_ROUND;
 use house::{House, IN_A_ROUND};
 use hungry::Hungry;
+use long::LongSends;
 use message::Message;
 use meter::Meter;
 use occupation::Occupation;
@@ -81,10 +83,10 @@ use crate::transport::Peer;
 /// Largest number of bytes received with one system call: a batch of small requests, or a part of a large write. The kernel
 /// copies 64 KiB in some 10 µs, and 256 KiB, which do not stay in a processor's cache, in up to 120 µs.
 const SCRATCH: usize = 64 << 10;
-/// Longest time that a worker with one connection spends in a row on each of its tasks: pools, receiving much, sending much, and
-/// operations that are tried again or given up.
+/// Longest time that a worker with one active connection spends in a row on each of its tasks: pools, receiving much, sending
+/// much, and operations that are tried again or given up.
 const TURN: Duration = Duration::from_micros(250);
-/// Replaces [`TURN`] for a worker with other connections, whose requests wait for a round of all tasks.
+/// Replaces [`TURN`] for a worker with several active connections, whose requests wait for a round of all tasks.
 const TURN_BESIDE_OTHERS: Duration = Duration::from_micros(100);
 /// Replaces [`SCRATCH`], and [`IN_A_ROW`] under TLS, for connections of tenants that hold too many bytes beside requests, see
 /// [`crate::budget::Ahead`].
@@ -104,7 +106,7 @@ const REPORTS_AT_ONCE: usize = 32;
 /// Largest number of bytes that a connection sends in a row while others wait: some 100 us. A socket may take megabytes at
 /// once.
 const IN_A_ROW: usize = 256 << 10;
-/// Replaces [`IN_A_ROW`] for the only connection of a worker: the replies to its reads are sent together, and pools with
+/// Replaces [`IN_A_ROW`] for the only active connection of a worker: the replies to its reads are sent together, and pools with
 /// requests of other workers still wait for less than half a millisecond.
 const IN_A_ROW_ALONE: usize = 1 << 20;
 /// Text in the log for a connection that the server ends of its own accord.
@@ -143,8 +145,8 @@ pub(crate) struct Worker {
 
     /// Slots of connections that may have bytes to send.
     dirty: Vec<u32>,
-    /// Slots of connections that have much to send, in the order of their turns.
-    long: VecDeque<u32>,
+    /// Connections that have much to send.
+    long: LongSends,
     /// Slots of connections that may be read again after a pause.
     resume: Vec<u32>,
     readers: Readers,
@@ -219,9 +221,9 @@ impl Worker {
             spare: Spare::default(),
             failures: Failures::default(),
             dirty: Vec::new(),
-            long: VecDeque::new(),
+            long: LongSends::default(),
             resume: Vec::new(),
-            readers: Readers::default(),
+            readers: Readers::since(clock::now()),
             hungry: Hungry::default(),
             turns: Turns::default(),
             waking: Waking::default(),
@@ -482,7 +484,14 @@ impl Worker {
 
     /// Longest time that the worker spends in a row on each of its tasks.
     fn turn(&self) -> Duration {
-        if self.count > 1 { TURN_BESIDE_OTHERS } else { TURN }
+        if self.serves_several() { TURN_BESIDE_OTHERS } else { TURN }
+    }
+
+    /// True if the worker has several active connections: some that were read within the last second or two.
+    /// One that was silent for longer is active from its next read on, for which it may wait for a round of long turns.
+    #[inline]
+    fn serves_several(&self) -> bool {
+        self.count > 1 && self.readers.are_several()
     }
 
     /// Handles the next [`REPORTS`] reports of back ends in the order in which they came, for a [turn](Self::turn); the rest
@@ -506,6 +515,7 @@ impl Worker {
     fn on_timers(&mut self) {
         let now = clock::now();
         self.tape.stamp(now);
+        self.readers.pass(now);
         self.ends = 0;
         for index in 0..self.pools.len() {
             if self.pools[index].wake_at <= now {
@@ -596,8 +606,8 @@ impl Worker {
         }
     }
 
-    /// Sends replies. Connections with little to send come first; the others have a [turn](Self::turn) together, and those that
-    /// are not reached go on in the next round.
+    /// Sends replies. Connections with little to send come first; the others have a [turn](Self::turn) together, in which their
+    /// tenants take turns, and those that are not reached go on in the next round.
     fn send_replies(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         // Many short ones take as long as a long one.
@@ -605,14 +615,14 @@ impl Worker {
         for slot in dirty.drain(..) {
             let bytes = self.connections[slot as usize].as_ref().map_or(0, |connection| connection.out.bytes());
             if bytes > SHORT || is_over {
-                self.long.push_back(slot);
+                self.send_later(slot);
                 continue;
             }
             if until == Instant::FAR_FUTURE {
                 until = clock::now() + self.turn();
             }
             if self.send_some(slot) {
-                self.long.push_back(slot);
+                self.send_later(slot);
             }
             unseen += bytes + CALL;
             if unseen > SHORT {
@@ -620,20 +630,29 @@ impl Worker {
             }
         }
         // A client that was lost while it was sent to may have asked once more, and was answered.
-        self.long.extend(self.dirty.drain(..));
-        self.dirty = dirty;
+        for slot in std::mem::replace(&mut self.dirty, dirty) {
+            self.send_later(slot);
+        }
         if self.long.is_empty() {
             return;
         }
         let until = clock::now() + self.turn();
-        while let Some(slot) = self.long.pop_front() {
+        while let Some(slot) = self.long.pop() {
             if self.send_some(slot) {
-                self.long.push_back(slot);
+                self.send_later(slot);
             }
             if clock::now() >= until {
                 break;
             }
         }
+    }
+
+    /// Puts the connection in `slot` among those that have much to send. Connections that negotiate have the turns of one tenant.
+    fn send_later(&mut self, slot: u32) {
+        let Some(connection) = &self.connections[slot as usize] else { return };
+        // Two tenants never have the same account.
+        let tenant = connection.account().map_or(0, |account| Arc::as_ptr(account).addr());
+        self.long.push(tenant, slot);
     }
 
     /// Sends replies of one connection, as many bytes as it may send in a row; true if bytes are left that its socket may
@@ -660,11 +679,13 @@ impl Worker {
         } else {
             let watch = self.meter.start();
             let out = &mut connection.out;
-            let most = match self.count {
+            let most = if connection.transport.is_secure() && connection.ahead.is_crowded() {
                 // What TLS has encrypted holds memory until the client takes it.
-                _ if connection.transport.is_secure() && connection.ahead.is_crowded() => SCRATCH_UNDER_PRESSURE,
-                0 | 1 => IN_A_ROW_ALONE,
-                _ => IN_A_ROW,
+                SCRATCH_UNDER_PRESSURE
+            } else if self.serves_several() {
+                IN_A_ROW
+            } else {
+                IN_A_ROW_ALONE
             };
             let sent = out.flush(&mut connection.transport, &mut self.send_list, &mut self.buffers, most);
             self.meter.stop(watch, &mut connection.toll);

@@ -282,8 +282,10 @@ impl Worker {
                 request.zeroed += ticket.work().bytes;
                 outcome = Outcome::Done;
             }
+            // Whichever worker serves the connection, it is the same tenant's; one that has left meanwhile gives it back.
+            let tenant = ticket.tenant();
             self.pools[pool].completed.push((ticket, outcome));
-            self.resubmit(pool, request.next_zeros(), request);
+            self.pools[pool].incoming.push((tenant, request.next_zeros(), request));
             return self.activate(pool);
         }
         if let Backend::Emulate(..) = &volume.backend {

@@ -42,8 +42,8 @@ const SEARCHES: usize = 2;
 /// Largest number of closed connections that one round adds up before its searches: thousands may close together, and there are
 /// as many rounds then.
 const MERGED_AT_ONCE: usize = 256;
-/// Longest time that a worker spends in a row on one pool while other pools wait.
-const SLICE: Duration = Duration::from_micros(100);
+/// Number of pools that have their time within one [turn](Worker::turn), if all of them have much to do.
+const POOLS_IN_A_TURN: u64 = 2;
 
 /// A worker's work for one pool, collected between two times that it takes the pool's lock.
 #[derive(Default)]
@@ -73,10 +73,11 @@ impl Worker {
             return;
         }
         self.waking.others();
-        let until = clock::now() + self.turn();
+        let turn = self.turn();
+        let until = clock::now() + turn;
         while let Some(index) = self.active.pop_front() {
             let now = clock::now();
-            if self.visit(index, now, (now + SLICE).min(until)) {
+            if self.visit(index, now, (now + time_of_pool(turn)).min(until)) {
                 self.pools[index].active = false;
                 continue;
             }
@@ -139,9 +140,12 @@ impl Worker {
                 let wake_at = loop {
                     match state.dispatch_wanted(now, |request| slots.wish(request.key, request.command)) {
                         Ok(Next::Run(mut request, mut ticket)) => {
+                            let command = request.command;
                             if let Some(slice) = &mut request.slice {
                                 slice.admitted = now;
-                                if ticket.work().part == Part::Last {
+                                // The payload of a write comes when its client sends it: as of an undivided one, that is no
+                                // time for which the server lets it wait, and no reason to throttle others.
+                                if ticket.work().part == Part::Last && command != Command::Write {
                                     ticket.began_at(slice.since);
                                 }
                             }
@@ -323,9 +327,9 @@ impl Worker {
         }
     }
 
-    /// Submits a request to its pool once more: because the request's tenant was removed while it waited, and its connection
-    /// now belongs to another tenant, or because the request turned out to be more work than was charged.
-    pub(super) fn resubmit(&mut self, pool: usize, work: Work, request: Box<Request>) {
+    /// Submits a request to its pool once more, because the request's tenant was removed while it waited, and its connection now
+    /// belongs to another tenant.
+    fn resubmit(&mut self, pool: usize, work: Work, request: Box<Request>) {
         if self.shared.epoch() != self.epoch {
             self.refresh();
         }
@@ -449,6 +453,11 @@ impl Worker {
         }
         self.connections[slot] = Some(connection);
     }
+}
+
+/// Longest time that a worker spends in a row on one pool while other pools wait, if its [turn](Worker::turn) lasts `turn`.
+fn time_of_pool(turn: Duration) -> Duration {
+    Duration::from_nanos(turn.as_nanos() / POOLS_IN_A_TURN)
 }
 
 /// Adds up the requests that closed connections of one tenant to one volume have left, for one search of the queue: a search for

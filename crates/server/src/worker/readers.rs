@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use evenkeel_control::Duration;
+use evenkeel_control::{Duration, Instant};
 
 use super::request::ConnKey;
 use super::sources::Set;
@@ -20,10 +20,15 @@ const CALL: u64 = 8 << 10;
 const REQUEST: u64 = 1 << 10;
 /// A read that costs no more than this, some 5 µs, counts as one that brings little.
 const LITTLE: u64 = 32 << 10;
-/// After reads of this cost in one round (some 250 µs), connections that bring little wait in the queues, too.
-const AT_ONCE: u64 = 2 << 20;
 /// Cost of the reads between two looks at the clock: some 10 µs.
 pub(super) const LOOK_AFTER: u64 = 64 << 10;
+/// A connection that was not read for this time counts as idle, at the latest after twice this time.
+pub(super) const PERIOD: Duration = Duration::from_secs(1);
+
+/// Cost of reads that take `time`.
+const fn cost_of(time: Duration) -> u64 {
+    time.as_nanos() / 1_000 * CALL
+}
 
 /// The place of a connection in the order in which its worker reads connections.
 #[derive(Debug, Default)]
@@ -38,6 +43,8 @@ pub(crate) struct Share {
     waits: bool,
     /// True if the connection was taken from the queue to be read, and the cost of that read is not counted yet.
     was_taken: bool,
+    /// Number of the [`PERIOD`] in which the connection was read last; `None` before the first read.
+    read_in: Option<u32>,
 }
 
 /// The fair queue of the connections of one epoll set. Pushing and taking are O(log n).
@@ -61,9 +68,38 @@ pub(super) struct Readers {
     came: u64,
     /// Cost of the reads since the newest call of [`Self::take_unseen`] or [`Self::settle`].
     unseen: u64,
+    /// Number of the present [`PERIOD`].
+    period: u32,
+    /// When the present period ends.
+    period_ends: Instant,
+    /// Number of connections that were read in the period before this one, and in this one so far.
+    active: [u32; 2],
 }
 
 impl Readers {
+    /// Queues without connections; the first period begins at `now`.
+    pub(super) fn since(now: Instant) -> Self {
+        Self { period_ends: now + PERIOD, ..Self::default() }
+    }
+
+    /// Begins a new period if the present one has ended at `now`.
+    #[inline]
+    pub(super) fn pass(&mut self, now: Instant) {
+        if now >= self.period_ends {
+            // One that lasted longer, because the worker slept, has ended in idleness.
+            let before = if now >= self.period_ends + PERIOD { 0 } else { self.active[1] };
+            self.active = [before, 0];
+            self.period = self.period.wrapping_add(1);
+            self.period_ends = now + PERIOD;
+        }
+    }
+
+    /// True if more than one connection was read lately, in this period or in the one before.
+    #[inline]
+    pub(super) fn are_several(&self) -> bool {
+        self.active[0] > 1 || self.active[1] > 1
+    }
+
     fn queue(&mut self, set: Set) -> &mut Queue {
         match set {
             Set::Own => &mut self.own,
@@ -80,11 +116,11 @@ impl Readers {
         !self.crowd.waiting.is_empty()
     }
 
-    /// True if a connection may be read at once: its reads bring little, no connection waits, and little was read in this
-    /// round.
+    /// True if a connection may be read at once: its reads bring little, no connection waits, and the reads of this round have
+    /// taken less than `turn`. After that, connections that bring little wait in the queues, too.
     #[inline]
-    pub(super) fn may_go_first(&self, share: &Share) -> bool {
-        self.is_empty() && share.last <= LITTLE && self.unseen < AT_ONCE
+    pub(super) fn may_go_first(&self, share: &Share, turn: Duration) -> bool {
+        self.is_empty() && share.last <= LITTLE && self.unseen < cost_of(turn)
     }
 
     /// Queues a connection that can be read, unless it waits already; `tenant`: number of its tenant's connections.
@@ -131,8 +167,12 @@ impl Readers {
         requests: u64,
         took: Duration,
     ) {
-        let cost = (CALL + bytes + requests * REQUEST).max(took.as_nanos() / 1_000 * CALL);
+        let cost = (CALL + bytes + requests * REQUEST).max(cost_of(took));
         share.last = cost.max(share.last / 2);
+        if share.read_in != Some(self.period) {
+            share.read_in = Some(self.period);
+            self.active[1] += 1;
+        }
         self.unseen += cost;
         let queue = self.queue(set);
         // From where it was put into the queue, however far others have come meanwhile.
@@ -162,6 +202,8 @@ impl Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TURN: Duration = Duration::from_micros(250);
 
     fn key(slot: u32) -> ConnKey {
         ConnKey { slot, generation: 1 }
@@ -236,15 +278,15 @@ mod tests {
     #[test]
     fn who_brings_much_waits_for_its_turn() {
         let (mut readers, mut share) = (Readers::default(), Share::default());
-        assert!(readers.may_go_first(&share));
+        assert!(readers.may_go_first(&share, TURN));
         readers.charge(Set::Own, &mut share, 1, 256 << 10, 4, Duration::ZERO);
-        assert!(!readers.may_go_first(&share));
+        assert!(!readers.may_go_first(&share, TURN));
         readers.charge(Set::Own, &mut share, 1, 28, 1, Duration::ZERO);
-        assert!(!readers.may_go_first(&share), "one small read between large ones makes no difference");
+        assert!(!readers.may_go_first(&share, TURN), "one small read between large ones makes no difference");
         (0..3).for_each(|_| readers.charge(Set::Own, &mut share, 1, 28, 1, Duration::ZERO));
-        assert!(readers.may_go_first(&share));
+        assert!(readers.may_go_first(&share, TURN));
         readers.push(key(0), Set::Crowd, &mut Share::default(), 1);
-        assert!(!readers.may_go_first(&share), "others wait");
+        assert!(!readers.may_go_first(&share, TURN), "others wait");
     }
 
     #[test]
@@ -287,15 +329,42 @@ mod tests {
     fn a_read_that_brings_nothing_may_cost_a_lot() {
         let (mut readers, mut share) = (Readers::default(), Share::default());
         readers.charge(Set::Own, &mut share, 1, 0, 0, Duration::from_micros(20));
-        assert!(!readers.may_go_first(&share));
-        let (mut readers, mut others) = (Readers::default(), Vec::new());
-        while readers.may_go_first(&Share::default()) {
-            let mut share = Share::default();
-            readers.charge(Set::Own, &mut share, 1, 1 << 20, 4, Duration::ZERO);
-            others.push(share);
+        assert!(!readers.may_go_first(&share, TURN));
+        // As much as the turn in force lets the worker read.
+        for (turn, most) in [(TURN, 2), (Duration::from_micros(100), 1)] {
+            let (mut readers, mut others) = (Readers::default(), Vec::new());
+            while readers.may_go_first(&Share::default(), turn) {
+                let mut share = Share::default();
+                readers.charge(Set::Own, &mut share, 1, 1 << 20, 4, Duration::ZERO);
+                others.push(share);
+            }
+            assert_eq!(others.len(), most);
+            readers.settle();
+            assert!(readers.may_go_first(&Share::default(), turn));
         }
-        assert_eq!(others.len(), 2);
-        readers.settle();
-        assert!(readers.may_go_first(&Share::default()));
+    }
+
+    #[test]
+    fn a_connection_that_is_not_read_for_a_while_counts_as_idle() {
+        let at = |tenths: u64| Instant::ZERO + Duration::from_nanos(PERIOD.as_nanos() / 10 * tenths);
+        let mut readers = Readers::since(at(0));
+        let [mut busy, mut rare, mut third] = [(); 3].map(|()| Share::default());
+        let read = |readers: &mut Readers, share: &mut Share| {
+            readers.charge(Set::Own, share, 1, 28, 1, Duration::ZERO);
+            readers.are_several()
+        };
+        assert!(!read(&mut readers, &mut busy) && !read(&mut readers, &mut busy), "one, however often");
+        assert!(read(&mut readers, &mut rare), "at once");
+        for tenths in 1..20 {
+            readers.pass(at(tenths));
+            assert!(read(&mut readers, &mut busy), "after {tenths} tenths of a period");
+        }
+        readers.pass(at(20));
+        assert!(!read(&mut readers, &mut busy));
+        readers.pass(at(25));
+        assert!(read(&mut readers, &mut rare));
+        // All are silent, and the worker sleeps.
+        readers.pass(at(60));
+        assert!(!readers.are_several() && !read(&mut readers, &mut third) && read(&mut readers, &mut busy));
     }
 }

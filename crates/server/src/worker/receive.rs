@@ -33,8 +33,8 @@ use crate::volume::Volume;
 
 /// Largest number of reads from one connection in a row; after the first, only while no other connection waits.
 const READS_IN_A_ROW: usize = 4;
-/// Replaces [`READS_IN_A_ROW`] for a worker with other connections, whose bytes may come at any moment: receiving and copying 64
-/// KiB takes some 15 us, under TLS 25 us.
+/// Replaces [`READS_IN_A_ROW`] for a worker with several active connections, whose bytes may come at any moment: receiving and
+/// copying 64 KiB takes some 15 us, under TLS 25 us.
 const READS_BESIDE_OTHERS: usize = 2;
 /// Largest number of unsent answers to a negotiating client; further options wait. They also wait while [`LIST_PIECE`] bytes
 /// of answers are unsent.
@@ -176,7 +176,7 @@ impl Worker {
     /// Reads from a connection at once, or queues it behind connections whose reads bring less.
     pub(super) fn receive_in_turn(&mut self, mut connection: Box<Connection>) {
         // Those that negotiate have turns of their own.
-        if connection.ticket.is_some() || self.readers.may_go_first(&connection.share) {
+        if connection.ticket.is_some() || self.readers.may_go_first(&connection.share, self.turn()) {
             return self.receive(connection);
         }
         let tenant = connection.connections_of_tenant();
@@ -322,7 +322,7 @@ impl Worker {
         if have == 0 && !unfinished {
             self.resume_reading(connection);
         }
-        let reads = if self.count > 1 { READS_BESIDE_OTHERS } else { READS_IN_A_ROW };
+        let reads = if self.serves_several() { READS_BESIDE_OTHERS } else { READS_IN_A_ROW };
         for read in 0..reads {
             if connection.paused != Paused::No || connection.ending != Ending::Open {
                 break;

@@ -29,6 +29,7 @@ mod reload;
 mod replies;
 mod ring;
 mod room;
+mod several;
 mod steps;
 mod whole;
 
@@ -350,6 +351,8 @@ fn memory_that_becomes_free_wakes_only_those_that_can_have_it() {
     let mut rest = worker.shared.budget.account(&"other".into()).take(0, MEMORY - FLOOR, None).unwrap();
     for (client, key) in &mut clients {
         client.write_all(&writes(WRITES)).unwrap();
+        // In a round of its own.
+        worker.readers.settle();
         worker.on_event(key.to_event(), READ);
         let leftover = &mut at(&mut worker, *key).leftover;
         // Which a copy would lose.

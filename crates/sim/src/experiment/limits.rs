@@ -18,7 +18,8 @@ pub(crate) fn of(experiment: &str) -> &'static [&'static str] {
         iscsi::NAME => &[
             "Test set and development are not apart: adaptive was developed on this modelled target and the paper's cases. \
              Only baselines have a training set.",
-            "All cases have one modelled target with servers, windows and service times of one device.",
+            "All cases run on one modelled target: its number of servers, TCP windows and service times are those of \
+             one device.",
             "In the paper's cases the best constant delay is chosen on the seeds on which it is judged, in its favour.",
             "Gains of the published controller are not published: without tuned values those chosen here stand for them.",
             "There is no HTB, no policing, no bridge in front of a target, and no agent on initiators.",

@@ -24,7 +24,7 @@ use serde::Serialize;
 use super::figures::{Figures, Second, Target, TargetFigures, TenantFigures, recorded};
 use super::load::Load;
 use super::policy::{Guaranteed, Policy};
-use super::replay::{simulate, simulate_faster};
+use super::replay::{simulate, simulate_on, speeded};
 use super::speed;
 use crate::world::Failure;
 
@@ -164,6 +164,8 @@ pub struct Advice {
     pub faster: Option<FasterDevice>,
     /// The policy to use, as TOML; empty if none meets all targets and guarantees.
     pub advised: String,
+    /// Doubts about the result.
+    pub notes: Vec<String>,
 }
 
 impl Advice {
@@ -244,6 +246,7 @@ pub fn advise(load: &Load, device: &DeviceParams, wish: &Policy, seed: u64) -> R
         load_share: None,
         faster: None,
         advised,
+        notes: load.sampled().into_iter().collect(),
         candidates,
         untried,
     };
@@ -263,7 +266,7 @@ pub fn advise(load: &Load, device: &DeviceParams, wish: &Policy, seed: u64) -> R
         }
         if advice.unjudged.is_empty() {
             advice.faster = faster(&advice.candidates, |policy, thousandths| {
-                let run = simulate_faster(thousandths, load, device, Some(policy), &targets, seed);
+                let run = simulate_on(speeded(thousandths), load, device, Some(policy), &targets, seed);
                 let keeps = |figures: &Figures| kept(&guaranteed, &before, figures).iter().all(|kept| kept.met);
                 run.is_ok_and(|figures| figures.meets_targets() && keeps(&figures))
             });
@@ -334,29 +337,28 @@ fn policies(load: &Load, before: &Figures, wish: &Policy, targets: &[Target]) ->
     }
     if targets.iter().any(|target| target.tenant.is_some()) {
         all.push(("slots".to_owned(), changed(&|policy| policy.pool.tuning.slots = Method::Needs)));
-        let reserved = changed(&|policy| {
-            let owners = targets.iter().filter_map(|target| before.tenants.get(target.tenant?));
-            for figures in owners.filter(|figures| !load.is_root(&figures.tenant)) {
-                if load.is_of_groups() {
-                    policy.adopt_group(&figures.tenant);
+        let owners_changed = |change: &dyn Fn(&mut Policy, &TenantFigures)| {
+            changed(&|policy| {
+                let owners = targets.iter().filter_map(|target| before.tenants.get(target.tenant?));
+                for figures in owners.filter(|figures| !load.is_root(&figures.tenant)) {
+                    if load.is_of_groups() {
+                        policy.adopt_group(&figures.tenant);
+                    }
+                    change(policy, figures);
                 }
-                let tenant = policy.tenant_mut(&figures.tenant);
-                let most = if tenant.limit.iops > 0 { tenant.limit.iops } else { u64::MAX };
-                let iops = ((figures.iops * HEADROOM).ceil() as u64).clamp(1, most);
-                tenant.reservation.iops = tenant.reservation.iops.max(iops);
-            }
+            })
+        };
+        let reserved = owners_changed(&|policy, figures| {
+            let tenant = policy.tenant_mut(&figures.tenant);
+            let most = if tenant.limit.iops > 0 { tenant.limit.iops } else { u64::MAX };
+            let iops = ((figures.iops * HEADROOM).ceil() as u64).clamp(1, most);
+            tenant.reservation.iops = tenant.reservation.iops.max(iops);
         });
         all.push(("reservations of the recorded rates".to_owned(), reserved));
-        let weighted = changed(&|policy| {
-            let owners = targets.iter().filter_map(|target| before.tenants.get(target.tenant?));
-            for figures in owners.filter(|figures| !load.is_root(&figures.tenant)) {
-                if load.is_of_groups() {
-                    policy.adopt_group(&figures.tenant);
-                }
-                // The volumes of a tenant with `each` have one weight, which is raised once.
-                let weight = wish.tenant(&figures.tenant).weight.saturating_mul(HEAVIER);
-                policy.tenant_mut(&figures.tenant).weight = weight;
-            }
+        let weighted = owners_changed(&|policy, figures| {
+            // The volumes of a tenant with `each` have one weight, which is raised once.
+            let weight = wish.tenant(&figures.tenant).weight.saturating_mul(HEAVIER);
+            policy.tenant_mut(&figures.tenant).weight = weight;
         });
         all.push((format!("weights times {HEAVIER}"), weighted));
     }

@@ -26,9 +26,9 @@ pub struct Direct {
     pub read: Line,
     /// Writes on the idle device.
     pub write: Line,
-    /// The most requests per second, over 100 ms.
+    /// Highest rate in a window of 100 ms, in requests per second.
     pub most_iops: f64,
-    /// The most payload bytes per second, over 100 ms.
+    /// Highest rate in a window of 100 ms, in payload bytes per second.
     pub most_bytes_per_s: f64,
     /// Mean number of requests in flight, by Little's law: throughput multiplied by mean latency.
     pub in_flight: f64,

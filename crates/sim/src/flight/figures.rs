@@ -117,7 +117,7 @@ pub struct TenantFigures {
     pub tenant: String,
     /// Completed requests.
     pub requests: u64,
-    /// Seconds from the tenant's first arrival to its last completion.
+    /// Seconds from the tenant's first arrival to its last completion; of a sample without the time between its runs.
     pub seconds: f64,
     /// Requests per second over this time.
     pub iops: f64,
@@ -228,6 +228,9 @@ impl Figures {
 struct TenantTally {
     requests: u64,
     bytes: u64,
+    /// Time of the earlier runs: from the first arrival to the last completion of each, and what counts beside it.
+    earlier_ns: u64,
+    /// First arrival of the present run.
     first_ns: Option<u64>,
     last_ns: u64,
     latency: Latencies,
@@ -236,6 +239,13 @@ struct TenantTally {
     /// Latencies of the present second.
     recent_ns: Vec<u64>,
     recent_bytes: u64,
+}
+
+impl TenantTally {
+    /// Time from the first arrival to the last completion of the present run, in nanoseconds.
+    fn run_ns(&self) -> u64 {
+        self.last_ns.saturating_sub(self.first_ns.unwrap_or(self.last_ns))
+    }
 }
 
 /// Collects the figures of requests, which come in order of completion. O(1) a request.
@@ -293,6 +303,11 @@ impl<'a> Tally<'a> {
         self.total
     }
 
+    /// The last completion so far, in nanoseconds since the start.
+    pub fn last_ns(&self) -> u64 {
+        self.last_ns
+    }
+
     /// Counts a request.
     pub fn add(&mut self, done: &Done) {
         let second = usize::try_from(done.at_ns / SECOND).unwrap_or(usize::MAX);
@@ -326,6 +341,16 @@ impl<'a> Tally<'a> {
         tenant.recent_bytes += u64::from(done.bytes);
     }
 
+    /// Ends a run of a sample: for the rates of a tenant counts the time from its first arrival to its last completion in the
+    /// run, and beside it `idle_ns`, by tenant.
+    pub fn next_run(&mut self, idle_ns: &[u64]) {
+        let idle_ns = idle_ns.iter().copied().chain(std::iter::repeat(0));
+        for (tenant, idle_ns) in self.tenants.iter_mut().zip(idle_ns) {
+            tenant.earlier_ns = tenant.earlier_ns.saturating_add(tenant.run_ns()).saturating_add(idle_ns);
+            tenant.first_ns = None;
+        }
+    }
+
     fn close_second(&mut self) {
         if std::mem::take(&mut self.in_second) == 0 {
             // A recording may have many tenants, and be idle for days.
@@ -353,7 +378,7 @@ impl<'a> Tally<'a> {
             own.map(|(_, figures)| figures.missed_s).max().unwrap_or(0)
         };
         let tenants = self.names.iter().zip(&self.tenants).enumerate().map(|(place, (name, tenant))| {
-            let seconds = tenant.last_ns.saturating_sub(tenant.first_ns.unwrap_or(tenant.last_ns)) as f64 / 1e9;
+            let seconds = tenant.earlier_ns.saturating_add(tenant.run_ns()) as f64 / 1e9;
             let requests = tenant.requests.max(1) as f64;
             TenantFigures {
                 tenant: name.clone(),
@@ -412,12 +437,24 @@ pub fn recorded(load: &Load, targets: &[Target]) -> Figures {
     let mut order: Vec<&Sent> = load.requests.iter().collect();
     order.sort_by_key(|request| request.completion_ns());
     let mut tally = Tally::new(&load.tenants, targets);
-    order.into_iter().for_each(|request| tally.add(&Done::recorded(request)));
+    let idle = load.idle();
+    let mut ended = idle.iter();
+    let mut begins = load.starts.iter().skip(1).copied().peekable();
+    for request in order {
+        while begins.next_if(|&begin_ns| request.completion_ns() >= begin_ns).is_some() {
+            tally.next_run(ended.next().map_or(&[][..], Vec::as_slice));
+        }
+        tally.add(&Done::recorded(request));
+    }
+    ended.for_each(|idle_ns| tally.next_run(idle_ns));
     tally.finish(0)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::policy;
+    use super::super::replay::simulate;
+    use super::super::tests::{recording, request};
     use super::*;
 
     fn done(at_ms: u64, latency_ms: u64) -> Done {
@@ -453,6 +490,47 @@ mod tests {
         assert_eq!(course.iter().map(Vec::len).collect::<Vec<_>>(), [2, 0, 0, 0, 0, 2, 0, 2]);
         for second in [0_usize, 5, 7] {
             assert_eq!((course[second][0].requests, course[second][1].requests), (1, 0), "{second}");
+        }
+    }
+
+    #[test]
+    fn rates_count_the_time_of_runs_alone() {
+        let names = ["a".to_owned(), "b".to_owned()];
+        let mut tally = Tally::new(&names, &[]);
+        // 10 ms of the first run, 20 ms of the last, and 7 ms without requests; the second run has no request of the tenant.
+        [10, 15].iter().for_each(|&at_ms| tally.add(&done(at_ms, 5)));
+        tally.next_run(&[3_000_000]);
+        tally.add(&Done { tenant: 1, ..done(500, 5) });
+        tally.next_run(&[4_000_000, 0]);
+        [1_010, 1_025].iter().for_each(|&at_ms| tally.add(&done(at_ms, 5)));
+        let figures = tally.finish(0);
+        let seconds: Vec<f64> = figures.tenants.iter().map(|tenant| tenant.seconds).collect();
+        assert!((seconds[0] - 0.037).abs() < 1e-9 && (seconds[1] - 0.005).abs() < 1e-9, "{seconds:?}");
+        assert!((figures.tenants[0].iops - 4.0 / 0.037).abs() < 1e-6 && (figures.seconds - 1.025).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_tenant_with_one_request_in_a_run_has_the_rate_of_the_whole_time() {
+        // 10 s: a request each 10 ms; of the other tenant one in the middle of each second but the fourth.
+        let dense = (0..1_000).map(|n| request(n * 10_000_000, 1_000_000));
+        let sparse = (0..10).filter(|&n| n != 3).map(|n| evenkeel_flight::Request {
+            tenant: 1,
+            client: 1,
+            ..request(n * 1_000_000_000 + 500_000_000, 1_000_000)
+        });
+        let recording = recording(dense.chain(sparse).collect());
+        let begins: Vec<u64> = (0..10).map(|n| n * 1_000_000_000).collect();
+        let runs = Load::of_runs(recording.clone(), &begins, None).unwrap();
+        let whole = Load::new(recording, None).unwrap();
+        let text = "kind = \"store\"\nread_latency = \"1ms\"\nwrite_latency = \"1ms\"\n";
+        let device = policy::device(text, "test", &[]).unwrap();
+        let simulated = |load: &Load| simulate(load, &device, None, &[], 1).unwrap();
+        let pairs = [(recorded(&runs, &[]), recorded(&whole, &[])), (simulated(&runs), simulated(&whole))];
+        for (runs, whole) in pairs {
+            for (runs, whole) in runs.tenants.iter().zip(&whole.tenants) {
+                assert!((runs.iops / whole.iops - 1.0).abs() < 0.02, "{runs:?} of runs, {whole:?} of all");
+            }
+            assert_eq!((runs.tenants.len(), runs.tenants[1].requests), (2, 9));
         }
     }
 

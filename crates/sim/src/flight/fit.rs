@@ -296,7 +296,7 @@ fn replaced(
 }
 
 fn notes(family: Family, error: f64, parameters: &[Parameter], load: &Load) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = load.sampled().into_iter().collect();
     if family == Family::Surface {
         notes.push(
             "the device is a table of the recorded latencies; it has no cache, no order of arrival and no garbage \
@@ -324,7 +324,7 @@ fn notes(family: Family, error: f64, parameters: &[Parameter], load: &Load) -> V
     if failed > 0 {
         notes.push(format!("{failed} failed requests are sent to the model, but not compared"));
     }
-    if load.left_out.lost.saturating_mul(100) > load.requests.len() as u64 {
+    if load.lacks_many() {
         notes.push(format!("{} requests could not be recorded: the device had more load", load.left_out.lost));
     }
     notes

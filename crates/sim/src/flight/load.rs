@@ -1,7 +1,7 @@
 //! A recording as a load to replay: the requests of one pool, by client, with their causes. With all that is computed from it a
 //! request takes some 200 bytes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use evenkeel_control::units::Kind as Work;
@@ -86,11 +86,13 @@ impl Sent {
     }
 }
 
-/// A client of the load: a recorded connection, or several of one peer that together are a closed loop.
+/// A client of a run of the load: a recorded connection, or several of one peer that together are a closed loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Client {
     /// Index of the client's tenant in [`Load::tenants`].
     pub tenant: usize,
+    /// Index of the run in [`Load::starts`].
+    pub run: usize,
     /// Indexes of the client's requests in [`Load::requests`], in order of arrival.
     pub requests: Vec<u32>,
     /// The causes of these requests.
@@ -108,6 +110,8 @@ pub struct LeftOut {
     pub refused: u64,
     /// Requests that the recorder could not keep.
     pub lost: u64,
+    /// Requests between the runs of a sample.
+    pub unsampled: u64,
 }
 
 /// A recording as a load to replay.
@@ -123,6 +127,8 @@ pub struct Load {
     pub requests: Vec<Sent>,
     /// The clients.
     pub clients: Vec<Client>,
+    /// The start of each run in nanoseconds since the first arrival, in order; at least one. A run is simulated for itself.
+    pub starts: Vec<u64>,
     /// Number of peers with several connections whose requests no completion explains.
     pub open_peers: usize,
     /// Requests of the recording that are left out.
@@ -135,6 +141,15 @@ impl Load {
     /// # Errors
     /// When there is no such request, or several pools and none is chosen, or the time is too long.
     pub fn new(recording: Recording, pool: Option<&str>) -> Result<Self, Unusable> {
+        Self::of_runs(recording, &[0], pool)
+    }
+
+    /// The load of `pool` in a sample of a recording: runs of requests that begin at `begins` on the clock of the arrivals, in
+    /// order. A run has no requests in flight at its start, and the causes of its requests are its own. O(n log n).
+    ///
+    /// # Errors
+    /// As of [`Load::new`].
+    pub fn of_runs(recording: Recording, begins: &[u64], pool: Option<&str>) -> Result<Self, Unusable> {
         let volumes = volumes(&recording);
         let chosen = chosen(&volumes, pool)?;
         // Each volume gets a part of the device, one behind the other.
@@ -177,7 +192,8 @@ impl Load {
                 _ => {
                     let tenant = tenants.get(&request.tenant).copied().unwrap_or(0);
                     let number = u32::try_from(requests.len()).unwrap_or(u32::MAX);
-                    let own = connections.entry((tenant, request.client));
+                    let run = begins.partition_point(|&start| start <= request.arrival_ns).saturating_sub(1);
+                    let own = connections.entry((run, tenant, request.client));
                     own.or_insert_with(|| (request.volume, Vec::new())).1.push(number);
                     requests.push(Sent {
                         tenant,
@@ -199,7 +215,8 @@ impl Load {
             return Err(Unusable::Long { days: length.as_secs_f64() / 86_400.0 });
         }
         let (clients, open_peers) = clients(&requests, connections, &peers);
-        Ok(Self { pool: chosen, head: recording.head, tenants: names, requests, clients, open_peers, left_out })
+        let starts = begins.iter().map(|start| start.saturating_sub(zero)).collect();
+        Ok(Self { pool: chosen, head: recording.head, tenants: names, requests, clients, starts, open_peers, left_out })
     }
 
     /// True if the recording has latencies; a converted trace has none.
@@ -218,11 +235,77 @@ impl Load {
         dependent as f64 / self.requests.len().max(1) as f64
     }
 
+    /// The part of the recording that the load has, in words; `None` if it is no sample.
+    pub fn sampled(&self) -> Option<String> {
+        (self.left_out.unsampled > 0).then(|| {
+            format!(
+                "the recording has {} more requests than are taken (--most): this is of {} runs of consecutive ones, evenly \
+                 spread over it, each simulated for itself",
+                self.left_out.unsampled,
+                self.starts.len()
+            )
+        })
+    }
+
+    /// True if more than a hundredth of the requests could not be recorded.
+    pub(super) fn lacks_many(&self) -> bool {
+        let all = (self.requests.len() as u64).saturating_add(self.left_out.unsampled);
+        self.left_out.lost.saturating_mul(100) > all
+    }
+
+    /// The start of a run, in nanoseconds since the first arrival.
+    pub(super) fn start_of(&self, run: usize) -> u64 {
+        self.starts.get(run).copied().unwrap_or(0)
+    }
+
+    /// For each run and tenant the time in nanoseconds that counts for the tenant's rates beside that from its first arrival to
+    /// its last completion in the run, as recorded: a run may have few requests of a tenant, or none. Nothing counts before the
+    /// tenant's first arrival in the load, and after its last completion.
+    pub(super) fn idle(&self) -> Vec<Vec<u64>> {
+        // First arrival and last completion of each tenant in each run; first completion and end of each run.
+        let mut spans = vec![vec![(u64::MAX, 0u64); self.tenants.len()]; self.starts.len()];
+        let ends = self.starts.iter().skip(1).map(|next| next.saturating_sub(1)).chain([0]);
+        let mut windows: Vec<(u64, u64)> = self.starts.iter().zip(ends).map(|(_, end)| (u64::MAX, end)).collect();
+        for client in &self.clients {
+            let span = spans.get_mut(client.run).and_then(|run| run.get_mut(client.tenant));
+            let (Some(span), Some(window)) = (span, windows.get_mut(client.run)) else { continue };
+            for &number in &client.requests {
+                let request = &self.requests[number as usize];
+                let end_ns = request.completion_ns();
+                *span = (span.0.min(request.arrival_ns), span.1.max(end_ns));
+                *window = (window.0.min(end_ns), window.1.max(end_ns));
+            }
+        }
+        // First and last run of each tenant.
+        let mut active: Vec<Option<(usize, usize)>> = vec![None; self.tenants.len()];
+        for (run, spans) in spans.iter().enumerate() {
+            for (active, _) in active.iter_mut().zip(spans).filter(|(_, span)| span.0 <= span.1) {
+                *active = Some((active.map_or(run, |(first, _)| first), run));
+            }
+        }
+        let of = |run: usize, span: (u64, u64), active: Option<(usize, usize)>| {
+            let Some((first, last)) = active.filter(|(first, last)| (*first..=*last).contains(&run)) else { return 0 };
+            let window = windows[run];
+            let from_ns = match (run == first, window.0 <= window.1) {
+                (true, _) => span.0,
+                (false, true) => window.0,
+                (false, false) => self.start_of(run),
+            };
+            let until_ns = if run == last { span.1 } else { window.1 };
+            until_ns.saturating_sub(from_ns).saturating_sub(span.1.saturating_sub(span.0))
+        };
+        let of_run = |(run, spans): (usize, &Vec<(u64, u64)>)| -> Vec<u64> {
+            spans.iter().zip(&active).map(|(&span, &active)| of(run, span, active)).collect()
+        };
+        spans.iter().enumerate().map(of_run).collect()
+    }
+
     /// The requests of a client, to be sent by a simulated one.
     pub(super) fn workload(&self, client: &Client) -> Arc<Dependent> {
         let all = client.requests.iter().zip(&client.inferred.causes);
+        let zero = self.start_of(client.run);
         let start = |cause: &Cause| match *cause {
-            Cause::At(ns) => Start::At(Instant::from_nanos(ns)),
+            Cause::At(ns) => Start::At(Instant::from_nanos(ns.saturating_sub(zero))),
             Cause::After { request, think_ns } => Start::After { request, think: Duration::from_nanos(think_ns) },
         };
         Arc::new(Dependent::new(all.map(|(&number, cause)| (self.requests[number as usize].io, start(cause)))))
@@ -238,6 +321,7 @@ impl Load {
             tenants: self.tenants.clone(),
             requests: Vec::new(),
             clients: Vec::new(),
+            starts: self.starts.clone(),
             open_peers: self.open_peers,
             left_out: self.left_out,
         };
@@ -277,15 +361,15 @@ impl Load {
                 requests.push(place[number as usize]);
             }
             let inferred = Inferred { causes, behaviour: client.inferred.behaviour };
-            thin.clients.push(Client { tenant: client.tenant, requests, inferred });
+            thin.clients.push(Client { tenant: client.tenant, run: client.run, requests, inferred });
         }
         thin
     }
 }
 
-/// The requests of each connection by their numbers, with the volume of the first, by the tenant's index and the number of the
-/// client.
-type Connections = BTreeMap<(usize, u32), (u32, Vec<u32>)>;
+/// The requests of each connection by their numbers, with the volume of the first, by the index of the run, the tenant's index
+/// and the number of the client.
+type Connections = BTreeMap<(usize, usize, u32), (u32, Vec<u32>)>;
 
 /// For each volume its pool, and its length: that of the recorded name, or up to the end of the last request.
 fn volumes(recording: &Recording) -> BTreeMap<u32, (String, u64)> {
@@ -344,34 +428,37 @@ fn clients(requests: &[Sent], connections: Connections, peers: &HashMap<u32, Str
         let times: Vec<Times> = times.collect();
         if is_timed { infer(&times) } else { paced(&times) }
     };
-    let mut by_peer: BTreeMap<(usize, u32, &str), Vec<Client>> = BTreeMap::new();
+    let mut by_peer: BTreeMap<(usize, usize, u32, &str), Vec<Client>> = BTreeMap::new();
     let mut others = Vec::new();
-    for ((tenant, number), (volume, own)) in connections {
-        let client = Client { tenant, inferred: inferred(&own), requests: own };
+    for ((run, tenant, number), (volume, own)) in connections {
+        let client = Client { tenant, run, inferred: inferred(&own), requests: own };
         match peers.get(&number) {
-            Some(peer) => by_peer.entry((tenant, volume, peer.as_str())).or_default().push(client),
+            Some(peer) => by_peer.entry((run, tenant, volume, peer.as_str())).or_default().push(client),
             None => others.push(client),
         }
     }
-    let (mut clients, mut open_peers) = (Vec::new(), 0);
-    for ((tenant, ..), own) in by_peer {
+    // A peer counts once, not in each run.
+    let (mut clients, mut open_peers) = (Vec::new(), BTreeSet::new());
+    for ((run, tenant, volume, peer), own) in by_peer {
         let is_open = own.iter().all(|client| client.inferred.behaviour == Behaviour::Open);
         let is_closed = |client: &Client| matches!(client.inferred.behaviour, Behaviour::Closed { .. });
         if is_timed && own.len() > 1 && !own.iter().any(is_closed) {
             let mut all: Vec<u32> = own.iter().flat_map(|client| &client.requests).copied().collect();
             all.sort_unstable();
-            let together = Client { tenant, inferred: inferred(&all), requests: all };
+            let together = Client { tenant, run, inferred: inferred(&all), requests: all };
             if is_closed(&together) || (is_open && together.inferred.behaviour != Behaviour::Open) {
                 clients.push(together);
                 continue;
             }
-            open_peers += usize::from(is_open);
+            if is_open {
+                open_peers.insert((tenant, volume, peer));
+            }
         }
         clients.extend(own);
     }
     clients.extend(others);
     clients.sort_by_key(|client| client.requests.first().copied());
-    (clients, open_peers)
+    (clients, open_peers.len())
 }
 
 fn paced(times: &[Times]) -> Inferred {
@@ -476,6 +563,28 @@ mod tests {
         assert!(one.dependent() > 0.95, "{}", one.dependent());
         assert_eq!(of([4_001, 4_002], ["10.0.0.1", "10.0.0.2"]).clients.len(), 2);
         assert_eq!((peer("[fd00::1]:10809"), peer("unix"), peer("client-3f9a")), ("[fd00::1]", "unix", "client-3f9a"));
+    }
+
+    #[test]
+    fn the_causes_of_a_run_are_its_own() {
+        // One after the other, 10 µs behind the completion of the one before.
+        let mut at = 500;
+        let one = |n: u64| {
+            let latency = 90_000 + n % 7 * 1_000;
+            let one = request(at, latency);
+            at += latency + 10_000;
+            one
+        };
+        let requests: Vec<Request> = (0..200).map(one).collect();
+        let begins = [500, requests[100].arrival_ns];
+        let load = Load::of_runs(recording(requests.clone()), &begins, None).unwrap();
+        assert_eq!(load.starts, [0, begins[1] - 500]);
+        let runs: Vec<(usize, usize)> = load.clients.iter().map(|client| (client.run, client.requests.len())).collect();
+        assert_eq!(runs, [(0, 100), (1, 100)]);
+        assert_eq!(load.clients[1].inferred.causes[0], Cause::At(load.starts[1]));
+        // Without the start of the second run it depends on the first.
+        let whole = Load::new(recording(requests), None).unwrap();
+        assert!(matches!(whole.clients[0].inferred.causes[100], Cause::After { .. }));
     }
 
     #[test]

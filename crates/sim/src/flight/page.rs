@@ -8,8 +8,6 @@ use crate::report::{Axis, Block, Cell, Check, Decimal, Page, Plot, Section, Seri
 
 /// Group of the plots over time, which makes them zoom together.
 const TIME: &str = "time";
-/// Number of series of a plot that are visible at first.
-const SHOWN: usize = 8;
 
 /// The page of a replay; `command` is the command line that repeats it.
 pub fn page(comparison: &Comparison, command: String) -> Page {
@@ -36,10 +34,11 @@ pub fn advice(advice: &Advice, command: String) -> Page {
         ("seed", advice.seed.to_string()),
         ("evenkeel", env!("CARGO_PKG_VERSION").to_owned()),
     ];
-    let intro = match advice.chosen() {
+    let mut intro = match advice.chosen() {
         Some(chosen) => vec![format!("Advised: {}.", chosen.change)],
         None => refusal(advice).lines().filter(|line| !line.is_empty()).map(|line| line.trim().to_owned()).collect(),
     };
+    intro.extend(advice.notes.iter().cloned());
     let mut sections = vec![policies(advice)];
     if !advice.advised.is_empty() {
         let listing = Block::Listing { title: "TOML".into(), text: advice.advised.clone() };
@@ -154,12 +153,12 @@ fn course(comparison: &Comparison) -> Section {
     let mut blocks = Vec::new();
     for (place, tenant) in comparison.recorded.tenants.iter().enumerate() {
         let plot = |title: &str, y: Axis, of: &dyn Fn(&Moment) -> f64| {
-            let lines = runs(comparison).into_iter().enumerate().map(|(turn, (name, figures))| {
+            let lines = runs(comparison).into_iter().map(|(name, figures)| {
                 let moments = figures.course.iter().enumerate();
                 // A second without requests has no moments.
                 let at = |all: &Vec<Moment>| all.get(place).copied().unwrap_or_default();
                 let points = moments.map(|(second, all)| (second as f64, of(&at(all))));
-                Series { hidden: turn >= SHOWN, ..Series::new(name, Style::Line, points) }
+                Series::new(name, Style::Line, points)
             });
             let title = format!("{title}: {}", tenant.tenant);
             Block::Plot(Plot { link: TIME.into(), ..Plot::new(title, "", Axis::linear("time, s"), y, lines) })

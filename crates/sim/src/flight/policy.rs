@@ -7,7 +7,7 @@ use evenkeel_model::device::DeviceParams;
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::{DEFAULT_POOL, DEFAULT_TENANT, Pool, Tenant, Volume, in_policy};
 use evenkeel_policy::document::Document;
-use evenkeel_policy::tenant::{Match, Of};
+use evenkeel_policy::tenant::{Match, Of, OnPool};
 use evenkeel_policy::{Config, Severity, is_name, simulated};
 use serde::Serialize;
 use toml::{Table, Value};
@@ -362,32 +362,29 @@ fn taken(text: &str, name: &str) -> String {
 /// The keys of limits that hold at some hours alone, of the tenants and of the pool.
 fn timed<'c>(config: &'c Config, pool: &'c str) -> Vec<Vec<&'c str>> {
     let of_pool = config.pools.get(pool).filter(|pool| pool.limit.when.is_some());
-    let mut paths: Vec<Vec<&str>> = of_pool.iter().map(|_| vec!["pools", pool, "limit", "when"]).collect();
-    for (name, tenant) in &config.tenants {
-        if tenant.limit.when.is_some() {
-            paths.push(vec!["tenants", name.as_str(), "limit", "when"]);
-        }
-        for (pool, own) in &tenant.pools {
-            if own.limit.is_some_and(|limit| limit.when.is_some()) {
-                paths.push(vec!["tenants", name.as_str(), "pools", pool.as_str(), "limit", "when"]);
-            }
-        }
-    }
-    paths
+    let of_pool = of_pool.into_iter().map(|_| vec!["pools", pool, "limit", "when"]);
+    let has_in = |own: &OnPool| own.limit.is_some_and(|limit| limit.when.is_some());
+    of_pool.chain(of_tenants(config, &["limit", "when"], |tenant| tenant.limit.when.is_some(), has_in)).collect()
 }
 
 /// The keys of weights that hold at some hours alone.
 fn timed_weights(config: &Config) -> Vec<Vec<&str>> {
+    of_tenants(config, &["weight_at"], |tenant| tenant.weight_at.is_some(), |own| own.weight_at.is_some())
+}
+
+/// The paths of `key` of those tenants that have it, in general (`has`) or on a pool (`has_in`).
+fn of_tenants<'c>(
+    config: &'c Config,
+    key: &[&'c str],
+    has: impl Fn(&Tenant) -> bool,
+    has_in: impl Fn(&OnPool) -> bool,
+) -> Vec<Vec<&'c str>> {
     let mut paths = Vec::new();
     for (name, tenant) in &config.tenants {
-        if tenant.weight_at.is_some() {
-            paths.push(vec!["tenants", name.as_str(), "weight_at"]);
-        }
-        for (pool, own) in &tenant.pools {
-            if own.weight_at.is_some() {
-                paths.push(vec!["tenants", name.as_str(), "pools", pool.as_str(), "weight_at"]);
-            }
-        }
+        let own = has(tenant).then_some(vec!["tenants", name.as_str()]);
+        let pools = tenant.pools.iter().filter(|(_, own)| has_in(own));
+        let of_pools = pools.map(|(pool, _)| vec!["tenants", name.as_str(), "pools", pool.as_str()]);
+        paths.extend(own.into_iter().chain(of_pools).map(|path| [&path[..], key].concat()));
     }
     paths
 }

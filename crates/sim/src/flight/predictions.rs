@@ -94,7 +94,7 @@ fn run(policy: &Policy, absent: Option<u32>) -> Recording {
     let mut clients = Vec::new();
     for (tenant, workload) in loads().into_iter().enumerate() {
         if absent != Some(tenant as u32) {
-            clients.push(Client { tenant, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE });
+            clients.push(Client::always(tenant, workload));
         }
     }
     let mut setup = Setup::new(device(), tenants, clients, Duration::from_secs(60));

@@ -3,6 +3,9 @@
 //! Each recorded connection becomes a client whose requests are sent when their causes say, see [`infer`](super::infer). The work
 //! is the same in each replay: a faster device ends it sooner as far as clients are closed loops. A replay ends when all requests
 //! have completed, at the latest after [`LONGEST`] times the length of the recording.
+//!
+//! Each run of a sample of a long recording is replayed for itself, on a device and a pool without earlier requests. Its figures
+//! follow those of the run before.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -15,7 +18,7 @@ use serde::Serialize;
 
 use super::figures::{Done, Figures, Tally, Target, TenantFigures, recorded};
 use super::infer::Behaviour;
-use super::load::{LeftOut, Load};
+use super::load::{self, LeftOut, Load, Sent};
 use super::policy::Policy;
 use crate::report::short;
 use crate::workload::Spec;
@@ -43,73 +46,84 @@ pub fn simulate(
     simulate_on(Device::new, load, device, policy, targets, seed)
 }
 
-/// Replays as [`simulate`] does, on a device that is `thousandths` / 1,000 times as fast as `device`, at least as fast.
-///
-/// # Errors
-/// As [`simulate`].
-pub fn simulate_faster(
-    thousandths: u32,
-    load: &Load,
-    device: &DeviceParams,
-    policy: Option<&Policy>,
-    targets: &[Target],
-    seed: u64,
-) -> Result<Figures, Failure> {
-    let faster = |params: &DeviceParams, seed: u64| Faster::new(Device::new(params, seed), thousandths);
-    simulate_on(faster, load, device, policy, targets, seed)
+/// Makes a device that is `thousandths` / 1,000 times as fast as its parameters say, at least as fast, for [`simulate_on`].
+pub fn speeded(thousandths: u32) -> impl Fn(&DeviceParams, u64) -> Faster<Device> {
+    move |params: &DeviceParams, seed| Faster::new(Device::new(params, seed), thousandths)
 }
 
 /// Replays as [`simulate`] does. `make` makes the device from its parameters and a seed.
-fn simulate_on<D: Machine>(
-    make: impl FnOnce(&DeviceParams, u64) -> D,
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_on<D: Machine>(
+    make: impl Fn(&DeviceParams, u64) -> D,
     load: &Load,
     device: &DeviceParams,
     policy: Option<&Policy>,
     targets: &[Target],
     seed: u64,
 ) -> Result<Figures, Failure> {
-    let setup = setup(load, device, policy);
     let tally = RefCell::new(Tally::new(&load.tenants, targets));
-    let all = load.requests.len() as u64;
-    let count = |now: Instant, completion: &Completion| {
-        let Some(client) = load.clients.get(completion.client) else { return };
-        let number = client.requests.get(completion.number as usize).copied().unwrap_or_default();
-        let Some(sent) = load.requests.get(number as usize) else { return };
-        tally.borrow_mut().add(&Done {
-            tenant: client.tenant,
-            kind: sent.kind,
-            bytes: sent.io.bytes,
-            at_ns: now.as_nanos(),
-            latency_ns: now.since(completion.sent_at).as_nanos(),
-            queue_ns: completion.admitted_at.since(completion.entered_at).as_nanos(),
-            device_ns: completion.left_at.since(completion.admitted_at).as_nanos(),
+    let (mut begin_ns, mut unfinished) = (0, 0);
+    for (run, idle_ns) in load.idle().iter().enumerate() {
+        let clients: Vec<&load::Client> = load.clients.iter().filter(|client| client.run == run).collect();
+        let all: u64 = clients.iter().map(|client| client.requests.len() as u64).sum();
+        if all == 0 {
+            tally.borrow_mut().next_run(idle_ns);
+            continue;
+        }
+        let earlier = tally.borrow().total();
+        let count = |now: Instant, completion: &Completion| {
+            let Some(client) = clients.get(completion.client) else { return };
+            let number = client.requests.get(completion.number as usize).copied().unwrap_or_default();
+            let Some(sent) = load.requests.get(number as usize) else { return };
+            tally.borrow_mut().add(&Done {
+                tenant: client.tenant,
+                kind: sent.kind,
+                bytes: sent.io.bytes,
+                at_ns: now.as_nanos().saturating_add(begin_ns),
+                latency_ns: now.since(completion.sent_at).as_nanos(),
+                queue_ns: completion.admitted_at.since(completion.entered_at).as_nanos(),
+                device_ns: completion.left_at.since(completion.admitted_at).as_nanos(),
+            });
+        };
+        let setup = setup(load, &clients, load.start_of(run), device, policy);
+        // Each run has its own chance.
+        let seed = seed.wrapping_add(run as u64);
+        let ran = run_watched(&setup, seed, &make, &mut |now, _, completion| count(now, completion), &mut |_| {
+            if tally.borrow().total() - earlier == all { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-    };
-    let ran = run_watched(&setup, seed, make, &mut |now, _, completion| count(now, completion), &mut |_| {
-        if tally.borrow().total() == all { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    let tally = tally.into_inner();
-    let left = all - tally.total().min(all);
-    match ran {
-        Err(Failure::Cancelled { .. }) if left == 0 => {}
-        Err(failure) => return Err(failure),
-        Ok(_) => {}
+        let left = all - (tally.borrow().total() - earlier).min(all);
+        match ran {
+            Err(Failure::Cancelled { .. }) if left == 0 => {}
+            Err(failure) => return Err(failure),
+            Ok(_) => {}
+        }
+        unfinished += left;
+        begin_ns = tally.borrow().last_ns();
+        tally.borrow_mut().next_run(idle_ns);
     }
-    Ok(tally.finish(left))
+    Ok(tally.into_inner().finish(unfinished))
 }
 
-fn setup(load: &Load, device: &DeviceParams, policy: Option<&Policy>) -> Setup {
+/// The setup of one run: its clients, and its start in nanoseconds since the first arrival.
+fn setup(
+    load: &Load,
+    clients: &[&load::Client],
+    start_ns: u64,
+    device: &DeviceParams,
+    policy: Option<&Policy>,
+) -> Setup {
     let tenants = load.tenants.iter().map(|name| match policy {
         Some(policy) => policy.simulated(name),
         None => Tenant::new(name.as_str(), Qos::default()),
     });
-    let clients = load.clients.iter().map(|client| Client {
-        tenant: client.tenant,
-        workload: Spec::Dependent(load.workload(client)),
-        from: Instant::ZERO,
-        until: Instant::FAR_FUTURE,
-    });
-    let length = load.length().as_nanos().saturating_mul(LONGEST).saturating_add(10_000_000_000);
+    let numbers = clients.iter().flat_map(|client| &client.requests);
+    let ends = numbers.filter_map(|&number| load.requests.get(number as usize)).map(Sent::completion_ns);
+    let recorded_ns = ends.max().unwrap_or(0).saturating_sub(start_ns);
+    let clients = clients.iter();
+    let clients = clients.map(|client| Client::always(client.tenant, Spec::Dependent(load.workload(client))));
+    let length = recorded_ns.saturating_mul(LONGEST).saturating_add(10_000_000_000);
     let mut setup = Setup::new(device.clone(), tenants.collect(), clients.collect(), Duration::from_nanos(length));
     // Only `serve` divides requests; where there is no policy they go to the device as they are.
     setup.divides = policy.is_some() && load.head.source == "serve";
@@ -228,7 +242,7 @@ fn longer(before: &Figures, after: &Figures) -> Vec<String> {
 }
 
 fn notes(load: &Load, calibration: &[Calibration], before: &Figures, after: Option<&Figures>) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = load.sampled().into_iter().collect();
     if !load.has_latencies() {
         notes.push("the recording has no latencies: requests are sent at their time, and nothing is calibrated".into());
     }
@@ -252,14 +266,16 @@ fn notes(load: &Load, calibration: &[Calibration], before: &Figures, after: Opti
         }
     }
     let lost = load.left_out.lost;
-    if lost.saturating_mul(100) > load.requests.len() as u64 {
+    if load.lacks_many() {
         notes.push(format!("{lost} requests could not be recorded: the replayed load is smaller than the real one"));
     }
     let bounded = load.clients.iter().filter(|client| matches!(client.inferred.behaviour, Behaviour::Bounded { .. }));
     let bounded = bounded.count();
     if bounded > 0 {
+        let each = if load.starts.len() > 1 { ", each counted once in each run," } else { "" };
         notes.push(format!(
-            "{bounded} of {} clients count as closed loops for their bounded number in flight alone, with long think times",
+            "{bounded} of {} clients{each} count as closed loops for their bounded number in flight alone, with long \
+             think times",
             load.clients.len()
         ));
     }

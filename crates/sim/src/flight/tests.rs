@@ -13,7 +13,7 @@ use super::family::Family;
 use super::fit::{Options, Refusal, fit};
 use super::load::Load;
 use super::policy::Policy;
-use super::replay::{Under, compare, simulate, simulate_faster};
+use super::replay::{Under, compare, simulate, simulate_on, speeded};
 use super::{page, text};
 
 mod identifiable;
@@ -281,7 +281,7 @@ fn advice_names_the_speed_of_a_device_that_would_meet_the_target() {
 fn a_replay_on_a_faster_device_ends_a_closed_loop_sooner() {
     let device = DeviceParams::Store(store());
     let load = Load::new(drive(&device, &[closed(0, 65_536, 8, 0, 1_000)]), None).unwrap();
-    let at = |thousandths| simulate_faster(thousandths, &load, &device, None, &[], 1).unwrap().tenants[0].iops;
+    let at = |speed| simulate_on(speeded(speed), &load, &device, None, &[], 1).unwrap().tenants[0].iops;
     assert_eq!(simulate(&load, &device, None, &[], 1).unwrap().tenants[0].iops, at(1_000));
     // Think times stay.
     assert!((1.8..2.05).contains(&(at(2_000) / at(1_000))), "{} and {}", at(2_000), at(1_000));

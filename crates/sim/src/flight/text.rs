@@ -137,7 +137,7 @@ pub fn advice(advice: &Advice) -> String {
         }
     }
     if advice.chosen.is_none() {
-        return out + &refusal(advice);
+        return out + &refusal(advice) + &notes(&advice.notes);
     }
     match advice.confidence {
         Some(confidence) => {
@@ -151,6 +151,7 @@ pub fn advice(advice: &Advice) -> String {
         None if advice.chosen().is_some_and(|candidate| candidate.figures.targets.is_empty()) => {}
         None => out += "\nno confidence: the run is too short, or has hardly any requests of a target\n",
     }
+    out += &notes(&advice.notes);
     let _ = write!(out, "\n{}", advice.advised);
     out
 }

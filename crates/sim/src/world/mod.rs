@@ -122,6 +122,13 @@ pub struct Client {
     pub until: Instant,
 }
 
+impl Client {
+    /// A client that is active for the whole run.
+    pub fn always(tenant: usize, workload: workload::Spec) -> Self {
+        Self { tenant, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE }
+    }
+}
+
 /// A change in mid-run.
 #[derive(Clone, Debug)]
 pub enum Change {

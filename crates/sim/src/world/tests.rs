@@ -13,12 +13,7 @@ use super::*;
 use crate::workload::Requests;
 
 fn client(tenant: usize, queue_depth: u32, bytes: u32) -> Client {
-    Client {
-        tenant,
-        workload: workload::Spec::closed(queue_depth, Requests::random(Kind::Write, bytes, 1 << 30)),
-        from: Instant::ZERO,
-        until: Instant::FAR_FUTURE,
-    }
+    Client::always(tenant, workload::Spec::closed(queue_depth, Requests::random(Kind::Write, bytes, 1 << 30)))
 }
 
 fn setup(admission: admission::Config) -> Setup {

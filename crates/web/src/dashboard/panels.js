@@ -193,7 +193,7 @@ function memberTable() {
 
 /** Address of the pool or tenant that a trouble is about, or of the volume's pool; "" if it is about none. */
 export function subjectOf({ about }, volumes) {
-  const [, tenant, volume, pool] = /^(?:tenant (\S+) in |volume (\S+)$)?(?:pool (\S+))?/.exec(about) ?? [];
+  const [, tenant, volume, pool] = /^(?:tenant (\S+) in |volume (\S+)$)?(?:pool ([^\s,]+))?/.exec(about) ?? [];
   if (pool) return address(pool, tenant);
   const of = volumes.find((one) => one.name === volume)?.pool;
   return of ? address(of) : "";

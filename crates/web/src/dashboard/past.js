@@ -120,7 +120,12 @@ export function records(events) {
       reason, because: about === "" ? event.because : `${about}: ${event.because}`, from: at, until: at, times: 1, event,
     };
     const trouble = `${about} ${reason}`;
-    if (kind === "trouble_begins") open.set(trouble, record);
+    // A program that was ended records no end of its troubles; one that goes on is recorded again.
+    if (kind === "started") open.clear();
+    if (kind === "trouble_begins") {
+      if (open.has(trouble)) open.get(trouble).until = at;
+      open.set(trouble, record);
+    }
     if (kind === "trouble_ends" && open.has(trouble)) {
       open.get(trouble).until = at;
       open.delete(trouble);
@@ -140,7 +145,8 @@ export function troublesAt(entries, at) {
     else if (event.kind === "trouble_ends") open.delete(key);
     else if (event.kind === "started") open.clear();
   }
-  return [...open.values()].map(({ about = "", because, level }) => ({ about, because, cure: "", level }));
+  const worstFirst = [...open.values()].sort((a, b) => Number(b.level === "critical") - Number(a.level === "critical"));
+  return worstFirst.map(({ about = "", because, level }) => ({ about, because, cure: "", level }));
 }
 
 /** A tenant without figures, as the page shows it. */

@@ -4,6 +4,7 @@
 //! at the edge of its limit does not crowd out a month of others.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use evenkeel_history::{Event, Mark};
 use evenkeel_policy::decision::DecisionRecord;
@@ -17,6 +18,8 @@ const MARKS_PER_S: u64 = 5;
 const BURST: u64 = 500;
 /// Time without a trouble after which it has ended, in seconds.
 const ENDS_AFTER_S: u64 = 10;
+/// Time after which a trouble that lasts is recorded again, in seconds: readers of a moment read the hour before it.
+const AGAIN_S: u64 = 3_000;
 /// Two decisions about the same within this time are one that was read twice, in seconds: control intervals are 0.1 s or more.
 const SAME_S: f64 = 0.05;
 /// Time for which the newest decision about a subject is remembered, in seconds; the readings overlap by less.
@@ -100,6 +103,8 @@ struct Known {
 struct Ongoing {
     trouble: Trouble,
     seen_at: u64,
+    /// When it was recorded last.
+    marked_at: u64,
 }
 
 /// Finds the events between one moment and the next.
@@ -120,7 +125,9 @@ impl Marker {
     /// The clock was set back to `at`, Unix time in seconds: pauses and ends of troubles are counted from there.
     pub(crate) fn set_back(&mut self, at: u64) {
         self.reasons.values_mut().for_each(|known| known.at = known.at.min(at));
-        self.troubles.values_mut().for_each(|ongoing| ongoing.seen_at = ongoing.seen_at.min(at));
+        for ongoing in self.troubles.values_mut() {
+            (ongoing.seen_at, ongoing.marked_at) = (ongoing.seen_at.min(at), ongoing.marked_at.min(at));
+        }
     }
 
     /// The events since the last call. `at`: now, Unix time in seconds.
@@ -146,12 +153,23 @@ impl Marker {
         let mut marks = Vec::new();
         for trouble in troubles {
             let key = (trouble.level.word(), trouble.kind.clone(), trouble.about.clone());
-            self.troubles.entry(key).and_modify(|ongoing| ongoing.seen_at = at).or_insert_with(|| {
-                marks.push(mark(true, at, &trouble));
-                Ongoing { trouble, seen_at: at }
-            });
+            match self.troubles.entry(key) {
+                Entry::Vacant(entry) => {
+                    marks.push(mark(true, at, &trouble));
+                    entry.insert(Ongoing { trouble, seen_at: at, marked_at: at });
+                }
+                Entry::Occupied(mut entry) => {
+                    let ongoing = entry.get_mut();
+                    ongoing.seen_at = at;
+                    if at >= ongoing.marked_at.saturating_add(AGAIN_S) {
+                        let because = format!("goes on: {}", trouble.because);
+                        marks.push(mark(true, at, &Trouble { because, ..trouble.clone() }));
+                        (ongoing.trouble, ongoing.marked_at) = (trouble, at);
+                    }
+                }
+            }
         }
-        self.troubles.retain(|_, Ongoing { trouble, seen_at }| {
+        self.troubles.retain(|_, Ongoing { trouble, seen_at, .. }| {
             let ended = at >= seen_at.saturating_add(ENDS_AFTER_S);
             marks.extend(ended.then(|| mark(false, *seen_at, trouble)));
             !ended
@@ -333,6 +351,21 @@ mod tests {
             all.extend(marker.marks(at, Held { troubles, ..Held::default() }));
         }
         assert_eq!(names(&all), [(102, "io_errors true".into()), (129, "io_errors false".into())]);
+    }
+
+    #[test]
+    fn a_trouble_that_lasts_is_recorded_again_within_the_hour() {
+        let mut marker = Marker::default();
+        let mut all = Vec::new();
+        for at in 0..=2 * AGAIN_S {
+            let because = format!("requests fail for {at} s");
+            let troubles = vec![Trouble::new(Level::Critical, "io_errors", "volume db", because, "make room")];
+            all.extend(marker.marks(at, Held { troubles, ..Held::default() }));
+        }
+        let begins = [0, AGAIN_S, 2 * AGAIN_S].map(|at| (at, "io_errors true".to_owned()));
+        assert_eq!(names(&all), begins);
+        let Event::Trouble { sentence, .. } = &all[1].event else { panic!("{all:?}") };
+        assert_eq!(*sentence, format!("goes on: requests fail for {AGAIN_S} s"));
     }
 
     #[test]

@@ -66,8 +66,10 @@ pub(crate) async fn answered(recorder: Option<&Recorder>, wanted: Wanted) -> Res
         if place.folder.exists() { answer(&place.folder, &query) } else { empty(&query) }
     })
     .await;
-    let failed =
-        |_| Refusal::new(500, "internal", "the answer failed inside the program", "see its log, and report it");
+    let failed = |_| {
+        let cure = "see the log of this server or agent, and report the error";
+        Refusal::new(500, "internal", "an internal error ended the reading of the history", cure)
+    };
     let mut history = made.map_err(failed)?.map_err(|error| match error {
         Error::History(error) => {
             Refusal::new(500, "system", error, "make the folder readable, or see the log for why nothing is recorded")

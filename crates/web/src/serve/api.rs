@@ -37,7 +37,7 @@ type By = Extension<Caller>;
 pub const READS: &[Request<Arc<Manager>>] = &[
     read(
         "/api/v1/state",
-        "everything as JSON. `?brief=true` leaves out histogram buckets and older decisions about guarantees, `?brief=true&whole=NAME` except this tenant's, `?tenant=NAME` all other tenants",
+        "everything as JSON. `?brief=true` leaves out histogram buckets and older decisions about guarantees; `&whole=NAME` keeps this tenant's. `?tenant=NAME` leaves out other tenants",
         |method| on(method, state),
     ),
     read(
@@ -364,7 +364,7 @@ async fn set_pool(
 /// Makes a change on another thread than the one that answers requests, because opening and closing volumes takes time.
 async fn change(make: impl FnOnce() -> Result<Vec<String>, Refusal> + Send + 'static) -> Answer {
     let failed =
-        |_| Refusal::new(500, "internal", "the change failed inside the server", "see the server's log, and report it");
+        |_| Refusal::new(500, "internal", "an internal error ended the change", "see the server's log, and report it");
     let changes = elsewhere(make).await.map_err(failed).and_then(|made| made)?;
     Ok(Json(Changed { changes }))
 }

@@ -83,7 +83,7 @@ type Answer = Result<Json<Recorded>, Refusal>;
 
 /// Does something with the server on a thread that may block.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refusal> + Send + 'static) -> Result<T, Refusal> {
-    let failed = "the recorder failed inside the server";
+    let failed = "an internal error of the server ended the recording command";
     let done = elsewhere(work).await;
     done.unwrap_or_else(|_| Err(Refusal::new(500, "internal", failed, "see the server's log, and report it")))
 }

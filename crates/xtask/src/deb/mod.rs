@@ -189,11 +189,7 @@ fn release(target: Target, sources: &Path, into: &Path) -> Result<PathBuf> {
         flags.push(format!("-Clinker={compiler}"));
     }
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
-    let mut messages = String::new();
-    let (status, _) = process::stream(&mut cargo, BUILD_LIMIT, |line| {
-        messages.push_str(line);
-        messages.push('\n');
-    })?;
+    let (status, messages) = process::transcript(&mut cargo, BUILD_LIMIT)?;
     ensure!(status.success(), "cannot build for {triple}:\n{messages}");
     Ok(into.join(triple).join("release/evenkeel"))
 }

@@ -23,6 +23,8 @@ pub(super) struct Sums {
     pub(super) highest: u64,
     /// Nanoseconds in which the device had requests, up to the moment when it last ran empty.
     busy: f64,
+    /// Longest time from one completion to the next while the device had requests, in ns.
+    pub(super) gap: f64,
 }
 
 /// The throughput of an interval under one budget.
@@ -32,6 +34,8 @@ pub(super) struct Rate {
     pub(super) bytes: f64,
     /// Length of the interval in nanoseconds, without times in which the device had no requests.
     pub(super) length: f64,
+    /// Mean latency of the requests that were admitted under the budget, in ns.
+    pub(super) latency: f64,
     pub(super) of: Sums,
 }
 
@@ -65,12 +69,16 @@ pub(super) struct Meter {
     settling: u32,
     /// Mean latency of requests admitted since `counts_from`, in ns.
     latency_ns: f64,
+    /// The shortest time, in ns, that is taken for a mean latency until the measurement begins.
+    least_latency: f64,
 }
 
 impl Meter {
-    /// Begins the measurement anew, because another budget is in force from `now` on.
-    pub(super) fn restart(&mut self, now: Instant) {
-        *self = Self { last: self.last, counts_from: now, ..Self::default() };
+    /// Begins another measurement, because another budget is in force from `now` on. `latency`: mean latency under the larger
+    /// budget, in ns. Clients that wait for answers have as many requests waiting under the smaller budget, so that their
+    /// requests are replaced in the same time, and sizes are mixed as they will be only after that.
+    pub(super) fn restart(&mut self, now: Instant, latency: f64) {
+        *self = Self { last: self.last, counts_from: now, least_latency: latency, ..Self::default() };
     }
 
     /// Takes a completion, at which the load counts as filling the budget if more than `least` bytes of cost are in flight.
@@ -79,17 +87,16 @@ impl Meter {
     /// requests of equal size. Other intervals have no such condition: it would prefer ends after small requests.
     #[inline]
     pub(super) fn observe(&mut self, done: &Completion, least: f64, shortest: f64) -> Option<Rate> {
-        let gap = done.now.since(self.last);
-        let mut ended = None;
+        let (gap, mut ended) = (done.now.since(self.last), None);
         if let Some(began) = self.began.filter(|_| gap > Duration::ZERO) {
             let sums = self.sums;
             let length = sums.busy + self.last.since(began).as_nanos() as f64;
             let is_sample = sums.completions >= SAMPLE
                 && (shortest > 0.0 || sums.cost * sums.cost >= f64::from(SAMPLE) * sums.squares);
             if gap.as_nanos() as f64 > SILENCE * self.latency_ns && done.latency < gap {
-                self.restart(done.now);
+                self.restart(done.now, self.least_latency);
             } else if is_sample && length >= shortest.max(LATENCIES * self.latency_ns) {
-                ended = Some(Rate { bytes: sums.bytes / length, length, of: sums });
+                ended = Some(Rate { bytes: sums.bytes / length, length, latency: self.latency_ns, of: sums });
                 (self.sums, self.began) = (Sums::default(), Some(self.last));
             }
         }
@@ -99,21 +106,22 @@ impl Meter {
             self.latency_ns += (done.latency.as_nanos() as f64 - self.latency_ns) / f64::from(self.settling);
         }
         if self.began.is_some_and(|began| began < done.now) {
-            self.count(done, least);
+            self.count(done, least, gap);
         }
         if done.ran_empty() {
             // What follows is not the device's doing, until it is busy again.
             self.sums.busy += self.began.take().map_or(0.0, |began| done.now.since(began).as_nanos() as f64);
         } else if self.began.is_none() {
             // What is in flight has been replaced under this budget.
-            let replaced = done.now.since(self.counts_from).as_nanos() as f64 >= LATENCIES * self.latency_ns;
+            let latency = self.latency_ns.max(self.least_latency);
+            let replaced = done.now.since(self.counts_from).as_nanos() as f64 >= LATENCIES * latency;
             self.began = (self.settling == SAMPLE && replaced).then_some(done.now);
         }
         ended
     }
 
     #[inline]
-    fn count(&mut self, done: &Completion, least: f64) {
+    fn count(&mut self, done: &Completion, least: f64, gap: Duration) {
         let cost = done.cost_bytes as f64;
         self.sums.bytes += done.payload_bytes as f64;
         self.sums.cost += cost;
@@ -121,5 +129,6 @@ impl Meter {
         self.sums.completions += 1;
         self.sums.loaded += u32::from(done.holding_back || done.in_flight_bytes as f64 > least);
         self.sums.highest = self.sums.highest.max(done.in_flight_bytes);
+        self.sums.gap = self.sums.gap.max(gap.as_nanos() as f64);
     }
 }

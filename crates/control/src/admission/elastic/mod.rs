@@ -105,7 +105,8 @@ pub(super) struct Elastic {
     unproven: bool,
     /// Least length of a measurement interval, in ns; 0: not known yet.
     shortest: f64,
-    /// Length of the first measurement interval, in ns: the least length at the beginning of a question. 0: not known yet.
+    /// Length of the first measurement interval without a stall, in ns: the least length at the beginning of a question. 0: not
+    /// known yet.
     sample: f64,
     /// The latest throughput of the present question under `high`.
     before: Option<Rate>,
@@ -124,6 +125,8 @@ pub(super) struct Elastic {
     down_due: Instant,
     /// When the settled search next asks about a budget larger than `enough`.
     up_due: Instant,
+    /// Mean latency in the last interval under the larger budget, in ns; 0: not known yet.
+    latency: f64,
     meter: Meter,
     /// When the budget was last put in force.
     at: Instant,
@@ -165,8 +168,8 @@ impl Elastic {
             *budget *= change.factor;
         }
         self.enough = self.enough.max(MIN_BUDGET as f64);
-        (self.usual, self.differed, self.before, self.during) = (None, false, None, None);
-        self.put_in_force(now, if self.asking && self.low == self.enough { Side::Low } else { Side::High });
+        (self.usual, self.differed) = (None, false);
+        self.put_in_force(now, self.side);
     }
 
     pub(super) fn decision(&self) -> Decision {
@@ -209,18 +212,20 @@ impl Elastic {
 
     fn interval(&mut self, now: Instant, rate: Rate) -> bool {
         self.cost = rate.of.squares / rate.of.cost;
+        // With a reservation trials are to be short.
+        self.latency = if self.side == Side::High && !self.reserved { rate.latency } else { self.latency };
         // Under less than two large requests one large request is in flight, as under any budget, and a disk, which sorts
         // requests, serves two hardly faster than one.
         self.least_high = (STEP * rate.mean_cost()).max(FINEST * self.cost + self.cost);
         self.ceiling = self.least_high.max(rate.of.cost / rate.length * STEP * FIRST_LATENCY);
+        // A stall of the device, which makes most of an interval, says nothing about the length that intervals need.
+        let length = rate.length - if FINEST * rate.of.gap > rate.length { rate.of.gap } else { 0.0 };
         if self.sample == 0.0 {
-            (self.sample, self.shortest) = (rate.length, rate.length);
-            self.meter.restart(now);
+            (self.sample, self.shortest) = (length.max(1.0), length.max(1.0));
+            self.meter.restart(now, self.latency);
             return false;
         }
-        if rate.length > FINEST * self.shortest {
-            self.shortest = rate.length;
-        }
+        self.shortest = if length > FINEST * self.shortest { length } else { self.shortest };
         if self.asking && self.low == self.enough && self.high < self.larger() {
             return self.ask(now, self.enough);
         }
@@ -359,7 +364,57 @@ impl Elastic {
     /// Puts one budget of the present question in force from `now` on, or `enough` if there is no question. Returns true.
     fn put_in_force(&mut self, now: Instant, side: Side) -> bool {
         (self.side, self.at) = (side, now);
-        self.meter.restart(now);
+        self.meter.restart(now, self.latency);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The longest least length of an interval, in ns, on a device that completes ten requests at a time, one each millisecond,
+    /// and stands still for 3 s before completion number `stalled`.
+    fn longest_beside_a_stall(stalled: u64) -> f64 {
+        let (mut elastic, mut now) = (Elastic::new(ElasticConfig::DEFAULT, Instant::ZERO), Instant::ZERO);
+        let stall = Duration::from_secs(3);
+        (0..2_000_u64).fold(0.0, |longest, number| {
+            now += Duration::from_millis(1) + if number == stalled { stall } else { Duration::ZERO };
+            let waits = (stalled..stalled + 10).contains(&number);
+            let latency = Duration::from_millis(10) + if waits { stall } else { Duration::ZERO };
+            let (cost_bytes, payload_bytes, in_flight_bytes) = (MIN_BUDGET, MIN_BUDGET, 10 * MIN_BUDGET);
+            let holding_back = true;
+            elastic.observe(&Completion { now, in_flight_bytes, holding_back, cost_bytes, payload_bytes, latency });
+            elastic.shortest.max(longest)
+        })
+    }
+
+    #[test]
+    fn nothing_counts_before_requests_would_have_been_replaced_under_the_larger_budget() {
+        for larger_ms in [0, 1, 100, 1_000] {
+            let (mut meter, mut now) = (Meter::default(), Instant::ZERO);
+            meter.restart(now, f64::from(larger_ms) * 1e6);
+            let (cost_bytes, payload_bytes, in_flight_bytes) = (MIN_BUDGET, MIN_BUDGET, 2 * MIN_BUDGET);
+            let (holding_back, latency) = (true, Duration::from_millis(2));
+            let rate = loop {
+                now += Duration::from_millis(1);
+                let done = Completion { now, in_flight_bytes, holding_back, cost_bytes, payload_bytes, latency };
+                if let Some(rate) = meter.observe(&done, f64::INFINITY, 0.0) {
+                    break rate;
+                }
+            };
+            let began_ms = now.since(Instant::ZERO).as_millis_f64() - rate.length / 1e6;
+            let least_ms = 2.0 * f64::from(larger_ms);
+            assert!((least_ms..least_ms.max(32.0) + 5.0).contains(&began_ms), "{began_ms} of {larger_ms} ms");
+            assert!((rate.latency - 2e6).abs() < 1.0, "{}", rate.latency);
+        }
+    }
+
+    #[test]
+    fn a_stall_makes_no_question_longer() {
+        for stalled in (0..1_500).step_by(7) {
+            let longest = longest_beside_a_stall(stalled);
+            assert!(longest < 5e8, "completion {stalled}: {longest} ns");
+        }
     }
 }

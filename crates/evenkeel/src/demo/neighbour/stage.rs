@@ -60,7 +60,7 @@ impl Stage {
     }
 
     fn make_group(&mut self, folder: PathBuf) -> anyhow::Result<()> {
-        std::fs::create_dir(&folder).with_context(|| format!("cannot make the group {}", folder.display()))?;
+        std::fs::create_dir(&folder).with_context(|| format!("cannot create the cgroup {}", folder.display()))?;
         self.groups.push(folder);
         Ok(())
     }

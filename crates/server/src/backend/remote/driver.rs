@@ -180,7 +180,7 @@ impl Driver {
         std::mem::forget(alive);
     }
 
-    fn wait(&self, events: &mut Vec<epoll::Event>) {
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) {
         let now = clock::now();
         let mut until = now + LONGEST_WAIT;
         if !self.is_dialing && self.vacancy().is_some() {
@@ -200,9 +200,17 @@ impl Driver {
         if let Err(error) = waited
             && error != rustix::io::Errno::INTR
         {
+            self.cannot_wait(error);
             // Nothing sensible is left to do, but spinning at full speed would make it worse.
-            tracing::error!(volume = self.settings.volume, %error, "cannot wait for answers of the remote server (epoll); the volume tries again every 100 ms");
             std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+
+    /// Logs that waiting for events has failed, unless that was logged a moment ago.
+    #[cold]
+    fn cannot_wait(&mut self, error: rustix::io::Errno) {
+        if let Some(not_logged) = self.logged.count("wait", error.raw_os_error(), clock::now()) {
+            tracing::error!(volume = self.settings.volume, %error, not_logged, "cannot wait for answers of the remote server (epoll); the volume tries again every 100 ms");
         }
     }
 
@@ -392,7 +400,8 @@ impl Driver {
             (Err(errno), io) => {
                 // What makes it durable may have failed, and with it the server's one report on what others wrote.
                 if errno == Errno::Io && matches!(io, FileIo::Write { durable: true, .. }) {
-                    self.lost("the server failed a write that was to be durable".into());
+                    let uri = &self.settings.target;
+                    self.lost(format!("the remote server {uri} failed a durable (FUA) write: {errno}"));
                 }
                 let fast = matches!(io, FileIo::Zero { may_write, .. } if self.guaranteed.tries_fast(may_write));
                 IoResult::Code(-code_of(errno, fast))
@@ -404,7 +413,8 @@ impl Driver {
     /// Handles the reply of one connection to the flush of the round `id`; `error` is the server's error.
     fn flushed(&mut self, id: u64, error: Option<Errno>) {
         if let Some(errno) = error {
-            self.lost(format!("the server answered a flush with an error: {errno}"));
+            let uri = &self.settings.target;
+            self.lost(format!("the remote server {uri} answered a flush with an error: {errno}"));
         }
         let Some(round) = self.flushes.round.as_mut().filter(|round| round.id == id) else { return };
         round.pending = round.pending.saturating_sub(1);
@@ -505,12 +515,14 @@ impl Driver {
             return;
         }
         self.has_given_up = true;
-        let (volume, uri) = (&self.settings.volume, &self.settings.target);
-        let waiting = self.waiting.len() + self.flushes.waiting.len();
-        tracing::error!(
-            volume, %uri, waiting, seconds = timeout.as_secs_f64(),
-            "the remote server has been unreachable for too long: queued requests fail, and new ones fail at once, until it answers"
-        );
+        if let Some(not_logged) = self.logged.count("outage", 0, now) {
+            let (volume, uri) = (&self.settings.volume, &self.settings.target);
+            let waiting = self.waiting.len() + self.flushes.waiting.len();
+            tracing::error!(
+                volume, %uri, waiting, seconds = timeout.as_secs_f64(), not_logged,
+                "the remote server has been unreachable for too long: queued requests fail, and new ones fail at once, until it answers"
+            );
+        }
         for job in std::mem::take(&mut self.waiting) {
             self.answer(job.to, IoResult::Code(-libc::EIO));
         }
@@ -707,14 +719,24 @@ mod tests {
         tracing::subscriber::with_default(Log, || {
             for n in 0..100 {
                 driver.lose(0, &Broken::Closed);
+                driver.give_up_if_away(clock::now() + driver.settings.reconnect_timeout);
+                assert!(driver.has_given_up);
                 driver.could_not_connect(&format!("refusal {n}"));
                 driver.dialed(0, Ok((dialed().0, export(2 << 30))));
                 assert!(driver.is_connected());
             }
         });
-        assert_eq!(LINES.get(), 4, "a loss, a refusal, the larger size, and a return");
+        assert_eq!(LINES.get(), 5, "a loss, an outage, a refusal, the larger size, and a return");
         let state = &driver.status;
         assert_eq!(state.reconnects.load(Ordering::Relaxed), 100, "all are counted");
+    }
+
+    #[test]
+    fn waits_that_fail_ten_times_a_second_do_not_fill_the_log() {
+        let (mut driver, _server) = driver();
+        LINES.set(0);
+        tracing::subscriber::with_default(Log, || (0..100).for_each(|_| driver.cannot_wait(rustix::io::Errno::BADF)));
+        assert_eq!(LINES.get(), 1);
     }
 
     #[test]

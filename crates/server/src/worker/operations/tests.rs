@@ -152,6 +152,33 @@ fn one_job_writes_no_more_zeros_than_were_charged_and_the_rest_goes_back_to_the_
     assert_eq!(u64::from(zeroed), LENGTH);
 }
 
+/// The connection of the request is served by another worker, so that this one does not know its tenant otherwise.
+#[test]
+fn zeros_that_have_to_be_written_are_charged_to_the_tenant_that_asked_for_them() {
+    let memory = Memory::new(1 << 20).unwrap();
+    let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::Memory(memory), 1 << 20));
+    let mut worker = crate::worker::tests::worker();
+    let snapshot = Arc::clone(&worker.snapshot);
+    let zeros = || Request { command: Command::WriteZeroes, length: 2 * ZEROS_AT_ONCE, ..Request::of(KEY, 0) };
+    for (work, code, zeroed) in
+        [(Work::new(Kind::Meta, 0), -libc::EOPNOTSUPP, 0), (zeros().next_zeros(), 0, ZEROS_AT_ONCE)]
+    {
+        let now = clock::now();
+        let mut state = snapshot.pools[0].lock();
+        let tenant = state.join(now, Default::default());
+        assert!(state.submit(now, tenant, work, Box::new(zeros())).is_ok());
+        let Next::Run(request, mut ticket) = state.dispatch(now) else { panic!("nothing throttles it") };
+        // So that the next one fits the budget.
+        state.exempt(&mut ticket);
+        drop(state);
+        let token = worker.operations.insert(Operation::new(0, &volume, request, ticket, now));
+        worker.operation_done(token, IoResult::Code(code));
+        let (of, next, request) = worker.pools[0].incoming.pop().expect("it goes back to the queue");
+        assert_eq!((of, u64::from(request.zeroed)), (tenant, zeroed));
+        assert_eq!((next.kind, u64::from(next.bytes)), (Kind::Write, ZEROS_AT_ONCE));
+    }
+}
+
 #[test]
 fn a_wait_for_other_requests_to_the_same_pages_is_no_time_of_the_device() {
     let memory = Memory::new(1 << 20).unwrap();

@@ -39,6 +39,8 @@ fn a_reload_judges_some_connections_in_a_round_and_each_before_its_next_request(
     read.extend([0; 22]);
     read.extend([0x10, 0]);
     client.write_all(&read).unwrap();
+    // In another round than the reads of the negotiations.
+    worker.readers.settle();
     worker.on_event(key.to_event(), READ);
     assert_eq!((open(&worker), worker.requests), (left - 1, 0));
     for _ in 0..MANY {

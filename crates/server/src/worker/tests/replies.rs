@@ -3,6 +3,25 @@
 use super::*;
 
 #[test]
+fn tenants_take_turns_at_long_replies_whatever_connections_they_have() {
+    let text = "[tenants.busy]\nmatch = [\"uid:1\"]\n[tenants.light]\nmatch = [\"uid:2\"]\n\
+                [volumes.disk0]\nbackend = \"memory\"\nsize = 4096\n";
+    let (mut worker, _registry) = worker_and_registry(text, 16, 64);
+    let clients = [1, 1, 1, 2].map(|uid| attach_as(&mut worker, Peer { uid: Some(uid), ..Peer::default() }));
+    let [first, second, third, light] = clients.each_ref().map(|(_, key)| key.slot);
+    let (_client, negotiates) = connect(&mut worker);
+    for slot in [first, second, third, negotiates.slot, light] {
+        worker.send_later(slot);
+    }
+    let turns: Vec<u32> = std::iter::from_fn(|| worker.long.pop()).collect();
+    assert_eq!(turns, [first, negotiates.slot, light, second, third]);
+    let connection = worker.connections[light as usize].take().unwrap();
+    worker.close(connection);
+    worker.send_later(light);
+    assert!(worker.long.is_empty(), "one that is closed has no turn");
+}
+
+#[test]
 fn a_tenant_with_many_connections_leaves_few_replies_on_each() {
     const READS: usize = 200;
     let dir = std::env::temp_dir().join(format!("evenkeel-replies-{}", std::process::id()));

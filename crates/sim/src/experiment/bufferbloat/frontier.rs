@@ -8,7 +8,7 @@ use evenkeel_model::disk::DiskParams;
 use evenkeel_model::ssd::SsdParams;
 use evenkeel_model::store::StoreParams;
 
-use super::scene::{Method, client, estimate, estimates, few, mean, paired_rows, rows, seconds, setup, tenant};
+use super::scene::{Judged, Method, estimates, few, mean, paired_rows, rows, seconds, setup, tenant};
 use crate::experiment::batch::Batch;
 use crate::experiment::oracle::{oracles, with};
 use crate::experiment::paired::Figures;
@@ -16,7 +16,7 @@ use crate::experiment::{Better, Digest, Execute, Options, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 use crate::workload::{Requests, SizeShare, Spec};
-use crate::world::Setup;
+use crate::world::{Client, Setup};
 
 /// Bar: the largest loss of throughput that a method may have, in per cent of the oracle's throughput.
 const LOSS_BAR_PERCENT: f64 = 3.0;
@@ -123,7 +123,8 @@ pub(super) fn cases(quick: bool) -> Vec<Case> {
             let longer = if bench.rotational { 1.0 } else { longer };
             let shorter = longer * if quick { 0.5 } else { 1.0 };
             let light = Spec::open(bench.light_per_s, Requests::random(light, 4 << 10, SPAN));
-            let clients = vec![client(0, Spec::closed(bench.queue_depth, requests)), client(1, light)];
+            let bulk = Spec::closed(bench.queue_depth, requests);
+            let clients = vec![Client::always(0, bulk), Client::always(1, light)];
             let tenants = vec![tenant("bulk", 1), tenant("light", 10)];
             let mut setup = setup(bench.device.clone(), tenants, clients, seconds(bench.duration_s * shorter));
             setup.warmup = seconds(bench.warmup_s);
@@ -192,23 +193,18 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
         ],
     );
     let mut points: BTreeMap<Method, Vec<_>> = BTreeMap::new();
-    let mut idle: Vec<String> = Vec::new();
-    let (mut judged, mut met) = (0u32, 0u32);
+    let mut judged = Judged::default();
     for (place, (case, oracle)) in cases.iter().zip(&oracles).enumerate() {
         let reference = &digests[&(place, None)];
         let most = mean(&digests[&fastest(place)], |run| run.bytes_per_s);
         let (full, tail) = (mean(reference, |run| run.bytes_per_s), mean(reference, light_p99_ms));
         let name = case.name();
-        let values = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Estimate> {
-            let runs = |method| &digests[&(place, Some(method))];
-            Method::all().into_iter().map(|method| (method, estimate(runs(method), figure))).collect()
-        };
-        let adaptive = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Estimate> {
-            values(figure).into_iter().filter(|(method, _)| method.adapts()).collect()
-        };
         let by_seed = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Figures> {
             let runs = |method| digests[&(place, Some(method))].iter().map(figure).collect();
             Method::all().into_iter().map(|method| (method, runs(method))).collect()
+        };
+        let adaptive = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Estimate> {
+            estimates(&by_seed(figure)).into_iter().filter(|(method, _)| method.adapts()).collect()
         };
         let losses = by_seed(&|run| 100.0 * (1.0 - run.bytes_per_s / full));
         let tails = by_seed(&|run| light_p99_ms(run) / tail);
@@ -221,12 +217,7 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
         let of_kept = estimates(&kept);
         let meets_both = |method: Method| of_kept[&method].mean >= KEPT_BAR_PERCENT && ratios[&method].mean <= P99_BAR;
         let none_meets = meets_both(Method::None) && estimates(&losses)[&Method::None].mean <= LOSS_BAR_PERCENT;
-        if none_meets {
-            idle.push(name.clone());
-        } else {
-            judged += 1;
-            met += u32::from(meets_both(Method::Elastic));
-        }
+        judged.count(&name, none_meets, meets_both(Method::Elastic));
         let bar = |bar: f64| Some(bar).filter(|_| !none_meets);
         let loss = row("throughput_loss_vs_oracle_percent", "%", bar(LOSS_BAR_PERCENT));
         section.rows.extend(paired_rows(&loss, Method::None, &losses));
@@ -239,7 +230,7 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
             |row: Row, values: &BTreeMap<Method, Estimate>| section.rows.extend(rows(&row, Method::None, values));
         add(row("budget_cv", "", Some(CV_BAR)), &adaptive(&|run| run.budget.cv));
         add(row("budget_kib", "KiB", None), &adaptive(&|run| run.budget.mean_bytes / 1024.0));
-        add(row("priority_inversion_ms_per_request", "ms", None), &values(&inversion_ms_per_request));
+        add(row("priority_inversion_ms_per_request", "ms", None), &estimates(&by_seed(&inversion_ms_per_request)));
         for (metric, unit, value) in [
             ("oracle_budget_kib", "KiB", oracle.budget_bytes as f64 / 1024.0),
             ("oracle_throughput_mb_per_s", "MB/s", full / 1e6),
@@ -248,17 +239,9 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
             section.rows.push(Row { baseline: Some(value), ..row(metric, unit, None) });
         }
     }
-    if judged > 0 {
-        section.rows.push(Row {
-            evenkeel: Some(100.0 * f64::from(met) / f64::from(judged)),
-            bar: Some(CASES_BAR_PERCENT),
-            ..Row::new("all cases with bars", "cases_within_both_bars_percent", "%", Better::Higher)
-        });
-    }
-    if !idle.is_empty() {
-        let cases = idle.join("; ");
-        section.text.push(format!("Without bars on loss and p99, because no control meets both as well: {cases}."));
-    }
+    let metric = ("all cases with bars on loss and p99", "cases_within_both_bars_percent");
+    let why = "Without bars on loss and p99, because no control meets both as well";
+    judged.report(&mut section, metric, CASES_BAR_PERCENT, why);
     section.figures.push(Plot::new(
         "Loss of each method against the oracle",
         "Each point is a case; the oracle is at (0, 1). Down and to the left is better.",

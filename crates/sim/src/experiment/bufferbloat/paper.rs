@@ -9,7 +9,7 @@ use evenkeel_control::units::{Kind, Rates};
 use evenkeel_model::device::DeviceParams;
 use evenkeel_model::store::StoreParams;
 
-use super::scene::{GRID_KIB, Method, client, estimate, estimates, mean, paired_rows, rows, seconds, setup};
+use super::scene::{GRID_KIB, Method, estimate, estimates, mean, paired_rows, rows, seconds, setup};
 use crate::experiment::batch::Batch;
 use crate::experiment::oracle::{oracles, with};
 use crate::experiment::paired::Figures;
@@ -17,7 +17,7 @@ use crate::experiment::{Better, Claim, Digest, Execute, Options, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 use crate::workload::{Requests, Spec};
-use crate::world::{Setup, Tenant};
+use crate::world::{Client, Setup, Tenant};
 
 const SPAN: u64 = 64 << 30;
 /// Payload of a recovery write, in bytes. The paper leaves it open; Ceph recovers objects in pieces of this order and larger.
@@ -54,10 +54,11 @@ fn writes(kib: u32) -> Requests {
 fn bursty(burst: Option<(u32, u32)>, recovery: bool, duration: Duration) -> Setup {
     let mut clients = Vec::new();
     if let Some((kib, requests)) = burst {
-        clients.push(client(0, Spec::bursts(requests, BURST_EVERY, writes(kib))));
+        clients.push(Client::always(0, Spec::bursts(requests, BURST_EVERY, writes(kib))));
     }
     if recovery {
-        clients.push(client(1, Spec::closed(RECOVERY_DEPTH, Requests::random(Kind::Write, RECOVERY_BYTES, SPAN))));
+        let requests = Requests::random(Kind::Write, RECOVERY_BYTES, SPAN);
+        clients.push(Client::always(1, Spec::closed(RECOVERY_DEPTH, requests)));
     }
     let mut setup = setup(store(), tenants(), clients, duration);
     // SlowFast CoDel has its first fit after 50 s; it counts as it then is, as do the others.
@@ -223,7 +224,7 @@ pub(super) fn continuous<E>(
         .collect();
     let mut batch = Batch::new();
     for kib in SIZES_KIB {
-        let setup = setup(store(), tenants(), vec![client(0, Spec::closed(64, writes(kib)))], duration);
+        let setup = setup(store(), tenants(), vec![Client::always(0, Spec::closed(64, writes(kib)))], duration);
         for &method in &methods {
             batch.add(&(kib, Arm::Method(method)), &with(&setup, method.config(false)), &seeds);
         }
@@ -246,18 +247,17 @@ pub(super) fn continuous<E>(
     let mut by_tradeoff: [Vec<Series>; 2] = [Vec::new(), Vec::new()];
     for kib in SIZES_KIB {
         let name = format!("{kib} KiB writes");
-        let values = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Estimate> {
-            methods.iter().map(|&method| (method, estimate(runs(kib, Arm::Method(method)), figure))).collect()
-        };
         let by_seed = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Figures> {
             let of = |method| runs(kib, Arm::Method(method)).iter().map(figure).collect();
             methods.iter().map(|&method| (method, of(method))).collect()
         };
         let (tails, speeds) = (by_seed(&client_p99_ms), by_seed(&throughput));
         let (p99, speed) = (estimates(&tails), estimates(&speeds));
-        let budget: BTreeMap<Method, Estimate> =
-            values(&|run| run.budget.mean_bytes / 1024.0).into_iter().filter(|(method, _)| method.adapts()).collect();
-        let device = values(&|run| run.tenants[0].device.p99_ms);
+        let budget: BTreeMap<Method, Estimate> = estimates(&by_seed(&|run| run.budget.mean_bytes / 1024.0))
+            .into_iter()
+            .filter(|(method, _)| method.adapts())
+            .collect();
+        let device = estimates(&by_seed(&|run| run.tenants[0].device.p99_ms));
         let row = |metric, unit, better| Row::new(&name, metric, unit, better);
         six.rows.extend(paired_rows(&row("client_p99_ms", "ms", Better::Lower), Method::None, &tails));
         six.rows.extend(rows(&row("device_p99_ms", "ms", Better::Lower), Method::None, &device));

@@ -1,16 +1,15 @@
-//! Methods, tenants, clients and setups that several sections of the experiment use.
+//! Methods, tenants and setups that several sections of the experiment use.
 
 use std::collections::BTreeMap;
 
+use evenkeel_control::Duration;
 use evenkeel_control::admission::{Config, ElasticConfig, SlowFastConfig};
 use evenkeel_control::mclock::Qos;
-use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::DeviceParams;
 
 use crate::experiment::paired::{self, Figures};
-use crate::experiment::{Options, Row};
+use crate::experiment::{Better, Options, Row, Section};
 use crate::statistics::Estimate;
-use crate::workload::Spec;
 use crate::world::{Client, Setup, Tenant};
 
 /// Admission cost of a request on top of its payload, in bytes: BlueStore's for an SSD, used for every device here.
@@ -91,11 +90,6 @@ pub(super) fn tenant(name: &str, weight: u32) -> Tenant {
     Tenant::new(name, Qos { weight, ..Qos::default() })
 }
 
-/// A client that is active for the whole run.
-pub(super) fn client(tenant: usize, workload: Spec) -> Client {
-    Client { tenant, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE }
-}
-
 /// A setup with [`BASE_COST_BYTES`], without admission control, changes or warm-up; one sample covers the whole run.
 pub(super) fn setup(device: DeviceParams, tenants: Vec<Tenant>, clients: Vec<Client>, duration: Duration) -> Setup {
     let mut setup = Setup::new(device, tenants, clients, duration);
@@ -138,6 +132,40 @@ pub(super) fn paired_rows(row: &Row, baseline: Method, values: &BTreeMap<Method,
 /// The means of each method's figures.
 pub(super) fn estimates(values: &BTreeMap<Method, Figures>) -> BTreeMap<Method, Estimate> {
     values.iter().map(|(&method, figures)| (method, Estimate::of(figures))).collect()
+}
+
+/// The cases of a section that have a bar, and those without one.
+#[derive(Default)]
+pub(super) struct Judged {
+    with_bar: u32,
+    met: u32,
+    idle: Vec<String>,
+}
+
+impl Judged {
+    /// Counts a case. It has no bar if it is idle; `is_met`: the project's own method meets the bar.
+    pub(super) fn count(&mut self, case: &str, is_idle: bool, is_met: bool) {
+        if is_idle {
+            self.idle.push(case.to_owned());
+        } else {
+            self.with_bar += 1;
+            self.met += u32::from(is_met);
+        }
+    }
+
+    /// Adds to the section the share of the cases with a bar that meet it, and the cases without one with the reason.
+    pub(super) fn report(self, section: &mut Section, (case, metric): (&str, &str), bar: f64, why: &str) {
+        if self.with_bar > 0 {
+            section.rows.push(Row {
+                evenkeel: Some(100.0 * f64::from(self.met) / f64::from(self.with_bar)),
+                bar: Some(bar),
+                ..Row::new(case, metric, "%", Better::Higher)
+            });
+        }
+        if !self.idle.is_empty() {
+            section.text.push(format!("{why}: {}.", self.idle.join("; ")));
+        }
+    }
 }
 
 /// The seeds of a method other than the project's own: all if their number was given, otherwise the first `most`, because runs

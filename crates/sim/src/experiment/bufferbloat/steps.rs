@@ -10,7 +10,7 @@ use evenkeel_model::ssd::SsdParams;
 use evenkeel_model::store::StoreParams;
 use evenkeel_policy::explain;
 
-use super::scene::{Method, client, estimate, few, mean, paired_rows, rows, seconds, setup, tenant};
+use super::scene::{Judged, Method, estimates, few, mean, paired_rows, rows, seconds, setup, tenant};
 use crate::experiment::batch::Batch;
 use crate::experiment::oracle::{oracles, with};
 use crate::experiment::paired::Figures;
@@ -157,8 +157,8 @@ fn case(bed: &Bed, step: &Step, prelude: Prelude, after_s: f64) -> Case {
     let tenants = || vec![tenant("bulk", 1), tenant("light", 10)];
     let device = scaled(&bed.device, step.speed);
     let steady = |device: &DeviceParams, bulk: [&Option<Spec>; 2]| {
-        let bulk = bulk.into_iter().flatten().map(|spec| client(0, spec.clone()));
-        let clients = bulk.chain([client(1, light(bed, step))]).collect();
+        let bulk = bulk.into_iter().flatten().map(|spec| Client::always(0, spec.clone()));
+        let clients = bulk.chain([Client::always(1, light(bed, step))]).collect();
         Setup { warmup: seconds(1.0), ..setup(device.clone(), tenants(), clients, seconds(5.0)) }
     };
     let (idle, approach) = prelude.lengths(bed.fresh_s);
@@ -301,8 +301,7 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
              for 10 s after two hours of idleness or low load.",
         ],
     );
-    let mut idle: Vec<&str> = Vec::new();
-    let (mut judged, mut met) = (0u32, 0u32);
+    let mut judged = Judged::default();
     for (number, (case, &place)) in cases.iter().zip(&places).enumerate() {
         let reference = &digests[&(number, None)];
         let reference = Reference {
@@ -311,25 +310,16 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
         };
         let skipped = ((LEAD + case.stall).as_nanos() / WINDOW.as_nanos()) as usize;
         let judge = |run: &Digest| reference.judge(run.windows(WINDOW).get(skipped..).unwrap_or_default());
-        let values = |figure: &dyn Fn(&Settling) -> f64| -> BTreeMap<Method, Estimate> {
-            let of = |method| estimate(&digests[&(number, Some(method))], |run| figure(&judge(run)));
-            methods(place).map(|method| (method, of(method))).collect()
-        };
         let row = |metric, unit, bar| Row { bar, ..Row::new(&case.name, metric, unit, Better::Lower) };
         let by_seed = |figure: &dyn Fn(&Settling) -> f64| -> BTreeMap<Method, Figures> {
             let of = |method| digests[&(number, Some(method))].iter().map(|run| figure(&judge(run))).collect();
             methods(place).map(|method| (method, of(method))).collect()
         };
         let settle = by_seed(&|settling| settling.settle_s);
-        let overshoot = values(&|settling| settling.overshoot_ratio);
+        let overshoot = estimates(&by_seed(&|settling| settling.overshoot_ratio));
         let settles = |method: Method| Estimate::of(&settle[&method]).mean <= SETTLE_BAR_S;
         let is_idle = settles(fixed(place[0])) || settles(Method::None);
-        if is_idle {
-            idle.push(&case.name);
-        } else {
-            judged += 1;
-            met += u32::from(settles(Method::Elastic));
-        }
+        judged.count(&case.name, is_idle, settles(Method::Elastic));
         let bar = Some(SETTLE_BAR_S).filter(|_| !is_idle);
         section.rows.extend(paired_rows(&row("settle_s", "s", bar), fixed(place[0]), &settle));
         section.rows.extend(rows(&row("overshoot_ratio", "", None), fixed(place[0]), &overshoot));
@@ -341,17 +331,9 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
             section.figures.extend(figures(case, &reference, &runs));
         }
     }
-    if judged > 0 {
-        section.rows.push(Row {
-            evenkeel: Some(100.0 * f64::from(met) / f64::from(judged)),
-            bar: Some(STEPS_BAR_PERCENT),
-            ..Row::new("all steps with bars", "steps_settled_percent", "%", Better::Higher)
-        });
-    }
-    if !idle.is_empty() {
-        let steps = idle.join("; ");
-        section.text.push(format!("Without a bar, because a kept budget or no control settles as well: {steps}."));
-    }
+    let metric = ("all steps with bars", "steps_settled_percent");
+    let why = "Without a bar, because a kept budget or no control settles as well";
+    judged.report(&mut section, metric, STEPS_BAR_PERCENT, why);
     Ok(section)
 }
 

@@ -240,8 +240,8 @@ fn claims(a: &Judged<'_>, b: &Judged<'_>) -> Vec<Claim> {
 mod tests {
     use std::convert::Infallible;
 
+    use super::super::run;
     use super::super::world::Setup;
-    use super::super::{Config, run};
     use super::*;
 
     fn seconds(milliseconds: &[f64]) -> Vec<Second> {
@@ -259,16 +259,12 @@ mod tests {
         assert_eq!(violations(&seconds(&[0.0]), 100), 0.0);
     }
 
-    /// A report in which seconds take 300 ms under needs, 200 ms without slots, and 100 ms under other methods.
-    fn report(traces: &Traces) -> Report {
-        let of = |slots: &Config| match slots.method {
-            Method::Needs => 300.0,
-            Method::None => 200.0,
-            _ => 100.0,
-        };
+    /// A report in which seconds take `ms` milliseconds.
+    fn report(ms: impl Fn(Method) -> f64) -> Report {
         let options = Options { seed: 1, seeds: Some(2), ..Options::default() };
-        let made = run(&options, traces, &mut |_, runs: &[(Setup, u64)]| -> Result<_, Infallible> {
-            let outcome = |(setup, _): &(Setup, u64)| Outcome { seconds: vec![seconds(&[of(&setup.slots); 4]); 4] };
+        let made = run(&options, &Traces::default(), &mut |_, runs: &[(Setup, u64)]| -> Result<_, Infallible> {
+            let of = |setup: &Setup| seconds(&[ms(setup.slots.method); 4]);
+            let outcome = |(setup, _): &(Setup, u64)| Outcome { seconds: vec![of(setup); 4] };
             Ok(runs.iter().map(outcome).collect())
         });
         made.unwrap_or_else(|never| match never {})
@@ -276,7 +272,11 @@ mod tests {
 
     #[test]
     fn a_case_that_no_control_meets_has_no_bar_but_must_not_be_above_it() {
-        let report = report(&Traces::default());
+        let report = report(|method| match method {
+            Method::Needs => 300.0,
+            Method::None => 200.0,
+            _ => 100.0,
+        });
         let rows = || report.sections.iter().flat_map(|section| &section.rows);
         let find = |case: &str, metric: &str| {
             let found = rows().find(|row| row.case == case && row.full_metric() == metric);
@@ -297,13 +297,7 @@ mod tests {
 
     #[test]
     fn a_case_that_no_control_misses_has_a_bar_whatever_the_disturbance() {
-        let options = Options { seed: 1, seeds: Some(2), ..Options::default() };
-        let made = run(&options, &Traces::default(), &mut |_, runs: &[(Setup, u64)]| -> Result<_, Infallible> {
-            let ms = |setup: &Setup| if setup.slots.method == Method::None { 60_000.0 } else { 100.0 };
-            let outcome = |(setup, _): &(Setup, u64)| Outcome { seconds: vec![seconds(&[ms(setup); 4]); 4] };
-            Ok(runs.iter().map(outcome).collect())
-        });
-        let report = made.unwrap_or_else(|never| match never {});
+        let report = report(|method| if method == Method::None { 60_000.0 } else { 100.0 });
         let rows = report.sections.iter().flat_map(|section| &section.rows);
         let judged = rows.filter(|row| row.metric.ends_with("violations_percent") && row.is_met() == Some(true));
         assert_eq!(judged.count(), 4 * (Case::ALL.len() - 1), "all but unachievable targets");

@@ -50,11 +50,11 @@ impl Judged {
 /// Numbers of cases by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Cases that the method harms.
+    /// Number of cases that the method harms.
     pub harmed: usize,
-    /// Cases that the method harms gravely.
+    /// Number of cases that the method harms gravely.
     pub gravely: usize,
-    /// Cases that the method helps.
+    /// Number of cases that the method helps.
     pub helped: usize,
     /// Cases in which a static placement halves the light connections' p99 and keeps 97 % of the throughput.
     pub worth: usize,

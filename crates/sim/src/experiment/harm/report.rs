@@ -10,13 +10,13 @@ use crate::experiment::{Better, Claim, Execute, Options, Report, Row, Section};
 /// Name on the command line and in results.
 pub const NAME: &str = "harm";
 
-/// Cases of a set, all of which a full run judges for admission control.
+/// Number of cases in a set. For admission control a full run judges all of them.
 pub const SET: u64 = 1_000;
-/// Cases that a quick run judges for admission control.
+/// Number of cases that a quick run judges for admission control.
 const QUICK_CASES: u64 = 60;
-/// Cases that a full run judges for each other controller.
+/// Number of cases that a full run judges for each other controller.
 const OTHER_CASES: u64 = 200;
-/// Cases that a quick run judges for each other controller.
+/// Number of cases that a quick run judges for each other controller.
 const OTHER_QUICK_CASES: u64 = 24;
 /// Bar: the largest share of the cases that the project's own method may harm, 0 to 1.
 const BAR: f64 = 0.01;

@@ -259,16 +259,7 @@ mod tests {
             Control::Controller(_) => 12.0,
         };
         let ms = if fast { ms.min(14.0) } else { ms };
-        let tick = |n: u64| Tick {
-            at: Instant::from_nanos((n + 1) * TICK.as_nanos()),
-            reads: 2,
-            read_ms: 2.0 * ms,
-            read_bytes: vec![0],
-            written_bytes: vec![(1e5 * ms) as u64],
-            delay_ms: vec![0.0],
-            reason: None,
-        };
-        Outcome { ticks: (0..450).map(tick).collect() }
+        Outcome { ticks: (0..450).map(|n| Tick::usual(n, ms, (1e5 * ms) as u64)).collect() }
     }
 
     #[test]

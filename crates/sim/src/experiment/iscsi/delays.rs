@@ -62,7 +62,7 @@ pub(super) fn request_time<E>(
     }
     let outcomes = execute("request time", &runs)?;
     let mut section = Section::new(
-        "Figures 8 and 9: a delay and the time of a request",
+        "Figures 8 and 9: time per request, as a function of the delay",
         [
             "One client, one request of 64 KiB after the other. Time per request is linear in the delay, so throughput is \
              hyperbolic in it; over a small range that looks close to linear too. The paper's figures are for its largest \

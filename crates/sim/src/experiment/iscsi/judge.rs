@@ -76,25 +76,13 @@ fn moments(from: Instant, until: Instant) -> impl Iterator<Item = Instant> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hosts::at;
     use super::super::world::Tick;
     use super::*;
 
     /// An outcome whose reads take `ms(s)` milliseconds at second `s` of the run, and whose writers write 1 MB/s.
     fn outcome(seconds: u64, ms: impl Fn(f64) -> f64) -> Outcome {
-        let tick = |n: u64| Tick {
-            at: Instant::ZERO + Duration::from_nanos((n + 1) * TICK.as_nanos()),
-            reads: 5,
-            read_ms: 5.0 * ms(n as f64 * 0.1),
-            read_bytes: vec![0],
-            written_bytes: vec![100_000],
-            delay_ms: vec![0.0],
-            reason: None,
-        };
-        Outcome { ticks: (0..seconds * 10).map(tick).collect() }
-    }
-
-    fn at(s: u64) -> Instant {
-        Instant::ZERO + Duration::from_secs(s)
+        Outcome { ticks: (0..seconds * 10).map(|n| Tick::usual(n, ms(n as f64 * 0.1), 100_000)).collect() }
     }
 
     #[test]

@@ -316,8 +316,8 @@ fn trade_off(outcomes: &Outcomes, bursts: &[(Instant, Instant)], claims: &mut Ve
                 .to_owned(),
             reproduced: worst - first > 2.0 * (first - second),
             numbers: format!(
-                "giving up 15 % of {most:.1} MB/s takes reads from {worst:.1} to {first:.1} ms, another 15 % to \
-                 {second:.1} ms (paper: 39 to 33 MB/s for 25 ms, 7 MB/s more for 5 ms)"
+                "15 % less than {most:.1} MB/s of writes shortens reads from {worst:.1} to {first:.1} ms, another 15 % \
+                 to {second:.1} ms (paper: 39 to 33 MB/s by 25 ms, another 7 MB/s by 5 ms)"
             ),
         });
     }

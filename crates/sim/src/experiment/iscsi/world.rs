@@ -75,6 +75,22 @@ pub struct Tick {
     pub reason: Option<&'static str>,
 }
 
+#[cfg(test)]
+impl Tick {
+    /// Interval number `n` of a run, with five reads of `ms` milliseconds each.
+    pub(super) fn usual(n: u64, ms: f64, written_bytes: u64) -> Self {
+        Self {
+            at: Instant::from_nanos((n + 1) * TICK.as_nanos()),
+            reads: 5,
+            read_ms: 5.0 * ms,
+            read_bytes: vec![0],
+            written_bytes: vec![written_bytes],
+            delay_ms: vec![0.0],
+            reason: None,
+        }
+    }
+}
+
 /// The outcome of a run: the figures of its sensor intervals, in order of time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {

@@ -16,15 +16,18 @@ fn about(experiment: &str) -> &'static [&'static str] {
         ],
         saat::NAME => &[
             "baseline: the guarantee as the limit. faithful: SAAT as published, every second.",
-            "evenkeel: accurate, every 100 ms, mean over seeds ± 95 % confidence. others: no column.",
+            "evenkeel: accurate, every 100 ms, mean over seeds ± 95 % confidence.",
+            "others: methods without a column.",
         ],
         messenger::NAME => &[
             "baseline: round robin. faithful: the genetic algorithm as published, every 5 s.",
-            "evenkeel: waits, every 100 ms, mean over seeds ± 95 % confidence. others: no column.",
+            "evenkeel: waits, every 100 ms, mean over seeds ± 95 % confidence.",
+            "others: methods without a column.",
         ],
         drg::NAME => &[
             "baseline: RW(D), weights after the targets. faithful: DRG as published, every second.",
-            "evenkeel: needs, every 100 ms, mean over seeds ± 95 % confidence. others: no column.",
+            "evenkeel: needs, every 100 ms, mean over seeds ± 95 % confidence.",
+            "others: methods without a column.",
         ],
         totals::NAME => &[
             "baseline: equal parts of reservation and limit. evenkeel: parts by demand, decided by each",

@@ -36,6 +36,11 @@ impl Names {
         self.0.insert(name.to_vec(), number);
         Ok(number)
     }
+
+    /// The number of the device with this name, if it has one.
+    pub(super) fn known(&self, name: &[u8]) -> Option<u32> {
+        self.0.get(name).copied()
+    }
 }
 
 /// Takes the first `N` fields of a line, which may have more; `names` and `layout` are for the error if it has fewer.

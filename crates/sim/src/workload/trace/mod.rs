@@ -17,6 +17,9 @@ mod fio;
 mod lines;
 mod mqsim;
 mod msr;
+mod pairs;
+#[cfg(test)]
+mod pairs_tests;
 mod reader;
 #[cfg(test)]
 mod reader_tests;
@@ -25,8 +28,8 @@ mod transform;
 #[cfg(test)]
 mod transform_tests;
 
-use evenkeel_control::Instant;
 use evenkeel_control::units::Kind;
+use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +57,25 @@ pub struct Record {
     pub bytes: u32,
     /// Number of the request's device: the number in the trace, or the order of first appearance if the trace has names.
     pub device: u32,
+}
+
+/// The completion of a request, as its trace states it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Completion {
+    /// The trace has no completions of requests to the device.
+    #[default]
+    Unstated,
+    /// The trace has completions of other requests to the device.
+    Missing,
+    /// The request was completed.
+    Stated {
+        /// Time from the start of the request until its issue to the device; 0 if the trace does not have it.
+        queue: Duration,
+        /// Time from the issue until the completion.
+        device: Duration,
+        /// Error number of Linux, 0 for none.
+        error: u16,
+    },
 }
 
 /// The format of a trace.

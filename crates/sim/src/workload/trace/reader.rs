@@ -7,7 +7,7 @@ use evenkeel_control::Duration;
 
 use super::error::{Fault, TraceError};
 use super::lines::{self, Line};
-use super::{BadLines, Format, Options, Record, blkparse, fio, mqsim, msr, spc};
+use super::{BadLines, Completion, Format, Options, Record, blkparse, fio, mqsim, msr, spc};
 
 /// Number of lines at the start of a trace that are examined to detect its format.
 const PROBED_LINES: usize = 32;
@@ -31,8 +31,10 @@ pub struct Reader<R> {
     skipped: u64,
     /// The error of the first bad line left out.
     first_skipped: Option<TraceError>,
-    /// True after the end of the trace or an error.
+    /// True after the last line of the trace or an error.
     done: bool,
+    /// The error, until it is returned.
+    failed: Option<TraceError>,
 }
 
 /// The parser of a format, with the state set by the lines read so far.
@@ -75,6 +77,7 @@ impl<R: BufRead> Reader<R> {
             skipped: 0,
             first_skipped: None,
             done: false,
+            failed: None,
         }
     }
 
@@ -83,12 +86,16 @@ impl<R: BufRead> Reader<R> {
         self.parser.as_ref().map(|parser| parser.format)
     }
 
-    /// The latency of the newest record; `None` if the trace states none, as all formats but [`Format::Msr`].
-    pub fn latency(&self) -> Option<Duration> {
-        let parser = self.parser.as_ref()?;
+    /// The completion of the newest record, which only traces in [`Format::Msr`] and [`Format::Blkparse`] may state.
+    pub fn completion(&self) -> Completion {
+        let Some(parser) = &self.parser else { return Completion::Unstated };
         match parser.format {
-            Format::Msr => parser.msr.latency(lines::text(&self.line)),
-            Format::Spc | Format::Mqsim | Format::Fio | Format::Blkparse => None,
+            Format::Msr => {
+                let stated = |device| Completion::Stated { queue: Duration::ZERO, device, error: 0 };
+                parser.msr.latency(lines::text(&self.line)).map_or(Completion::Unstated, stated)
+            }
+            Format::Blkparse => parser.blkparse.completion(),
+            Format::Spc | Format::Mqsim | Format::Fio => Completion::Unstated,
         }
     }
 
@@ -176,19 +183,16 @@ impl<R: BufRead> Iterator for Reader<R> {
     type Item = Result<Record, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        match self.advance() {
-            Ok(Some(record)) => Some(Ok(record)),
-            Ok(None) => {
-                self.done = true;
-                None
+        if !self.done {
+            match self.advance() {
+                Ok(Some(record)) => return Some(Ok(record)),
+                Ok(None) => {}
+                Err(fault) => self.failed = Some(self.at_this_line(fault)),
             }
-            Err(fault) => {
-                self.done = true;
-                Some(Err(self.at_this_line(fault)))
-            }
+            self.done = true;
         }
+        // Requests of earlier lines may still wait for their completions.
+        let rest = self.parser.as_mut().and_then(|parser| parser.blkparse.rest());
+        rest.map(Ok).or_else(|| self.failed.take().map(Err))
     }
 }

@@ -33,20 +33,27 @@ fn good(text: &str, format: Format) -> Vec<Record> {
 }
 
 #[test]
-fn msr_lines_have_latencies_and_others_have_none() {
-    let latencies = |text: &str| {
+fn msr_lines_have_latencies_and_those_of_others_have_none() {
+    let completions = |text: &str| {
         let mut reader = Reader::new(text.as_bytes(), "a.trace", Options::default());
         let mut all = Vec::new();
         while let Some(record) = reader.next() {
             record.unwrap();
-            all.push(reader.latency().map(|latency| latency.as_nanos()));
+            all.push(reader.completion());
         }
         all
     };
-    assert_eq!(latencies(MSR), [Some(70_300), Some(9_900)]);
+    assert_eq!(completions(MSR), [after(70_300), after(9_900)]);
     let odd = "1,web,0,Read,0,512\n2,web,0,Read,0,512, 8 \n3,web,0,Read,0,512,x\n";
-    assert_eq!(latencies(odd), [None, Some(800), None]);
-    assert!(latencies(SPC).iter().all(Option::is_none));
+    assert_eq!(completions(odd), [Completion::Unstated, after(800), Completion::Unstated]);
+    for text in [SPC, MQSIM, FIO2, FIO3] {
+        assert!(completions(text).iter().all(|completion| *completion == Completion::Unstated), "{text}");
+    }
+}
+
+/// A completion so many nanoseconds after the arrival.
+fn after(device_ns: u64) -> Completion {
+    Completion::Stated { queue: Duration::ZERO, device: Duration::from_nanos(device_ns), error: 0 }
 }
 
 const MSR: &str = "\
@@ -121,7 +128,7 @@ fn a_header_of_msr_names_the_order_of_the_columns() {
     assert_eq!(good(text, Format::Msr), expected);
     let mut reader = Reader::new(text.as_bytes(), "a.trace", Options::default());
     assert!(reader.next().is_some_and(|first| first.is_ok()));
-    assert_eq!(reader.latency().map(|latency| latency.as_nanos()), Some(70_300));
+    assert_eq!(reader.completion(), after(70_300));
     // Columns of other names are those of the usual order, if the others are in it.
     for header in
         ["Timestamp,Hostname,DiskNumber,Type,Offset,Length", "timestamp (ticks),host,disk,op,offset (B),size (B)"]
@@ -350,6 +357,7 @@ fn near_trace() -> impl Strategy<Value = Vec<u8>> {
         Just("Q"),
         Just("D"),
         Just("C"),
+        Just("R"),
         Just("WS"),
         Just("FF"),
         Just("N"),

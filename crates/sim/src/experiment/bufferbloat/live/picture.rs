@@ -80,17 +80,7 @@ mod tests {
     use super::*;
 
     fn row(setting: &'static str, light_p99_ms: f64) -> Measured {
-        let (light_p50_ms, burst_p99_ms, bulk_bytes_per_s) = (0.5, 3.0, 50e6);
-        Measured {
-            setting,
-            speed: 1.0,
-            bulk: super::super::Bulk::USUAL,
-            budget_bytes: None,
-            light_p50_ms,
-            light_p99_ms,
-            burst_p99_ms,
-            bulk_bytes_per_s,
-        }
+        Measured { light_p99_ms, ..Measured::usual(setting) }
     }
 
     #[test]

@@ -133,16 +133,8 @@ mod tests {
     use super::*;
 
     fn row(setting: &'static str, budget_kib: Option<u64>, light_p99_ms: f64, mb_per_s: f64) -> Measured {
-        Measured {
-            setting,
-            speed: 1.0,
-            bulk: Bulk::USUAL,
-            budget_bytes: budget_kib.map(|kib| kib << 10),
-            light_p50_ms: 0.5,
-            light_p99_ms,
-            burst_p99_ms: 3.0,
-            bulk_bytes_per_s: mb_per_s * 1e6,
-        }
+        let (budget_bytes, bulk_bytes_per_s) = (budget_kib.map(|kib| kib << 10), mb_per_s * 1e6);
+        Measured { budget_bytes, light_p99_ms, bulk_bytes_per_s, ..Measured::usual(setting) }
     }
 
     fn all() -> Vec<Measured> {
