@@ -98,6 +98,14 @@ impl<R> Slab<R> {
             self.touched += 1;
             index as u32
         };
+        self.append(fifo, index);
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Makes the slot `index`, which no slot follows, the last one of the list `fifo`.
+    #[inline(always)]
+    fn append(&mut self, fifo: &mut Fifo, index: u32) {
         if fifo.len == 0 {
             fifo.head = index;
         } else {
@@ -105,8 +113,6 @@ impl<R> Slab<R> {
         }
         fifo.tail = index;
         fifo.len += 1;
-        self.len += 1;
-        Ok(())
     }
 
     /// The oldest request of the list `fifo` with its payload; `None` if the list is empty.
@@ -139,13 +145,7 @@ impl<R> Slab<R> {
         from.head = core::mem::replace(&mut slot.next, NONE);
         slot.paused = NONE;
         from.len -= 1;
-        if to.len == 0 {
-            to.head = index;
-        } else {
-            self.slots[to.tail as usize].next = index;
-        }
-        to.tail = index;
-        to.len += 1;
+        self.append(to, index);
     }
 
     /// Goes on with a search of the list `fifo` of the client with the index `owner`, behind the request in the slot `after`, or

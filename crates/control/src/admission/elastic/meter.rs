@@ -75,8 +75,8 @@ pub(super) struct Meter {
 
 impl Meter {
     /// Begins another measurement, because another budget is in force from `now` on. `latency`: mean latency under the larger
-    /// budget, in ns. Clients that wait for answers have as many requests waiting under the smaller budget, so that their
-    /// requests are replaced in the same time, and sizes are mixed as they will be only after that.
+    /// budget, in ns. Closed-loop clients have as many requests outstanding under the smaller budget, most of them queued. Their
+    /// mix of sizes settles only when all have been replaced, which takes this latency where throughput is equal.
     pub(super) fn restart(&mut self, now: Instant, latency: f64) {
         *self = Self { last: self.last, counts_from: now, least_latency: latency, ..Self::default() };
     }
