@@ -449,60 +449,10 @@ fn a_guarantee_of_reads_leaves_writes_to_the_throttle() {
     assert!(served >= 6 * 19, "{served} of 120 guaranteed reads");
 }
 
-/// A request of 1 MiB is what a guarantee of 5 MB/s gives in two intervals: most intervals see at most one, many none.
+/// Reads of the writer wait for the limit that their guarantee is: no throttle makes them wait longer, so they leave the delay of
+/// its writes as it is.
 #[test]
-fn a_guarantee_of_less_than_a_request_in_an_interval_wins_over_a_throttle() {
-    let large = Work::new(Kind::Write, 1 << 20);
-    let mut bench = Bench::new(config(20), Qos::default());
-    bench.depth = 0;
-    let guaranteed = guarantee::Throughputs { write: Some(Rate::BytesPerS(5_000_000)), ..guarantee::Throughputs::NONE };
-    bench.pool.set_guarantees(at(0), bench.writer, &guaranteed);
-    let mut before = 0;
-    for ms in 1..=30_000_u64 {
-        if bench.pool.tenant(bench.writer).unwrap().queued == 0 {
-            bench.pool.submit(at(bench.now_ms), bench.writer, large, bench.writer).unwrap();
-        }
-        bench.run(1, 40);
-        if ms.is_multiple_of(2_000) {
-            let written = bench.pool.tenant(bench.writer).unwrap().stats.write_bytes;
-            // One request is 1 MB.
-            assert!(written - before >= 8_000_000, "{} of 10 MB in 2 s, at {ms} ms", written - before);
-            before = written;
-        }
-    }
-}
-
-/// Number of ms of 20,000 in which the writer, to which 2 reads a second are guaranteed, is throttled; it reads every 2 s, or
-/// never.
-fn throttled_ms_of_a_writer(reads: bool) -> u32 {
-    let mut bench = Bench::new(config(20), Qos::default());
-    let guaranteed = guarantee::Throughputs { read: Some(Rate::RequestsPerS(2)), ..guarantee::Throughputs::NONE };
-    bench.pool.set_guarantees(at(0), bench.writer, &guaranteed);
-    let mut throttled_ms = 0;
-    for ms in 0..30_000_u64 {
-        if reads && ms % 2_000 == 95 {
-            bench.pool.submit(at(bench.now_ms), bench.writer, READ, bench.writer).unwrap();
-        }
-        // The more requests are in flight the longer each takes, so that the throttle has an effect.
-        let takes_ms = 5 + 5 * bench.inside.len() as u64;
-        bench.run(1, takes_ms);
-        throttled_ms += u32::from(ms >= 10_000 && bench.throttled(bench.writer).is_some());
-    }
-    throttled_ms
-}
-
-/// A read every 2 s asks for less than the guarantee of 2 a second: no delay takes anything from it, although it is in flight
-/// during intervals in which no read completes.
-#[test]
-fn a_guaranteed_read_now_and_then_ends_no_throttle() {
-    let [with, without] = [true, false].map(throttled_ms_of_a_writer);
-    assert!(without >= 10_000, "{without} of 20,000 ms");
-    assert!(f64::from(with) >= 0.95 * f64::from(without), "{with} of 20,000 ms, without reads {without}");
-}
-
-/// Reads of the writer wait for the limit that their guarantee is: they get it, and its throttled writes get no slots for them.
-#[test]
-fn reads_that_wait_for_a_limit_of_their_own_give_writes_no_slots() {
+fn reads_that_wait_for_a_limit_of_their_own_shorten_no_delay() {
     let mut bench = Bench::new(config(20), Qos::default());
     let guaranteed = guarantee::Throughputs { read: Some(Rate::RequestsPerS(2)), ..guarantee::Throughputs::NONE };
     bench.pool.set_guarantees(at(0), bench.writer, &guaranteed);
@@ -523,7 +473,5 @@ fn reads_that_wait_for_a_limit_of_their_own_give_writes_no_slots() {
         assert!(throttled.slots <= 16, "{throttled:?} at {ms} ms");
         assert!(!matches!(bench.reason(), Reason::Ineffective { .. }), "at {ms} ms");
     }
-    assert!(throttled_ms > 0, "{:?}", bench.reason());
-    let served = bench.pool.tenant(bench.writer).unwrap().stats.reads;
-    assert!(served >= 55, "{served} of 60 guaranteed reads");
+    assert!(throttled_ms >= 10_000, "{throttled_ms} ms: {:?}", bench.reason());
 }

@@ -237,11 +237,6 @@ impl Guaranteed {
         self.idle_since.get_or_insert(now);
     }
 
-    /// True if no request in the scope is queued or in flight.
-    pub(super) fn is_idle(&self) -> bool {
-        self.idle_since.is_some()
-    }
-
     pub(super) fn view(&self) -> View<'_> {
         View {
             scope: self.scope,

@@ -111,9 +111,6 @@ pub(super) struct Seen {
     /// The tenant's guarantee of one direction (its scope, and true if it is in bytes), with the bytes or requests that counted
     /// towards it since the tenant joined; `None`: it had no such guarantee.
     guaranteed: Option<(Scope, bool, u64)>,
-    /// True if a request of this guarantee has completed, and at the end of each interval since, another one was queued or in
-    /// flight.
-    goes_on: bool,
     /// Mean number of requests in flight in the last interval, rounded up.
     requests: u64,
     /// Number of the tenant's reads that completed in the present interval.
@@ -328,28 +325,21 @@ impl Tenant {
 
     /// The tenant's throughput in the last interval, which had this length, divided by its guarantee of one direction.
     /// Infinite without such a guarantee, in the interval in which the guarantee was set, or if the tenant moved nothing in that
-    /// direction and has no request in it, or only requests that have come after a pause and wait for the first to complete. 0
-    /// while later ones wait: where a request is larger than what is guaranteed in an interval, only the mean over intervals is
-    /// the throughput. Reservations do not count: requests due by reservation pass without a slot, so that a throttle takes
-    /// nothing from them.
+    /// direction. Reservations do not count: requests due by reservation pass without a slot, so that a throttle takes nothing
+    /// from them.
     fn paid(&mut self, length: Duration) -> f64 {
         let Some(guarantee) = self.guaranteed.first().filter(|guarantee| guarantee.scope != Scope::All) else {
-            (self.seen.guaranteed, self.seen.goes_on) = (None, false);
+            self.seen.guaranteed = None;
             return f64::INFINITY;
         };
-        let (scope, rate, is_idle) = (guarantee.scope, guarantee.guaranteed, guarantee.is_idle());
+        let (scope, rate) = (guarantee.scope, guarantee.guaranteed);
         let (done, is_of_bytes) = (self.done(scope, rate), matches!(rate, Rate::BytesPerS(_)));
         // All that the tenant moved before it had the guarantee would otherwise count as moved in this interval.
         let before = self.seen.guaranteed.replace((scope, is_of_bytes, done));
         let before = before.filter(|&(of, bytes, _)| (of, bytes) == (scope, is_of_bytes));
-        let Some((_, _, before)) = before else {
-            self.seen.goes_on = false;
-            return f64::INFINITY;
-        };
-        let got = done.saturating_sub(before);
+        let got = before.map_or(0, |(_, _, before)| done.saturating_sub(before));
         let got_per_s = got as f64 / length.as_secs_f64();
-        self.seen.goes_on = !is_idle && (got > 0 || self.seen.goes_on);
-        if got > 0 || self.seen.goes_on { got_per_s / (rate.value() as f64).max(1.0) } else { f64::INFINITY }
+        if got > 0 { got_per_s / (rate.value() as f64).max(1.0) } else { f64::INFINITY }
     }
 
     /// Number of requests that the tenant has in flight when it is not throttled, at least 1.
